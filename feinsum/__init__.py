@@ -1,0 +1,3 @@
+"""A canonicalizing tuning database for batched einsums."""
+
+from __future__ import annotations

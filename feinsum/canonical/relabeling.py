@@ -1,0 +1,94 @@
+"""Relabelings: the isomorphisms between batched einsums.
+
+Source: paper, section 5 (isomorphic batched einsums).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from constantdict import constantdict
+
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir import BatchedEinsum, Extent, Operand, SizeParam
+
+__all__ = ["Relabeling"]
+
+
+@dataclass(frozen=True)
+class Relabeling:
+    """Bijections on names, and permutations of rows and of each row's operands.
+
+    Attributes:
+        indices, operands, size_params: old name to new name.
+        rows: ``rows[k]`` is the old row that becomes row ``k``.
+        positions: ``positions[k][p]`` is the old position of what stands at
+            position ``p`` of the new row ``k``.
+    """
+
+    indices: constantdict[str, str]
+    operands: constantdict[str, str]
+    size_params: constantdict[str, str]
+    rows: tuple[int, ...]
+    positions: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        for what in ("indices", "operands", "size_params"):
+            names = getattr(self, what)
+            if len(set(names.values())) != len(names):
+                raise InvalidEinsumError(
+                    f"relabeling of {what} is no bijection: {dict(names)}",
+                    rules=("relabeling",),
+                )
+
+    def apply(self, einsum: BatchedEinsum) -> BatchedEinsum:
+        """The relabeled einsum.
+
+        >>> from feinsum.ir import array, einsum
+        >>> from feinsum.canonical.form import canonicalize
+        >>> e = einsum("zy,y->z", array("q", (3, 4)), array("w", 4))
+        >>> form = canonicalize(e)
+        >>> form.relabeling.apply(e) == form.einsum
+        True
+        """
+        inputs = [
+            tuple(self.indices[i] for i in einsum.inputs[p]) for p in self.positions[0]
+        ]
+        rows = tuple(
+            tuple(self._operand(einsum.rows[old][p]) for p in positions)
+            for old, positions in zip(self.rows, self.positions, strict=True)
+        )
+        output = tuple(self.indices[i] for i in einsum.output)
+        return BatchedEinsum(output, tuple(inputs), rows)
+
+    def inverse(self) -> Relabeling:
+        """The relabeling that leads back."""
+        new_row = {old: new for new, old in enumerate(self.rows)}
+        order = tuple(new_row[old] for old in range(len(self.rows)))
+        return Relabeling(
+            _inverted(self.indices),
+            _inverted(self.operands),
+            _inverted(self.size_params),
+            order,
+            tuple(_inverse_permutation(self.positions[new]) for new in order),
+        )
+
+    def _operand(self, operand: Operand) -> Operand:
+        shape = tuple(self._extent(extent) for extent in operand.shape)
+        return Operand(self.operands[operand.name], shape, operand.dtype)
+
+    def _extent(self, extent: Extent) -> Extent:
+        if isinstance(extent, SizeParam):
+            return SizeParam(self.size_params[extent.name])
+        return extent
+
+
+def _inverted(names: constantdict[str, str]) -> constantdict[str, str]:
+    return constantdict({new: old for old, new in names.items()})
+
+
+def _inverse_permutation(permutation: tuple[int, ...]) -> tuple[int, ...]:
+    inverse = [0] * len(permutation)
+    for new, old in enumerate(permutation):
+        inverse[old] = new
+    return tuple(inverse)

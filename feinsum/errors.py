@@ -1,0 +1,182 @@
+"""The errors of the project: one tree, each with a stable code.
+
+::
+
+    FeinsumError                    feinsum-error
+    ├── InvalidEinsumError          invalid-einsum
+    ├── CanonicalizationError       canonicalization-failed
+    ├── NotAnEinsumError            not-an-einsum
+    ├── TransformError              transform-failed
+    │   ├── InvalidParameterError   invalid-parameter
+    │   └── UnknownTransformError   unknown-transform
+    ├── MeasurementError            measurement-failed
+    │   ├── DeviceUnavailableError  device-unavailable
+    │   ├── BuildError              build-failed
+    │   ├── TrialTimeoutError       trial-timeout
+    │   ├── TrialCrashError         trial-crashed
+    │   └── WrongResultError        wrong-result
+    └── StoreError                  store-failed
+        ├── RecordNotFoundError     record-not-found
+        ├── InvalidRecordError      invalid-record
+        ├── SchemaVersionError      schema-version
+        └── StoreUnavailableError   store-unavailable
+
+The codes are part of the public interface: the command line prints them and
+the REST service puts them into its problem documents.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BuildError",
+    "CanonicalizationError",
+    "DeviceUnavailableError",
+    "FeinsumError",
+    "FeinsumWarning",
+    "InvalidEinsumError",
+    "InvalidParameterError",
+    "InvalidRecordError",
+    "MeasurementError",
+    "NotAnEinsumError",
+    "RecordNotFoundError",
+    "SchemaVersionError",
+    "StoreError",
+    "StoreUnavailableError",
+    "TransformError",
+    "TrialCrashError",
+    "TrialTimeoutError",
+    "UnknownTransformError",
+    "WrongResultError",
+]
+
+
+class FeinsumError(Exception):
+    """Root of every error that this package raises on purpose."""
+
+    code = "feinsum-error"
+
+
+class InvalidEinsumError(FeinsumError, ValueError):
+    """Subscripts, shapes or dtypes do not make a well-formed batched einsum.
+
+    Attributes:
+        rules: codes of the broken rules of :mod:`feinsum.ir.check`.
+    """
+
+    code = "invalid-einsum"
+
+    def __init__(self, message: str, *, rules: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.rules = rules
+
+
+class CanonicalizationError(FeinsumError):
+    """The canonical form of an einsum could not be computed."""
+
+    code = "canonicalization-failed"
+
+
+class NotAnEinsumError(FeinsumError, ValueError):
+    """A Loopy kernel, or a part of it, is no functional batched einsum.
+
+    Attributes:
+        rule: stable code of the rule of the grammar that is broken.
+        instructions: ids of the instructions concerned.
+    """
+
+    code = "not-an-einsum"
+
+    def __init__(
+        self, message: str, *, rule: str, instructions: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.instructions = instructions
+
+
+class TransformError(FeinsumError):
+    """A transform could not be applied to a kernel."""
+
+    code = "transform-failed"
+
+
+class InvalidParameterError(TransformError, ValueError):
+    """A parameter of a transform lies outside its space."""
+
+    code = "invalid-parameter"
+
+
+class UnknownTransformError(TransformError, LookupError):
+    """No transform of that name and version is registered here."""
+
+    code = "unknown-transform"
+
+
+class MeasurementError(FeinsumError):
+    """A kernel could not be measured."""
+
+    code = "measurement-failed"
+
+
+class DeviceUnavailableError(MeasurementError):
+    """No OpenCL device, or not the one asked for."""
+
+    code = "device-unavailable"
+
+
+class BuildError(MeasurementError):
+    """Code generation or the OpenCL compiler failed on a kernel."""
+
+    code = "build-failed"
+
+
+class TrialTimeoutError(MeasurementError):
+    """A trial did not end within its time limit and was stopped."""
+
+    code = "trial-timeout"
+
+
+class TrialCrashError(MeasurementError):
+    """The process of a trial died."""
+
+    code = "trial-crashed"
+
+
+class WrongResultError(MeasurementError):
+    """A kernel does not agree with the reference evaluator."""
+
+    code = "wrong-result"
+
+
+class StoreError(FeinsumError):
+    """A store of tuning records failed."""
+
+    code = "store-failed"
+
+
+class RecordNotFoundError(StoreError, LookupError):
+    """The store holds no such record."""
+
+    code = "record-not-found"
+
+
+class InvalidRecordError(StoreError, ValueError):
+    """A document is not a well-formed tuning record."""
+
+    code = "invalid-record"
+
+
+class SchemaVersionError(StoreError):
+    """The database was written by a newer version of the program."""
+
+    code = "schema-version"
+
+
+class StoreUnavailableError(StoreError):
+    """The database cannot be opened, read or written."""
+
+    code = "store-unavailable"
+
+
+class FeinsumWarning(UserWarning):
+    """A kernel is given back unchanged; the message says why."""

@@ -1,0 +1,32 @@
+"""Batched einsums as data: constructors, checker, text form, reference evaluator."""
+
+from feinsum.ir.build import array, batched_einsum, einsum
+from feinsum.ir.check import RULES, violations
+from feinsum.ir.einsum import BatchedEinsum, IndexList
+from feinsum.ir.evaluate import bind_sizes, evaluate
+from feinsum.ir.functional import FunctionalBatchedEinsum, OperandFunction
+from feinsum.ir.operand import Extent, Operand, SizeParam
+from feinsum.ir.parse import parse_subscripts
+from feinsum.ir.text import from_text, to_text
+from feinsum.ir.violation import Violation
+
+__all__ = [
+    "RULES",
+    "BatchedEinsum",
+    "Extent",
+    "FunctionalBatchedEinsum",
+    "IndexList",
+    "Operand",
+    "OperandFunction",
+    "SizeParam",
+    "Violation",
+    "array",
+    "batched_einsum",
+    "bind_sizes",
+    "einsum",
+    "evaluate",
+    "from_text",
+    "parse_subscripts",
+    "to_text",
+    "violations",
+]

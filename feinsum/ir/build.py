@@ -1,0 +1,93 @@
+"""The constructors that people call: ``array``, ``einsum``, ``batched_einsum``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir.einsum import BatchedEinsum
+from feinsum.ir.operand import Extent, Operand, SizeParam
+from feinsum.ir.parse import parse_subscripts
+
+__all__ = ["array", "batched_einsum", "einsum"]
+
+
+def array(
+    name: str,
+    shape: int | str | SizeParam | Sequence[int | str | SizeParam] = (),
+    dtype: DTypeLike = "float64",
+) -> Operand:
+    """An operand: a named array of a shape and a dtype; no data.
+
+    Args:
+        name: an identifier; operands of one name are one array.
+        shape: one extent per axis; text stands for a size parameter. A single
+            extent makes an array of rank 1, nothing a scalar.
+        dtype: anything that :class:`numpy.dtype` takes, of a numeric kind.
+
+    Raises:
+        InvalidEinsumError: for a bad name, extent or dtype.
+
+    >>> print(array("u", ("Nel", 20)))
+    u[Nel,20]:<f8
+    """
+    axes = (shape,) if isinstance(shape, (int, str, SizeParam)) else tuple(shape)
+    try:
+        numpy_dtype = np.dtype(dtype)
+    except TypeError as error:
+        raise InvalidEinsumError(
+            f"array {name!r}: {dtype!r} is no numpy dtype", rules=("dtype",)
+        ) from error
+    return Operand(name, tuple(_extent(x) for x in axes), numpy_dtype)
+
+
+def einsum(subscripts: str, *operands: Operand) -> BatchedEinsum:
+    """One einsum, that is a batch of one row.
+
+    >>> J, D = array("J", (3, 3, "Nel")), array("D", (3, 20, 20))
+    >>> print(einsum("xre,rij,ej->xei", J, D, array("u", ("Nel", 20))).subscripts)
+    xre,rij,ej->xei
+    """
+    return batched_einsum(subscripts, [operands])
+
+
+def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> BatchedEinsum:
+    """b einsums of one notation over shared operands.
+
+    Args:
+        subscripts: see :func:`feinsum.ir.parse.parse_subscripts`.
+        rows: b sequences of operands, one operand per term.
+
+    Raises:
+        InvalidEinsumError: naming every rule that is broken.
+
+    >>> A = array("A", (3, 4))
+    >>> x, y = array("x", 4), array("y", 4)
+    >>> batched_einsum("ij,j->i", [[A, x], [A, y]]).batch_size
+    2
+    """
+    table = tuple(tuple(row) for row in rows)
+    for operand in (operand for row in table for operand in row):
+        if not isinstance(operand, Operand):
+            raise InvalidEinsumError(
+                f"operand {operand!r} is a {type(operand).__name__}; expected "
+                "feinsum.array(name, shape, dtype)",
+                rules=("operand",),
+            )
+    if not table:
+        raise InvalidEinsumError(
+            "ill-formed einsum: [no-rows] the batch has no rows", rules=("no-rows",)
+        )
+    inputs, output = parse_subscripts(subscripts, [op.rank for op in table[0]])
+    return BatchedEinsum(output, inputs, table)
+
+
+def _extent(value: int | str | SizeParam) -> Extent:
+    if isinstance(value, str):
+        return SizeParam(value)
+    if isinstance(value, np.integer):
+        return int(value)
+    return value

@@ -1,0 +1,133 @@
+"""The well-formedness rules of batched einsums, each with a name.
+
+Source: paper, section 2.2 (conditions for equation 1 to be sound), section 4.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from feinsum.ir.operand import Operand
+from feinsum.ir.violation import Violation, raise_if_any
+
+if TYPE_CHECKING:
+    from feinsum.ir.einsum import BatchedEinsum
+
+__all__ = ["RULES", "raise_if_ill_formed", "violations"]
+
+Rule = Callable[["BatchedEinsum"], Iterator[str]]
+
+
+def has_rows(einsum: BatchedEinsum) -> Iterator[str]:
+    """A batch has at least one row."""
+    if not einsum.rows:
+        yield "the batch has no rows; give at least one row of operands"
+
+
+def has_operands(einsum: BatchedEinsum) -> Iterator[str]:
+    """An einsum has at least one operand."""
+    if not einsum.inputs:
+        yield "the einsum has no operands; give at least one"
+
+
+def index_names(einsum: BatchedEinsum) -> Iterator[str]:
+    """An index is an identifier."""
+    names = dict.fromkeys([*einsum.output, *(i for t in einsum.inputs for i in t)])
+    for name in names:
+        if not (isinstance(name, str) and name.isidentifier()):
+            yield f"index {name!r} is not an identifier such as 'i' or 'dof'"
+
+
+def row_length(einsum: BatchedEinsum) -> Iterator[str]:
+    """Every row has one operand per term of the subscripts."""
+    n = len(einsum.inputs)
+    for k, row in enumerate(einsum.rows):
+        if len(row) != n:
+            yield f"row {k} has {len(row)} operands, the subscripts have {n} terms"
+
+
+def rank(einsum: BatchedEinsum) -> Iterator[str]:
+    """A term has one index per axis of its operand."""
+    for k, p, term, operand in _accesses(einsum):
+        if len(term) != operand.rank:
+            yield (
+                f"operand {operand.name!r} (row {k}, position {p}) has "
+                f"{operand.rank} axes, its term {' '.join(term) or '(empty)'!r} "
+                f"has {len(term)} indices"
+            )
+
+
+def extents(einsum: BatchedEinsum) -> Iterator[str]:
+    """All axes that carry one index have one extent."""
+    first: dict[str, tuple[object, str]] = {}
+    for _, _, term, operand in _accesses(einsum):
+        for axis, (index, extent) in enumerate(zip(term, operand.shape, strict=False)):
+            where = f"axis {axis} of {operand.name!r}"
+            known, known_where = first.setdefault(index, (extent, where))
+            if known != extent:
+                yield (
+                    f"index {index!r} has extent {known} on {known_where} "
+                    f"and extent {extent} on {where}"
+                )
+
+
+def output_bound(einsum: BatchedEinsum) -> Iterator[str]:
+    """Every output index occurs in a term."""
+    bound = {index for term in einsum.inputs for index in term}
+    for index in einsum.output:
+        if index not in bound:
+            yield f"output index {index!r} occurs in no term; terms have {sorted(bound)}"
+
+
+def output_distinct(einsum: BatchedEinsum) -> Iterator[str]:
+    """No output index is repeated."""
+    for index, count in Counter(einsum.output).items():
+        if count > 1:
+            yield f"output index {index!r} is repeated {count} times"
+
+
+def one_name_one_array(einsum: BatchedEinsum) -> Iterator[str]:
+    """Operands of one name have one shape and one dtype."""
+    first: dict[str, Operand] = {}
+    for _, _, _, operand in _accesses(einsum):
+        known = first.setdefault(operand.name, operand)
+        if known != operand:
+            yield f"two arrays are named {operand.name!r}: {known} and {operand}"
+
+
+RULES: dict[str, Rule] = {
+    "no-rows": has_rows,
+    "no-operands": has_operands,
+    "index-name": index_names,
+    "row-length": row_length,
+    "rank": rank,
+    "extent-clash": extents,
+    "unbound-output-index": output_bound,
+    "repeated-output-index": output_distinct,
+    "name-clash": one_name_one_array,
+}
+"""Code of each rule of a batched einsum and the check that it stands for."""
+
+
+def violations(einsum: BatchedEinsum) -> tuple[Violation, ...]:
+    """Every rule that ``einsum`` breaks, with a message for each place."""
+    return tuple(
+        Violation(code, message)
+        for code, rule in RULES.items()
+        for message in dict.fromkeys(rule(einsum))
+    )
+
+
+def raise_if_ill_formed(einsum: BatchedEinsum) -> None:
+    """Raise :class:`InvalidEinsumError` naming every broken rule."""
+    raise_if_any(violations(einsum))
+
+
+def _accesses(
+    einsum: BatchedEinsum,
+) -> Iterator[tuple[int, int, tuple[str, ...], Operand]]:
+    for k, row in enumerate(einsum.rows):
+        for p, (term, operand) in enumerate(zip(einsum.inputs, row, strict=False)):
+            yield k, p, term, operand

@@ -1,0 +1,134 @@
+"""Batched einsums as plain data.
+
+Source: paper, sections 2 (einsum) and 4 (batched einsum).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from constantdict import constantdict
+
+from feinsum.ir.check import raise_if_ill_formed
+from feinsum.ir.operand import Extent, Operand, SizeParam
+
+__all__ = ["BatchedEinsum", "IndexList"]
+
+T = TypeVar("T")
+
+IndexList: TypeAlias = tuple[str, ...]
+"""One index name per axis of an array."""
+
+
+@dataclass(frozen=True)
+class BatchedEinsum:
+    """b einsums with one index notation over shared operands.
+
+    Row ``k`` computes ``sum(product of rows[k][p][inputs[p]] over p)`` for all
+    values of the ``output`` indices, summed over all other indices.
+
+    Args:
+        output: index names of every result, one per axis.
+        inputs: for each of the n operand positions its index names.
+        rows: b tuples of n operands; rows may share operands.
+
+    Raises:
+        InvalidEinsumError: naming every broken rule of :mod:`feinsum.ir.check`.
+
+    Source: paper, section 4, definition of a batched einsum.
+
+    >>> f8 = np.dtype("float64")
+    >>> A, x, y = (Operand(n, s, f8) for n, s in
+    ...            [("A", (3, 4)), ("x", (4,)), ("y", (4,))])
+    >>> e = BatchedEinsum(("i",), (("i", "j"), ("j",)), ((A, x), (A, y)))
+    >>> e.subscripts, e.batch_size, e.summation_indices
+    ('ij,j->i', 2, ('j',))
+    """
+
+    output: IndexList
+    inputs: tuple[IndexList, ...]
+    rows: tuple[tuple[Operand, ...], ...]
+
+    def __post_init__(self) -> None:
+        raise_if_ill_formed(self)
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.rows)
+
+    @property
+    def n_operands(self) -> int:
+        """Number of operand positions (not of distinct arrays)."""
+        return len(self.inputs)
+
+    @cached_property
+    def indices(self) -> IndexList:
+        """Every index once: the free ones in output order, then the others."""
+        return _unique((*self.output, *(i for term in self.inputs for i in term)))
+
+    @property
+    def free_indices(self) -> IndexList:
+        return self.output
+
+    @property
+    def summation_indices(self) -> IndexList:
+        return self.indices[len(self.output) :]
+
+    @cached_property
+    def extents(self) -> constantdict[str, Extent]:
+        """The extent of every index, in the order of :attr:`indices`."""
+        found = {
+            index: extent
+            for term, operand in zip(self.inputs, self.rows[0], strict=True)
+            for index, extent in zip(term, operand.shape, strict=True)
+        }
+        return constantdict({index: found[index] for index in self.indices})
+
+    @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        """The distinct operands, in order of first use."""
+        return _unique(operand for row in self.rows for operand in row)
+
+    @cached_property
+    def size_params(self) -> tuple[SizeParam, ...]:
+        """The distinct size parameters, in the order of :attr:`indices`."""
+        return _unique(x for x in self.extents.values() if isinstance(x, SizeParam))
+
+    @property
+    def output_shape(self) -> tuple[Extent, ...]:
+        return tuple(self.extents[index] for index in self.output)
+
+    @cached_property
+    def output_dtypes(self) -> tuple[np.dtype[Any], ...]:
+        """One dtype per row: numpy's result type of the row's operands."""
+        return tuple(np.result_type(*(op.dtype for op in row)) for row in self.rows)
+
+    @property
+    def subscripts(self) -> str:
+        """The notation as text: letters if all names are letters, else words."""
+        is_compact = all(len(index) == 1 for index in self.indices)
+        glue, comma, arrow = ("", ",", "->") if is_compact else (" ", ", ", " -> ")
+        terms = comma.join(glue.join(term) for term in self.inputs)
+        return f"{terms}{arrow}{glue.join(self.output)}"
+
+    def operand_indices(self, name: str) -> tuple[IndexList, ...]:
+        """The distinct index lists with which the named operand is accessed."""
+        return _unique(
+            term
+            for row in self.rows
+            for term, operand in zip(self.inputs, row, strict=True)
+            if operand.name == name
+        )
+
+    def __str__(self) -> str:
+        rows = "; ".join(" ".join(op.name for op in row) for row in self.rows)
+        operands = ", ".join(str(operand) for operand in self.operands)
+        return f"{self.subscripts} of ({rows}) with {operands}"
+
+
+def _unique(items: Iterable[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(items))

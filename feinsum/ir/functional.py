@@ -1,0 +1,191 @@
+"""Functional batched einsums: operands that are functions of the indices.
+
+Source: paper, section 7 (functional and idealized functional batched einsum).
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from constantdict import constantdict
+
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir.einsum import BatchedEinsum, IndexList
+from feinsum.ir.evaluate import evaluate
+from feinsum.ir.operand import SizeParam
+
+__all__ = ["FunctionalBatchedEinsum", "OperandFunction"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class OperandFunction:
+    """A function of indices, as an expression over arrays and scalars.
+
+    Args:
+        parameters: one name per axis of the operand.
+        body: an arithmetic expression: ``+ - * / // % **``, comparisons,
+            ``x if c else y``, subscripts of arrays, and numpy's functions of
+            one or two numbers by name.
+
+    >>> f = OperandFunction(("e", "j"), "0.5*(um[e, j] + up[e, j])")
+    >>> ones = np.ones((2, 3))
+    >>> f.tabulate((2, 3), {"um": ones, "up": 3 * ones})[1, 2]
+    np.float64(2.0)
+    """
+
+    parameters: IndexList
+    body: str
+
+    def tabulate(self, shape: tuple[int, ...], arrays: Mapping[str, Any]) -> Array:
+        """The values of the function at every index tuple of ``shape``.
+
+        Raises:
+            InvalidEinsumError: if the body uses what is not in its grammar.
+        """
+        grid = np.indices(shape, sparse=True)
+        names = dict(arrays) | dict(zip(self.parameters, grid, strict=True))
+        value = _evaluate(ast.parse(self.body.strip(), mode="eval").body, names)
+        return np.array(np.broadcast_to(value, shape))
+
+    def is_plain_read(self) -> bool:
+        """Whether the body is one array subscripted by the parameters in order."""
+        node = ast.parse(self.body.strip(), mode="eval").body
+        if isinstance(node, ast.Name):
+            return not self.parameters
+        if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
+            return False
+        subscript = node.slice
+        parts = subscript.elts if isinstance(subscript, ast.Tuple) else [subscript]
+        names = tuple(part.id for part in parts if isinstance(part, ast.Name))
+        return len(names) == len(parts) and names == self.parameters
+
+    def __str__(self) -> str:
+        return f"({', '.join(self.parameters)}) -> {self.body}"
+
+
+@dataclass(frozen=True)
+class FunctionalBatchedEinsum:
+    """A batched einsum and a function for each of its operands.
+
+    The workload key is that of :attr:`einsum`: functions do not enter it.
+
+    Raises:
+        InvalidEinsumError: if an operand has no function or one of another arity.
+    """
+
+    einsum: BatchedEinsum
+    functions: constantdict[str, OperandFunction]
+
+    def __post_init__(self) -> None:
+        for operand in self.einsum.operands:
+            function = self.functions.get(operand.name)
+            if function is None or len(function.parameters) != operand.rank:
+                raise InvalidEinsumError(
+                    f"operand {operand} needs a function of {operand.rank} indices, "
+                    f"got {function}",
+                    rules=("function",),
+                )
+
+    @classmethod
+    def idealized(cls, einsum: BatchedEinsum) -> FunctionalBatchedEinsum:
+        """The case where every function reads its array (paper, section 7)."""
+        return cls(
+            einsum,
+            constantdict(
+                {op.name: _plain_read(op.name, op.rank) for op in einsum.operands}
+            ),
+        )
+
+    def evaluate(
+        self,
+        arrays: Mapping[str, Any],
+        sizes: Mapping[str, int],
+        *,
+        optimize: bool = False,
+    ) -> tuple[Array, ...]:
+        """The results of all rows, by tabulating every function.
+
+        Args:
+            arrays: what the bodies read: arrays and scalars by name.
+            sizes: the value of each size parameter.
+            optimize: see :func:`feinsum.ir.evaluate`.
+        """
+        tables = {}
+        for operand in self.einsum.operands:
+            shape = tuple(
+                sizes[x.name] if isinstance(x, SizeParam) else x for x in operand.shape
+            )
+            table = self.functions[operand.name].tabulate(shape, arrays)
+            tables[operand.name] = table.astype(operand.dtype)
+        return evaluate(self.einsum, tables, optimize=optimize)
+
+
+def _plain_read(name: str, rank: int) -> OperandFunction:
+    parameters = tuple(f"_{axis}" for axis in range(rank))
+    body = f"{name}[{', '.join(parameters)}]" if rank else name
+    return OperandFunction(parameters, body)
+
+
+_BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.And: np.logical_and,
+    ast.Or: np.logical_or,
+}
+_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Not: np.logical_not,
+}
+
+
+def _evaluate(node: ast.AST, names: Mapping[str, Any]) -> Any:
+    """Evaluate one node; anything outside the grammar is refused."""
+    match node:
+        case ast.Constant(value=bool() | int() | float() | complex() as value):
+            return value
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            return _BINARY[type(op)](_evaluate(left, names), _evaluate(right, names))
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return _BINARY[type(op)](_evaluate(left, names), _evaluate(right, names))
+        case ast.BoolOp(op=op, values=[first, *rest]):
+            value = _evaluate(first, names)
+            for other in rest:
+                value = _BINARY[type(op)](value, _evaluate(other, names))
+            return value
+        case ast.UnaryOp(op=op, operand=inner) if type(op) in _UNARY:
+            return _UNARY[type(op)](_evaluate(inner, names))
+        case ast.IfExp(test=test, body=then, orelse=other):
+            branches = (_evaluate(n, names) for n in (test, then, other))
+            return np.where(*branches)
+        case ast.Subscript(value=ast.Name(id=name), slice=index) if name in names:
+            parts = index.elts if isinstance(index, ast.Tuple) else [index]
+            return np.asarray(names[name])[tuple(_evaluate(p, names) for p in parts)]
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            if isinstance(function := getattr(np, name, None), np.ufunc):
+                return function(*(_evaluate(arg, names) for arg in args))
+    raise InvalidEinsumError(
+        f"operand function: cannot evaluate {ast.unparse(node)!r}; known names are "
+        f"{sorted(names)}",
+        rules=("function",),
+    )

@@ -1,0 +1,92 @@
+"""Operands and size parameters: the arrays that einsums speak of.
+
+Source: paper, section 2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from feinsum.ir.violation import Violation, raise_if_any
+
+__all__ = ["Extent", "Operand", "SizeParam"]
+
+
+@dataclass(frozen=True, order=True)
+class SizeParam:
+    """An extent that is known only when the kernel runs."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Extent: TypeAlias = int | SizeParam
+"""Number of values of an index: an integer or a :class:`SizeParam`."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A multidimensional array: name, shape and dtype (paper, definition 1).
+
+    Two operands of one einsum are the same array exactly if they are equal.
+
+    Raises:
+        InvalidEinsumError: for a name that is no identifier, a negative or
+            non-integer extent, a dtype that is not numeric.
+
+    >>> Operand("u", (SizeParam("Nel"), 20), np.dtype("float64")).rank
+    2
+    """
+
+    name: str
+    shape: tuple[Extent, ...]
+    dtype: np.dtype[Any]
+
+    def __post_init__(self) -> None:
+        raise_if_any(_violations(self))
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        shape = ",".join(str(extent) for extent in self.shape)
+        return f"{self.name}[{shape}]:{self.dtype.str}"
+
+
+def _violations(operand: Operand) -> Iterator[Violation]:
+    name, dtype = operand.name, operand.dtype
+    if not (isinstance(name, str) and name.isidentifier()):
+        yield Violation("operand-name", f"operand name {name!r} is no identifier")
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "biufc":
+        yield Violation(
+            "dtype", f"operand {name!r} has dtype {dtype!r}; expected a numeric one"
+        )
+    for axis, extent in enumerate(operand.shape):
+        yield from _extent_violations(extent, f"axis {axis} of {name!r}")
+
+
+def _extent_violations(extent: object, where: str) -> Iterator[Violation]:
+    match extent:
+        case SizeParam(name):
+            if not name.isidentifier():
+                yield Violation(
+                    "size-param-name",
+                    f"size parameter {name!r} ({where}) is no identifier",
+                )
+        case bool():
+            yield Violation("extent", f"{where} has extent {extent!r}; expected an int")
+        case int() if extent >= 0:
+            pass
+        case _:
+            yield Violation(
+                "extent",
+                f"{where} has extent {extent!r}; "
+                "expected a non-negative int or a SizeParam",
+            )

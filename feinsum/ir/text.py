@@ -1,0 +1,77 @@
+"""One line of text for a batched einsum, and back.
+
+The text is stored with every record: it is what a key is computed from.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir.einsum import BatchedEinsum
+from feinsum.ir.operand import Extent, Operand, SizeParam
+
+__all__ = ["from_text", "to_text"]
+
+_OPERAND = re.compile(r"(\w+)\[([\w,]*)\]:(\S+)")
+
+
+def to_text(einsum: BatchedEinsum) -> str:
+    """The einsum as one line: notation, then operands, then rows.
+
+    >>> from feinsum.ir.build import array, einsum
+    >>> to_text(einsum("ij,j->i", array("A", ("N", 4)), array("x", 4)))
+    'i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x'
+    """
+    terms = ", ".join(" ".join(term) for term in einsum.inputs)
+    operands = " ".join(str(operand) for operand in einsum.operands)
+    rows = "; ".join(" ".join(op.name for op in row) for row in einsum.rows)
+    return f"{terms} -> {' '.join(einsum.output)} | {operands} | {rows}"
+
+
+def from_text(text: str) -> BatchedEinsum:
+    """Inverse of :func:`to_text`.
+
+    Raises:
+        InvalidEinsumError: if the text is not of that form.
+
+    >>> str(from_text("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x").output)
+    "('i',)"
+    """
+    match text.split(" | "):
+        case [notation, operand_text, row_text] if notation.count("->") == 1:
+            terms, output = notation.split("->")
+        case _:
+            raise _refuse(text, "expected 'terms -> output | operands | rows'")
+    operands = {op.name: op for op in map(_operand, operand_text.split())}
+    try:
+        rows = tuple(
+            tuple(operands[name] for name in row.split()) for row in row_text.split(";")
+        )
+    except KeyError as error:
+        raise _refuse(text, f"row names unknown operand {error}") from None
+    inputs = tuple(tuple(term.split()) for term in terms.split(","))
+    return BatchedEinsum(tuple(output.split()), inputs, rows)
+
+
+def _operand(text: str) -> Operand:
+    match = _OPERAND.fullmatch(text)
+    if match is None:
+        raise _refuse(text, "expected 'name[extents]:dtype'")
+    name, shape, dtype = match.groups()
+    try:
+        numpy_dtype = np.dtype(dtype)
+    except TypeError:
+        raise _refuse(text, f"{dtype!r} is no numpy dtype") from None
+    extents = tuple(_extent(x) for x in shape.split(",")) if shape else ()
+    return Operand(name, extents, numpy_dtype)
+
+
+def _extent(text: str) -> Extent:
+    return int(text) if text.isdecimal() else SizeParam(text)
+
+
+def _refuse(text: str, what: str) -> InvalidEinsumError:
+    return InvalidEinsumError(f"einsum text {text!r}: {what}", rules=("text",))

@@ -1,0 +1,33 @@
+"""Tuning records as plain data, their choice, and the protocol of their stores."""
+
+from feinsum.records.document import content_id, from_json, to_json
+from feinsum.records.environment import Device, DevicePeaks, Environment
+from feinsum.records.match import Level, Match, Policy, best_match, level_of, rank
+from feinsum.records.measurement import Measurement, Verification, quartiles
+from feinsum.records.record import TuningRecord, utc_now
+from feinsum.records.spec import ParameterValue, TransformSpec
+from feinsum.records.store import InMemoryStore, RecordStore
+
+__all__ = [
+    "Device",
+    "DevicePeaks",
+    "Environment",
+    "InMemoryStore",
+    "Level",
+    "Match",
+    "Measurement",
+    "ParameterValue",
+    "Policy",
+    "RecordStore",
+    "TransformSpec",
+    "TuningRecord",
+    "Verification",
+    "best_match",
+    "content_id",
+    "from_json",
+    "level_of",
+    "quartiles",
+    "rank",
+    "to_json",
+    "utc_now",
+]

@@ -1,0 +1,51 @@
+"""Documents: frozen dataclasses that round-trip to JSON and know their content id."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from feinsum.errors import InvalidRecordError
+
+__all__ = ["STRICT", "content_id", "from_json", "to_json"]
+
+T = TypeVar("T")
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""How every document is validated: no unknown fields, no silent conversions."""
+
+
+@lru_cache(maxsize=None)
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def to_json(document: object) -> str:
+    """The document as JSON: sorted keys, no spaces, the same text everywhere."""
+    data = _adapter(type(document)).dump_python(document, mode="json")
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def from_json(kind: type[T], text: str | bytes) -> T:
+    """Inverse of :func:`to_json`.
+
+    Raises:
+        InvalidRecordError: saying which field is wrong and what was expected.
+    """
+    try:
+        return cast(T, _adapter(kind).validate_json(text))
+    except ValidationError as error:
+        what = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}"
+            for e in error.errors(include_url=False)[:5]
+        )
+        raise InvalidRecordError(f"not a valid {kind.__name__}: {what}") from None
+
+
+def content_id(document: object) -> str:
+    """SHA-256 of the JSON text, as hexadecimal digits."""
+    return hashlib.sha256(to_json(document).encode()).hexdigest()

@@ -1,0 +1,109 @@
+"""What was measured: samples in seconds, counts, verification, the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Annotated
+
+from annotated_types import Ge, Gt, MinLen
+from constantdict import constantdict
+
+from feinsum.records.document import STRICT
+
+__all__ = ["Measurement", "Verification", "quartiles"]
+
+Seconds = Annotated[float, Gt(0)]
+Count = Annotated[int, Ge(0)]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How a kernel was compared with the reference evaluator.
+
+    Attributes:
+        reference: name of the reference.
+        tolerance: largest error allowed, relative to the largest result.
+        largest_error: largest error seen, relative to the largest result.
+        sizes: the values of the size parameters at which it was compared.
+    """
+
+    __pydantic_config__ = STRICT
+
+    reference: str
+    tolerance: float
+    largest_error: float
+    sizes: tuple[Mapping[str, int], ...]
+
+    def __post_init__(self) -> None:
+        frozen = tuple(constantdict(sizes) for sizes in self.sizes)
+        object.__setattr__(self, "sizes", frozen)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All samples of a kernel and of the untransformed one, from one run.
+
+    Attributes:
+        samples_s: one time per round, in seconds.
+        baseline_s: the same for the untransformed kernel, interleaved.
+        timer: ``opencl-profiling`` (device clock) or ``wall``.
+        n_warmup: rounds before the first sample.
+        sizes: the values of the size parameters.
+        operations: exact number of arithmetic operations by dtype.
+        footprint_bytes: bytes of all operands and results, each once.
+    """
+
+    __pydantic_config__ = STRICT
+
+    samples_s: Annotated[tuple[Seconds, ...], MinLen(1)]
+    baseline_s: Annotated[tuple[Seconds, ...], MinLen(1)]
+    timer: str
+    n_warmup: Count
+    sizes: Mapping[str, int]
+    operations: Mapping[str, Count]
+    footprint_bytes: Count
+    verification: Verification
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", constantdict(self.sizes))
+        object.__setattr__(self, "operations", constantdict(self.operations))
+
+    @property
+    def median_s(self) -> float:
+        return median(self.samples_s)
+
+    @property
+    def spread_s(self) -> float:
+        """Interquartile range of the samples, in seconds."""
+        low, high = quartiles(self.samples_s)
+        return high - low
+
+    @property
+    def speedup(self) -> float:
+        """Median time of the untransformed kernel over that of this one."""
+        return median(self.baseline_s) / self.median_s
+
+    @property
+    def speedup_interval(self) -> tuple[float, float]:
+        """The speed-up at the upper and at the lower quartile of the samples."""
+        low, high = quartiles(self.samples_s)
+        baseline = median(self.baseline_s)
+        return baseline / high, baseline / low
+
+    @property
+    def giga_operations_per_s(self) -> float:
+        return sum(self.operations.values()) / self.median_s * 1e-9
+
+
+def quartiles(samples: tuple[float, ...]) -> tuple[float, float]:
+    """Lower and upper quartile.
+
+    >>> quartiles((1.0, 2.0, 3.0))
+    (1.5, 2.5)
+    """
+    if len(samples) == 1:
+        return samples[0], samples[0]
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return low, high

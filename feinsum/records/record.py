@@ -1,0 +1,53 @@
+"""Tuning records: facts, immutable and named by their content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+
+from constantdict import constantdict
+
+from feinsum.canonical import WorkloadKey
+from feinsum.records.document import STRICT, content_id
+from feinsum.records.environment import Environment
+from feinsum.records.measurement import Measurement
+from feinsum.records.spec import TransformSpec
+
+__all__ = ["TuningRecord", "utc_now"]
+
+
+def utc_now() -> str:
+    """The time now, UTC, ISO 8601 with seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class TuningRecord:
+    """A recipe and what it achieved on a workload in an environment.
+
+    Attributes:
+        workload: the key of the canonical einsum.
+        workload_text: the canonical einsum itself; compared on every hit.
+        provenance: who or what recorded it, as free text by topic.
+        recorded_at: UTC, ISO 8601.
+    """
+
+    __pydantic_config__ = STRICT
+
+    workload: WorkloadKey
+    workload_text: str
+    environment: Environment
+    spec: TransformSpec
+    measurement: Measurement
+    provenance: Mapping[str, str] = field(default_factory=constantdict)
+    recorded_at: str = field(default_factory=utc_now)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "provenance", constantdict(self.provenance))
+
+    @cached_property
+    def id(self) -> str:
+        """Content id; two records are one fact exactly if their ids are equal."""
+        return content_id(self)

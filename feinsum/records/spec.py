@@ -1,0 +1,86 @@
+"""Transform specifications: which registered transform, with which parameters.
+
+A spec is data. It names a transform; it holds no path and no code.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from constantdict import constantdict
+
+from feinsum.errors import InvalidRecordError
+from feinsum.records.document import STRICT
+
+__all__ = ["ParameterValue", "TransformSpec"]
+
+ParameterValue: TypeAlias = bool | int | str | tuple[int | str, ...]
+
+_HEAD = re.compile(r"([a-z][a-z0-9_]*)@(\d+)\((.*)\)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class TransformSpec:
+    """A registered transform's name, its version, and parameters.
+
+    >>> spec = TransformSpec("rowwise", 1, {"lanes": 8, "index": "a"})
+    >>> str(spec)
+    "rowwise@1(index='a', lanes=8)"
+    >>> TransformSpec.parse(str(spec)) == spec
+    True
+    """
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    version: int
+    parameters: Mapping[str, ParameterValue]
+
+    def __post_init__(self) -> None:
+        ordered = dict(sorted(self.parameters.items()))
+        object.__setattr__(self, "parameters", constantdict(ordered))
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{k}={v!r}" for k, v in self.parameters.items())
+        return f"{self.name}@{self.version}({inside})"
+
+    @classmethod
+    def parse(cls, text: str) -> TransformSpec:
+        """Read the text form back.
+
+        Raises:
+            InvalidRecordError: if the text is not of the form
+                ``name@version(parameter=value, ...)`` with literal values.
+        """
+        head = _HEAD.fullmatch(text.strip())
+        if head is None:
+            raise _refuse(text, "expected name@version(parameter=value, ...)")
+        name, version, inside = head.groups()
+        try:
+            call = ast.parse(f"f({inside})", mode="eval").body
+            if not isinstance(call, ast.Call) or call.args:
+                raise ValueError("parameters must be named")
+            parameters = {
+                str(keyword.arg): ast.literal_eval(keyword.value)
+                for keyword in call.keywords
+            }
+        except (SyntaxError, ValueError) as error:
+            raise _refuse(text, str(error)) from None
+        for key, value in parameters.items():
+            if not _is_parameter(value):
+                raise _refuse(text, f"{key}={value!r} is no int, bool, text or tuple")
+        return cls(name, int(version), parameters)
+
+
+def _is_parameter(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(isinstance(item, (int, str)) for item in value)
+    return isinstance(value, (bool, int, str))
+
+
+def _refuse(text: str, what: str) -> InvalidRecordError:
+    return InvalidRecordError(f"transform spec {text!r}: {what}")

@@ -1,0 +1,102 @@
+"""The protocol of every store of tuning records, and the store in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+from feinsum.canonical import WorkloadKey
+from feinsum.errors import RecordNotFoundError
+from feinsum.records.environment import DevicePeaks
+from feinsum.records.record import TuningRecord
+
+__all__ = ["InMemoryStore", "RecordStore"]
+
+
+@runtime_checkable
+class RecordStore(Protocol):
+    """An append-only set of tuning records, and of measured device peaks.
+
+    Adding is idempotent: a record is known by its content id. A store that
+    fails raises a :class:`feinsum.errors.StoreError`.
+    """
+
+    def add(self, record: TuningRecord) -> bool:
+        """Keep ``record``; whether it was new."""
+        ...
+
+    def get(self, record_id: str) -> TuningRecord:
+        """The record of that id, or :class:`RecordNotFoundError`."""
+        ...
+
+    def query(
+        self, workload: WorkloadKey, *, device_id: str | None = None
+    ) -> tuple[TuningRecord, ...]:
+        """All records of a workload, ordered by id."""
+        ...
+
+    def records(self) -> Iterator[TuningRecord]:
+        """Every record, ordered by id."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def add_peaks(self, peaks: DevicePeaks) -> bool:
+        """Keep measured device limits; whether they were new."""
+        ...
+
+    def peaks(self, device_id: str) -> DevicePeaks | None:
+        """The latest measured limits of a device."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class InMemoryStore:
+    """A store that lives as long as the process."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, TuningRecord] = {}
+        self._peaks: dict[str, DevicePeaks] = {}
+
+    def add(self, record: TuningRecord) -> bool:
+        is_new = record.id not in self._records
+        self._records.setdefault(record.id, record)
+        return is_new
+
+    def get(self, record_id: str) -> TuningRecord:
+        try:
+            return self._records[record_id]
+        except KeyError:
+            raise RecordNotFoundError(
+                f"no record has the id {record_id!r}; list ids with 'feinsum query'"
+            ) from None
+
+    def query(
+        self, workload: WorkloadKey, *, device_id: str | None = None
+    ) -> tuple[TuningRecord, ...]:
+        return tuple(
+            record
+            for record in self.records()
+            if record.workload == workload
+            and device_id in (None, record.environment.device.id)
+        )
+
+    def records(self) -> Iterator[TuningRecord]:
+        for record_id in sorted(self._records):
+            yield self._records[record_id]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add_peaks(self, peaks: DevicePeaks) -> bool:
+        is_new = peaks.id not in self._peaks
+        self._peaks.setdefault(peaks.id, peaks)
+        return is_new
+
+    def peaks(self, device_id: str) -> DevicePeaks | None:
+        known = [p for p in self._peaks.values() if p.device.id == device_id]
+        return max(known, key=lambda p: (p.measured_at, p.id), default=None)
+
+    def close(self) -> None:
+        """Nothing to release."""
