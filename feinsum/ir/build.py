@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -55,7 +56,7 @@ def einsum(subscripts: str, *operands: Operand) -> BatchedEinsum:
 
 
 def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> BatchedEinsum:
-    """b einsums of one notation over shared operands.
+    """A batch of einsums of one notation over shared operands.
 
     Args:
         subscripts: see :func:`feinsum.ir.parse.parse_subscripts`.
@@ -88,6 +89,9 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
 def _extent(value: int | str | SizeParam) -> Extent:
     if isinstance(value, str):
         return SizeParam(value)
-    if isinstance(value, np.integer):
-        return int(value)
-    return value
+    return value if isinstance(value, SizeParam) else _integer(value)
+
+
+def _integer(value: object) -> Any:
+    """A plain int where numpy's integers are given; all else is the checker's."""
+    return int(value) if isinstance(value, np.integer) else value

@@ -78,7 +78,7 @@ def output_bound(einsum: BatchedEinsum) -> Iterator[str]:
     bound = {index for term in einsum.inputs for index in term}
     for index in einsum.output:
         if index not in bound:
-            yield f"output index {index!r} occurs in no term; terms have {sorted(bound)}"
+            yield f"output index {index!r} occurs in no term, they have {sorted(bound)}"
 
 
 def output_distinct(einsum: BatchedEinsum) -> Iterator[str]:

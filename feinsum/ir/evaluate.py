@@ -75,8 +75,10 @@ def bind_sizes(
         for axis, (expected, given) in enumerate(
             zip(operand.shape, shape, strict=True)
         ):
-            is_param = isinstance(expected, SizeParam)
-            known = sizes.setdefault(expected.name, given) if is_param else expected
+            if isinstance(expected, SizeParam):
+                known = sizes.setdefault(expected.name, given)
+            else:
+                known = expected
             if known != given:
                 raise InvalidEinsumError(
                     f"axis {axis} of array {operand.name!r} has extent {given}, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import lru_cache
+from functools import cache
 from typing import Any, TypeVar, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -19,8 +19,8 @@ STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """How every document is validated: no unknown fields, no silent conversions."""
 
 
-@lru_cache(maxsize=None)
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
