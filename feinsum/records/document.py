@@ -26,7 +26,8 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def to_json(document: object) -> str:
     """The document as JSON: sorted keys, no spaces, the same text everywhere."""
-    data = _adapter(type(document)).dump_python(document, mode="json")
+    kind: Any = type(document)
+    data = _adapter(kind).dump_python(document, mode="json")
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -36,8 +37,9 @@ def from_json(kind: type[T], text: str | bytes) -> T:
     Raises:
         InvalidRecordError: saying which field is wrong and what was expected.
     """
+    hashable_kind: Any = kind
     try:
-        return cast(T, _adapter(kind).validate_json(text))
+        return cast(T, _adapter(hashable_kind).validate_json(text))
     except ValidationError as error:
         what = "; ".join(
             f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}"

@@ -1,0 +1,216 @@
+"""The untransformed Loopy translation unit of a batched einsum.
+
+Source: paper, section 7 (idealized functional batched einsums) and appendix A.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from pymbolic import primitives as p
+from pytools import UniqueNameGenerator
+
+from feinsum.codegen.path import ContractionPath, check_path
+from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, SizeParam
+
+__all__ = ["generate_loopy"]
+
+
+def generate_loopy(
+    einsum: BatchedEinsum,
+    *,
+    path: ContractionPath | None = None,
+    name: str = "feinsum_kernel",
+) -> lp.TranslationUnit:
+    """A Loopy kernel that evaluates ``einsum``, nothing optimized.
+
+    Every operand is read through a substitution rule of its own, so that a
+    transform can rewrite the reads. Row ``k`` is one instruction that writes
+    ``out`` (``out_k`` for several rows).
+
+    Args:
+        path: contract pairwise in this order, by way of arrays in global
+            memory; by default a row is a single sum over one product. See
+            :func:`feinsum.codegen.contraction_path`.
+        name: of the kernel.
+
+    >>> from feinsum.ir import array, einsum
+    >>> e = einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))
+    >>> print(generate_loopy(e).default_entrypoint.instructions[0])
+    for i
+        out[i] = reduce(sum, [j], A_rule(i, j)*x_rule(j))  {id=row_0}
+    end i
+    """
+    return _Generator(einsum, name).generate(path)
+
+
+@dataclass(frozen=True)
+class _Array:
+    """What a step reads: how to access it, and its indices and dtype."""
+
+    access: Any
+    indices: IndexList
+    dtype: np.dtype[Any]
+
+    def read(self, inames: dict[str, str]) -> Any:
+        return self.access(tuple(p.Variable(inames[i]) for i in self.indices))
+
+
+@dataclass
+class _Generator:
+    """Names in use and what has been generated so far."""
+
+    einsum: BatchedEinsum
+    name: str
+    unique: UniqueNameGenerator = field(init=False)
+    inames: dict[str, str] = field(init=False)
+    rules: dict[str, lp.SubstitutionRule] = field(default_factory=dict)
+    body: list[Any] = field(default_factory=list)
+    temporaries: list[Any] = field(default_factory=list)
+    domains: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        einsum = self.einsum
+        taken = {op.name for op in einsum.operands}
+        taken |= {param.name for param in einsum.size_params}
+        self.unique = UniqueNameGenerator(taken)
+        self.inames = {index: self.unique(index) for index in einsum.indices}
+        for op in einsum.operands:
+            self.rules[op.name] = self._rule(op)
+
+    def generate(self, path: ContractionPath | None) -> lp.TranslationUnit:
+        if path is not None:
+            check_path(self.einsum, path)
+        outputs = [self._row(k, path) for k in range(self.einsum.batch_size)]
+        if not self.domains:
+            self.domains.append(self._domain(self.inames))
+        sizes = [lp.ValueArg(x.name, np.int32) for x in self.einsum.size_params]
+        arrays = [
+            _global_arg(op.name, op.shape, op.dtype) for op in self.einsum.operands
+        ]
+        return lp.make_kernel(
+            self.domains,
+            [*self.rules.values(), *self.body],
+            [*outputs, *arrays, *sizes, *self.temporaries],
+            name=self.name,
+            lang_version=(2018, 2),
+            assumptions=" and ".join(f"{x} >= 1" for x in self.einsum.size_params),
+        )
+
+    def _row(self, k: int, path: ContractionPath | None) -> lp.GlobalArg:
+        einsum = self.einsum
+        suffix = "" if einsum.batch_size == 1 else f"_{k}"
+        output = self.unique(f"out{suffix}")
+        row = [
+            _Array(_calls(self.rules[op.name].name), term, op.dtype)
+            for op, term in zip(einsum.rows[k], einsum.inputs, strict=True)
+        ]
+        if path is None:
+            self._store(output, einsum.output, row, f"row_{k}", self.inames)
+        else:
+            self._contract(k, row, path, output)
+        return _global_arg(output, einsum.output_shape, einsum.output_dtypes[k])
+
+    def _contract(
+        self, k: int, arrays: list[_Array], path: ContractionPath, output: str
+    ) -> None:
+        """One instruction per step; every step has inames of its own."""
+        last = f"row_{k}"
+        before: frozenset[str] = frozenset()
+        for number, step in enumerate(path):
+            chosen = [arrays[at] for at in step]
+            arrays = [a for at, a in enumerate(arrays) if at not in step]
+            is_last = number == len(path) - 1
+            kept = self.einsum.output if is_last else self._kept(chosen, arrays)
+            inames = {i: self.unique(f"{i}_{k}_{number}") for i in _used(chosen, kept)}
+            self.domains.append(self._domain(inames))
+            target = output if is_last else self._temporary(chosen, kept)
+            insn = last if is_last else f"{last}_step_{number}"
+            self._store(target, kept, chosen, insn, inames, before)
+            before = frozenset([insn])
+            dtype = np.result_type(*(a.dtype for a in chosen))
+            arrays.append(_Array(_subscripts(target), kept, dtype))
+
+    def _kept(self, chosen: list[_Array], others: list[_Array]) -> IndexList:
+        needed = set(self.einsum.output).union(*(a.indices for a in others))
+        return tuple(i for i in _used(chosen, ()) if i in needed)
+
+    def _temporary(self, chosen: list[_Array], indices: IndexList) -> str:
+        name = str(self.unique("tmp"))
+        shape = tuple(_expression(self.einsum.extents[i]) for i in indices)
+        dtype = np.result_type(*(a.dtype for a in chosen))
+        space = lp.AddressSpace.GLOBAL
+        self.temporaries.append(
+            lp.TemporaryVariable(name, dtype, shape=shape, address_space=space)
+        )
+        return name
+
+    def _store(
+        self,
+        target: str,
+        indices: IndexList,
+        arrays: list[_Array],
+        insn_id: str,
+        inames: dict[str, str],
+        depends_on: frozenset[str] = frozenset(),
+    ) -> None:
+        factors = tuple(array.read(inames) for array in arrays)
+        value = factors[0] if len(factors) == 1 else p.Product(factors)
+        summed = tuple(inames[i] for i in _used(arrays, ()) if i not in indices)
+        if summed:
+            value = lp.Reduction("sum", summed, value)
+        place = tuple(p.Variable(inames[i]) for i in indices)
+        self.body.append(
+            lp.Assignment(
+                _subscripts(target)(place),
+                value,
+                id=insn_id,
+                depends_on=depends_on,
+                within_inames=frozenset(inames[i] for i in indices),
+                within_inames_is_final=True,
+            )
+        )
+
+    def _rule(self, operand: Operand) -> lp.SubstitutionRule:
+        parameters = tuple(f"_{axis}" for axis in range(operand.rank))
+        place = tuple(p.Variable(name) for name in parameters)
+        body = _subscripts(operand.name)(place)
+        return lp.SubstitutionRule(
+            self.unique(f"{operand.name}_rule"), parameters, body
+        )
+
+    def _domain(self, inames: dict[str, str]) -> str:
+        params = ", ".join(x.name for x in self.einsum.size_params)
+        bounds = " and ".join(
+            f"0 <= {iname} < {self.einsum.extents[index]}"
+            for index, iname in inames.items()
+        )
+        return f"[{params}] -> {{ [{', '.join(inames.values())}] : {bounds} }}"
+
+
+def _used(arrays: list[_Array], first: IndexList) -> Iterator[str]:
+    return iter(dict.fromkeys((*first, *(i for a in arrays for i in a.indices))))
+
+
+def _calls(rule: str) -> Any:
+    return lambda place: p.Call(p.Variable(rule), place)
+
+
+def _subscripts(name: str) -> Any:
+    return lambda place: (
+        p.Subscript(p.Variable(name), place) if place else p.Variable(name)
+    )
+
+
+def _global_arg(
+    name: str, shape: tuple[Extent, ...], dtype: np.dtype[Any]
+) -> lp.GlobalArg:
+    return lp.GlobalArg(name, dtype, shape=tuple(map(_expression, shape)))
+
+
+def _expression(extent: Extent) -> Any:
+    return p.Variable(extent.name) if isinstance(extent, SizeParam) else extent

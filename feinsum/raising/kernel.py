@@ -1,0 +1,241 @@
+"""Raising: a Loopy kernel to the functional batched einsums that it contains.
+
+Source: paper, section 7 (algorithm 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import loopy as lp
+from constantdict import constantdict
+from loopy.match import parse_match
+from pymbolic import primitives as p
+
+from feinsum.errors import InvalidEinsumError, NotAnEinsumError
+from feinsum.ir import (
+    BatchedEinsum,
+    Extent,
+    FunctionalBatchedEinsum,
+    Operand,
+    SizeParam,
+)
+from feinsum.raising.nest import LoopNest, RaisedKernel, RaisedNest, RefusedNest
+from feinsum.raising.operands import Access, OperandTable
+from feinsum.raising.row import RaisedRow, raise_row
+from feinsum.raising.specialize import specialize
+
+__all__ = ["LONG_EXTENT", "raise_kernel"]
+
+LONG_EXTENT = 500
+"""From this extent on, a free index counts as long: its extent is a parameter."""
+
+
+def raise_kernel(
+    t_unit: lp.TranslationUnit,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    instructions: str | None = None,
+    kernel_name: str | None = None,
+    long_extent: int = LONG_EXTENT,
+) -> RaisedKernel:
+    """Find the functional batched einsums in a kernel.
+
+    Args:
+        arguments: arrays of the call, or ``{name: (shape, dtype)}``, where the
+            kernel leaves dtypes and sizes open.
+        instructions: a Loopy match expression; default is all instructions.
+        kernel_name: which kernel of the unit, if it has several.
+        long_extent: free indices of at least this literal extent are given a
+            size parameter, so that all long extents share their recipes.
+
+    Returns:
+        The kernel with every operand of a raised nest behind a substitution
+        rule, the nests that were raised and those that were refused.
+
+    Raises:
+        NotAnEinsumError: only where there is no single kernel to look at, with
+            the rule ``kernel``.
+    """
+    name = _kernel_name(t_unit, kernel_name)
+    try:
+        t_unit = specialize(t_unit, arguments or {}, name, long_extent)
+        typed = lp.infer_unknown_types(t_unit, expect_completion=False)
+    except (lp.LoopyError, TypeError, ValueError) as error:
+        raise NotAnEinsumError(
+            f"kernel {name!r}: Loopy cannot infer its types: {error}", rule="kernel"
+        ) from None
+    table = OperandTable(typed, typed[name])
+    rows, refused = _rows(table, instructions)
+    nests: list[RaisedNest] = []
+    for batch in _batches(rows):
+        try:
+            nests.append(_raise_batch(batch, table, name, long_extent))
+        except NotAnEinsumError as error:
+            refused.append(RefusedNest(error.instructions, error.rule, str(error)))
+    kernel = _with_rules(t_unit[name], table, nests)
+    raised_unit = t_unit.with_kernel(kernel)
+    return RaisedKernel(raised_unit, name, tuple(nests), tuple(refused))
+
+
+def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
+    entrypoints = sorted(t_unit.entrypoints)
+    if name is None and len(entrypoints) == 1:
+        return str(entrypoints[0])
+    if name in entrypoints:
+        return str(name)
+    raise NotAnEinsumError(
+        f"kernel_name={name!r}, but the translation unit has the entry points "
+        f"{entrypoints}; name one of them",
+        rule="kernel",
+    )
+
+
+def _rows(
+    table: OperandTable, instructions: str | None
+) -> tuple[list[RaisedRow], list[RefusedNest]]:
+    kernel = table.kernel
+    is_wanted = parse_match(instructions) if instructions else None
+    rows, refused = [], []
+    for insn in kernel.instructions:
+        if is_wanted is not None and not is_wanted(kernel, insn):
+            continue
+        try:
+            rows.append(raise_row(insn, table))
+        except NotAnEinsumError as error:
+            refused.append(RefusedNest((insn.id,), error.rule, str(error)))
+        except (lp.LoopyError, NotImplementedError) as error:
+            what = f"instruction {insn.id!r}: Loopy cannot analyse it: {error}"
+            refused.append(RefusedNest((insn.id,), "loopy", what))
+    return rows, refused
+
+
+def _batches(rows: Iterable[RaisedRow]) -> list[list[RaisedRow]]:
+    """Rows of one notation in the same loops form one batch."""
+    batches: dict[object, list[RaisedRow]] = {}
+    for row in rows:
+        batches.setdefault(row.pattern, []).append(row)
+    return list(batches.values())
+
+
+def _raise_batch(
+    batch: list[RaisedRow], table: OperandTable, name: str, long_extent: int
+) -> RaisedNest:
+    ids = tuple(row.instruction for row in batch)
+    _check_independent(batch, table, ids)
+    inputs = tuple(access.term for access in batch[0].accesses)
+    rows = tuple(_aligned(row.accesses, inputs) for row in batch)
+    einsum = BatchedEinsum(batch[0].output, inputs, rows)
+    general, generalized = _generalize(einsum, long_extent)
+    functions = {op.name: table.functions[op.name] for op in einsum.operands}
+    nest = LoopNest(
+        general,
+        constantdict({index: index for index in einsum.indices}),
+        constantdict({op.name: op.name for op in einsum.operands}),
+        ids,
+        tuple(row.assignee for row in batch),
+        tuple(row.scale for row in batch),
+        name,
+    )
+    functional = FunctionalBatchedEinsum(general, constantdict(functions))
+    return RaisedNest(nest, functional, generalized)
+
+
+def _check_independent(
+    batch: list[RaisedRow], table: OperandTable, ids: tuple[str, ...]
+) -> None:
+    kernel = table.kernel
+    written = [kernel.id_to_insn[i].assignee_var_names()[0] for i in ids]
+    if len(set(written)) != len(written):
+        raise NotAnEinsumError(
+            f"instructions {ids} write the same variables {written}",
+            rule="race",
+            instructions=ids,
+        )
+
+
+def _aligned(
+    accesses: tuple[Access, ...], inputs: tuple[tuple[str, ...], ...]
+) -> tuple[Operand, ...]:
+    """The operands in the order of ``inputs``; the terms are a permutation of it."""
+    left = list(accesses)
+    row = []
+    for term in inputs:
+        found = next(access for access in left if access.term == term)
+        left.remove(found)
+        row.append(found.operand)
+    return tuple(row)
+
+
+def _generalize(
+    einsum: BatchedEinsum, long_extent: int
+) -> tuple[BatchedEinsum, constantdict[str, int]]:
+    """Size parameters for long literal extents of free indices.
+
+    Equal extents share a parameter. Where an array ties a free index to a
+    contraction index, the extent stays literal.
+    """
+    long = {
+        extent
+        for index in einsum.free_indices
+        if isinstance(extent := einsum.extents[index], int) and extent >= long_extent
+    }
+    taken = {x.name for x in einsum.size_params}
+    params = {n: SizeParam(f"n{n}{'_' * (f'n{n}' in taken)}") for n in sorted(long)}
+    extents: dict[str, Extent] = dict(einsum.extents)
+    for index in einsum.free_indices:
+        extent = extents[index]
+        if isinstance(extent, int):
+            extents[index] = params.get(extent, extent)
+    try:
+        general = _with_extents(einsum, extents)
+    except InvalidEinsumError:
+        return einsum, constantdict()
+    return general, constantdict({param.name: n for n, param in params.items()})
+
+
+def _with_extents(
+    einsum: BatchedEinsum, extents: Mapping[str, Extent]
+) -> BatchedEinsum:
+    rows = tuple(
+        tuple(
+            Operand(op.name, tuple(extents[i] for i in term), op.dtype)
+            for op, term in zip(row, einsum.inputs, strict=True)
+        )
+        for row in einsum.rows
+    )
+    return BatchedEinsum(einsum.output, einsum.inputs, rows)
+
+
+def _with_rules(
+    kernel: lp.LoopKernel, table: OperandTable, nests: list[RaisedNest]
+) -> lp.LoopKernel:
+    """The kernel in which the raised instructions call the operands' rules."""
+    new_values = {
+        insn_id: _normal_value(nest, k)
+        for nest in nests
+        for k, insn_id in enumerate(nest.instructions)
+    }
+    used = {op.name for nest in nests for op in nest.einsum.operands}
+    rules = {name: r for name, r in table.new_rules.items() if name in used}
+    return kernel.copy(
+        substitutions=kernel.substitutions.update(rules),
+        instructions=[
+            insn.copy(expression=new_values[insn.id]) if insn.id in new_values else insn
+            for insn in kernel.instructions
+        ],
+    )
+
+
+def _normal_value(nest: RaisedNest, k: int) -> Any:
+    einsum = nest.einsum
+    factors = tuple(
+        Access(op, term).call()
+        for op, term in zip(einsum.rows[k], einsum.inputs, strict=True)
+    )
+    value = factors[0] if len(factors) == 1 else p.Product(factors)
+    if einsum.summation_indices:
+        value = lp.Reduction("sum", einsum.summation_indices, value)
+    scale = nest.scale[k]
+    return value if isinstance(scale, int) and scale == 1 else p.Product((scale, value))

@@ -1,0 +1,142 @@
+"""What raising returns: einsums found in a kernel, and parts that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import loopy as lp
+from constantdict import constantdict
+
+from feinsum.canonical import CanonicalForm, Relabeling, WorkloadKey, canonicalize
+from feinsum.ir import BatchedEinsum, FunctionalBatchedEinsum
+
+__all__ = ["Expression", "LoopNest", "RaisedKernel", "RaisedNest", "RefusedNest"]
+
+Expression: TypeAlias = Any
+"""A pymbolic expression."""
+
+
+@dataclass(frozen=True)
+class LoopNest:
+    """An einsum as it stands in a Loopy kernel: which name stands for what.
+
+    Row ``k`` is the instruction ``instructions[k]``, which assigns
+    ``scales[k] * sum(product of rule calls)`` to ``assignees[k]``.
+
+    Attributes:
+        einsum: the computation, in names of its own.
+        inames: index of the einsum to iname of the kernel.
+        rules: operand of the einsum to substitution rule of the kernel.
+    """
+
+    einsum: BatchedEinsum
+    inames: constantdict[str, str]
+    rules: constantdict[str, str]
+    instructions: tuple[str, ...]
+    assignees: tuple[Expression, ...]
+    scales: tuple[Expression, ...]
+    kernel_name: str
+
+    def relabeled(self, relabeling: Relabeling) -> LoopNest:
+        """The same nest under the names and the order of another einsum."""
+        rows = relabeling.rows
+        return replace(
+            self,
+            einsum=relabeling.apply(self.einsum),
+            inames=_renamed(self.inames, relabeling.indices),
+            rules=_renamed(self.rules, relabeling.operands),
+            instructions=tuple(self.instructions[k] for k in rows),
+            assignees=tuple(self.assignees[k] for k in rows),
+            scales=tuple(self.scales[k] for k in rows),
+        )
+
+
+@dataclass(frozen=True)
+class RaisedNest:
+    """Instructions of a kernel that together are one functional batched einsum.
+
+    The indices of :attr:`einsum` are inames and its operands are substitution
+    rules of the kernel.
+
+    Attributes:
+        nest: which name of the kernel stands for what.
+        functional: the einsum and the functions of its operands.
+        generalized: literal extents that count as long, by the name of the
+            size parameter that stands for them.
+    """
+
+    nest: LoopNest
+    functional: FunctionalBatchedEinsum
+    generalized: Mapping[str, int] = field(default_factory=constantdict)
+
+    @property
+    def einsum(self) -> BatchedEinsum:
+        return self.functional.einsum
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        return self.nest.instructions
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The variable that each row assigns."""
+        return tuple(_assigned_name(expr) for expr in self.nest.assignees)
+
+    @property
+    def scale(self) -> tuple[Expression, ...]:
+        """What each row's sum is multiplied by."""
+        return self.nest.scales
+
+    @cached_property
+    def form(self) -> CanonicalForm:
+        return canonicalize(self.einsum)
+
+    @property
+    def relabeling(self) -> Relabeling:
+        """From the kernel's names to those of the canonical einsum."""
+        return self.form.relabeling
+
+    @property
+    def key(self) -> WorkloadKey:
+        return self.form.key
+
+    @cached_property
+    def canonical_nest(self) -> LoopNest:
+        """The nest in terms of the canonical einsum, as recipes expect it."""
+        return self.nest.relabeled(self.relabeling)
+
+
+@dataclass(frozen=True)
+class RefusedNest:
+    """Instructions that are no einsum, and why.
+
+    Attributes:
+        rule: stable code of the rule of the grammar that is broken.
+    """
+
+    instructions: tuple[str, ...]
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class RaisedKernel:
+    """A kernel in which every operand of a raised nest is a substitution rule."""
+
+    t_unit: lp.TranslationUnit
+    kernel_name: str
+    raised: tuple[RaisedNest, ...]
+    refused: tuple[RefusedNest, ...]
+
+
+def _assigned_name(assignee: Expression) -> str:
+    return str(getattr(assignee, "aggregate", assignee))
+
+
+def _renamed(
+    names: Mapping[str, str], relabeling: Mapping[str, str]
+) -> constantdict[str, str]:
+    return constantdict({relabeling[old]: value for old, value in names.items()})

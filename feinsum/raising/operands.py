@@ -1,0 +1,230 @@
+"""Factors of a product, as calls of substitution rules: the operands of an einsum.
+
+How a product splits into operands:
+
+- a call of a rule whose arguments are inames is an operand as it stands;
+- a subscript whose indices are inames is an operand with these axes;
+- any other factor is an operand with one axis per iname that it depends on, in
+  order of first appearance; it must read something with all of these inames,
+  so that a sum of products is not taken for a single operand;
+- a factor that depends on no iname belongs to the scale.
+
+Equal functions over equal domains are one operand, whatever rule spells them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from loopy.symbolic import (
+    SubstitutionMapper,
+    SubstitutionRuleExpander,
+    WalkMapper,
+    get_dependencies,
+)
+from loopy.type_inference import TypeReader
+from pymbolic import primitives as p
+from pymbolic.mapper.substitutor import make_subst_func
+
+from feinsum.errors import NotAnEinsumError
+from feinsum.ir import Extent, IndexList, Operand, OperandFunction
+from feinsum.raising.nest import Expression
+
+__all__ = ["Access", "OperandTable"]
+
+
+@dataclass(frozen=True)
+class Access:
+    """An operand (named by its rule) and the inames it is called with."""
+
+    operand: Operand
+    term: IndexList
+
+    def call(self) -> Expression:
+        arguments = tuple(p.Variable(iname) for iname in self.term)
+        return p.Call(p.Variable(self.operand.name), arguments)
+
+
+@dataclass
+class OperandTable:
+    """The operands of a kernel found so far, and the rules made for them."""
+
+    t_unit: lp.TranslationUnit
+    kernel: lp.LoopKernel
+    new_rules: dict[str, lp.SubstitutionRule] = field(default_factory=dict)
+    functions: dict[str, OperandFunction] = field(default_factory=dict)
+    _known: dict[tuple[Any, ...], Operand] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._expand = SubstitutionRuleExpander(self.kernel.substitutions)
+        self._dtype_of = TypeReader(self.kernel, self.t_unit.callables_table)
+        self._unique = self.kernel.get_var_name_generator()
+
+    def is_operand(self, factor: Expression) -> bool:
+        """Whether ``factor`` depends on an iname or is the call of a rule."""
+        return self._rule_of(factor) is not None or bool(self._inames_of(factor))
+
+    def reads(self, expression: Expression) -> frozenset[str]:
+        """Every name that ``expression`` reads, rules expanded."""
+        return frozenset(get_dependencies(self._expand(expression)))
+
+    def access(
+        self, factor: Expression, extents: Mapping[str, Extent], instruction: str
+    ) -> Access:
+        """The operand that ``factor`` reads, and with which inames.
+
+        Raises:
+            NotAnEinsumError: if the factor is no function of its inames, or its
+                dtype is not known.
+        """
+        term = self._term(factor, instruction)
+        shape = tuple(extents[iname] for iname in term)
+        parameters = tuple(f"_{axis}" for axis in range(len(term)))
+        expanded = self._expand(factor)
+        body = _abstract(factor, term, parameters, expanded)
+        key = (shape, body)
+        if key not in self._known:
+            dtype = self._dtype(expanded, instruction)
+            name = self._rule_name(factor, term, parameters, body)
+            self._known[key] = Operand(name, shape, dtype)
+            self.functions[name] = OperandFunction(parameters, str(body))
+        return Access(self._known[key], term)
+
+    def _rule_of(self, factor: Expression) -> lp.SubstitutionRule | None:
+        """The rule that ``factor`` calls with inames only, if it does."""
+        called, arguments = _called(factor)
+        rule = self.kernel.substitutions.get(called)
+        if rule is None or _inames_only(arguments, self.kernel) is None:
+            return None
+        hidden = self._inames_of(rule.expression) - set(rule.arguments)
+        return None if hidden else rule
+
+    def _term(self, factor: Expression, instruction: str) -> IndexList:
+        if self._rule_of(factor) is not None:
+            return tuple(arg.name for arg in _called(factor)[1])
+        if isinstance(factor, p.Subscript):
+            inames = _inames_only(factor.index_tuple, self.kernel)
+            if inames is not None:
+                return inames
+        expanded = self._expand(factor)
+        order = _AtomFinder(self.kernel)
+        order(expanded)
+        term = tuple(dict.fromkeys(order.inames))
+        needed = set(term) - order.in_conditions
+        if len(needed) > 1 and not any(needed <= atom for atom in order.atoms):
+            raise NotAnEinsumError(
+                f"instruction {instruction!r}: the factor {factor} reads nothing with "
+                f"all of its inames {', '.join(term)}, so it is no single operand",
+                rule="sum-of-products",
+                instructions=(instruction,),
+            )
+        return term
+
+    def _rule_name(
+        self,
+        factor: Expression,
+        term: IndexList,
+        parameters: IndexList,
+        body: Expression,
+    ) -> str:
+        """The user's own rule where there is one that is not taken, else a new one."""
+        rule = self._rule_of(factor)
+        if rule is not None and rule.name not in self.functions:
+            return str(rule.name)
+        stem = getattr(getattr(factor, "aggregate", None), "name", "operand")
+        name = self._unique(f"{stem}_rule")
+        self.new_rules[name] = lp.SubstitutionRule(name, parameters, body)
+        return str(name)
+
+    def _inames_of(self, expression: Expression) -> frozenset[str]:
+        return self.reads(expression).intersection(self.kernel.all_inames())
+
+    def _dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
+        try:
+            result = self._dtype_of(expanded)
+        except (lp.LoopyError, NotImplementedError, KeyError) as error:
+            raise _unknown_dtype(expanded, instruction, str(error)) from None
+        dtype = getattr(result, "numpy_dtype", None)
+        if not isinstance(dtype, np.dtype):
+            raise _unknown_dtype(expanded, instruction, "it is not declared")
+        return dtype
+
+
+def _called(factor: Expression) -> tuple[str | None, tuple[Expression, ...]]:
+    """Name and arguments of a call; Loopy writes a call of no arguments as a name."""
+    if isinstance(factor, p.Variable):
+        return factor.name, ()
+    if isinstance(factor, p.Call) and isinstance(factor.function, p.Variable):
+        return factor.function.name, factor.parameters
+    return None, ()
+
+
+def _inames_only(
+    indices: tuple[Expression, ...], kernel: lp.LoopKernel
+) -> IndexList | None:
+    names = tuple(i.name for i in indices if isinstance(i, p.Variable))
+    is_plain = len(names) == len(indices) and set(names) <= kernel.all_inames()
+    return names if is_plain else None
+
+
+def _abstract(
+    factor: Expression, term: IndexList, parameters: IndexList, expanded: Expression
+) -> Expression:
+    """The body of the function: ``expanded`` in terms of its parameters.
+
+    A repeated iname of a subscript or call (a diagonal) keeps its places apart.
+    """
+    if len(set(term)) == len(term):
+        return _substitute(expanded, dict(zip(term, parameters, strict=True)))
+    place = tuple(p.Variable(name) for name in parameters)
+    if isinstance(factor, p.Subscript):
+        return p.Subscript(factor.aggregate, place)
+    return p.Call(factor.function, place)
+
+
+def _substitute(expression: Expression, names: Mapping[str, str]) -> Expression:
+    variables = {old: p.Variable(new) for old, new in names.items()}
+    return SubstitutionMapper(make_subst_func(variables))(expression)
+
+
+def _unknown_dtype(
+    expression: Expression, instruction: str, why: str
+) -> NotAnEinsumError:
+    return NotAnEinsumError(
+        f"instruction {instruction!r}: the dtype of the operand {expression} is "
+        f"unknown ({why}); give dtypes with loopy.add_dtypes or arguments=",
+        rule="unknown-dtype",
+        instructions=(instruction,),
+    )
+
+
+class _AtomFinder(WalkMapper):  # type: ignore[misc]
+    """Collects inames in order of appearance, and those of each array read."""
+
+    def __init__(self, kernel: lp.LoopKernel) -> None:
+        super().__init__()
+        self._all_inames = kernel.all_inames()
+        self.inames: list[str] = []
+        self.atoms: list[frozenset[str]] = []
+        self.in_conditions: set[str] = set()
+
+    def map_variable(self, expr: p.Variable, /) -> None:
+        if expr.name in self._all_inames:
+            self.inames.append(expr.name)
+
+    def map_subscript(self, expr: p.Subscript, /) -> None:
+        self.atoms.append(frozenset(self._names(expr)))
+        for index in expr.index_tuple:
+            self.rec(index)
+
+    def map_if(self, expr: p.If, /) -> None:
+        self.in_conditions |= set(self._names(expr.condition))
+        for part in (expr.condition, expr.then, expr.else_):
+            self.rec(part)
+
+    def _names(self, expr: Expression) -> Iterator[str]:
+        return (n for n in get_dependencies(expr) if n in self._all_inames)
