@@ -47,6 +47,7 @@ __all__ = [
     "TrialTimeoutError",
     "UnknownTransformError",
     "WrongResultError",
+    "error_from_code",
 ]
 
 
@@ -54,6 +55,21 @@ class FeinsumError(Exception):
     """Root of every error that this package raises on purpose."""
 
     code = "feinsum-error"
+
+
+def error_from_code(code: str, message: str) -> FeinsumError:
+    """The error of a stable code, as another process reported it.
+
+    >>> error_from_code("wrong-result", "row 3 differs")
+    WrongResultError('row 3 differs')
+    """
+    todo = [FeinsumError]
+    while todo:
+        kind = todo.pop()
+        if kind.code == code and kind is not NotAnEinsumError:
+            return kind(message)
+        todo += kind.__subclasses__()
+    return FeinsumError(f"{code}: {message}")
 
 
 class InvalidEinsumError(FeinsumError, ValueError):

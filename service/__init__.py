@@ -1,6 +1,8 @@
 """The REST service that answers remote builds and teams."""
 
 if __name__ != "feinsum.service":
-    raise ImportError(
-        "the folder 'service' is installed as 'feinsum.service'; import it by that name"
-    )
+    raise ImportError("import it as feinsum.service; the folder is not a package")
+
+from feinsum.service.app import create_app
+
+__all__ = ["create_app"]

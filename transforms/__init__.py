@@ -1,6 +1,32 @@
 """Transforms: a registry, documented primitives, families composed of them."""
 
 if __name__ != "feinsum.transforms":
-    raise ImportError(
-        "the folder 'transforms' is installed as 'feinsum.transforms'; import it by that name"
-    )
+    raise ImportError("import it as feinsum.transforms; the folder is not a package")
+
+from feinsum.transforms import library
+from feinsum.transforms.registry import (
+    REGISTRY,
+    Parameters,
+    Space,
+    Transform,
+    applicable_transforms,
+    apply_spec,
+    check_spec,
+    configurations,
+    find_transform,
+    register,
+)
+
+__all__ = [
+    "REGISTRY",
+    "Parameters",
+    "Space",
+    "Transform",
+    "applicable_transforms",
+    "apply_spec",
+    "check_spec",
+    "configurations",
+    "find_transform",
+    "library",
+    "register",
+]

@@ -5,6 +5,7 @@ from feinsum.canonical.form import (
     CanonicalForm,
     WorkloadKey,
     canonicalize,
+    canonicalize_einsum,
 )
 from feinsum.canonical.graph import InducedGraph, induced_graph
 from feinsum.canonical.nauty import CANONICALIZER
@@ -18,5 +19,6 @@ __all__ = [
     "Relabeling",
     "WorkloadKey",
     "canonicalize",
+    "canonicalize_einsum",
     "induced_graph",
 ]

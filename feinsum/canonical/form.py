@@ -18,7 +18,13 @@ from feinsum.canonical.nauty import CANONICALIZER, canonical_places
 from feinsum.canonical.relabeling import Relabeling
 from feinsum.ir import BatchedEinsum, IndexList, to_text
 
-__all__ = ["FORM_VERSION", "CanonicalForm", "WorkloadKey", "canonicalize"]
+__all__ = [
+    "FORM_VERSION",
+    "CanonicalForm",
+    "WorkloadKey",
+    "canonicalize",
+    "canonicalize_einsum",
+]
 
 FORM_VERSION = "fe1"
 """Version of the canonical form; part of every workload key."""
@@ -72,6 +78,16 @@ def canonicalize(einsum: BatchedEinsum) -> CanonicalForm:
     places = canonical_places(graph.colors, graph.edges)
     relabeling = _relabeling(einsum, graph, places)
     return CanonicalForm(relabeling.apply(einsum), relabeling)
+
+
+def canonicalize_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
+    """The canonical einsum alone; the name is the paper's.
+
+    >>> from feinsum.ir import array, einsum
+    >>> print(canonicalize_einsum(einsum("pq->q", array("M", (3, 4)))).subscripts)
+    ba->a
+    """
+    return canonicalize(einsum).einsum
 
 
 def _relabeling(

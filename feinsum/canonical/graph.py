@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeAlias
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, SizeParam
@@ -99,7 +100,7 @@ def _fixed(extent: Extent) -> int:
 def _add_term(graph: InducedGraph, term: IndexList) -> None:
     axes = [graph.add_vertex("axis", k) for k in range(max(1, len(term)))]
     graph.term_vertices[term] = axes[0]
-    graph.edges += zip(axes, axes[1:], strict=False)
+    graph.edges += pairwise(axes)
     graph.edges += (
         (axis, graph.index_vertices[index])
         for axis, index in zip(axes, term, strict=False)

@@ -5,12 +5,14 @@ from feinsum.ir.check import RULES, violations
 from feinsum.ir.einsum import BatchedEinsum, IndexList
 from feinsum.ir.evaluate import bind_sizes, evaluate
 from feinsum.ir.functional import FunctionalBatchedEinsum, OperandFunction
+from feinsum.ir.generalize import LONG_EXTENT, generalize, with_extents
 from feinsum.ir.operand import Extent, Operand, SizeParam
 from feinsum.ir.parse import parse_subscripts
 from feinsum.ir.text import from_text, to_text
 from feinsum.ir.violation import Violation
 
 __all__ = [
+    "LONG_EXTENT",
     "RULES",
     "BatchedEinsum",
     "Extent",
@@ -26,7 +28,9 @@ __all__ = [
     "einsum",
     "evaluate",
     "from_text",
+    "generalize",
     "parse_subscripts",
     "to_text",
     "violations",
+    "with_extents",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,14 @@ def array(
     >>> print(array("u", ("Nel", 20)))
     u[Nel,20]:<f8
     """
-    axes = (shape,) if isinstance(shape, (int, str, SizeParam)) else tuple(shape)
+    axes: tuple[int | str | SizeParam, ...]
+    if isinstance(shape, str) or not isinstance(shape, Iterable):
+        axes = (shape,)
+    else:
+        axes = tuple(shape)
     try:
         numpy_dtype = np.dtype(dtype)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise InvalidEinsumError(
             f"array {name!r}: {dtype!r} is no numpy dtype", rules=("dtype",)
         ) from error

@@ -52,10 +52,10 @@ def rank(einsum: BatchedEinsum) -> Iterator[str]:
     """A term has one index per axis of its operand."""
     for k, p, term, operand in _accesses(einsum):
         if len(term) != operand.rank:
+            text = " ".join(map(str, term)) or "(empty)"
             yield (
                 f"operand {operand.name!r} (row {k}, position {p}) has "
-                f"{operand.rank} axes, its term {' '.join(term) or '(empty)'!r} "
-                f"has {len(term)} indices"
+                f"{operand.rank} axes, its term {text!r} has {len(term)} indices"
             )
 
 
@@ -75,10 +75,10 @@ def extents(einsum: BatchedEinsum) -> Iterator[str]:
 
 def output_bound(einsum: BatchedEinsum) -> Iterator[str]:
     """Every output index occurs in a term."""
-    bound = {index for term in einsum.inputs for index in term}
+    bound = sorted({index for term in einsum.inputs for index in term}, key=str)
     for index in einsum.output:
         if index not in bound:
-            yield f"output index {index!r} occurs in no term, they have {sorted(bound)}"
+            yield f"output index {index!r} occurs in no term, they have {bound}"
 
 
 def output_distinct(einsum: BatchedEinsum) -> Iterator[str]:

@@ -32,7 +32,8 @@ def evaluate(
             definition term by term; the same up to rounding.
 
     Returns:
-        One array per row, of shape ``einsum.output_shape``.
+        One new array per row, of shape ``einsum.output_shape`` and of the row's
+        dtype in ``einsum.output_dtypes``.
 
     Raises:
         InvalidEinsumError: if an array is missing or of another shape or dtype.
@@ -51,8 +52,10 @@ def evaluate(
                 rules=("dtype",),
             )
     return tuple(
-        _evaluate_row(einsum, [np.asarray(arrays[op.name]) for op in row], optimize)
-        for row in einsum.rows
+        _evaluate_row(
+            einsum, [np.array(arrays[op.name], dtype) for op in row], optimize
+        )
+        for row, dtype in zip(einsum.rows, einsum.output_dtypes, strict=True)
     )
 
 

@@ -51,12 +51,12 @@ class OperandFunction:
         """
         grid = np.indices(shape, sparse=True)
         names = dict(arrays) | dict(zip(self.parameters, grid, strict=True))
-        value = _evaluate(ast.parse(self.body.strip(), mode="eval").body, names)
+        value = _evaluate(_expression(self.body), names)
         return np.array(np.broadcast_to(value, shape))
 
     def is_plain_read(self) -> bool:
         """Whether the body is one array subscripted by the parameters in order."""
-        node = ast.parse(self.body.strip(), mode="eval").body
+        node = _expression(self.body)
         if isinstance(node, ast.Name):
             return not self.parameters
         if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
@@ -128,9 +128,18 @@ class FunctionalBatchedEinsum:
 
 
 def _plain_read(name: str, rank: int) -> OperandFunction:
-    parameters = tuple(f"_{axis}" for axis in range(rank))
+    parameters = tuple(f"{name}_{axis}" for axis in range(rank))
     body = f"{name}[{', '.join(parameters)}]" if rank else name
     return OperandFunction(parameters, body)
+
+
+def _expression(body: str) -> ast.expr:
+    try:
+        return ast.parse(body.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise InvalidEinsumError(
+            f"operand function {body!r} is no expression: {error}", rules=("function",)
+        ) from None
 
 
 _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -166,7 +175,9 @@ def _evaluate(node: ast.AST, names: Mapping[str, Any]) -> Any:
             return names[name]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             return _BINARY[type(op)](_evaluate(left, names), _evaluate(right, names))
-        case ast.Compare(left=left, ops=[op], comparators=[right]):
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if (
+            type(op) in _BINARY
+        ):
             return _BINARY[type(op)](_evaluate(left, names), _evaluate(right, names))
         case ast.BoolOp(op=op, values=[first, *rest]):
             value = _evaluate(first, names)
@@ -182,10 +193,17 @@ def _evaluate(node: ast.AST, names: Mapping[str, Any]) -> Any:
             parts = index.elts if isinstance(index, ast.Tuple) else [index]
             return np.asarray(names[name])[tuple(_evaluate(p, names) for p in parts)]
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            if isinstance(function := getattr(np, name, None), np.ufunc):
+            function = getattr(np, name, None)
+            if isinstance(function, np.ufunc) and _is_of_numbers(function, len(args)):
                 return function(*(_evaluate(arg, names) for arg in args))
     raise InvalidEinsumError(
         f"operand function: cannot evaluate {ast.unparse(node)!r}; known names are "
         f"{sorted(names)}",
         rules=("function",),
     )
+
+
+def _is_of_numbers(function: np.ufunc, n_args: int) -> bool:
+    """Whether it takes ``n_args`` numbers (and no array to write to) to one."""
+    arity = function.nin, function.nout
+    return function.signature is None and arity == (n_args, 1)

@@ -75,7 +75,7 @@ def _violations(operand: Operand) -> Iterator[Violation]:
 def _extent_violations(extent: object, where: str) -> Iterator[Violation]:
     match extent:
         case SizeParam(name):
-            if not name.isidentifier():
+            if not (isinstance(name, str) and name.isidentifier()):
                 yield Violation(
                     "size-param-name",
                     f"size parameter {name!r} ({where}) is no identifier",

@@ -25,8 +25,8 @@ def parse_subscripts(
 
     A term is read as words if that gives every operand one index per axis, and
     as letters otherwise; the two readings differ only where a name has more
-    than one letter. Without ``ranks``, a space between two names of which one
-    is longer than a letter asks for words.
+    than one letter. Where both will do, for want of ``ranks`` or because of an
+    ellipsis, only a space next to a name longer than a letter asks for words.
 
     Args:
         subscripts: as for :func:`numpy.einsum`, or with words.
@@ -82,13 +82,26 @@ def _split_arrow(subscripts: str) -> tuple[str, str | None]:
 
 
 def _is_read_as_words(texts: Sequence[str], ranks: Sequence[int] | None) -> bool:
-    words = [text.replace(ELLIPSIS, " ").split() for text in texts]
+    parts = [part.split() for text in texts for part in text.split(ELLIPSIS)]
+    has_space = any(len(part) > 1 and _has_word(part) for part in parts)
     if ranks is None:
-        return any(len(term) > 1 and any(len(w) > 1 for w in term) for term in words)
-    return all(
-        len(term) == rank or (ELLIPSIS in text and len(term) <= rank)
-        for term, text, rank in zip(words, texts, ranks, strict=True)
-    ) and any(len(word) > 1 for term in words for word in term)
+        return has_space
+    words = [text.replace(ELLIPSIS, " ").split() for text in texts]
+
+    def fits(terms: Sequence[Sequence[str]]) -> bool:
+        return all(
+            len(term) == rank or (ELLIPSIS in text and len(term) <= rank)
+            for term, text, rank in zip(terms, texts, ranks, strict=True)
+        )
+
+    letters = ["".join(term) for term in words]
+    return (
+        any(map(_has_word, words)) and fits(words) and (has_space or not fits(letters))
+    )
+
+
+def _has_word(names: Sequence[str]) -> bool:
+    return any(len(name) > 1 for name in names)
 
 
 def _tokens(subscripts: str, text: str, as_words: bool) -> IndexList:

@@ -15,7 +15,7 @@ from feinsum.ir.operand import Extent, Operand, SizeParam
 
 __all__ = ["from_text", "to_text"]
 
-_OPERAND = re.compile(r"(\w+)\[([\w,]*)\]:(\S+)")
+_OPERAND = re.compile(r"([^\s\[\]]+)\[([^\s\[\]]*)\]:(\S+)")
 
 
 def to_text(einsum: BatchedEinsum) -> str:
@@ -45,7 +45,8 @@ def from_text(text: str) -> BatchedEinsum:
             terms, output = notation.split("->")
         case _:
             raise _refuse(text, "expected 'terms -> output | operands | rows'")
-    operands = {op.name: op for op in map(_operand, operand_text.split())}
+    listed = tuple(map(_operand, operand_text.split()))
+    operands = {operand.name: operand for operand in listed}
     try:
         rows = tuple(
             tuple(operands[name] for name in row.split()) for row in row_text.split(";")
@@ -53,7 +54,10 @@ def from_text(text: str) -> BatchedEinsum:
     except KeyError as error:
         raise _refuse(text, f"row names unknown operand {error}") from None
     inputs = tuple(tuple(term.split()) for term in terms.split(","))
-    return BatchedEinsum(tuple(output.split()), inputs, rows)
+    einsum = BatchedEinsum(tuple(output.split()), inputs, rows)
+    if einsum.operands != listed:
+        raise _refuse(text, "expected every operand once, in the order of first use")
+    return einsum
 
 
 def _operand(text: str) -> Operand:
@@ -63,7 +67,7 @@ def _operand(text: str) -> Operand:
     name, shape, dtype = match.groups()
     try:
         numpy_dtype = np.dtype(dtype)
-    except TypeError:
+    except (TypeError, ValueError):
         raise _refuse(text, f"{dtype!r} is no numpy dtype") from None
     extents = tuple(_extent(x) for x in shape.split(",")) if shape else ()
     return Operand(name, extents, numpy_dtype)

@@ -1,0 +1,53 @@
+"""Measurement: devices, timing, counts, rooflines, verification.
+
+The only room that knows pyopencl, which is imported when a device is asked for.
+"""
+
+from feinsum.measure.arguments import random_arguments
+from feinsum.measure.counts import (
+    einsum_operations,
+    footprint_bytes,
+    kernel_operations,
+    n_terms,
+)
+from feinsum.measure.device import OpenCLDevice, list_devices, open_device
+from feinsum.measure.giga_op_rate import measure_giga_op_rate
+from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
+from feinsum.measure.peaks import measure_peaks
+from feinsum.measure.roofline import fraction_of_roofline, roofline_s
+from feinsum.measure.timer import Timer, choose_timer
+from feinsum.measure.timing import bind_at, common_timer, interleave, timeit
+from feinsum.measure.verification import (
+    check_result,
+    largest_error,
+    tolerance_for,
+    verify,
+)
+
+__all__ = [
+    "BoundKernel",
+    "CompiledKernel",
+    "OpenCLDevice",
+    "Timer",
+    "bind_at",
+    "check_result",
+    "choose_timer",
+    "common_timer",
+    "compile_kernel",
+    "einsum_operations",
+    "footprint_bytes",
+    "fraction_of_roofline",
+    "interleave",
+    "kernel_operations",
+    "largest_error",
+    "list_devices",
+    "measure_giga_op_rate",
+    "measure_peaks",
+    "n_terms",
+    "open_device",
+    "random_arguments",
+    "roofline_s",
+    "timeit",
+    "tolerance_for",
+    "verify",
+]

@@ -1,11 +1,10 @@
 """From a Loopy kernel to the functional batched einsums in it, or a reason why not."""
 
 from feinsum.raising.identify import identify_as_einsum, single_nest
-from feinsum.raising.kernel import LONG_EXTENT, raise_kernel
+from feinsum.raising.kernel import raise_kernel
 from feinsum.raising.nest import LoopNest, RaisedKernel, RaisedNest, RefusedNest
 
 __all__ = [
-    "LONG_EXTENT",
     "LoopNest",
     "RaisedKernel",
     "RaisedNest",

@@ -9,8 +9,8 @@ import loopy as lp
 
 from feinsum.canonical import canonicalize
 from feinsum.errors import NotAnEinsumError
-from feinsum.ir import BatchedEinsum
-from feinsum.raising.kernel import LONG_EXTENT, raise_kernel
+from feinsum.ir import LONG_EXTENT, BatchedEinsum
+from feinsum.raising.kernel import raise_kernel
 from feinsum.raising.nest import LoopNest, RaisedKernel, RaisedNest
 
 __all__ = ["identify_as_einsum", "single_nest"]

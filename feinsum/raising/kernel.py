@@ -13,23 +13,20 @@ from constantdict import constantdict
 from loopy.match import parse_match
 from pymbolic import primitives as p
 
-from feinsum.errors import InvalidEinsumError, NotAnEinsumError
+from feinsum.errors import NotAnEinsumError
 from feinsum.ir import (
+    LONG_EXTENT,
     BatchedEinsum,
-    Extent,
     FunctionalBatchedEinsum,
     Operand,
-    SizeParam,
+    generalize,
 )
 from feinsum.raising.nest import LoopNest, RaisedKernel, RaisedNest, RefusedNest
 from feinsum.raising.operands import Access, OperandTable
 from feinsum.raising.row import RaisedRow, raise_row
 from feinsum.raising.specialize import specialize
 
-__all__ = ["LONG_EXTENT", "raise_kernel"]
-
-LONG_EXTENT = 500
-"""From this extent on, a free index counts as long: its extent is a parameter."""
+__all__ = ["raise_kernel"]
 
 
 def raise_kernel(
@@ -127,7 +124,7 @@ def _raise_batch(
     inputs = tuple(access.term for access in batch[0].accesses)
     rows = tuple(_aligned(row.accesses, inputs) for row in batch)
     einsum = BatchedEinsum(batch[0].output, inputs, rows)
-    general, generalized = _generalize(einsum, long_extent)
+    general, generalized = generalize(einsum, long_extent)
     functions = {op.name: table.functions[op.name] for op in einsum.operands}
     nest = LoopNest(
         general,
@@ -166,46 +163,6 @@ def _aligned(
         left.remove(found)
         row.append(found.operand)
     return tuple(row)
-
-
-def _generalize(
-    einsum: BatchedEinsum, long_extent: int
-) -> tuple[BatchedEinsum, constantdict[str, int]]:
-    """Size parameters for long literal extents of free indices.
-
-    Equal extents share a parameter. Where an array ties a free index to a
-    contraction index, the extent stays literal.
-    """
-    long = {
-        extent
-        for index in einsum.free_indices
-        if isinstance(extent := einsum.extents[index], int) and extent >= long_extent
-    }
-    taken = {x.name for x in einsum.size_params}
-    params = {n: SizeParam(f"n{n}{'_' * (f'n{n}' in taken)}") for n in sorted(long)}
-    extents: dict[str, Extent] = dict(einsum.extents)
-    for index in einsum.free_indices:
-        extent = extents[index]
-        if isinstance(extent, int):
-            extents[index] = params.get(extent, extent)
-    try:
-        general = _with_extents(einsum, extents)
-    except InvalidEinsumError:
-        return einsum, constantdict()
-    return general, constantdict({param.name: n for n, param in params.items()})
-
-
-def _with_extents(
-    einsum: BatchedEinsum, extents: Mapping[str, Extent]
-) -> BatchedEinsum:
-    rows = tuple(
-        tuple(
-            Operand(op.name, tuple(extents[i] for i in term), op.dtype)
-            for op, term in zip(row, einsum.inputs, strict=True)
-        )
-        for row in einsum.rows
-    )
-    return BatchedEinsum(einsum.output, einsum.inputs, rows)
 
 
 def _with_rules(

@@ -13,7 +13,7 @@ from feinsum.records.record import TuningRecord
 __all__ = ["Level", "Match", "Policy", "best_match", "level_of", "rank"]
 
 Policy = Literal["strict", "default", "loose"]
-"""The worst level accepted: exact; same device; any."""
+"""The worst level accepted: exact; same architecture; any."""
 
 
 class Level(IntEnum):
@@ -75,9 +75,9 @@ def level_of(record: TuningRecord, environment: Environment) -> Level:
 def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     """Records by speed-up, the best first; the same for every input order.
 
-    Records whose speed-up interval reaches that of the fastest are tied with
-    it; ties are broken by the text of the spec, then by content id. A recipe
-    that is no faster than the untransformed kernel is left out.
+    Records whose speed-up interval reaches the highest lower end of all are tied
+    for the first place; ties are broken by the text of the spec, then by content
+    id. A recipe that is no faster than the untransformed kernel is left out.
     """
     useful = [r for r in records if r.measurement.speedup > 1]
     if not useful:

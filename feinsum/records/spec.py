@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from constantdict import constantdict
 
@@ -61,24 +61,34 @@ class TransformSpec:
             raise _refuse(text, "expected name@version(parameter=value, ...)")
         name, version, inside = head.groups()
         try:
-            call = ast.parse(f"f({inside})", mode="eval").body
-            if not isinstance(call, ast.Call) or call.args:
-                raise ValueError("parameters must be named")
-            parameters = {
-                str(keyword.arg): ast.literal_eval(keyword.value)
-                for keyword in call.keywords
-            }
-        except (SyntaxError, ValueError) as error:
+            parameters = _parameters(inside)
+            number = int(version)
+        except (SyntaxError, TypeError, ValueError) as error:
             raise _refuse(text, str(error)) from None
+        except (MemoryError, RecursionError):
+            raise _refuse(text, "the values are nested too deeply") from None
         for key, value in parameters.items():
             if not _is_parameter(value):
                 raise _refuse(text, f"{key}={value!r} is no int, bool, text or tuple")
-        return cls(name, int(version), parameters)
+        return cls(name, number, parameters)
+
+
+def _parameters(inside: str) -> dict[str, Any]:
+    """The literals of ``key=value, ...``; nothing is executed."""
+    match ast.parse(f"f({inside})", mode="eval").body:
+        case ast.Call(func=ast.Name(), args=[], keywords=keywords):
+            names = [keyword.arg for keyword in keywords if keyword.arg is not None]
+        case _:
+            raise ValueError("expected nothing but named parameters")
+    if len(set(names)) != len(keywords):
+        raise ValueError("every parameter must be named, and named once")
+    values = (ast.literal_eval(keyword.value) for keyword in keywords)
+    return dict(zip(names, values, strict=True))
 
 
 def _is_parameter(value: object) -> bool:
     if isinstance(value, tuple):
-        return all(isinstance(item, (int, str)) for item in value)
+        return all(type(item) in (int, str) for item in value)
     return isinstance(value, (bool, int, str))
 
 

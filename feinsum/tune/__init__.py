@@ -1,0 +1,27 @@
+"""Tuning: a search over recipes, each tried in a process of its own."""
+
+from feinsum.tune.autotune import (
+    TuningProgress,
+    TuningReport,
+    autotune,
+    record_facts,
+)
+from feinsum.tune.isolation import IsolatedBench
+from feinsum.tune.outcome import TrialOutcome
+from feinsum.tune.problem import Problem, default_sizes, make_problem
+from feinsum.tune.search import Search, Strategy, make_search
+
+__all__ = [
+    "IsolatedBench",
+    "Problem",
+    "Search",
+    "Strategy",
+    "TrialOutcome",
+    "TuningProgress",
+    "TuningReport",
+    "autotune",
+    "default_sizes",
+    "make_problem",
+    "make_search",
+    "record_facts",
+]

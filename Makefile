@@ -1,0 +1,44 @@
+# Two commands do everything: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help install demo test test-long check format wheel clean
+
+help:            ## list the targets
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
+
+install: $(INSTALLED) ## install the project and all it needs into .venv
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "Installing into $(VENV) (one to three minutes, once) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## tune, retrieve and check three real kernels (under 4 minutes)
+	@$(RUN) benchmarks/demo.py
+
+test: $(INSTALLED) ## the test suite
+	@$(RUN) -m pytest -q -n 2 --dist loadfile
+
+test-long: $(INSTALLED) ## the long counts, and everything else
+	@$(RUN) -m pytest -q -n 2 --dist loadfile -m long
+
+check: $(INSTALLED) ## lint, types, layers
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+
+format: $(INSTALLED) ## format the code
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/ruff check --fix .
+
+wheel: $(INSTALLED) ## build the wheel from the sdist, try it in a fresh environment
+	@$(RUN) tests/try_wheel.py
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

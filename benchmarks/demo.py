@@ -1,0 +1,338 @@
+"""The main job on three real kernels: retrieve, tune, retrieve again, check.
+
+Run by ``make demo``. Two operators of a discontinuous Galerkin code on a
+perturbed tetrahedral mesh, order 3, and a contraction of the TCCG suite, all
+with operands that are functions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import loopy as lp
+import modepy
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+import feinsum
+from feinsum.measure import compile_kernel, interleave, largest_error, open_device
+from feinsum.retrieval import Retrieval, look_up
+
+HERE = Path(__file__).parent
+DATABASE = HERE.parent / ".cache" / "demo" / "facts.sqlite"
+N_TRIALS = 10
+CUBES_PER_SIDE = 26
+Arrays = dict[str, Any]
+console = Console()
+
+
+@dataclass(frozen=True)
+class Example:
+    """A user's kernel, its data, and the same in numpy."""
+
+    name: str
+    kernel: lp.TranslationUnit
+    arguments: Arrays
+    output: str
+    in_numpy: Callable[[Arrays], np.ndarray]
+    sizes: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the final table; times in seconds."""
+
+    example: Example
+    found: Retrieval
+    untransformed_s: float
+    retrieved_s: float
+    numpy_s: float
+    error: float
+
+    @property
+    def ratio(self) -> float:
+        return self.untransformed_s / self.retrieved_s
+
+
+def inverse_jacobians(n: int, rng: np.random.Generator) -> np.ndarray:
+    """``dr/dx`` of the 6*n**3 tetrahedra of a cube, its vertices perturbed.
+
+    Returns:
+        Shape ``(3, 3, n_elements)``: ambient axis, reference axis, element.
+    """
+    grid = np.linspace(0.0, 1.0, n + 1)
+    points = np.stack(np.meshgrid(grid, grid, grid, indexing="ij"), axis=-1)
+    points += rng.uniform(-0.15 / n, 0.15 / n, points.shape)
+    corner = np.stack(np.meshgrid(*[np.arange(n)] * 3, indexing="ij"), -1).reshape(
+        -1, 3
+    )
+    inverses = []
+    for order in itertools.permutations(range(3)):  # the six tetrahedra of Kuhn
+        steps = np.cumsum(np.eye(3, dtype=int)[list(order)], axis=0)
+        origin = points[tuple(corner.T)]
+        edges = [points[tuple((corner + step).T)] - origin for step in steps]
+        jacobian = np.stack(edges, axis=-1) / 2  # the reference simplex has edges of 2
+        inverses.append(np.linalg.inv(jacobian))
+    return np.ascontiguousarray(np.concatenate(inverses).transpose(2, 1, 0))
+
+
+def derivative_matrices(order: int) -> np.ndarray:
+    """Nodal derivative matrices on the reference tetrahedron, ``(3, 20, 20)``."""
+    shape = modepy.Simplex(3)
+    basis = modepy.basis_for_space(modepy.space_for_shape(shape, order), shape)
+    nodes = modepy.warp_and_blend_nodes(3, order)
+    return np.stack(modepy.diff_matrices(basis, nodes))
+
+
+def dg_examples(rng: np.random.Generator) -> list[Example]:
+    """Local divergence and gradient of an averaged flux."""
+    geometry = inverse_jacobians(CUBES_PER_SIDE, rng)
+    matrices = derivative_matrices(3)
+    n_elements, n_dofs = geometry.shape[2], matrices.shape[1]
+    shared = {"J": geometry, "D": matrices}
+    scalar = {n: rng.normal(size=(n_elements, n_dofs)) for n in ("u_minus", "u_plus")}
+    vector = {
+        n: rng.normal(size=(3, n_elements, n_dofs)) for n in ("v_minus", "v_plus")
+    }
+    domain = "{[x,r,e,i,j]: 0<=x,r<3 and 0<=e<Nel and 0<=i,j<20}"
+    gradient = lp.make_kernel(
+        "[Nel] -> " + domain,
+        "grad[x,e,i] = sum([r,j], J[x,r,e]*D[r,i,j]*0.5*(u_minus[e,j] + u_plus[e,j]))",
+        [
+            lp.GlobalArg("J", np.float64, shape="3,3,Nel"),
+            lp.GlobalArg("D", np.float64, shape="3,20,20"),
+            lp.GlobalArg("u_minus,u_plus", np.float64, shape="Nel,20"),
+            lp.GlobalArg("grad", np.float64, shape="3,Nel,20"),
+            lp.ValueArg("Nel", np.int32),
+        ],
+        name="local_gradient",
+        lang_version=(2018, 2),
+    )
+    divergence = lp.make_kernel(
+        "[Nel] -> " + domain,
+        "div[e,i] = "
+        "sum([x,r,j], J[x,r,e]*D[r,i,j]*0.5*(v_minus[x,e,j] + v_plus[x,e,j]))",
+        [
+            lp.GlobalArg("J", np.float64, shape="3,3,Nel"),
+            lp.GlobalArg("D", np.float64, shape="3,20,20"),
+            lp.GlobalArg("v_minus,v_plus", np.float64, shape="3,Nel,20"),
+            lp.GlobalArg("div", np.float64, shape="Nel,20"),
+            lp.ValueArg("Nel", np.int32),
+        ],
+        name="local_divergence",
+        lang_version=(2018, 2),
+    )
+    sizes = {"Nel": n_elements}
+    return [
+        Example(
+            "divergence",
+            divergence,
+            {**shared, **vector, **sizes},
+            "div",
+            lambda a: np.einsum(
+                "xre,rij,xej->ei",
+                a["J"],
+                a["D"],
+                0.5 * (a["v_minus"] + a["v_plus"]),
+                optimize=True,
+            ),
+            sizes,
+        ),
+        Example(
+            "gradient",
+            gradient,
+            {**shared, **scalar, **sizes},
+            "grad",
+            lambda a: np.einsum(
+                "xre,rij,ej->xei",
+                a["J"],
+                a["D"],
+                0.5 * (a["u_minus"] + a["u_plus"]),
+                optimize=True,
+            ),
+            sizes,
+        ),
+    ]
+
+
+def contraction_example(name: str, rng: np.random.Generator) -> Example:
+    """An entry of the TCCG suite with the operands ``alpha*A + b``."""
+    entries = json.loads((HERE / "data" / "tccg.json").read_text())
+    entry = next(e for e in entries if e["name"] == name)
+    subscripts, sizes = entry["subscripts"], entry["sizes"]
+    terms, output = subscripts.split("->")
+    first, second = terms.split(",")
+    summed = [i for i in sizes if i not in output]
+
+    def shape(term: str) -> tuple[int, ...]:
+        return tuple(sizes[i] for i in term)
+
+    def subscript(term: str) -> str:
+        return ",".join(term)
+
+    domain = " and ".join(f"0<={i}<{n}" for i, n in sizes.items())
+    kernel = lp.make_kernel(
+        f"{{[{','.join(sizes)}]: {domain}}}",
+        f"C[{subscript(output)}] = sum([{','.join(summed)}], "
+        f"(alpha*A[{subscript(first)}] + beta)*(gamma*B[{subscript(second)}] + delta))",
+        [
+            lp.GlobalArg("A", np.float64, shape=shape(first)),
+            lp.GlobalArg("B", np.float64, shape=shape(second)),
+            lp.GlobalArg("C", np.float64, shape=shape(output)),
+            lp.ValueArg("alpha,beta,gamma,delta", np.float64),
+        ],
+        name="contraction",
+        lang_version=(2018, 2),
+    )
+    arguments = {
+        "A": rng.normal(size=shape(first)),
+        "B": rng.normal(size=shape(second)),
+        "alpha": 1.5,
+        "beta": 0.25,
+        "gamma": -0.5,
+        "delta": 2.0,
+    }
+    return Example(
+        name,
+        kernel,
+        arguments,
+        "C",
+        lambda a: np.einsum(
+            subscripts,
+            a["alpha"] * a["A"] + a["beta"],
+            a["gamma"] * a["B"] + a["delta"],
+            optimize=True,
+        ),
+        {},
+    )
+
+
+def show_miss(example: Example) -> None:
+    """Retrieve from an empty database: a warning, and the kernel unchanged."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", feinsum.FeinsumWarning)
+        unchanged = feinsum.retrieve(example.kernel, database=DATABASE)
+    assert unchanged is example.kernel
+    for warning in caught:
+        if issubclass(warning.category, feinsum.FeinsumWarning):
+            console.print(
+                f"[bold]{example.name}[/]: {warning.message}", highlight=False
+            )
+
+
+def tune(example: Example) -> None:
+    """Search a few configurations, with a progress bar, and record the best."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TextColumn("{task.fields[best]}"), console=console) as bar:
+        task = bar.add_task(f"tuning {example.name}", total=N_TRIALS, best="")
+
+        def show(progress: Any) -> None:
+            best = progress.best
+            text = f"best {best.median_s * 1e3:.2f} ms" if best else "none yet"
+            bar.update(task, completed=progress.n_done, best=text)
+
+        report = feinsum.autotune(
+            example.kernel,
+            sizes=example.sizes,
+            database=DATABASE,
+            n_trials=N_TRIALS,
+            budget_s=40,
+            on_progress=show,
+        )
+        bar.update(task, total=len(report.outcomes))
+    for outcome in report.outcomes:
+        if not outcome.is_ok:
+            console.print(f"  {outcome.spec}: {outcome.status}", highlight=False)
+
+
+def measure(example: Example) -> Result:
+    """Retrieve, run, compare with numpy, and time all three in one run."""
+    found = look_up(example.kernel, database=DATABASE)
+    opencl = open_device()
+    kernels = [
+        compile_kernel(t_unit, opencl).bind(example.arguments)
+        for t_unit in (example.kernel, found.t_unit)
+    ]
+    expected = example.in_numpy(example.arguments)
+    errors = []
+    for kernel in kernels:
+        kernel.poison()
+        kernel.run()
+        errors.append(largest_error(kernel.read()[example.output], expected))
+    untransformed, retrieved = interleave(kernels, rounds=20, warmup=2, max_total_s=4.0)
+    numpy_s = []
+    for _ in range(3):
+        start = time.perf_counter()
+        example.in_numpy(example.arguments)
+        numpy_s.append(time.perf_counter() - start)
+    return Result(
+        example,
+        found,
+        median(untransformed),
+        median(retrieved),
+        median(numpy_s),
+        max(errors),
+    )
+
+
+def show_results(results: list[Result]) -> None:
+    table = Table(title=f"on {open_device().device}")
+    for heading in ("kernel", "canonical subscripts", "match"):
+        table.add_column(heading)
+    for heading in ("plain ms", "retrieved ms", "numpy ms", "ratio", "error"):
+        table.add_column(heading, justify="right")
+    for r in results:
+        table.add_row(
+            r.example.name,
+            r.found.nest.form.einsum.subscripts,
+            str(r.found.match.level),
+            f"{r.untransformed_s * 1e3:.1f}",
+            f"{r.retrieved_s * 1e3:.2f}",
+            f"{r.numpy_s * 1e3:.1f}",
+            f"{r.ratio:.1f}",
+            f"{r.error:.0e}",
+        )
+    console.print(table)
+    console.print("plain: the untransformed kernel; ratio: plain over retrieved.")
+    console.print(f"The database is {DATABASE}", soft_wrap=True, highlight=False)
+
+
+def main() -> None:
+    """Do the main job; exit code 1 if a result is wrong or a kernel is missing."""
+    logging.basicConfig(level=logging.ERROR)
+    start = time.perf_counter()
+    rng = np.random.default_rng(0)
+    DATABASE.parent.mkdir(parents=True, exist_ok=True)
+    for old in DATABASE.parent.glob("facts.sqlite*"):
+        old.unlink()
+    examples = [*dg_examples(rng), contraction_example("abc-bda-dc", rng)]
+    console.rule("retrieve from an empty database")
+    for example in examples:
+        show_miss(example)
+    console.rule("tune")
+    for example in examples:
+        tune(example)
+    console.rule("retrieve again")
+    results = [measure(example) for example in examples]
+    show_results(results)
+    console.print(f"in all {time.perf_counter() - start:.0f} s")
+    if not all(
+        r.found.applied and math.isfinite(r.error) and r.error < 1e-10 for r in results
+    ):
+        raise SystemExit("a kernel was not retrieved, or its result is wrong")
+
+
+if __name__ == "__main__":
+    main()

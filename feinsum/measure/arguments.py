@@ -1,0 +1,129 @@
+"""Random arguments for a Loopy kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from loopy.symbolic import DependencyMapper
+from pymbolic.primitives import Subscript, Variable
+
+from feinsum.measure.layout import array_layout, entry_kernel, typed
+
+__all__ = ["random_arguments"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_INTEGERS = 10
+
+
+def random_arguments(
+    t_unit: Any,
+    sizes: Mapping[str, int],
+    rng: np.random.Generator,
+    *,
+    interval: tuple[float, float] = (0.5, 1.5),
+) -> dict[str, Any]:
+    """A value for every array that the kernel reads and for every scalar.
+
+    Args:
+        t_unit: a translation unit with one entry point; dtypes left open are
+            inferred.
+        sizes: values of the scalar arguments that are sizes; every symbolic
+            shape must be computable from them.
+        interval: where floating point values (real and imaginary parts) are
+            drawn from. The default keeps roots, logarithms and quotients finite.
+
+    Returns:
+        Arrays of the declared shapes and dtypes, and scalars, by name. Arrays
+        that are only written are left out. Integers are drawn from 1 to 9, but
+        integer arrays that index another array are kept within its extent.
+
+    Raises:
+        MeasurementError: if a shape needs a size that is not given.
+    """
+    kernel = entry_kernel(typed(t_unit))
+    bounds = _index_bounds(t_unit, sizes)
+    values: dict[str, Any] = {}
+    for arg in kernel.args:
+        dtype = arg.dtype.numpy_dtype
+        if isinstance(arg, lp.ValueArg):
+            is_size = arg.name in sizes
+            value = sizes[arg.name] if is_size else _draw(rng, (), dtype, interval)
+            values[arg.name] = dtype.type(value)
+        elif arg.is_input:
+            shape = array_layout(arg, sizes).shape
+            if arg.name in bounds and dtype.kind in "iu":
+                high = max(bounds[arg.name], 1)
+                values[arg.name] = rng.integers(0, high, shape).astype(dtype)
+            else:
+                values[arg.name] = _draw(rng, shape, dtype, interval)
+    return values
+
+
+def _draw(
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    interval: tuple[float, float],
+) -> Array:
+    match dtype.kind:
+        case "c":
+            real, imaginary = (rng.uniform(*interval, shape) for _ in range(2))
+            return np.asarray(real + 1j * imaginary).astype(dtype)
+        case "f":
+            return np.asarray(rng.uniform(*interval, shape)).astype(dtype)
+        case "b":
+            return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
+        case _:
+            return np.asarray(rng.integers(1, _INTEGERS, shape)).astype(dtype)
+
+
+def _index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
+    """For each argument that is read inside a subscript, a safe upper bound.
+
+    The extent of the axis if the argument's entry alone is the index; 1, that is
+    zeros only, if it is a part of a larger index expression.
+    """
+    kernel = entry_kernel(typed(lp.expand_subst(t_unit)))
+    arrays = {arg.name: arg for arg in kernel.args if not isinstance(arg, lp.ValueArg)}
+    bounds: dict[str, int] = {}
+    for subscript in _kernel_subscripts(kernel):
+        for axis, index in enumerate(subscript.index_tuple):
+            for name in _names(index) & set(arrays):
+                is_alone = isinstance(index, Subscript) and index.aggregate.name == name
+                target = arrays.get(subscript.aggregate.name)
+                bound = 1
+                if is_alone and target is not None:
+                    bound = array_layout(target, sizes).shape[axis]
+                bounds[name] = min(bound, bounds.get(name, bound))
+    return bounds
+
+
+def _kernel_subscripts(kernel: Any) -> Iterator[Any]:
+    for instruction in kernel.instructions:
+        if isinstance(instruction, lp.MultiAssignmentBase):
+            parts = (
+                *instruction.assignees,
+                instruction.expression,
+                *instruction.predicates,
+            )
+            for part in parts:
+                yield from _subscripts(part)
+
+
+def _subscripts(expression: Any) -> Iterator[Any]:
+    """Every subscript of an expression, also inside subscripts."""
+    leaves = DependencyMapper(include_subscripts=True, include_calls=False)(expression)
+    for leaf in leaves:
+        if isinstance(leaf, Subscript):
+            yield leaf
+            for index in leaf.index_tuple:
+                yield from _subscripts(index)
+
+
+def _names(expression: Any) -> set[str]:
+    leaves = DependencyMapper(include_subscripts=False, include_calls=False)(expression)
+    return {leaf.name for leaf in leaves if isinstance(leaf, Variable)}

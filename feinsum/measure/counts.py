@@ -1,0 +1,134 @@
+"""How much there is to do: operations of an einsum, of a kernel, bytes touched.
+
+The count of an einsum is that of the cheapest way to evaluate every row on its
+own, which is what a Gop/s rate refers to whatever a kernel really does:
+
+1. An index that occurs in one operand only and not in the output is summed over
+   that operand alone: ``I - O`` additions, with I entries before and O after.
+   A diagonal (an index twice in one term) selects entries and costs nothing.
+2. The operands are contracted pairwise. A step over I index tuples with O results
+   is I multiplications and ``I - O`` additions; an index is summed as soon as
+   nothing else carries it. The order is one with the fewest operations, found by
+   exhaustion, for up to eight operands; above, that of opt_einsum's ``greedy``.
+
+A multiplication or an addition of complex numbers is one operation of a complex
+dtype. Nothing is shared between rows. The dtype of a step is numpy's result type
+of all operands that enter it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any
+
+import loopy as lp
+import numpy as np
+
+from feinsum.errors import MeasurementError
+from feinsum.ir import BatchedEinsum, Extent, SizeParam
+from feinsum.measure.contraction import contraction_steps
+from feinsum.measure.layout import entry_kernel, typed
+from feinsum.measure.opencl import first_lines
+
+__all__ = ["einsum_operations", "footprint_bytes", "kernel_operations", "n_terms"]
+
+
+def einsum_operations(
+    einsum: BatchedEinsum, sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """Exact number of additions and multiplications, by dtype.
+
+    See the module for the convention.
+
+    Args:
+        sizes: the value of every size parameter.
+
+    Returns:
+        For each numpy dtype text (``<f8``) the sum over all rows.
+
+    >>> from feinsum.ir import array, einsum
+    >>> e = einsum("ij,jk->ik", array("A", ("M", 3)), array("B", (3, 4)))
+    >>> einsum_operations(e, {"M": 2})
+    {'<f8': 40}
+    """
+    extents = tuple(
+        (index, _value(extent, sizes)) for index, extent in einsum.extents.items()
+    )
+    steps = contraction_steps(einsum.inputs, einsum.output, extents)
+    counts: Counter[str] = Counter()
+    for row in einsum.rows:
+        for step in steps:
+            dtype = np.result_type(*(row[p].dtype for p in step.operands))
+            counts[dtype.str] += step.n_operations
+    return {dtype: count for dtype, count in counts.items() if count}
+
+
+def footprint_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+    """Bytes of every distinct operand and of every result, each once."""
+    operands = sum(
+        _n_entries(operand.shape, sizes) * operand.dtype.itemsize
+        for operand in einsum.operands
+    )
+    n_result = _n_entries(einsum.output_shape, sizes)
+    return operands + sum(n_result * dtype.itemsize for dtype in einsum.output_dtypes)
+
+
+def n_terms(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+    """Number of products that are summed for one entry of a result."""
+    return _n_entries((einsum.extents[i] for i in einsum.summation_indices), sizes)
+
+
+def kernel_operations(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
+    """What a Loopy kernel does, by dtype, index arithmetic left out.
+
+    Every work-item counts as one, also those that a guard keeps idle, and a sum
+    of n terms is n additions, since kernels accumulate onto zero. A translation
+    unit of several OpenCL kernels is counted with the largest work-group.
+
+    Args:
+        sizes: the value of every size.
+
+    Raises:
+        MeasurementError: if Loopy cannot count the kernel.
+    """
+    kernel = entry_kernel(t_unit)
+    quiet = (*kernel.silenced_warnings, "insn_count_subgroups_upper_bound")
+    silenced = t_unit.with_kernel(kernel.copy(silenced_warnings=frozenset(quiet)))
+    with warnings.catch_warnings():
+        # loopy 2025.2 relies on conversions that islpy 2026.1 deprecates
+        warnings.filterwarnings(
+            "ignore", r".* with implicit conversion of self", DeprecationWarning
+        )
+        try:
+            op_map = lp.get_op_map(
+                typed(silenced), count_within_subscripts=False, subgroup_size=1
+            )
+        except Warning:
+            raise  # an error only where the user asked for it
+        except Exception as error:
+            raise MeasurementError(
+                f"kernel {kernel.name!r} cannot be counted: "
+                f"{type(error).__name__}: {first_lines(error)}"
+            ) from error
+        counts: Counter[str] = Counter()
+        for op, count in op_map.count_map.items():
+            dtype = op.dtype.numpy_dtype
+            counts[dtype.str] += int(count.eval_with_dict(dict(sizes)))
+    return {dtype: count for dtype, count in counts.items() if count}
+
+
+def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
+    if not isinstance(extent, SizeParam):
+        return extent
+    if extent.name not in sizes:
+        raise MeasurementError(
+            f"the size {extent.name!r} has no value; given are {dict(sizes)}"
+        )
+    return sizes[extent.name]
+
+
+def _n_entries(shape: Iterable[Extent], sizes: Mapping[str, int]) -> int:
+    return prod(_value(extent, sizes) for extent in shape)

@@ -1,0 +1,52 @@
+"""Rates in giga-operations per second, the paper's figure of merit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from feinsum.errors import MeasurementError
+from feinsum.ir import BatchedEinsum
+from feinsum.measure.counts import einsum_operations
+from feinsum.measure.device import OpenCLDevice
+from feinsum.measure.layout import bind_sizes_of, entry_kernel
+from feinsum.measure.timing import timeit
+
+__all__ = ["measure_giga_op_rate"]
+
+
+def measure_giga_op_rate(
+    t_unit: Any,
+    einsum: BatchedEinsum,
+    arguments: Mapping[str, Any],
+    *,
+    device: OpenCLDevice | str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    **policy: Any,
+) -> dict[str, float]:
+    """Operations of ``einsum`` over the median time of ``t_unit``, by dtype.
+
+    Args:
+        t_unit: a kernel that computes ``einsum``.
+        einsum: what is counted, see :mod:`feinsum.measure.counts`; a kernel that
+            does more work than needed gets no credit for it.
+        arguments: sizes or arguments of the kernel, see :func:`timeit`.
+        sizes: values of the size parameters of ``einsum``, by default those of
+            the kernel's sizes of the same names.
+        policy: ``rounds`` and the like, see :func:`timeit`.
+
+    Returns:
+        Giga-operations per second for each dtype text.
+
+    Raises:
+        MeasurementError: if a size parameter has no value.
+    """
+    known = bind_sizes_of(entry_kernel(t_unit), arguments)
+    known = {**known, **(sizes or {})}
+    needed = [param.name for param in einsum.size_params]
+    if missing := [name for name in needed if name not in known]:
+        raise MeasurementError(f"sizes {missing} of the einsum have no value: {known}")
+    operations = einsum_operations(einsum, {name: known[name] for name in needed})
+    seconds = median(timeit(t_unit, arguments, device=device, **policy))
+    return {dtype: count / seconds * 1e-9 for dtype, count in operations.items()}

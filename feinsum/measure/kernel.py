@@ -1,0 +1,247 @@
+"""Loopy kernels on a device: compile once, bind arguments once, run often."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from loopy.diagnostic import ParameterFinderWarning
+
+from feinsum.errors import BuildError, MeasurementError
+from feinsum.measure.device import OpenCLDevice
+from feinsum.measure.layout import (
+    Layout,
+    array_layout,
+    bind_sizes_of,
+    entry_kernel,
+    typed,
+)
+from feinsum.measure.opencl import first_lines, opencl_errors, pyopencl, quiet_builds
+from feinsum.measure.timer import Timer, choose_timer, event_seconds
+from feinsum.measure.verification import poison_value
+
+__all__ = ["BoundKernel", "CompiledKernel", "compile_kernel"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def compile_kernel(t_unit: Any, opencl: OpenCLDevice) -> CompiledKernel:
+    """Generate and build the code of a translation unit with one entry point.
+
+    Nothing is printed: what Loopy prints about a kernel that it cannot
+    translate becomes a note of the error.
+
+    Raises:
+        BuildError: with the first lines of the cause, of the build log if it
+            is the OpenCL compiler that failed.
+    """
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed), quiet_builds(), warnings.catch_warnings():
+            # bind() passes every size, so that Loopy need not find it from shapes
+            warnings.simplefilter("ignore", ParameterFinderWarning)
+            complete = typed(t_unit)
+            executor = complete.executor(opencl.context)
+            info = executor.translation_unit_info(None)
+    except (BuildError, Warning):
+        raise  # a warning is an error only where the user asked for it
+    except Exception as error:
+        names = ", ".join(sorted(t_unit.entrypoints))
+        failure = BuildError(
+            f"kernel {names!r} cannot be built for {opencl.device}: "
+            f"{type(error).__name__}: {first_lines(error)}"
+        )
+        if printed.getvalue():
+            failure.add_note(first_lines(printed.getvalue(), n_lines=60))
+        raise failure from error
+    return CompiledKernel(opencl, complete, executor, len(vars(info.cl_kernels)))
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledKernel:
+    """A kernel that is built for a device.
+
+    Attributes:
+        t_unit: the translation unit, every dtype known.
+        executor: Loopy's executor.
+        n_launches: number of OpenCL kernels that one run enqueues; more than
+            one if the translation unit has global barriers.
+    """
+
+    opencl: OpenCLDevice
+    t_unit: Any
+    executor: Any
+    n_launches: int
+
+    @property
+    def timer(self) -> Timer:
+        """``wall`` if a run makes several events, else what the device allows."""
+        return "wall" if self.n_launches != 1 else choose_timer(self.opencl)
+
+    def bind(self, arguments: Mapping[str, Any]) -> BoundKernel:
+        """Move the arguments to the device.
+
+        Args:
+            arguments: the array or scalar of each argument by name, of the
+                kernel's shapes and dtypes. Sizes that shapes tell may be left
+                out. Arrays that are only written may be left out.
+
+        Raises:
+            MeasurementError: if arguments are missing, unknown or of another
+                shape or dtype, or if the device lacks the memory.
+        """
+        kernel = entry_kernel(self.t_unit)
+        _check_names(kernel, arguments)
+        sizes = bind_sizes_of(kernel, arguments)
+        given: dict[str, Any] = {**sizes, **arguments}
+        slots, initial = {}, {}
+        for arg in kernel.args:
+            if isinstance(arg, lp.ValueArg):
+                slots[arg.name] = _scalar(arg, given)
+                continue
+            layout = array_layout(arg, sizes)
+            buffer = _initial_buffer(arg, layout, given)
+            slots[arg.name] = _Slot(layout, self._upload(arg.name, layout, buffer))
+            if arg.is_output and arg.is_input:
+                initial[arg.name] = buffer
+        outputs = tuple(arg.name for arg in kernel.args if arg.is_output)
+        return BoundKernel(self, slots, outputs, initial)
+
+    def _upload(self, name: str, layout: Layout, buffer: Array) -> Any:
+        queue = self.opencl.queue
+        with opencl_errors(f"argument {name!r} ({buffer.nbytes} bytes)"):
+            flat = pyopencl().array.to_device(queue, buffer)
+            return pyopencl().array.Array(
+                queue,
+                layout.shape,
+                layout.dtype,
+                strides=layout.strides_bytes,
+                data=flat.base_data,
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Slot:
+    """An array of the device and how its entries lie in its buffer."""
+
+    layout: Layout
+    array: Any
+
+
+@dataclass(frozen=True, eq=False)
+class BoundKernel:
+    """A built kernel with its arguments on the device.
+
+    Attributes:
+        slots: device array or scalar of every argument.
+        outputs: names of the arrays that the kernel writes.
+    """
+
+    compiled: CompiledKernel
+    slots: Mapping[str, Any]
+    outputs: tuple[str, ...]
+    _initial: Mapping[str, Array] = field(repr=False)
+
+    @property
+    def timer(self) -> Timer:
+        """The clock of :meth:`run`."""
+        return self.compiled.timer
+
+    def run(self, timer: Timer | None = None) -> float:
+        """Run once and wait for the end.
+
+        Args:
+            timer: the clock; :attr:`timer` by default.
+
+        Returns:
+            Seconds: end minus start of the event for ``opencl-profiling`` (of
+            the last event if there are several), host time from before the
+            launch until the queue is empty for ``wall``.
+
+        Raises:
+            MeasurementError: if the device refuses or fails.
+        """
+        clock = timer or self.timer
+        queue = self.compiled.opencl.queue
+        arguments = {
+            name: slot.array if isinstance(slot, _Slot) else slot
+            for name, slot in self.slots.items()
+        }
+        with quiet_builds(), opencl_errors("the kernel failed to run"):
+            queue.finish()
+            start = perf_counter()
+            event, _ = self.compiled.executor(queue, **arguments)
+            queue.finish()
+            elapsed_s = perf_counter() - start
+            return elapsed_s if clock == "wall" else event_seconds(event)
+
+    def read(self) -> dict[str, Array]:
+        """The outputs, by name, as arrays of the host."""
+        return {name: self._read(self.slots[name]) for name in self.outputs}
+
+    def poison(self) -> None:
+        """Make the outputs unfit to pass for results.
+
+        Outputs that are only written are filled with
+        :func:`feinsum.measure.verification.poison_value`; those that are read too get
+        back the values with which they were bound.
+        """
+        for name in self.outputs:
+            layout = self.slots[name].layout
+            buffer = self._initial.get(name)
+            if buffer is None:
+                value = poison_value(layout.dtype)
+                buffer = np.full(layout.n_entries, value, layout.dtype)
+            self._write(self.slots[name], buffer)
+
+    def _read(self, slot: _Slot) -> Array:
+        buffer = np.empty(slot.layout.n_entries, slot.layout.dtype)
+        with opencl_errors("an output cannot be read"):
+            pyopencl().enqueue_copy(
+                self.compiled.opencl.queue, buffer, slot.array.base_data
+            )
+        return slot.layout.unpack(buffer).copy(order="C")
+
+    def _write(self, slot: _Slot, buffer: Array) -> None:
+        with opencl_errors("an output cannot be written"):
+            pyopencl().enqueue_copy(
+                self.compiled.opencl.queue, slot.array.base_data, buffer
+            )
+
+
+def _check_names(kernel: Any, arguments: Mapping[str, Any]) -> None:
+    known = {arg.name for arg in kernel.args}
+    if unknown := sorted(set(arguments) - known):
+        raise MeasurementError(
+            f"kernel {kernel.name!r} has no arguments {unknown}; it has {sorted(known)}"
+        )
+
+
+def _scalar(arg: Any, given: Mapping[str, Any]) -> Any:
+    if arg.name not in given:
+        raise MeasurementError(f"the scalar argument {arg.name!r} is missing")
+    return arg.dtype.numpy_dtype.type(given[arg.name])
+
+
+def _initial_buffer(arg: Any, layout: Layout, given: Mapping[str, Any]) -> Array:
+    """What the buffer of an array holds at first: the given values, else zeros."""
+    if arg.name not in given:
+        if arg.is_input:
+            raise MeasurementError(
+                f"the array argument {arg.name!r} of shape {layout.shape} is missing"
+            )
+        return np.zeros(layout.n_entries, layout.dtype)
+    array = np.asarray(given[arg.name])
+    if array.shape != layout.shape or array.dtype != layout.dtype:
+        raise MeasurementError(
+            f"argument {arg.name!r} has shape {array.shape} and dtype {array.dtype}, "
+            f"expected {layout.shape} and {layout.dtype}"
+        )
+    return layout.pack(array)

@@ -1,0 +1,70 @@
+"""The door to pyopencl: its import, its errors, its warnings."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from feinsum.errors import DeviceUnavailableError, MeasurementError
+
+__all__ = ["INSTALL_HINT", "first_lines", "opencl_errors", "pyopencl", "quiet_builds"]
+
+INSTALL_HINT = 'pip install "pyopencl[pocl]" gives a CPU device on any machine'
+
+
+def pyopencl() -> Any:
+    """The modules ``pyopencl`` and ``pyopencl.array``, imported on first use.
+
+    Raises:
+        DeviceUnavailableError: if pyopencl cannot be imported.
+    """
+    try:
+        importlib.import_module("pyopencl.array")
+        return importlib.import_module("pyopencl")
+    except ImportError as error:
+        raise DeviceUnavailableError(
+            f"pyopencl cannot be imported ({error}); {INSTALL_HINT}"
+        ) from error
+
+
+@contextmanager
+def opencl_errors(
+    what: str, kind: type[MeasurementError] = MeasurementError
+) -> Iterator[None]:
+    """Turn every pyopencl error of the body into a ``kind``.
+
+    Args:
+        what: what failed, for the message: ``"<what>: <first lines of the cause>"``.
+    """
+    cl = pyopencl()
+    try:
+        yield
+    except cl.Error as error:
+        raise kind(f"{what}: {first_lines(error)}") from error
+
+
+@contextmanager
+def quiet_builds() -> Iterator[None]:
+    """Silence the warning that a successful build wrote to its log.
+
+    OpenCL compilers remark on kernels that are in order (unused arguments,
+    vectorization refused); a failed build is an error, not a warning.
+    """
+    cl = pyopencl()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        yield
+
+
+def first_lines(cause: object, n_lines: int = 12, width: int = 200) -> str:
+    """The first lines of a text that are not empty, each cut at ``width``.
+
+    >>> first_lines("one" + chr(10) + chr(10) + "two", n_lines=1)
+    'one ...'
+    """
+    lines = [line.rstrip()[:width] for line in str(cause).splitlines() if line.strip()]
+    shown = "\n".join(lines[:n_lines])
+    return f"{shown} ..." if len(lines) > n_lines else shown

@@ -1,0 +1,164 @@
+"""Timing: warm-up, then interleaved rounds, all samples kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from feinsum.measure.arguments import random_arguments
+from feinsum.measure.device import OpenCLDevice, open_device
+from feinsum.measure.kernel import BoundKernel, compile_kernel
+from feinsum.measure.layout import bind_sizes_of, entry_kernel
+from feinsum.measure.timer import Timer
+
+__all__ = ["MIN_SAMPLES", "Timeable", "bind_at", "common_timer", "interleave", "timeit"]
+
+MIN_SAMPLES = 3
+"""No kernel has fewer samples, however slow it is."""
+
+
+class Timeable(Protocol):
+    """What can be timed: :class:`feinsum.measure.BoundKernel`, or a stand-in."""
+
+    @property
+    def timer(self) -> Timer: ...
+
+    def run(self, timer: Timer | None = None) -> float: ...
+
+
+def timeit(
+    t_unit: Any,
+    arguments: Mapping[str, Any],
+    *,
+    device: OpenCLDevice | str | None = None,
+    rounds: int = 20,
+    warmup: int = 5,
+    min_total_s: float = 0.05,
+    max_total_s: float = 30.0,
+) -> tuple[float, ...]:
+    """Times of one kernel, in seconds; see :func:`interleave` for the policy.
+
+    Args:
+        t_unit: a Loopy translation unit with one entry point.
+        arguments: values by name. Sizes alone are enough: arrays and scalars
+            that are left out are drawn at random (fixed seed).
+        device: an open device, or a selector for :func:`open_device`.
+    """
+    bound = bind_at(t_unit, arguments, device=device)
+    (samples,) = interleave(
+        [bound],
+        rounds=rounds,
+        warmup=warmup,
+        min_total_s=min_total_s,
+        max_total_s=max_total_s,
+    )
+    return samples
+
+
+def bind_at(
+    t_unit: Any,
+    arguments: Mapping[str, Any],
+    *,
+    device: OpenCLDevice | str | None = None,
+) -> BoundKernel:
+    """Compile and bind, drawing at random what ``arguments`` leave out."""
+    opencl = device if isinstance(device, OpenCLDevice) else open_device(device)
+    compiled = compile_kernel(t_unit, opencl)
+    sizes = bind_sizes_of(entry_kernel(compiled.t_unit), arguments)
+    drawn = random_arguments(compiled.t_unit, sizes, np.random.default_rng(0))
+    return compiled.bind({**drawn, **arguments})
+
+
+def common_timer(kernels: Sequence[Timeable]) -> Timer:
+    """The one clock for kernels that are compared: ``wall`` if one needs it."""
+    is_wall = any(kernel.timer == "wall" for kernel in kernels)
+    return "wall" if is_wall else "opencl-profiling"
+
+
+def interleave(
+    kernels: Sequence[Timeable],
+    *,
+    rounds: int = 20,
+    warmup: int = 5,
+    min_total_s: float = 0.05,
+    max_total_s: float = 30.0,
+    clock: Callable[[], float] = perf_counter,
+) -> tuple[tuple[float, ...], ...]:
+    """Times of several kernels, one run of each per round: A B C A B C ...
+
+    Slow drifts of the machine reach all kernels alike, so that ratios hold. All
+    kernels are read from the clock that :func:`common_timer` names.
+
+    Args:
+        rounds: least number of samples of a kernel that is not capped.
+        warmup: rounds before the first sample, which are not kept.
+        min_total_s: rounds go on until every kernel has run that long.
+        max_total_s: a kernel that has run that long gets no more rounds. The
+            first run, which may compile, does not count; all others do. A
+            capped kernel still has one warm-up run (if ``warmup`` is not zero)
+            and :data:`MIN_SAMPLES` samples.
+        clock: host clock behind the two bounds, in seconds.
+
+    Returns:
+        For each kernel all samples in the order of the rounds, in seconds.
+    """
+    timer = common_timer(kernels)
+    runs = [_Series(kernel, timer, clock, max_total_s) for kernel in kernels]
+    for k in range(warmup):
+        for series in runs:
+            if k == 0 or not series.is_capped:
+                series.run()
+    for series in runs:
+        series.warmed_s = series.spent_s
+    while any(series.wants_more(rounds, min_total_s) for series in runs):
+        for series in runs:
+            if series.may_run:
+                series.sample()
+    return tuple(tuple(series.samples_s) for series in runs)
+
+
+@dataclass
+class _Series:
+    """The runs of one kernel.
+
+    Attributes:
+        spent_s: host time of all runs but the first.
+        warmed_s: the part of it that was warm-up.
+    """
+
+    kernel: Timeable
+    timer: Timer
+    clock: Callable[[], float]
+    max_total_s: float
+    spent_s: float = 0.0
+    warmed_s: float = 0.0
+    is_first: bool = True
+    samples_s: list[float] = field(default_factory=list)
+
+    def run(self) -> float:
+        start = self.clock()
+        seconds = self.kernel.run(self.timer)
+        if not self.is_first:
+            self.spent_s += self.clock() - start
+        self.is_first = False
+        return seconds
+
+    def sample(self) -> None:
+        self.samples_s.append(self.run())
+
+    @property
+    def is_capped(self) -> bool:
+        return self.spent_s >= self.max_total_s
+
+    @property
+    def may_run(self) -> bool:
+        return not self.is_capped or len(self.samples_s) < MIN_SAMPLES
+
+    def wants_more(self, rounds: int, min_total_s: float) -> bool:
+        """Whether another round is needed for this kernel's sake."""
+        is_short = self.spent_s - self.warmed_s < min_total_s
+        return self.may_run and (len(self.samples_s) < rounds or is_short)

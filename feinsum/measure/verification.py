@@ -1,0 +1,162 @@
+"""Verification: how far a result is from the expected one, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from feinsum.errors import WrongResultError
+
+__all__ = [
+    "Verifiable",
+    "check_result",
+    "largest_error",
+    "poison_value",
+    "tolerance_for",
+    "verify",
+]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_SAFETY = 16
+
+
+class Verifiable(Protocol):
+    """What can be verified: :class:`feinsum.measure.BoundKernel`, or a stand-in."""
+
+    def poison(self) -> None: ...
+
+    def run(self) -> float: ...
+
+    def read(self) -> Mapping[str, Array]: ...
+
+
+def verify(
+    kernel: Verifiable, expected: Mapping[str, Array], *, tolerance: float
+) -> float:
+    """Poison the outputs, run once, compare every expected output.
+
+    Args:
+        expected: the correct array of each output, by name; outputs that are
+            not named are not compared.
+        tolerance: largest error allowed, see :func:`largest_error`.
+
+    Returns:
+        The largest error over all outputs.
+
+    Raises:
+        WrongResultError: see :func:`check_result`.
+    """
+    kernel.poison()
+    kernel.run()
+    results = kernel.read()
+    if missing := sorted(set(expected) - set(results)):
+        raise WrongResultError(
+            f"the kernel has no outputs {missing}; it has {sorted(results)}"
+        )
+    return max(
+        (
+            check_result(results[name], right, tolerance=tolerance, name=name)
+            for name, right in expected.items()
+        ),
+        default=0.0,
+    )
+
+
+def check_result(
+    result: Array, expected: Array, *, tolerance: float, name: str = "result"
+) -> float:
+    """The error of :func:`largest_error`, if it is within ``tolerance``.
+
+    Raises:
+        WrongResultError: saying where the error is largest, what stands there
+            and what was expected; or that the shapes differ.
+    """
+    if result.shape != expected.shape:
+        raise WrongResultError(
+            f"{name} has shape {result.shape}, expected {expected.shape}"
+        )
+    error = largest_error(result, expected)
+    if error <= tolerance:
+        return error
+    errors = _errors(result, expected)
+    where = tuple(int(k) for k in np.unravel_index(np.argmax(errors), errors.shape))
+    n_wrong = int(np.count_nonzero(errors > tolerance))
+    raise WrongResultError(
+        f"{name}{list(where)} is {result[where]}, expected {expected[where]}: error "
+        f"{error:.3g} of the largest result, allowed {tolerance:.3g}; "
+        f"{n_wrong} of {errors.size} entries are wrong"
+    )
+
+
+def largest_error(result: Array, expected: Array) -> float:
+    """Largest ``abs(result - expected)``, over largest ``abs(expected)``.
+
+    Infinite if the shapes differ, if NaN, infinity or an integer's poison is
+    left in the result, or if the expected result itself is not finite. If all
+    expected entries are zero, zero for equality and infinite otherwise.
+
+    >>> largest_error(np.array([1.0, 4.0]), np.array([1.0, 5.0]))
+    0.2
+    >>> largest_error(np.array([1.0, np.nan]), np.array([1.0, 5.0]))
+    inf
+    """
+    if result.shape != expected.shape:
+        return np.inf
+    return float(np.max(_errors(result, expected), initial=0.0))
+
+
+def tolerance_for(dtype: DTypeLike, n_terms: int) -> float:
+    """The largest error that rounding may cause, for sums of ``n_terms`` terms.
+
+    ``16 * eps * n_terms``, at most 0.1. Any order of a sum of n terms is within
+    n*eps of the sum of their magnitudes (Higham, *Accuracy and Stability of
+    Numerical Algorithms*, section 4.2); the factor covers the products and that
+    magnitudes may add up to more than the largest result. A missing term costs
+    about ``1/n_terms``, far more. Integers must agree: zero.
+
+    >>> tolerance_for("float64", 10) < 1e-13, tolerance_for("int32", 10)
+    (True, 0.0)
+    """
+    kind = np.dtype(dtype)
+    if kind.kind not in "fc":
+        return 0.0
+    return min(0.1, _SAFETY * float(np.finfo(kind).eps) * max(1, n_terms))
+
+
+def poison_value(dtype: DTypeLike) -> Any:
+    """What no kernel should leave: NaN, or the extreme value of an integer.
+
+    A truth value has no room for poison; it is True.
+
+    >>> poison_value("int8"), poison_value("uint8")
+    (np.int8(-128), np.uint8(255))
+    """
+    kind: np.dtype[Any] = np.dtype(dtype)
+    if kind.kind == "c":
+        return kind.type(complex(np.nan, np.nan))
+    if kind.kind == "f":
+        return kind.type(np.nan)
+    if kind.kind == "b":
+        return kind.type(True)
+    info = np.iinfo(kind)
+    return kind.type(info.min if kind.kind == "i" else info.max)
+
+
+def _errors(result: Array, expected: Array) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Entry by entry, relative to the largest expected entry."""
+    is_bad = ~(np.isfinite(result) & np.isfinite(expected))
+    if result.dtype.kind in "iu":
+        is_bad |= (result == poison_value(result.dtype)) & (result != expected)
+    wide = np.result_type(result.dtype, expected.dtype, np.float64)
+    right = np.where(is_bad, 0, expected).astype(wide)
+    difference = np.abs(np.where(is_bad, 0, result).astype(wide) - right)
+    if wide == np.float64 and result.dtype.kind in "iu":
+        # integers beyond 2**53 may differ and yet be one float
+        difference = np.maximum(difference, (result != expected) & ~is_bad)
+    scale = float(np.max(np.abs(right), initial=0.0))
+    errors = difference / scale if scale else np.where(difference > 0, np.inf, 0.0)
+    return np.asarray(np.where(is_bad, np.inf, errors), dtype=np.float64)

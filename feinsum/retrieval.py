@@ -1,0 +1,284 @@
+"""Retrieval: a user's kernel in, the kernel with the best known recipe out.
+
+Three values lead from one to the other: what the kernel is (raised), what is
+known about it (a match), and the kernel that results.
+
+Source: paper, section 7 (figure 2, listing 4).
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import loopy as lp
+
+from feinsum.canonical import WorkloadKey, canonicalize
+from feinsum.db import Database, opened_store
+from feinsum.errors import (
+    FeinsumError,
+    FeinsumWarning,
+    NotAnEinsumError,
+    RecordNotFoundError,
+    TransformError,
+)
+from feinsum.ir import BatchedEinsum, generalize
+from feinsum.measure import open_device
+from feinsum.raising import RaisedKernel, RaisedNest, raise_kernel, single_nest
+from feinsum.records import (
+    Environment,
+    Level,
+    Match,
+    Policy,
+    TransformSpec,
+    best_match,
+)
+from feinsum.transforms import apply_spec
+
+__all__ = ["OnMiss", "Retrieval", "explain", "look_up", "query", "retrieve"]
+
+logger = logging.getLogger(__name__)
+
+OnMiss = Literal["warn", "raise", "return"]
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """How a kernel was looked up, and what came of it.
+
+    Attributes:
+        t_unit: the transformed kernel; the given one if nothing was applied.
+        nest: the einsum that the kernel is.
+        match: what the database knows of it.
+        applied: the recipe in :attr:`t_unit`, if any.
+        failures: recipes that could not be applied, and why.
+    """
+
+    t_unit: lp.TranslationUnit
+    raised: RaisedKernel
+    nest: RaisedNest
+    match: Match
+    applied: TransformSpec | None = None
+    failures: tuple[tuple[TransformSpec, str], ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(_explanation(self))
+
+
+def retrieve(
+    t_unit: lp.TranslationUnit,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    database: Database = None,
+    instructions: str | None = None,
+    kernel_name: str | None = None,
+    on_miss: OnMiss = "warn",
+    policy: Policy = "default",
+) -> lp.TranslationUnit:
+    """Transform a kernel with the best recipe known for the einsum that it is.
+
+    Never breaks a build: where there is nothing to apply, the kernel comes back
+    unchanged and, by default, with a :class:`feinsum.errors.FeinsumWarning` that says why.
+
+    Args:
+        t_unit: a kernel that evaluates one batched einsum.
+        arguments: see :func:`feinsum.raise_kernel`.
+        device: part of an OpenCL device's name; default as in
+            :func:`feinsum.measure.open_device`.
+        database: path, URL or store; default is the user's own.
+        instructions: a Loopy match expression that selects the einsum.
+        kernel_name: which kernel of the unit, if it has several.
+        on_miss: ``warn``, ``raise`` the reason as an error, or just ``return``.
+        policy: the worst level of match accepted: ``strict`` (this device and
+            driver), ``default`` (its architecture), ``loose`` (any).
+
+    Raises:
+        FeinsumError: only with ``on_miss="raise"``.
+
+    Source: paper, section 7, listing 4.
+    """
+    if on_miss not in ("warn", "raise", "return"):
+        raise ValueError(f"on_miss={on_miss!r}; expected 'warn', 'raise' or 'return'")
+    try:
+        found = look_up(
+            t_unit,
+            arguments=arguments,
+            device=device,
+            database=database,
+            instructions=instructions,
+            kernel_name=kernel_name,
+            policy=policy,
+        )
+        if found.applied is None:
+            raise RecordNotFoundError(_miss(found))
+    except FeinsumError as error:
+        if on_miss == "raise":
+            raise
+        logger.info("kernel given back unchanged: %s", error)
+        if on_miss == "warn":
+            warnings.warn(
+                f"kernel given back unchanged: {error}", FeinsumWarning, stacklevel=2
+            )
+        return t_unit
+    except Exception as error:  # a build must never break for want of a recipe
+        if on_miss == "raise":
+            raise
+        logger.exception("retrieval failed; the kernel is given back unchanged")
+        if on_miss == "warn":
+            warnings.warn(
+                f"kernel given back unchanged: retrieval failed with "
+                f"{type(error).__name__}: {error}",
+                FeinsumWarning,
+                stacklevel=2,
+            )
+        return t_unit
+    logger.info("applied %s: %s", found.applied, found.match.reason)
+    return found.t_unit
+
+
+def look_up(
+    t_unit: lp.TranslationUnit,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    database: Database = None,
+    instructions: str | None = None,
+    kernel_name: str | None = None,
+    policy: Policy = "default",
+) -> Retrieval:
+    """What :func:`retrieve` does, with everything that it found out.
+
+    Raises:
+        FeinsumError: if the kernel is no einsum, or device or database fail.
+    """
+    raised = raise_kernel(
+        t_unit, arguments=arguments, instructions=instructions, kernel_name=kernel_name
+    )
+    nest = single_nest(raised)
+    _check_is_whole_kernel(raised, nest)
+    environment = open_device(device).environment({})
+    match = _match(nest.form.text, nest.key, environment, database, policy)
+    return _apply_best(t_unit, raised, nest, match)
+
+
+def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
+    """Say what a kernel is and what :func:`retrieve` would do, as text.
+
+    Args:
+        options: those of :func:`retrieve`, but ``on_miss``.
+    """
+    try:
+        return str(look_up(t_unit, **options))
+    except NotAnEinsumError as error:
+        return f"not raised: {error}\nbroken rule: {error.rule}\nkernel: unchanged"
+    except FeinsumError as error:
+        return f"not looked up: {error}\nkernel: unchanged"
+
+
+def query(
+    einsum: BatchedEinsum,
+    *,
+    device: str | None = None,
+    database: Database = None,
+    policy: Policy = "default",
+) -> Match:
+    """What the database knows about an einsum on a device.
+
+    Long literal extents count as size parameters, as they do in raising.
+
+    Raises:
+        StoreError: if the database cannot be read.
+        DeviceUnavailableError: if there is no such device.
+    """
+    form = canonicalize(generalize(einsum)[0])
+    environment = open_device(device).environment({})
+    return _match(form.text, form.key, environment, database, policy)
+
+
+def _match(
+    text: str,
+    key: WorkloadKey,
+    environment: Environment,
+    database: Database,
+    policy: Policy,
+) -> Match:
+    with opened_store(database) as store:
+        records = store.query(key)
+    same = [record for record in records if record.workload_text == text]
+    for record in records:
+        if record.workload_text != text:
+            logger.error(
+                "record %s has the key of another workload: %r is not %r",
+                record.id,
+                record.workload_text,
+                text,
+            )
+    return best_match(same, environment, policy)
+
+
+def _check_is_whole_kernel(raised: RaisedKernel, nest: RaisedNest) -> None:
+    """A recipe makes loops parallel, so it must not meet other instructions."""
+    kernel = raised.t_unit[raised.kernel_name]
+    others = {insn.id for insn in kernel.instructions} - set(nest.instructions)
+    if others:
+        raise NotAnEinsumError(
+            f"kernel {raised.kernel_name!r} has instructions {sorted(others)} beside "
+            f"the einsum {sorted(nest.instructions)}; move them to another kernel",
+            rule="other-instructions",
+            instructions=tuple(sorted(others)),
+        )
+
+
+def _apply_best(
+    t_unit: lp.TranslationUnit, raised: RaisedKernel, nest: RaisedNest, match: Match
+) -> Retrieval:
+    failures: list[tuple[TransformSpec, str]] = []
+    for spec in dict.fromkeys(record.spec for record in match.ranking):
+        try:
+            result = apply_spec(spec, raised.t_unit, nest.canonical_nest)
+        except TransformError as error:
+            logger.warning("recipe %s was passed over: %s", spec, error)
+            failures.append((spec, str(error)))
+            continue
+        return Retrieval(result, raised, nest, match, spec, tuple(failures))
+    return Retrieval(t_unit, raised, nest, match, None, tuple(failures))
+
+
+def _miss(found: Retrieval) -> str:
+    if found.match.level == Level.MISS:
+        return (
+            f"{found.match.reason} (workload {found.nest.form.text}, key "
+            f"{found.nest.key}); tune it with feinsum.autotune or 'feinsum tune'"
+        )
+    reasons = "; ".join(why for _, why in found.failures)
+    return f"no recorded recipe could be applied: {reasons}"
+
+
+def _explanation(found: Retrieval) -> Iterator[str]:
+    nest, match = found.nest, found.match
+    yield f"raised: {nest.einsum.subscripts}, {nest.einsum.batch_size} rows"
+    yield f"instructions: {', '.join(nest.instructions)}"
+    for operand in nest.einsum.operands:
+        yield f"operand {operand}: {nest.functional.functions[operand.name]}"
+    yield f"canonical: {nest.form.text}"
+    renaming = ", ".join(f"{k} -> {v}" for k, v in nest.relabeling.indices.items())
+    yield f"relabeling: {renaming}"
+    yield f"key: {nest.key}"
+    yield f"match: {match.level} ({match.reason})"
+    for record in match.ranking:
+        low, high = record.measurement.speedup_interval
+        yield (
+            f"  candidate {record.spec}: {record.measurement.median_s * 1e3:.3f} ms, "
+            f"speed-up {record.measurement.speedup:.1f} ({low:.1f} to {high:.1f}), "
+            f"record {record.id[:12]}"
+        )
+    for spec, why in found.failures:
+        yield f"  passed over {spec}: {why}"
+    if found.applied is None:
+        yield "kernel: unchanged"
+    else:
+        yield f"applied: {found.applied} (first among those that are tied as fastest)"

@@ -1,0 +1,187 @@
+"""Trials in this process: apply, build, verify, and only then time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import loopy as lp
+import numpy as np
+
+from feinsum.codegen import generate_loopy
+from feinsum.errors import MeasurementError
+from feinsum.ir import BatchedEinsum, evaluate
+from feinsum.measure import (
+    BoundKernel,
+    OpenCLDevice,
+    compile_kernel,
+    einsum_operations,
+    footprint_bytes,
+    interleave,
+    n_terms,
+    open_device,
+    random_arguments,
+    tolerance_for,
+    verify,
+)
+from feinsum.raising import LoopNest, identify_as_einsum
+from feinsum.records import Environment, Measurement, TransformSpec, Verification
+from feinsum.transforms import apply_spec, find_transform
+from feinsum.tune.problem import Problem, ragged_cases
+
+__all__ = ["Bench"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+NEVER_LONG = 1 << 62
+
+
+@dataclass(frozen=True)
+class _Case:
+    """An untransformed kernel with arguments and the results that are right."""
+
+    einsum: BatchedEinsum
+    t_unit: lp.TranslationUnit
+    nest: LoopNest
+    sizes: Mapping[str, int]
+    arguments: Mapping[str, Any]
+    expected: Mapping[str, Array]
+    tolerance: float
+
+
+class Bench:
+    """Everything that the trials of one problem share.
+
+    The reference evaluator runs once; so does the untransformed kernel.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.opencl: OpenCLDevice = open_device(problem.device)
+        self.case = _make_case(problem.einsum, problem.sizes)
+        variant, sizes = ragged_cases(problem.einsum)
+        self.ragged = [_make_case(variant, s) for s in sizes]
+        self._verified: dict[TransformSpec, float] = {}
+
+    @cached_property
+    def baseline(self) -> BoundKernel:
+        """The untransformed kernel, verified like every other."""
+        kernel = self._bind(self.case.t_unit, self.case)
+        verify(kernel, self.case.expected, tolerance=self.case.tolerance)
+        return kernel
+
+    @cached_property
+    def baseline_s(self) -> tuple[float, ...]:
+        return self._time([self.baseline])[0]
+
+    @property
+    def policy(self) -> dict[str, str | int | float]:
+        problem = self.problem
+        return {
+            "rounds": problem.rounds,
+            "warmup": problem.warmup,
+            "max_total_s": problem.max_total_s,
+        }
+
+    @property
+    def environment(self) -> Environment:
+        return self.opencl.environment(self.policy)
+
+    def trial(self, spec: TransformSpec) -> Measurement:
+        """Verify a recipe and time it.
+
+        Raises:
+            TransformError, BuildError, WrongResultError: what went wrong.
+        """
+        kernel = self._verified_kernel(spec)
+        return self._measurement(spec, kernel, self._time([kernel])[0], self.baseline_s)
+
+    def compare(self, specs: Sequence[TransformSpec]) -> list[Measurement]:
+        """Time several recipes and the untransformed kernel in one run."""
+        kernels = [self._verified_kernel(spec) for spec in specs]
+        *samples, baseline = self._time([*kernels, self.baseline])
+        return [
+            self._measurement(spec, kernel, times, baseline)
+            for spec, kernel, times in zip(specs, kernels, samples, strict=True)
+        ]
+
+    def _verified_kernel(self, spec: TransformSpec) -> BoundKernel:
+        case = self.case
+        compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opencl)
+        kernel = compiled.bind(case.arguments)
+        errors = [verify(kernel, case.expected, tolerance=case.tolerance)]
+        errors += self._verify_ragged(spec)
+        self._verified[spec] = max(errors)
+        return kernel
+
+    def _verify_ragged(self, spec: TransformSpec) -> list[float]:
+        """Errors at run-time extents that no tile divides."""
+        if not self.ragged:
+            return []
+        first = self.ragged[0]
+        apply = find_transform(spec.name, spec.version).apply
+        t_unit = apply(first.t_unit, first.nest, spec.parameters)
+        compiled = compile_kernel(t_unit, self.opencl)
+        return [
+            verify(compiled.bind(c.arguments), c.expected, tolerance=c.tolerance)
+            for c in self.ragged
+        ]
+
+    def _bind(self, t_unit: lp.TranslationUnit, case: _Case) -> BoundKernel:
+        return compile_kernel(t_unit, self.opencl).bind(case.arguments)
+
+    def _time(self, kernels: Sequence[BoundKernel]) -> tuple[tuple[float, ...], ...]:
+        problem = self.problem
+        return interleave(
+            kernels,
+            rounds=problem.rounds,
+            warmup=problem.warmup,
+            max_total_s=problem.max_total_s,
+        )
+
+    def _measurement(
+        self,
+        spec: TransformSpec,
+        kernel: BoundKernel,
+        samples: tuple[float, ...],
+        baseline: tuple[float, ...],
+    ) -> Measurement:
+        einsum, sizes = self.problem.einsum, self.problem.sizes
+        checked = (sizes, *(case.sizes for case in self.ragged))
+        return Measurement(
+            samples_s=samples,
+            baseline_s=baseline,
+            timer=kernel.timer,
+            n_warmup=self.problem.warmup,
+            sizes=sizes,
+            operations=einsum_operations(einsum, sizes),
+            footprint_bytes=footprint_bytes(einsum, sizes),
+            verification=Verification(
+                "numpy.einsum", self.case.tolerance, self._verified[spec], checked
+            ),
+        )
+
+
+def _make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> _Case:
+    t_unit, nest = identify_as_einsum(
+        generate_loopy(einsum), einsum, long_extent=NEVER_LONG
+    )
+    arguments = random_arguments(t_unit, sizes, np.random.default_rng(0))
+    arrays = {op.name: arguments[op.name] for op in einsum.operands}
+    names = [str(getattr(a, "aggregate", a)) for a in nest.assignees]
+    results = evaluate(einsum, arrays, optimize=True)
+    if not all(np.isfinite(result).all() for result in results):
+        raise MeasurementError(
+            f"the reference result of {einsum.subscripts} is not finite"
+        )
+    dtype = min(einsum.output_dtypes, key=lambda d: d.itemsize)
+    return _Case(
+        einsum,
+        t_unit,
+        nest,
+        sizes,
+        arguments,
+        dict(zip(names, results, strict=True)),
+        tolerance_for(dtype, n_terms(einsum, sizes)),
+    )

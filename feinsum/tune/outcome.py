@@ -1,0 +1,44 @@
+"""The outcome of a trial, good or bad."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from feinsum.errors import FeinsumError, error_from_code
+from feinsum.records import Measurement, TransformSpec
+from feinsum.records.document import STRICT
+
+__all__ = ["OK", "TrialOutcome"]
+
+OK = "ok"
+
+
+@dataclass(frozen=True)
+class TrialOutcome:
+    """What became of one recipe.
+
+    Attributes:
+        status: ``ok``, or the code of an error of :mod:`feinsum.errors`
+            (``transform-failed``, ``build-failed``, ``wrong-result``,
+            ``trial-timeout``, ``trial-crashed``, ...).
+        message: what went wrong, in words.
+    """
+
+    __pydantic_config__ = STRICT
+
+    spec: TransformSpec
+    status: str
+    message: str = ""
+    measurement: Measurement | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status == OK
+
+    def to_error(self) -> FeinsumError:
+        """What :attr:`status` and :attr:`message` say, as an error."""
+        return error_from_code(self.status, f"{self.spec}: {self.message}")
+
+    @property
+    def median_s(self) -> float:
+        return self.measurement.median_s if self.measurement else float("inf")

@@ -1,0 +1,142 @@
+"""Search strategies over the configurations of the transforms that fit.
+
+The one door to Optuna; studies live in memory, our records are the store.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Sequence
+from itertools import chain, zip_longest
+from typing import Any, Literal, Protocol, get_args
+
+from feinsum.errors import FeinsumError
+from feinsum.ir import BatchedEinsum
+from feinsum.records import TransformSpec
+from feinsum.transforms import Transform, configurations
+
+__all__ = ["Search", "Strategy", "make_search"]
+
+Strategy = Literal["tpe", "random", "exhaustive"]
+
+
+class Search(Protocol):
+    """Proposes configurations, each once, and learns from their times."""
+
+    def ask(self) -> TransformSpec | None:
+        """The next configuration, or None when there is none left."""
+        ...
+
+    def tell(self, spec: TransformSpec, seconds: float) -> None:
+        """The time of a proposed configuration; infinite if it failed."""
+        ...
+
+
+def make_search(
+    strategy: Strategy, einsum: BatchedEinsum, transforms: Sequence[Transform], seed: int
+) -> Search:
+    """A search over everything that fits ``einsum``.
+
+    Raises:
+        FeinsumError: for an unknown strategy.
+    """
+    spaces = {t: list(configurations(t, einsum)) for t in transforms}
+    match strategy:
+        case "exhaustive":
+            return _Listed(list(chain.from_iterable(spaces.values())))
+        case "random":
+            rest = list(chain.from_iterable(spaces.values()))
+            random.Random(seed).shuffle(rest)  # noqa: S311  (no cryptography)
+            return _Listed(rest)
+        case "tpe":
+            return _Tpe(spaces, seed)
+    raise FeinsumError(
+        f"strategy {strategy!r} is unknown; expected one of {get_args(Strategy)}"
+    )
+
+
+class _Listed:
+    """Takes configurations in a given order."""
+
+    def __init__(self, specs: Sequence[TransformSpec]) -> None:
+        self._left = list(reversed(specs))
+
+    def ask(self) -> TransformSpec | None:
+        return self._left.pop() if self._left else None
+
+    def tell(self, spec: TransformSpec, seconds: float) -> None:
+        """Nothing is learnt."""
+
+
+class _Tpe:
+    """Optuna's tree-structured Parzen estimator, after a first one per family."""
+
+    FAILED_S = 1e3
+
+    def __init__(
+        self, spaces: dict[Transform, list[TransformSpec]], seed: int
+    ) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._specs = {t.name: specs for t, specs in spaces.items() if specs}
+        columns = zip_longest(*self._specs.values())
+        interleaved = [s for s in chain.from_iterable(columns) if s is not None]
+        self._first = [specs[0] for specs in self._specs.values()]
+        self._unseen = dict.fromkeys(interleaved)
+        self._trials: dict[TransformSpec, Any] = {}
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            self._study = optuna.create_study(sampler=sampler)
+
+    def ask(self) -> TransformSpec | None:
+        if not self._unseen:
+            return None
+        if self._first:
+            spec = self._first.pop(0)
+            self._study.enqueue_trial(self._values(spec))
+            return self._take(spec, self._study.ask())
+        for _ in range(20):
+            trial = self._study.ask()
+            spec = self._suggest(trial)
+            if spec in self._unseen:
+                return self._take(spec, trial)
+            self._study.tell(trial, state=_pruned())
+        return self._take(next(iter(self._unseen)), None)
+
+    def tell(self, spec: TransformSpec, seconds: float) -> None:
+        trial = self._trials.pop(spec, None)
+        if trial is not None:
+            self._study.tell(trial, min(seconds, self.FAILED_S))
+
+    def _take(self, spec: TransformSpec, trial: Any) -> TransformSpec:
+        del self._unseen[spec]
+        if trial is not None:
+            self._suggest(trial)
+            self._trials[spec] = trial
+        return spec
+
+    def _values(self, spec: TransformSpec) -> dict[str, Any]:
+        inner = {f"{spec.name}.{k}": repr(v) for k, v in spec.parameters.items()}
+        return {"transform": spec.name, **inner}
+
+    def _suggest(self, trial: Any) -> TransformSpec | None:
+        """The configuration that Optuna wants; None if a constraint forbids it."""
+        name = trial.suggest_categorical("transform", list(self._specs))
+        specs = self._specs[name]
+        wanted = {}
+        for parameter in specs[0].parameters:
+            choices = list(dict.fromkeys(repr(s.parameters[parameter]) for s in specs))
+            wanted[parameter] = trial.suggest_categorical(f"{name}.{parameter}", choices)
+        for spec in specs:
+            if all(repr(v) == wanted[k] for k, v in spec.parameters.items()):
+                return spec
+        return None
+
+
+def _pruned() -> Any:
+    from optuna.trial import TrialState
+
+    return TrialState.PRUNED

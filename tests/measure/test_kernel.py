@@ -1,0 +1,205 @@
+"""Kernels on the device: results, poison, refusals, silence."""
+
+from __future__ import annotations
+
+import loopy as lp
+import numpy as np
+import pytest
+
+from feinsum.errors import BuildError, MeasurementError, WrongResultError
+from feinsum.measure import (
+    compile_kernel,
+    largest_error,
+    random_arguments,
+    tolerance_for,
+    verify,
+)
+
+
+def bound_at(t_unit, opencl, sizes):
+    arguments = random_arguments(t_unit, sizes, np.random.default_rng(0))
+    return compile_kernel(t_unit, opencl).bind(arguments), arguments
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128, np.int32])
+def test_agrees_with_numpy(dtype, matvec, opencl, capfd):
+    """A small einsum kernel computes what numpy computes; nothing is printed."""
+    bound, arguments = bound_at(matvec(dtype), opencl, {"N": 7})
+    expected = arguments["u"] @ arguments["D"].T
+    tolerance = tolerance_for(dtype, 4)
+    assert verify(bound, {"y": expected}, tolerance=tolerance) <= tolerance
+    assert bound.read()["y"].dtype == dtype
+    assert capfd.readouterr().out == ""
+
+
+def test_runs_can_be_repeated(matvec, opencl):
+    """Running again gives the same result and a positive time."""
+    bound, _ = bound_at(matvec(), opencl, {"N": 7})
+    assert bound.run() > 0
+    first = bound.read()["y"]
+    assert bound.run("wall") > 0
+    assert np.array_equal(first, bound.read()["y"])
+
+
+def test_several_launches(two_launches, opencl):
+    """A kernel with a global barrier runs as a whole."""
+    bound, arguments = bound_at(two_launches(), opencl, {})
+    expected = 2 * (arguments["x"] + arguments["x"][::-1])
+    assert verify(bound, {"y": expected}, tolerance=1e-15) <= 1e-15
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex64, np.int32])
+def test_half_written_output_is_found(dtype, half, opencl):
+    """A kernel that writes half of its output is infinitely wrong, even if the
+    right values lie in the buffer from an earlier run.
+    """
+    bound, arguments = bound_at(half(dtype), opencl, {"N": 5})
+    expected = 2 * arguments["x"]
+    bound.poison()
+    bound.run()
+    result = bound.read()["y"]
+    assert np.array_equal(result[:5], expected[:5])
+    assert largest_error(result, expected) == np.inf
+    with pytest.raises(WrongResultError, match=r"y\[5\]"):
+        verify(bound, {"y": expected}, tolerance=0.1)
+
+
+def test_poison_restores_what_is_read(opencl):
+    """An array that is read and written gets back its first values."""
+    kernel = lp.make_kernel(
+        "{[i]: 0<=i<4}",
+        "y[i] = y[i] + 1",
+        [lp.GlobalArg("y", np.float64, shape=(4,))],
+        lang_version=(2018, 2),
+    )
+    start = np.arange(4.0)
+    bound = compile_kernel(kernel, opencl).bind({"y": start})
+    bound.run()
+    bound.run()
+    assert np.array_equal(bound.read()["y"], start + 2)
+    assert verify(bound, {"y": start + 1}, tolerance=0.0) == 0.0
+    assert np.array_equal(start, np.arange(4.0))
+
+
+def test_other_layouts(opencl):
+    """Column-major and padded arrays are moved there and back."""
+    kernel = lp.make_kernel(
+        "{[i,j]: 0<=i<3 and 0<=j<4}",
+        "y[i,j] = 2*x[i,j]",
+        [
+            lp.GlobalArg("x", np.float64, shape=(3, 4), order="F"),
+            lp.GlobalArg("y", np.float64, shape=(3, 4), strides=(8, 1)),
+        ],
+        lang_version=(2018, 2),
+    )
+    bound, arguments = bound_at(kernel, opencl, {})
+    assert verify(bound, {"y": 2 * arguments["x"]}, tolerance=0.0) == 0.0
+
+
+def test_sizes_are_read_off_the_shapes(matvec, opencl):
+    """A size that a shape tells need not be given; two shapes must agree."""
+    compiled = compile_kernel(matvec(), opencl)
+    bound = compiled.bind({"D": np.eye(4), "u": np.ones((6, 4))})
+    bound.run()
+    assert np.array_equal(bound.read()["y"], np.ones((6, 4)))
+    with pytest.raises(MeasurementError, match="expected N = 5"):
+        compiled.bind({"D": np.eye(4), "u": np.ones((6, 4)), "N": 5})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"D": None}, "'D' of shape"),
+        ({"D": np.eye(3)}, "'D' has shape"),
+        ({"D": np.eye(4, dtype="f4")}, "dtype float32"),
+        ({"Q": np.eye(4)}, "no arguments"),
+        ({"u": None}, "needs the size"),
+    ],
+)
+def test_arguments_are_checked(change, message, matvec, opencl):
+    """Missing, unknown and ill-typed arguments are refused by name."""
+    arguments = {"D": np.eye(4), "u": np.ones((6, 4))} | change
+    given = {name: value for name, value in arguments.items() if value is not None}
+    with pytest.raises(MeasurementError, match=message):
+        compile_kernel(matvec(), opencl).bind(given)
+
+
+def test_failed_code_generation_prints_nothing(opencl, capfd):
+    """What Loopy cannot translate is a build error that tells the cause; what
+    Loopy prints becomes a note of the error, not output.
+    """
+    kernel = lp.make_kernel(
+        "{[i]: 0<=i<8}",
+        "y[i] = no_such_function(x[i])",
+        [
+            lp.GlobalArg("x", np.float64, shape=(8,)),
+            lp.GlobalArg("y", np.float64, shape=(8,)),
+        ],
+        lang_version=(2018, 2),
+        name="bad",
+    )
+    with pytest.raises(BuildError, match="kernel 'bad' cannot be built") as caught:
+        compile_kernel(kernel, opencl)
+    assert "no_such_function" in str(caught.value)
+    assert caught.value.__cause__ is not None
+    assert capfd.readouterr().out == ""
+
+
+def test_unschedulable_kernel_prints_nothing(opencl, capfd):
+    """A failure within code generation keeps stdout clean too."""
+    kernel = lp.make_kernel(
+        "{[i,j]: 0<=i,j<8}",
+        """
+        a[i] = 1 {id=first, dep=second}
+        b[j] = 1 {id=second, dep=first}
+        """,
+        [lp.GlobalArg("a, b", np.float64, shape=(8,))],
+        lang_version=(2018, 2),
+        name="cycle",
+    )
+    with pytest.raises(BuildError, match="cycle"):
+        compile_kernel(kernel, opencl)
+    assert capfd.readouterr().out == ""
+
+
+def test_print_of_code_generation_becomes_a_note(opencl, capfd):
+    """What is printed before a failure is kept as a note of the error."""
+    kernel = lp.make_kernel(
+        "{[i]: 0<=i<8}",
+        "y[i] = 1",
+        [lp.GlobalArg("y", np.float64, shape=(8,))],
+        lang_version=(2018, 2),
+        name="loud",
+    )
+    kernel = lp.set_options(
+        kernel,
+        allow_terminal_colors=False,
+        write_code=True,
+        build_options="-no-such-option",
+    )
+    with pytest.raises(BuildError) as caught:
+        compile_kernel(kernel, opencl)
+    assert "-no-such-option" in str(caught.value)
+    assert "loud(" in "\n".join(caught.value.__notes__)
+    assert capfd.readouterr().out == ""
+
+
+def test_failed_opencl_build_shows_the_log(half, opencl, capfd):
+    """A failure of the OpenCL compiler is a build error with its log's lines: here
+    the kernel has the name of an OpenCL type.
+    """
+    kernel = lp.rename_callable(half(), "first_half", "half")
+    with pytest.raises(BuildError) as caught:
+        compile_kernel(kernel, opencl)
+    message = str(caught.value)
+    assert "kernel 'half' cannot be built" in message
+    assert "BUILD_PROGRAM_FAILURE" in message
+    assert "error:" in message
+    assert capfd.readouterr().out == ""
+
+
+def test_several_entry_points(matvec, half, opencl):
+    """A translation unit with two entry points is refused."""
+    both = lp.merge([matvec(), half()])
+    with pytest.raises(BuildError, match="'first_half', 'matvec'"):
+        compile_kernel(both, opencl)

@@ -1,0 +1,95 @@
+"""Rooflines and the measured limits behind them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from feinsum.errors import MeasurementError, WrongResultError
+from feinsum.measure import (
+    choose_timer,
+    fraction_of_roofline,
+    measure_peaks,
+    roofline_s,
+)
+from feinsum.measure.peaks import _check_chains, triad_array_bytes
+from feinsum.records import DevicePeaks, from_json, to_json
+
+
+@pytest.fixture
+def peaks(opencl):
+    return DevicePeaks(opencl.device, 100.0, {"<f8": 10.0, "<f4": 20.0}, "2026-01-01")
+
+
+def test_larger_bound_counts(peaks):
+    """The roofline time is the larger of compute time and data time."""
+    assert roofline_s({"<f8": 50}, 100, peaks) == 5.0
+    assert roofline_s({"<f8": 50}, 1000, peaks) == 10.0
+    assert roofline_s({}, 0, peaks) == 0.0
+
+
+def test_dtypes_add_up(peaks):
+    """Times of several dtypes add; a complex operation is four real ones."""
+    assert roofline_s({"<f8": 50, "<f4": 20}, 0, peaks) == 6.0
+    assert roofline_s({"<c16": 50}, 0, peaks) == 20.0
+    assert roofline_s({"<c8": 50}, 0, peaks) == 10.0
+
+
+def test_fraction(peaks):
+    """The fraction is roofline time over measured time."""
+    assert fraction_of_roofline(10.0, {"<f8": 50}, 100, peaks) == 0.5
+
+
+def test_unknown_peak(peaks):
+    """A dtype without a measured peak is refused by name."""
+    with pytest.raises(MeasurementError, match="<i4"):
+        roofline_s({"<i4": 1}, 1, peaks)
+
+
+def test_measured_peaks(opencl):
+    """Measured limits are positive, finite, of the device, and a document."""
+    peaks = measure_peaks(opencl, array_bytes=1 << 16, min_run_s=1e-5, repeats=1)
+    assert peaks.device == opencl.device
+    assert set(peaks.operations_per_s) == {"<f8", "<f4"}
+    for value in (peaks.bandwidth_bytes_per_s, *peaks.operations_per_s.values()):
+        assert 0 < value < math.inf
+    assert from_json(DevicePeaks, to_json(peaks)) == peaks
+
+
+def test_peaks_of_other_dtypes(opencl):
+    """Only real floating point dtypes have peaks."""
+    with pytest.raises(MeasurementError, match="c16"):
+        measure_peaks(opencl, ["<c16"])
+
+
+def test_arrays_exceed_the_cache(opencl):
+    """The arrays of the triad fit the device, and exceed its cache if they can."""
+    n_bytes = triad_array_bytes(opencl)
+    handle = opencl.handle
+    assert n_bytes <= handle.max_mem_alloc_size
+    assert 3 * n_bytes <= handle.global_mem_size
+    limit = min(handle.max_mem_alloc_size, handle.global_mem_size // 6)
+    if limit > 2 * handle.global_mem_cache_size:
+        assert 3 * n_bytes > handle.global_mem_cache_size
+
+
+def test_multiply_adds_are_checked():
+    """A run of multiply-adds that skips steps is told from a full one."""
+    x = 1.0
+    for _ in range(64):
+        x = x * 0.999 + 0.001
+    assert x == 1.0  # the fixed point; the other chains move towards it
+    chains = np.arange(1.0, 9.0)
+    for _ in range(64):
+        chains = chains * 0.999 + 0.001
+    _check_chains(np.full((2, 4), chains.sum()), 64)
+    with pytest.raises(WrongResultError):
+        _check_chains(np.full((2, 4), chains.sum()), 128)
+
+
+def test_timer_is_one_of_two(opencl):
+    """The clock that is chosen has a name of the records, and stays the same."""
+    assert choose_timer(opencl) in ("opencl-profiling", "wall")
+    assert choose_timer(opencl) == choose_timer(opencl)

@@ -1,0 +1,182 @@
+"""The registry: which transforms are installed here, and how a spec is applied.
+
+A record can only name what is registered; nothing else can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import product
+
+import loopy as lp
+
+from feinsum.errors import (
+    InvalidParameterError,
+    TransformError,
+    UnknownTransformError,
+)
+from feinsum.ir import BatchedEinsum
+from feinsum.raising import LoopNest
+from feinsum.records import ParameterValue, TransformSpec
+
+__all__ = [
+    "REGISTRY",
+    "Parameters",
+    "Space",
+    "Transform",
+    "applicable_transforms",
+    "apply_spec",
+    "check_spec",
+    "configurations",
+    "find_transform",
+    "register",
+]
+
+Parameters = Mapping[str, ParameterValue]
+Space = Mapping[str, tuple[ParameterValue, ...]]
+"""The values that each parameter can take, the recommended one first."""
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A family of recipes: a rewriting of loop nests with parameters.
+
+    Attributes:
+        space: the parameter space for a canonical einsum; empty tuple values,
+            or no space at all, say that the family does not fit that einsum.
+        apply: rewrites a nest, given every parameter.
+        constraint: why a configuration of the space is pointless, if it is.
+    """
+
+    name: str
+    version: int
+    summary: str
+    space: Callable[[BatchedEinsum], Space | None]
+    apply: Callable[[lp.TranslationUnit, LoopNest, Parameters], lp.TranslationUnit]
+    constraint: Callable[[BatchedEinsum, Parameters], str | None] = (
+        lambda _einsum, _parameters: None
+    )
+
+    def spec(self, parameters: Parameters) -> TransformSpec:
+        return TransformSpec(self.name, self.version, parameters)
+
+    def fits(self, einsum: BatchedEinsum) -> bool:
+        space = self.space(einsum)
+        return space is not None and all(space.values())
+
+
+REGISTRY: dict[tuple[str, int], Transform] = {}
+"""Every registered transform by name and version."""
+
+
+def register(transform: Transform) -> Transform:
+    """Make a transform known.
+
+    Raises:
+        TransformError: if another one has its name and version.
+    """
+    key = transform.name, transform.version
+    if REGISTRY.setdefault(key, transform) is not transform:
+        raise TransformError(
+            f"a transform {transform.name}@{transform.version} is registered already; "
+            "give the new one another version"
+        )
+    return transform
+
+
+def find_transform(name: str, version: int) -> Transform:
+    """The registered transform.
+
+    Raises:
+        UnknownTransformError: saying which ones there are.
+
+    >>> import feinsum.transforms.library
+    >>> find_transform("rowwise", 1).name
+    'rowwise'
+    """
+    found = REGISTRY.get((name, version))
+    if found is not None:
+        return found
+    known = sorted(f"{n}@{v}" for n, v in REGISTRY)
+    close = get_close_matches(f"{name}@{version}", known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise UnknownTransformError(
+        f"no transform {name}@{version} is registered here; known are {known}{hint}"
+    )
+
+
+def applicable_transforms(einsum: BatchedEinsum) -> tuple[Transform, ...]:
+    """The transforms that fit a canonical einsum, by name; the newest version."""
+    newest = dict(sorted(REGISTRY))
+    return tuple(
+        transform
+        for name, version in newest.items()
+        if (transform := REGISTRY[name, version]).fits(einsum)
+    )
+
+
+def configurations(
+    transform: Transform, einsum: BatchedEinsum
+) -> Iterator[TransformSpec]:
+    """Every configuration of the space that meets the constraints."""
+    space = transform.space(einsum) or {}
+    for values in product(*space.values()):
+        parameters = dict(zip(space, values, strict=True))
+        if transform.constraint(einsum, parameters) is None:
+            yield transform.spec(parameters)
+
+
+def check_spec(spec: TransformSpec, einsum: BatchedEinsum) -> Transform:
+    """The transform of ``spec``, if its parameters lie in the space.
+
+    Args:
+        einsum: the canonical einsum that the parameters speak of.
+
+    Raises:
+        UnknownTransformError: if it is not registered.
+        InvalidParameterError: naming the parameter, its value and the choices.
+    """
+    transform = find_transform(spec.name, spec.version)
+    space = transform.space(einsum)
+    if space is None or not all(space.values()):
+        raise InvalidParameterError(
+            f"{spec.name}@{spec.version} does not fit the einsum {einsum.subscripts}"
+        )
+    if set(spec.parameters) != set(space):
+        raise InvalidParameterError(
+            f"{spec}: expected the parameters {sorted(space)}, "
+            f"got {sorted(spec.parameters)}"
+        )
+    for name, value in spec.parameters.items():
+        choices = space[name]
+        if not any(type(value) is type(c) and value == c for c in choices):
+            raise InvalidParameterError(
+                f"{spec}: {name}={value!r} is outside its space {list(choices)}"
+            )
+    problem = transform.constraint(einsum, spec.parameters)
+    if problem is not None:
+        raise InvalidParameterError(f"{spec}: {problem}")
+    return transform
+
+
+def apply_spec(
+    spec: TransformSpec, t_unit: lp.TranslationUnit, nest: LoopNest
+) -> lp.TranslationUnit:
+    """Apply a recipe to a nest given in the names of the canonical einsum.
+
+    Raises:
+        UnknownTransformError, InvalidParameterError: see :func:`check_spec`.
+        TransformError: if Loopy refuses a step; with Loopy's message.
+    """
+    transform = check_spec(spec, nest.einsum)
+    try:
+        return transform.apply(t_unit, nest, spec.parameters)
+    except TransformError:
+        raise
+    except Exception as error:  # Loopy raises errors of many kinds
+        raise TransformError(
+            f"{spec} cannot be applied to kernel {nest.kernel_name!r}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
