@@ -1,6 +1,18 @@
 """Storage of tuning records: SQL tables, migrations, stores."""
 
 if __name__ != "feinsum.db":
-    raise ImportError(
-        "the folder 'db' is installed as 'feinsum.db'; import it by that name"
-    )
+    raise ImportError("import it as feinsum.db; the folder is not a package")
+
+from feinsum.db.info import StoreInfo
+from feinsum.db.location import default_location
+from feinsum.db.opened import Database, opened_store
+from feinsum.db.store import SqlStore, open_store
+
+__all__ = [
+    "Database",
+    "SqlStore",
+    "StoreInfo",
+    "default_location",
+    "open_store",
+    "opened_store",
+]

@@ -63,10 +63,12 @@ def error_from_code(code: str, message: str) -> FeinsumError:
     >>> error_from_code("wrong-result", "row 3 differs")
     WrongResultError('row 3 differs')
     """
-    todo = [FeinsumError]
+    if code == NotAnEinsumError.code:
+        return NotAnEinsumError(message, rule="reported")
+    todo: list[type[FeinsumError]] = [FeinsumError]
     while todo:
         kind = todo.pop()
-        if kind.code == code and kind is not NotAnEinsumError:
+        if kind.code == code:
             return kind(message)
         todo += kind.__subclasses__()
     return FeinsumError(f"{code}: {message}")

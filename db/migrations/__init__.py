@@ -1,0 +1,42 @@
+"""Migrations of the schema, run by Alembic from inside the package.
+
+``env.py`` and ``versions/`` are Alembic's own layout. There is no
+``alembic.ini``: the connection is handed over by :func:`upgrade`.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy import Connection
+
+from feinsum.errors import StoreUnavailableError
+
+__all__ = ["configuration", "upgrade"]
+
+_one_at_a_time = threading.Lock()  # Alembic's context is global to the process
+
+
+def configuration(connection: Connection | None = None) -> Config:
+    """What Alembic needs to know: where the revisions are, and the connection."""
+    config = Config()
+    folder = str(Path(__file__).parent).replace("%", "%%")
+    config.set_main_option("script_location", folder)
+    config.attributes["connection"] = connection
+    return config
+
+
+def upgrade(connection: Connection, revision: str = "head") -> None:
+    """Bring a schema to a revision, within the transaction of ``connection``."""
+    try:
+        with _one_at_a_time:
+            command.upgrade(configuration(connection), revision)
+    except CommandError as error:
+        raise StoreUnavailableError(
+            f"the schema could not be brought to revision {revision!r}: {error}; "
+            "install feinsum again"
+        ) from None

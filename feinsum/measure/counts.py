@@ -29,7 +29,7 @@ import numpy as np
 
 from feinsum.errors import MeasurementError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam
-from feinsum.measure.contraction import contraction_steps
+from feinsum.codegen.contraction import contraction_steps
 from feinsum.measure.layout import entry_kernel, typed
 from feinsum.measure.opencl import first_lines
 

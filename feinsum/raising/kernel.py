@@ -56,8 +56,8 @@ def raise_kernel(
             the rule ``kernel``.
     """
     name = _kernel_name(t_unit, kernel_name)
+    t_unit = specialize(t_unit, arguments or {}, name, long_extent)
     try:
-        t_unit = specialize(t_unit, arguments or {}, name, long_extent)
         typed = lp.infer_unknown_types(t_unit, expect_completion=False)
     except (lp.LoopyError, TypeError, ValueError) as error:
         raise NotAnEinsumError(
@@ -177,7 +177,7 @@ def _with_rules(
     used = {op.name for nest in nests for op in nest.einsum.operands}
     rules = {name: r for name, r in table.new_rules.items() if name in used}
     return kernel.copy(
-        substitutions=kernel.substitutions.update(rules),
+        substitutions=constantdict({**kernel.substitutions, **rules}),
         instructions=[
             insn.copy(expression=new_values[insn.id]) if insn.id in new_values else insn
             for insn in kernel.instructions

@@ -25,10 +25,17 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def to_json(document: object) -> str:
-    """The document as JSON: sorted keys, no spaces, the same text everywhere."""
+    """The document as JSON: sorted keys, no spaces, the same text everywhere.
+
+    Raises:
+        InvalidRecordError: for a value that JSON cannot hold, such as NaN.
+    """
     kind: Any = type(document)
-    data = _adapter(kind).dump_python(document, mode="json")
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    try:
+        data = _adapter(kind).dump_python(document, mode="json")
+        return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise InvalidRecordError(f"not a valid {kind.__name__}: {error}") from None
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:

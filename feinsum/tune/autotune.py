@@ -101,7 +101,10 @@ def autotune(
         )
     search = make_search(strategy, problem.einsum, transforms, seed)
     deadline = monotonic() + budget_s if budget_s is not None else None
-    with opened_store(database) as store, IsolatedBench(problem, trial_limit_s) as bench:
+    with (
+        opened_store(database) as store,
+        IsolatedBench(problem, trial_limit_s) as bench,
+    ):
         environment = bench.start()
         outcomes = _run_trials(bench, search, n_trials, deadline, on_progress)
         records = _record_best(bench, outcomes, environment, store, strategy)
@@ -131,7 +134,10 @@ def record_facts(
     problem = make_problem(einsum, sizes, device)
     known = TransformSpec.parse(spec) if isinstance(spec, str) else spec
     check_spec(known, problem.einsum)
-    with opened_store(database) as store, IsolatedBench(problem, trial_limit_s) as bench:
+    with (
+        opened_store(database) as store,
+        IsolatedBench(problem, trial_limit_s) as bench,
+    ):
         environment = bench.start()
         outcome = bench.trial(known)
         if not outcome.is_ok:

@@ -148,9 +148,7 @@ class IsolatedBench:
         return from_json(Answer, line)
 
 
-def _read_lines(
-    process: subprocess.Popen[str], lines: queue.Queue[str | None]
-) -> None:
+def _read_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
     assert process.stdout is not None
     try:
         for line in process.stdout:

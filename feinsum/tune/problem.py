@@ -105,9 +105,11 @@ def ragged_cases(einsum: BatchedEinsum) -> tuple[BatchedEinsum, list[dict[str, i
     if not names:
         return einsum, []
     ragged = {n: RAGGED_EXTENTS[k % len(RAGGED_EXTENTS)] for k, n in enumerate(names)}
-    return einsum, [dict.fromkeys(names, 1), ragged, {n: 301 for n in names[:1]} | {
-        n: 5 for n in names[1:]
-    }]
+    return einsum, [
+        dict.fromkeys(names, 1),
+        ragged,
+        {n: 301 for n in names[:1]} | {n: 5 for n in names[1:]},
+    ]
 
 
 def _parametric(einsum: BatchedEinsum) -> BatchedEinsum:

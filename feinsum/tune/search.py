@@ -34,7 +34,10 @@ class Search(Protocol):
 
 
 def make_search(
-    strategy: Strategy, einsum: BatchedEinsum, transforms: Sequence[Transform], seed: int
+    strategy: Strategy,
+    einsum: BatchedEinsum,
+    transforms: Sequence[Transform],
+    seed: int,
 ) -> Search:
     """A search over everything that fits ``einsum``.
 
@@ -74,9 +77,7 @@ class _Tpe:
 
     FAILED_S = 1e3
 
-    def __init__(
-        self, spaces: dict[Transform, list[TransformSpec]], seed: int
-    ) -> None:
+    def __init__(self, spaces: dict[Transform, list[TransformSpec]], seed: int) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -100,9 +101,9 @@ class _Tpe:
             return self._take(spec, self._study.ask())
         for _ in range(20):
             trial = self._study.ask()
-            spec = self._suggest(trial)
-            if spec in self._unseen:
-                return self._take(spec, trial)
+            wanted = self._suggest(trial)
+            if wanted is not None and wanted in self._unseen:
+                return self._take(wanted, trial)
             self._study.tell(trial, state=_pruned())
         return self._take(next(iter(self._unseen)), None)
 
@@ -129,7 +130,9 @@ class _Tpe:
         wanted = {}
         for parameter in specs[0].parameters:
             choices = list(dict.fromkeys(repr(s.parameters[parameter]) for s in specs))
-            wanted[parameter] = trial.suggest_categorical(f"{name}.{parameter}", choices)
+            wanted[parameter] = trial.suggest_categorical(
+                f"{name}.{parameter}", choices
+            )
         for spec in specs:
             if all(repr(v) == wanted[k] for k, v in spec.parameters.items()):
                 return spec

@@ -1,0 +1,7 @@
+"""The library: families of recipes, each registered under a name and a version."""
+
+from feinsum.transforms.library.element_blocked import ELEMENT_BLOCKED
+from feinsum.transforms.library.rowwise import ROWWISE
+from feinsum.transforms.library.tiled_contraction import TILED_CONTRACTION
+
+__all__ = ["ELEMENT_BLOCKED", "ROWWISE", "TILED_CONTRACTION"]

@@ -1,0 +1,36 @@
+"""Primitives: one rewriting of a loop nest each, shown before and after."""
+
+from feinsum.transforms.primitives.contract import contract
+from feinsum.transforms.primitives.domains import (
+    factor_domains,
+    hoist_inames,
+    separate_inames,
+)
+from feinsum.transforms.primitives.peel import peel_remainder
+from feinsum.transforms.primitives.schedule import Schedule, begin
+from feinsum.transforms.primitives.split import Block, even_block, split
+from feinsum.transforms.primitives.stage_accumulator import stage_accumulator
+from feinsum.transforms.primitives.stage_operand import (
+    Tile,
+    index_by_inames,
+    stage_operand,
+    vectorize_last_axis,
+)
+
+__all__ = [
+    "Block",
+    "Schedule",
+    "Tile",
+    "begin",
+    "contract",
+    "even_block",
+    "factor_domains",
+    "hoist_inames",
+    "index_by_inames",
+    "peel_remainder",
+    "separate_inames",
+    "split",
+    "stage_accumulator",
+    "stage_operand",
+    "vectorize_last_axis",
+]

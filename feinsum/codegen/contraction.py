@@ -13,7 +13,7 @@ import opt_einsum
 
 from feinsum.ir import IndexList
 
-__all__ = ["Step", "contraction_steps"]
+__all__ = ["Step", "contraction_steps", "pairwise_path"]
 
 _OPTIMAL_UP_TO = 8
 
@@ -47,11 +47,36 @@ def contraction_steps(
         less than there are operands.
     """
     costs = _Costs(inputs, output, dict(extents))
-    everything = tuple(range(len(inputs)))
-    sums = [Step((p,), costs.of_sum(p)) for p in everything]
-    is_small = len(inputs) <= _OPTIMAL_UP_TO
-    order = _optimal_order(costs) if is_small else _greedy_order(costs)
-    return *sums, *(Step(join(*pair), costs.of_step(*pair)) for pair in order)
+    sums = [Step((p,), costs.of_sum(p)) for p in range(len(inputs))]
+    pairs = _order(costs)
+    return *sums, *(Step(join(*pair), costs.of_step(*pair)) for pair in pairs)
+
+
+def pairwise_path(
+    inputs: tuple[IndexList, ...],
+    output: IndexList,
+    extents: tuple[tuple[str, int], ...],
+) -> tuple[tuple[int, int], ...]:
+    """The same order as positions in a list: each product goes to its end.
+
+    >>> extents = (("x", 3), ("r", 3), ("e", 8), ("i", 20), ("j", 20))
+    >>> pairwise_path((tuple("xre"), tuple("rij"), tuple("ej")), tuple("xei"), extents)
+    ((1, 2), (0, 1))
+    """
+    left_over: list[Subset] = [(p,) for p in range(len(inputs))]
+    path = []
+    for pair in _order(_Costs(inputs, output, dict(extents))):
+        first, second = sorted(left_over.index(subset) for subset in pair)
+        path.append((first, second))
+        del left_over[second], left_over[first]
+        left_over.append(join(*pair))
+    return tuple(path)
+
+
+def _order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
+    if len(costs.inputs) <= _OPTIMAL_UP_TO:
+        return _optimal_order(costs)
+    return _greedy_order(costs)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,33 @@
+"""Opening a database for as long as it is needed, whatever names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from typing import TypeAlias
+
+from feinsum.db.store import open_store
+from feinsum.records import RecordStore
+
+__all__ = ["Database", "opened_store"]
+
+Database: TypeAlias = str | PathLike[str] | RecordStore | None
+"""A path or URL, an open store, or None for the user's own database."""
+
+
+@contextmanager
+def opened_store(database: Database) -> Iterator[RecordStore]:
+    """The store that ``database`` names; closed at the end if opened here.
+
+    Raises:
+        StoreUnavailableError, SchemaVersionError: see :func:`open_store`.
+    """
+    if isinstance(database, RecordStore):
+        yield database
+        return
+    store = open_store(database)
+    try:
+        yield store
+    finally:
+        store.close()

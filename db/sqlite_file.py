@@ -1,0 +1,134 @@
+"""The file of an SQLite database: is it whole, is it ours, and its backup.
+
+All is told from the first bytes of the file, so that a file of somebody else is
+looked at but never opened for writing.
+
+Source: "Database File Format", https://www.sqlite.org/fileformat2.html.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from feinsum.errors import StoreUnavailableError
+
+__all__ = [
+    "APPLICATION_ID",
+    "VERSION_TABLE",
+    "back_up",
+    "check_file",
+    "foreign",
+    "has_log",
+    "result_code",
+]
+
+APPLICATION_ID = 0x6665696E
+"""Marks a database as ours in its header: the letters ``fein``."""
+
+VERSION_TABLE = "feinsum_schema_version"
+
+MAGIC = b"SQLite format 3\x00"
+HEADER_BYTES = 100
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that is no whole database of ours; leave it as it is.
+
+    A missing file and an empty one are fine: a database can be made there.
+
+    Raises:
+        StoreUnavailableError: if it is no SQLite database, if a part of it is
+            missing, or if it belongs to another program.
+        OSError: if it cannot be read.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as stream:
+        header = stream.read(HEADER_BYTES)
+    if not header:
+        return
+    if not header.startswith(MAGIC[: len(header)]):
+        raise StoreUnavailableError(
+            f"{path} is not an SQLite database; expected one of feinsum: give "
+            "another path, or move the file away"
+        )
+    if len(header) < HEADER_BYTES or _is_truncated(path, header):
+        raise StoreUnavailableError(
+            f"the database {path} is truncated: a part of it is missing; restore "
+            "a copy from a backup beside it, or move the file away to begin a new one"
+        )
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        _check_tables(path)
+
+
+def foreign(location: object) -> StoreUnavailableError:
+    """The error for a database with tables of somebody else."""
+    return StoreUnavailableError(
+        f"the database {location} belongs to another program: it has tables, but "
+        f"not {VERSION_TABLE!r}; give feinsum a database of its own"
+    )
+
+
+def back_up(path: Path, version: str) -> Path:
+    """Copy a database beside itself, consistently even while others use it.
+
+    Returns:
+        The path of the copy, named after the schema version and the time.
+    """
+    stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
+    copy = path.with_name(f"{path.name}.backup-{version}-{stamp}")
+    try:
+        with (
+            closing(sqlite3.connect(path)) as source,
+            closing(sqlite3.connect(copy)) as target,
+        ):
+            source.backup(target)
+    except (sqlite3.Error, OSError):
+        copy.unlink(missing_ok=True)
+        raise
+    return copy
+
+
+def has_log(path: Path) -> bool:
+    """Whether a log or a journal beside the file holds a part of the database."""
+    return any(_is_filled(path, suffix) for suffix in ("-wal", "-journal"))
+
+
+def result_code(error: BaseException | None) -> str:
+    """SQLite's primary result code, such as ``SQLITE_BUSY``; empty if there is none."""
+    name = getattr(error, "sqlite_errorname", None) or ""
+    return "_".join(name.split("_")[:2])
+
+
+def _is_truncated(path: Path, header: bytes) -> bool:
+    """Whether pages that the header counts are missing from the file.
+
+    A log or a journal beside the file may still hold them. The order of the
+    questions makes the answer right while another process writes.
+    """
+    if header[24:28] != header[92:96]:  # written by a version that does not count
+        return False
+    if has_log(path):
+        return False
+    page_bytes = int.from_bytes(header[16:18], "big")
+    page_bytes = 65536 if page_bytes == 1 else page_bytes
+    return path.stat().st_size < page_bytes * int.from_bytes(header[28:32], "big")
+
+
+def _is_filled(path: Path, suffix: str) -> bool:
+    try:
+        return path.with_name(path.name + suffix).stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def _check_tables(path: Path) -> None:
+    uri = f"{path.as_uri()}?immutable=1"  # takes no lock, makes no file
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
+        rows = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    names = {name for (name,) in rows}
+    if names and VERSION_TABLE not in names:
+        raise foreign(path)

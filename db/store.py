@@ -1,0 +1,178 @@
+"""The store of tuning records in an SQL database."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Connection, Engine, Select
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db.engine import engine_of, writer
+from feinsum.db.failures import read_only, translated
+from feinsum.db.info import StoreInfo, count, describe
+from feinsum.db.location import BUSY_TIMEOUT_S, Location, locate
+from feinsum.db.rows import Row, rows_of_peaks, rows_of_record
+from feinsum.db.schema import prepare
+from feinsum.db.statements import (
+    PEAKS,
+    RECORDS,
+    insert_missing,
+    sound_peaks,
+    sound_records,
+)
+from feinsum.db.tables import DevicePeaksRow, RecordRow
+from feinsum.errors import RecordNotFoundError, StoreUnavailableError
+from feinsum.records import DevicePeaks, TuningRecord
+
+__all__ = ["SqlStore", "open_store"]
+
+PAGE = 500
+"""How many records are read at once."""
+
+
+def open_store(
+    location: str | os.PathLike[str] | None = None,
+    *,
+    is_read_only: bool = False,
+    busy_timeout_s: float = BUSY_TIMEOUT_S,
+) -> SqlStore:
+    """Open a database of tuning records; make or migrate it where needed.
+
+    Args:
+        location: path of an SQLite file, ``sqlite:///path`` or
+            ``postgresql://user@host/database``; None for the user's database
+            (:func:`feinsum.db.default_location`).
+        is_read_only: do not write. A file or folder without write permission is
+            opened so in any case.
+        busy_timeout_s: how long to wait for the locks of other processes.
+
+    Raises:
+        StoreUnavailableError: if it cannot be opened, or is not ours.
+        SchemaVersionError: if it was written by a newer version.
+    """
+    place = locate(location, is_read_only=is_read_only, busy_timeout_s=busy_timeout_s)
+    engine = engine_of(place)
+    try:
+        with translated(place):
+            prepare(engine, place)
+    except BaseException:
+        engine.dispose()
+        raise
+    return SqlStore(engine, place)
+
+
+class SqlStore:
+    """A :class:`feinsum.records.RecordStore` in SQLite or PostgreSQL.
+
+    A fact is on disk when ``add`` returns. Rows that do not read back as the
+    fact that their id names are left out and logged; they are never served.
+    It may be used from several threads; use :func:`open_store` to make one.
+    """
+
+    def __init__(self, engine: Engine, location: Location) -> None:
+        self._engine = engine
+        self._location = location
+        self._is_closed = False
+
+    def add(self, record: TuningRecord) -> bool:
+        return self._insert(rows_of_record(record))
+
+    def get(self, record_id: str) -> TuningRecord:
+        found = self._select_records(RECORDS.where(RecordRow.id == record_id))
+        for record in sound_records(found):
+            return record
+        state = "stored but damaged" if found else "not stored"
+        raise RecordNotFoundError(
+            f"a record with the id {record_id!r} is {state} in {self._location}; "
+            "list ids with 'feinsum query'"
+        )
+
+    def query(
+        self, workload: WorkloadKey, *, device_id: str | None = None
+    ) -> tuple[TuningRecord, ...]:
+        wanted = RECORDS.where(RecordRow.workload_key == workload)
+        if device_id is not None:
+            wanted = wanted.where(RecordRow.device_id == device_id)
+        return tuple(sound_records(self._select_records(wanted)))
+
+    def records(self) -> Iterator[TuningRecord]:
+        """Every record, ordered by id; no lock is held while iterating."""
+        last = ""
+        while page := self._select_records(
+            RECORDS.where(RecordRow.id > last).limit(PAGE)
+        ):
+            yield from sound_records(page)
+            last = page[-1].id
+
+    def __len__(self) -> int:
+        with self._reading() as connection:
+            return count(connection, RecordRow)
+
+    def add_peaks(self, peaks: DevicePeaks) -> bool:
+        return self._insert(rows_of_peaks(peaks))
+
+    def peaks(self, device_id: str) -> DevicePeaks | None:
+        wanted = PEAKS.where(DevicePeaksRow.device_id == device_id)
+        with self._reading() as connection:
+            known = sound_peaks(connection.execute(wanted).all())
+        return max(known, key=lambda p: (p.measured_at, p.id), default=None)
+
+    def info(self) -> StoreInfo:
+        """Numbers of an operator: where, which version, how many, how large."""
+        with self._reading() as connection:
+            return describe(connection, self._location)
+
+    def close(self) -> None:
+        """Release all connections; the store cannot be used any more."""
+        self._is_closed = True
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SqlStore({str(self._location)!r})"
+
+    def _insert(self, rows: Sequence[Row]) -> bool:
+        """Insert the rows that are missing; whether the last one was."""
+        if self._location.is_read_only:
+            raise read_only(self._location)
+        is_new = False
+        with self._writing() as connection:
+            for row in rows:
+                is_new = insert_missing(connection, row)
+        return is_new
+
+    def _select_records(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[Any]:
+        with self._reading() as connection:
+            return connection.execute(wanted.order_by(RecordRow.id)).all()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        self._check_open()
+        with translated(self._location), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        self._check_open()
+        with translated(self._location), writer(self._engine).begin() as connection:
+            yield connection
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailableError(
+                f"the store {self._location} was closed; open it again with open_store"
+            )

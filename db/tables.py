@@ -1,0 +1,143 @@
+"""The tables: facts by content id, with a column for all that is searched.
+
+Every fact keeps its whole document as JSON text, so that nothing is lost; the
+other columns are taken from it and serve look-ups. Rows are only ever added.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from sqlalchemy import (
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+__all__ = [
+    "Base",
+    "DevicePeaksRow",
+    "DeviceRow",
+    "EnvironmentRow",
+    "RecordRow",
+    "UtcDateTime",
+    "WorkloadRow",
+]
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An instant: converted to UTC on the way in, aware on the way out."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(
+        self, value: datetime | None, dialect: Dialect
+    ) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(
+        self, value: datetime | None, dialect: Dialect
+    ) -> datetime | None:
+        if value is None:
+            return None
+        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+class Base(DeclarativeBase):
+    """Root of the tables; every constraint has a name that migrations can use."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+ContentId = Annotated[str, mapped_column(String(64), primary_key=True)]
+DeviceId = Annotated[str, mapped_column(ForeignKey("devices.id"), index=True)]
+Document = Annotated[str, mapped_column(Text)]
+Instant = Annotated[datetime, mapped_column(UtcDateTime)]
+Real = Annotated[float, mapped_column(Double)]
+
+
+class DeviceRow(Base):
+    """A device, as OpenCL reports it."""
+
+    __tablename__ = "devices"
+
+    id: Mapped[ContentId]
+    platform: Mapped[str]
+    name: Mapped[str]
+    vendor: Mapped[str]
+    kind: Mapped[str]
+    architecture: Mapped[str]
+    compute_units: Mapped[int]
+
+
+class EnvironmentRow(Base):
+    """A device with its driver, the software, and the measuring policy."""
+
+    __tablename__ = "environments"
+
+    id: Mapped[ContentId]
+    device_id: Mapped[DeviceId]
+    driver_version: Mapped[str]
+    document: Mapped[Document]
+
+
+class WorkloadRow(Base):
+    """A canonical einsum: its key, and its text as first recorded."""
+
+    __tablename__ = "workloads"
+
+    key: Mapped[str] = mapped_column(Text, primary_key=True)
+    text: Mapped[str] = mapped_column(Text)
+
+
+class RecordRow(Base):
+    """A tuning record."""
+
+    __tablename__ = "records"
+
+    id: Mapped[ContentId]
+    workload_key: Mapped[str] = mapped_column(ForeignKey("workloads.key"))
+    environment_id: Mapped[str] = mapped_column(
+        ForeignKey("environments.id"), index=True
+    )
+    device_id: Mapped[DeviceId]
+    transform_name: Mapped[str]
+    transform_version: Mapped[int]
+    median_s: Mapped[Real]
+    speedup: Mapped[Real]
+    recorded_at: Mapped[Instant] = mapped_column(index=True)
+    document: Mapped[Document]
+
+    __table_args__ = (
+        Index(None, "workload_key", "device_id"),
+        Index(None, "transform_name", "transform_version"),
+    )
+
+
+class DevicePeaksRow(Base):
+    """Measured limits of a device; since schema version 0002."""
+
+    __tablename__ = "device_peaks"
+
+    id: Mapped[ContentId]
+    device_id: Mapped[DeviceId]
+    measured_at: Mapped[Instant]
+    bandwidth_bytes_per_s: Mapped[Real]
+    document: Mapped[Document]

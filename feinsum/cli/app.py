@@ -1,0 +1,107 @@
+"""The commands under one roof, and how every failure ends.
+
+Nothing here or in the modules of the commands imports what a command needs to
+run; each imports that when it is called. ``feinsum --help`` stays fast.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from feinsum.cli import canonicalize, db, devices, explain, query, transforms, tune
+from feinsum.cli.failure import report_failure
+from feinsum.errors import FeinsumError
+
+__all__ = ["COMMANDS", "app", "main"]
+
+Command = Callable[..., None]
+
+COMMANDS: dict[str, tuple[Command, str]] = {
+    "canonicalize": (canonicalize.canonicalize, canonicalize.EXAMPLES),
+    "query": (query.query, query.EXAMPLES),
+    "tune": (tune.tune, tune.EXAMPLES),
+    "explain": (explain.explain, explain.EXAMPLES),
+    "transforms": (transforms.transforms, transforms.EXAMPLES),
+    "devices": (devices.devices, devices.EXAMPLES),
+}
+"""Every command but the groups: what runs, and examples for its help."""
+
+
+class Program(TyperGroup):
+    """Ends every failure with one line and an exit code."""
+
+    def main(
+        self, args: Sequence[str] | None = None, *rest: Any, **options: Any
+    ) -> NoReturn:
+        given = list(sys.argv[1:] if args is None else args)
+        options["standalone_mode"] = False
+        try:
+            code = super().main(given, *rest, **options)
+        except (FeinsumError, typer.TyperException) as error:
+            code = report_failure(error, is_json="--json" in given)
+        sys.exit(code or 0)
+
+
+app = typer.Typer(
+    name="feinsum",
+    cls=Program,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"feinsum {version('feinsum')}")
+        raise typer.Exit
+
+
+@app.callback(
+    epilog="""\b
+Examples:
+  feinsum tune "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
+  feinsum query "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
+
+\b
+Exit codes:
+  0  found, done
+  1  failure; the line on stderr says which
+  2  bad usage
+  3  no fact is known (query, explain)
+"""
+)
+def feinsum(
+    context: typer.Context,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version.",
+        ),
+    ] = False,
+) -> None:
+    """A canonicalizing tuning database for batched einsums."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
+
+
+for _name, (_command, _examples) in COMMANDS.items():
+    app.command(_name, epilog=_examples)(_command)
+app.add_typer(db.app, name="db")
+
+
+def main() -> None:
+    """The entry point of the program ``feinsum``."""
+    app(prog_name="feinsum")

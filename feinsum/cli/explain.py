@@ -1,0 +1,117 @@
+"""``feinsum explain``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from feinsum.cli.failure import NO_FACT
+from feinsum.cli.options import AsJson, Database, Device, Policy
+from feinsum.cli.output import print_json, record_document
+from feinsum.cli.user_file import read_translation_unit
+from feinsum.errors import NotAnEinsumError
+
+if TYPE_CHECKING:
+    import loopy as lp
+
+    from feinsum.retrieval import Retrieval
+
+__all__ = ["EXAMPLES", "explain"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum explain wave.py
+  feinsum explain wave.py:gradient --instructions "id:grad*" --json
+"""
+
+
+File: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE.py[:FUNCTION]",
+        help="A Python file with a function that returns a Loopy translation "
+        "unit; by default the function is build().",
+        show_default=False,
+    ),
+]
+KernelName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Which kernel of the unit, if it has several."),
+]
+Instructions: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MATCH", help="Loopy match expression that selects the einsum."
+    ),
+]
+
+
+def explain(
+    file: File,
+    kernel_name: KernelName = None,
+    instructions: Instructions = None,
+    device: Device = None,
+    database: Database = None,
+    policy: Policy = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Say what a kernel is and which recipe it would get.
+
+    That is what feinsum.retrieve would do. Ends with exit code 3 if it would
+    give the kernel back unchanged.
+    """
+    t_unit = read_translation_unit(file)
+    text, document = _explain(
+        t_unit,
+        kernel_name=kernel_name,
+        instructions=instructions,
+        device=device,
+        database=database,
+        policy=policy,
+    )
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(text)
+    if document["applied"] is None:
+        raise typer.Exit(NO_FACT)
+
+
+def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str, Any]]:
+    """The explanation as text and as data."""
+    from feinsum import retrieval
+
+    try:
+        found = retrieval.look_up(t_unit, **options)
+    except NotAnEinsumError as error:
+        return retrieval.explain(t_unit, **options), _refusal(error)
+    return str(found), _document(found)
+
+
+def _refusal(error: NotAnEinsumError) -> dict[str, Any]:
+    return {
+        "raised": False,
+        "rule": error.rule,
+        "reason": str(error),
+        "instructions": list(error.instructions),
+        "applied": None,
+    }
+
+
+def _document(found: Retrieval) -> dict[str, Any]:
+    nest, match = found.nest, found.match
+    return {
+        "raised": True,
+        "einsum": str(nest.einsum),
+        "instructions": list(nest.instructions),
+        "canonical": nest.form.text,
+        "key": nest.key,
+        "level": str(match.level),
+        "reason": match.reason,
+        "candidates": [record_document(record) for record in match.ranking],
+        "passed_over": [
+            {"spec": str(spec), "reason": why} for spec, why in found.failures
+        ],
+        "applied": None if found.applied is None else str(found.applied),
+    }

@@ -1,0 +1,87 @@
+"""The options that commands share, each declared once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+import typer
+
+__all__ = [
+    "AsJson",
+    "Database",
+    "Device",
+    "Dtype",
+    "Operands",
+    "Policy",
+    "Rows",
+    "Sizes",
+    "Subscripts",
+]
+
+AsJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of text.")
+]
+
+Database: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH|URL",
+        help="Database of facts. Default: FEINSUM_DATABASE, else the user's own.",
+    ),
+]
+
+Device: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|ID",
+        help="Part of a device's name, or the start of its id. Default: "
+        "FEINSUM_DEVICE, else the first of 'feinsum devices'.",
+    ),
+]
+
+Dtype: TypeAlias = Annotated[
+    str, typer.Option(metavar="NAME", help="Numpy dtype of every operand.")
+]
+
+Operands: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Names of the operands, such as J,D,u; one name is one array. "
+        "Default: A,B,C...",
+    ),
+]
+
+Policy: TypeAlias = Annotated[
+    Literal["strict", "default", "loose"],
+    typer.Option(
+        help="Worst fit of a fact that is accepted: this device and driver, "
+        "its architecture, any device."
+    ),
+]
+
+Rows: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ROWS",
+        help="Operands of a batch, row by row, such as 'J,D,u;J,D,v'.",
+    ),
+]
+
+Sizes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="INDEX=N,...",
+        help="Extent of every index, such as i=20,e=Nel; a word is a size that "
+        "is known only at run time.",
+    ),
+]
+
+Subscripts: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUBSCRIPTS",
+        help="The einsum, such as 'ij,j->i' or 'cell dof, dof -> cell'.",
+        show_default=False,
+    ),
+]

@@ -1,0 +1,66 @@
+"""``feinsum query``."""
+
+from __future__ import annotations
+
+import typer
+
+from feinsum.cli.failure import NO_FACT
+from feinsum.cli.notation import read_einsum
+from feinsum.cli.options import (
+    AsJson,
+    Database,
+    Device,
+    Dtype,
+    Operands,
+    Policy,
+    Rows,
+    Sizes,
+    Subscripts,
+)
+from feinsum.cli.output import print_json, print_records, record_document
+
+__all__ = ["EXAMPLES", "query"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum query "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
+  feinsum query "ij,j->i" --sizes i=n,j=4 --device Tesla --policy loose
+"""
+
+
+def query(
+    subscripts: Subscripts,
+    sizes: Sizes = None,
+    operands: Operands = None,
+    rows: Rows = None,
+    dtype: Dtype = "float64",
+    device: Device = None,
+    database: Database = None,
+    policy: Policy = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Print what the database knows of an einsum.
+
+    Candidates are ranked, the best first. Ends with exit code 3 if there is none
+    that the policy accepts.
+    """
+    from feinsum import retrieval
+
+    einsum = read_einsum(subscripts, sizes, operands, rows, dtype)
+    match = retrieval.query(einsum, device=device, database=database, policy=policy)
+    if as_json:
+        print_json(
+            {
+                "level": str(match.level),
+                "reason": match.reason,
+                "candidates": [record_document(record) for record in match.ranking],
+            }
+        )
+    else:
+        typer.echo(f"match: {match.level} ({match.reason})")
+        if match.ranking:
+            print_records(match.ranking)
+        else:
+            typer.echo("record a fact with 'feinsum tune'")
+    if not match.ranking:
+        raise typer.Exit(NO_FACT)

@@ -1,0 +1,97 @@
+"""``feinsum transforms``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from feinsum.cli.notation import read_einsum
+from feinsum.cli.options import AsJson, Dtype, Operands, Rows, Sizes
+from feinsum.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from feinsum.ir import BatchedEinsum
+    from feinsum.transforms import Transform
+
+__all__ = ["EXAMPLES", "transforms"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum transforms
+  feinsum transforms "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
+"""
+
+
+def transforms(
+    subscripts: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SUBSCRIPTS", help="Show only those that fit this einsum."
+        ),
+    ] = None,
+    sizes: Sizes = None,
+    operands: Operands = None,
+    rows: Rows = None,
+    dtype: Dtype = "float64",
+    as_json: AsJson = False,
+) -> None:
+    """List the transforms, or those that fit an einsum.
+
+    With an einsum, also how many configurations of each there are.
+    """
+    if subscripts is None:
+        documents = _all()
+    else:
+        documents = _fitting(read_einsum(subscripts, sizes, operands, rows, dtype))
+    if as_json:
+        print_json({"transforms": documents})
+    elif documents:
+        _print(documents)
+    else:
+        typer.echo("no transform" + ("" if subscripts is None else " fits this einsum"))
+
+
+def _all() -> list[dict[str, Any]]:
+    from feinsum.transforms import REGISTRY
+
+    return [_document(REGISTRY[key]) for key in sorted(REGISTRY)]
+
+
+def _fitting(einsum: BatchedEinsum) -> list[dict[str, Any]]:
+    from feinsum.canonical import canonicalize
+    from feinsum.ir import generalize
+    from feinsum.transforms import applicable_transforms, configurations
+
+    form = canonicalize(generalize(einsum)[0])
+    return [
+        {
+            **_document(t),
+            "configurations": sum(1 for _ in configurations(t, form.einsum)),
+        }
+        for t in applicable_transforms(form.einsum)
+    ]
+
+
+def _document(transform: Transform) -> dict[str, Any]:
+    return {
+        "name": transform.name,
+        "version": transform.version,
+        "summary": transform.summary,
+    }
+
+
+def _print(documents: list[dict[str, Any]]) -> None:
+    numbers = [name for name in ("configurations",) if name in documents[0]]
+    print_table(
+        ("transform", "summary"),
+        numbers,
+        [
+            (
+                f"{document['name']}@{document['version']}",
+                document["summary"],
+                *(str(document[name]) for name in numbers),
+            )
+            for document in documents
+        ],
+    )

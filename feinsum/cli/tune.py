@@ -1,0 +1,168 @@
+"""``feinsum tune``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from feinsum.cli.failure import INTERRUPTED, say
+from feinsum.cli.notation import read_einsum, read_values
+from feinsum.cli.options import (
+    AsJson,
+    Database,
+    Device,
+    Dtype,
+    Operands,
+    Rows,
+    Sizes,
+)
+from feinsum.cli.output import ID_LENGTH
+from feinsum.cli.user_file import is_file, read_translation_unit
+from feinsum.errors import MeasurementError
+
+if TYPE_CHECKING:
+    import loopy as lp
+
+    from feinsum.canonical import WorkloadKey
+    from feinsum.ir import BatchedEinsum
+    from feinsum.records import TuningRecord
+    from feinsum.tune import TrialOutcome
+
+__all__ = ["EXAMPLES", "tune"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum tune "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
+  feinsum tune "ij,j->i" --sizes i=n,j=4 --size n=1000000 --budget 60
+  feinsum tune wave.py:gradient --trials 50 --json > trials.jsonl
+"""
+
+Target: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUBSCRIPTS|FILE.py[:FUNCTION]",
+        help="An einsum, or a Python file with a function (by default build) that "
+        "returns a Loopy translation unit.",
+        show_default=False,
+    ),
+]
+Values: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--size",
+        metavar="NAME=N",
+        help="Value of a size parameter while tuning, such as Nel=100000. Default: "
+        "all arrays together take 64 MB.",
+    ),
+]
+Trials: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="How many recipes to try at most.")
+]
+Budget: TypeAlias = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0, help="Start no trial after that time."),
+]
+Strategy: TypeAlias = Annotated[
+    Literal["tpe", "random", "exhaustive"],
+    typer.Option(help="How recipes are chosen: learning, at random, all in order."),
+]
+TrialLimit: TypeAlias = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=1, help="Stop a trial after that time."),
+]
+
+
+def tune(
+    target: Target,
+    sizes: Sizes = None,
+    operands: Operands = None,
+    rows: Rows = None,
+    dtype: Dtype = "float64",
+    size: Values = None,
+    trials: Trials = 20,
+    budget: Budget = None,
+    strategy: Strategy = "tpe",
+    trial_limit: TrialLimit = 60.0,
+    device: Device = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search for the fastest recipe of an einsum and record it.
+
+    Every recipe runs in a process of its own and is compared with numpy before
+    it is timed; the best are recorded. With --json every trial is one line.
+    """
+    options = {
+        "sizes": read_values(size or (), "--size"),
+        "device": device,
+        "n_trials": trials,
+        "budget_s": budget,
+        "strategy": strategy,
+        "trial_limit_s": trial_limit,
+    }
+    if not is_file(target):
+        einsum = read_einsum(target, sizes, operands, rows, dtype)
+        _tune(einsum, database, options, as_json)
+    elif sizes or operands or rows:
+        raise typer.BadParameter(
+            "a file needs none of --sizes, --operands, --rows", param_hint=target
+        )
+    else:
+        _tune(read_translation_unit(target), database, options, as_json)
+
+
+def _tune(
+    target: BatchedEinsum | lp.TranslationUnit,
+    database: str | None,
+    options: dict[str, Any],
+    as_json: bool,
+) -> None:
+    from feinsum.cli.tune_view import JsonLines, ProgressBar
+    from feinsum.db import opened_store
+    from feinsum.tune import autotune
+
+    key = _key_of(target)
+    view = JsonLines() if as_json else ProgressBar(options["budget_s"])
+    with opened_store(database) as store:
+        known = {record.id for record in store.query(key)}
+        try:
+            with view:
+                report = autotune(
+                    target, database=store, on_progress=view.show, **options
+                )
+        except KeyboardInterrupt:
+            new = [r for r in store.query(key) if r.id not in known]
+            view.interrupt(new)
+            say(_interruption(new))
+            raise typer.Exit(INTERRUPTED) from None
+    view.finish(report)
+    if not report.records:
+        raise _nothing_recorded(report.outcomes)
+
+
+def _interruption(records: Sequence[TuningRecord]) -> str:
+    if not records:
+        return "interrupted; nothing was recorded"
+    ids = ", ".join(record.id[:ID_LENGTH] for record in records)
+    return f"interrupted; recorded were {len(records)} facts: {ids}"
+
+
+def _nothing_recorded(outcomes: Sequence[TrialOutcome]) -> MeasurementError:
+    first = next((o.message for o in outcomes if o.message), "no recipe was tried")
+    return MeasurementError(
+        f"nothing was recorded, for none of {len(outcomes)} trials passed; "
+        f"the first says: {first}"
+    )
+
+
+def _key_of(target: BatchedEinsum | lp.TranslationUnit) -> WorkloadKey:
+    """The key under which the facts of a tuning are recorded."""
+    from feinsum.canonical import canonicalize
+    from feinsum.ir import BatchedEinsum, generalize
+    from feinsum.raising import raise_kernel, single_nest
+
+    if isinstance(target, BatchedEinsum):
+        return canonicalize(generalize(target)[0]).key
+    return single_nest(raise_kernel(target)).key

@@ -1,0 +1,108 @@
+"""The user's Python files: ``FILE.py[:function]`` to a Loopy translation unit."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from traceback import extract_tb
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import loopy as lp
+
+__all__ = ["is_file", "read_translation_unit"]
+
+DEFAULT_FUNCTION = "build"
+_TARGET = re.compile(r"(?P<path>.+\.py)(:(?P<function>\w+))?")
+_MODULE = "feinsum_user_file"
+
+
+def is_file(target: str) -> bool:
+    """Whether a target is ``FILE.py`` or ``FILE.py:function``, not subscripts."""
+    return _TARGET.fullmatch(target) is not None
+
+
+def read_translation_unit(target: str) -> lp.TranslationUnit:
+    """What the function of a file returns; it is called without arguments.
+
+    Whatever the file prints goes to stderr.
+
+    Raises:
+        typer.BadParameter: if there is no such file or function, if it fails,
+            or if it returns something else.
+    """
+    import loopy as lp
+
+    found = _TARGET.fullmatch(target)
+    if found is None:
+        raise _refuse(f"{target!r} is not of the form FILE.py or FILE.py:function")
+    path, function = Path(found["path"]), found["function"]
+    with _blamed_on(path), _importing_from(path), redirect_stdout(sys.stderr):
+        build = _function(_load(path), path, function or DEFAULT_FUNCTION)
+        t_unit = build()
+    if isinstance(t_unit, lp.TranslationUnit):
+        return t_unit
+    raise _refuse(
+        f"{build.__name__}() of {path} returns a {type(t_unit).__name__}, "
+        "expected a loopy.TranslationUnit"
+    )
+
+
+def _load(path: Path) -> Any:
+    spec = spec_from_file_location(_MODULE, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("it is no Python file")
+    module = module_from_spec(spec)
+    sys.modules[_MODULE] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _function(module: Any, path: Path, name: str) -> Any:
+    function = getattr(module, name, None)
+    if callable(function):
+        return function
+    known = [
+        key
+        for key, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", None) == _MODULE
+    ]
+    raise _refuse(f"{path} has no function {name!r}; it has {known}")
+
+
+@contextmanager
+def _importing_from(path: Path) -> Iterator[None]:
+    """Let the file import its neighbours, as a script can."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+@contextmanager
+def _blamed_on(path: Path) -> Iterator[None]:
+    """Turn an error of the user's code into one line that names the place."""
+    try:
+        yield
+    except typer.TyperException:
+        raise
+    except Exception as error:
+        lines = [
+            frame.lineno
+            for frame in extract_tb(error.__traceback__)
+            if Path(frame.filename).name == path.name
+        ]
+        where = f", line {lines[-1]}" if lines else ""
+        raise _refuse(f"{path}{where}: {type(error).__name__}: {error}") from error
+
+
+def _refuse(message: str) -> typer.BadParameter:
+    return typer.BadParameter(message, param_hint="FILE")

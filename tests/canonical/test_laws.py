@@ -1,0 +1,129 @@
+"""Laws of the canonical form, on random einsums under random isomorphisms."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from constantdict import constantdict
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import arrays_of, counts, einsums, near_pairs, relabelings
+
+from feinsum.canonical import Relabeling, canonicalize
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir import BatchedEinsum, array, einsum, evaluate, to_text
+
+
+@given(einsums())
+def test_idempotent(e: BatchedEinsum) -> None:
+    """Canonicalizing a canonical einsum changes nothing."""
+    once = canonicalize(e).einsum
+    assert canonicalize(once).einsum == once
+
+
+@counts(200, 20_000)
+@given(einsums(), st.data())
+def test_invariant(e: BatchedEinsum, data: st.DataObject) -> None:
+    """Isomorphic einsums have equal canonical einsums, texts and keys."""
+    f = data.draw(relabelings(e)).apply(e)
+    first, second = canonicalize(e), canonicalize(f)
+    assert first.einsum == second.einsum
+    assert first.text == second.text
+    assert first.key == second.key
+
+
+@given(einsums())
+def test_relabeling_leads_to_the_form(e: BatchedEinsum) -> None:
+    """The relabeling, applied to the given einsum, gives the canonical one."""
+    form = canonicalize(e)
+    assert form.relabeling.apply(e) == form.einsum
+
+
+@given(einsums())
+def test_inverse_leads_back_from_the_form(e: BatchedEinsum) -> None:
+    """The inverse relabeling gives the einsum back, names, order and all."""
+    form = canonicalize(e)
+    assert form.relabeling.inverse().apply(form.einsum) == e
+
+
+@given(einsums(), st.data())
+def test_inverse_of_any_relabeling(e: BatchedEinsum, data: st.DataObject) -> None:
+    """Inverse undoes any relabeling, and is undone by the inverse of itself."""
+    relabeling = data.draw(relabelings(e))
+    inverse = relabeling.inverse()
+    assert inverse.apply(relabeling.apply(e)) == e
+    assert inverse.inverse() == relabeling
+
+
+@given(near_pairs(n_indices=3, n_terms=2, n_rows=2))
+def test_one_key_only_if_isomorphic(pair: tuple[BatchedEinsum, BatchedEinsum]) -> None:
+    """Equal keys come with an isomorphism: into the form, and out of the other."""
+    e, f = pair
+    here, there = canonicalize(e), canonicalize(f)
+    if here.key == there.key:
+        assert there.relabeling.inverse().apply(here.relabeling.apply(e)) == f
+    else:
+        assert here.einsum != there.einsum
+
+
+@given(einsums(n_indices=4), st.data())
+def test_relabeled_einsum_computes_the_same(
+    e: BatchedEinsum, data: st.DataObject
+) -> None:
+    """A relabeled einsum has the old results, in the relabeled order of rows."""
+    relabeling = data.draw(relabelings(e) | st.just(canonicalize(e).relabeling))
+    arrays = arrays_of(e)
+    renamed = {relabeling.operands[name]: value for name, value in arrays.items()}
+    old, new = evaluate(e, arrays), evaluate(relabeling.apply(e), renamed)
+    for k, result in zip(relabeling.rows, new, strict=True):
+        np.testing.assert_array_equal(result, old[k])
+
+
+@given(einsums())
+def test_canonical_names(e: BatchedEinsum) -> None:
+    """Canonical names tell the order of first use and nothing else."""
+    canonical = canonicalize(e).einsum
+    assert canonical.indices == tuple("abcdef"[: len(e.indices)])
+    assert [op.name for op in canonical.operands] == [
+        f"A{k}" for k in range(len(e.operands))
+    ]
+    assert [str(n) for n in canonical.size_params] == [
+        f"N{k}" for k in range(len(e.size_params))
+    ]
+
+
+@given(einsums())
+def test_nothing_is_lost(e: BatchedEinsum) -> None:
+    """The canonical einsum has the sizes, dtypes and ranks of the given one."""
+    canonical = canonicalize(e).einsum
+    assert canonical.batch_size == e.batch_size
+    assert Counter(map(len, canonical.inputs)) == Counter(map(len, e.inputs))
+    assert Counter(op.dtype for op in canonical.operands) == Counter(
+        op.dtype for op in e.operands
+    )
+
+
+@pytest.mark.parametrize("what", ["indices", "operands", "size_params"])
+def test_relabeling_is_a_bijection(what: str) -> None:
+    """A relabeling that gives two things one name is refused, naming both."""
+    names = {
+        "indices": {},
+        "operands": {},
+        "size_params": {},
+        what: {"p": "x", "q": "x"},
+    }
+    with pytest.raises(InvalidEinsumError, match=f"{what} is no bijection.*'p'.*'q'"):
+        Relabeling(
+            **{k: constantdict(v) for k, v in names.items()}, rows=(), positions=()
+        )
+
+
+def test_key_carries_its_versions() -> None:
+    """A key names the version of the form and of the canonicalizer, and a digest."""
+    form = canonicalize(einsum("ij,j->i", array("A", (3, 4)), array("x", 4)))
+    version, canonicalizer, digest = form.key.split("-")
+    assert (version, canonicalizer) == ("fe1", "nauty2.8")
+    assert len(digest) == 40
+    assert form.text == to_text(form.einsum)

@@ -1,0 +1,27 @@
+"""Facts about a small einsum, as the commands of the tests know it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from feinsum.canonical import canonicalize
+from feinsum.cli.notation import read_einsum
+from feinsum.measure import open_device
+from feinsum.records import TransformSpec, TuningRecord
+from tests.db.factories import make_record
+
+MATVEC = ("ij,j->i", "--sizes", "i=n,j=4")
+"""An einsum as the commands take it."""
+
+
+def matvec_record(number: int = 0, spec: TransformSpec | None = None) -> TuningRecord:
+    """A fact about :data:`MATVEC` on the default device."""
+    subscripts, _, sizes = MATVEC
+    form = canonicalize(read_einsum(subscripts, [sizes]))
+    record = make_record(number, workload=form.key)
+    return replace(
+        record,
+        workload_text=form.text,
+        environment=open_device().environment({"rounds": 3}),
+        spec=spec or record.spec,
+    )

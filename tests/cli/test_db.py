@@ -1,0 +1,29 @@
+"""``feinsum db``."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_info_counts_what_is_stored(run, database, known_records):
+    """The numbers are those of the store, in text and as JSON."""
+    document = json.loads(run("db", "info", "--json").stdout)
+    assert document["n_records"] == len(known_records)
+    assert document["n_workloads"] == 1
+    assert document["location"] == str(database.resolve())
+    lines = run("db", "info").stdout.splitlines()
+    assert f"records: {len(known_records)}" in lines
+
+
+def test_path_is_that_of_the_default_database(run, database):
+    """It is printed alone, for use in a shell, and nothing is made there."""
+    assert run("db", "path").stdout == f"{database}\n"
+    assert json.loads(run("db", "path", "--json").stdout) == {"path": str(database)}
+    assert not database.exists()
+
+
+def test_a_password_is_never_printed(run, monkeypatch):
+    """A server's URL is shown without its password."""
+    url = "postgresql://ada:s3cret@host/facts"
+    monkeypatch.setenv("FEINSUM_DATABASE", url)
+    assert run("db", "path").stdout == "postgresql://ada:***@host/facts\n"

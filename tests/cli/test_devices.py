@@ -1,0 +1,65 @@
+"""``feinsum devices``."""
+
+from __future__ import annotations
+
+import json
+
+import feinsum.measure
+from feinsum.db import open_store
+from feinsum.errors import DeviceUnavailableError
+from feinsum.measure import list_devices
+from tests.db.factories import make_peaks
+
+
+def test_every_device_is_listed(run):
+    """Id, name, kind, units and driver of every device; limits are not known."""
+    result = run("devices", "--json")
+    assert result.exit_code == 0
+    listed = json.loads(result.stdout)["devices"]
+    assert [entry["id"] for entry in listed] == [d.id for d in list_devices()]
+    assert all(entry["driver_version"] for entry in listed)
+    assert all(entry["peaks"] is None for entry in listed)
+
+
+def test_the_table_fits_80_columns(run):
+    """Ids are shown as prefixes, and never cut off."""
+    printed = run("devices").stdout
+    assert max(map(len, printed.splitlines())) <= 80
+    for device in list_devices():
+        assert device.id[:12] in printed
+    assert "feinsum devices --measure" in printed
+
+
+def test_measured_limits_are_stored_and_shown(run, database, monkeypatch):
+    """``--measure`` stores; later listings show what is stored."""
+    monkeypatch.setattr(
+        feinsum.measure, "measure_peaks", lambda opencl: make_peaks(opencl.device)
+    )
+    result = run("devices", "--measure", "--json")
+    assert result.exit_code == 0
+    assert "measuring" in result.stderr
+    device = list_devices()[0]
+    with open_store(database) as store:
+        assert store.peaks(device.id) == make_peaks(device)
+    again = json.loads(run("devices", "--json").stdout)["devices"][0]
+    assert again["peaks"]["operations_per_s"]["float64"] == 1e11
+    assert "20.00" in run("devices").stdout
+
+
+def test_a_device_that_cannot_be_opened_is_listed(run, monkeypatch):
+    """It is shown without a driver, and stderr says why."""
+
+    def refuse(selector):
+        raise DeviceUnavailableError("in use by others")
+
+    monkeypatch.setattr(feinsum.measure, "open_device", refuse)
+    result = run("devices", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["devices"][0]["driver_version"] is None
+    assert "[device-unavailable] in use by others" in result.stderr
+
+
+def test_no_device_is_said(run, monkeypatch):
+    """A machine without devices is no failure."""
+    monkeypatch.setattr(feinsum.measure, "list_devices", tuple)
+    assert run("devices").stdout == "no OpenCL device was found\n"

@@ -1,0 +1,142 @@
+"""``feinsum explain``, and the user's files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from feinsum.cli.user_file import is_file, read_translation_unit
+from feinsum.db import open_store
+from feinsum.records import TransformSpec
+from feinsum.retrieval import explain
+from feinsum.transforms import REGISTRY, Transform
+from tests.cli.facts import matvec_record
+
+
+@pytest.fixture
+def applicable_record(database, monkeypatch):
+    """A fact about the user's kernel whose recipe is registered: the identity."""
+    family = Transform(
+        "identity",
+        1,
+        "nothing",
+        lambda einsum: {"lanes": (8,)},
+        lambda t_unit, nest, parameters: t_unit,
+    )
+    monkeypatch.setitem(REGISTRY, ("identity", 1), family)
+    record = matvec_record(spec=TransformSpec("identity", 1, {"lanes": 8}))
+    with open_store(database) as store:
+        store.add(record)
+    return record
+
+
+def test_the_text_is_that_of_the_library(run, kernel_file, applicable_record):
+    """The command prints :func:`feinsum.explain` and ends with 0 if it applied."""
+    result = run("explain", kernel_file)
+    assert result.exit_code == 0
+    assert result.stdout == explain(read_translation_unit(kernel_file)) + "\n"
+    assert "applied: identity@1(lanes=8)" in result.stdout
+    assert result.stderr == "this goes to stderr\n"
+
+
+def test_json_says_the_same(run, kernel_file, applicable_record):
+    """One document with the key, the level, the candidates and what was applied."""
+    result = run("explain", kernel_file, "--json")
+    document = json.loads(result.stdout)
+    assert document["raised"] is True
+    assert document["key"] == applicable_record.workload
+    assert document["canonical"] == applicable_record.workload_text
+    assert document["level"] == "exact"
+    assert [c["id"] for c in document["candidates"]] == [applicable_record.id]
+    assert document["applied"] == "identity@1(lanes=8)"
+
+
+def test_no_fact_is_exit_code_3(run, kernel_file):
+    """The kernel is an einsum of which nothing is known."""
+    result = run("explain", kernel_file, "--json")
+    assert result.exit_code == 3
+    document = json.loads(result.stdout)
+    assert (document["raised"], document["level"]) == (True, "miss")
+    assert document["applied"] is None
+
+
+def test_no_einsum_is_exit_code_3(run, kernel_file):
+    """The rule that the kernel breaks is named."""
+    text = run("explain", f"{kernel_file}:increment")
+    document = json.loads(run("explain", f"{kernel_file}:increment", "--json").stdout)
+    assert text.exit_code == 3
+    assert text.stdout.startswith("not raised: ")
+    assert (document["raised"], document["applied"]) == (False, None)
+    assert f"broken rule: {document['rule']}" in text.stdout
+
+
+def test_options_reach_the_library(run, kernel_file):
+    """A kernel that does not exist is the library's refusal."""
+    result = run("explain", kernel_file, "--kernel-name", "other", "--json")
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["rule"] == "kernel"
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("number", ["returns a int", "TranslationUnit"]),
+        ("fails", ["line 40", "ZeroDivisionError"]),
+        ("missing", ["'missing'", "'build'", "'increment'"]),
+    ],
+)
+def test_a_bad_function_is_bad_usage(run, kernel_file, function, words):
+    """The line on stderr says what is wrong with the user's function, and where."""
+    result = run("explain", f"{kernel_file}:{function}")
+    assert result.exit_code == 2
+    assert all(word in result.stderr for word in words), result.stderr
+
+
+def test_a_file_that_cannot_be_loaded_is_bad_usage(run, tmp_path):
+    """A syntax error is reported as one line."""
+    path = tmp_path / "broken.py"
+    path.write_text("def build(:\n")
+    result = run("explain", str(path))
+    assert result.exit_code == 2
+    assert "SyntaxError" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_file_may_import_its_neighbours_and_define_dataclasses(run, tmp_path):
+    """The file runs as a script would."""
+    (tmp_path / "cli_test_neighbour.py").write_text("VALUE = 3\n")
+    path = tmp_path / "user.py"
+    path.write_text(
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "import cli_test_neighbour\n"
+        "@dataclass\n"
+        "class Point:\n"
+        "    x: int\n"
+        "def build():\n"
+        "    return Point(cli_test_neighbour.VALUE)\n"
+    )
+    assert "returns a Point" in run("explain", str(path)).stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("wave.py", True),
+        ("a/b.py:grad", True),
+        ("a:b/c.py", True),
+        ("ij,j->i", False),
+        ("cell dof -> cell", False),
+    ],
+)
+def test_a_target_is_a_file_if_it_looks_like_one(target, expected):
+    """Subscripts never end in ``.py``."""
+    assert is_file(target) is expected
+
+
+def test_other_errors_are_failures(run, kernel_file):
+    """A device that is not there is exit code 1, as everywhere."""
+    result = run("explain", kernel_file, "--device", "no-such-device")
+    assert result.exit_code == 1
+    assert "[device-unavailable]" in result.stderr

@@ -1,0 +1,108 @@
+"""How failures end: one line, an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import feinsum.retrieval
+from feinsum.errors import (
+    BuildError,
+    InvalidParameterError,
+    StoreUnavailableError,
+    UnknownTransformError,
+)
+from tests.cli.facts import MATVEC
+
+
+def assert_is_one_line(result, code):
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"feinsum: [{code}] ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (["canonicalize"], "usage", "SUBSCRIPTS"),
+        (["canonicalize", "ij->i"], "usage", "'i'"),
+        (["canonicalize", "ij->i", "--sizes", "i=3"], "usage", "'j'"),
+        (["canonicalize", "ij->k", "--sizes", "i=3,j=4,k=3"], "invalid-einsum", "'k'"),
+        (["--colour"], "usage", "--colour"),
+        (["tuna"], "usage", "'tune'"),
+        (["query", *MATVEC, "--policy", "lax"], "usage", "lax"),
+        (["tune", *MATVEC, "--trials", "0"], "usage", "--trials"),
+        (["tune", *MATVEC, "--size", "n=few"], "usage", "n=few"),
+        (["tune", "none.py"], "usage", "none.py"),
+        (["explain", "none.py"], "usage", "none.py"),
+        (["explain", "ij->i"], "usage", "FILE.py"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else None,
+)
+@pytest.mark.parametrize("is_json", [False, True], ids=["text", "json"])
+def test_bad_usage_is_exit_code_2(run, arguments, code, word, is_json):
+    """One line on stderr that names the culprit; with ``--json`` also a document."""
+    result = run(*arguments, *["--json"] * is_json)
+    assert result.exit_code == 2
+    assert_is_one_line(result, code)
+    assert word in result.stderr
+    if is_json:
+        error = json.loads(result.stdout)["error"]
+        assert result.stderr == f"feinsum: [{error['code']}] {error['message']}\n"
+        assert error["code"] == code
+
+
+def test_a_group_without_a_command_is_bad_usage(run):
+    """A group does nothing by itself."""
+    result = run("db")
+    assert result.exit_code == 2
+    assert_is_one_line(result, "usage")
+
+
+def raising(error):
+    def stand_in(*args, **options):
+        raise error
+
+    return stand_in
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (StoreUnavailableError("no such server"), 1),
+        (BuildError("first line\nsecond line\n"), 1),
+        (InvalidParameterError("lanes=7 is outside"), 2),
+        (UnknownTransformError("no transform wavy@1"), 2),
+    ],
+    ids=lambda x: getattr(x, "code", None),
+)
+def test_the_exit_code_tells_bad_usage_from_failure(run, monkeypatch, error, exit_code):
+    """1 for what failed, 2 for what was asked wrongly; the code is the error's."""
+    monkeypatch.setattr(feinsum.retrieval, "query", raising(error))
+    result = run("query", *MATVEC, "--json")
+    assert result.exit_code == exit_code
+    assert_is_one_line(result, error.code)
+    assert json.loads(result.stdout)["error"]["code"] == error.code
+
+
+def test_no_database_is_a_failure(run, tmp_path):
+    """A real store error ends the same way."""
+    result = run("db", "info", "--database", str(tmp_path))
+    assert result.exit_code == 1
+    assert_is_one_line(result, "store-unavailable")
+    assert result.stdout == ""
+
+
+def test_no_device_is_a_failure(run):
+    """A device that is not there is named."""
+    result = run("query", *MATVEC, "--device", "no-such-device")
+    assert result.exit_code == 1
+    assert_is_one_line(result, "device-unavailable")
+    assert "no-such-device" in result.stderr
+
+
+def test_an_interrupt_is_exit_code_130(run, monkeypatch):
+    """Interrupting any command is no traceback."""
+    monkeypatch.setattr(feinsum.retrieval, "query", raising(KeyboardInterrupt()))
+    assert run("query", *MATVEC).exit_code == 130

@@ -1,0 +1,117 @@
+"""Help: complete, with examples, and quick."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+import typer
+
+from feinsum.cli import app
+
+
+def commands():
+    """Every command and group as the words that call it, and the command."""
+    todo = [((), typer.main.get_command(app))]
+    while todo:
+        words, command = todo.pop()
+        yield words, command
+        inner = getattr(command, "commands", {})
+        todo += [((*words, name), child) for name, child in inner.items()]
+
+
+ALL = sorted(commands(), key=lambda item: item[0])
+NAMES = [" ".join(words) or "feinsum" for words, _ in ALL]
+
+
+def test_the_commands_are_those_documented():
+    """The program has these commands and no others."""
+    assert NAMES == [
+        "feinsum",
+        "canonicalize",
+        "db",
+        "db info",
+        "db path",
+        "devices",
+        "explain",
+        "query",
+        "transforms",
+        "tune",
+    ]
+
+
+@pytest.mark.parametrize("words", [words for words, _ in ALL], ids=NAMES)
+def test_help_has_a_description_and_an_example(run, words):
+    """``--help`` says what a command does and shows a line that calls it."""
+    result = run(*words, "--help")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    description = lines[2].strip()
+    assert description.endswith(".")
+    after = lines[[x.strip() in ("Example:", "Examples:") for x in lines].index(True) :]
+    called = " ".join(("feinsum", *words))
+    assert any(called in line and line.startswith("    ") for line in after[1:])
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", [command for _, command in ALL], ids=NAMES)
+def test_every_option_has_a_help_text(command):
+    """No option is left unexplained."""
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), parameter.name
+
+
+@pytest.mark.parametrize("words", [words for words, _ in ALL if words], ids=NAMES[1:])
+def test_every_command_prints_json_on_demand(words):
+    """Every command, though not a group of commands, has ``--json``."""
+    command = dict(ALL)[words]
+    if hasattr(command, "commands"):
+        return
+    assert any("--json" in parameter.opts for parameter in command.params)
+
+
+def test_the_whole_list_of_commands_is_readable(run):
+    """No summary in the list of commands is cut off."""
+    assert "..." not in run("--help").stdout.partition("Commands:")[2]
+
+
+def test_no_command_means_help(run):
+    """The bare program shows its help, and that is no success."""
+    result = run()
+    assert result.exit_code == 2
+    assert result.stdout == run("--help").stdout
+
+
+def test_version(run):
+    """``--version`` prints the installed version."""
+    assert run("--version").stdout == f"feinsum {version('feinsum')}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["tune", "--help"], ["canonicalize", "ij->i", "--sizes", "i=2,j=3"]],
+    ids=" ".join,
+)
+def test_light_commands_import_nothing_heavy(arguments):
+    """Help and canonical forms need neither Loopy nor OpenCL nor SQL."""
+    code = (
+        "import sys\n"
+        "from feinsum.cli import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        "heavy = {'loopy', 'pyopencl', 'sqlalchemy', 'optuna'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout

@@ -1,0 +1,106 @@
+"""Einsums and sizes as they are written on the command line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import typer
+
+from feinsum.cli.notation import read_einsum, read_values
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir import SizeParam, array, batched_einsum, einsum
+
+SIZES = ["x=3,r=3,e=Nel,i=20,j=20"]
+
+
+def test_the_options_describe_the_einsum_that_the_library_builds():
+    """Subscripts, sizes, names and dtype give the same value as the constructors."""
+    J = array("J", (3, 3, "Nel"), "float32")
+    D = array("D", (3, 20, 20), "float32")
+    u = array("u", ("Nel", 20), "float32")
+    found = read_einsum("xre,rij,ej->xei", SIZES, operands="J,D,u", dtype="float32")
+    assert found == einsum("xre,rij,ej->xei", J, D, u)
+
+
+def test_rows_give_a_batch():
+    """``--rows`` has one row per semicolon; equal names are one array."""
+    J, D = array("J", (3, 3, "Nel")), array("D", (3, 20, 20))
+    u, v = array("u", ("Nel", 20)), array("v", ("Nel", 20))
+    found = read_einsum("xre,rij,ej->xei", SIZES, rows="J,D,u; J,D,v")
+    assert found == batched_einsum("xre,rij,ej->xei", [[J, D, u], [J, D, v]])
+
+
+@pytest.mark.parametrize("n", [1, 3, 30])
+def test_operands_are_named_in_alphabetical_order_by_default(n):
+    """Without names the operands are A, B, C ..., all distinct."""
+    found = read_einsum(",".join("i" * n) + "->i", ["i=2"])
+    names = [operand.name for operand in found.rows[0]]
+    assert names[:3] == ["A", "B", "C"][:n]
+    assert len(set(names)) == n
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "sizes", "indices"),
+    [
+        ("cell dof, dof -> cell", ["cell=N,dof=4"], ("cell", "dof")),
+        ("cell,cell->cell", ["cell=N"], ("cell",)),
+        ("i j, j -> i", ["i=2", "j=3"], ("i", "j")),
+        ("ij,j", ["i=2, j=3"], ("i", "j")),
+    ],
+)
+def test_indices_are_words_where_a_size_is_that_of_a_word(subscripts, sizes, indices):
+    """Letters, words and an implicit output are understood; sizes may be repeated."""
+    assert read_einsum(subscripts, sizes).indices == indices
+
+
+def test_a_size_is_a_number_or_a_parameter():
+    """A word stands for a size parameter."""
+    found = read_einsum("ij,j->i", ["i=Nel,j=4"])
+    assert dict(found.extents) == {"i": SizeParam("Nel"), "j": 4}
+    assert found.rows[0][0].dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sizes": ["i=3"]}, ["--sizes", "index 'j'"]),
+        ({"sizes": None}, ["--sizes", "indices 'i', 'j'"]),
+        ({"sizes": ["i=3,j=4,k=5"]}, ["--sizes", "index 'k'"]),
+        ({"sizes": ["i=3,j"]}, ["--sizes", "'j'", "name=value"]),
+        ({"sizes": ["i=3,j=4,i=5"]}, ["--sizes", "'i'", "twice"]),
+        ({"sizes": ["i=3,j=4"], "operands": "A"}, ["--operands", "2 terms"]),
+        ({"sizes": ["i=3,j=4"], "rows": "A,x;A"}, ["--rows", "2 terms"]),
+        ({"sizes": ["i=3,j=4"], "rows": "A,x", "operands": "A,x"}, ["--rows"]),
+    ],
+)
+def test_bad_options_are_refused_by_name(options, words):
+    """A refusal names the option and what is wrong in it."""
+    with pytest.raises(typer.BadParameter) as caught:
+        read_einsum("ij,j->i", **options)
+    message = caught.value.format_message()
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"subscripts": "ij->k", "sizes": ["i=3,j=4,k=5"]},
+        {"subscripts": "ij", "sizes": ["i=3.5,j=4"]},
+        {"subscripts": "ij", "sizes": ["i=-3,j=4"]},
+        {"subscripts": "i->j->k", "sizes": ["i=3"]},
+        {"subscripts": "i", "sizes": ["i=3"], "dtype": "str"},
+        {"subscripts": "i,ij", "sizes": ["i=3,j=4"], "operands": "A,A"},
+        {"subscripts": "i", "sizes": ["i=3"], "operands": "7"},
+    ],
+)
+def test_what_is_no_einsum_is_left_to_the_checker(options):
+    """The rules of einsums are those of the library."""
+    with pytest.raises(InvalidEinsumError):
+        read_einsum(**options)
+
+
+def test_values_of_size_parameters_are_integers():
+    """``--size`` takes integers only."""
+    assert read_values(["n=3,m=4", "k=5"], "--size") == {"n": 3, "m": 4, "k": 5}
+    with pytest.raises(typer.BadParameter, match="n=many"):
+        read_values(["n=many"], "--size")

@@ -1,0 +1,63 @@
+"""``feinsum query``."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args, get_type_hints
+
+from feinsum.cli.output import speedup_text
+from feinsum.cli.query import query
+from feinsum.db import open_store
+from feinsum.records import Policy, rank
+from tests.cli.facts import MATVEC, matvec_record
+
+
+def test_a_fact_is_found_and_ranked(run, known_records):
+    """Exit code 0, the level, the reason, and the candidates, the best first."""
+    result = run("query", *MATVEC, "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document["level"] == "exact"
+    assert "candidates" in document["reason"]
+    ranked = rank(known_records)
+    assert [c["id"] for c in document["candidates"]] == [r.id for r in ranked]
+    assert document["candidates"][0]["median_s"] == ranked[0].measurement.median_s
+    assert document["candidates"][0]["spec"] == str(ranked[0].spec)
+
+
+def test_the_table_fits_80_columns_and_has_every_number(run, known_records):
+    """No number is cut off."""
+    result = run("query", *MATVEC)
+    assert result.exit_code == 0
+    table = result.stdout.splitlines()[1:]
+    assert max(map(len, table)) <= 80
+    for record in known_records:
+        row = next(line for line in table if record.id[:12] in line)
+        assert speedup_text(record) in row
+
+
+def test_no_fact_is_exit_code_3(run):
+    """A miss is no failure: exit code 3 and the reason on stdout."""
+    text, document = run("query", *MATVEC), run("query", *MATVEC, "--json")
+    assert text.exit_code == document.exit_code == 3
+    assert "match: miss (no fact is recorded" in text.stdout
+    assert json.loads(document.stdout) == {
+        "level": "miss",
+        "reason": "no fact is recorded for this workload",
+        "candidates": [],
+    }
+    assert text.stderr == document.stderr == ""
+
+
+def test_the_database_can_be_named(run, tmp_path):
+    """``--database`` is asked instead of the default."""
+    path = str(tmp_path / "other.sqlite")
+    with open_store(path) as store:
+        store.add(matvec_record())
+    assert run("query", *MATVEC, "--database", path).exit_code == 0
+    assert run("query", *MATVEC).exit_code == 3
+
+
+def test_the_policies_are_those_of_the_library():
+    """The choices of ``--policy`` are the library's."""
+    assert get_args(get_type_hints(query)["policy"]) == get_args(Policy)

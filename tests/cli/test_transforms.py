@@ -1,0 +1,69 @@
+"""``feinsum transforms``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from feinsum.transforms import REGISTRY, Transform
+from tests.cli.facts import MATVEC
+
+
+@pytest.fixture
+def families(monkeypatch):
+    """Two families; the second fits no einsum."""
+    monkeypatch.setattr("feinsum.transforms.registry.REGISTRY", REGISTRY)
+    for key in list(REGISTRY):
+        monkeypatch.delitem(REGISTRY, key)
+    for name, space in [
+        ("fits", {"lanes": (4, 8), "way": ("a", "b", "c")}),
+        ("not", {}),
+    ]:
+        family = Transform(
+            name,
+            1,
+            f"the summary of {name}",
+            lambda einsum, space=space: space or None,
+            lambda t_unit, nest, parameters: t_unit,
+            lambda einsum, p: "no" if p == {"lanes": 8, "way": "c"} else None,
+        )
+        monkeypatch.setitem(REGISTRY, (name, 1), family)
+
+
+def test_every_registered_transform_is_listed(run):
+    """Name, version and summary of each."""
+    listed = json.loads(run("transforms", "--json").stdout)["transforms"]
+    assert [(t["name"], t["version"]) for t in listed] == sorted(REGISTRY)
+    for entry in listed:
+        assert entry["summary"] == REGISTRY[entry["name"], entry["version"]].summary
+
+
+def test_with_an_einsum_only_those_that_fit(run, families):
+    """Also the number of configurations that meet the constraints."""
+    listed = json.loads(run("transforms", *MATVEC, "--json").stdout)["transforms"]
+    assert listed == [
+        {
+            "name": "fits",
+            "version": 1,
+            "summary": "the summary of fits",
+            "configurations": 5,
+        }
+    ]
+
+
+def test_the_tables_fit_80_columns(run, families):
+    """Summaries are wrapped."""
+    everything, fitting = run("transforms").stdout, run("transforms", *MATVEC).stdout
+    assert "not@1" in everything
+    assert "not@1" not in fitting
+    assert "fits@1" in fitting
+    assert "5" in fitting
+    assert max(map(len, (everything + fitting).splitlines())) <= 80
+
+
+def test_nothing_fits_is_said(run, families, monkeypatch):
+    """No table without rows."""
+    monkeypatch.delitem(REGISTRY, ("fits", 1))
+    result = run("transforms", *MATVEC)
+    assert (result.exit_code, result.stdout) == (0, "no transform fits this einsum\n")

@@ -1,0 +1,41 @@
+"""Profiles of the property tests: one for every run, one for ``-m long``."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, is_hypothesis_test, settings
+
+_SLOW_ON_A_BUSY_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+settings.register_profile(
+    "default",
+    max_examples=100,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=_SLOW_ON_A_BUSY_MACHINE,
+)
+settings.register_profile(
+    "long",
+    max_examples=5_000,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=_SLOW_ON_A_BUSY_MACHINE,
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("long" if _is_long(config) else "default")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """With ``-m long`` every property test runs, with the counts of that profile."""
+    for item in items if _is_long(config) else ():
+        if is_hypothesis_test(getattr(item, "function", None)):
+            item.add_marker(pytest.mark.long)
+
+
+def _is_long(config: pytest.Config) -> bool:
+    return config.getoption("markexpr") == "long"

@@ -1,0 +1,97 @@
+"""Stores and places for the tests of the database."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from feinsum.db import SqlStore, open_store
+from tests.db.factories import make_peaks, make_record
+
+NOBODY = 65534
+
+HOLD_LOCK = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN EXCLUSIVE")
+print("locked", flush=True)
+sys.stdin.read()
+connection.execute("ROLLBACK")
+connection.close()
+"""
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Where a database can be made."""
+    return tmp_path / "facts.sqlite"
+
+
+@pytest.fixture
+def filled_database(database: Path) -> Path:
+    """A database with three records and the limits of a device."""
+    with open_store(database) as store:
+        for number in range(3):
+            store.add(make_record(number))
+        store.add_peaks(make_peaks())
+    return database
+
+
+@pytest.fixture
+def make_sql_store(tmp_path: Path) -> Iterator[Callable[[], SqlStore]]:
+    """Makes new stores in files, closed after the test."""
+    with ExitStack() as stack:
+        names = iter(range(10**6))
+        yield lambda: stack.enter_context(
+            open_store(tmp_path / f"{next(names)}" / "facts.sqlite")
+        )
+
+
+@contextmanager
+def locked_by_another_process(database: Path) -> Iterator[None]:
+    """Another process holds the exclusive lock of the database."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK, str(database)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        try:
+            yield
+        finally:
+            holder.communicate(timeout=30)
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that another user may enter."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+        folder.chmod(0o755)
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """Permission bits count: root acts as nobody for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    try:
+        os.seteuid(NOBODY)
+    except OSError as error:
+        pytest.skip(f"root ignores permission bits, and cannot become nobody: {error}")
+    try:
+        yield
+    finally:
+        os.seteuid(0)

@@ -1,0 +1,214 @@
+"""What every store of tuning records must fulfil: one law per test.
+
+A subclass gives the fixture ``make_store``: a function that makes a new and
+empty store, released after the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import TypeAlias
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from feinsum.canonical import WorkloadKey
+from feinsum.errors import RecordNotFoundError
+from feinsum.records import RecordStore, TuningRecord
+from tests.db.factories import (
+    WORKLOAD,
+    make_device,
+    make_environment,
+    make_peaks,
+    make_record,
+    tuning_records,
+)
+
+MakeStore: TypeAlias = Callable[[], RecordStore]
+
+few_records = st.lists(tuning_records(), max_size=6)
+stores_settings = settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,  # every example makes new stores
+        HealthCheck.differing_executors,  # one law, many subclasses
+    ],
+)
+
+
+@contextmanager
+def released(make_store: MakeStore) -> Iterator[MakeStore]:
+    """Makes stores that are closed at the end of the block."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(make_store()))
+
+
+def filled(make_store: MakeStore, records: Iterable[TuningRecord]) -> RecordStore:
+    """A new store with these records."""
+    store = make_store()
+    for record in records:
+        store.add(record)
+    return store
+
+
+def merged(make_store: MakeStore, *sources: RecordStore) -> RecordStore:
+    """A new store with the records of all sources."""
+    return filled(make_store, (r for source in sources for r in source.records()))
+
+
+def content(store: RecordStore) -> tuple[TuningRecord, ...]:
+    """All that a store holds."""
+    return tuple(store.records())
+
+
+class RecordStoreContract:
+    """The laws of a :class:`feinsum.records.RecordStore`."""
+
+    @pytest.fixture
+    def make_store(self) -> MakeStore:
+        raise NotImplementedError("a contract is run by its subclasses")
+
+    @pytest.fixture
+    def store(self, make_store: MakeStore) -> RecordStore:
+        return make_store()
+
+    def test_follows_the_protocol(self, store: RecordStore) -> None:
+        """A store has every member of the protocol."""
+        assert isinstance(store, RecordStore)
+
+    def test_new_store_is_empty(self, store: RecordStore) -> None:
+        """A new store holds nothing."""
+        assert len(store) == 0
+        assert content(store) == ()
+        assert store.query(WORKLOAD) == ()
+
+    def test_add_is_idempotent(self, store: RecordStore) -> None:
+        """Adding a fact twice is adding it once; only the first time it is new."""
+        assert store.add(make_record()) is True
+        assert store.add(make_record()) is False
+        assert content(store) == (make_record(),)
+        assert len(store) == 1
+
+    @stores_settings
+    @given(record=tuning_records())
+    def test_get_inverts_add(self, make_store: MakeStore, record: TuningRecord) -> None:
+        """A record that was added is got back equal, by its id."""
+        with released(make_store) as make:
+            found = filled(make, [record]).get(record.id)
+        assert found == record
+        assert found.id == record.id
+
+    def test_unknown_id_is_refused(self, store: RecordStore) -> None:
+        """An id that was never added raises RecordNotFoundError, naming it."""
+        store.add(make_record())
+        with pytest.raises(RecordNotFoundError, match="no-such-id"):
+            store.get("no-such-id")
+
+    @stores_settings
+    @given(records=few_records)
+    def test_query_is_a_filter(
+        self, make_store: MakeStore, records: list[TuningRecord]
+    ) -> None:
+        """A query gives exactly the workload's records, filtered by device."""
+        distinct = sorted({r.id: r for r in records}.values(), key=lambda r: r.id)
+        with released(make_store) as make:
+            store = filled(make, records)
+            for n in range(3):
+                key = WorkloadKey(f"fe1-test-workload-{n}")
+                expected = tuple(r for r in distinct if r.workload == key)
+                assert store.query(key) == expected
+                for device_id in (make_device(0).id, make_device(1).id, "unknown"):
+                    assert store.query(key, device_id=device_id) == tuple(
+                        r for r in expected if r.environment.device.id == device_id
+                    )
+
+    def test_query_is_ordered_by_id(self, store: RecordStore) -> None:
+        """The records of a workload come ordered by id, whenever they were added."""
+        records = [make_record(n) for n in range(12)]
+        for record in records:
+            store.add(record)
+        ids = [record.id for record in store.query(WORKLOAD)]
+        assert ids == sorted(record.id for record in records)
+
+    def test_records_are_ordered_by_id(self, store: RecordStore) -> None:
+        """All records, of every workload, come ordered by id."""
+        for n in range(12):
+            store.add(make_record(n, workload=WorkloadKey(f"key-{n % 3}")))
+        ids = [record.id for record in store.records()]
+        assert len(ids) == len(store) == 12
+        assert ids == sorted(ids)
+
+    def test_adding_while_iterating(self, store: RecordStore) -> None:
+        """A store may be added to while its records are read."""
+        store.add(make_record(0))
+        for record in store.records():
+            store.add(record)
+            assert store.add_peaks(make_peaks())
+        assert len(store) == 1
+
+    def test_same_recipe_elsewhere_is_another_fact(self, store: RecordStore) -> None:
+        """Facts that differ only in the environment are both kept."""
+        store.add(make_record(environment=make_environment(driver="6.0")))
+        store.add(make_record(environment=make_environment(driver="7.0")))
+        assert len(store.query(WORKLOAD)) == 2
+
+    def test_unknown_device_has_no_peaks(self, store: RecordStore) -> None:
+        """A device that was not measured has no limits."""
+        store.add_peaks(make_peaks(make_device(0)))
+        assert store.peaks(make_device(1).id) is None
+
+    def test_adding_peaks_is_idempotent(self, store: RecordStore) -> None:
+        """Measured limits are new only the first time."""
+        assert store.add_peaks(make_peaks()) is True
+        assert store.add_peaks(make_peaks()) is False
+        assert store.peaks(make_device().id) == make_peaks()
+
+    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+    def test_latest_peaks_win(self, store: RecordStore, order: tuple[int, ...]) -> None:
+        """The limits of a device are the latest ones, in whatever order added."""
+        known = [make_peaks(measured_at=f"2025-01-0{n + 1}T00:00:00") for n in range(3)]
+        store.add_peaks(make_peaks(make_device(1), measured_at="2026-01-01T00:00:00"))
+        for n in order:
+            store.add_peaks(known[n])
+        assert store.peaks(make_device().id) == known[2]
+
+    @stores_settings
+    @given(one=few_records, two=few_records)
+    def test_merging_commutes(
+        self, make_store: MakeStore, one: list[TuningRecord], two: list[TuningRecord]
+    ) -> None:
+        """A ∪ b = b ∪ a, and both are the union of the sets of facts."""
+        with released(make_store) as make:
+            a, b = filled(make, one), filled(make, two)
+            union = content(merged(make, a, b))
+            assert union == content(merged(make, b, a))
+        assert {r.id for r in union} == {r.id for r in one + two}
+
+    @stores_settings
+    @given(one=few_records, two=few_records, three=few_records)
+    def test_merging_associates(
+        self,
+        make_store: MakeStore,
+        one: list[TuningRecord],
+        two: list[TuningRecord],
+        three: list[TuningRecord],
+    ) -> None:
+        """(a ∪ b) ∪ c = a ∪ (b ∪ c)."""
+        with released(make_store) as make:
+            a, b, c = (filled(make, records) for records in (one, two, three))
+            left = merged(make, merged(make, a, b), c)
+            right = merged(make, a, merged(make, b, c))
+            assert content(left) == content(right)
+
+    @stores_settings
+    @given(one=few_records)
+    def test_merging_is_idempotent(
+        self, make_store: MakeStore, one: list[TuningRecord]
+    ) -> None:
+        """A ∪ a = a."""
+        with released(make_store) as make:
+            a = filled(make, one)
+            assert content(merged(make, a, a)) == content(a)

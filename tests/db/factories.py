@@ -1,0 +1,103 @@
+"""Facts for tests: plain factories, and a strategy for hypothesis."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from feinsum.canonical import WorkloadKey
+from feinsum.records import (
+    Device,
+    DevicePeaks,
+    Environment,
+    Measurement,
+    TransformSpec,
+    TuningRecord,
+    Verification,
+)
+
+WORKLOAD = WorkloadKey("fe1-test-workload-0")
+
+
+def make_device(number: int = 0) -> Device:
+    """The device of that number; different numbers are different devices."""
+    return Device(
+        platform="Portable Computing Language",
+        name=f"cpu-{number}",
+        vendor="GenuineIntel",
+        kind="cpu",
+        architecture="x86_64",
+        compute_units=4 + number,
+    )
+
+
+def make_environment(device: Device | None = None, driver: str = "6.0") -> Environment:
+    """An environment on a device."""
+    return Environment(
+        device=device or make_device(),
+        driver_version=driver,
+        platform_version="OpenCL 3.0",
+        software={"loopy": "2025.2"},
+        policy={"rounds": 3, "timer": "wall"},
+    )
+
+
+def make_measurement(median_s: float = 1e-3) -> Measurement:
+    """A measurement with that median, ten times as fast as the baseline."""
+    return Measurement(
+        samples_s=(median_s, median_s * 0.9, median_s * 1.1),
+        baseline_s=(median_s * 10,),
+        timer="wall",
+        n_warmup=1,
+        sizes={"n": 1000},
+        operations={"float64": 2000},
+        footprint_bytes=8000,
+        verification=Verification("reference", 1e-9, 1e-15, ({"n": 17},)),
+    )
+
+
+def make_record(
+    number: int = 0,
+    *,
+    workload: WorkloadKey = WORKLOAD,
+    environment: Environment | None = None,
+    note: str = "",
+) -> TuningRecord:
+    """A record; different numbers are different facts of a workload."""
+    return TuningRecord(
+        workload=workload,
+        workload_text=f"text of {workload}",
+        environment=environment or make_environment(),
+        spec=TransformSpec(
+            "rowwise", 1, {"lanes": 8, "order": ("i", "j"), "n": number}
+        ),
+        measurement=make_measurement((number + 1) * 1e-3),
+        provenance={"note": note} if note else {},
+        recorded_at="2025-01-31T12:00:00+00:00",
+    )
+
+
+def make_peaks(
+    device: Device | None = None, measured_at: str = "2025-01-01T00:00:00"
+) -> DevicePeaks:
+    """Measured limits of a device at some time."""
+    return DevicePeaks(
+        device=device or make_device(),
+        bandwidth_bytes_per_s=2e10,
+        operations_per_s={"float32": 2e11, "float64": 1e11},
+        measured_at=measured_at,
+    )
+
+
+def tuning_records() -> st.SearchStrategy[TuningRecord]:
+    """Records of few workloads and devices, so that sets of them overlap."""
+    return st.builds(
+        make_record,
+        st.integers(0, 5),
+        workload=st.integers(0, 2).map(lambda n: WorkloadKey(f"fe1-test-workload-{n}")),
+        environment=st.builds(
+            make_environment,
+            st.integers(0, 1).map(make_device),
+            st.sampled_from(["6.0", "7.0"]),
+        ),
+        note=st.sampled_from(["", "é, 'quoted'", "\x00 and \n", "中文 🎈"]),
+    )

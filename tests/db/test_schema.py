@@ -1,0 +1,134 @@
+"""Versions of the schema: made, migrated after a backup, or refused."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from feinsum.db import open_store
+from feinsum.db.migrations import configuration
+from feinsum.db.schema import VERSIONS
+from feinsum.db.sqlite_file import VERSION_TABLE
+from feinsum.db.tables import Base
+from feinsum.errors import SchemaVersionError, StoreUnavailableError
+from tests.db.factories import make_device, make_peaks, make_record
+
+OLD_SCHEMA = Path(__file__).with_name("schema_0001.sql")
+
+
+@pytest.fixture
+def old_database(database: Path) -> Path:
+    """A database of version 0001 with one record."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.executescript(OLD_SCHEMA.read_text())
+    return database
+
+
+def backups(database: Path) -> list[Path]:
+    return sorted(database.parent.glob(f"{database.name}.backup-*"))
+
+
+def version(database: Path) -> str:
+    with closing(sqlite3.connect(database)) as connection:
+        (found,) = connection.execute(f"SELECT * FROM {VERSION_TABLE}").fetchone()
+    return str(found)
+
+
+def test_versions_are_those_of_the_migrations() -> None:
+    """The known versions are Alembic's revisions, in order, in one line."""
+    revisions = ScriptDirectory.from_config(configuration()).walk_revisions()
+    assert tuple(reversed([r.revision for r in revisions])) == VERSIONS
+
+
+def test_migrations_make_the_tables(database: Path) -> None:
+    """The schema that the migrations make is the one that the tables describe."""
+    with open_store(database) as store, store._engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"version_table": VERSION_TABLE, "compare_type": True}
+        )
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_new_database_needs_no_backup(database: Path) -> None:
+    """A new database is made at the newest version."""
+    with open_store(database) as store:
+        assert store.info().schema_version == VERSIONS[-1]
+    assert version(database) == VERSIONS[-1]
+    assert backups(database) == []
+
+
+def test_older_database_is_migrated(old_database: Path) -> None:
+    """An older database is migrated; its records stay, and a copy is beside it."""
+    with open_store(old_database) as store:
+        assert store.get(make_record().id) == make_record()
+        assert store.add_peaks(make_peaks())
+        assert store.peaks(make_device().id) == make_peaks()
+    assert version(old_database) == VERSIONS[-1]
+    (copy,) = backups(old_database)
+    assert copy.name.startswith("facts.sqlite.backup-0001-20")
+    assert copy.name.endswith("Z")
+    assert version(copy) == "0001"
+    with open_store(copy) as restored:
+        assert len(restored) == 1
+
+
+def test_migrated_once(old_database: Path) -> None:
+    """Opening again migrates nothing and copies nothing."""
+    for _ in range(2):
+        with open_store(old_database) as store:
+            assert len(store) == 1
+    assert len(backups(old_database)) == 1
+
+
+def test_failed_migration_changes_nothing(old_database: Path) -> None:
+    """A migration that fails leaves the database at its old version."""
+    with closing(sqlite3.connect(old_database)) as connection:
+        connection.execute("CREATE TABLE device_peaks (in_the_way TEXT)")
+    with pytest.raises(StoreUnavailableError, match="already exists"):
+        open_store(old_database)
+    assert version(old_database) == "0001"
+    with closing(sqlite3.connect(old_database)) as connection:
+        assert connection.execute("SELECT count(*) FROM records").fetchone() == (1,)
+
+
+def test_older_database_that_is_only_read(old_database: Path) -> None:
+    """An older database cannot be migrated for reading only; the error says so."""
+    with pytest.raises(StoreUnavailableError, match=r"older schema 0001.*open it once"):
+        open_store(old_database, is_read_only=True)
+    assert version(old_database) == "0001"
+
+
+@pytest.mark.parametrize("newer", ["0003", "9999"])
+def test_newer_database_is_refused(filled_database: Path, newer: str) -> None:
+    """A newer database is refused, naming both versions, and left as it is."""
+    with closing(sqlite3.connect(filled_database)) as connection, connection:
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '{newer}'")
+    with pytest.raises(SchemaVersionError, match=f"{newer}.*{VERSIONS[-1]}.*install"):
+        open_store(filled_database)
+    assert version(filled_database) == newer
+    assert backups(filled_database) == []
+
+
+def test_lost_version_is_refused(filled_database: Path) -> None:
+    """A database of ours that does not say its version is refused."""
+    with closing(sqlite3.connect(filled_database)) as connection, connection:
+        connection.execute(f"DELETE FROM {VERSION_TABLE}")
+    with pytest.raises(SchemaVersionError, match="no version"):
+        open_store(filled_database)
+
+
+def test_restored_dump_is_ours(filled_database: Path, tmp_path: Path) -> None:
+    """A database restored from its text form is known by its tables."""
+    with (
+        closing(sqlite3.connect(filled_database)) as source,
+        closing(sqlite3.connect(tmp_path / "restored.sqlite")) as target,
+    ):
+        target.executescript("\n".join(source.iterdump()))
+    with open_store(tmp_path / "restored.sqlite") as store:
+        assert len(store) == 3

@@ -1,0 +1,255 @@
+"""The SQL store: it lasts, it protects itself, it says what it holds."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db import SqlStore, StoreInfo, default_location, open_store
+from feinsum.errors import (
+    InvalidRecordError,
+    RecordNotFoundError,
+    StoreUnavailableError,
+)
+from tests.db.factories import WORKLOAD, make_device, make_peaks, make_record
+
+
+def run_sql(database: Path, *statements: str) -> None:
+    """Change a database behind the back of its store."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def pragma(store: SqlStore, name: str) -> object:
+    with store._engine.connect() as connection:
+        return connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+
+
+def test_facts_outlive_the_process(filled_database: Path) -> None:
+    """What was added is there when the database is opened again."""
+    with open_store(filled_database) as store:
+        assert len(store) == 3
+        for number in range(3):
+            assert store.get(make_record(number).id) == make_record(number)
+        assert store.peaks(make_device().id) == make_peaks()
+
+
+def test_many_pages(filled_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading page by page gives every record once, in order."""
+    monkeypatch.setattr("feinsum.db.store.PAGE", 2)
+    with open_store(filled_database) as store:
+        ids = [record.id for record in store.records()]
+    assert ids == sorted(make_record(n).id for n in range(3))
+
+
+def test_pragmas_are_on(database: Path) -> None:
+    """Write-ahead log, foreign keys, full synchronization and the timeout are on."""
+    with open_store(database, busy_timeout_s=7) as store:
+        assert len(store) == 0  # a connection learns the journal when it first reads
+        assert pragma(store, "journal_mode") == "wal"
+        assert pragma(store, "foreign_keys") == 1
+        assert pragma(store, "synchronous") == 2
+        assert pragma(store, "busy_timeout") == 7000
+
+
+def test_foreign_keys_are_checked(database: Path) -> None:
+    """A record of an unknown workload cannot be inserted."""
+    with (
+        open_store(database) as store,
+        pytest.raises(IntegrityError, match="FOREIGN KEY"),
+        store._engine.begin() as connection,
+    ):
+        connection.exec_driver_sql(
+            "INSERT INTO environments VALUES ('e', 'no-such-device', '', '')"
+        )
+
+
+def test_columns_are_of_the_record(filled_database: Path) -> None:
+    """The columns that serve look-ups hold what the document says, times in UTC."""
+    record = replace(make_record(7), recorded_at="2025-01-31T14:00:00+02:00")
+    with open_store(filled_database) as store:
+        store.add(record)
+    with closing(sqlite3.connect(filled_database)) as connection:
+        row = connection.execute(
+            "SELECT workload_key, device_id, transform_name, transform_version, "
+            "median_s, speedup, recorded_at FROM records WHERE id = ?",
+            [record.id],
+        ).fetchone()
+    assert row == (
+        WORKLOAD,
+        make_device().id,
+        "rowwise",
+        1,
+        record.measurement.median_s,
+        record.measurement.speedup,
+        "2025-01-31 12:00:00.000000",
+    )
+
+
+def test_info_counts(filled_database: Path) -> None:
+    """The numbers of the store are those of its content."""
+    with open_store(filled_database) as store:
+        store.add(make_record(0, workload=WorkloadKey("another")))
+        info = store.info()
+    assert info == StoreInfo(
+        location=str(filled_database),
+        schema_version="0002",
+        n_records=4,
+        n_workloads=2,
+        n_devices=1,
+        size_bytes=info.size_bytes,
+        is_read_only=False,
+    )
+    assert info.size_bytes == filled_database.stat().st_size
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE records SET document = '{\"half\": '",
+        "UPDATE records SET document = '{}'",
+        "UPDATE records SET document = replace(document, '0.001', '0.002')",
+        "UPDATE records SET document = 'é' || x'fffe'",
+        "UPDATE records SET workload_key = 'stolen'",
+        "UPDATE records SET device_id = 'stolen'",
+    ],
+)
+def test_damaged_row_is_skipped(
+    filled_database: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    """A row that does not read back is logged and never served; others are."""
+    bad, good = make_record(0), [make_record(1), make_record(2)]
+    run_sql(
+        filled_database,
+        "INSERT INTO workloads VALUES ('stolen', 'stolen')",
+        f"{damage} WHERE id = '{bad.id}'",
+    )
+    with open_store(filled_database) as store:
+        assert {r.id for r in store.records()} == {r.id for r in good}
+        assert {r.id for r in store.query(WORKLOAD)} == {r.id for r in good}
+        assert store.query(WorkloadKey("stolen")) == ()
+        with pytest.raises(RecordNotFoundError, match="damaged"):
+            store.get(bad.id)
+    assert bad.id in caplog.text
+    assert "ERROR" in caplog.text
+
+
+def test_damaged_peaks_are_skipped(
+    filled_database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Limits that do not read back are logged; the latest sound ones are served."""
+    late = make_peaks(measured_at="2026-01-01T00:00:00")
+    with open_store(filled_database) as store:
+        store.add_peaks(late)
+        run_sql(
+            filled_database,
+            f"UPDATE device_peaks SET document = 'no' WHERE id = '{late.id}'",
+        )
+        assert store.peaks(make_device().id) == make_peaks()
+    assert late.id in caplog.text
+
+
+def test_unreadable_fact_is_not_acknowledged(database: Path) -> None:
+    """A record that would not read back, or has no time, is refused by add."""
+    good = make_record()
+    negative = replace(good.measurement, samples_s=(-1.0,))
+    infinite = replace(good.measurement, samples_s=(float("inf"),))
+    with open_store(database) as store:
+        for bad, message in (
+            (replace(good, measurement=negative), "greater than 0"),
+            (replace(good, measurement=infinite), "finite"),
+            (replace(good, recorded_at="yesterday"), "expected ISO 8601"),
+            (replace(good, recorded_at="0001-01-01T00:00:00+14:00"), "expected ISO"),
+        ):
+            with pytest.raises(InvalidRecordError, match=message):
+                store.add(bad)
+        assert len(store) == 0
+
+
+def test_closed_store_says_so(database: Path) -> None:
+    """A closed store raises StoreUnavailableError; closing twice is fine."""
+    store = open_store(database)
+    store.close()
+    store.close()
+    for use in (lambda: len(store), lambda: store.add(make_record())):
+        with pytest.raises(StoreUnavailableError, match="closed"):
+            use()
+
+
+def test_threads_share_a_store(database: Path) -> None:
+    """Several threads may add to and read one store at the same time."""
+    with open_store(database) as store:
+
+        def work(first: int) -> None:
+            for number in range(first, first + 10):
+                store.add(make_record(number))
+                store.query(WORKLOAD)
+
+        threads = [threading.Thread(target=work, args=[10 * t]) for t in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(store) == 60
+
+
+def test_fork_makes_its_own_connection(database: Path) -> None:
+    """A store used on both sides of a fork serves and takes facts on both."""
+    with open_store(database) as store:
+        store.add(make_record(0))
+        child = os.fork()
+        if child == 0:
+            is_right = len(store) == 1 and store.add(make_record(1))
+            os._exit(0 if is_right else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert store.add(make_record(2))
+        assert len(store) == 3
+
+
+def test_default_location_is_in_the_data_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a location, facts are in the user's data folder."""
+    monkeypatch.delenv("FEINSUM_DATABASE", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with open_store() as store:
+        store.add(make_record())
+    assert Path(default_location()).name == "facts.sqlite"
+    assert Path(default_location()).is_relative_to(tmp_path)
+    assert Path(default_location()).exists()
+
+
+@pytest.mark.parametrize("form", ["{}", "sqlite:///{}", "sqlite+pysqlite:///{}"])
+def test_environment_variable_is_honoured(
+    monkeypatch: pytest.MonkeyPatch, database: Path, form: str
+) -> None:
+    """FEINSUM_DATABASE names the database, as a path or as a URL."""
+    monkeypatch.setenv("FEINSUM_DATABASE", form.format(database))
+    with open_store() as store:
+        store.add(make_record())
+    assert database.exists()
+    with open_store(database) as store:
+        assert len(store) == 1
+
+
+def test_import_needs_no_code_generator() -> None:
+    """Importing feinsum.db loads no Loopy, no OpenCL, and no Alembic."""
+    code = (
+        "import sys, feinsum.db; "
+        "heavy = {'loopy', 'pymbolic', 'islpy', 'pyopencl', 'alembic'}; "
+        "sys.exit(' '.join(heavy & set(sys.modules)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,237 @@
+"""Databases that cannot be used: one clear error, and nothing is changed."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from feinsum.db import open_store
+from feinsum.errors import StoreUnavailableError
+from tests.db.conftest import locked_by_another_process, unprivileged
+from tests.db.factories import WORKLOAD, make_record
+
+SHORT_S = 0.2
+
+
+def make_foreign(database: Path, *statements: str) -> None:
+    """A database of another program."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("CREATE TABLE songs (title TEXT)")
+        connection.execute("INSERT INTO songs VALUES ('la la la')")
+        for statement in statements:
+            connection.execute(statement)
+
+
+def assert_refused(location: object, message: str, **options: object) -> None:
+    """Opening raises StoreUnavailableError, and no error of a library behind it."""
+    with pytest.raises(StoreUnavailableError, match=message) as caught:
+        open_store(location, **options)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("size", [1, 7, 99, 100, 5000])
+def test_garbage_is_refused(database: Path, size: int) -> None:
+    """A file that is no SQLite database is refused and left as it is."""
+    database.write_bytes(b"garbage" * size)
+    assert_refused(database, "is not an SQLite database; expected")
+    assert database.read_bytes() == b"garbage" * size
+    assert list(database.parent.iterdir()) == [database]
+
+
+def test_garbage_behind_a_good_header_is_refused(database: Path) -> None:
+    """A header alone makes no database."""
+    database.write_bytes(b"SQLite format 3\x00" + b"\xff" * 9000)
+    before = database.read_bytes()
+    assert_refused(database, str(database))
+    assert database.read_bytes() == before
+
+
+def test_empty_file_is_a_new_database(database: Path) -> None:
+    """A file of no bytes becomes a database."""
+    database.touch()
+    with open_store(database) as store:
+        assert store.add(make_record())
+
+
+@pytest.mark.parametrize("part", [0.0005, 0.01, 0.3, 0.5, 0.99])
+def test_truncated_file_is_refused(filled_database: Path, part: float) -> None:
+    """A database of which a part is missing is refused and left as it is."""
+    whole = filled_database.read_bytes()
+    half = whole[: int(len(whole) * part)]
+    filled_database.write_bytes(half)
+    assert_refused(filled_database, "truncated.*restore")
+    assert filled_database.read_bytes() == half
+
+
+def test_damage_within_is_reported(filled_database: Path) -> None:
+    """Pages overwritten by garbage raise StoreUnavailableError when they are read."""
+    content = bytearray(filled_database.read_bytes())
+    content[4096:] = b"\xa5" * (len(content) - 4096)
+    filled_database.write_bytes(content)
+    with (
+        pytest.raises(StoreUnavailableError, match=r"damaged.*restore"),
+        open_store(filled_database) as store,
+    ):
+        store.query(WORKLOAD)
+
+
+@pytest.mark.parametrize(
+    "extra", [(), ("CREATE TABLE alembic_version (version_num TEXT)",)]
+)
+def test_foreign_database_is_refused(database: Path, extra: tuple[str, ...]) -> None:
+    """A database of another program is refused and never changed."""
+    make_foreign(database, *extra)
+    before = database.read_bytes()
+    assert_refused(database, "belongs to another program.*of its own")
+    assert database.read_bytes() == before
+    assert list(database.parent.iterdir()) == [database]
+
+
+def test_foreign_database_in_use_is_refused(database: Path) -> None:
+    """So is one whose tables are in a log that is not yet in the file."""
+    with closing(sqlite3.connect(database)) as owner:
+        owner.execute("PRAGMA journal_mode=WAL")
+        make_foreign(database)
+        before = database.read_bytes()
+        assert_refused(database, "belongs to another program")
+        assert database.read_bytes() == before
+        assert owner.execute("SELECT * FROM songs").fetchall() == [("la la la",)]
+
+
+def test_folder_is_refused(tmp_path: Path) -> None:
+    """A folder is not a database; the error says what to give."""
+    assert_refused(tmp_path, "is a folder, expected a database file.*facts.sqlite")
+
+
+def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    """A file cannot be used as a folder."""
+    (tmp_path / "file").touch()
+    assert_refused(tmp_path / "file" / "facts.sqlite", "no database can be made")
+    assert_refused(
+        tmp_path / "file" / "sub" / "facts.sqlite", "no database can be made"
+    )
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("sqlite://", "in memory"),
+        ("sqlite:///:memory:", "in memory"),
+        ("mysql://user:secret@host/facts", "'mysql' are not supported"),
+        ("postgresql://user:secret@host:port/facts", "not well formed"),
+        ("nonsense://", "not (well formed|supported)"),
+        ("postgresql+nonsense://user:secret@host/facts", "not supported"),
+        ("bad\0name", "not the path"),
+    ],
+)
+def test_wrong_locations_are_explained(location: str, message: str) -> None:
+    """A location that cannot be meant is refused, and no password is shown."""
+    with pytest.raises(StoreUnavailableError, match=message) as caught:
+        open_store(location)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:secret@127.0.0.1:1/facts",
+        "postgresql://user@127.0.0.1:1/facts?password=secret",
+    ],
+)
+def test_unreachable_server_is_explained(url: str) -> None:
+    """A server that does not answer, or whose driver is missing, is reported."""
+    with pytest.raises(StoreUnavailableError) as caught:
+        open_store(url)
+    assert re.search(r"psycopg|127\.0\.0\.1", str(caught.value))
+    assert "secret" not in str(caught.value)
+
+
+def test_new_database_locked_by_another(database: Path) -> None:
+    """Opening waits for the busy timeout, then says that the database is locked."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("VACUUM")  # a header, no table, the older journal
+    with locked_by_another_process(database):
+        assert_refused(database, "is locked.*0.2 s.*wait", busy_timeout_s=SHORT_S)
+    with open_store(database) as store:
+        assert store.add(make_record())
+
+
+def test_locked_by_another(filled_database: Path) -> None:
+    """While another process writes, facts are read; adding waits, then raises."""
+    with open_store(filled_database, busy_timeout_s=SHORT_S) as store:
+        with locked_by_another_process(filled_database):
+            assert len(store.query(WORKLOAD)) == 3
+            with pytest.raises(StoreUnavailableError, match="is locked"):
+                store.add(make_record(9))
+        assert store.add(make_record(9))
+
+
+@pytest.mark.parametrize("form", ["{}", "sqlite:///{}?mode=ro"])
+def test_read_only_by_wish(filled_database: Path, form: str) -> None:
+    """A database opened for reading reads fine, and says what to do to write."""
+    location = form.format(filled_database)
+    with open_store(location, is_read_only="mode" not in form) as store:
+        assert len(store.query(WORKLOAD)) == len(store) == 3
+        assert store.info().is_read_only
+        with pytest.raises(StoreUnavailableError, match=r"reading only.*permission"):
+            store.add(make_record(9))
+
+
+def test_reading_follows_writing(filled_database: Path) -> None:
+    """A store opened for reading sees facts that another one adds later."""
+    with open_store(filled_database, is_read_only=True) as reader:
+        with open_store(filled_database) as store:
+            store.add(make_record(9))
+            assert len(reader) == 4
+        assert len(reader) == 4
+
+
+def test_reading_waits_for_a_writer(filled_database: Path) -> None:
+    """With the older journal, a reader waits, and never reads a half-written file."""
+    with closing(sqlite3.connect(filled_database)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+    options = {"is_read_only": True, "busy_timeout_s": SHORT_S}
+    with locked_by_another_process(filled_database):
+        assert_refused(filled_database, "is locked", **options)
+    with open_store(filled_database, **options) as store:
+        assert len(store) == 3
+
+
+def test_nothing_to_read(database: Path) -> None:
+    """A database that is to be read only must be there, and must not be empty."""
+    assert_refused(database, "there is no database", is_read_only=True)
+    assert not database.exists()
+    database.touch()
+    assert_refused(database, "is empty.*only be read", is_read_only=True)
+
+
+def test_folder_without_write_permission(public_folder: Path) -> None:
+    """A database in a folder that cannot be written is read; a new one refused."""
+    database = public_folder / "facts.sqlite"
+    with open_store(database) as store:
+        store.add(make_record())
+    public_folder.chmod(0o555)
+    with unprivileged():
+        with open_store(database) as store:
+            assert store.info().is_read_only
+            assert store.get(make_record().id) == make_record()
+            with pytest.raises(StoreUnavailableError, match="reading only"):
+                store.add(make_record(1))
+        assert_refused(public_folder / "new.sqlite", "no database can be made")
+        assert_refused(public_folder / "sub" / "new.sqlite", "no database can be made")
+    assert list(public_folder.iterdir()) == [database]
+
+
+def test_file_without_read_permission(public_folder: Path) -> None:
+    """A database that may not be read raises StoreUnavailableError."""
+    database = public_folder / "facts.sqlite"
+    with open_store(database):
+        pass
+    database.chmod(0)
+    with unprivileged():
+        assert_refused(database, "Permission denied")

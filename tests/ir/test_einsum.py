@@ -1,0 +1,69 @@
+"""What an einsum tells about itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from strategies import einsums
+
+from feinsum.ir import (
+    BatchedEinsum,
+    SizeParam,
+    array,
+    batched_einsum,
+    einsum,
+    parse_subscripts,
+)
+
+A, x, y = array("A", ("N", 4)), array("x", 4, "f4"), array("y", 4, "c16")
+E = batched_einsum("ij,j->i", [[A, x], [A, y]])
+
+
+def test_parts() -> None:
+    """Sizes, indices, operands and dtypes of a batch of two rows."""
+    assert (E.batch_size, E.n_operands) == (2, 2)
+    assert (E.free_indices, E.summation_indices) == (("i",), ("j",))
+    assert E.extents == {"i": SizeParam("N"), "j": 4}
+    assert E.operands == (A, x, y)
+    assert E.size_params == (SizeParam("N"),)
+    assert E.output_shape == (SizeParam("N"),)
+    assert E.output_dtypes == (np.dtype("f8"), np.dtype("c16"))
+
+
+def test_accesses_of_an_operand() -> None:
+    """The index lists of an array, each once, over all rows and positions."""
+    B = array("B", (4, 4))
+    e = batched_einsum("ij,jk,ij->ik", [[B, B, B]])
+    assert e.operand_indices("B") == (("i", "j"), ("j", "k"))
+    assert e.operand_indices("nothing") == ()
+
+
+@given(einsums())
+def test_indices_are_free_or_summed(e: BatchedEinsum) -> None:
+    """Every index of a term is free or summed, never both; free ones come first."""
+    used = {index for term in e.inputs for index in term}
+    assert set(e.free_indices) | set(e.summation_indices) == used
+    assert set(e.free_indices).isdisjoint(e.summation_indices)
+    assert e.indices == (*e.free_indices, *e.summation_indices) == tuple(e.extents)
+
+
+@given(einsums())
+def test_subscripts_are_read_back(e: BatchedEinsum) -> None:
+    """The subscripts are a notation of the einsum itself."""
+    ranks = [operand.rank for operand in e.rows[0]]
+    assert parse_subscripts(e.subscripts, ranks) == (e.inputs, e.output)
+
+
+@pytest.mark.parametrize("subscripts", ["i,->i", "row col, col -> row", "ii->i"])
+def test_subscripts_are_short_where_they_can_be(subscripts: str) -> None:
+    """Letters are written without spaces, words with them."""
+    extents = {1: (4,), 2: (4, 4), 0: ()}
+    inputs, _ = parse_subscripts(subscripts)
+    operands = [array(f"X{p}", extents[len(term)]) for p, term in enumerate(inputs)]
+    assert einsum(subscripts, *operands).subscripts == subscripts
+
+
+def test_text_for_people() -> None:
+    """``str`` shows notation, rows and operands."""
+    assert str(E) == ("ij,j->i of (A x; A y) with A[N,4]:<f8, x[4]:<f4, y[4]:<c16")

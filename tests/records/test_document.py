@@ -1,0 +1,158 @@
+"""Records as JSON: they come back equal, and nothing else is accepted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import HERE, make_record, tuning_records
+
+from feinsum.errors import InvalidRecordError
+from feinsum.records import Environment, TuningRecord, content_id, from_json, to_json
+
+RECORD = make_record()
+
+
+@given(tuning_records)
+def test_round_trip(record: TuningRecord) -> None:
+    """JSON leads back to an equal record with the same content id."""
+    text = to_json(record)
+    again = from_json(TuningRecord, text)
+    assert again == record
+    assert again.id == record.id
+    assert to_json(again) == text
+
+
+@pytest.mark.parametrize("number", [1, 1.0, np.float64(1)])
+def test_a_number_is_written_in_one_way(number: float) -> None:
+    """The id does not depend on whether a time was an int, a float or numpy's."""
+    record = make_record(samples_s=(number,))
+    assert record.id == make_record(samples_s=(1.0,)).id
+    assert from_json(TuningRecord, to_json(record)) == record
+
+
+def test_order_of_mappings_does_not_matter() -> None:
+    """Mappings are unordered: in equality and in the content id."""
+    software = {"loopy": "1", "pyopencl": "2"}
+    backwards = dict(reversed(software.items()))
+    a, b = replace(HERE, software=software), replace(HERE, software=backwards)
+    assert a == b
+    assert a.id == b.id
+
+
+def test_a_record_cannot_be_changed() -> None:
+    """Neither its fields nor the mappings that it was made from."""
+    software = {"loopy": "1"}
+    environment = replace(HERE, software=software)
+    software["loopy"] = "2"
+    assert environment.software == {"loopy": "1"}
+    with pytest.raises(FrozenInstanceError):
+        environment.driver_version = "2"
+    with pytest.raises(AttributeError, match="immutable"):
+        environment.software["loopy"] = "2"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(RECORD, workload="another"),
+        replace(RECORD, recorded_at="later"),
+        replace(RECORD, provenance={"host": "there"}),
+        make_record(samples_s=(0.25,)),
+        make_record(spec="rowwise@2(lanes=8)"),
+        make_record(environment=replace(HERE, driver_version="driver 2")),
+    ],
+)
+def test_every_part_counts(other: TuningRecord) -> None:
+    """Another workload, time, provenance, sample, spec or driver: another id."""
+    assert other.id != RECORD.id
+
+
+def test_id_is_a_digest_of_the_text() -> None:
+    """The id of a document is its content id: 64 hexadecimal digits."""
+    assert RECORD.id == content_id(RECORD) != content_id(HERE)
+    assert len(RECORD.id) == len(f"{int(RECORD.id, 16):064x}") == 64
+
+
+MISSING = object()
+
+
+def _changed(path: str, value: object) -> str:
+    """The JSON of a record with one place set to ``value``, or taken out."""
+    document = json.loads(to_json(RECORD))
+    *parents, last = (int(key) if key.isdigit() else key for key in path.split("."))
+    place: Any = document
+    for key in parents:
+        place = place[key]
+    if value is MISSING:
+        del place[last]
+    else:
+        place[last] = value
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("unknown", 1, "Unexpected keyword argument"),
+        ("measurement.unknown", 1, "Unexpected keyword argument"),
+        ("environment.device.unknown", 1, "Unexpected keyword argument"),
+        ("workload", MISSING, "Field required"),
+        ("spec.version", MISSING, "Field required"),
+        ("measurement.verification.tolerance", MISSING, "Field required"),
+        ("workload", 3, "valid string"),
+        ("spec.version", "1", "valid integer"),
+        ("spec.version", 1.0, "valid integer"),
+        ("spec.version", True, "valid integer"),
+        ("spec.parameters.lanes", 1.5, "valid integer"),
+        ("spec.parameters.lanes", None, "valid integer"),
+        ("spec.parameters.lanes", {"a": 1}, "valid integer"),
+        ("environment.device.kind", "toaster", "'cpu', 'gpu'"),
+        ("environment.policy.rounds", None, "valid integer"),
+        ("measurement.sizes.N", 1.5, "valid integer"),
+        ("measurement.n_warmup", -1, "greater than or equal to 0"),
+        ("measurement.samples_s", [], "at least 1 item"),
+        ("measurement.samples_s.0", "1.0", "valid number"),
+        ("measurement.samples_s.0", 0.0, "greater than 0"),
+        ("measurement.samples_s.0", float("nan"), "finite number"),
+        ("measurement.baseline_s.0", float("inf"), "finite number"),
+        ("measurement.verification.largest_error", float("nan"), "finite number"),
+        ("provenance", [], "an object"),
+    ],
+)
+def test_wrong_fields_are_refused(path: str, value: object, message: str) -> None:
+    """The error names the field by its path and says what was expected."""
+    with pytest.raises(InvalidRecordError) as caught:
+        from_json(TuningRecord, _changed(path, value))
+    assert str(caught.value).startswith("not a valid TuningRecord: ")
+    assert path in str(caught.value)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", b"\xff", "[" * 10**5])
+def test_other_documents_are_refused(text: str | bytes) -> None:
+    """What is no JSON object is refused as a whole."""
+    with pytest.raises(InvalidRecordError, match="not a valid Environment: document: "):
+        from_json(Environment, text)
+
+
+@given(st.text() | st.binary())
+def test_any_text_is_refused(text: str | bytes) -> None:
+    """No text does anything but raise ``InvalidRecordError``."""
+    with pytest.raises(InvalidRecordError):
+        from_json(TuningRecord, text)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_json_cannot_hold_is_refused(value: float) -> None:
+    """A record with NaN or an infinity has no JSON and no id."""
+    record = make_record(samples_s=(value,))
+    with pytest.raises(InvalidRecordError, match="not a valid TuningRecord"):
+        to_json(record)
+    with pytest.raises(InvalidRecordError):
+        _ = record.id

@@ -1,0 +1,68 @@
+"""The tree of errors: as it is drawn, with the codes that are drawn."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from feinsum import errors
+
+CLASSES = [value for value in vars(errors).values() if isinstance(value, type)]
+ERRORS = [cls for cls in CLASSES if issubclass(cls, errors.FeinsumError)]
+
+
+def _drawn() -> dict[str, tuple[str | None, str]]:
+    """The parent and the code of each class, read off the docstring's drawing."""
+    drawn, path = {}, []
+    for line in errors.__doc__.splitlines():
+        if found := re.fullmatch(r"    ([│├└─ ]*)(\w+Error) +([a-z-]+)", line):
+            branch, name, code = found.groups()
+            path[len(branch) // 4 :] = [name]
+            drawn[name] = (path[-2] if len(path) > 1 else None, code)
+    return drawn
+
+
+def test_all_is_drawn() -> None:
+    """The drawing holds the errors of the module: all of them and no others."""
+    assert set(_drawn()) == {cls.__name__ for cls in ERRORS}
+
+
+def test_all_is_public() -> None:
+    """Every class of the module is in ``__all__``."""
+    assert {cls.__name__ for cls in CLASSES} <= set(errors.__all__)
+
+
+@pytest.mark.parametrize("cls", ERRORS)
+def test_drawn_as_it_is(cls: type[errors.FeinsumError]) -> None:
+    """An error stands in the drawing under its base class and with its code."""
+    parent = None if cls is errors.FeinsumError else cls.__bases__[0].__name__
+    assert _drawn()[cls.__name__] == (parent, cls.code)
+
+
+def test_codes_are_distinct() -> None:
+    """No two errors share a code; codes are kebab-case."""
+    codes = [cls.code for cls in ERRORS]
+    assert len(set(codes)) == len(codes)
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", code) for code in codes)
+
+
+@pytest.mark.parametrize("cls", ERRORS)
+def test_code_leads_to_the_class(cls: type[errors.FeinsumError]) -> None:
+    """An error is made anew from its code and message, in another process."""
+    error = errors.error_from_code(cls.code, "why")
+    assert type(error) is cls
+    assert str(error) == "why"
+
+
+def test_unknown_code() -> None:
+    """An error of a code that is not known here keeps it in its message."""
+    error = errors.error_from_code("no-such-code", "why")
+    assert type(error) is errors.FeinsumError
+    assert str(error) == "no-such-code: why"
+
+
+def test_warning_is_no_error() -> None:
+    """The one warning is a user warning: it does not interrupt."""
+    assert [cls for cls in CLASSES if cls not in ERRORS] == [errors.FeinsumWarning]
+    assert issubclass(errors.FeinsumWarning, UserWarning)

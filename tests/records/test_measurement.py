@@ -1,0 +1,39 @@
+"""What is computed from samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import SECONDS, make_record, measurements
+
+from feinsum.records import Measurement, quartiles
+
+M = make_record((0.2, 0.1, 0.4, 0.5), (1.0, 0.9, 1.2)).measurement
+
+
+def test_statistics() -> None:
+    """Medians, quartiles and rates of known samples."""
+    assert M.median_s == pytest.approx(0.3)
+    assert M.spread_s == pytest.approx(0.425 - 0.175)
+    assert M.speedup == pytest.approx(1.0 / 0.3)
+    assert M.speedup_interval == pytest.approx((1.0 / 0.425, 1.0 / 0.175))
+    assert M.giga_operations_per_s == pytest.approx(2000 / 0.3 * 1e-9)
+
+
+@given(st.lists(SECONDS, min_size=1, max_size=9))
+def test_quartiles_are_numpys(samples: list[float]) -> None:
+    """Quartiles are numpy's; those of one sample are that sample."""
+    assert quartiles(tuple(samples)) == pytest.approx(
+        tuple(np.quantile(samples, [0.25, 0.75]))
+    )
+
+
+@given(measurements)
+def test_speedup_lies_in_its_interval(measurement: Measurement) -> None:
+    """The speed-up lies between those at the quartiles."""
+    low, high = measurement.speedup_interval
+    tolerance = 1 + 1e-12
+    assert low / tolerance <= measurement.speedup <= high * tolerance
+    assert measurement.spread_s >= 0

@@ -1,0 +1,220 @@
+"""Batches over one long index: operators of discontinuous Galerkin codes.
+
+Source: paper, section 8.1 (loop permutation, hoisting, tiling of the reference
+matrices and of the elements).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import loopy as lp
+
+from feinsum.codegen.contraction import pairwise_path
+from feinsum.errors import TransformError
+from feinsum.ir import BatchedEinsum, SizeParam
+from feinsum.raising import LoopNest
+from feinsum.transforms.library.roles import (
+    fitting_lanes,
+    has_real_dtype,
+    is_long,
+    number,
+    text,
+    typical,
+    volume,
+)
+from feinsum.transforms.primitives import (
+    Block,
+    Schedule,
+    Tile,
+    begin,
+    contract,
+    even_block,
+    factor_domains,
+    peel_remainder,
+    split,
+    stage_accumulator,
+    stage_operand,
+)
+from feinsum.transforms.registry import Parameters, Space, Transform, register
+
+__all__ = ["ELEMENT_BLOCKED"]
+
+MAX_LANES = 8
+MAX_TILE_BYTES = 1 << 18
+"""Private memory of a work-group; larger tiles leave the second cache level."""
+
+
+def element_blocked(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Vectorize over the elements, all other indices being short.
+
+    Rewrite, for the gradient ``xre,rij,ej->xei``, ``lanes`` elements at a time::
+
+        for x, e, i:  out[x,e,i] = sum((r,j), J[x,r,e]*D[r,i,j]*u[e,j])
+
+        for e_group in parallel:                  # lanes*vectors elements each
+            for e_vector < vectors:
+                J_tile[x,r,:], u_tile[j,:] = ...
+                for r, i_outer:                   # t := sum(j, D*u)
+                    acc[i_inner,:] = 0
+                    for j, i_inner:  acc[i_inner,:] += D[r,i,j]*u_tile[j,:]
+                    t_tile[r,i,:] = acc[i_inner,:]
+                for x, i_outer:                   # out = sum(r, J*t)
+                    (likewise)
+
+    Parameters:
+        element: the long index.
+        lanes: elements of a vector.
+        vectors: vectors of elements of a work-group.
+        rows: length of the register block over the longest free index.
+        stage_matrices: copy operands without elements to private memory, once
+            per work-group.
+    """
+    element = text(parameters, "element")
+    lanes = fitting_lanes(nest.einsum.extents[element], number(parameters, "lanes"))
+    if lanes == 1:
+        raise TransformError(f"index {element!r} is too short for vectors")
+    schedule = begin(t_unit, nest)
+    inputs = schedule.operands
+    schedule, products = _contract_cheaply(schedule, element, lanes)
+    size = lanes * number(parameters, "vectors")
+    schedule, group = split(schedule, schedule.inames[element], size, outer_tag="g.0")
+    schedule = peel_remainder(schedule, element, group, lanes, (group.outer,))
+    schedule, vector = split(schedule, group.inner, lanes, inner_tag="vec")
+    loops = _Loops(element, group, vector)
+    schedule, tiles = _stage(schedule, products[::-1], loops, "vec")
+    wanted = [
+        name
+        for name in inputs
+        if parameters["stage_matrices"] or element in schedule.spans[name]
+    ]
+    schedule, _ = _stage(schedule, wanted, loops, "unr")
+    schedule = factor_domains(schedule, group.outer, (vector.outer,))
+    return _accumulate(schedule, tiles, loops, number(parameters, "rows")).t_unit
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """The loops that the long index was split into."""
+
+    element: str
+    group: Block
+    vector: Block
+
+
+def _contract_cheaply(
+    schedule: Schedule, element: str, lanes: int
+) -> tuple[Schedule, list[str]]:
+    """Contract pairs in the order of fewest operations, but for the last."""
+    extents = {i: typical(extent) for i, extent in schedule.extents.items()}
+    extents[element] = lanes
+    path = pairwise_path(schedule.terms, schedule.output, tuple(extents.items()))
+    products: list[str] = []
+    for first, second in path[:-1]:
+        schedule, made = contract(schedule, first, second)
+        products += made
+    return schedule, products
+
+
+def _stage(
+    schedule: Schedule, operands: list[str], loops: _Loops, lane_tag: str
+) -> tuple[Schedule, dict[str, Tile]]:
+    """A tile of each operand: per vector of elements, or else per work-group."""
+    tiles = {}
+    for name in operands:
+        has_element = loops.element in schedule.spans[name]
+        group, vector = loops.group.outer, loops.vector.outer
+        schedule, tiles[name] = stage_operand(
+            schedule,
+            name,
+            (group, vector) if has_element else (group,),
+            lane=loops.element if has_element else None,
+            lane_tag=lane_tag,
+        )
+    return schedule, tiles
+
+
+def _accumulate(
+    schedule: Schedule, tiles: dict[str, Tile], loops: _Loops, rows: int
+) -> Schedule:
+    """Sum the products and the results in registers."""
+    for name, tile in tiles.items():
+        free = {i: iname for i, iname in tile.inames.items() if i != loops.element}
+        schedule, private = _register_block(schedule, free, rows)
+        schedule = stage_accumulator(
+            schedule,
+            tile.instruction,
+            private,
+            schedule.dtypes[name],
+            lane=tile.inames.get(loops.element),
+            store_tag="vec",
+        )
+    free = {i: schedule.inames[i] for i in schedule.output if i != loops.element}
+    schedule, private = _register_block(schedule, free, rows)
+    for k, insn_id in enumerate(schedule.instructions):
+        schedule = stage_accumulator(
+            schedule,
+            insn_id,
+            private,
+            schedule.dtype_of_row(k),
+            lane=loops.vector.inner,
+        )
+    return schedule
+
+
+def _register_block(
+    schedule: Schedule, free: Mapping[str, str], rows: int
+) -> tuple[Schedule, tuple[str, ...]]:
+    """Block the longest of the ``free`` inames; unroll the block."""
+    fixed = {i: n for i in free if isinstance(n := schedule.extents[i], int)}
+    if not fixed:
+        return schedule, ()
+    longest = max(fixed, key=fixed.__getitem__)
+    schedule, block = split(
+        schedule, free[longest], even_block(fixed[longest], rows), inner_tag="unr"
+    )
+    return schedule, (block.inner,)
+
+
+def _space(einsum: BatchedEinsum) -> Space | None:
+    """One long output index; every other extent is known and all tiles are small."""
+    if not has_real_dtype(einsum):
+        return None
+    elements = tuple(
+        index
+        for index in einsum.output
+        if is_long(einsum.extents[index]) and _fits(einsum, index)
+    )
+    if not elements:
+        return None
+    return {
+        "element": elements,
+        "lanes": (8, 4),
+        "vectors": (16, 4, 64),
+        "rows": (4, 10, 5),
+        "stage_matrices": (False, True),
+    }
+
+
+def _fits(einsum: BatchedEinsum, element: str) -> bool:
+    others = [i for i in einsum.indices if i != element]
+    if any(isinstance(einsum.extents[i], SizeParam) for i in others):
+        return False
+    tiles = [tuple(i for i in term if i != element) for term in einsum.inputs]
+    tiles.append(tuple(i for i in einsum.output if i != element))
+    n_entries = sum(volume(einsum, tile) for tile in set(tiles))
+    return n_entries * MAX_LANES * 8 <= MAX_TILE_BYTES
+
+
+ELEMENT_BLOCKED = register(
+    Transform(
+        "element_blocked",
+        1,
+        "short contractions over many elements, vectorized over the elements",
+        _space,
+        element_blocked,
+    )
+)

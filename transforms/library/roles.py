@@ -1,0 +1,73 @@
+"""Which roles the indices of an einsum can play in a recipe."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
+from feinsum.transforms.registry import Parameters
+
+__all__ = [
+    "RUN_TIME_EXTENT",
+    "carriers",
+    "fitting_lanes",
+    "has_real_dtype",
+    "is_long",
+    "number",
+    "text",
+    "typical",
+    "volume",
+]
+
+RUN_TIME_EXTENT = 4096
+"""What a size parameter counts as where costs are compared."""
+
+
+def typical(extent: Extent) -> int:
+    return RUN_TIME_EXTENT if isinstance(extent, SizeParam) else extent
+
+
+def is_long(extent: Extent) -> bool:
+    """Whether an index is worth cutting into blocks for a grid."""
+    return typical(extent) >= 64
+
+
+def volume(einsum: BatchedEinsum, indices: IndexList) -> int:
+    """Number of index tuples, size parameters counted as long."""
+    return prod(typical(einsum.extents[index]) for index in indices)
+
+
+def carriers(einsum: BatchedEinsum, index: str) -> tuple[int, ...]:
+    """The operand positions whose term has ``index``."""
+    return tuple(p for p, term in enumerate(einsum.inputs) if index in term)
+
+
+def fitting_lanes(extent: Extent, lanes: int) -> int:
+    """``lanes``, halved until one vector of the index is full.
+
+    >>> fitting_lanes(5, 8), fitting_lanes(SizeParam("N"), 8)
+    (4, 8)
+    """
+    while isinstance(extent, int) and lanes > extent:
+        lanes //= 2
+    return lanes
+
+
+def has_real_dtype(einsum: BatchedEinsum) -> bool:
+    """Whether all operands are of one native floating point dtype."""
+    dtypes = {operand.dtype for operand in einsum.operands}
+    return len(dtypes) == 1 and dtypes <= {np.dtype(np.float64), np.dtype(np.float32)}
+
+
+def number(parameters: Parameters, name: str) -> int:
+    value = parameters[name]
+    assert isinstance(value, int)
+    return value
+
+
+def text(parameters: Parameters, name: str) -> str:
+    value = parameters[name]
+    assert isinstance(value, str)
+    return value

@@ -1,0 +1,243 @@
+"""Contractions of two operands, tiled as a matrix product is tiled.
+
+Source: paper, section 8.2 (tensor contractions); Springer and Bientinesi 2018
+for the idea that tiles of the operands are packed, and never whole operands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import loopy as lp
+
+from feinsum.errors import TransformError
+from feinsum.ir import BatchedEinsum
+from feinsum.raising import LoopNest
+from feinsum.transforms.library.roles import (
+    carriers,
+    fitting_lanes,
+    has_real_dtype,
+    number,
+    text,
+    typical,
+)
+from feinsum.transforms.primitives import (
+    Block,
+    Schedule,
+    begin,
+    even_block,
+    factor_domains,
+    index_by_inames,
+    peel_remainder,
+    split,
+    stage_accumulator,
+    stage_operand,
+)
+from feinsum.transforms.registry import Parameters, Space, Transform, register
+
+__all__ = ["TILED_CONTRACTION"]
+
+
+def tiled_contraction(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Tile over a vector index, a register index and the longest summed index.
+
+    Rewrite, for ``ac,cb->ab`` with the vector index b and the register index a::
+
+        for a, b:  out[a,b] = sum(c, A[a,c]*B[c,b])
+
+        for b_group, a_group in parallel:
+            acc[...] = 0
+            for c_outer:
+                B_tile[c_inner,v,:], A_tile[c_inner,a_block,a_row] = ...
+                for a_block < blocks:
+                    for c_inner:
+                        for a_row < rows, v < vectors:        # unrolled
+                            acc[a_block,a_row,v,:] +=
+                                A_tile[c_inner,a_block,a_row]*B_tile[c_inner,v,:]
+            out[...] = acc[...]
+
+    Another output index joins the grid; those left are sequential loops.
+
+    Parameters:
+        vector: index in the output and in one operand; its entries are lanes.
+        register: index in the output and in the other operand.
+        lanes: entries of a vector.
+        vectors: vectors of a tile.
+        rows: register rows of a tile.
+        blocks: tiles in the direction of the register index per work-group.
+        depth: length of a block of the summed index.
+    """
+    extents = nest.einsum.extents
+    vector_index, register_index = (
+        text(parameters, "vector"),
+        text(parameters, "register"),
+    )
+    lanes = fitting_lanes(extents[vector_index], number(parameters, "lanes"))
+    if lanes == 1:
+        raise TransformError(f"index {vector_index!r} is too short for vectors")
+    rows, blocks = _register_tile(nest.einsum, register_index, parameters)
+    schedule = begin(t_unit, nest)
+    inames = schedule.inames
+    schedule, columns = split(
+        schedule,
+        inames[vector_index],
+        lanes * number(parameters, "vectors"),
+        outer_tag="g.0",
+    )
+    schedule, strip = split(
+        schedule, inames[register_index], rows * blocks, outer_tag="g.1"
+    )
+    others = [
+        inames[i] for i in schedule.output if i not in (vector_index, register_index)
+    ]
+    grid = [columns.outer, strip.outer, *others[:1]]
+    schedule = schedule.with_unit(
+        lp.tag_inames(schedule.t_unit, dict.fromkeys(others[:1], "g.2"))
+    )
+    schedule = peel_remainder(schedule, vector_index, columns, lanes, grid)
+    schedule, vector = split(schedule, columns.inner, lanes, inner_tag="vec")
+    schedule, row = split(schedule, strip.inner, rows)
+    *shorter, longest = sorted(schedule.summed, key=lambda i: typical(extents[i]))
+    schedule, depth = split(schedule, inames[longest], number(parameters, "depth"))
+    between = (*others[1:], *(inames[i] for i in shorter), depth.outer)
+    tile = _Tile(columns, vector, row, depth, tuple(grid), between)
+    return _accumulate(_stage(schedule, tile), tile).t_unit
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """The loops of a tile, and those around it."""
+
+    columns: Block
+    vector: Block
+    row: Block
+    depth: Block
+    grid: tuple[str, ...]
+    between: tuple[str, ...]
+
+
+def _register_tile(
+    einsum: BatchedEinsum, index: str, parameters: Parameters
+) -> tuple[int, int]:
+    """Rows and blocks, so that they divide a known extent where that is possible."""
+    rows, blocks = number(parameters, "rows"), number(parameters, "blocks")
+    extent = einsum.extents[index]
+    if isinstance(extent, int):
+        rows = even_block(extent, rows)
+        blocks = min(blocks, -(-extent // rows))
+    return rows, blocks
+
+
+def _stage(schedule: Schedule, tile: _Tile) -> Schedule:
+    """Pack the tiles of both operands."""
+    sweep = (
+        tile.row.outer,
+        tile.depth.inner,
+        tile.row.inner,
+        tile.vector.outer,
+        tile.vector.inner,
+    )
+    guards = [tile.vector.outer]
+    for name in schedule.operands:
+        schedule = index_by_inames(schedule, name, sweep)
+        has_lanes = tile.vector.inner in schedule.spans[name]
+        schedule, packed = stage_operand(
+            schedule,
+            name,
+            (*tile.grid, *tile.between),
+            lane=tile.vector.inner if has_lanes else None,
+        )
+        if has_lanes:
+            guards.append(packed.inames[tile.vector.outer])
+    return factor_domains(schedule, tile.columns.outer, guards)
+
+
+def _accumulate(schedule: Schedule, tile: _Tile) -> Schedule:
+    """Unroll the register tile and sum in it."""
+    unrolled = {tile.row.inner: "unr", tile.vector.outer: "unr"}
+    schedule = schedule.with_unit(lp.tag_inames(schedule.t_unit, unrolled))
+    order = (
+        *tile.between,
+        tile.row.outer,
+        tile.depth.inner,
+        tile.row.inner,
+        tile.vector.outer,
+    )
+    for k, insn_id in enumerate(schedule.instructions):
+        schedule = stage_accumulator(
+            schedule,
+            insn_id,
+            (tile.row.outer, tile.row.inner, tile.vector.outer),
+            schedule.dtype_of_row(k),
+            lane=tile.vector.inner,
+            order=order,
+        )
+    return schedule
+
+
+def _space(einsum: BatchedEinsum) -> Space | None:
+    """Two operands, a summed index in both, and free indices that split them."""
+    if einsum.n_operands != 2 or not has_real_dtype(einsum):
+        return None
+    if not einsum.summation_indices or not _is_plain(einsum):
+        return None
+    vectors = tuple(i for i in _free(einsum) if typical(einsum.extents[i]) >= 8)
+    pairs = _pairs(einsum, vectors)
+    if not pairs:
+        return None
+    return {
+        "vector": tuple(dict.fromkeys(v for v, _ in pairs)),
+        "register": tuple(dict.fromkeys(r for _, r in pairs)),
+        "lanes": (8, 4),
+        "vectors": (3, 2, 1),
+        "rows": (8, 6, 4),
+        "blocks": (4, 1, 12),
+        "depth": (64, 128, 32),
+    }
+
+
+def _is_plain(einsum: BatchedEinsum) -> bool:
+    """No diagonals; every summed index is in both operands."""
+    is_distinct = all(len(set(term)) == len(term) for term in einsum.inputs)
+    return is_distinct and all(
+        len(carriers(einsum, index)) == 2 for index in einsum.summation_indices
+    )
+
+
+def _free(einsum: BatchedEinsum) -> list[str]:
+    """Output indices of one operand alone, the last axis of the output first."""
+    return [i for i in reversed(einsum.output) if len(carriers(einsum, i)) == 1]
+
+
+def _pairs(einsum: BatchedEinsum, vectors: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Vector and register indices that stand in different operands."""
+    return [
+        (v, r)
+        for v in vectors
+        for r in sorted(_free(einsum), key=lambda i: -typical(einsum.extents[i]))
+        if carriers(einsum, v) != carriers(einsum, r)
+    ]
+
+
+def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+    vector, register_index = text(parameters, "vector"), text(parameters, "register")
+    if carriers(einsum, vector) == carriers(einsum, register_index):
+        return f"the indices {vector!r} and {register_index!r} are of one operand"
+    n_registers = number(parameters, "rows") * number(parameters, "vectors")
+    if n_registers * einsum.batch_size > 32:
+        return f"{n_registers} accumulators for each of {einsum.batch_size} rows"
+    return None
+
+
+TILED_CONTRACTION = register(
+    Transform(
+        "tiled_contraction",
+        1,
+        "two operands, tiled and packed like a matrix product",
+        _space,
+        tiled_contraction,
+        _constraint,
+    )
+)

@@ -1,0 +1,98 @@
+"""Contracting a pair of operands ahead of the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import islpy as isl
+import numpy as np
+from constantdict import constantdict
+from pymbolic import var
+
+from feinsum.ir import Extent
+from feinsum.transforms.primitives.domains import intersection
+from feinsum.transforms.primitives.schedule import (
+    Names,
+    Schedule,
+    calls_product,
+    scaled_sum,
+    with_row_values,
+)
+
+__all__ = ["contract"]
+
+
+def contract(
+    schedule: Schedule, first: int, second: int
+) -> tuple[Schedule, tuple[str, ...]]:
+    """Make the product of two operand positions an operand of its own.
+
+    Indices that occur nowhere else are summed in it. Rows that share both
+    operands share the product.
+
+    Rewrite, with the pair (D, u)::
+
+        out[x,e,i] = sum((r,j), J(x,r,e)*D(r,i,j)*u(e,j))
+
+        t(r,e,i) := sum(j', D(r,i,j')*u(e,j'))
+        out[x,e,i] = sum(r, J(x,r,e)*t(r,e,i))
+
+    Returns:
+        The schedule, and the names of the new operands. They stand at the last
+        position.
+    """
+    positions = [k for k in range(len(schedule.terms)) if k not in (first, second)]
+    outside = set(schedule.output).union(*(schedule.terms[k] for k in positions))
+    joint = dict.fromkeys(schedule.terms[first] + schedule.terms[second])
+    kept = tuple(index for index in joint if index in outside)
+    summed = tuple(index for index in joint if index not in outside)
+    products: dict[tuple[str, str], str] = {}
+    rows = []
+    for row in schedule.rows:
+        pair = row[first], row[second]
+        if pair not in products:
+            schedule, products[pair] = _with_product(schedule, pair, kept, summed)
+        rows.append((*(row[k] for k in positions), products[pair]))
+    schedule = with_row_values(replace(schedule, rows=tuple(rows)))
+    return schedule, tuple(products.values())
+
+
+def _with_product(
+    schedule: Schedule, pair: tuple[str, str], kept: Names, summed: Names
+) -> tuple[Schedule, str]:
+    """Add the rule ``t(kept) := sum(summed, first*second)``."""
+    points = {index: var(f"_{index}") for index in kept}
+    inames = []
+    for index in summed:
+        iname = schedule.fresh(f"{schedule.inames[index]}_sum")
+        schedule = _with_iname(
+            schedule, iname, schedule.extents[index], beside=schedule.inames[index]
+        )
+        points[index] = var(iname)
+        inames.append(iname)
+    body = scaled_sum(1, tuple(inames), calls_product(schedule, pair, points))
+    name = schedule.fresh("_".join(pair))
+    rule = schedule.fresh(f"{name}_rule")
+    schedule = schedule.with_rule(rule, tuple(f"_{index}" for index in kept), body)
+    dtype = np.dtype(np.result_type(*(schedule.dtypes[n] for n in pair)))
+    return replace(
+        schedule,
+        rules=constantdict({**schedule.rules, name: rule}),
+        spans=constantdict({**schedule.spans, name: kept}),
+        dtypes=constantdict({**schedule.dtypes, name: dtype}),
+    ), name
+
+
+def _with_iname(
+    schedule: Schedule, iname: str, extent: Extent, *, beside: str
+) -> Schedule:
+    """Add an iname to the domain of another one.
+
+    Loopy's ``precompute`` wants the inames of a footprint in one domain.
+    """
+    params = "" if isinstance(extent, int) else extent.name
+    own = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")
+    domains = list(schedule.kernel.domains)
+    home = schedule.kernel.get_home_domain_index(beside)
+    domains[home] = intersection(domains[home], own)
+    return schedule.with_kernel(domains=domains)

@@ -1,0 +1,162 @@
+"""Loop domains: the same loops, written so that later steps work and are quick."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import islpy as isl
+
+from feinsum.transforms.primitives.schedule import Schedule
+
+__all__ = ["factor_domains", "hoist_inames", "intersection", "separate_inames"]
+
+SET, PARAM = isl.dim_type.set, isl.dim_type.param
+
+
+def intersection(first: isl.BasicSet, second: isl.BasicSet) -> isl.BasicSet:
+    """The intersection over the union of both sets of inames."""
+    first, second = isl.align_two(first, second)
+    return first & second
+
+
+def hoist_inames(schedule: Schedule, inames: Sequence[str]) -> Schedule:
+    """Give outer inames a domain of their own.
+
+    The inames left behind take them as parameters, so that a constraint on one
+    inner nest no longer limits the outer inames of all.
+
+    Rewrite::
+
+        { [g, s] : ... }
+
+        { [g] : ... }    [g] -> { [s] : ... }
+    """
+    for iname in inames:
+        home = schedule.kernel.get_home_domain_index(iname)
+        domains = list(schedule.kernel.domains)
+        domain = domains[home]
+        if domain.dim(SET) == 1:
+            continue
+        _, place = domain.get_var_dict()[iname]
+        own = domain.project_out_except([iname], [SET])
+        rest = domain.move_dims(PARAM, domain.dim(PARAM), SET, place, 1)
+        domains[home : home + 1] = [own, rest]
+        schedule = schedule.with_kernel(domains=domains)
+    return schedule
+
+
+def separate_inames(schedule: Schedule, inames: Collection[str]) -> Schedule:
+    """Move inames that bound no others to a domain of their own."""
+    home = schedule.kernel.get_home_domain_index(min(inames))
+    domains = list(schedule.kernel.domains)
+    domain = domains[home]
+    rest = frozenset(domain.get_var_names(SET)) - frozenset(inames)
+    domains[home : home + 1] = [
+        domain.project_out_except(names, [SET]) for names in (rest, frozenset(inames))
+    ]
+    return schedule.with_kernel(domains=domains)
+
+
+def factor_domains(schedule: Schedule, outer: str, guards: Collection[str]) -> Schedule:
+    """Split every domain into factors over inames that share no constraint.
+
+    The loops stay what they are; code generation, which works on whole domains,
+    takes a fraction of the time.
+
+    Rewrite::
+
+        { [i, j] : 0 <= i, j < 20 }
+
+        { [i] : 0 <= i < 20 }    { [j] : 0 <= j < 20 }
+
+    Args:
+        outer: the iname of the grid that the whole domain may bound.
+        guards: inames whose factors keep that bound; a domain whose factors
+            would lose it is left whole.
+    """
+    kernel = schedule.kernel
+    domains: list[isl.BasicSet] = []
+    for domain in kernel.domains:
+        factors = [
+            _factor(domain, group, outer if group & set(guards) else None, kernel)
+            for group in _coupled(domain)
+        ]
+        implied = _outer_bounds(kernel.domains, domain)
+        for factor in factors:
+            implied = intersection(implied, _on_params(factor))
+        implied, needed = isl.align_two(implied, _on_params(domain))
+        domains += factors if implied.is_subset(needed) else [domain]
+    bound = {name for domain in domains for name in domain.get_var_names(SET)}
+    return schedule.with_kernel(
+        domains=[_without_unused_params(domain, bound) for domain in domains]
+    )
+
+
+def _factor(
+    domain: isl.BasicSet, group: set[str], outer: str | None, kernel: object
+) -> isl.BasicSet:
+    """The domain of ``group``, with the bounds it implies for ``outer`` if given."""
+    projected = domain.project_out_except(sorted(group), [SET])
+    (factor,) = projected.gist_params(domain.params()).get_basic_sets()
+    names = domain.get_var_names(PARAM)
+    if outer not in names:
+        return factor
+    bounds = domain.project_out_except([], [SET])
+    inames = kernel.all_inames()  # type: ignore[attr-defined]
+    for name in names:
+        _, place = bounds.get_var_dict()[name]
+        if name in inames and name != outer:
+            bounds = bounds.project_out(PARAM, place, 1)
+    return intersection(factor, bounds)
+
+
+def _on_params(domain: isl.BasicSet) -> isl.Set:
+    """What ``domain`` implies for its parameters, as a set of no dimension."""
+    params = domain.params()
+    if isinstance(params, isl.BasicSet):
+        params = isl.Set.from_basic_set(params)
+    return isl.Set.from_params(params)
+
+
+def _outer_bounds(domains: Sequence[isl.BasicSet], inner: isl.BasicSet) -> isl.Set:
+    """What the domains of the outer inames imply for the domain ``inner``."""
+    params = set(inner.get_var_names(PARAM))
+    bounds = isl.Set.universe(_on_params(inner).space)
+    for domain in domains:
+        names = domain.get_var_names(SET)
+        if set(names) <= params:
+            outer = domain.move_dims(PARAM, domain.dim(PARAM), SET, 0, len(names))
+            bounds = intersection(bounds, _on_params(outer))
+    return bounds
+
+
+def _coupled(domain: isl.BasicSet) -> list[set[str]]:
+    """Groups of inames that appear in a constraint together."""
+    names = set(domain.get_var_names(SET))
+    groups = [{name} for name in sorted(names)]
+    for constraint in domain.get_constraints():
+        used = set(constraint.get_coefficients_by_name()) & names
+        for place in range(domain.dim(isl.dim_type.div)):
+            used |= _inames_of_div(domain, place)
+        joined = used.union(*(group for group in groups if group & used))
+        groups = [group for group in groups if not group & used]
+        groups += [joined] if joined else []
+    return groups
+
+
+def _inames_of_div(domain: isl.BasicSet, place: int) -> set[str]:
+    div = domain.get_div(place)
+    return {
+        name
+        for at, name in enumerate(domain.get_var_names(SET))
+        if not div.get_coefficient_val(isl.dim_type.in_, at).is_zero()
+    }
+
+
+def _without_unused_params(domain: isl.BasicSet, inames: set[str]) -> isl.BasicSet:
+    """Drop the outer inames that the domain does not depend on."""
+    for name in domain.get_var_names(PARAM):
+        _, place = domain.get_var_dict()[name]
+        if name in inames and not domain.involves_dims(PARAM, place, 1):
+            domain = domain.project_out(PARAM, place, 1)
+    return domain

@@ -1,0 +1,125 @@
+"""Peeling: what a tile does not divide gets a loop nest of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import islpy as isl
+import loopy as lp
+
+from feinsum.ir import Extent
+from feinsum.transforms.primitives.domains import (
+    hoist_inames,
+    intersection,
+    separate_inames,
+)
+from feinsum.transforms.primitives.schedule import Names, Schedule
+from feinsum.transforms.primitives.split import Block
+
+__all__ = ["peel_remainder"]
+
+
+def peel_remainder(
+    schedule: Schedule, index: str, block: Block, tile: int, shared: Sequence[str]
+) -> Schedule:
+    """Move the iterations that ``tile`` does not divide to a nest of their own.
+
+    Later steps see only the first nest, whose tiles are all full, so that no
+    lane is ever masked.
+
+    Rewrite, with F for ``N//tile*tile``::
+
+        for g, s, others:  out[size*g + s] = f(size*g + s)
+
+        for g:
+            for s while size*g + s < F, others:
+                out[size*g + s] = f(size*g + s)
+            for s' from F - size*g, others':
+                out[size*g + s'] = f(size*g + s')
+
+    Args:
+        index: the index that was split into ``block``.
+        shared: inames, such as the grid's, that stay common to both nests, so
+            that the size of the grid has a closed form.
+    """
+    extent = schedule.extents[index]
+    full = _full_tiles(extent, tile)
+    if full == str(extent):
+        return schedule
+    if not isinstance(extent, int):
+        schedule = schedule.with_unit(lp.assume(schedule.t_unit, f"{extent} >= 0"))
+    schedule = hoist_inames(schedule, shared)
+    schedule, copies = _with_copied_rows(schedule)
+    schedule, renamed = _with_own_inames(schedule, copies, shared)
+    rest = renamed[block.inner]
+    schedule = _constrain(
+        schedule, block.inner, block.outer, f"{block.position()} < {full}", extent
+    )
+    return _constrain(
+        schedule, rest, block.outer, f"{block.position(rest)} >= {full}", extent
+    )
+
+
+def _full_tiles(extent: Extent, tile: int) -> str:
+    """The number of iterations in full tiles, in isl's syntax."""
+    if isinstance(extent, int):
+        return str(extent // tile * tile)
+    return f"{tile}*floor({extent}/{tile})"
+
+
+def _with_copied_rows(schedule: Schedule) -> tuple[Schedule, Names]:
+    """Add a copy of every row, its rules expanded, so that later steps spare it."""
+    kernel = schedule.kernel
+    copies = [
+        kernel.id_to_insn[insn_id].copy(
+            id=f"{insn_id}_remainder", no_sync_with=frozenset({(insn_id, "any")})
+        )
+        for insn_id in schedule.instructions
+    ]
+    ids = tuple(copy.id for copy in copies)
+    schedule = schedule.with_kernel(instructions=[*kernel.instructions, *copies])
+    return schedule.with_unit(
+        lp.expand_subst(schedule.t_unit, within=_any_of(ids))
+    ), ids
+
+
+def _with_own_inames(
+    schedule: Schedule, copies: Names, shared: Sequence[str]
+) -> tuple[Schedule, dict[str, str]]:
+    """Give the copies inames of their own, but for the shared ones."""
+    kernel = schedule.kernel
+    used = {
+        iname
+        for insn_id in copies
+        for iname in kernel.id_to_insn[insn_id].reduction_inames()
+        | kernel.id_to_insn[insn_id].within_inames
+    }
+    renamed = {
+        iname: schedule.fresh(f"{iname}_remainder")
+        for iname in sorted(used - set(shared))
+    }
+    schedule = schedule.with_unit(
+        lp.duplicate_inames(
+            schedule.t_unit,
+            tuple(renamed),
+            new_inames=list(renamed.values()),
+            within=_any_of(copies),
+        )
+    )
+    return separate_inames(schedule, tuple(renamed.values())), renamed
+
+
+def _constrain(
+    schedule: Schedule, iname: str, outer: str, condition: str, extent: Extent
+) -> Schedule:
+    """Intersect the domain of ``iname`` with a condition in isl's syntax."""
+    params = outer if isinstance(extent, int) else f"{outer}, {extent}"
+    own = isl.BasicSet(f"[{params}] -> {{ [{iname}] : {condition} }}")
+    domains = list(schedule.kernel.domains)
+    home = schedule.kernel.get_home_domain_index(iname)
+    domains[home] = intersection(domains[home], own)
+    return schedule.with_kernel(domains=domains)
+
+
+def _any_of(instructions: Names) -> str:
+    return " or ".join(f"id:{insn_id}" for insn_id in instructions)

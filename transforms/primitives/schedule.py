@@ -1,0 +1,183 @@
+"""A kernel under transformation: Loopy's side and the einsum's side of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import loopy as lp
+import numpy as np
+from constantdict import constantdict
+from loopy.symbolic import Reduction
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.ir import Extent, IndexList
+from feinsum.raising import LoopNest
+
+__all__ = ["Expression", "Names", "Schedule", "begin", "calls_product", "scaled_sum"]
+
+Expression: TypeAlias = Any
+Names: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a family works on; every primitive takes one and gives one.
+
+    Operands are named per use: an array that an einsum reads with two index
+    lists is two operands here.
+
+    Attributes:
+        output: the output indices.
+        rows: for each row its operands, by name.
+        extents: the extent of each index.
+        inames: the iname of each index.
+        rules: the substitution rule of each operand.
+        spans: what each operand is a function of, one entry per argument:
+            indices, or inames once :func:`index_by_inames` was applied.
+        dtypes: the dtype of each operand.
+        instructions: the instruction of each row.
+        scales: what the sum of each row is multiplied by.
+    """
+
+    t_unit: lp.TranslationUnit
+    kernel_name: str
+    output: IndexList
+    rows: tuple[Names, ...]
+    extents: Mapping[str, Extent]
+    inames: Mapping[str, str]
+    rules: Mapping[str, str]
+    spans: Mapping[str, Names]
+    dtypes: Mapping[str, np.dtype[Any]]
+    instructions: Names
+    scales: tuple[Expression, ...]
+
+    @property
+    def kernel(self) -> lp.LoopKernel:
+        return self.t_unit[self.kernel_name]
+
+    @property
+    def operands(self) -> Names:
+        """The operands of all rows, each once."""
+        return tuple(dict.fromkeys(name for row in self.rows for name in row))
+
+    @property
+    def terms(self) -> tuple[Names, ...]:
+        """The index list at each operand position."""
+        return tuple(self.spans[name] for name in self.rows[0])
+
+    @property
+    def summed(self) -> Names:
+        """The contraction indices that are still summed in the rows."""
+        used = dict.fromkeys(i for term in self.terms for i in term)
+        return tuple(index for index in used if index not in self.output)
+
+    def fresh(self, stem: str) -> str:
+        """A name that nothing in the kernel has."""
+        return str(self.kernel.get_var_name_generator()(stem))
+
+    def with_unit(self, t_unit: lp.TranslationUnit) -> Schedule:
+        return replace(self, t_unit=t_unit)
+
+    def with_kernel(self, **changes: Any) -> Schedule:
+        """The schedule with parts of its Loopy kernel replaced."""
+        return self.with_unit(self.t_unit.with_kernel(self.kernel.copy(**changes)))
+
+    def with_rule(self, name: str, arguments: Names, body: Expression) -> Schedule:
+        rule = lp.SubstitutionRule(name, arguments, body)
+        rules = {**self.kernel.substitutions, name: rule}
+        return self.with_kernel(substitutions=constantdict(rules))
+
+    def dtype_of_row(self, k: int) -> np.dtype[Any]:
+        return np.dtype(np.result_type(*(self.dtypes[name] for name in self.rows[k])))
+
+
+def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
+    """The schedule of an untransformed nest, one rule per use of an array."""
+    einsum = nest.einsum
+    names: dict[tuple[str, IndexList], str] = {}
+    rules: dict[str, str] = {}
+    schedule = Schedule(
+        t_unit,
+        nest.kernel_name,
+        einsum.output,
+        (),
+        einsum.extents,
+        nest.inames,
+        nest.rules,
+        {},
+        {},
+        nest.instructions,
+        nest.scales,
+    )
+    for row in einsum.rows:
+        for operand, term in zip(row, einsum.inputs, strict=True):
+            if (operand.name, term) in names:
+                continue
+            rule = nest.rules[operand.name]
+            if rule in rules.values():
+                schedule, rule = _with_copy(schedule, rule)
+            name = f"{operand.name}_{len(names)}"
+            names[operand.name, term] = name
+            rules[name] = rule
+    spans = {name: term for (_, term), name in names.items()}
+    dtypes = {op.name: op.dtype for op in einsum.operands}
+    schedule = replace(
+        schedule,
+        rules=constantdict(rules),
+        spans=constantdict(spans),
+        dtypes=constantdict({n: dtypes[op] for (op, _), n in names.items()}),
+        rows=tuple(
+            tuple(
+                names[op.name, term]
+                for op, term in zip(row, einsum.inputs, strict=True)
+            )
+            for row in einsum.rows
+        ),
+    )
+    return with_row_values(schedule)
+
+
+def with_row_values(schedule: Schedule) -> Schedule:
+    """Write every row's value anew: scale times sum of products of rule calls."""
+    points = {index: var(iname) for index, iname in schedule.inames.items()}
+    values = {
+        insn_id: scaled_sum(
+            schedule.scales[k],
+            tuple(schedule.inames[i] for i in schedule.summed),
+            calls_product(schedule, schedule.rows[k], points),
+        )
+        for k, insn_id in enumerate(schedule.instructions)
+    }
+    return schedule.with_kernel(
+        instructions=[
+            insn.copy(expression=values[insn.id]) if insn.id in values else insn
+            for insn in schedule.kernel.instructions
+        ]
+    )
+
+
+def calls_product(
+    schedule: Schedule, operands: Names, points: Mapping[str, Expression]
+) -> Expression:
+    """The product of the operands' rules, called at ``points``."""
+    factors = tuple(
+        var(schedule.rules[name])(*(points[index] for index in schedule.spans[name]))
+        for name in operands
+    )
+    return factors[0] if len(factors) == 1 else p.Product(factors)
+
+
+def scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expression:
+    """``scale * sum(inames, value)``, without what is trivial."""
+    if inames:
+        value = Reduction("sum", inames, value)
+    return value if isinstance(scale, int) and scale == 1 else p.Product((scale, value))
+
+
+def _with_copy(schedule: Schedule, rule_name: str) -> tuple[Schedule, str]:
+    rule = schedule.kernel.substitutions[rule_name]
+    name = schedule.fresh(f"{rule_name}_copy")
+    return schedule.with_rule(name, rule.arguments, rule.expression), name

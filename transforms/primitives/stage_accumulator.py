@@ -1,0 +1,148 @@
+"""Accumulators in private memory: zero, update and store as loops of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from loopy.symbolic import Reduction
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
+from feinsum.transforms.primitives.stage_operand import vectorize_last_axis
+
+__all__ = ["stage_accumulator"]
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """An assigned value, taken apart: ``scale * sum(inames, term)``."""
+
+    scale: tuple[Expression, ...]
+    inames: Names
+    term: Expression
+
+
+def stage_accumulator(
+    schedule: Schedule,
+    instruction: str,
+    private: Sequence[str],
+    dtype: np.dtype[Any],
+    *,
+    lane: str | None = None,
+    store_tag: str = "unr",
+    order: Sequence[str] = (),
+) -> Schedule:
+    """Sum into a private array that spans the ``private`` inames.
+
+    Rewrite::
+
+        for outer, private:  out[...] = scale*sum(k, f)
+
+        for outer:
+            for private':     acc[private'] = 0
+            for k, private:   acc[private] = acc[private] + f
+            for private'':    out[...] = scale*acc[private'']
+
+    Without a sum there is no zeroing, and the update assigns.
+
+    Args:
+        dtype: of the accumulator.
+        lane: one of the inames, which becomes the lanes of an OpenCL vector.
+        store_tag: how the lanes are stored: ``unr`` to global memory, ``vec`` to
+            private vectors.
+        order: nesting of the update, outermost first; by default the private
+            inames are inside.
+    """
+    kernel = schedule.kernel
+    insn = kernel.id_to_insn[instruction]
+    spanned = [name for name in private if name != lane]
+    axes = [*spanned, lane] if lane is not None else spanned
+    value = _take_apart(insn.expression)
+    name = schedule.fresh(f"{instruction}_acc")
+    place = tuple(var(iname) for iname in axes)
+    accumulator = var(name)[place] if place else var(name)
+    shape = tuple(kernel.get_constant_iname_length(iname) for iname in axes)
+    private_array = lp.TemporaryVariable(
+        name, dtype, shape=shape, address_space=lp.AddressSpace.PRIVATE
+    )
+    steps = _steps(insn, accumulator, value, dtype)
+    schedule = schedule.with_kernel(
+        instructions=[
+            *(other for other in kernel.instructions if other.id != instruction),
+            *steps.values(),
+        ],
+        temporary_variables={**kernel.temporary_variables, name: private_array},
+    )
+    if lane is not None:
+        schedule = vectorize_last_axis(schedule, name)
+    if value.inames:
+        nesting = tuple(order) or (*value.inames, *spanned)
+        schedule = schedule.with_unit(lp.prioritize_loops(schedule.t_unit, nesting))
+    for step, tag in (("zero", "vec"), ("store", store_tag)):
+        if step in steps:
+            schedule = _with_own_inames(schedule, steps[step].id, axes, lane, tag)
+    return schedule
+
+
+def _take_apart(value: Expression) -> _Sum:
+    factors = value.children if isinstance(value, p.Product) else (value,)
+    for factor in factors:
+        if isinstance(factor, Reduction):
+            scale = tuple(other for other in factors if other is not factor)
+            return _Sum(scale, tuple(factor.inames), factor.expr)
+    return _Sum((), (), value)
+
+
+def _steps(
+    insn: lp.Assignment, accumulator: Expression, value: _Sum, dtype: np.dtype[Any]
+) -> dict[str, lp.Assignment]:
+    """Zero, update and store; the store keeps the id of the instruction."""
+    zero, update = f"{insn.id}_zero", f"{insn.id}_update"
+    stored = p.Product((*value.scale, accumulator)) if value.scale else accumulator
+    store = insn.copy(expression=stored, depends_on=frozenset({update}))
+    if not value.inames:
+        assign = insn.copy(id=update, assignee=accumulator, expression=value.term)
+        return {"update": assign, "store": store}
+    return {
+        "zero": insn.copy(
+            id=zero,
+            assignee=accumulator,
+            expression=dtype.type(0),
+            depends_on=frozenset(),
+        ),
+        "update": insn.copy(
+            id=update,
+            assignee=accumulator,
+            expression=p.Sum((accumulator, value.term)),
+            within_inames=insn.within_inames | frozenset(value.inames),
+            depends_on=insn.depends_on | {zero},
+        ),
+        "store": store,
+    }
+
+
+def _with_own_inames(
+    schedule: Schedule,
+    instruction: str,
+    inames: Sequence[str],
+    lane: str | None,
+    lane_tag: str,
+) -> Schedule:
+    """Give one instruction its own copies of ``inames``."""
+    copies = {iname: schedule.fresh(f"{iname}_own") for iname in inames}
+    t_unit = schedule.t_unit
+    if copies:
+        t_unit = lp.duplicate_inames(
+            t_unit,
+            tuple(copies),
+            within=f"id:{instruction}",
+            new_inames=list(copies.values()),
+        )
+    if lane is not None:
+        t_unit = lp.tag_inames(t_unit, {copies[lane]: lane_tag})
+    return schedule.with_unit(t_unit)

@@ -1,0 +1,189 @@
+"""Tiles of operands in private memory (packing).
+
+Source: Loopy's ``precompute``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import loopy as lp
+from constantdict import constantdict
+from loopy.symbolic import (
+    IdentityMapper,
+    SubstitutionMapper,
+    WalkMapper,
+    get_dependencies,
+)
+from pymbolic import primitives as p
+from pymbolic import var
+from pymbolic.mapper.substitutor import make_subst_func
+
+from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
+
+__all__ = ["Tile", "index_by_inames", "stage_operand", "vectorize_last_axis"]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A private array that holds a tile of an operand.
+
+    Attributes:
+        instruction: the one that fills it.
+        inames: for each entry of the operand's span the iname that fills it.
+    """
+
+    temporary: str
+    instruction: str
+    inames: Mapping[str, str]
+
+
+def stage_operand(
+    schedule: Schedule,
+    operand: str,
+    outer: Collection[str],
+    *,
+    lane: str | None = None,
+    lane_tag: str = "unr",
+) -> tuple[Schedule, Tile]:
+    """Evaluate an operand over a tile ahead of its uses.
+
+    Rewrite::
+
+        for outer, inner:  ... u(8*outer + lane, j) ...
+
+        for outer:
+            for j', lane':  u_tile[j', lane'] = u(8*outer + lane', j')
+            for inner:      ... u_tile[j, lane] ...
+
+    Args:
+        outer: the inames outside of the tile.
+        lane: the entry of the operand's span that becomes the last axis of the
+            tile, and the lanes of an OpenCL vector.
+        lane_tag: how its loop runs: ``unr`` for reads of global memory, ``vec``
+            for arithmetic on vectors.
+    """
+    span, rule = schedule.spans[operand], schedule.rules[operand]
+    arguments = schedule.kernel.substitutions[rule].arguments
+    argument_of = dict(zip(span, arguments, strict=True))
+    order = [entry for entry in span if entry != lane]
+    order += [lane] if lane is not None else []
+    temporary = schedule.fresh(f"{operand}_tile")
+    inames = {entry: schedule.fresh(f"{temporary}_{entry}") for entry in order}
+    outside = frozenset(outer)
+    t_unit = lp.precompute(
+        schedule.t_unit,
+        rule,
+        _calling_inames(schedule, rule) - outside,
+        storage_axes=[argument_of[entry] for entry in order],
+        precompute_inames=list(inames.values()),
+        precompute_outer_inames=outside,
+        temporary_name=temporary,
+        temporary_address_space=lp.AddressSpace.PRIVATE,
+        default_tag=None,
+        compute_insn_id=f"{temporary}_fill",
+    )
+    if lane is not None:
+        t_unit = lp.tag_inames(t_unit, {inames[lane]: lane_tag})
+    schedule = schedule.with_unit(t_unit)
+    if lane is not None:
+        schedule = vectorize_last_axis(schedule, temporary)
+    return schedule, Tile(temporary, f"{temporary}_fill", constantdict(inames))
+
+
+def vectorize_last_axis(schedule: Schedule, temporary: str) -> Schedule:
+    """Turn the last axis of a private array into the lanes of OpenCL vectors.
+
+    Rewrite::
+
+        double tile[4][8];
+
+        double8 tile[4];
+    """
+    rank = len(schedule.kernel.temporary_variables[temporary].shape)
+    tags = [f"N{rank - 2 - axis}" for axis in range(rank - 1)]
+    return schedule.with_unit(
+        lp.tag_array_axes(schedule.t_unit, temporary, ",".join([*tags, "vec"]))
+    )
+
+
+def index_by_inames(
+    schedule: Schedule, operand: str, inames: Sequence[str]
+) -> Schedule:
+    """Make an operand a function of the loops that sweep it.
+
+    A tile of it then has one axis per loop. All calls must agree.
+
+    Rewrite, with the inames (k, v, lane)::
+
+        ... B(k, 16*g + 8*v + lane) ...
+
+        B'(k, v, lane) := B(k, 16*g + 8*v + lane)
+        ... B'(k, v, lane) ...
+    """
+    old = schedule.rules[operand]
+    used = _calling_inames(schedule, old)
+    span = tuple(iname for iname in inames if iname in used)
+    rule = schedule.fresh(f"{operand}_by_loops")
+    replacer = _CallReplacer(old, var(rule)(*map(var, span)))
+    rows = set(schedule.instructions)
+    schedule = schedule.with_kernel(
+        instructions=[
+            insn.with_transformed_expressions(replacer) if insn.id in rows else insn
+            for insn in schedule.kernel.instructions
+        ]
+    )
+    (body,) = replacer.seen
+    schedule = schedule.with_rule(
+        rule, tuple(f"_{i}" for i in span), _renamed(body, span)
+    )
+    return replace(
+        schedule,
+        rules=constantdict({**schedule.rules, operand: rule}),
+        spans=constantdict({**schedule.spans, operand: span}),
+    )
+
+
+def _renamed(body: Expression, span: Names) -> Expression:
+    """The call in terms of the new rule's own arguments."""
+    arguments = {iname: var(f"_{iname}") for iname in span}
+    return SubstitutionMapper(make_subst_func(arguments))(body)
+
+
+def _calling_inames(schedule: Schedule, rule: str) -> frozenset[str]:
+    """The inames in the arguments of all calls of a rule."""
+    finder = _CallFinder(rule)
+    for insn in schedule.kernel.instructions:
+        finder(insn.expression)
+    return frozenset(finder.names & schedule.kernel.all_inames())
+
+
+class _CallFinder(WalkMapper):  # type: ignore[misc]
+    """Collects the names in the arguments of one rule's calls."""
+
+    def __init__(self, rule: str) -> None:
+        super().__init__()
+        self.rule = rule
+        self.names: set[str] = set()
+
+    def map_call(self, expr: p.Call, /) -> None:
+        if getattr(expr.function, "name", None) == self.rule:
+            for argument in expr.parameters:
+                self.names |= get_dependencies(argument)
+        super().map_call(expr)
+
+
+class _CallReplacer(IdentityMapper):  # type: ignore[misc]
+    """Replaces the calls of one rule by an expression, and remembers them."""
+
+    def __init__(self, rule: str, new: Expression) -> None:
+        super().__init__()
+        self.rule, self.new = rule, new
+        self.seen: set[Expression] = set()
+
+    def map_call(self, expr: p.Call, /) -> Expression:
+        if getattr(expr.function, "name", None) != self.rule:
+            return super().map_call(expr)
+        self.seen.add(expr)
+        return self.new
