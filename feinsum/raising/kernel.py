@@ -134,6 +134,9 @@ def _raise_batch(
         tuple(row.assignee for row in batch),
         tuple(row.scale for row in batch),
         name,
+        constantdict(
+            {x.name: generalized.get(x.name, x.name) for x in general.size_params}
+        ),
     )
     functional = FunctionalBatchedEinsum(general, constantdict(functions))
     return RaisedNest(nest, functional, generalized)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import loopy as lp
 from constantdict import constantdict
 
 from feinsum.canonical import CanonicalForm, Relabeling, WorkloadKey, canonicalize
-from feinsum.ir import BatchedEinsum, FunctionalBatchedEinsum
+from feinsum.ir import BatchedEinsum, Extent, FunctionalBatchedEinsum, SizeParam
 
 __all__ = ["Expression", "LoopNest", "RaisedKernel", "RaisedNest", "RefusedNest"]
+
+T = TypeVar("T")
 
 Expression: TypeAlias = Any
 """A pymbolic expression."""
@@ -30,6 +32,8 @@ class LoopNest:
         einsum: the computation, in names of its own.
         inames: index of the einsum to iname of the kernel.
         rules: operand of the einsum to substitution rule of the kernel.
+        sizes: size parameter of the einsum to the kernel's parameter, or to the
+            literal extent that it stands for.
     """
 
     einsum: BatchedEinsum
@@ -39,6 +43,15 @@ class LoopNest:
     assignees: tuple[Expression, ...]
     scales: tuple[Expression, ...]
     kernel_name: str
+    sizes: constantdict[str, str | int]
+
+    def extent(self, index: str) -> Extent:
+        """The extent of an index in terms of the kernel."""
+        extent = self.einsum.extents[index]
+        if isinstance(extent, int):
+            return extent
+        size = self.sizes[extent.name]
+        return size if isinstance(size, int) else SizeParam(size)
 
     def relabeled(self, relabeling: Relabeling) -> LoopNest:
         """The same nest under the names and the order of another einsum."""
@@ -51,6 +64,7 @@ class LoopNest:
             instructions=tuple(self.instructions[k] for k in rows),
             assignees=tuple(self.assignees[k] for k in rows),
             scales=tuple(self.scales[k] for k in rows),
+            sizes=_renamed(self.sizes, relabeling.size_params),
         )
 
 
@@ -137,6 +151,6 @@ def _assigned_name(assignee: Expression) -> str:
 
 
 def _renamed(
-    names: Mapping[str, str], relabeling: Mapping[str, str]
-) -> constantdict[str, str]:
+    names: Mapping[str, T], relabeling: Mapping[str, str]
+) -> constantdict[str, T]:
     return constantdict({relabeling[old]: value for old, value in names.items()})

@@ -63,7 +63,9 @@ def test_a_literal_factor_is_kept_as_scale():
 
 def test_a_max_reduction_is_refused():
     """A reduction other than a sum is no einsum; the instruction is named."""
-    raised = raise_kernel(captured("k44_grudge_be_elementwise_max_not_an_einsum").build())
+    raised = raise_kernel(
+        captured("k44_grudge_be_elementwise_max_not_an_einsum").build()
+    )
     assert raised.raised == ()
     refusal = {nest.instructions: nest.rule for nest in raised.refused}
     assert refusal["_pt_temp_store",] == "reduction"

@@ -186,7 +186,9 @@ def test_another_einsum_is_not_identified():
 
 def test_several_nests_are_not_taken_for_one():
     """Two einsums in a kernel need a choice; instructions= makes it."""
-    text = "out[i] = sum(j, A[i,j]*x[j]) {id=one}\nC[i,k] = sum(j, A[i,j]*B[j,k]) {id=two}"
+    text = (
+        "out[i] = sum(j, A[i,j]*x[j]) {id=one}\nC[i,k] = sum(j, A[i,j]*B[j,k]) {id=two}"
+    )
     unit = kernel(text)
     with pytest.raises(NotAnEinsumError) as caught:
         single_nest(raise_kernel(unit))

@@ -213,12 +213,19 @@ def _free(einsum: BatchedEinsum) -> list[str]:
 
 def _pairs(einsum: BatchedEinsum, vectors: tuple[str, ...]) -> list[tuple[str, str]]:
     """Vector and register indices that stand in different operands."""
+    registers = sorted(_free(einsum), key=lambda i: _register_cost(einsum, i))
     return [
         (v, r)
         for v in vectors
-        for r in sorted(_free(einsum), key=lambda i: -typical(einsum.extents[i]))
+        for r in registers
         if carriers(einsum, v) != carriers(einsum, r)
     ]
+
+
+def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int]:
+    """Rows are packed best along the last axis of their operand, and many of them."""
+    (position,) = carriers(einsum, index)
+    return einsum.inputs[position][-1] != index, -typical(einsum.extents[index])
 
 
 def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:

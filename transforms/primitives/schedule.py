@@ -32,7 +32,7 @@ class Schedule:
     Attributes:
         output: the output indices.
         rows: for each row its operands, by name.
-        extents: the extent of each index.
+        extents: the extent of each index, in terms of the kernel.
         inames: the iname of each index.
         rules: the substitution rule of each operand.
         spans: what each operand is a function of, one entry per argument:
@@ -100,11 +100,11 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
     names: dict[tuple[str, IndexList], str] = {}
     rules: dict[str, str] = {}
     schedule = Schedule(
-        t_unit,
+        _silenced(t_unit, nest.kernel_name),
         nest.kernel_name,
         einsum.output,
         (),
-        einsum.extents,
+        constantdict({index: nest.extent(index) for index in einsum.indices}),
         nest.inames,
         nest.rules,
         {},
@@ -117,7 +117,7 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
             if (operand.name, term) in names:
                 continue
             rule = nest.rules[operand.name]
-            if rule in rules.values():
+            while rule in rules.values():
                 schedule, rule = _with_copy(schedule, rule)
             name = f"{operand.name}_{len(names)}"
             names[operand.name, term] = name
@@ -177,7 +177,16 @@ def scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expressio
     return value if isinstance(scale, int) and scale == 1 else p.Product((scale, value))
 
 
+def _silenced(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
+    """Vector loops need Loopy's older scheduler; it need not say so."""
+    kernel = t_unit[name]
+    silenced = frozenset({*kernel.silenced_warnings, "v1_scheduler_fallback"})
+    return t_unit.with_kernel(kernel.copy(silenced_warnings=silenced))
+
+
 def _with_copy(schedule: Schedule, rule_name: str) -> tuple[Schedule, str]:
+    """A second rule of the same value; Loopy would merge one of the same text."""
     rule = schedule.kernel.substitutions[rule_name]
     name = schedule.fresh(f"{rule_name}_copy")
-    return schedule.with_rule(name, rule.arguments, rule.expression), name
+    body = p.Product((rule.expression, 1))
+    return schedule.with_rule(name, rule.arguments, body), name
