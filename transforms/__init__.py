@@ -4,6 +4,7 @@ if __name__ != "feinsum.transforms":
     raise ImportError("import it as feinsum.transforms; the folder is not a package")
 
 from feinsum.transforms import library
+from feinsum.transforms.plugins import load_plugins
 from feinsum.transforms.registry import (
     REGISTRY,
     Parameters,
@@ -28,5 +29,8 @@ __all__ = [
     "configurations",
     "find_transform",
     "library",
+    "load_plugins",
     "register",
 ]
+
+load_plugins()

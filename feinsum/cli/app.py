@@ -14,7 +14,16 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from feinsum.cli import canonicalize, db, devices, explain, query, transforms, tune
+from feinsum.cli import (
+    canonicalize,
+    db,
+    devices,
+    explain,
+    query,
+    serve,
+    transforms,
+    tune,
+)
 from feinsum.cli.failure import report_failure
 from feinsum.errors import FeinsumError
 
@@ -29,6 +38,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "explain": (explain.explain, explain.EXAMPLES),
     "transforms": (transforms.transforms, transforms.EXAMPLES),
     "devices": (devices.devices, devices.EXAMPLES),
+    "serve": (serve.serve, serve.EXAMPLES),
 }
 """Every command but the groups: what runs, and examples for its help."""
 

@@ -98,21 +98,22 @@ def tiled_contraction(
     )
     schedule = peel_remainder(schedule, vector_index, columns, lanes, grid)
     schedule, vector = split(schedule, columns.inner, lanes, inner_tag="vec")
-    schedule, row = split(schedule, strip.inner, rows)
+    schedule, row = _split_rows(schedule, strip, rows)
     *shorter, longest = sorted(schedule.summed, key=lambda i: typical(extents[i]))
     schedule, depth = split(schedule, inames[longest], number(parameters, "depth"))
     between = (*others[1:], *(inames[i] for i in shorter), depth.outer)
-    tile = _Tile(columns, vector, row, depth, tuple(grid), between)
+    tile = _Tile(columns, vector, *row, depth, tuple(grid), between)
     return _accumulate(_stage(schedule, tile), tile).t_unit
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """The loops of a tile, and those around it."""
+    """The loops of a tile, and those around it; ``blocks`` is empty for one."""
 
     columns: Block
     vector: Block
-    row: Block
+    blocks: tuple[str, ...]
+    row: str
     depth: Block
     grid: tuple[str, ...]
     between: tuple[str, ...]
@@ -130,12 +131,22 @@ def _register_tile(
     return rows, blocks
 
 
+def _split_rows(
+    schedule: Schedule, strip: Block, rows: int
+) -> tuple[Schedule, tuple[tuple[str, ...], str]]:
+    """The loops over blocks of rows, if there are several, and over rows."""
+    if strip.size == rows:
+        return schedule, ((), strip.inner)
+    schedule, row = split(schedule, strip.inner, rows)
+    return schedule, ((row.outer,), row.inner)
+
+
 def _stage(schedule: Schedule, tile: _Tile) -> Schedule:
     """Pack the tiles of both operands."""
     sweep = (
-        tile.row.outer,
+        *tile.blocks,
         tile.depth.inner,
-        tile.row.inner,
+        tile.row,
         tile.vector.outer,
         tile.vector.inner,
     )
@@ -156,20 +167,20 @@ def _stage(schedule: Schedule, tile: _Tile) -> Schedule:
 
 def _accumulate(schedule: Schedule, tile: _Tile) -> Schedule:
     """Unroll the register tile and sum in it."""
-    unrolled = {tile.row.inner: "unr", tile.vector.outer: "unr"}
+    unrolled = {tile.row: "unr", tile.vector.outer: "unr"}
     schedule = schedule.with_unit(lp.tag_inames(schedule.t_unit, unrolled))
     order = (
         *tile.between,
-        tile.row.outer,
+        *tile.blocks,
         tile.depth.inner,
-        tile.row.inner,
+        tile.row,
         tile.vector.outer,
     )
     for k, insn_id in enumerate(schedule.instructions):
         schedule = stage_accumulator(
             schedule,
             insn_id,
-            (tile.row.outer, tile.row.inner, tile.vector.outer),
+            (*tile.blocks, tile.row, tile.vector.outer),
             schedule.dtype_of_row(k),
             lane=tile.vector.inner,
             order=order,
@@ -191,9 +202,9 @@ def _space(einsum: BatchedEinsum) -> Space | None:
         "vector": tuple(dict.fromkeys(v for v, _ in pairs)),
         "register": tuple(dict.fromkeys(r for _, r in pairs)),
         "lanes": (8, 4),
-        "vectors": (3, 2, 1),
+        "vectors": (3, 2, 4),
         "rows": (8, 6, 4),
-        "blocks": (4, 1, 12),
+        "blocks": (4, 2, 12),
         "depth": (64, 128, 32),
     }
 
