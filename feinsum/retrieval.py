@@ -82,7 +82,7 @@ def retrieve(
     """Transform a kernel with the best recipe known for the einsum that it is.
 
     Never breaks a build: where there is nothing to apply, the kernel comes back
-    unchanged and, by default, with a :class:`feinsum.errors.FeinsumWarning` that says why.
+    unchanged and, by default, with a :class:`feinsum.FeinsumWarning` that says why.
 
     Args:
         t_unit: a kernel that evaluates one batched einsum.

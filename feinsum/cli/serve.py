@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from feinsum.cli.options import Database
+from feinsum.cli.options import AsJson, Database
+from feinsum.cli.output import print_json
 from feinsum.errors import FeinsumError
 
 __all__ = ["EXAMPLES", "serve"]
@@ -22,6 +23,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8765,
     database: Database = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run the REST service over a database until it is interrupted."""
     try:
@@ -31,4 +33,9 @@ def serve(
             f"the service needs packages that are missing ({error.name}); "
             "install 'feinsum[service]'"
         ) from None
+    url = f"http://{host}:{port}"
+    if as_json:
+        print_json({"url": url})
+    else:
+        typer.echo(f"serving {url}, Ctrl-C ends it")
     run(database, host, port)

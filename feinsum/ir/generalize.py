@@ -28,7 +28,8 @@ def generalize(
         The einsum, and the literal extent behind each new parameter.
 
     >>> from feinsum.ir.build import array, einsum
-    >>> general, sizes = generalize(einsum("ij,j->i", array("A", (900, 4)), array("x", 4)))
+    >>> A, x = array("A", (900, 4)), array("x", 4)
+    >>> general, sizes = generalize(einsum("ij,j->i", A, x))
     >>> print(general.operands[0], dict(sizes))
     A[n900,4]:<f8 {'n900': 900}
     """

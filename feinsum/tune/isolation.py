@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Self
 
 from feinsum.errors import (
     FeinsumError,
@@ -48,7 +49,7 @@ class IsolatedBench:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def __enter__(self) -> IsolatedBench:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

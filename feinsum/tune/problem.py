@@ -108,7 +108,7 @@ def ragged_cases(einsum: BatchedEinsum) -> tuple[BatchedEinsum, list[dict[str, i
     return einsum, [
         dict.fromkeys(names, 1),
         ragged,
-        {n: 301 for n in names[:1]} | {n: 5 for n in names[1:]},
+        dict.fromkeys(names[:1], 301) | dict.fromkeys(names[1:], 5),
     ]
 
 

@@ -9,11 +9,11 @@ import pytest
 from constantdict import constantdict
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import arrays_of, counts, einsums, near_pairs, relabelings
 
 from feinsum.canonical import Relabeling, canonicalize
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum, array, einsum, evaluate, to_text
+from tests.strategies import arrays_of, counts, einsums, near_pairs, relabelings
 
 
 @given(einsums())

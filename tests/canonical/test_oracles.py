@@ -10,10 +10,10 @@ from random import Random
 import networkx as nx
 import pytest
 from hypothesis import Phase, find, given, settings
-from strategies import counts, near_pairs
 
 from feinsum.canonical import canonicalize
 from feinsum.ir import BatchedEinsum, SizeParam
+from tests.strategies import counts, near_pairs
 
 Oracle = Callable[[BatchedEinsum, BatchedEinsum], bool]
 

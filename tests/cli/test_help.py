@@ -37,6 +37,7 @@ def test_the_commands_are_those_documented():
         "devices",
         "explain",
         "query",
+        "serve",
         "transforms",
         "tune",
     ]

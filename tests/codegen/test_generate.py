@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+
 from feinsum import (
     array,
     batched_einsum,
@@ -22,8 +24,6 @@ from feinsum.measure import (
     random_arguments,
 )
 from feinsum.raising import single_nest
-from hypothesis import given, settings
-
 from tests.strategies import einsums
 
 J, D = array("J", (3, 3, "N")), array("D", (3, 5, 5))

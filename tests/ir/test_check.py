@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from strategies import einsums
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import (
@@ -20,6 +19,7 @@ from feinsum.ir import (
     einsum,
     violations,
 )
+from tests.strategies import einsums
 
 A, x = array("A", (3, 4)), array("x", 4)
 MATVEC = (("i", "j"), ("j",))

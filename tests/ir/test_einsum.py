@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from strategies import einsums
 
 from feinsum.ir import (
     BatchedEinsum,
@@ -15,6 +14,7 @@ from feinsum.ir import (
     einsum,
     parse_subscripts,
 )
+from tests.strategies import einsums
 
 A, x, y = array("A", ("N", 4)), array("x", 4, "f4"), array("y", 4, "c16")
 E = batched_einsum("ij,j->i", [[A, x], [A, y]])

@@ -8,7 +8,6 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 from hypothesis import given
-from strategies import SIZES, arrays_of, einsums
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import (
@@ -19,6 +18,7 @@ from feinsum.ir import (
     einsum,
     evaluate,
 )
+from tests.strategies import SIZES, arrays_of, einsums
 
 A, x = array("A", ("N", 4)), array("x", 4)
 MATVEC = einsum("ij,j->i", A, x)

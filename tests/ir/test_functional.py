@@ -7,7 +7,6 @@ import pytest
 from constantdict import constantdict
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import arrays_of, einsums, relabelings
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import (
@@ -18,6 +17,7 @@ from feinsum.ir import (
     einsum,
     evaluate,
 )
+from tests.strategies import arrays_of, einsums, relabelings
 
 U = np.array([[3.0, 1.0, 4.0, 1.0], [5.0, 9.0, 2.0, 6.0]])
 V = np.array([2.0, 7.0, 1.0, 8.0, 2.0, 8.0, 1.0, 8.0])

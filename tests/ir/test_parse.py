@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import arrays_of
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import array, einsum, evaluate, parse_subscripts
+from tests.strategies import arrays_of
 
 READINGS = [
     # letters

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import einsums, relabelings
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum, from_text, to_text
+from tests.strategies import einsums, relabelings
 
 
 @given(einsums(), st.data())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 import pytest
+
 from feinsum import array, canonicalize, einsum, raise_kernel
 
 F8 = "float64"

@@ -5,8 +5,16 @@ from __future__ import annotations
 import loopy as lp
 import numpy as np
 import pytest
-from feinsum import NotAnEinsumError, array, canonicalize, einsum, generate_loopy
-from feinsum import identify_as_einsum, raise_kernel
+
+from feinsum import (
+    NotAnEinsumError,
+    array,
+    canonicalize,
+    einsum,
+    generate_loopy,
+    identify_as_einsum,
+    raise_kernel,
+)
 from feinsum.raising import single_nest
 
 A, B, X = array("A", (5, 6)), array("B", (6, 7)), array("x", 6)

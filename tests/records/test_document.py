@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import HERE, make_record, tuning_records
 
 from feinsum.errors import InvalidRecordError
 from feinsum.records import Environment, TuningRecord, content_id, from_json, to_json
+from tests.strategies import HERE, make_record, tuning_records
 
 RECORD = make_record()
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import CPU, HERE, make_record
 
 from feinsum.records import (
     Environment,
@@ -18,6 +17,7 @@ from feinsum.records import (
     level_of,
     rank,
 )
+from tests.strategies import CPU, HERE, make_record
 
 OTHER_DRIVER = replace(HERE, driver_version="driver 2")
 OTHER_PLATFORM_VERSION = replace(HERE, platform_version="platform 2")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import SECONDS, make_record, measurements
 
 from feinsum.records import Measurement, quartiles
+from tests.strategies import SECONDS, make_record, measurements
 
 M = make_record((0.2, 0.1, 0.4, 0.5), (1.0, 0.9, 1.2)).measurement
 

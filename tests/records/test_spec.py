@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import specs
 
 from feinsum.errors import InvalidRecordError
 from feinsum.records import TransformSpec
+from tests.strategies import specs
 
 
 @given(specs)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from fastapi.testclient import TestClient
+
 from feinsum.records import InMemoryStore, TuningRecord, from_json, to_json
 from feinsum.service import create_app
-
 from tests.db.factories import make_record
 
 

@@ -2,13 +2,13 @@
 loopy 2025.2, pytato b25c311 (2026-03-12), arraycontext 8c00ed8, meshmode 33d5f48, grudge 74c943c; 3D simplices, order 4, 1296 elements.
 """
 
-import numpy as np
 import loopy as lp
-from loopy.symbolic import parse
-import islpy as isl
 import loopy.symbolic as ls
+import numpy as np
 import pymbolic.primitives as p
+from loopy.symbolic import parse
 from pymbolic.primitives import Variable as v
+
 from tests.raising.kernels.client_support import FirstAxisIsElementsTag
 
 

@@ -4,13 +4,11 @@ loopy 2025.2, pytato b25c311 (2026-03-12), arraycontext 8c00ed8, meshmode 33d5f4
 A max reduction: must be refused.
 """
 
-import numpy as np
 import loopy as lp
+import numpy as np
 from loopy.symbolic import parse
-import islpy as isl
-import loopy.symbolic as ls
-import pymbolic.primitives as p
 from pymbolic.primitives import Variable as v
+
 from tests.raising.kernels.client_support import (
     DiscretizationDOFAxisTag,
     DiscretizationElementAxisTag,
