@@ -21,6 +21,8 @@ from typing import Any
 import loopy as lp
 import numpy as np
 from loopy.symbolic import (
+    IdentityMapper,
+    ResolvedFunction,
     SubstitutionMapper,
     SubstitutionRuleExpander,
     WalkMapper,
@@ -34,7 +36,7 @@ from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList, Operand, OperandFunction
 from feinsum.raising.nest import Expression
 
-__all__ = ["Access", "OperandTable"]
+__all__ = ["Access", "OperandTable", "unresolved"]
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,11 @@ class OperandTable:
                 dtype is not known.
         """
         term = self._term(factor, instruction)
+        _check_inside(factor, term, extents, instruction)
         shape = tuple(extents[iname] for iname in term)
         parameters = tuple(f"_{axis}" for axis in range(len(term)))
         expanded = self._expand(factor)
-        body = _abstract(factor, term, parameters, expanded)
+        body = self._body(factor, term, parameters)
         key = (shape, body)
         if key not in self._known:
             dtype = self._dtype(expanded, instruction)
@@ -93,6 +96,21 @@ class OperandTable:
             self._known[key] = Operand(name, shape, dtype)
             self.functions[name] = OperandFunction(parameters, str(body))
         return Access(self._known[key], term)
+
+    def _body(
+        self, factor: Expression, term: IndexList, parameters: IndexList
+    ) -> Expression:
+        """The function in terms of its parameters, rules expanded.
+
+        A repeated iname of a subscript or call (a diagonal) keeps its places apart.
+        """
+        if len(set(term)) == len(term):
+            names = dict(zip(term, parameters, strict=True))
+            return _substitute(unresolved(self._expand(factor)), names)
+        place = tuple(p.Variable(name) for name in parameters)
+        if isinstance(factor, p.Subscript):
+            return p.Subscript(factor.aggregate, place)
+        return unresolved(self._expand(p.Call(factor.function, place)))
 
     def _rule_of(self, factor: Expression) -> lp.SubstitutionRule | None:
         """The rule that ``factor`` calls with inames only, if it does."""
@@ -171,24 +189,37 @@ def _inames_only(
     return names if is_plain else None
 
 
-def _abstract(
-    factor: Expression, term: IndexList, parameters: IndexList, expanded: Expression
-) -> Expression:
-    """The body of the function: ``expanded`` in terms of its parameters.
-
-    A repeated iname of a subscript or call (a diagonal) keeps its places apart.
-    """
-    if len(set(term)) == len(term):
-        return _substitute(expanded, dict(zip(term, parameters, strict=True)))
-    place = tuple(p.Variable(name) for name in parameters)
-    if isinstance(factor, p.Subscript):
-        return p.Subscript(factor.aggregate, place)
-    return p.Call(factor.function, place)
+def _check_inside(
+    factor: Expression,
+    term: IndexList,
+    extents: Mapping[str, Extent],
+    instruction: str,
+) -> None:
+    for iname in term:
+        if iname not in extents:
+            raise NotAnEinsumError(
+                f"instruction {instruction!r}: the factor {factor} depends on the "
+                f"iname {iname!r}, which is neither summed nor an output index",
+                rule="unbound-index",
+                instructions=(instruction,),
+            )
 
 
 def _substitute(expression: Expression, names: Mapping[str, str]) -> Expression:
     variables = {old: p.Variable(new) for old, new in names.items()}
     return SubstitutionMapper(make_subst_func(variables))(expression)
+
+
+def unresolved(expression: Expression) -> Expression:
+    """The expression with functions by name, as a user writes them."""
+    return _Unresolver()(expression)
+
+
+class _Unresolver(IdentityMapper):  # type: ignore[misc]
+    """Loopy's type inference ties functions to implementations; this unties them."""
+
+    def map_resolved_function(self, expr: ResolvedFunction, /) -> p.Variable:
+        return p.Variable(expr.name)
 
 
 def _unknown_dtype(

@@ -14,7 +14,7 @@ from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList
 from feinsum.raising.extents import box_extents
 from feinsum.raising.nest import Expression
-from feinsum.raising.operands import Access, OperandTable
+from feinsum.raising.operands import Access, OperandTable, unresolved
 from feinsum.raising.product import multiply, take_apart
 
 __all__ = ["RaisedRow", "raise_row"]
@@ -56,7 +56,7 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
     accesses = tuple(table.access(f, extents, insn.id) for f in parts.factors)
     _check_summed(insn, parts.inames, accesses)
     _check_bound(insn, output, accesses)
-    scale = multiply(parts.scale)
+    scale = unresolved(multiply(parts.scale))
     _check_output_dtype(insn, kernel, accesses)
     _check_reads(insn, kernel, table, (*parts.factors, scale), inames)
     return RaisedRow(

@@ -36,7 +36,8 @@ BOX = "{[i,j,k]: 0<=i<5 and 0<=j<6 and 0<=k<7}"
 def kernel(text, domain=BOX, args=ARGS):
     names = [arg.name for arg in args]
     used = [arg for arg, name in zip(args, names, strict=True) if name in text]
-    return lp.make_kernel(domain, text, used, lang_version=(2018, 2))
+    unit = lp.make_kernel(domain, text, used, lang_version=(2018, 2))
+    return lp.remove_unused_inames(unit)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +174,14 @@ def test_two_equal_functions_are_one_operand():
     text = "f(p) := x[p]\ng(q) := x[q]\nout[i] = sum(j, A[i,j]*f(j)*g(j)*x[j])"
     nest = single_nest(raise_kernel(kernel(text)))
     assert nest.key == canonicalize(einsum("ij,j,j,j->i", A, X, X, X)).key
+
+
+def test_a_diagonal_and_a_plain_read_are_one_array():
+    """An array that is read with equal and with distinct indices is one operand."""
+    square = array("Q", (5, 5))
+    e = einsum("ii,ij->j", square, square)
+    nest = single_nest(raise_kernel(generate_loopy(e)))
+    assert nest.key == canonicalize(e).key
 
 
 def test_long_free_extents_become_size_parameters():
