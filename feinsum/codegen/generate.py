@@ -41,9 +41,7 @@ def generate_loopy(
     >>> from feinsum.ir import array, einsum
     >>> e = einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))
     >>> print(generate_loopy(e).default_entrypoint.instructions[0])
-    for i
-        out[i] = reduce(sum, [j], A_rule(i, j)*x_rule(j))  {id=row_0}
-    end i
+    row_0: out[i] <- reduce(sum, [j], A_rule(i, j)*x_rule(j))
     """
     return _Generator(einsum, name).generate(path)
 

