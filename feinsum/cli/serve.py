@@ -25,7 +25,7 @@ def serve(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the REST service over a database until it is interrupted."""
+    """Run the REST service over a database."""
     try:
         from feinsum.service import run
     except ImportError as error:

@@ -77,7 +77,7 @@ def single_nest(raised: RaisedKernel) -> RaisedNest:
         parts = [" ".join(nest.instructions) for nest in raised.raised]
         raise NotAnEinsumError(
             f"kernel {raised.kernel_name!r} has {len(parts)} einsums ({parts}), "
-            "expected one; choose with instructions=",
+            "expected one; instructions= chooses among them",
             rule="several-nests",
             instructions=tuple(i for nest in raised.raised for i in nest.instructions),
         )

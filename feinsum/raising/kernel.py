@@ -52,8 +52,9 @@ def raise_kernel(
         rule, the nests that were raised and those that were refused.
 
     Raises:
-        NotAnEinsumError: only where there is no single kernel to look at, with
-            the rule ``kernel``.
+        NotAnEinsumError: only where there is no single kernel to look at (rule
+            ``kernel``), or where ``arguments`` do not fit it (rule
+            ``arguments``).
     """
     name = _kernel_name(t_unit, kernel_name)
     t_unit = specialize(t_unit, arguments or {}, name, long_extent)

@@ -76,6 +76,8 @@ def _factors(expression: Expression) -> list[Expression]:
     """The factors of nested products, without literal ones."""
     if isinstance(expression, p.Product):
         return [f for child in expression.children for f in _factors(child)]
+    if isinstance(expression, p.Quotient) and _has_reduction(expression.numerator):
+        return [*_factors(expression.numerator), p.Quotient(1, expression.denominator)]
     if isinstance(expression, (int, float)) and expression == 1:
         return []
     return [expression]
@@ -92,10 +94,14 @@ def _check_is_sum(reduction: Reduction, instruction: str) -> None:
         )
 
 
-def _refuse_inner_reduction(factor: Expression, instruction: str) -> None:
+def _has_reduction(expression: Expression) -> bool:
     finder = _ReductionFinder()
-    finder(factor)
-    if finder.has_found:
+    finder(expression)
+    return finder.has_found
+
+
+def _refuse_inner_reduction(factor: Expression, instruction: str) -> None:
+    if _has_reduction(factor):
         raise _refuse(
             "nested-reduction",
             f"the factor {factor} contains a reduction, so it is no operand function",

@@ -25,6 +25,7 @@ TEXTS = [
     "f(p,q) := A[p,q] - beta\ng(p) := f(p,2)\nout[i] = g(i)*sum(j, f(i,j)*x[j])",
     "C[i,k] = 2*sum(j, A[i,j]*B[j,k]*x[j])",
     "C[i,k] = y[i]*B[0,k]",
+    "out[i] = 3*sum(j, A[i,j]*x[j])/y[i]",
     "out[i] = sum([j,k], A[i,j]*B[j,k])",
     "out[i] = sum(j, (x[j] if j < 3 else alpha)*A[i,j])",
     "out[i] = sum(j, sqrt(x[j])*A[i,j])",

@@ -1,0 +1,64 @@
+"""Codes and settings as the source states them, found without running it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.docs.pages import ROOT, files
+
+__all__ = ["invalid_einsum_rules", "refusal_rules", "settings"]
+
+_CODE = re.compile(r"[a-z]+(-[a-z]+)*")
+_REFUSING = re.compile(r"_?refuse\w*|NotAnEinsumError|RefusedNest")
+
+
+@cache
+def refusal_rules() -> set[str]:
+    """Every code with which raising, or a caller of it, refuses a kernel."""
+    found: set[str] = set()
+    for call in _calls(ROOT / "feinsum"):
+        if _REFUSING.fullmatch(_name(call)):
+            rules = [word.value for word in call.keywords if word.arg == "rule"]
+            found |= _codes([*call.args, *rules])
+    return found
+
+
+def invalid_einsum_rules() -> set[str]:
+    """Every code in ``InvalidEinsumError.rules`` but those of the checker's table."""
+    found: set[str] = set()
+    for call in _calls(ROOT / "feinsum"):
+        if _name(call) == "Violation":
+            found |= _codes(call.args[:1])
+        for word in call.keywords:
+            if word.arg == "rules" and isinstance(word.value, ast.Tuple):
+                found |= _codes(word.value.elts)
+    return found
+
+
+@cache
+def settings() -> set[str]:
+    """Every environment variable of ours that the code or a test names."""
+    here = Path(__file__).parent
+    texts = [p.read_text() for p in files(".py") if p.parent != here]
+    return {name for text in texts for name in re.findall(r"FEINSUM_[A-Z_]+", text)}
+
+
+def _calls(folder: Path) -> Iterator[ast.Call]:
+    paths = [p for p in files(".py") if p.is_relative_to(folder)]
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                yield node
+
+
+def _name(call: ast.Call) -> str:
+    return getattr(call.func, "id", getattr(call.func, "attr", ""))
+
+
+def _codes(arguments: list[ast.expr]) -> set[str]:
+    values = [a.value for a in arguments if isinstance(a, ast.Constant)]
+    return {v for v in values if isinstance(v, str) and _CODE.fullmatch(v)}

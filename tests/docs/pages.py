@@ -1,0 +1,58 @@
+"""Reading the documentation: pages, sections, fenced blocks, table rows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+__all__ = ["DOCS", "ROOT", "fenced", "files", "page", "prose", "section", "terms"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BUILT = {"build", "dist"}
+
+
+def files(*suffixes: str) -> list[Path]:
+    """The files of the project with these suffixes: not what is hidden or built."""
+    found = []
+    for path in sorted(ROOT.rglob("*")):
+        parts = path.relative_to(ROOT).parts
+        is_ours = not any(p.startswith(".") or p in _BUILT for p in parts)
+        if is_ours and path.suffix in suffixes and path.is_file():
+            found.append(path)
+    return found
+
+
+DOCS = [path for path in files(".md") if "docs" in path.parts or path.parent == ROOT]
+
+
+def page(name: str) -> str:
+    """The text of a page, by its path from the root."""
+    return (ROOT / name).read_text()
+
+
+def fenced(text: str, language: str) -> list[str]:
+    """The contents of all fenced blocks of a language."""
+    return [body for name, body in _FENCE.findall(text) if name == language]
+
+
+def prose(text: str) -> str:
+    """The text without its fenced blocks."""
+    return _FENCE.sub("", text)
+
+
+def section(name: str, heading: str) -> str:
+    """A section of a page, from its heading to the next one of its level or above."""
+    text = _FENCE.sub(lambda block: block[0].replace("#", "·"), page(name))
+    found = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
+    assert found is not None, f"{name} has no section {heading!r}"
+    rest = text[found.end() :]
+    following = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: following.start()] if following else rest
+
+
+def terms(text: str) -> set[str]:
+    """The first cell of every row of the tables in a text, without backquotes."""
+    cells = re.findall(r"^\| *([^|]*[^| ]) *\|", prose(text), re.MULTILINE)
+    return {cell.strip("`") for cell in cells}

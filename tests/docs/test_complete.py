@@ -1,0 +1,175 @@
+"""Completeness: whatever a user can meet is documented, and nothing else is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import typer
+
+import feinsum
+from feinsum import errors
+from feinsum.canonical import canonicalize
+from feinsum.cli import app, failure
+from feinsum.ir import RULES, array, einsum
+from feinsum.transforms import REGISTRY, primitives
+from tests.docs.codes import invalid_einsum_rules, refusal_rules, settings
+from tests.docs.pages import DOCS, page, section, terms
+
+N = "N"
+SAMPLES = [
+    canonicalize(example).einsum
+    for example in (
+        einsum("xre,rij,ej->xei", array("J", (3, 3, N)), array("D", (3, 20, 20)),
+               array("u", (N, 20))),
+        einsum("ij,jk->ik", array("A", (N, 64)), array("B", (64, 80))),
+        einsum("ij,j->i", array("A", (N, 4)), array("x", 4)),
+        einsum("ij->i", array("A", (N, 4))),
+        einsum("i,i->i", array("x", N), array("y", N)),
+        einsum("ij->ji", array("A", (N, 200))),
+    )
+]  # fmt: skip
+
+
+def kinds_of_errors():
+    return [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.FeinsumError)
+    ]
+
+
+def commands():
+    """Every command and group: the words that call it, and itself."""
+    todo = [(("feinsum",), typer.main.get_command(app))]
+    while todo:
+        words, command = todo.pop()
+        yield " ".join(words), command
+        inner = getattr(command, "commands", {})
+        todo += [((*words, name), child) for name, child in inner.items()]
+
+
+def options(command):
+    return {word for p in command.params for word in p.opts if word.startswith("-")}
+
+
+COMMANDS = sorted(commands())
+CALLS = [words for words, _ in COMMANDS]
+OURS = [t for t in REGISTRY.values() if t.apply.__module__.startswith("feinsum.")]
+
+
+@pytest.mark.parametrize("name", feinsum.__all__)
+def test_every_public_name_is_documented(name):
+    """Each public name has a row in the table of public names."""
+    assert f"feinsum.{name}" in terms(section("docs/glossary.md", "The public names"))
+
+
+def test_every_error_code_is_documented_and_no_other():
+    """The table of codes is the tree of errors."""
+    documented = terms(section("docs/errors.md", "Codes")) - {"code", "---"}
+    assert documented == {kind.code for kind in kinds_of_errors()}
+
+
+@pytest.mark.parametrize("kind", kinds_of_errors(), ids=lambda kind: kind.code)
+def test_an_error_code_stands_beside_its_class(kind):
+    """A code and the class that has it are in one row."""
+    row = rf"^\| `{kind.code}` \| `{kind.__name__}` \|"
+    assert re.search(row, page("docs/errors.md"), re.MULTILINE)
+
+
+def test_every_rule_of_a_well_formed_einsum_is_documented_and_no_other():
+    """The table has the checker's rules and those of single functions."""
+    text = section("docs/errors.md", "Rules of a well-formed einsum")
+    known = set(RULES) | invalid_einsum_rules()
+    assert terms(text) - {"rule", "---"} == known
+
+
+def test_every_refusal_rule_is_documented_and_no_other():
+    """The table has every code with which a kernel is refused."""
+    documented = terms(section("docs/raising.md", "Rules")) - {"code", "---"}
+    assert documented == refusal_rules()
+
+
+def test_the_source_has_the_refusal_rules_that_are_known():
+    """The search for codes finds them however they are handed over."""
+    known = {"domain", "loopy", "race", "nested-reduction", "other-instructions"}
+    assert known <= refusal_rules()
+
+
+def test_every_setting_is_documented_and_no_other():
+    """The table has every environment variable that the code names."""
+    documented = terms(page("docs/settings.md")) - {"variable", "---"}
+    assert documented == settings()
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_no_page_names_a_setting_that_does_not_exist(path):
+    """Every variable that a page mentions is one that the code names."""
+    assert set(re.findall(r"FEINSUM_[A-Z_]+", path.read_text())) <= settings()
+
+
+@pytest.mark.parametrize(("words", "command"), COMMANDS, ids=CALLS)
+def test_every_option_of_a_command_is_documented_and_no_other(words, command):
+    """The section of a command names its options, and only these."""
+    text = section("docs/cli.md", f"`{words}`")
+    wanted = {word for word in options(command) if word.startswith("--")} | {"--help"}
+    assert set(re.findall(r"`(--[a-z-]+)", text)) == wanted
+
+
+def test_no_other_command_is_documented():
+    """Every section that is headed by a call is about a command that exists."""
+    headed = re.findall(r"^## `(.*)`$", page("docs/cli.md"), re.MULTILINE)
+    assert sorted(headed) == CALLS
+
+
+def test_every_command_is_in_the_table_of_the_readme():
+    """The short table names every command, though not the groups."""
+    text = section("README.md", "The command line")
+    runnable = [w for w, command in COMMANDS if not hasattr(command, "commands")]
+    assert not [words for words in runnable if f"`{words}`" not in text]
+
+
+def test_every_exit_code_is_documented():
+    """Success, and the codes that the program ends with."""
+    codes = {failure.FAILED, failure.USAGE, failure.NO_FACT, failure.INTERRUPTED, 0}
+    documented = terms(section("docs/cli.md", "Exit codes")) - {"code", "---"}
+    assert documented == {str(code) for code in codes}
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_examples_call_commands_and_options_that_exist(path):
+    """Every line of a page that begins with ``$ feinsum`` can be called."""
+    known = dict(COMMANDS)
+    for line in re.findall(r"^\$ (feinsum .*)$", path.read_text(), re.MULTILINE):
+        words = max((w for w in CALLS if line.startswith(w)), key=len)
+        used = set(re.findall(r" (--[a-z-]+)", line))
+        assert used <= options(known[words]), line
+        assert words != "feinsum" or used, line
+
+
+@pytest.mark.parametrize("transform", OURS, ids=lambda t: f"{t.name}@{t.version}")
+def test_every_transform_and_parameter_is_documented(transform):
+    """A family has a section, with a row for each parameter of its space."""
+    text = section("docs/transforms.md", f"{transform.name}@{transform.version}")
+    fitting = [sample for sample in SAMPLES if transform.fits(sample)]
+    assert fitting, "it fits no sample; add one here"
+    for sample in fitting:
+        assert terms(text) - {"parameter", "---"} == set(transform.space(sample))
+
+
+def test_no_other_transform_is_documented():
+    """Every section of a family is about one that is registered."""
+    text = section("docs/transforms.md", "Families")
+    headed = re.findall(r"^### (.*)$", text, re.MULTILINE)
+    assert sorted(headed) == sorted(f"{t.name}@{t.version}" for t in OURS)
+
+
+def test_every_primitive_is_documented_and_no_other():
+    """The table of primitives is their public interface."""
+    text = section("docs/transforms.md", "Primitives")
+    assert terms(text) - {"primitive", "---"} == set(primitives.__all__)
+
+
+def test_the_changelog_has_a_place_for_the_next_change():
+    """There is an Unreleased section, and it is not empty."""
+    assert section("CHANGELOG.md", "[Unreleased]").strip()
