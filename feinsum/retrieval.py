@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import loopy as lp
+from constantdict import constantdict
 
 from feinsum.canonical import WorkloadKey, canonicalize
 from feinsum.db import Database, opened_store
@@ -34,6 +35,7 @@ from feinsum.records import (
     Match,
     Policy,
     TransformSpec,
+    TuningRecord,
     best_match,
 )
 from feinsum.transforms import apply_spec
@@ -43,6 +45,7 @@ __all__ = ["OnMiss", "Retrieval", "explain", "look_up", "query", "retrieve"]
 logger = logging.getLogger(__name__)
 
 OnMiss = Literal["warn", "raise", "return"]
+ISLPY_WARNING = ".*with implicit conversion of self"
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Retrieval:
 
     Attributes:
         t_unit: the transformed kernel; the given one if nothing was applied.
+        raised: the given kernel with its operands behind substitution rules.
         nest: the einsum that the kernel is.
         match: what the database knows of it.
         applied: the recipe in :attr:`t_unit`, if any.
@@ -86,7 +90,8 @@ def retrieve(
 
     Args:
         t_unit: a kernel that evaluates one batched einsum.
-        arguments: see :func:`feinsum.raise_kernel`.
+        arguments: see :func:`feinsum.raise_kernel`. Short sizes that they tell are
+            fixed in the result, and are no arguments of it any more.
         device: part of an OpenCL device's name; default as in
             :func:`feinsum.measure.open_device`.
         database: path, URL or store; default is the user's own.
@@ -98,11 +103,12 @@ def retrieve(
 
     Raises:
         FeinsumError: only with ``on_miss="raise"``.
+        ValueError: if ``on_miss`` or ``policy`` is none of those named above.
 
     Source: paper, section 7, listing 4.
     """
-    if on_miss not in ("warn", "raise", "return"):
-        raise ValueError(f"on_miss={on_miss!r}; expected 'warn', 'raise' or 'return'")
+    _check_choice("on_miss", on_miss, get_args(OnMiss))
+    _check_choice("policy", policy, get_args(Policy))
     try:
         found = look_up(
             t_unit,
@@ -119,25 +125,20 @@ def retrieve(
         if on_miss == "raise":
             raise
         logger.info("kernel given back unchanged: %s", error)
-        if on_miss == "warn":
-            warnings.warn(
-                f"kernel given back unchanged: {error}", FeinsumWarning, stacklevel=2
-            )
-        return t_unit
+        reason = str(error)
     except Exception as error:  # a build must never break for want of a recipe
         if on_miss == "raise":
             raise
         logger.exception("retrieval failed; the kernel is given back unchanged")
-        if on_miss == "warn":
-            warnings.warn(
-                f"kernel given back unchanged: retrieval failed with "
-                f"{type(error).__name__}: {error}",
-                FeinsumWarning,
-                stacklevel=2,
-            )
-        return t_unit
-    logger.info("applied %s: %s", found.applied, found.match.reason)
-    return found.t_unit
+        reason = f"retrieval failed with {type(error).__name__}: {error}"
+    else:
+        logger.info("applied %s: %s", found.applied, found.match.reason)
+        return found.t_unit
+    if on_miss == "warn":
+        warnings.warn(
+            f"kernel given back unchanged: {reason}", FeinsumWarning, stacklevel=2
+        )
+    return t_unit
 
 
 def look_up(
@@ -161,8 +162,9 @@ def look_up(
     nest = single_nest(raised)
     _check_is_whole_kernel(raised, nest)
     environment = open_device(device).environment({})
-    match = _match(nest.form.text, nest.key, environment, database, policy)
-    return _apply_best(t_unit, raised, nest, match)
+    records = _known(nest.form.text, nest.key, database)
+    given = Retrieval(t_unit, raised, nest, best_match(records, environment, policy))
+    return _apply_best(given, records, environment, policy)
 
 
 def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
@@ -170,13 +172,21 @@ def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
 
     Args:
         options: those of :func:`retrieve`, but ``on_miss``.
+
+    Raises:
+        ValueError: if ``policy`` is none of those that :func:`retrieve` names.
     """
+    _check_choice("policy", options.get("policy", "default"), get_args(Policy))
     try:
         return str(look_up(t_unit, **options))
     except NotAnEinsumError as error:
         return f"not raised: {error}\nbroken rule: {error.rule}\nkernel: unchanged"
     except FeinsumError as error:
         return f"not looked up: {error}\nkernel: unchanged"
+    except Exception as error:  # retrieve gives the kernel back unchanged, too
+        logger.exception("look-up failed")
+        reason = f"look-up failed with {type(error).__name__}: {error}"
+        return f"not looked up: {reason}\nkernel: unchanged"
 
 
 def query(
@@ -193,22 +203,24 @@ def query(
     Raises:
         StoreError: if the database cannot be read.
         DeviceUnavailableError: if there is no such device.
+        ValueError: if ``policy`` is none of those that :func:`retrieve` names.
     """
+    _check_choice("policy", policy, get_args(Policy))
     form = canonicalize(generalize(einsum)[0])
     environment = open_device(device).environment({})
-    return _match(form.text, form.key, environment, database, policy)
+    records = _known(form.text, form.key, database)
+    return best_match(records, environment, policy)
 
 
-def _match(
-    text: str,
-    key: WorkloadKey,
-    environment: Environment,
-    database: Database,
-    policy: Policy,
-) -> Match:
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}; expected one of {', '.join(choices)}")
+
+
+def _known(text: str, key: WorkloadKey, database: Database) -> list[TuningRecord]:
+    """The records of a workload; those of another one under its key are logged."""
     with opened_store(database) as store:
         records = store.query(key)
-    same = [record for record in records if record.workload_text == text]
     for record in records:
         if record.workload_text != text:
             logger.error(
@@ -217,7 +229,7 @@ def _match(
                 record.workload_text,
                 text,
             )
-    return best_match(same, environment, policy)
+    return [record for record in records if record.workload_text == text]
 
 
 def _check_is_whole_kernel(raised: RaisedKernel, nest: RaisedNest) -> None:
@@ -234,18 +246,57 @@ def _check_is_whole_kernel(raised: RaisedKernel, nest: RaisedNest) -> None:
 
 
 def _apply_best(
-    t_unit: lp.TranslationUnit, raised: RaisedKernel, nest: RaisedNest, match: Match
+    given: Retrieval,
+    records: Sequence[TuningRecord],
+    environment: Environment,
+    policy: Policy,
 ) -> Retrieval:
-    failures: list[tuple[TransformSpec, str]] = []
-    for spec in dict.fromkeys(record.spec for record in match.ranking):
-        try:
-            result = apply_spec(spec, raised.t_unit, nest.canonical_nest)
-        except TransformError as error:
-            logger.warning("recipe %s was passed over: %s", spec, error)
-            failures.append((spec, str(error)))
-            continue
-        return Retrieval(result, raised, nest, match, spec, tuple(failures))
-    return Retrieval(t_unit, raised, nest, match, None, tuple(failures))
+    """Apply the first recipe that can be, of the best level that has one."""
+    raised, nest = given.raised, given.nest
+    failures: dict[TransformSpec, str] = {}
+    match = given.match
+    while match.ranking:
+        for spec in dict.fromkeys(record.spec for record in match.ranking):
+            try:
+                result = _applied(spec, raised, nest)
+            except TransformError as error:
+                logger.warning("recipe %s was passed over: %s", spec, error)
+                failures[spec] = str(error)
+                continue
+            passed_over = tuple(failures.items())
+            return Retrieval(result, raised, nest, match, spec, passed_over)
+        left = [record for record in records if record.spec not in failures]
+        match = best_match(left, environment, policy)
+    return replace(given, failures=tuple(failures.items()))
+
+
+def _applied(
+    spec: TransformSpec, raised: RaisedKernel, nest: RaisedNest
+) -> lp.TranslationUnit:
+    """The unit with the recipe applied to the one kernel that has the nest.
+
+    Loopy's transformations reach all kernels of a unit, so the kernel is
+    transformed alone. Loops that the recipe replaced are removed.
+
+    Raises:
+        TransformError: if the recipe cannot be applied.
+    """
+    unit, name = raised.t_unit, raised.kernel_name
+    callables = {
+        key: known
+        for key, known in unit.callables_table.items()
+        if key == name or not isinstance(known, lp.CallableKernel)
+    }
+    alone = unit.copy(
+        callables_table=constantdict(callables), entrypoints=frozenset({name})
+    )
+    with warnings.catch_warnings():
+        # Loopy's use of islpy is not the user's, even where warnings are errors
+        warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
+        kernel = apply_spec(spec, alone, nest.canonical_nest)[name]
+        left = kernel.all_inames() & set(nest.nest.inames.values())
+        kernel = lp.remove_unused_inames(kernel, left)
+    return unit.with_kernel(kernel)
 
 
 def _miss(found: Retrieval) -> str:
@@ -262,11 +313,14 @@ def _explanation(found: Retrieval) -> Iterator[str]:
     nest, match = found.nest, found.match
     yield f"raised: {nest.einsum.subscripts}, {nest.einsum.batch_size} rows"
     yield f"instructions: {', '.join(nest.instructions)}"
+    yield f"scaled by: {', '.join(map(str, nest.scale))}"
     for operand in nest.einsum.operands:
         yield f"operand {operand}: {nest.functional.functions[operand.name]}"
     yield f"canonical: {nest.form.text}"
-    renaming = ", ".join(f"{k} -> {v}" for k, v in nest.relabeling.indices.items())
-    yield f"relabeling: {renaming}"
+    names = nest.relabeling
+    for kind in (names.indices, names.operands, names.size_params):
+        if kind:
+            yield "relabeling: " + ", ".join(f"{k} -> {v}" for k, v in kind.items())
     yield f"key: {nest.key}"
     yield f"match: {match.level} ({match.reason})"
     for record in match.ranking:

@@ -120,8 +120,13 @@ def applicable_transforms(einsum: BatchedEinsum) -> tuple[Transform, ...]:
 def configurations(
     transform: Transform, einsum: BatchedEinsum
 ) -> Iterator[TransformSpec]:
-    """Every configuration of the space that meets the constraints."""
-    space = transform.space(einsum) or {}
+    """Every configuration of the space that meets the constraints.
+
+    There is none if the transform does not fit the einsum.
+    """
+    space = transform.space(einsum)
+    if space is None:
+        return
     for values in product(*space.values()):
         parameters = dict(zip(space, values, strict=True))
         if transform.constraint(einsum, parameters) is None:
@@ -151,7 +156,7 @@ def check_spec(spec: TransformSpec, einsum: BatchedEinsum) -> Transform:
         )
     for name, value in spec.parameters.items():
         choices = space[name]
-        if not any(type(value) is type(c) and value == c for c in choices):
+        if repr(value) not in map(repr, choices):  # True is not 1
             raise InvalidParameterError(
                 f"{spec}: {name}={value!r} is outside its space {list(choices)}"
             )

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 
 import loopy as lp
 
 from feinsum.db import Database, opened_store
-from feinsum.errors import TransformError
+from feinsum.errors import FeinsumError, TransformError
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import raise_kernel, single_nest
-from feinsum.records import (
-    Environment,
-    RecordStore,
-    TransformSpec,
-    TuningRecord,
-)
+from feinsum.records import RecordStore, TransformSpec, TuningRecord
 from feinsum.transforms import applicable_transforms, check_spec
 from feinsum.tune.isolation import IsolatedBench
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.problem import Problem, make_problem
+from feinsum.tune.recording import (
+    check_writable,
+    fastest,
+    record,
+    record_best,
+)
 from feinsum.tune.search import Search, Strategy, make_search
 
 __all__ = ["TuningProgress", "TuningReport", "autotune", "record_facts"]
 
-N_FINALISTS = 3
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class TuningProgress:
     """How far a tuning has come.
 
     Attributes:
-        n_done, n_trials: trials so far and at most.
+        n_done, n_trials: trials so far, and at most: no more than there are
+            configurations.
         outcome: of the latest trial.
         best: the fastest so far.
     """
@@ -77,7 +81,8 @@ def autotune(
     Every candidate runs in a process of its own, is compared with the numpy
     reference at the given sizes and at ragged run-time extents, and is timed
     only then. The fastest are timed again in one run together with the
-    untransformed kernel; these are the facts that are recorded.
+    untransformed kernel; these are the facts that are recorded. That happens
+    also if the search is interrupted, before the interrupt goes on.
 
     Args:
         target: an einsum, or a kernel that is one.
@@ -89,6 +94,7 @@ def autotune(
 
     Raises:
         NotAnEinsumError: if the kernel is none.
+        InvalidEinsumError: if ``sizes`` do not fit the einsum.
         TransformError: if no transform fits the einsum.
         MeasurementError: if the problem cannot be set up on the device.
         StoreError: if the database cannot be written.
@@ -100,15 +106,22 @@ def autotune(
             f"no registered transform fits the einsum {problem.workload_text}"
         )
     search = make_search(strategy, problem.einsum, transforms, seed)
+    n_trials = min(n_trials, search.n_configurations)
     deadline = monotonic() + budget_s if budget_s is not None else None
+    outcomes: list[TrialOutcome] = []
     with (
         opened_store(database) as store,
         IsolatedBench(problem, trial_limit_s) as bench,
     ):
-        environment = bench.start()
-        outcomes = _run_trials(bench, search, n_trials, deadline, on_progress)
-        records = _record_best(bench, outcomes, environment, store, strategy)
-    return TuningReport(problem, outcomes, records)
+        check_writable(store)
+        bench.start()
+        with _recording_when_stopped(bench, outcomes, store, strategy):
+            for outcome in _trials(bench, search, n_trials, deadline):
+                outcomes.append(outcome)
+                if on_progress is not None:
+                    on_progress(_progress(outcomes, n_trials))
+        records = record_best(bench, outcomes, store, strategy)
+    return TuningReport(problem, tuple(outcomes), records)
 
 
 def record_facts(
@@ -138,12 +151,17 @@ def record_facts(
         opened_store(database) as store,
         IsolatedBench(problem, trial_limit_s) as bench,
     ):
-        environment = bench.start()
-        outcome = bench.trial(known)
+        check_writable(store)
+        (outcome,) = bench.compare([known])
         if not outcome.is_ok:
             raise outcome.to_error()
-        (record,) = _record_best(bench, (outcome,), environment, store, "given")
-    return record
+        (fact,) = record(bench, [outcome], store, "given")
+    return fact
+
+
+def _progress(outcomes: Sequence[TrialOutcome], n_trials: int) -> TuningProgress:
+    best = next(iter(fastest(outcomes)), None)
+    return TuningProgress(len(outcomes), n_trials, outcomes[-1], best)
 
 
 def _problem_of(
@@ -157,58 +175,38 @@ def _problem_of(
     return make_problem(nest.einsum, {**nest.generalized, **(sizes or {})}, device)
 
 
-def _run_trials(
+def _trials(
     bench: IsolatedBench,
     search: Search,
     n_trials: int,
     deadline: float | None,
-    on_progress: Callable[[TuningProgress], None] | None,
-) -> tuple[TrialOutcome, ...]:
-    outcomes: list[TrialOutcome] = []
-    while len(outcomes) < n_trials:
-        if deadline is not None and outcomes and monotonic() > deadline:
-            break
+) -> Iterator[TrialOutcome]:
+    """Trials until there are ``n_trials``, none is left, or time is up."""
+    for k in range(n_trials):
+        if deadline is not None and k and monotonic() > deadline:
+            return
         spec = search.ask()
         if spec is None:
-            break
+            return
         outcome = bench.trial(spec)
         search.tell(spec, outcome.median_s)
-        outcomes.append(outcome)
-        if on_progress is not None:
-            best = min((o for o in outcomes if o.is_ok), key=_median_s, default=None)
-            on_progress(TuningProgress(len(outcomes), n_trials, outcome, best))
-    return tuple(outcomes)
+        yield outcome
 
 
-def _median_s(outcome: TrialOutcome) -> float:
-    return outcome.median_s
-
-
-def _record_best(
+@contextmanager
+def _recording_when_stopped(
     bench: IsolatedBench,
-    outcomes: tuple[TrialOutcome, ...],
-    environment: Environment,
+    outcomes: Sequence[TrialOutcome],
     store: RecordStore,
     strategy: str,
-) -> tuple[TuningRecord, ...]:
-    """Time the finalists in one run with the untransformed kernel; record them."""
-    good = sorted((o for o in outcomes if o.is_ok), key=_median_s)[:N_FINALISTS]
-    if not good:
-        return ()
-    finals = bench.compare([o.spec for o in good])
-    problem = bench.problem
-    records = [
-        TuningRecord(
-            problem.form.key,
-            problem.workload_text,
-            environment,
-            outcome.spec,
-            outcome.measurement,
-            {"recorded_by": "feinsum.tune", "strategy": strategy},
-        )
-        for outcome in finals
-        if outcome.measurement is not None
-    ]
-    for record in records:
-        store.add(record)
-    return tuple(sorted(records, key=lambda r: r.measurement.median_s))
+) -> Iterator[None]:
+    """Record the best of the trials done so far if the body is interrupted."""
+    try:
+        yield
+    except BaseException:
+        if any(outcome.is_ok for outcome in outcomes):
+            try:
+                record_best(bench, outcomes, store, strategy)
+            except FeinsumError:
+                logger.exception("what was found before the end is not recorded")
+        raise

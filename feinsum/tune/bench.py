@@ -11,7 +11,7 @@ import loopy as lp
 import numpy as np
 
 from feinsum.codegen import generate_loopy
-from feinsum.errors import MeasurementError
+from feinsum.errors import MeasurementError, TransformError, WrongResultError
 from feinsum.ir import BatchedEinsum, evaluate
 from feinsum.measure import (
     BoundKernel,
@@ -119,14 +119,16 @@ class Bench:
         """Errors at run-time extents that no tile divides."""
         if not self.ragged:
             return []
-        first = self.ragged[0]
-        apply = find_transform(spec.name, spec.version).apply
-        t_unit = apply(first.t_unit, first.nest, spec.parameters)
-        compiled = compile_kernel(t_unit, self.opencl)
-        return [
-            verify(compiled.bind(c.arguments), c.expected, tolerance=c.tolerance)
-            for c in self.ragged
-        ]
+        compiled = compile_kernel(_ragged_unit(spec, self.ragged[0]), self.opencl)
+        errors = []
+        for case in self.ragged:
+            kernel = compiled.bind(case.arguments)
+            try:
+                errors.append(verify(kernel, case.expected, tolerance=case.tolerance))
+            except WrongResultError as error:
+                where = f"at the run-time sizes {dict(case.sizes)}"
+                raise WrongResultError(f"{where}: {error}") from None
+        return errors
 
     def _bind(self, t_unit: lp.TranslationUnit, case: _Case) -> BoundKernel:
         return compile_kernel(t_unit, self.opencl).bind(case.arguments)
@@ -161,6 +163,20 @@ class Bench:
                 "numpy.einsum", self.case.tolerance, self._verified[spec], checked
             ),
         )
+
+
+def _ragged_unit(spec: TransformSpec, case: _Case) -> lp.TranslationUnit:
+    """Apply a recipe whose space may not fit an einsum of run-time extents."""
+    apply = find_transform(spec.name, spec.version).apply
+    try:
+        return apply(case.t_unit, case.nest, spec.parameters)
+    except TransformError:
+        raise
+    except Exception as error:  # Loopy raises errors of many kinds
+        raise TransformError(
+            f"{spec} cannot be applied where extents are known at run time only: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> _Case:

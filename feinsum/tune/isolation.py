@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from feinsum.errors import (
     FeinsumError,
+    InvalidRecordError,
     TrialCrashError,
     TrialTimeoutError,
     error_from_code,
@@ -31,14 +35,20 @@ from feinsum.tune.problem import Problem
 __all__ = ["IsolatedBench"]
 
 SET_UP_LIMIT_S = 300.0
+EXIT_LIMIT_S = 10.0
+"""How long a process that closed its output may take to end."""
 
 
 class IsolatedBench:
     """A bench in a child process that is started again when it dies.
 
+    The child is in a session of its own: an interrupt from the keyboard reaches
+    only this process, which then decides what becomes of the child.
+
     Args:
         problem: what is tuned.
-        time_limit_s: for each trial; a comparison may take it once per recipe.
+        time_limit_s: for each trial; a comparison may take it once per recipe
+            and once for the untransformed kernel.
     """
 
     def __init__(self, problem: Problem, time_limit_s: float = 60.0) -> None:
@@ -66,11 +76,12 @@ class IsolatedBench:
         Raises:
             MeasurementError: if the problem itself cannot be set up.
         """
-        return self._try(Request(specs=(spec,)))[0]
+        return self._try(Request(specs=(spec,)), self.time_limit_s)[0]
 
     def compare(self, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
         """Time several recipes that passed their trial in one run."""
-        return self._try(Request(specs=tuple(specs), is_comparison=True))
+        limit_s = self.time_limit_s * (len(specs) + 1)
+        return self._try(Request(specs=tuple(specs), is_comparison=True), limit_s)
 
     def start(self) -> Environment:
         """Set the problem up, if no process is running; the environment there."""
@@ -79,7 +90,6 @@ class IsolatedBench:
             try:
                 answer = self._ask(Request(problem=self.problem), SET_UP_LIMIT_S)
             except FeinsumError as error:
-                self.close()
                 raise type(error)(f"setting up the trials: {error}") from None
             if answer.environment is None:
                 self.close()
@@ -89,49 +99,71 @@ class IsolatedBench:
         return self.environment
 
     def close(self) -> None:
-        """End the process and remove its cache."""
+        """End the process with all that it started, and remove its cache."""
         if self._process is not None:
-            self._process.kill()
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             for stream in (self._process.stdin, self._process.stdout):
                 if stream is not None:
-                    stream.close()
+                    with suppress(BrokenPipeError):  # a request was still in it
+                        stream.close()
             self._process = None
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
 
-    def _try(self, request: Request) -> tuple[TrialOutcome, ...]:
+    def _try(self, request: Request, limit_s: float) -> tuple[TrialOutcome, ...]:
         self.start()
-        specs = request.specs
         try:
-            return self._ask(request, self.time_limit_s * len(specs)).outcomes
+            return self._ask(request, limit_s).outcomes
         except (TrialCrashError, TrialTimeoutError) as error:
-            self.close()
-            return tuple(TrialOutcome(spec, error.code, str(error)) for spec in specs)
+            return tuple(
+                TrialOutcome(spec, error.code, str(error)) for spec in request.specs
+            )
 
     def _spawn(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="feinsum-trial-")
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="feinsum-trial-", ignore_cleanup_errors=True
+        )
         environment = os.environ | {
             "POCL_CACHE_DIR": self._folder.name,
             "XDG_CACHE_HOME": self._folder.name,
             "PYOPENCL_NO_CACHE": "1",
         }
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "feinsum.tune.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-W", "ignore", "-m", "feinsum.tune.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+                start_new_session=True,
+            )
         self._lines = queue.Queue()
         reader = threading.Thread(
             target=_read_lines, args=(self._process, self._lines), daemon=True
         )
         reader.start()
 
+    @property
+    def _log(self) -> Path:
+        assert self._folder is not None
+        return Path(self._folder.name) / "stderr"
+
     def _ask(self, request: Request, limit_s: float) -> Answer:
+        """The answer to a request; where there is none, the process is ended.
+
+        So no later request can meet the answer to an earlier one.
+        """
+        try:
+            return self._exchange(request, limit_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def _exchange(self, request: Request, limit_s: float) -> Answer:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
@@ -144,9 +176,32 @@ class IsolatedBench:
         except BrokenPipeError:
             line = None
         if line is None:
-            code = self._process.wait()
-            raise TrialCrashError(f"the process of the trial ended with code {code}")
-        return from_json(Answer, line)
+            raise TrialCrashError(_obituary(self._process, self._log))
+        try:
+            return from_json(Answer, line)
+        except InvalidRecordError as error:
+            raise TrialCrashError(
+                f"the process of the trial gave no proper answer: {error}"
+            ) from None
+
+
+def _obituary(process: subprocess.Popen[str], log: Path) -> str:
+    """How a process ended, and the last that it said."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(EXIT_LIMIT_S)
+    code = process.poll()
+    how = f"code {code}" if code is None or code >= 0 else _signal_name(-code)
+    lines = log.read_text(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    said = f": {last[:500]}" if last else ""
+    return f"the process of the trial ended with {how}{said}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def _read_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 from constantdict import constantdict
 
 from feinsum.canonical import CanonicalForm, canonicalize
@@ -70,34 +71,41 @@ def make_problem(
     given = {**literal, **(sizes or {})}
     known = {x.name for x in general.size_params}
     for name, value in given.items():
-        if name not in known or not isinstance(value, int) or value < 1:
+        if name not in known or not _is_size(value):
             raise InvalidEinsumError(
                 f"size {name}={value!r}; expected positive values of {sorted(known)}",
                 rules=("size",),
             )
-    renamed = {form.relabeling.size_params[name]: v for name, v in given.items()}
-    full = {**default_sizes(form.einsum), **renamed}
-    return Problem(form.text, full, device)
+    renamed = {form.relabeling.size_params[name]: int(v) for name, v in given.items()}
+    return Problem(form.text, default_sizes(form.einsum, renamed), device)
 
 
-def default_sizes(einsum: BatchedEinsum) -> dict[str, int]:
-    """Equal sizes for which all arrays together take about 64 MB."""
+def _is_size(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        return False
+    return bool(value >= 1)
+
+
+def default_sizes(
+    einsum: BatchedEinsum, given: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The given sizes; all others equal, so that all arrays take about 64 MB."""
+    fixed = dict(given or {})
     names = [x.name for x in einsum.size_params]
-    size = 1_000_000 if names else 0
-    while size > 100 and _bytes(einsum, names, size) > DEFAULT_FOOTPRINT_BYTES:
+    size = 1_000_000 if set(names) - set(fixed) else 1
+    sizes = {**dict.fromkeys(names, size), **fixed}
+    while size > 1 and footprint_bytes(einsum, sizes) > DEFAULT_FOOTPRINT_BYTES:
         size = size * 9 // 10
-    return dict.fromkeys(names, size)
-
-
-def _bytes(einsum: BatchedEinsum, names: list[str], size: int) -> int:
-    return footprint_bytes(einsum, dict.fromkeys(names, size))
+        sizes = {**dict.fromkeys(names, size), **fixed}
+    return sizes
 
 
 def ragged_cases(einsum: BatchedEinsum) -> tuple[BatchedEinsum, list[dict[str, int]]]:
     """An einsum with run-time extents, and sizes that no tile divides.
 
     An einsum with size parameters is its own variant. Otherwise the free
-    indices get parameters (contraction indices where arrays tie them).
+    indices get parameters; there is no variant where an array ties one of them
+    to a contraction index.
     """
     if not einsum.size_params:
         einsum = _parametric(einsum)

@@ -22,7 +22,13 @@ Strategy = Literal["tpe", "random", "exhaustive"]
 
 
 class Search(Protocol):
-    """Proposes configurations, each once, and learns from their times."""
+    """Proposes configurations, each once, and learns from their times.
+
+    Attributes:
+        n_configurations: how many there are.
+    """
+
+    n_configurations: int
 
     def ask(self) -> TransformSpec | None:
         """The next configuration, or None when there is none left."""
@@ -63,6 +69,7 @@ class _Listed:
     """Takes configurations in a given order."""
 
     def __init__(self, specs: Sequence[TransformSpec]) -> None:
+        self.n_configurations = len(specs)
         self._left = list(reversed(specs))
 
     def ask(self) -> TransformSpec | None:
@@ -86,6 +93,7 @@ class _Tpe:
         interleaved = [s for s in chain.from_iterable(columns) if s is not None]
         self._first = [specs[0] for specs in self._specs.values()]
         self._unseen = dict.fromkeys(interleaved)
+        self.n_configurations = len(self._unseen)
         self._trials: dict[TransformSpec, Any] = {}
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
         with warnings.catch_warnings():

@@ -6,27 +6,55 @@ Reads a :class:`Request` per line from standard input and writes an
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from queue import SimpleQueue
+from threading import Thread
 from typing import TextIO
 
-from feinsum.errors import FeinsumError
-from feinsum.records import TransformSpec, from_json, to_json
+from feinsum.errors import FeinsumError, MeasurementError
+from feinsum.records import Measurement, TransformSpec, from_json, to_json
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Answer, Request
 from feinsum.tune.outcome import OK, TrialOutcome
 
 __all__ = ["main", "serve", "try_specs"]
 
+logger = logging.getLogger(__name__)
+
 
 def main() -> None:
     """Keep the answers apart from what libraries print to standard output."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    serve(sys.stdin, answers)
+    serve(_lines_while_wanted(sys.stdin), answers)
 
 
-def serve(requests: TextIO, answers: TextIO) -> None:
+def _lines_while_wanted(stream: TextIO) -> Iterator[str]:
+    """Lines as they come; the process ends at once when the tuner is gone.
+
+    A trial that hangs does not outlive its tuner, however that one ended, and
+    neither does what it started.
+    """
+    lines: SimpleQueue[str] = SimpleQueue()
+
+    def read() -> None:
+        for line in stream:
+            lines.put(line)
+        if os.getpgrp() == os.getpid():  # nobody else is in this group
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os._exit(0)
+
+    Thread(target=read, daemon=True).start()
+    while True:
+        yield lines.get()
+
+
+def serve(requests: Iterable[str], answers: TextIO) -> None:
     """Answer every request until the input ends."""
     bench: Bench | None = None
     for line in requests:
@@ -53,26 +81,34 @@ def _set_up(request: Request) -> tuple[Bench | None, Answer]:
 def try_specs(bench: Bench, request: Request) -> tuple[TrialOutcome, ...]:
     """The outcome of each recipe."""
     if not request.is_comparison:
-        return tuple(_trial(bench, spec) for spec in request.specs)
+        return tuple(chain.from_iterable(_trial(bench, s) for s in request.specs))
+    return _measured(request.specs, lambda: bench.compare(request.specs))
+
+
+def _measured(
+    specs: Sequence[TransformSpec], measure: Callable[[], Sequence[Measurement]]
+) -> tuple[TrialOutcome, ...]:
     try:
-        measured = bench.compare(request.specs)
+        measured = measure()
     except FeinsumError as error:
-        return tuple(_failed(spec, error) for spec in request.specs)
+        return _failed(specs, error)
+    except Exception as error:  # whatever else a candidate does wrong
+        logger.exception("a trial of %s failed", ", ".join(map(str, specs)))
+        return _failed(specs, MeasurementError(f"{type(error).__name__}: {error}"))
     return tuple(
-        TrialOutcome(spec, OK, measurement=m)
-        for spec, m in zip(request.specs, measured, strict=True)
+        TrialOutcome(spec, OK, measurement=measurement)
+        for spec, measurement in zip(specs, measured, strict=True)
     )
 
 
-def _trial(bench: Bench, spec: TransformSpec) -> TrialOutcome:
-    try:
-        return TrialOutcome(spec, OK, measurement=bench.trial(spec))
-    except FeinsumError as error:
-        return _failed(spec, error)
+def _trial(bench: Bench, spec: TransformSpec) -> tuple[TrialOutcome, ...]:
+    return _measured([spec], lambda: [bench.trial(spec)])
 
 
-def _failed(spec: TransformSpec, error: FeinsumError) -> TrialOutcome:
-    return TrialOutcome(spec, error.code, str(error))
+def _failed(
+    specs: Sequence[TransformSpec], error: FeinsumError
+) -> tuple[TrialOutcome, ...]:
+    return tuple(TrialOutcome(spec, error.code, str(error)) for spec in specs)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from feinsum.transforms.primitives import (
     contract,
     even_block,
     factor_domains,
+    join_domains,
     peel_remainder,
     split,
     stage_accumulator,
@@ -74,10 +75,10 @@ def element_blocked(
             per work-group.
     """
     element = text(parameters, "element")
-    lanes = fitting_lanes(nest.einsum.extents[element], number(parameters, "lanes"))
+    lanes = fitting_lanes(nest.extent(element), number(parameters, "lanes"))
     if lanes == 1:
         raise TransformError(f"index {element!r} is too short for vectors")
-    schedule = begin(t_unit, nest)
+    schedule = join_domains(begin(t_unit, nest))
     inputs = schedule.operands
     schedule, products = _contract_cheaply(schedule, element, lanes)
     size = lanes * number(parameters, "vectors")
@@ -201,6 +202,8 @@ def _space(einsum: BatchedEinsum) -> Space | None:
 
 def _fits(einsum: BatchedEinsum, element: str) -> bool:
     others = [i for i in einsum.indices if i != element]
+    if any(len(set(term)) < len(term) for term in einsum.inputs):
+        return False  # a tile of a diagonal would have one axis twice
     if any(isinstance(einsum.extents[i], SizeParam) for i in others):
         return False
     tiles = [tuple(i for i in term if i != element) for term in einsum.inputs]

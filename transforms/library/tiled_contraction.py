@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import loopy as lp
 
 from feinsum.errors import TransformError
-from feinsum.ir import BatchedEinsum
+from feinsum.ir import BatchedEinsum, Extent
 from feinsum.raising import LoopNest
 from feinsum.transforms.library.roles import (
     carriers,
@@ -28,6 +28,7 @@ from feinsum.transforms.primitives import (
     even_block,
     factor_domains,
     index_by_inames,
+    join_domains,
     peel_remainder,
     split,
     stage_accumulator,
@@ -69,16 +70,15 @@ def tiled_contraction(
         blocks: tiles in the direction of the register index per work-group.
         depth: length of a block of the summed index.
     """
-    extents = nest.einsum.extents
     vector_index, register_index = (
         text(parameters, "vector"),
         text(parameters, "register"),
     )
-    lanes = fitting_lanes(extents[vector_index], number(parameters, "lanes"))
+    lanes = fitting_lanes(nest.extent(vector_index), number(parameters, "lanes"))
     if lanes == 1:
         raise TransformError(f"index {vector_index!r} is too short for vectors")
-    rows, blocks = _register_tile(nest.einsum, register_index, parameters)
-    schedule = begin(t_unit, nest)
+    rows, blocks = _register_tile(nest.extent(register_index), parameters)
+    schedule = join_domains(begin(t_unit, nest))
     inames = schedule.inames
     schedule, columns = split(
         schedule,
@@ -99,7 +99,9 @@ def tiled_contraction(
     schedule = peel_remainder(schedule, vector_index, columns, lanes, grid)
     schedule, vector = split(schedule, columns.inner, lanes, inner_tag="vec")
     schedule, row = _split_rows(schedule, strip, rows)
-    *shorter, longest = sorted(schedule.summed, key=lambda i: typical(extents[i]))
+    *shorter, longest = sorted(
+        schedule.summed, key=lambda i: typical(schedule.extents[i])
+    )
     schedule, depth = split(schedule, inames[longest], number(parameters, "depth"))
     between = (*others[1:], *(inames[i] for i in shorter), depth.outer)
     tile = _Tile(columns, vector, *row, depth, tuple(grid), between)
@@ -119,12 +121,9 @@ class _Tile:
     between: tuple[str, ...]
 
 
-def _register_tile(
-    einsum: BatchedEinsum, index: str, parameters: Parameters
-) -> tuple[int, int]:
+def _register_tile(extent: Extent, parameters: Parameters) -> tuple[int, int]:
     """Rows and blocks, so that they divide a known extent where that is possible."""
     rows, blocks = number(parameters, "rows"), number(parameters, "blocks")
-    extent = einsum.extents[index]
     if isinstance(extent, int):
         rows = even_block(extent, rows)
         blocks = min(blocks, -(-extent // rows))
@@ -160,7 +159,7 @@ def _stage(schedule: Schedule, tile: _Tile) -> Schedule:
             (*tile.grid, *tile.between),
             lane=tile.vector.inner if has_lanes else None,
         )
-        if has_lanes:
+        if tile.vector.outer in packed.inames:
             guards.append(packed.inames[tile.vector.outer])
     return factor_domains(schedule, tile.columns.outer, guards)
 

@@ -4,6 +4,7 @@ from feinsum.transforms.primitives.contract import contract
 from feinsum.transforms.primitives.domains import (
     factor_domains,
     hoist_inames,
+    join_domains,
     separate_inames,
 )
 from feinsum.transforms.primitives.peel import peel_remainder
@@ -27,6 +28,7 @@ __all__ = [
     "factor_domains",
     "hoist_inames",
     "index_by_inames",
+    "join_domains",
     "peel_remainder",
     "separate_inames",
     "split",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import islpy as isl
+import loopy as lp
 import numpy as np
 from constantdict import constantdict
 from pymbolic import var
@@ -54,15 +55,16 @@ def contract(
             schedule, products[pair] = _with_product(schedule, pair, kept, summed)
         rows.append((*(row[k] for k in positions), products[pair]))
     schedule = with_row_values(replace(schedule, rows=tuple(rows)))
-    return schedule, tuple(products.values())
+    unused = [schedule.inames[index] for index in summed]
+    t_unit = lp.remove_unused_inames(schedule.t_unit, unused)
+    return schedule.with_unit(t_unit), tuple(products.values())
 
 
 def _with_product(
     schedule: Schedule, pair: tuple[str, str], kept: Names, summed: Names
 ) -> tuple[Schedule, str]:
     """Add the rule ``t(kept) := sum(summed, first*second)``."""
-    points = {index: var(f"_{index}") for index in kept}
-    inames = []
+    points, inames = {}, []
     for index in summed:
         iname = schedule.fresh(f"{schedule.inames[index]}_sum")
         schedule = _with_iname(
@@ -70,10 +72,12 @@ def _with_product(
         )
         points[index] = var(iname)
         inames.append(iname)
+    arguments = schedule.fresh_arguments(kept)
+    points.update(zip(kept, map(var, arguments), strict=True))
     body = scaled_sum(1, tuple(inames), calls_product(schedule, pair, points))
     name = schedule.fresh("_".join(pair))
     rule = schedule.fresh(f"{name}_rule")
-    schedule = schedule.with_rule(rule, tuple(f"_{index}" for index in kept), body)
+    schedule = schedule.with_rule(rule, arguments, body)
     dtype = np.dtype(np.result_type(*(schedule.dtypes[n] for n in pair)))
     return replace(
         schedule,

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import reduce
 
 import islpy as isl
 
 from feinsum.transforms.primitives.schedule import Schedule
 
-__all__ = ["factor_domains", "hoist_inames", "intersection", "separate_inames"]
+__all__ = [
+    "factor_domains",
+    "hoist_inames",
+    "intersection",
+    "join_domains",
+    "separate_inames",
+]
 
 SET, PARAM = isl.dim_type.set, isl.dim_type.param
 
@@ -17,6 +24,25 @@ def intersection(first: isl.BasicSet, second: isl.BasicSet) -> isl.BasicSet:
     """The intersection over the union of both sets of inames."""
     first, second = isl.align_two(first, second)
     return first & second
+
+
+def join_domains(schedule: Schedule) -> Schedule:
+    """Put all inames of the nest in one domain, as Loopy's ``precompute`` wants them.
+
+    Rewrite::
+
+        { [i] : 0 <= i < 20 }    { [j] : 0 <= j < 20 }
+
+        { [i, j] : 0 <= i, j < 20 }
+    """
+    kernel = schedule.kernel
+    homes = {kernel.get_home_domain_index(i) for i in schedule.inames.values()}
+    if len(homes) == 1:
+        return schedule
+    inames = kernel.all_inames()
+    chosen = [_without_unused_params(kernel.domains[k], inames) for k in sorted(homes)]
+    others = [d for k, d in enumerate(kernel.domains) if k not in homes]
+    return schedule.with_kernel(domains=[reduce(intersection, chosen), *others])
 
 
 def hoist_inames(schedule: Schedule, inames: Sequence[str]) -> Schedule:
@@ -46,7 +72,14 @@ def hoist_inames(schedule: Schedule, inames: Sequence[str]) -> Schedule:
 
 
 def separate_inames(schedule: Schedule, inames: Collection[str]) -> Schedule:
-    """Move inames that bound no others to a domain of their own."""
+    """Move inames that bound no others to a domain of their own.
+
+    Rewrite, for the iname t::
+
+        { [s, t] : 0 <= s < 4 and 0 <= t < 5 }
+
+        { [s] : 0 <= s < 4 }    { [t] : 0 <= t < 5 }
+    """
     home = schedule.kernel.get_home_domain_index(min(inames))
     domains = list(schedule.kernel.domains)
     domain = domains[home]
@@ -97,7 +130,7 @@ def _factor(
 ) -> isl.BasicSet:
     """The domain of ``group``, with the bounds it implies for ``outer`` if given."""
     projected = domain.project_out_except(sorted(group), [SET])
-    (factor,) = projected.gist_params(domain.params()).get_basic_sets()
+    (factor,) = projected.to_set().gist_params(domain.params()).get_basic_sets()
     names = domain.get_var_names(PARAM)
     if outer not in names:
         return factor
@@ -153,7 +186,9 @@ def _inames_of_div(domain: isl.BasicSet, place: int) -> set[str]:
     }
 
 
-def _without_unused_params(domain: isl.BasicSet, inames: set[str]) -> isl.BasicSet:
+def _without_unused_params(
+    domain: isl.BasicSet, inames: Collection[str]
+) -> isl.BasicSet:
     """Drop the outer inames that the domain does not depend on."""
     for name in domain.get_var_names(PARAM):
         _, place = domain.get_var_dict()[name]

@@ -70,9 +70,11 @@ def _full_tiles(extent: Extent, tile: int) -> str:
 def _with_copied_rows(schedule: Schedule) -> tuple[Schedule, Names]:
     """Add a copy of every row, its rules expanded, so that later steps spare it."""
     kernel = schedule.kernel
+    unused = kernel.get_instruction_id_generator()
     copies = [
         kernel.id_to_insn[insn_id].copy(
-            id=f"{insn_id}_remainder", no_sync_with=frozenset({(insn_id, "any")})
+            id=unused(f"{insn_id}_remainder"),
+            no_sync_with=frozenset({(insn_id, "any")}),
         )
         for insn_id in schedule.instructions
     ]

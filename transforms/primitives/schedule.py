@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from pymbolic import var
 
 from feinsum.ir import Extent, IndexList
 from feinsum.raising import LoopNest
+from feinsum.transforms.primitives.set_cache import NamedSetCache
 
 __all__ = ["Expression", "Names", "Schedule", "begin", "calls_product", "scaled_sum"]
 
@@ -78,6 +79,15 @@ class Schedule:
         """A name that nothing in the kernel has."""
         return str(self.kernel.get_var_name_generator()(stem))
 
+    def fresh_arguments(self, stems: Iterable[str]) -> Names:
+        """Arguments for a rule: names that nothing in its body can have."""
+        unused = self.kernel.get_var_name_generator()
+        return tuple(str(unused(f"_{stem}")) for stem in stems)
+
+    def fresh_id(self, stem: str) -> str:
+        """An id that no instruction has."""
+        return str(self.kernel.get_instruction_id_generator()(stem))
+
     def with_unit(self, t_unit: lp.TranslationUnit) -> Schedule:
         return replace(self, t_unit=t_unit)
 
@@ -100,7 +110,7 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
     names: dict[tuple[str, IndexList], str] = {}
     rules: dict[str, str] = {}
     schedule = Schedule(
-        _silenced(t_unit, nest.kernel_name),
+        _prepared(t_unit, nest.kernel_name),
         nest.kernel_name,
         einsum.output,
         (),
@@ -177,11 +187,13 @@ def scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expressio
     return value if isinstance(scale, int) and scale == 1 else p.Product((scale, value))
 
 
-def _silenced(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
+def _prepared(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
     """Vector loops need Loopy's older scheduler; it need not say so."""
     kernel = t_unit[name]
     silenced = frozenset({*kernel.silenced_warnings, "v1_scheduler_fallback"})
-    return t_unit.with_kernel(kernel.copy(silenced_warnings=silenced))
+    kernel = kernel.copy(silenced_warnings=silenced)
+    object.__setattr__(kernel, "_cache_manager", NamedSetCache())  # copies share it
+    return t_unit.with_kernel(kernel)
 
 
 def _with_copy(schedule: Schedule, rule_name: str) -> tuple[Schedule, str]:

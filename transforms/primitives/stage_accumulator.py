@@ -70,7 +70,11 @@ def stage_accumulator(
     private_array = lp.TemporaryVariable(
         name, dtype, shape=shape, address_space=lp.AddressSpace.PRIVATE
     )
-    steps = _steps(insn, accumulator, value, dtype)
+    ids = (
+        schedule.fresh_id(f"{instruction}_zero"),
+        schedule.fresh_id(f"{instruction}_update"),
+    )
+    steps = _steps(insn, ids, accumulator, value, dtype)
     schedule = schedule.with_kernel(
         instructions=[
             *(other for other in kernel.instructions if other.id != instruction),
@@ -99,10 +103,14 @@ def _take_apart(value: Expression) -> _Sum:
 
 
 def _steps(
-    insn: lp.Assignment, accumulator: Expression, value: _Sum, dtype: np.dtype[Any]
+    insn: lp.Assignment,
+    ids: tuple[str, str],
+    accumulator: Expression,
+    value: _Sum,
+    dtype: np.dtype[Any],
 ) -> dict[str, lp.Assignment]:
     """Zero, update and store; the store keeps the id of the instruction."""
-    zero, update = f"{insn.id}_zero", f"{insn.id}_update"
+    zero, update = ids
     stored = p.Product((*value.scale, accumulator)) if value.scale else accumulator
     store = insn.copy(expression=stored, depends_on=frozenset({update}))
     if not value.inames:

@@ -20,7 +20,7 @@ from pymbolic import primitives as p
 from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
-from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
+from feinsum.transforms.primitives.schedule import Expression, Schedule
 
 __all__ = ["Tile", "index_by_inames", "stage_operand", "vectorize_last_axis"]
 
@@ -31,7 +31,8 @@ class Tile:
 
     Attributes:
         instruction: the one that fills it.
-        inames: for each entry of the operand's span the iname that fills it.
+        inames: for each entry of the operand's span the iname that fills it; none
+            for an entry of a single value, over which Loopy makes no loop.
     """
 
     temporary: str
@@ -71,6 +72,7 @@ def stage_operand(
     order += [lane] if lane is not None else []
     temporary = schedule.fresh(f"{operand}_tile")
     inames = {entry: schedule.fresh(f"{temporary}_{entry}") for entry in order}
+    fill = schedule.fresh_id(f"{temporary}_fill")
     outside = frozenset(outer)
     t_unit = lp.precompute(
         schedule.t_unit,
@@ -82,14 +84,15 @@ def stage_operand(
         temporary_name=temporary,
         temporary_address_space=lp.AddressSpace.PRIVATE,
         default_tag=None,
-        compute_insn_id=f"{temporary}_fill",
+        compute_insn_id=fill,
     )
     if lane is not None:
         t_unit = lp.tag_inames(t_unit, {inames[lane]: lane_tag})
     schedule = schedule.with_unit(t_unit)
     if lane is not None:
         schedule = vectorize_last_axis(schedule, temporary)
-    return schedule, Tile(temporary, f"{temporary}_fill", constantdict(inames))
+    loops = {e: i for e, i in inames.items() if i in schedule.kernel.all_inames()}
+    return schedule, Tile(temporary, fill, constantdict(loops))
 
 
 def vectorize_last_axis(schedule: Schedule, temporary: str) -> Schedule:
@@ -135,9 +138,9 @@ def index_by_inames(
         ]
     )
     (body,) = replacer.seen
-    schedule = schedule.with_rule(
-        rule, tuple(f"_{i}" for i in span), _renamed(body, span)
-    )
+    arguments = schedule.fresh_arguments(span)
+    renaming = dict(zip(span, map(var, arguments), strict=True))
+    schedule = schedule.with_rule(rule, arguments, _renamed(body, renaming))
     return replace(
         schedule,
         rules=constantdict({**schedule.rules, operand: rule}),
@@ -145,10 +148,9 @@ def index_by_inames(
     )
 
 
-def _renamed(body: Expression, span: Names) -> Expression:
+def _renamed(body: Expression, renaming: Mapping[str, Expression]) -> Expression:
     """The call in terms of the new rule's own arguments."""
-    arguments = {iname: var(f"_{iname}") for iname in span}
-    return SubstitutionMapper(make_subst_func(arguments))(body)
+    return SubstitutionMapper(make_subst_func(renaming))(body)
 
 
 def _calling_inames(schedule: Schedule, rule: str) -> frozenset[str]:

@@ -1,0 +1,118 @@
+"""Explanations: what a kernel is, what is known about it, what would be done."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from feinsum import explain
+from feinsum.canonical import canonicalize
+from feinsum.errors import NotAnEinsumError
+from feinsum.raising import raise_kernel
+from feinsum.records import InMemoryStore, TransformSpec
+from feinsum.retrieval import look_up
+from tests.retrieval.facts import fact, fact_of
+from tests.retrieval.kernels import gradients, mixed, reduction, squares, two_nests
+
+
+def given(*records):
+    store = InMemoryStore()
+    for record in records:
+        store.add(record)
+    return store
+
+
+def test_an_explanation_has_everything():
+    """What was raised, from which instructions, what it is called, what is known."""
+    example = gradients()
+    form = canonicalize(example.einsum)
+    known = fact_of(example)
+    alien = fact(example.einsum, TransformSpec("alien", 1, {}), speedup=50.0)
+    text = explain(example.kernel, database=given(known, alien))
+    lines = text.splitlines()
+    (nest,) = raise_kernel(example.kernel).raised
+    assert lines[0] == f"raised: {nest.einsum.subscripts}, 2 rows"
+    assert f"instructions: {', '.join(nest.instructions)}" in lines
+    assert len(nest.instructions) == 2
+    operands = [line for line in lines if line.startswith("operand ")]
+    assert len(operands) == 4
+    assert "scaled by: 0.5, kappa" in lines
+    for words in ("um", "up", "p[", "geo", "diff"):
+        assert any(words in line.partition(": ")[2] for line in operands), words
+    assert f"canonical: {form.text}" in lines
+    assert f"key: {form.key}" in lines
+    relabeling = ", ".join(x for x in lines if x.startswith("relabeling: "))
+    for names in (
+        nest.relabeling.indices,
+        nest.relabeling.operands,
+        nest.relabeling.size_params,
+    ):
+        assert all(f"{old} -> {new}" in relabeling for old, new in names.items())
+    assert any(line.startswith("match: exact (") for line in lines)
+    for record, ratio in ((known, "10.0"), (alien, "50.0")):
+        low, high = record.measurement.speedup_interval
+        expected = f"speed-up {ratio} ({low:.1f} to {high:.1f})"
+        candidate = f"  candidate {record.spec}: 1.000 ms, {expected}"
+        assert any(line.startswith(candidate) for line in lines)
+        assert record.id[:12] in text
+    assert f"  passed over {alien.spec}: no transform alien@1" in text
+    assert lines[-1].startswith(f"applied: {known.spec}")
+    assert str(look_up(example.kernel, database=given(known, alien))) == text
+
+
+def test_a_miss_is_explained():
+    """Without a fact the kernel is still explained, and stays as it is."""
+    example = reduction()
+    lines = explain(example.kernel, database=InMemoryStore()).splitlines()
+    assert lines[-2] == "match: miss (no fact is recorded for this workload)"
+    assert lines[-1] == "kernel: unchanged"
+    assert f"key: {canonicalize(example.einsum).key}" in lines
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"), [(two_nests, "several-nests"), (squares, None), (mixed, None)]
+)
+def test_a_refusal_has_its_rule(make, rule):
+    """A kernel that is no einsum is explained by the rule that it breaks."""
+    kernel = make()
+    with pytest.raises(NotAnEinsumError) as caught:
+        look_up(kernel, database=InMemoryStore())
+    text = explain(kernel, database=InMemoryStore())
+    assert text.startswith(f"not raised: {caught.value}\n")
+    assert f"\nbroken rule: {caught.value.rule}\n" in text
+    assert text.endswith("\nkernel: unchanged")
+    assert rule in (None, caught.value.rule)
+
+
+def test_a_failing_database_is_explained(tmp_path):
+    """The reason of the database is in the text, and nothing is raised."""
+    path = tmp_path / "facts.sqlite"
+    path.write_bytes(b"garbage" * 1000)
+    text = explain(reduction().kernel, database=path)
+    assert re.match(r"not looked up: .*is not an SQLite database", text)
+    assert str(path) in text
+    assert text.endswith("\nkernel: unchanged")
+
+
+def test_a_store_that_breaks_is_explained():
+    """Whatever a store raises becomes the reason."""
+
+    class Broken(InMemoryStore):
+        def query(self, workload, *, device_id=None):
+            raise RuntimeError("odd")
+
+    text = explain(reduction().kernel, database=Broken())
+    assert text.startswith("not looked up: look-up failed with RuntimeError: odd\n")
+
+
+def test_an_absent_device_is_explained():
+    """The devices that there are stand in the text."""
+    text = explain(reduction().kernel, device="Cray-1", database=InMemoryStore())
+    assert text.startswith("not looked up: no OpenCL device matches 'Cray-1'; found: ")
+
+
+def test_a_wrong_policy_is_refused():
+    """A policy that does not exist is an error of the caller."""
+    with pytest.raises(ValueError, match="expected one of strict, default, loose"):
+        explain(reduction().kernel, database=InMemoryStore(), policy="lax")

@@ -1,0 +1,59 @@
+"""The documentation of primitives and families is complete."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from feinsum.transforms import REGISTRY, applicable_transforms, primitives
+from tests.transforms.support import EINSUMS
+
+PRIMITIVES = {
+    name: function
+    for name in primitives.__all__
+    if inspect.isfunction(function := getattr(primitives, name))
+    and "schedule" in inspect.signature(function).parameters
+}
+
+
+def rewrites(function):
+    """The blocks of code after ``Rewrite::``, as they stand between blank lines."""
+    text = inspect.getdoc(function)
+    found = re.search(
+        r"^Rewrite[^:]*::\n\n((?:    .*\n|\n)+)", text + "\n", re.MULTILINE
+    )
+    assert found, f"{function.__name__} has no section Rewrite::"
+    return [block for block in re.split(r"\n\s*\n", found[1]) if block.strip()]
+
+
+def described(function):
+    """The names in the section ``Parameters:``."""
+    section = inspect.getdoc(function).partition("Parameters:\n")[2]
+    return set(re.findall(r"^    (\w+): \S", section, re.MULTILINE))
+
+
+def test_primitives_are_found():
+    """The tests below look at what takes a schedule."""
+    assert {"split", "contract", "stage_operand"} <= set(PRIMITIVES)
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_every_primitive_shows_the_loops_before_and_after(name):
+    """A docstring has a section Rewrite:: with the nest before and after."""
+    assert len(rewrites(PRIMITIVES[name])) >= 2
+
+
+@pytest.mark.parametrize("transform", REGISTRY.values(), ids=lambda t: t.name)
+def test_every_family_is_documented(transform):
+    """A family shows its rewriting and describes every parameter of its space."""
+    assert len(rewrites(transform.apply)) >= 2
+    assert transform.summary
+    names = {
+        name
+        for e in EINSUMS.values()
+        if transform in applicable_transforms(e)
+        for name in transform.space(e)
+    }
+    assert described(transform.apply) == names

@@ -1,0 +1,174 @@
+"""Families: whatever they offer for an einsum computes what numpy computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import loopy as lp
+import pytest
+from constantdict import constantdict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feinsum.errors import TransformError
+from feinsum.ir import SizeParam
+from feinsum.records import TransformSpec
+from feinsum.transforms import (
+    Transform,
+    applicable_transforms,
+    configurations,
+    find_transform,
+)
+from tests.strategies import SIZES, counts, sketches
+from tests.transforms.support import (
+    CONTRACTIONS,
+    EINSUMS,
+    LOOPY_WARNINGS,
+    OPERATORS,
+    OTHERS,
+    Case,
+    generated,
+    ragged_sizes,
+    recipes,
+    sampled,
+    with_literals,
+)
+
+pytestmark = LOOPY_WARNINGS
+
+SMALL = (1, 5, 37)
+DTYPES = ("<f8", "<f8", "<f4", "<c16", "<i8", "<i2", "|b1")
+IN_EVERY_RUN = ["gradient", "face mass of three", "two summed indices"]
+"""Einsums with a second, random configuration in every run."""
+
+
+def is_right(name: str, spec: TransformSpec) -> None:
+    e = EINSUMS[name]
+    case = generated(e)
+    case.check(case.apply(spec), ragged_sizes(e))
+
+
+@pytest.mark.parametrize(("name", "spec"), recipes(EINSUMS, 0))
+def test_the_first_configuration_is_right(name, spec):
+    """The recommended recipe is right at sizes that no tile divides."""
+    is_right(name, spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        (name, spec)
+        for name in IN_EVERY_RUN
+        for transform in applicable_transforms(EINSUMS[name])
+        if transform.name != "rowwise"
+        for spec in sampled(EINSUMS[name], transform, 1)[1:]
+    ],
+)
+def test_a_random_configuration_is_right(name, spec):
+    """So is a random one."""
+    is_right(name, spec)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "spec"), recipes(EINSUMS, 12))
+def test_many_configurations_are_right(name, spec):
+    """And so are a dozen."""
+    is_right(name, spec)
+
+
+def _small(name: str, size: int) -> dict[str, int]:
+    """Values of the size parameters of an einsum: ``size``, and others."""
+    values = (size, *OTHERS)
+    return {x.name: n for x, n in zip(EINSUMS[name].size_params, values, strict=False)}
+
+
+def _is_right_if_it_fits(case: Case, transform: Transform, spec: TransformSpec) -> None:
+    """Refused as too short if the index of the lanes has a single value, else right."""
+    lanes = spec.parameters.get("vector", spec.parameters.get("element"))
+    if case.nest.extent(lanes) == 1:
+        with pytest.raises(TransformError, match="too short"):
+            transform.apply(case.t_unit, case.nest, spec.parameters)
+        return
+    case.check(transform.apply(case.t_unit, case.nest, spec.parameters), [{}])
+
+
+LITERALS = [
+    (name, spec)
+    for name, spec in recipes(OPERATORS | CONTRACTIONS, 0)
+    if EINSUMS[name].size_params and spec.name != "rowwise"
+]
+LITERALS_IN_EVERY_RUN = ("mass", "matrix product")
+
+
+@pytest.mark.parametrize("size", SMALL)
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        pytest.param(
+            name,
+            spec,
+            marks=() if name in LITERALS_IN_EVERY_RUN else pytest.mark.long,
+            id=name,
+        )
+        for name, spec in LITERALS
+    ],
+)
+def test_literal_extents_shorter_than_a_block_are_right(name, spec, size):
+    """A recipe is right, or refused as too short, where literal extents take the
+    place of parameters: in the einsum, or in the kernel only.
+    """
+    transform = find_transform(spec.name, spec.version)
+    sizes = _small(name, size)
+    case = generated(with_literals(EINSUMS[name], sizes))
+    _is_right_if_it_fits(case, transform, spec)
+    nest = replace(case.nest, einsum=EINSUMS[name], sizes=constantdict(sizes))
+    _is_right_if_it_fits(replace(case, nest=nest), transform, spec)
+
+
+def test_recipes_that_share_a_kernel_do_not_disturb_each_other():
+    """Loop domains that differ in names only are not mixed up: recipes with roles
+    exchanged both build, though they start from one kernel.
+    """
+    name = "matrix times itself"
+    for vector, register in (("i", "k"), ("k", "i")):
+        parameters = {"lanes": 4, "vectors": 2, "rows": 4, "blocks": 2, "depth": 32}
+        roles = {"vector": vector, "register": register}
+        is_right(name, TransformSpec("tiled_contraction", 1, parameters | roles))
+
+
+def test_the_same_code_is_generated_again():
+    """Applying a recipe changes nothing in the kernel that it is applied to."""
+    case = generated(EINSUMS["mass"])
+    before = str(case.t_unit)
+    spec = sampled(EINSUMS["mass"], applicable_transforms(EINSUMS["mass"])[0], 0)[0]
+    first, second = (
+        lp.generate_code_v2(case.apply(spec)).device_code() for _ in range(2)
+    )
+    assert first == second
+    assert str(case.t_unit) == before
+
+
+@st.composite
+def long_einsums(draw):
+    """Einsums with an output index of unknown extent, the others short, of one
+    dtype: what families are made for, and much else.
+    """
+    sketch = draw(sketches(n_indices=5, n_terms=3, n_rows=2))
+    short = [SIZES[x.name] if isinstance(x, SizeParam) else x for x in sketch.extents]
+    return replace(
+        sketch,
+        extents=(SizeParam("N"), *short[1:]),
+        output=tuple(dict.fromkeys((0, *sketch.output))),
+        dtypes=(draw(st.sampled_from(DTYPES)),) * 3,
+    ).build()
+
+
+@counts(default=12, long=400)
+@given(e=long_einsums())
+def test_what_is_offered_for_any_einsum_is_right(e):
+    """For random einsums of any dtype, what the families offer is right."""
+    case = generated(e)
+    for transform in applicable_transforms(e):
+        spec = next(configurations(transform, e))
+        sizes = [{"N": 13}, {"N": 2}] if e.size_params else [{}]
+        case.check(case.apply(spec), sizes)

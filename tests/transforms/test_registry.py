@@ -1,0 +1,259 @@
+"""The registry: what is refused, and how it says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import loopy as lp
+import pytest
+
+from feinsum import array, canonicalize, einsum
+from feinsum.errors import InvalidParameterError, TransformError, UnknownTransformError
+from feinsum.records import TransformSpec
+from feinsum.transforms import (
+    REGISTRY,
+    Transform,
+    applicable_transforms,
+    apply_spec,
+    check_spec,
+    configurations,
+    find_transform,
+    register,
+)
+from feinsum.transforms.library import ELEMENT_BLOCKED, ROWWISE, TILED_CONTRACTION
+from tests.transforms.support import EINSUMS, generated
+
+MASS, PRODUCT = EINSUMS["mass"], EINSUMS["matrix product"]
+BLOCKED = next(configurations(ELEMENT_BLOCKED, MASS))
+
+
+@pytest.fixture
+def toy():
+    """A family with a truth value and a text as parameters; forgotten afterwards."""
+    before = dict(REGISTRY)
+    yield register(
+        Transform(
+            "toy",
+            1,
+            "for tests",
+            lambda _: {"flag": (True, False), "size": (1, 2), "order": (("i", 1),)},
+            lambda t_unit, nest, parameters: t_unit,
+            lambda _, p: "size 2 has no flag" if p["flag"] and p["size"] == 2 else None,
+        )
+    )
+    REGISTRY.clear()
+    REGISTRY.update(before)
+
+
+def with_parameters(spec, **changes):
+    return replace(spec, parameters={**spec.parameters, **changes})
+
+
+def test_an_unknown_transform_is_told_with_the_known_ones():
+    """The error lists what is registered and suggests the closest one."""
+    with pytest.raises(UnknownTransformError) as caught:
+        find_transform("rowvise", 1)
+    assert "rowvise@1" in str(caught.value)
+    for name, version in REGISTRY:
+        assert f"{name}@{version}" in str(caught.value)
+    assert "did you mean rowwise@1?" in str(caught.value)
+
+
+def test_nothing_is_suggested_where_nothing_is_close():
+    """A name like no other one gets no suggestion."""
+    with pytest.raises(UnknownTransformError) as caught:
+        find_transform("zzz", 999)
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("lanes", 3), ("lanes", "8"), ("lanes", True), ("element", "i"), ("rows", (4,))],
+)
+def test_a_value_outside_of_its_space_is_refused(name, value):
+    """The error names the parameter, its value and the choices."""
+    with pytest.raises(InvalidParameterError) as caught:
+        check_spec(with_parameters(BLOCKED, **{name: value}), MASS)
+    choices = list(ELEMENT_BLOCKED.space(MASS)[name])
+    assert f"{name}={value!r}" in str(caught.value)
+    assert str(choices) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"flag": 1}, {"flag": 0}, {"size": True}, {"order": ("i", True)}]
+)
+def test_a_truth_value_is_no_number(toy, wrong):
+    """True for 1 and 1 for True are refused, though they are equal in Python."""
+    good = toy.spec({"flag": True, "size": 1, "order": ("i", 1)})
+    assert check_spec(good, MASS) is toy
+    with pytest.raises(InvalidParameterError, match="outside its space"):
+        check_spec(with_parameters(good, **wrong), MASS)
+
+
+def test_missing_and_extra_parameters_are_refused():
+    """A spec has exactly the parameters of the space."""
+    missing = dict(BLOCKED.parameters)
+    del missing["rows"]
+    for parameters in (missing, {**BLOCKED.parameters, "colour": 1}, {}):
+        with pytest.raises(InvalidParameterError) as caught:
+            check_spec(replace(BLOCKED, parameters=parameters), MASS)
+        assert str(sorted(BLOCKED.parameters)) in str(caught.value)
+        assert str(sorted(parameters)) in str(caught.value)
+
+
+def test_a_broken_constraint_is_refused(toy):
+    """What a constraint rules out cannot be applied; its words are the error's."""
+    spec = toy.spec({"flag": True, "size": 2, "order": ("i", 1)})
+    with pytest.raises(InvalidParameterError, match="size 2 has no flag"):
+        check_spec(spec, MASS)
+    assert spec not in list(configurations(toy, MASS))
+    first = next(configurations(TILED_CONTRACTION, PRODUCT))
+    same = with_parameters(first, register=first.parameters["vector"])
+    with pytest.raises(InvalidParameterError, match=r"of one operand|outside"):
+        check_spec(same, PRODUCT)
+
+
+def test_a_family_that_does_not_fit_is_refused():
+    """No configuration of a family is right for an einsum that it does not fit."""
+    product = next(configurations(TILED_CONTRACTION, PRODUCT))
+    with pytest.raises(InvalidParameterError, match="does not fit"):
+        check_spec(product, MASS)
+    assert list(configurations(TILED_CONTRACTION, MASS)) == []
+
+
+def test_two_transforms_of_one_name_and_version_are_refused(toy):
+    """A name and a version stand for one transform for ever; again is no harm."""
+    assert register(toy) is toy
+    with pytest.raises(TransformError, match="toy@1 is registered already"):
+        register(replace(toy, summary="another"))
+    newer = register(replace(toy, version=2))
+    assert find_transform("toy", 1) is toy
+    assert find_transform("toy", 2) is newer
+
+
+@pytest.mark.parametrize("name", EINSUMS)
+def test_every_configuration_survives_its_text(name):
+    """What configurations() gives is valid, and equal after a way through text."""
+    e = EINSUMS[name]
+    for transform in applicable_transforms(e):
+        specs = list(configurations(transform, e))
+        assert specs
+        for spec in specs:
+            assert TransformSpec.parse(str(spec)) == spec
+            assert check_spec(spec, e) is transform
+
+
+def test_the_first_configuration_has_the_recommended_values():
+    """The first value of every parameter is the recommended one."""
+    space = ELEMENT_BLOCKED.space(MASS)
+    assert dict(BLOCKED.parameters) == {name: c[0] for name, c in space.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mass", {"element_blocked", "rowwise"}),
+        ("matrix product", {"rowwise", "tiled_contraction"}),
+        ("shorter than a tile", {"tiled_contraction"}),
+        ("diagonal", {"rowwise"}),
+        ("integers", {"rowwise"}),
+        ("complex product", {"rowwise"}),
+        ("mixed", {"rowwise"}),
+    ],
+)
+def test_the_families_that_fit(name, expected):
+    """Each family is offered where it fits, whatever the names of the einsum."""
+    e = EINSUMS[name]
+    for named in (e, canonicalize(e).einsum):
+        assert {t.name for t in applicable_transforms(named)} == expected
+
+
+def test_the_newest_version_is_offered(toy):
+    """applicable_transforms() offers one version of a transform, the newest."""
+    newer = register(replace(toy, version=10))
+    register(replace(toy, version=9))
+    offered = [t for t in applicable_transforms(MASS) if t.name == "toy"]
+    assert offered == [newer]
+
+
+def test_nothing_is_offered_where_nothing_is_long():
+    """A small pointwise product is worth no recipe."""
+    assert applicable_transforms(einsum("i->i", array("a", 5))) == ()
+
+
+@pytest.mark.parametrize(
+    "error", [lp.LoopyError("no"), ValueError("no"), KeyError("no")]
+)
+def test_the_errors_of_loopy_become_errors_of_transforms(toy, error):
+    """Whatever a step raises names the spec, the kernel and Loopy's message."""
+
+    def fail(t_unit, nest, parameters):
+        raise error
+
+    broken = register(replace(toy, version=2, apply=fail))
+    spec = broken.spec({"flag": True, "size": 1, "order": ("i", 1)})
+    case = generated(MASS)
+    with pytest.raises(TransformError) as caught:
+        apply_spec(spec, case.t_unit, case.nest)
+    message = f"{spec} cannot be applied to kernel 'feinsum_kernel'"
+    assert message in str(caught.value)
+    assert f"{type(error).__name__}: {error}" in str(caught.value)
+    assert caught.value.__cause__ is error
+
+
+def test_an_error_of_a_transform_stays_what_it_is(toy):
+    """A family's own refusal is not wrapped."""
+    own = TransformError("too short")
+
+    def refuse(t_unit, nest, parameters):
+        raise own
+
+    broken = register(replace(toy, version=2, apply=refuse))
+    case = generated(MASS)
+    spec = broken.spec({"flag": True, "size": 1, "order": ("i", 1)})
+    with pytest.raises(TransformError) as caught:
+        apply_spec(spec, case.t_unit, case.nest)
+    assert caught.value is own
+
+
+PLUGIN = """
+from feinsum.transforms import Transform, register
+register(Transform("{name}", 1, "of a plugin", lambda e: None, lambda t, n, p: t))
+"""
+SHOW = "from feinsum.transforms import REGISTRY; print(sorted(n for n, _ in REGISTRY))"
+
+
+def registered(path, named):
+    """The transforms of a new interpreter, and what it wrote to stderr."""
+    search = os.pathsep.join(filter(None, [str(path), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW],
+        env={**os.environ, "PYTHONPATH": search, "FEINSUM_TRANSFORMS": named},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout, done.stderr
+
+
+def test_modules_of_other_packages_are_loaded(tmp_path):
+    """Modules named in the variable and entry points register; a broken one is
+    logged and passed over.
+    """
+    for name in ("named", "entered"):
+        (tmp_path / f"{name}.py").write_text(PLUGIN.format(name=f"of_{name}"))
+    (tmp_path / "broken.py").write_text("1 / 0")
+    info = tmp_path / "entered-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: entered\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[feinsum.transforms]\nmine = entered\n")
+    out, err = registered(tmp_path, " broken, named ,,absent")
+    assert "of_named" in out
+    assert "of_entered" in out
+    assert ROWWISE.name in out
+    for name, cause in (("broken", "ZeroDivisionError"), ("absent", "ModuleNotFound")):
+        assert f"the transforms of module {name!r} cannot be loaded" in err
+        assert cause in err

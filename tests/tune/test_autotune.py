@@ -1,0 +1,392 @@
+"""Tuning: what is right and fast is recorded, and nothing else ever is."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+
+import psutil
+import pytest
+
+from feinsum.canonical import canonicalize
+from feinsum.codegen import generate_loopy
+from feinsum.db import open_store
+from feinsum.errors import (
+    BuildError,
+    FeinsumError,
+    InvalidEinsumError,
+    InvalidParameterError,
+    InvalidRecordError,
+    NotAnEinsumError,
+    StoreUnavailableError,
+    TransformError,
+    UnknownTransformError,
+    WrongResultError,
+)
+from feinsum.ir import array, einsum
+from feinsum.measure import open_device
+from feinsum.records import InMemoryStore, TransformSpec
+from feinsum.tune import IsolatedBench, autotune, make_problem, record_facts
+from feinsum.tune.bench import Bench
+from feinsum.tune.messages import Request
+from feinsum.tune.problem import ragged_cases
+from feinsum.tune.worker import try_specs
+from tests.db.conftest import unprivileged
+from tests.db.factories import make_record
+from tests.tune.conftest import living_in_session
+from tests.tune.odd_transforms import (
+    COUNTER,
+    TUNED_SIZE,
+    odd_einsum,
+    odd_spec,
+)
+
+SIZES = {"N": TUNED_SIZE}
+LITERAL = odd_einsum(50)
+"""No transform of the library fits it: its output index is short."""
+
+pytestmark = pytest.mark.filterwarnings(  # Loopy's own use of islpy
+    "ignore:.*with implicit conversion:DeprecationWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def trials(monkeypatch):
+    """The processes and folders of all trials; none of them outlives a test."""
+    seen = []
+    spawn = IsolatedBench._spawn
+
+    def spy(bench):
+        spawn(bench)
+        seen.append((bench._process.pid, Path(bench._folder.name)))
+
+    monkeypatch.setattr(IsolatedBench, "_spawn", spy)
+    yield seen
+    for pid, folder in seen:
+        assert not folder.exists()
+        assert living_in_session(pid) == []
+    assert psutil.Process().children(recursive=True) == []
+
+
+@pytest.fixture
+def no_trials(monkeypatch):
+    """Fails a test that starts a process."""
+
+    def refuse(bench):
+        raise AssertionError("a trial was started")
+
+    monkeypatch.setattr(IsolatedBench, "_spawn", refuse)
+
+
+class BenchHere:
+    """Stands in for :class:`IsolatedBench`: the same trials, in this process."""
+
+    def __init__(self, problem, time_limit_s):
+        self.problem = problem
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    @cached_property
+    def bench(self):
+        return Bench(self.problem)
+
+    def start(self):
+        return self.bench.environment
+
+    def trial(self, spec):
+        return try_specs(self.bench, Request(specs=(spec,)))[0]
+
+    def compare(self, specs):
+        return try_specs(self.bench, Request(None, tuple(specs), is_comparison=True))
+
+
+@pytest.fixture
+def _trials_here(monkeypatch):
+    """Trials run in this process, where that makes no difference but to the time."""
+    module = import_module("feinsum.tune.autotune")  # its name is a function's, too
+    monkeypatch.setattr(module, "IsolatedBench", BenchHere)
+
+
+class Watch:
+    """Keeps what is said on the way."""
+
+    def __init__(self, after=None):
+        self.seen = []
+        self.after = after
+
+    def __call__(self, progress):
+        self.seen.append(progress)
+        if self.after is not None:
+            self.after(progress)
+
+
+def test_only_bad_candidates_record_nothing(registered, tmp_path, caplog):
+    """Wrong, broken and crashing recipes leave the facts alone, and it is said."""
+    registered(
+        *("odd_crooked", "odd_double", "odd_exits", "odd_raises", "odd_unbuildable")
+    )
+    with open_store(tmp_path / "facts.sqlite") as store:
+        known = make_record(workload=canonicalize(LITERAL).key)
+        store.add(known)
+        with caplog.at_level(logging.WARNING, "feinsum.tune"):
+            report = autotune(LITERAL, database=store, n_trials=5)
+        assert tuple(store.records()) == (known,)
+    assert report.records == ()
+    assert [(o.spec.name, o.status) for o in report.outcomes] == [
+        ("odd_crooked", "wrong-result"),
+        ("odd_double", "wrong-result"),
+        ("odd_exits", "trial-crashed"),
+        ("odd_raises", "transform-failed"),
+        ("odd_unbuildable", "build-failed"),
+    ]
+    assert not any(outcome.is_ok for outcome in report.outcomes)
+    assert all(outcome.message for outcome in report.outcomes)
+    assert "nothing is recorded: none of 5 trials passed" in caplog.text
+
+
+def test_what_is_right_is_recorded(registered, tmp_path):
+    """Among wrong recipes the right ones are recorded, the fastest first."""
+    registered("odd_drop_last", "odd_right")
+    watch = Watch()
+    path = tmp_path / "facts.sqlite"
+    report = autotune(LITERAL, database=path, n_trials=50, on_progress=watch)
+    assert {o.spec for o in report.outcomes if o.is_ok} == {
+        odd_spec("odd_right", 4),
+        odd_spec("odd_right", 8),
+    }
+    with open_store(path) as store:
+        assert set(store.records()) == set(report.records)
+    assert {record.spec.name for record in report.records} == {"odd_right"}
+    medians = [record.measurement.median_s for record in report.records]
+    assert medians == sorted(medians)
+    assert len({record.measurement.baseline_s for record in report.records}) == 1
+    # four configurations exist, however many were asked for
+    assert [(p.n_done, p.n_trials) for p in watch.seen] == [
+        (k, 4) for k in (1, 2, 3, 4)
+    ]
+    assert tuple(p.outcome for p in watch.seen) == report.outcomes
+    good = [o for o in report.outcomes if o.is_ok]
+    assert watch.seen[-1].best == min(good, key=lambda o: o.median_s)
+
+
+def test_an_interrupt_between_trials_keeps_what_was_found(registered):
+    """The best so far is compared and recorded, then the interrupt goes on."""
+    registered("odd_right")
+    store = InMemoryStore()
+
+    def end(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        autotune(LITERAL, database=store, on_progress=end)
+    (record,) = store.records()
+    assert record.spec.name == "odd_right"
+    assert len(record.measurement.baseline_s) >= 20
+
+
+def test_an_interrupt_of_a_trial_keeps_what_was_found(registered, trials):
+    """Control-C while a trial hangs: the facts before it are compared and recorded."""
+    registered("odd_right", "odd_sleeps")
+    store = InMemoryStore()
+    interrupt = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    watch = Watch(lambda p: interrupt.start() if p.n_done == 2 else None)
+    with pytest.raises(KeyboardInterrupt):
+        autotune(LITERAL, database=store, strategy="exhaustive", on_progress=watch)
+    interrupt.join()
+    assert len(watch.seen) == 2
+    assert {record.spec.name for record in store.records()} == {"odd_right"}
+    assert len(store) == 2
+    assert len(trials) == 2
+
+
+@pytest.mark.usefixtures("_trials_here")
+def test_an_error_of_the_caller_keeps_what_was_found(registered):
+    """What ``on_progress`` raises goes on, after the best so far is recorded."""
+    registered("odd_right")
+    store = InMemoryStore()
+    with pytest.raises(ZeroDivisionError):
+        autotune(LITERAL, database=store, on_progress=lambda _: 1 / 0)
+    assert [record.spec.name for record in store.records()] == ["odd_right"]
+
+
+@pytest.mark.usefixtures("_trials_here")
+def test_a_stop_before_anything_passed_records_nothing(registered):
+    """With nothing found there is nothing to compare: the interrupt goes on at once."""
+    registered("odd_double")
+    store = InMemoryStore()
+
+    def end(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        autotune(LITERAL, database=store, on_progress=end)
+    assert len(store) == 0
+
+
+@pytest.mark.usefixtures("_trials_here")
+def test_a_spent_budget_keeps_what_was_found(registered):
+    """With no time left, one trial is made, and recorded."""
+    registered("odd_right")
+    store = InMemoryStore()
+    report = autotune(LITERAL, database=store, budget_s=0.0)
+    assert len(report.outcomes) == 1
+    assert tuple(store.records()) == report.records
+    assert len(report.records) == 1
+
+
+@pytest.mark.usefixtures("_trials_here")
+def test_a_finalist_that_fails_spoils_no_other(
+    registered, monkeypatch, tmp_path, caplog
+):
+    """A recipe that fails when it is compared is left out; the others are recorded."""
+    registered("odd_right", "odd_tires")
+    monkeypatch.setenv(COUNTER, str(tmp_path / "counter"))
+    store = InMemoryStore()
+    with caplog.at_level(logging.WARNING, "feinsum.tune"):
+        report = autotune(LITERAL, database=store, strategy="exhaustive", n_trials=3)
+    assert [o.is_ok for o in report.outcomes] == [True, True, True]
+    assert {record.spec.name for record in store.records()} == {"odd_right"}
+    assert len(report.records) == 2
+    assert "not recorded: odd_tires@1" in caplog.text
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_an_unwritable_database_fails_before_any_trial(
+    tmp_path, registered, no_trials, is_open
+):
+    """What cannot be recorded is not searched for."""
+    registered("odd_right")
+    path = tmp_path / "facts.sqlite"
+    open_store(path).close()
+    with open_store(path, is_read_only=True) as store:
+        database = store if is_open else f"sqlite:///file:{path}?mode=ro"
+        with pytest.raises(StoreUnavailableError, match="reading only"):
+            autotune(LITERAL, database=database)
+        with pytest.raises(StoreUnavailableError, match="reading only"):
+            record_facts(LITERAL, odd_spec("odd_right"), database=database)
+
+
+def test_a_database_without_permission_fails_before_any_trial(
+    public_folder, registered, no_trials
+):
+    """Permission bits count as much as a wish."""
+    registered("odd_right")
+    path = public_folder / "facts.sqlite"
+    open_store(path).close()
+    public_folder.chmod(0o555)
+    path.chmod(0o444)
+    with unprivileged(), pytest.raises(StoreUnavailableError):
+        autotune(LITERAL, database=path)
+
+
+def test_a_bad_database_fails_before_any_trial(tmp_path, registered, no_trials):
+    """So does a file that is no database."""
+    registered("odd_right")
+    path = tmp_path / "facts.sqlite"
+    path.write_bytes(b"garbage" * 1000)
+    with pytest.raises(StoreUnavailableError, match="is not an SQLite database"):
+        autotune(LITERAL, database=path)
+
+
+def test_what_cannot_be_tuned_is_refused(no_trials):
+    """No transform, no einsum, no such size or strategy: an error before any trial."""
+    store = InMemoryStore()
+    tiny = einsum("ij->ij", array("A", (3, 3)))
+    with pytest.raises(TransformError, match="no registered transform fits"):
+        autotune(tiny, database=store)
+    with pytest.raises(InvalidEinsumError, match="expected positive values"):
+        autotune(odd_einsum(), sizes={"M": 3}, database=store)
+    with pytest.raises(FeinsumError, match="strategy 'none'"):
+        autotune(odd_einsum(), strategy="none", database=store)
+    kernel = generate_loopy(odd_einsum())
+    twice = kernel.with_kernel(
+        kernel.default_entrypoint.copy(
+            instructions=[
+                insn.copy(expression=insn.expression**2)
+                for insn in kernel.default_entrypoint.instructions
+            ]
+        )
+    )
+    with pytest.raises(NotAnEinsumError):
+        autotune(twice, database=store)
+
+
+@pytest.mark.usefixtures("_trials_here")
+def test_a_kernel_is_tuned_as_the_einsum_that_it_is(registered, tmp_path):
+    """A kernel and its einsum share their facts; a missing device is an error."""
+    registered("odd_right")
+    store = InMemoryStore()
+    report = autotune(generate_loopy(LITERAL), database=store, n_trials=1)
+    assert report.problem == make_problem(LITERAL)
+    assert {r.workload for r in report.records} == {canonicalize(LITERAL).key}
+    with pytest.raises(FeinsumError, match="Cray-1"):
+        autotune(LITERAL, device="Cray-1", database=store)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "words"),
+    [
+        ("rowise@1(index='a', block=8)", UnknownTransformError, "mean rowwise@1"),
+        ("odd_right@2(size=4)", UnknownTransformError, "odd_right@1"),
+        ("odd_right@1(size=5)", InvalidParameterError, "outside its space"),
+        ("odd_right@1()", InvalidParameterError, "expected the parameters"),
+        ("odd_right@1(size=True)", InvalidParameterError, "outside its space"),
+        ("odd_right(size=4)", InvalidRecordError, "expected name@version"),
+    ],
+)
+def test_a_bad_spec_is_refused(registered, no_trials, spec, kind, words):
+    """An unknown transform, or parameters outside its space: an error at once."""
+    registered("odd_right")
+    with pytest.raises(kind, match=words):
+        record_facts(odd_einsum(), spec, sizes=SIZES, database=InMemoryStore())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("odd_double", WrongResultError),
+        ("odd_raises", TransformError),
+        ("odd_unbuildable", BuildError),
+    ],
+)
+@pytest.mark.usefixtures("_trials_here")
+def test_a_failing_recipe_is_no_fact(registered, name, kind):
+    """A failing trial is the error of its code, names the recipe, records nothing."""
+    registered(name)
+    store = InMemoryStore()
+    with pytest.raises(kind, match=f"{name}@1") as caught:
+        record_facts(odd_einsum(), odd_spec(name), sizes=SIZES, database=store)
+    assert type(caught.value) is kind
+    assert len(store) == 0
+
+
+def test_a_fact_reads_back_with_everything(registered, tmp_path):
+    """What is recorded says what ran where, how it was verified, and how fast."""
+    registered("odd_right")
+    path = tmp_path / "facts.sqlite"
+    spec = str(odd_spec("odd_right", 8))
+    record = record_facts(odd_einsum(), spec, sizes=SIZES, database=path)
+    with open_store(path) as store:
+        assert store.get(record.id) == record
+        assert tuple(store.query(canonicalize(odd_einsum()).key)) == (record,)
+    measured = record.measurement
+    (size,) = canonicalize(odd_einsum()).relabeling.size_params.values()
+    _, ragged = ragged_cases(canonicalize(odd_einsum()).einsum)
+    assert record.spec == TransformSpec.parse(spec)
+    assert record.workload_text == canonicalize(odd_einsum()).text
+    assert min(len(measured.samples_s), len(measured.baseline_s)) >= 20
+    assert measured.sizes == {size: TUNED_SIZE}
+    assert measured.verification.sizes == ({size: TUNED_SIZE}, *ragged)
+    assert measured.verification.largest_error <= measured.verification.tolerance
+    here = open_device().environment(record.environment.policy)
+    assert record.environment == here
+    assert record.provenance == {"recorded_by": "feinsum.tune", "strategy": "given"}

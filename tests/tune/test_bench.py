@@ -1,0 +1,157 @@
+"""A trial verifies before it times, and never passes what is wrong."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from feinsum.measure import open_device
+from feinsum.records import from_json, to_json
+from feinsum.tune import make_problem
+from feinsum.tune.bench import Bench
+from feinsum.tune.messages import Answer, Request
+from feinsum.tune.problem import ragged_cases
+from feinsum.tune.worker import serve, try_specs
+from tests.tune.odd_transforms import ODD, TUNED_SIZE, odd_einsum, odd_spec
+
+pytestmark = pytest.mark.filterwarnings(  # Loopy's own use of islpy
+    "ignore:.*with implicit conversion:DeprecationWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """A bench of the einsum whose size is a parameter."""
+    return Bench(make_problem(odd_einsum(), {"N": TUNED_SIZE}))
+
+
+@pytest.fixture(scope="module")
+def literal_bench():
+    """A bench of the einsum whose size is known."""
+    return Bench(make_problem(odd_einsum(TUNED_SIZE)))
+
+
+@pytest.fixture(autouse=True)
+def _all_registered(registered):
+    registered(*ODD)
+
+
+def outcome_of(bench, name, *, is_comparison=False):
+    (outcome,) = try_specs(bench, Request(None, (odd_spec(name),), is_comparison))
+    return outcome
+
+
+STATUS = {
+    "odd_double": "wrong-result",
+    "odd_crooked": "wrong-result",
+    "odd_drop_last": "wrong-result",
+    "odd_raises": "transform-failed",
+    "odd_unbuildable": "build-failed",
+    "odd_returns_nothing": "measurement-failed",
+}
+
+
+@pytest.mark.parametrize("is_comparison", [False, True])
+@pytest.mark.parametrize("name", STATUS)
+def test_the_status_says_what_went_wrong(bench, name, is_comparison):
+    """Every way to fail has its code, in a trial and in a comparison alike."""
+    outcome = outcome_of(bench, name, is_comparison=is_comparison)
+    assert (outcome.status, outcome.measurement) == (STATUS[name], None)
+    assert outcome.to_error().code == STATUS[name]
+    assert outcome.median_s == float("inf")
+
+
+def test_nothing_wrong_is_timed(bench, monkeypatch):
+    """Verification comes first: what fails it is never timed."""
+    assert bench.baseline_s
+
+    def refuse(kernels):
+        raise AssertionError("a wrong kernel was timed")
+
+    monkeypatch.setattr(bench, "_time", refuse)
+    for name in STATUS:
+        assert outcome_of(bench, name).status == STATUS[name]
+
+
+@pytest.mark.parametrize("which", ["bench", "literal_bench"])
+def test_a_recipe_right_at_one_size_alone_is_refused(which, request):
+    """Right where it is tuned, wrong at ragged run-time sizes: refused, with them."""
+    outcome = outcome_of(request.getfixturevalue(which), "odd_crooked")
+    assert outcome.status == "wrong-result"
+    assert "at the run-time sizes" in outcome.message
+    assert "301" in outcome.message
+
+
+def test_a_recipe_that_needs_a_known_extent_is_refused(literal_bench):
+    """What breaks at run-time extents is a failed transform, never a crash."""
+    outcome = outcome_of(literal_bench, "odd_fixed")
+    assert outcome.status == "transform-failed"
+    assert "run time only" in outcome.message
+
+
+def test_a_right_recipe_is_measured(bench):
+    """A measurement: enough samples of both kernels, sizes, all that was verified."""
+    measurement = outcome_of(bench, "odd_right").measurement
+    _, ragged = ragged_cases(bench.problem.einsum)
+    (name,) = bench.problem.sizes
+    assert len(measurement.samples_s) >= 20
+    assert len(measurement.baseline_s) >= 20
+    assert measurement.sizes == {name: TUNED_SIZE}
+    assert measurement.verification.sizes == ({name: TUNED_SIZE}, *ragged)
+    assert measurement.verification.largest_error <= measurement.verification.tolerance
+    # a multiplication and an addition for each of 64 * 13 entries
+    assert sum(measurement.operations.values()) in (
+        2 * TUNED_SIZE * 13,
+        2 * TUNED_SIZE * 13 - TUNED_SIZE,
+    )
+    assert measurement.footprint_bytes == 8 * (TUNED_SIZE * 13 + 13 + TUNED_SIZE)
+
+
+def test_a_comparison_is_one_run(bench):
+    """All recipes of a comparison share the samples of the untransformed kernel."""
+    specs = (odd_spec("odd_right", 4), odd_spec("odd_right", 8))
+    first, second = try_specs(bench, Request(None, specs, is_comparison=True))
+    assert (first.spec, second.spec) == specs
+    assert first.measurement.baseline_s == second.measurement.baseline_s
+
+
+def test_the_environment_says_how_was_measured(bench):
+    """The environment is that of the device, with the policy of the timing."""
+    expected = open_device().environment(
+        {"rounds": 20, "warmup": 3, "max_total_s": 3.0}
+    )
+    assert bench.environment == expected
+
+
+def answers_to(*requests):
+    """What a worker says to the requests, in this process."""
+    said = io.StringIO()
+    serve([to_json(request) for request in requests], said)
+    return [from_json(Answer, line) for line in said.getvalue().splitlines()]
+
+
+def test_a_worker_answers_every_request():
+    """One line for each request: the environment first, then outcomes."""
+    problem = make_problem(odd_einsum(), {"N": TUNED_SIZE})
+    set_up, good, bad = answers_to(
+        Request(problem),
+        Request(specs=(odd_spec("odd_right"),)),
+        Request(specs=(odd_spec("odd_double"), odd_spec("odd_raises"))),
+    )
+    assert set_up.environment is not None
+    assert [o.status for o in good.outcomes] == ["ok"]
+    assert [o.status for o in bad.outcomes] == ["wrong-result", "transform-failed"]
+
+
+def test_a_worker_without_a_problem_says_so():
+    """A trial before the problem, or after a problem that failed, is an error."""
+    problem = make_problem(odd_einsum(), {"N": 8}, device="Cray-1")
+    first, second, third = answers_to(
+        Request(specs=(odd_spec("odd_right"),)),
+        Request(problem),
+        Request(specs=(odd_spec("odd_right"),)),
+    )
+    assert (first.error_code, third.error_code) == ("feinsum-error", "feinsum-error")
+    assert second.error_code == "device-unavailable"
+    assert first.outcomes == second.outcomes == third.outcomes == ()

@@ -1,0 +1,107 @@
+"""Trials in processes of their own: nothing that they do harms the tuner."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from feinsum.errors import MeasurementError
+from feinsum.records import to_json
+from feinsum.tune import IsolatedBench, make_problem
+from feinsum.tune.messages import Request
+from tests.tune.conftest import living_in_session
+from tests.tune.odd_transforms import TUNED_SIZE, odd_einsum, odd_spec
+
+PATIENT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[IsolatedBench]:
+    """One bench for all tests; each must leave it fit for the next."""
+    problem = make_problem(odd_einsum(), {"N": TUNED_SIZE})
+    with IsolatedBench(problem, PATIENT_S) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("odd_double", "wrong-result", "expected"),
+        ("odd_exits", "trial-crashed", "code 3: famous last words"),
+        ("odd_segfaults", "trial-crashed", "SIGSEGV"),
+        ("odd_sleeps", "trial-timeout", "no answer within 1 s"),
+    ],
+)
+def test_a_bad_trial_is_an_outcome_and_the_next_one_works(bench, name, status, words):
+    """A wrong, crashed or hanging trial has a status and words; the next is timed."""
+    bench.time_limit_s = 1.0 if name == "odd_sleeps" else PATIENT_S
+    bench.start()
+    session = bench._process.pid
+    bad = bench.trial(odd_spec(name))
+    assert (bad.status, bad.measurement) == (status, None)
+    assert words in bad.message
+    bench.time_limit_s = PATIENT_S
+    good = bench.trial(odd_spec("odd_right"))
+    assert good.is_ok, good.message
+    if status != "wrong-result":
+        assert living_in_session(session) == []
+
+
+def test_a_process_killed_between_trials_is_an_outcome(bench):
+    """A process that dies while nobody asks it is a crash, never a broken pipe."""
+    bench.start()
+    os.kill(bench._process.pid, signal.SIGKILL)
+    bench._process.wait()
+    outcome = bench.trial(odd_spec("odd_right"))
+    assert outcome.status == "trial-crashed"
+    assert "SIGKILL" in outcome.message
+
+
+def test_the_end_of_the_tuner_ends_a_hanging_trial(bench):
+    """If the tuner vanishes, a trial that hangs ends too, with all it started."""
+    bench.start()
+    process = bench._process
+    request = Request(specs=(odd_spec("odd_sleeps"),))
+    print(to_json(request), file=process.stdin, flush=True)
+    process.stdin.close()
+    assert process.wait(PATIENT_S) == -signal.SIGKILL
+    assert living_in_session(process.pid) == []
+    bench.close()
+
+
+def test_closing_leaves_no_process_and_no_folder():
+    """After the end, by an error too, neither process nor cache is left."""
+    problem = make_problem(odd_einsum(), {"N": TUNED_SIZE})
+    bench = IsolatedBench(problem)
+    session, folder = None, None
+
+    def work():
+        nonlocal session, folder
+        with bench:
+            bench.start()
+            session, folder = bench._process.pid, Path(bench._folder.name)
+            assert folder.is_dir()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert not folder.exists()
+    assert living_in_session(session) == []
+    bench.close()
+
+
+def test_a_problem_that_cannot_be_set_up_is_an_error():
+    """No device, no trials: the error of the device, and nothing left behind."""
+    problem = make_problem(odd_einsum(), {"N": TUNED_SIZE}, device="Cray-1")
+    with (
+        IsolatedBench(problem) as bench,
+        pytest.raises(MeasurementError, match="Cray-1") as caught,
+    ):
+        bench.start()
+    assert caught.value.code == "device-unavailable"
+    assert bench._process is None
+    assert bench._folder is None

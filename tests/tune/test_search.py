@@ -1,0 +1,140 @@
+"""Search strategies: every configuration once, in an order that a seed fixes."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from feinsum import array, canonicalize, einsum
+from feinsum.errors import FeinsumError
+from feinsum.transforms import applicable_transforms, configurations
+from feinsum.tune import Strategy, make_search
+
+GEMM = canonicalize(
+    einsum("ik,kj->ij", array("A", (40, 30)), array("B", (30, 600)))
+).einsum
+GRADIENT = canonicalize(
+    einsum(
+        "xre,rij,ej->xei",
+        array("J", (3, 3, "N")),
+        array("D", (3, 10, 10)),
+        array("u", ("N", 10)),
+    )
+).einsum
+MATVEC = canonicalize(einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))).einsum
+
+
+def seconds(spec) -> float:
+    """A made-up time of a configuration; some fail."""
+    digits = sum(map(ord, str(spec)))
+    return float("inf") if digits % 5 == 0 else digits * 1e-6
+
+
+def proposals(strategy, einsum, seed=0, limit=None):
+    """What a search proposes, until it has nothing left or there are enough."""
+    search = make_search(strategy, einsum, applicable_transforms(einsum), seed)
+    found = []
+    while len(found) != limit and (spec := search.ask()) is not None:
+        search.tell(spec, seconds(spec))
+        found.append(spec)
+    return found
+
+
+def space(einsum):
+    families = applicable_transforms(einsum)
+    return {t.name: list(configurations(t, einsum)) for t in families}
+
+
+@pytest.mark.parametrize("einsum", [MATVEC, GRADIENT], ids=["matvec", "gradient"])
+@pytest.mark.parametrize("strategy", get_args(Strategy))
+def test_each_configuration_is_proposed_exactly_once(strategy, einsum):
+    """A search that goes on to the end proposes the whole space, nothing twice."""
+    everything = [spec for specs in space(einsum).values() for spec in specs]
+    found = proposals(strategy, einsum)
+    assert len(found) == len(set(found))
+    assert set(found) == set(everything)
+
+
+@pytest.mark.parametrize("strategy", get_args(Strategy))
+def test_the_number_of_configurations_is_known(strategy):
+    """A search says how many configurations there are, before and after."""
+    n = sum(map(len, space(MATVEC).values()))
+    search = make_search(strategy, MATVEC, applicable_transforms(MATVEC), 0)
+    assert search.n_configurations == n
+    search.ask()
+    assert search.n_configurations == n
+
+
+def test_exhaustive_follows_the_order_of_the_space():
+    """Family by family, each in the order of its space."""
+    ordered = [spec for specs in space(GRADIENT).values() for spec in specs]
+    assert proposals("exhaustive", GRADIENT) == ordered
+
+
+@pytest.mark.parametrize("strategy", ["random", "tpe"])
+def test_a_seed_fixes_the_order(strategy):
+    """Equal seeds propose equal sequences; other seeds other ones."""
+    first, again, other = (
+        proposals(strategy, GRADIENT, seed, limit=25) for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other
+
+
+def test_random_leaves_the_order_of_the_space():
+    """At random is not in order."""
+    assert proposals("random", GRADIENT) != proposals("exhaustive", GRADIENT)
+
+
+@pytest.mark.parametrize("einsum", [GEMM, GRADIENT], ids=["gemm", "gradient"])
+def test_tpe_begins_with_the_first_of_each_family(einsum):
+    """The recommended configuration of every family comes before all others."""
+    families = space(einsum)
+    assert len(families) >= 2
+    found = proposals("tpe", einsum, limit=len(families))
+    assert found == [specs[0] for specs in families.values()]
+
+
+def test_tpe_of_a_large_space_never_repeats():
+    """Thousands of configurations, and none is tried twice."""
+    assert sum(map(len, space(GEMM).values())) > 300
+    found = proposals("tpe", GEMM, limit=60)
+    assert len(set(found)) == 60
+
+
+def test_tpe_learns():
+    """Where one choice is always faster, it is proposed more often than at random."""
+    search = make_search("tpe", GRADIENT, applicable_transforms(GRADIENT), 0)
+    found = []
+    for _ in range(40):
+        spec = search.ask()
+        is_good = spec.parameters.get("vectors") == 64
+        search.tell(spec, 1e-3 if is_good else 1.0)
+        found.append(is_good)
+    everything = [s for specs in space(GRADIENT).values() for s in specs]
+    n_good = sum(s.parameters.get("vectors") == 64 for s in everything)
+    assert sum(found[10:]) / 30 > n_good / len(everything)
+
+
+@pytest.mark.parametrize("strategy", get_args(Strategy))
+def test_an_answer_may_be_missing(strategy):
+    """A search whose proposals are never answered still ends."""
+    search = make_search(strategy, MATVEC, applicable_transforms(MATVEC), 0)
+    found = []
+    while (spec := search.ask()) is not None:
+        found.append(spec)
+    assert len(found) == len(set(found)) == search.n_configurations
+
+
+@pytest.mark.parametrize("strategy", get_args(Strategy))
+def test_nothing_fits_nothing_is_proposed(strategy):
+    """A search over no transforms has nothing to propose."""
+    search = make_search(strategy, MATVEC, (), 0)
+    assert (search.ask(), search.n_configurations) == (None, 0)
+
+
+def test_an_unknown_strategy_is_refused():
+    """The message names the strategies."""
+    with pytest.raises(FeinsumError, match=r"'genetic'.*tpe.*random.*exhaustive"):
+        make_search("genetic", MATVEC, applicable_transforms(MATVEC), 0)
