@@ -22,7 +22,6 @@ from typing import Any
 import loopy as lp
 import modepy
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
@@ -289,10 +288,10 @@ def measure(example: Example) -> Result:
 
 
 def show_results(results: list[Result]) -> None:
-    table = Table(title=f"on {open_device().device}", box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("kernel ", "canonical subscripts ", "match "):
+    table = Table(title=f"on {open_device().device}", box=None)
+    for heading in ("kernel", "canonical", "match"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("plain ms", " found ms", " numpy ms", "  ratio", "  error"):
+    for heading in ("plain ms", "found ms", "numpy ms", "ratio", "error"):
         table.add_column(heading, justify="right", no_wrap=True)
     for r in results:
         table.add_row(
@@ -306,9 +305,7 @@ def show_results(results: list[Result]) -> None:
             f"{r.error:.0e}",
         )
     console.print(table)
-    console.print(
-        "plain: the untransformed kernel; found: the retrieved one; ratio: of both."
-    )
+    console.print("plain: the untransformed kernel; found: the retrieved one")
     console.print(f"The database is {DATABASE}", soft_wrap=True, highlight=False)
 
 

@@ -58,7 +58,11 @@ Values: TypeAlias = Annotated[
     ),
 ]
 Trials: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="How many recipes to try at most.")
+    int | None,
+    typer.Option(
+        min=1,
+        help="How many recipes to try at most. Default: 20, or all if exhaustive.",
+    ),
 ]
 Budget: TypeAlias = Annotated[
     float | None,
@@ -81,7 +85,7 @@ def tune(
     rows: Rows = None,
     dtype: Dtype = "float64",
     size: Values = None,
-    trials: Trials = 20,
+    trials: Trials = None,
     budget: Budget = None,
     strategy: Strategy = "tpe",
     trial_limit: TrialLimit = 60.0,

@@ -31,6 +31,8 @@ __all__ = ["TuningProgress", "TuningReport", "autotune", "record_facts"]
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_TRIALS = 20
+
 
 @dataclass(frozen=True)
 class TuningProgress:
@@ -69,7 +71,7 @@ def autotune(
     sizes: Mapping[str, int] | None = None,
     device: str | None = None,
     database: Database = None,
-    n_trials: int = 20,
+    n_trials: int | None = None,
     budget_s: float | None = None,
     strategy: Strategy = "tpe",
     seed: int = 0,
@@ -78,7 +80,7 @@ def autotune(
 ) -> TuningReport:
     """Search for the fastest recipe of an einsum and record it.
 
-    Every candidate runs in a process of its own, is compared with the numpy
+    Every candidate runs in a child process, is compared with the numpy
     reference at the given sizes and at ragged run-time extents, and is timed
     only then. The fastest are timed again in one run together with the
     untransformed kernel; these are the facts that are recorded. That happens
@@ -87,7 +89,8 @@ def autotune(
     Args:
         target: an einsum, or a kernel that is one.
         sizes: values of size parameters; see :func:`feinsum.tune.make_problem`.
-        n_trials: how many configurations at most.
+        n_trials: how many configurations at most; by default 20, and all of
+            them if the strategy is ``exhaustive``.
         budget_s: no new trial starts after this time.
         trial_limit_s: after which a trial is stopped.
         on_progress: called after every trial.
@@ -106,7 +109,9 @@ def autotune(
             f"no registered transform fits the einsum {problem.workload_text}"
         )
     search = make_search(strategy, problem.einsum, transforms, seed)
-    n_trials = min(n_trials, search.n_configurations)
+    if n_trials is None and strategy != "exhaustive":
+        n_trials = DEFAULT_TRIALS
+    n_trials = min(n_trials or search.n_configurations, search.n_configurations)
     deadline = monotonic() + budget_s if budget_s is not None else None
     outcomes: list[TrialOutcome] = []
     with (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Literal, Protocol, get_args
 
@@ -53,9 +53,9 @@ def make_search(
     spaces = {t: list(configurations(t, einsum)) for t in transforms}
     match strategy:
         case "exhaustive":
-            return _Listed(list(chain.from_iterable(spaces.values())))
+            return _Listed(_interleaved(spaces))
         case "random":
-            rest = list(chain.from_iterable(spaces.values()))
+            rest = _interleaved(spaces)
             random.Random(seed).shuffle(rest)  # noqa: S311  (no cryptography)
             return _Listed(rest)
         case "tpe":
@@ -63,6 +63,14 @@ def make_search(
     raise FeinsumError(
         f"strategy {strategy!r} is unknown; expected one of {get_args(Strategy)}"
     )
+
+
+def _interleaved(
+    spaces: Mapping[Transform, Sequence[TransformSpec]],
+) -> list[TransformSpec]:
+    """The configurations of all families, one of each in turn."""
+    columns = zip_longest(*spaces.values())
+    return [spec for spec in chain.from_iterable(columns) if spec is not None]
 
 
 class _Listed:
@@ -89,10 +97,8 @@ class _Tpe:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._specs = {t.name: specs for t, specs in spaces.items() if specs}
-        columns = zip_longest(*self._specs.values())
-        interleaved = [s for s in chain.from_iterable(columns) if s is not None]
         self._first = [specs[0] for specs in self._specs.values()]
-        self._unseen = dict.fromkeys(interleaved)
+        self._unseen = dict.fromkeys(_interleaved(spaces))
         self.n_configurations = len(self._unseen)
         self._trials: dict[TransformSpec, Any] = {}
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)

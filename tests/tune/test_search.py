@@ -66,10 +66,13 @@ def test_the_number_of_configurations_is_known(strategy):
     assert search.n_configurations == n
 
 
-def test_exhaustive_follows_the_order_of_the_space():
-    """Family by family, each in the order of its space."""
-    ordered = [spec for specs in space(GRADIENT).values() for spec in specs]
-    assert proposals("exhaustive", GRADIENT) == ordered
+def test_exhaustive_takes_the_families_in_turn():
+    """One configuration of each family after another, each in the order of its space."""
+    proposed = proposals("exhaustive", GRADIENT)
+    families = space(GRADIENT)
+    for name, ordered in families.items():
+        assert [spec for spec in proposed if spec.name == name] == ordered
+    assert len({spec.name for spec in proposed[: len(families)]}) == len(families)
 
 
 @pytest.mark.parametrize("strategy", ["random", "tpe"])
