@@ -31,7 +31,7 @@ check: $(INSTALLED) ## lint, types, layers
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/lint-imports --no-cache
 
 format: $(INSTALLED) ## format the code
 	@$(VENV)/bin/ruff format .

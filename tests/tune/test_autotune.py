@@ -198,13 +198,12 @@ def test_an_interrupt_of_a_trial_keeps_what_was_found(registered, trials):
     registered("odd_right", "odd_sleeps")
     store = InMemoryStore()
     interrupt = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    watch = Watch(lambda p: interrupt.start() if p.n_done == 2 else None)
+    watch = Watch(lambda _: interrupt.start())
     with pytest.raises(KeyboardInterrupt):
         autotune(LITERAL, database=store, strategy="exhaustive", on_progress=watch)
     interrupt.join()
-    assert len(watch.seen) == 2
-    assert {record.spec.name for record in store.records()} == {"odd_right"}
-    assert len(store) == 2
+    assert len(watch.seen) == 1
+    assert [record.spec.name for record in store.records()] == ["odd_right"]
     assert len(trials) == 2
 
 
