@@ -67,7 +67,7 @@ def test_the_number_of_configurations_is_known(strategy):
 
 
 def test_exhaustive_takes_the_families_in_turn():
-    """One configuration of each family after another, each in the order of its space."""
+    """One configuration of each family after another, in the order of its space."""
     proposed = proposals("exhaustive", GRADIENT)
     families = space(GRADIENT)
     for name, ordered in families.items():
