@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import math
 import time
 import warnings
 from collections.abc import Callable
@@ -98,73 +97,58 @@ def derivative_matrices(order: int) -> np.ndarray:
 
 def dg_examples(rng: np.random.Generator) -> list[Example]:
     """Local divergence and gradient of an averaged flux."""
-    geometry = inverse_jacobians(CUBES_PER_SIDE, rng)
-    matrices = derivative_matrices(3)
+    geometry, matrices = inverse_jacobians(CUBES_PER_SIDE, rng), derivative_matrices(3)
     n_elements, n_dofs = geometry.shape[2], matrices.shape[1]
-    shared = {"J": geometry, "D": matrices}
-    scalar = {n: rng.normal(size=(n_elements, n_dofs)) for n in ("u_minus", "u_plus")}
-    vector = {
-        n: rng.normal(size=(3, n_elements, n_dofs)) for n in ("v_minus", "v_plus")
-    }
-    domain = "{[x,r,e,i,j]: 0<=x,r<3 and 0<=e<Nel and 0<=i,j<20}"
-    gradient = lp.make_kernel(
-        "[Nel] -> " + domain,
-        "grad[x,e,i] = sum([r,j], J[x,r,e]*D[r,i,j]*0.5*(u_minus[e,j] + u_plus[e,j]))",
-        [
-            lp.GlobalArg("J", np.float64, shape="3,3,Nel"),
-            lp.GlobalArg("D", np.float64, shape="3,20,20"),
-            lp.GlobalArg("u_minus,u_plus", np.float64, shape="Nel,20"),
-            lp.GlobalArg("grad", np.float64, shape="3,Nel,20"),
-            lp.ValueArg("Nel", np.int32),
-        ],
-        name="local_gradient",
-        lang_version=(2018, 2),
-    )
-    divergence = lp.make_kernel(
-        "[Nel] -> " + domain,
-        "div[e,i] = "
-        "sum([x,r,j], J[x,r,e]*D[r,i,j]*0.5*(v_minus[x,e,j] + v_plus[x,e,j]))",
-        [
-            lp.GlobalArg("J", np.float64, shape="3,3,Nel"),
-            lp.GlobalArg("D", np.float64, shape="3,20,20"),
-            lp.GlobalArg("v_minus,v_plus", np.float64, shape="3,Nel,20"),
-            lp.GlobalArg("div", np.float64, shape="Nel,20"),
-            lp.ValueArg("Nel", np.int32),
-        ],
-        name="local_divergence",
-        lang_version=(2018, 2),
-    )
-    sizes = {"Nel": n_elements}
+    shared = {"J": geometry, "D": matrices, "Nel": n_elements}
+
+    def field(*components: int) -> Arrays:
+        shape = (*components, n_elements, n_dofs)
+        return {name: rng.normal(size=shape) for name in ("u_minus", "u_plus")}
+
     return [
         Example(
             "divergence",
-            divergence,
-            {**shared, **vector, **sizes},
+            dg_kernel("div[e,i]", "x,r,j", "x,e,j", "3,Nel,20", "Nel,20"),
+            {**shared, **field(3)},
             "div",
-            lambda a: np.einsum(
-                "xre,rij,xej->ei",
-                a["J"],
-                a["D"],
-                0.5 * (a["v_minus"] + a["v_plus"]),
-                optimize=True,
-            ),
-            sizes,
+            lambda a: dg_in_numpy("xre,rij,xej->ei", a),
+            {"Nel": n_elements},
         ),
         Example(
             "gradient",
-            gradient,
-            {**shared, **scalar, **sizes},
+            dg_kernel("grad[x,e,i]", "r,j", "e,j", "Nel,20", "3,Nel,20"),
+            {**shared, **field()},
             "grad",
-            lambda a: np.einsum(
-                "xre,rij,ej->xei",
-                a["J"],
-                a["D"],
-                0.5 * (a["u_minus"] + a["u_plus"]),
-                optimize=True,
-            ),
-            sizes,
+            lambda a: dg_in_numpy("xre,rij,ej->xei", a),
+            {"Nel": n_elements},
         ),
     ]
+
+
+def dg_kernel(
+    assignee: str, summed: str, u_indices: str, u_shape: str, out_shape: str
+) -> lp.TranslationUnit:
+    """An operator as a user writes it, on the average of two fields."""
+    output = assignee.partition("[")[0]
+    return lp.make_kernel(
+        "[Nel] -> {[x,r,e,i,j]: 0<=x,r<3 and 0<=e<Nel and 0<=i,j<20}",
+        f"{assignee} = sum([{summed}], "
+        f"J[x,r,e]*D[r,i,j]*0.5*(u_minus[{u_indices}] + u_plus[{u_indices}]))",
+        [
+            lp.GlobalArg("J", np.float64, shape="3,3,Nel"),
+            lp.GlobalArg("D", np.float64, shape="3,20,20"),
+            lp.GlobalArg("u_minus,u_plus", np.float64, shape=u_shape),
+            lp.GlobalArg(output, np.float64, shape=out_shape),
+            lp.ValueArg("Nel", np.int32),
+        ],
+        name=f"local_{output}",
+        lang_version=(2018, 2),
+    )
+
+
+def dg_in_numpy(subscripts: str, arrays: Arrays) -> np.ndarray:
+    average = 0.5 * (arrays["u_minus"] + arrays["u_plus"])
+    return np.einsum(subscripts, arrays["J"], arrays["D"], average, optimize=True)
 
 
 def contraction_example(name: str, rng: np.random.Generator) -> Example:
@@ -310,7 +294,7 @@ def show_results(results: list[Result]) -> None:
 
 
 def main() -> None:
-    """Do the main job; exit code 1 if a result is wrong or a kernel is missing."""
+    """Do the main job; exit code 1 if a kernel is not found, wrong or slow."""
     logging.basicConfig(level=logging.ERROR)
     start = time.perf_counter()
     rng = np.random.default_rng(0)
@@ -328,10 +312,12 @@ def main() -> None:
     results = [measure(example) for example in examples]
     show_results(results)
     console.print(f"in all {time.perf_counter() - start:.0f} s")
-    if not all(
-        r.found.applied and math.isfinite(r.error) and r.error < 1e-10 for r in results
-    ):
-        raise SystemExit("a kernel was not retrieved, or its result is wrong")
+    for result in results:
+        if not (result.found.applied and result.error < 1e-10 and result.ratio >= 5):
+            raise SystemExit(
+                f"{result.example.name}: not retrieved, wrong, or less than 5 times "
+                f"as fast as the untransformed kernel (ratio {result.ratio:.1f})"
+            )
 
 
 if __name__ == "__main__":

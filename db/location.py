@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,9 +68,9 @@ def locate(
 
     Raises:
         StoreUnavailableError: if it names no SQLite file and no PostgreSQL
-            server, or if no file can be made there.
+            server, if it is no regular file, or if none can be made there.
     """
-    text = os.fspath(default_location() if given is None else given)
+    text = _text(default_location() if given is None else given)
     if "://" not in text:
         return _file(Path(text), is_read_only, busy_timeout_s)
     url = _parse(text)
@@ -83,6 +84,22 @@ def locate(
             "path, sqlite:///path or postgresql://user@host/database"
         )
     return Location(url.set(drivername=driver), None, is_read_only, busy_timeout_s)
+
+
+def _text(given: object) -> str:
+    """The location as text; nothing that is no path or URL."""
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(text, str):
+        raise StoreUnavailableError(
+            f"a {type(given).__name__} is no location of a database; expected a "
+            "path or a URL as str or os.PathLike"
+        )
+    if text.lower().startswith("file:"):
+        raise StoreUnavailableError(
+            f"{text!r} is a URI of SQLite, expected a path such as facts.sqlite or "
+            "a URL of SQLAlchemy such as sqlite:///facts.sqlite"
+        )
+    return text
 
 
 def _parse(text: str) -> URL:
@@ -108,12 +125,7 @@ def _database_file(url: URL) -> Path:
 
 def _file(path: Path, is_read_only: bool, busy_timeout_s: float) -> Location:
     path = _absolute(path)
-    if path.is_dir():
-        raise StoreUnavailableError(
-            f"{path} is a folder, expected a database file: give a path such as "
-            f"{path / 'facts.sqlite'}"
-        )
-    if not is_read_only and not path.exists():
+    if not _is_present(path) and not is_read_only:
         _make_room(path)
     return Location(
         url=URL.create("sqlite+pysqlite", database=str(path)),
@@ -130,6 +142,31 @@ def _absolute(path: Path) -> Path:
         raise StoreUnavailableError(
             f"{str(path)!r} is not the path of a database: {error}; give another path"
         ) from None
+
+
+def _is_present(path: Path) -> bool:
+    """Whether there is a file; what is no file is refused and never opened."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise StoreUnavailableError(
+            f"{str(path)!r} cannot be used as the path of a database: {problem}; "
+            "give another path"
+        ) from None
+    if stat.S_ISDIR(mode):
+        raise StoreUnavailableError(
+            f"{path} is a folder, expected a database file: give a path such as "
+            f"{path / 'facts.sqlite'}"
+        )
+    if not stat.S_ISREG(mode):
+        raise StoreUnavailableError(
+            f"{path} is a pipe, a socket or a device, expected a database file: "
+            "give another path"
+        )
+    return True
 
 
 def _make_room(path: Path) -> None:

@@ -233,8 +233,15 @@ def _known(text: str, key: WorkloadKey, database: Database) -> list[TuningRecord
 
 
 def _check_is_whole_kernel(raised: RaisedKernel, nest: RaisedNest) -> None:
-    """A recipe makes loops parallel, so it must not meet other instructions."""
+    """A recipe makes loops parallel: for OpenCL, and without other instructions."""
     kernel = raised.t_unit[raised.kernel_name]
+    if not isinstance(raised.t_unit.target, lp.OpenCLTarget):
+        raise NotAnEinsumError(
+            f"kernel {raised.kernel_name!r} is for {raised.t_unit.target}; recipes "
+            "are for OpenCL targets",
+            rule="target",
+            instructions=nest.instructions,
+        )
     others = {insn.id for insn in kernel.instructions} - set(nest.instructions)
     if others:
         raise NotAnEinsumError(

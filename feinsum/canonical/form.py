@@ -16,7 +16,7 @@ from constantdict import constantdict
 from feinsum.canonical.graph import InducedGraph, induced_graph
 from feinsum.canonical.nauty import CANONICALIZER, canonical_places
 from feinsum.canonical.relabeling import Relabeling
-from feinsum.ir import BatchedEinsum, IndexList, to_text
+from feinsum.ir import BatchedEinsum, IndexList, require_einsum, to_text
 
 __all__ = [
     "FORM_VERSION",
@@ -74,7 +74,7 @@ def canonicalize(einsum: BatchedEinsum) -> CanonicalForm:
     >>> canonicalize(first).key == canonicalize(second).key
     True
     """
-    graph = induced_graph(einsum)
+    graph = induced_graph(require_einsum(einsum))
     places = canonical_places(graph.colors, graph.edges)
     relabeling = _relabeling(einsum, graph, places)
     return CanonicalForm(relabeling.apply(einsum), relabeling)

@@ -9,7 +9,12 @@ from collections.abc import Hashable, Sequence
 
 import pynauty
 
-__all__ = ["CANONICALIZER", "canonical_places"]
+from feinsum.errors import CanonicalizationError
+
+__all__ = ["CANONICALIZER", "MAX_VERTICES", "canonical_places"]
+
+MAX_VERTICES = 20_000
+"""Largest graph that is given to nauty, which a graph of 65,600 vertices crashes."""
 
 CANONICALIZER = "nauty2.8"
 """Series of nauty releases that label alike; part of every workload key."""
@@ -23,9 +28,17 @@ def canonical_places(
     Two colored graphs are isomorphic exactly if placing their vertices so
     makes them equal. Vertices come in the order of their colors.
 
+    Raises:
+        CanonicalizationError: if the graph has over :data:`MAX_VERTICES` vertices.
+
     >>> canonical_places(["b", "a", "b"], [(0, 1)])
     [1, 0, 2]
     """
+    if len(colors) > MAX_VERTICES:
+        raise CanonicalizationError(
+            f"the graph of the einsum has {len(colors)} vertices, at most "
+            f"{MAX_VERTICES} can be labelled; split the batch or the product"
+        )
     adjacency: dict[int, list[int]] = {}
     for u, v in edges:
         adjacency.setdefault(u, []).append(v)

@@ -24,7 +24,7 @@ from feinsum.cli import (
     transforms,
     tune,
 )
-from feinsum.cli.failure import report_failure
+from feinsum.cli.failure import report_bug, report_failure
 from feinsum.errors import FeinsumError
 
 __all__ = ["COMMANDS", "app", "main"]
@@ -55,6 +55,8 @@ class Program(TyperGroup):
             code = super().main(given, *rest, **options)
         except (FeinsumError, typer.TyperException) as error:
             code = report_failure(error, is_json="--json" in given)
+        except Exception as error:  # noqa: BLE001  # the last net, for our own bugs
+            code = report_bug(error, is_json="--json" in given)
         sys.exit(code or 0)
 
 

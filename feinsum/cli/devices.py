@@ -20,6 +20,7 @@ EXAMPLES = """\b
 Examples:
   feinsum devices
   feinsum devices --measure --json
+  feinsum devices --again
 """
 
 Found = list[tuple["Device", str | None, "DevicePeaks | None"]]
@@ -29,8 +30,12 @@ def devices(
     measure: Annotated[
         bool,
         typer.Option(
-            "--measure", help="Measure the limits of every device and store them."
+            "--measure", help="Measure and store the limits that are not stored yet."
         ),
+    ] = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Measure also the limits that are stored."),
     ] = False,
     database: Database = None,
     as_json: AsJson = False,
@@ -38,14 +43,14 @@ def devices(
     """List the OpenCL devices and their measured limits.
 
     The limits are those of a triad and of multiply-adds; they are the roof of
-    a roofline. --measure takes some seconds a device and needs it idle.
+    a roofline. Measuring takes some seconds a device and needs it idle.
     """
     from feinsum.db import opened_store
     from feinsum.measure import list_devices
 
     with opened_store(database) as store:
-        if measure:
-            _measure_all(store)
+        if measure or again:
+            _measure_all(store, again)
         found = [(d, _driver_of(d), store.peaks(d.id)) for d in list_devices()]
     if as_json:
         print_json({"devices": [_document(*entry) for entry in found]})
@@ -55,12 +60,21 @@ def devices(
         typer.echo("no OpenCL device was found")
 
 
-def _measure_all(store: RecordStore) -> None:
-    from feinsum.measure import list_devices, measure_peaks, open_device
+def _measure_all(store: RecordStore, again: bool) -> None:
+    """Store the limits of every device; measured once, or now with ``again``."""
+    from feinsum.measure import OpenCLDevice, list_devices, measure_peaks, open_device
+    from feinsum.tune import peaks_of
+
+    def measure(opencl: OpenCLDevice) -> DevicePeaks:
+        say(f"measuring {opencl.device} ...")
+        return measure_peaks(opencl)
 
     for device in list_devices():
-        say(f"measuring {device} ...")
-        store.add_peaks(measure_peaks(open_device(device.id)))
+        opencl = open_device(device.id)
+        if again:
+            store.add_peaks(measure(opencl))
+        else:
+            peaks_of(opencl, store, measure=measure)
 
 
 def _driver_of(device: Device) -> str | None:

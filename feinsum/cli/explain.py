@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from feinsum.cli.failure import NO_FACT
+from feinsum.cli.failure import NO_FACT, is_bad_usage
 from feinsum.cli.options import AsJson, Database, Device, Policy
 from feinsum.cli.output import print_json, record_document
+from feinsum.cli.roofline import fractions_of
 from feinsum.cli.user_file import read_translation_unit
 from feinsum.errors import NotAnEinsumError
 
@@ -85,8 +86,10 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
     try:
         found = retrieval.look_up(t_unit, **options)
     except NotAnEinsumError as error:
+        if is_bad_usage(error):
+            raise
         return retrieval.explain(t_unit, **options), _refusal(error)
-    return str(found), _document(found)
+    return str(found), _document(found, options["database"])
 
 
 def _refusal(error: NotAnEinsumError) -> dict[str, Any]:
@@ -99,8 +102,12 @@ def _refusal(error: NotAnEinsumError) -> dict[str, Any]:
     }
 
 
-def _document(found: Retrieval) -> dict[str, Any]:
+def _document(found: Retrieval, database: str | None) -> dict[str, Any]:
+    from feinsum.db import opened_store
+
     nest, match = found.nest, found.match
+    with opened_store(database) as store:
+        fractions = fractions_of(match.ranking, store)
     return {
         "raised": True,
         "einsum": str(nest.einsum),
@@ -109,7 +116,7 @@ def _document(found: Retrieval) -> dict[str, Any]:
         "key": nest.key,
         "level": str(match.level),
         "reason": match.reason,
-        "candidates": [record_document(record) for record in match.ranking],
+        "candidates": [record_document(record, fractions) for record in match.ranking],
         "passed_over": [
             {"spec": str(spec), "reason": why} for spec, why in found.failures
         ],

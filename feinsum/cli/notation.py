@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["read_einsum", "read_values"]
 
+MOST_DIGITS = 1000
+"""Python reads no longer integers by default than of 4300 digits."""
+
 
 def read_einsum(
     subscripts: str,
@@ -51,19 +54,31 @@ def read_values(sizes: Sequence[str], option: str) -> dict[str, int]:
     """Values of size parameters: ``["Nel=100", "n=3,m=4"]``."""
     values = {}
     for name, text in _pairs(sizes, option):
-        if not text.isdecimal():
+        if not _is_number(text):
             raise typer.BadParameter(f"{name}={text} is no integer", param_hint=option)
         values[name] = int(text)
     return values
 
 
 def _extents(sizes: Sequence[str]) -> dict[str, Extent]:
+    return {index: _extent(index, text) for index, text in _pairs(sizes, "--sizes")}
+
+
+def _extent(index: str, text: str) -> Extent:
     from feinsum.ir import SizeParam
 
-    return {
-        index: int(text) if text.isdecimal() else SizeParam(text)
-        for index, text in _pairs(sizes, "--sizes")
-    }
+    if _is_number(text):
+        return int(text)
+    if text.isidentifier():
+        return SizeParam(text)
+    raise typer.BadParameter(
+        f"{index}={text}: expected a positive integer or a name", param_hint="--sizes"
+    )
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is digits of ASCII, and not too many for Python to read."""
+    return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
 
 
 def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:

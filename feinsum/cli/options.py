@@ -18,6 +18,12 @@ __all__ = [
     "Subscripts",
 ]
 
+
+def _unless_blank(text: str | None) -> str | None:
+    """None for a text without a character, as in ``--database ""``."""
+    return text if text and text.strip() else None
+
+
 AsJson: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print JSON instead of text.")
 ]
@@ -25,6 +31,7 @@ AsJson: TypeAlias = Annotated[
 Database: TypeAlias = Annotated[
     str | None,
     typer.Option(
+        callback=_unless_blank,
         metavar="PATH|URL",
         help="Database of facts. Default: FEINSUM_DATABASE, else the user's own.",
     ),

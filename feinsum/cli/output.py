@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from feinsum.cli.roofline import Fractions
     from feinsum.records import TuningRecord
 
 __all__ = [
@@ -49,8 +50,8 @@ def speedup_text(record: TuningRecord) -> str:
     return f"{to_digits(measured.speedup, 3)} ({low}-{high})"
 
 
-def record_document(record: TuningRecord) -> dict[str, Any]:
-    """A record in short, for JSON."""
+def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any]:
+    """A record in short, for JSON; null where its roofline is not known."""
     measured = record.measurement
     return {
         "id": record.id,
@@ -59,6 +60,7 @@ def record_document(record: TuningRecord) -> dict[str, Any]:
         "speedup": measured.speedup,
         "speedup_interval": list(measured.speedup_interval),
         "giga_operations_per_s": measured.giga_operations_per_s,
+        "fraction_of_roofline": fractions.get(record.id),
         "sizes": dict(measured.sizes),
         "device": str(record.environment.device),
         "driver_version": record.environment.driver_version,
@@ -66,22 +68,27 @@ def record_document(record: TuningRecord) -> dict[str, Any]:
     }
 
 
-def print_records(records: Iterable[TuningRecord]) -> None:
-    """A table of records, in the order given."""
+def print_records(records: Iterable[TuningRecord], fractions: Fractions) -> None:
+    """A table of records, in the order given; a column of rooflines if one is known."""
     print_table(
         ("recipe",),
-        ("median ms", "speed-up", "Gop/s", "record"),
+        ("median ms", "speed-up", "Gop/s", *["roof"] * bool(fractions), "record"),
         [
             (
                 str(record.spec),
                 to_digits(record.measurement.median_s * 1e3),
                 speedup_text(record),
                 to_digits(record.measurement.giga_operations_per_s),
+                *[_percent(fractions.get(record.id))] * bool(fractions),
                 record.id[:ID_LENGTH],
             )
             for record in records
         ],
     )
+
+
+def _percent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{to_digits(fraction * 100, 3)}%"
 
 
 def print_table(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from feinsum.cli.failure import NO_FACT
@@ -18,6 +20,10 @@ from feinsum.cli.options import (
     Subscripts,
 )
 from feinsum.cli.output import print_json, print_records, record_document
+from feinsum.cli.roofline import Fractions, fractions_of
+
+if TYPE_CHECKING:
+    from feinsum.records import Match
 
 __all__ = ["EXAMPLES", "query"]
 
@@ -42,25 +48,33 @@ def query(
     """Print what the database knows of an einsum.
 
     Candidates are ranked, the best first. Ends with exit code 3 if there is none
-    that the policy accepts.
+    that the policy accepts. The column "roof" is the fraction of the roofline,
+    shown if the limits of the device were measured (feinsum devices --measure).
     """
     from feinsum import retrieval
+    from feinsum.db import opened_store
 
     einsum = read_einsum(subscripts, sizes, operands, rows, dtype)
-    match = retrieval.query(einsum, device=device, database=database, policy=policy)
+    with opened_store(database) as store:
+        match = retrieval.query(einsum, device=device, database=store, policy=policy)
+        fractions = fractions_of(match.ranking, store)
     if as_json:
         print_json(
             {
                 "level": str(match.level),
                 "reason": match.reason,
-                "candidates": [record_document(record) for record in match.ranking],
+                "candidates": [record_document(r, fractions) for r in match.ranking],
             }
         )
     else:
-        typer.echo(f"match: {match.level} ({match.reason})")
-        if match.ranking:
-            print_records(match.ranking)
-        else:
-            typer.echo("record a fact with 'feinsum tune'")
+        _print(match, fractions)
     if not match.ranking:
         raise typer.Exit(NO_FACT)
+
+
+def _print(match: Match, fractions: Fractions) -> None:
+    typer.echo(f"match: {match.level} ({match.reason})")
+    if match.ranking:
+        print_records(match.ranking, fractions)
+    else:
+        typer.echo("record a fact with 'feinsum tune'")

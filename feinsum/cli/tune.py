@@ -19,6 +19,7 @@ from feinsum.cli.options import (
     Sizes,
 )
 from feinsum.cli.output import ID_LENGTH
+from feinsum.cli.roofline import fractions_of
 from feinsum.cli.user_file import is_file, read_translation_unit
 from feinsum.errors import MeasurementError
 
@@ -38,6 +39,9 @@ Examples:
   feinsum tune "ij,j->i" --sizes i=n,j=4 --size n=1000000 --budget 60
   feinsum tune wave.py:gradient --trials 50 --json > trials.jsonl
 """
+
+OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype")
+"""Options that describe the arrays of subscripts."""
 
 Target: TypeAlias = Annotated[
     str,
@@ -79,6 +83,7 @@ TrialLimit: TypeAlias = Annotated[
 
 
 def tune(
+    context: typer.Context,
     target: Target,
     sizes: Sizes = None,
     operands: Operands = None,
@@ -109,12 +114,25 @@ def tune(
     if not is_file(target):
         einsum = read_einsum(target, sizes, operands, rows, dtype)
         _tune(einsum, database, options, as_json)
-    elif sizes or operands or rows:
-        raise typer.BadParameter(
-            "a file needs none of --sizes, --operands, --rows", param_hint=target
-        )
     else:
+        _refuse_options_of_subscripts(context, target)
         _tune(read_translation_unit(target), database, options, as_json)
+
+
+def _refuse_options_of_subscripts(context: typer.Context, target: str) -> None:
+    """A file says itself what these options say of subscripts."""
+    given = [f"--{name}" for name in OF_SUBSCRIPTS if _is_given(context, name)]
+    if given:
+        raise typer.BadParameter(
+            f"a file is given, so {', '.join(given)} would have no effect; leave "
+            f"{'it' if len(given) == 1 else 'them'} out",
+            param_hint=target,
+        )
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _tune(
@@ -138,10 +156,10 @@ def _tune(
                 )
         except KeyboardInterrupt:
             new = [r for r in store.query(key) if r.id not in known]
-            view.interrupt(new)
+            view.interrupt(new, fractions_of(new, store))
             say(_interruption(new))
             raise typer.Exit(INTERRUPTED) from None
-    view.finish(report)
+        view.finish(report, fractions_of(report.records, store))
     if not report.records:
         raise _nothing_recorded(report.outcomes)
 

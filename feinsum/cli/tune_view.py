@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from feinsum.cli.output import print_json, print_records, record_document, to_digits
+from feinsum.cli.roofline import Fractions
 from feinsum.records import TuningRecord
 from feinsum.tune import TrialOutcome, TuningProgress, TuningReport
 
@@ -44,20 +45,20 @@ class JsonLines(nullcontext[None]):
         }
         print_json(event, is_line=True)
 
-    def finish(self, report: TuningReport) -> None:
+    def finish(self, report: TuningReport, fractions: Fractions) -> None:
         """At the end of all trials."""
         event = {
             "event": "recorded",
             "key": report.problem.form.key,
             "canonical": report.problem.workload_text,
             "sizes": dict(report.problem.sizes),
-            "records": [record_document(record) for record in report.records],
+            "records": _documents(report.records, fractions),
         }
         print_json(event, is_line=True)
 
-    def interrupt(self, records: Sequence[TuningRecord]) -> None:
+    def interrupt(self, records: Sequence[TuningRecord], fractions: Fractions) -> None:
         """At an early end; ``records`` are the new facts."""
-        documents = [record_document(record) for record in records]
+        documents = _documents(records, fractions)
         print_json({"event": "interrupted", "records": documents}, is_line=True)
 
 
@@ -83,7 +84,7 @@ class ProgressBar(Progress):
             description=_standing(progress.best),
         )
 
-    def finish(self, report: TuningReport) -> None:
+    def finish(self, report: TuningReport, fractions: Fractions) -> None:
         """At the end of all trials."""
         problem = report.problem
         sizes = ", ".join(f"{name}={n}" for name, n in problem.sizes.items())
@@ -94,9 +95,9 @@ class ProgressBar(Progress):
         if report.records:
             baseline_s = median(report.records[0].measurement.baseline_s)
             typer.echo(f"untransformed: {to_digits(baseline_s * 1e3)} ms")
-            print_records(report.records)
+            print_records(report.records, fractions)
 
-    def interrupt(self, records: Sequence[TuningRecord]) -> None:
+    def interrupt(self, records: Sequence[TuningRecord], fractions: Fractions) -> None:
         """Nothing to add to the line on stderr."""
 
 
@@ -125,6 +126,12 @@ def _standing(best: TrialOutcome | None) -> str:
         f"best {to_digits(best.median_s * 1e3)} ms, "
         f"untransformed {to_digits(baseline_s * 1e3)} ms"
     )
+
+
+def _documents(
+    records: Sequence[TuningRecord], fractions: Fractions
+) -> list[dict[str, Any]]:
+    return [record_document(record, fractions) for record in records]
 
 
 def _trial_document(outcome: TrialOutcome) -> dict[str, Any]:

@@ -89,12 +89,15 @@ def _importing_from(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _blamed_on(path: Path) -> Iterator[None]:
-    """Turn an error of the user's code into one line that names the place."""
+    """Turn an error of the user's code into one line that names the place.
+
+    ``sys.exit`` is an error as well, whatever its code.
+    """
     try:
         yield
     except typer.TyperException:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         lines = [
             frame.lineno
             for frame in extract_tb(error.__traceback__)

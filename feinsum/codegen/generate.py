@@ -15,7 +15,14 @@ from pymbolic import primitives as p
 from pytools import UniqueNameGenerator
 
 from feinsum.codegen.path import ContractionPath, check_path
-from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, SizeParam
+from feinsum.ir import (
+    BatchedEinsum,
+    Extent,
+    IndexList,
+    Operand,
+    SizeParam,
+    require_einsum,
+)
 
 __all__ = ["generate_loopy"]
 
@@ -43,7 +50,7 @@ def generate_loopy(
     >>> print(generate_loopy(e).default_entrypoint.instructions[0])
     row_0: out[i] <- reduce(sum, [j], A_rule(i, j)*x_rule(j))
     """
-    return _Generator(einsum, name).generate(path)
+    return _Generator(require_einsum(einsum), name).generate(path)
 
 
 @dataclass(frozen=True)

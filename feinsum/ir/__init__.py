@@ -2,7 +2,7 @@
 
 from feinsum.ir.build import array, batched_einsum, einsum
 from feinsum.ir.check import RULES, violations
-from feinsum.ir.einsum import BatchedEinsum, IndexList
+from feinsum.ir.einsum import BatchedEinsum, IndexList, require_einsum
 from feinsum.ir.evaluate import bind_sizes, evaluate
 from feinsum.ir.functional import FunctionalBatchedEinsum, OperandFunction
 from feinsum.ir.generalize import LONG_EXTENT, generalize, with_extents
@@ -30,6 +30,7 @@ __all__ = [
     "from_text",
     "generalize",
     "parse_subscripts",
+    "require_einsum",
     "to_text",
     "violations",
     "with_extents",

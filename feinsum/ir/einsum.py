@@ -13,10 +13,11 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from constantdict import constantdict
 
+from feinsum.errors import InvalidEinsumError
 from feinsum.ir.check import raise_if_ill_formed
 from feinsum.ir.operand import Extent, Operand, SizeParam
 
-__all__ = ["BatchedEinsum", "IndexList"]
+__all__ = ["BatchedEinsum", "IndexList", "require_einsum"]
 
 T = TypeVar("T")
 
@@ -132,3 +133,18 @@ class BatchedEinsum:
 
 def _unique(items: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(items))
+
+
+def require_einsum(value: object) -> BatchedEinsum:
+    """``value``, if it is an einsum.
+
+    Raises:
+        InvalidEinsumError: saying what it is, and how an einsum is made.
+    """
+    if isinstance(value, BatchedEinsum):
+        return value
+    raise InvalidEinsumError(
+        f"expected an einsum made by feinsum.einsum or feinsum.batched_einsum, got "
+        f"{value!r:.60} of type {type(value).__name__}",
+        rules=("type",),
+    )

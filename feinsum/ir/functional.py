@@ -158,11 +158,17 @@ _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.GtE: operator.ge,
     ast.And: np.logical_and,
     ast.Or: np.logical_or,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
 }
 _UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
     ast.Not: np.logical_not,
+    ast.Invert: operator.invert,
 }
 
 
@@ -193,6 +199,8 @@ def _evaluate(node: ast.AST, names: Mapping[str, Any]) -> Any:
             parts = index.elts if isinstance(index, ast.Tuple) else [index]
             return np.asarray(names[name])[tuple(_evaluate(p, names) for p in parts)]
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            if name in _FUNCTIONS and len(args) == 1:
+                return _FUNCTIONS[name](_evaluate(args[0], names))
             function = getattr(np, name, None)
             if isinstance(function, np.ufunc) and _is_of_numbers(function, len(args)):
                 return function(*(_evaluate(arg, names) for arg in args))
@@ -201,6 +209,15 @@ def _evaluate(node: ast.AST, names: Mapping[str, Any]) -> Any:
         f"{sorted(names)}",
         rules=("function",),
     )
+
+
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "abs": np.abs,
+    "imag": np.imag,
+    "real": np.real,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+}
+"""Functions of one number that kernels call and that are no numpy ufuncs."""
 
 
 def _is_of_numbers(function: np.ufunc, n_args: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from constantdict import constantdict
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir.einsum import BatchedEinsum
+from feinsum.ir.einsum import BatchedEinsum, require_einsum
 from feinsum.ir.operand import Extent, Operand, SizeParam
 
 __all__ = ["LONG_EXTENT", "generalize", "with_extents"]
@@ -33,6 +33,7 @@ def generalize(
     >>> print(general.operands[0], dict(sizes))
     A[n900,4]:<f8 {'n900': 900}
     """
+    require_einsum(einsum)
     long = sorted(
         {
             extent

@@ -5,6 +5,7 @@ Source: paper, section 7 (algorithm 4).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ import loopy as lp
 from constantdict import constantdict
 from loopy.match import parse_match
 from pymbolic import primitives as p
+from pytools.lex import ParseError
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import (
@@ -27,6 +29,8 @@ from feinsum.raising.row import RaisedRow, raise_row
 from feinsum.raising.specialize import specialize
 
 __all__ = ["raise_kernel"]
+
+logger = logging.getLogger(__name__)
 
 
 def raise_kernel(
@@ -78,6 +82,11 @@ def raise_kernel(
 
 
 def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
+    if not isinstance(t_unit, lp.TranslationUnit):
+        raise NotAnEinsumError(
+            f"expected a loopy.TranslationUnit, got {type(t_unit).__name__}",
+            rule="kernel",
+        )
     entrypoints = sorted(t_unit.entrypoints)
     if name is None and len(entrypoints) == 1:
         return str(entrypoints[0])
@@ -94,19 +103,42 @@ def _rows(
     table: OperandTable, instructions: str | None
 ) -> tuple[list[RaisedRow], list[RefusedNest]]:
     kernel = table.kernel
-    is_wanted = parse_match(instructions) if instructions else None
     rows, refused = [], []
-    for insn in kernel.instructions:
-        if is_wanted is not None and not is_wanted(kernel, insn):
-            continue
+    for insn in _chosen(kernel, instructions):
         try:
             rows.append(raise_row(insn, table))
         except NotAnEinsumError as error:
             refused.append(RefusedNest((insn.id,), error.rule, str(error)))
-        except (lp.LoopyError, NotImplementedError) as error:
-            what = f"instruction {insn.id!r}: Loopy cannot analyse it: {error}"
+        except Exception as error:  # Loopy raises errors of many kinds
+            logger.debug("instruction %r", insn.id, exc_info=True)
+            kind = type(error).__name__
+            what = f"instruction {insn.id!r}: Loopy cannot analyse it: {kind}: {error}"
             refused.append(RefusedNest((insn.id,), "loopy", what))
     return rows, refused
+
+
+def _chosen(
+    kernel: lp.LoopKernel, instructions: str | None
+) -> list[lp.InstructionBase]:
+    """The instructions that a match expression selects; all for None."""
+    if instructions is None:
+        return list(kernel.instructions)
+    try:
+        is_wanted = parse_match(instructions)
+        chosen = [insn for insn in kernel.instructions if is_wanted(kernel, insn)]
+    except (lp.LoopyError, ParseError, TypeError, AttributeError) as error:
+        raise NotAnEinsumError(
+            f"instructions={instructions!r} is no Loopy match expression such as "
+            f"'id:insn' ({type(error).__name__})",
+            rule="arguments",
+        ) from None
+    if not chosen:
+        ids = [insn.id for insn in kernel.instructions]
+        raise NotAnEinsumError(
+            f"instructions={instructions!r} matches none of the instructions {ids}",
+            rule="arguments",
+        )
+    return chosen
 
 
 def _batches(rows: Iterable[RaisedRow]) -> list[list[RaisedRow]]:

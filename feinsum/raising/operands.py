@@ -25,6 +25,7 @@ from loopy.symbolic import (
     ResolvedFunction,
     SubstitutionMapper,
     SubstitutionRuleExpander,
+    TypeCast,
     WalkMapper,
     get_dependencies,
 )
@@ -35,6 +36,7 @@ from pymbolic.mapper.substitutor import make_subst_func
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList, Operand, OperandFunction
 from feinsum.raising.nest import Expression
+from feinsum.raising.product import has_reduction
 
 __all__ = ["Access", "OperandTable", "unresolved"]
 
@@ -62,8 +64,8 @@ class OperandTable:
     _known: dict[tuple[Any, ...], Operand] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._expand = SubstitutionRuleExpander(self.kernel.substitutions)
-        self._dtype_of = TypeReader(self.kernel, self.t_unit.callables_table)
+        self.expand = SubstitutionRuleExpander(self.kernel.substitutions)
+        self._dtype_of = _Dtypes(self.kernel, self.t_unit.callables_table)
         self._unique = self.kernel.get_var_name_generator()
 
     def is_operand(self, factor: Expression) -> bool:
@@ -72,7 +74,7 @@ class OperandTable:
 
     def reads(self, expression: Expression) -> frozenset[str]:
         """Every name that ``expression`` reads, rules expanded."""
-        return frozenset(get_dependencies(self._expand(expression)))
+        return frozenset(get_dependencies(self.expand(expression)))
 
     def access(
         self, factor: Expression, extents: Mapping[str, Extent], instruction: str
@@ -83,15 +85,18 @@ class OperandTable:
             NotAnEinsumError: if the factor is no function of its inames, or its
                 dtype is not known.
         """
+        self._check_captures(factor, instruction)
+        expanded = self.expand(factor)
+        if has_reduction(expanded):
+            raise _inner_reduction(factor, instruction)
         term = self._term(factor, instruction)
         _check_inside(factor, term, extents, instruction)
         shape = tuple(extents[iname] for iname in term)
-        parameters = tuple(f"_{axis}" for axis in range(len(term)))
-        expanded = self._expand(factor)
+        parameters = self._parameters(len(term))
         body = self._body(factor, term, parameters)
-        key = (shape, body)
+        dtype = self.dtype(expanded, instruction)
+        key = (shape, dtype, body)
         if key not in self._known:
-            dtype = self._dtype(expanded, instruction)
             name = self._rule_name(factor, term, parameters, body)
             self._known[key] = Operand(name, shape, dtype)
             self.functions[name] = OperandFunction(parameters, str(body))
@@ -106,11 +111,11 @@ class OperandTable:
         """
         if len(set(term)) == len(term):
             names = dict(zip(term, parameters, strict=True))
-            return _substitute(unresolved(self._expand(factor)), names)
+            return _substitute(unresolved(self.expand(factor)), names)
         place = tuple(p.Variable(name) for name in parameters)
         if isinstance(factor, p.Subscript):
             return p.Subscript(factor.aggregate, place)
-        return unresolved(self._expand(p.Call(factor.function, place)))
+        return unresolved(self.expand(p.Call(factor.function, place)))
 
     def _rule_of(self, factor: Expression) -> lp.SubstitutionRule | None:
         """The rule that ``factor`` calls with inames only, if it does."""
@@ -118,8 +123,45 @@ class OperandTable:
         rule = self.kernel.substitutions.get(called)
         if rule is None or _inames_only(arguments, self.kernel) is None:
             return None
-        hidden = self._inames_of(rule.expression) - set(rule.arguments)
-        return None if hidden else rule
+        place = tuple(map(p.Variable, self._parameters(len(arguments))))
+        is_closed = not self._inames_of(p.Call(p.Variable(rule.name), place))
+        return rule if is_closed else None
+
+    def _check_captures(self, factor: Expression, instruction: str) -> None:
+        """Refuse rules whose meaning depends on the order of expansion.
+
+        A rule may read an iname that is not its argument, but not one of a name
+        that some rule on the way has as an argument.
+        """
+        rules: dict[str, lp.SubstitutionRule] = {}
+        todo = [factor]
+        while todo:
+            finder = _NameFinder()
+            finder(todo.pop())
+            names = finder.names & set(self.kernel.substitutions)
+            new = {n: self.kernel.substitutions[n] for n in names - set(rules)}
+            rules |= new
+            todo += (rule.expression for rule in new.values())
+        arguments = {name for rule in rules.values() for name in rule.arguments}
+        captured = {
+            name
+            for rule in rules.values()
+            for name in get_dependencies(rule.expression) - set(rule.arguments)
+        }
+        if clash := arguments & captured & self.kernel.all_inames():
+            raise NotAnEinsumError(
+                f"instruction {instruction!r}: the rules behind {factor} both have "
+                f"{sorted(clash)} as an argument and read the iname of that name",
+                rule="captured-iname",
+                instructions=(instruction,),
+            )
+
+    def _parameters(self, n: int) -> IndexList:
+        """Names for ``n`` arguments of a rule, none of them an iname."""
+        inames, prefix = self.kernel.all_inames(), "_"
+        while any(f"{prefix}{axis}" in inames for axis in range(n)):
+            prefix += "_"
+        return tuple(f"{prefix}{axis}" for axis in range(n))
 
     def _term(self, factor: Expression, instruction: str) -> IndexList:
         if self._rule_of(factor) is not None:
@@ -128,7 +170,7 @@ class OperandTable:
             inames = _inames_only(factor.index_tuple, self.kernel)
             if inames is not None:
                 return inames
-        expanded = self._expand(factor)
+        expanded = self.expand(factor)
         order = _AtomFinder(self.kernel)
         order(expanded)
         term = tuple(dict.fromkeys(order.inames))
@@ -161,7 +203,8 @@ class OperandTable:
     def _inames_of(self, expression: Expression) -> frozenset[str]:
         return self.reads(expression).intersection(self.kernel.all_inames())
 
-    def _dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
+    def dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
+        """The dtype that Loopy gives to an expression without rules."""
         try:
             result = self._dtype_of(expanded)
         except (lp.LoopyError, NotImplementedError, KeyError) as error:
@@ -210,6 +253,22 @@ def _substitute(expression: Expression, names: Mapping[str, str]) -> Expression:
     return SubstitutionMapper(make_subst_func(variables))(expression)
 
 
+class _Dtypes(TypeReader):  # type: ignore[misc]
+    """Loopy's reader of dtypes, which cannot read casts."""
+
+    def map_type_cast(self, expr: TypeCast, /) -> list[Any]:
+        return [expr.type]
+
+
+def _inner_reduction(factor: Expression, instruction: str) -> NotAnEinsumError:
+    return NotAnEinsumError(
+        f"instruction {instruction!r}: the factor {factor} contains a reduction, so "
+        "it is no operand function",
+        rule="nested-reduction",
+        instructions=(instruction,),
+    )
+
+
 def unresolved(expression: Expression) -> Expression:
     """The expression with functions by name, as a user writes them."""
     return _Unresolver()(expression)
@@ -231,6 +290,17 @@ def _unknown_dtype(
         rule="unknown-dtype",
         instructions=(instruction,),
     )
+
+
+class _NameFinder(WalkMapper):  # type: ignore[misc]
+    """Collects all names, those of called functions and rules as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def map_variable(self, expr: p.Variable, /) -> None:
+        self.names.add(expr.name)
 
 
 class _AtomFinder(WalkMapper):  # type: ignore[misc]

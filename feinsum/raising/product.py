@@ -12,7 +12,7 @@ from pymbolic import primitives as p
 from feinsum.errors import NotAnEinsumError
 from feinsum.raising.nest import Expression
 
-__all__ = ["ScaledSum", "multiply", "take_apart"]
+__all__ = ["ScaledSum", "has_quotient", "has_reduction", "multiply", "take_apart"]
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ def multiply(factors: tuple[Expression, ...]) -> Expression:
 
 
 def _factors(expression: Expression) -> list[Expression]:
-    """The factors of nested products, without literal ones."""
+    """The factors of nested products, without the integer 1."""
     if isinstance(expression, p.Product):
         return [f for child in expression.children for f in _factors(child)]
-    if isinstance(expression, p.Quotient) and _has_reduction(expression.numerator):
+    if isinstance(expression, p.Quotient) and has_reduction(expression.numerator):
         return [*_factors(expression.numerator), p.Quotient(1, expression.denominator)]
-    if isinstance(expression, (int, float)) and expression == 1:
+    if isinstance(expression, int) and expression == 1:
         return []
     return [expression]
 
@@ -94,19 +94,38 @@ def _check_is_sum(reduction: Reduction, instruction: str) -> None:
         )
 
 
-def _has_reduction(expression: Expression) -> bool:
+def has_reduction(expression: Expression) -> bool:
+    """Whether a reduction stands anywhere in ``expression``."""
     finder = _ReductionFinder()
     finder(expression)
     return finder.has_found
 
 
 def _refuse_inner_reduction(factor: Expression, instruction: str) -> None:
-    if _has_reduction(factor):
+    if has_reduction(factor):
         raise _refuse(
             "nested-reduction",
             f"the factor {factor} contains a reduction, so it is no operand function",
             instruction,
         )
+
+
+def has_quotient(expression: Expression) -> bool:
+    """Whether a quotient stands anywhere in ``expression``."""
+    finder = _QuotientFinder()
+    finder(expression)
+    return finder.has_found
+
+
+class _QuotientFinder(WalkMapper):  # type: ignore[misc]
+    """Looks for a quotient anywhere in an expression."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_found = False
+
+    def map_quotient(self, expr: p.Quotient, /) -> None:
+        self.has_found = True
 
 
 class _ReductionFinder(WalkMapper):  # type: ignore[misc]

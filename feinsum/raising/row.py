@@ -15,7 +15,13 @@ from feinsum.ir import Extent, IndexList
 from feinsum.raising.extents import box_extents
 from feinsum.raising.nest import Expression
 from feinsum.raising.operands import Access, OperandTable, unresolved
-from feinsum.raising.product import multiply, take_apart
+from feinsum.raising.product import (
+    ScaledSum,
+    has_quotient,
+    has_reduction,
+    multiply,
+    take_apart,
+)
 
 __all__ = ["RaisedRow", "raise_row"]
 
@@ -50,14 +56,16 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
     parts = take_apart(insn.expression, table.is_operand, insn.id)
     inames = frozenset(output) | frozenset(parts.inames)
     _check_tags(insn, kernel, inames)
+    if has_reduction(table.expand(multiply(parts.scale))):
+        raise _refuse(insn, "nested-reduction", "its scale contains a reduction")
     if not parts.factors:
         raise _refuse(insn, "no-operand", "its value depends on no operand")
     extents = box_extents(kernel, inames, insn.id)
     accesses = tuple(table.access(f, extents, insn.id) for f in parts.factors)
     _check_summed(insn, parts.inames, accesses)
     _check_bound(insn, output, accesses)
+    _check_dtypes(insn, table, parts, accesses)
     scale = unresolved(multiply(parts.scale))
-    _check_output_dtype(insn, kernel, accesses)
     _check_reads(insn, kernel, table, (*parts.factors, scale), inames)
     return RaisedRow(
         insn.id,
@@ -130,18 +138,37 @@ def _check_bound(
             )
 
 
-def _check_output_dtype(
-    insn: lp.InstructionBase, kernel: lp.LoopKernel, accesses: tuple[Access, ...]
+def _check_dtypes(
+    insn: lp.InstructionBase,
+    table: OperandTable,
+    parts: ScaledSum,
+    accesses: tuple[Access, ...],
 ) -> None:
-    name = insn.assignee_var_names()[0]
-    declared = getattr(kernel.get_var_descriptor(name).dtype, "numpy_dtype", None)
-    computed = np.result_type(*(access.operand.dtype for access in accesses))
-    if declared is not None and declared != computed:
+    """Operands, their product with the scale, and the result are of one dtype.
+
+    Otherwise the kernel rounds or wraps where the einsum does not.
+    """
+    dtypes = {access.operand.dtype for access in accesses}
+    computed = np.result_type(*dtypes)
+    if computed.kind in "biu" and (len(dtypes) > 1 or _divides(parts.scale)):
         raise _refuse(
-            insn,
-            "output-dtype",
-            f"it stores {computed} operands in {name!r} of dtype {declared}",
+            insn, "output-dtype", "it mixes or divides integers, which C rounds"
         )
+    product = table.expand(multiply((*parts.scale, *parts.factors)))
+    scaled = table.dtype(product, insn.id)
+    name = insn.assignee_var_names()[0]
+    declared = getattr(table.kernel.get_var_descriptor(name).dtype, "numpy_dtype", None)
+    for dtype, what in ((scaled, "its scale makes"), (declared, f"{name!r} has")):
+        if dtype is not None and not np.can_cast(dtype, computed, "equiv"):
+            raise _refuse(
+                insn,
+                "output-dtype",
+                f"its operands make {computed}, but {what} the dtype {dtype}",
+            )
+
+
+def _divides(scale: tuple[Expression, ...]) -> bool:
+    return any(has_quotient(factor) for factor in scale)
 
 
 def _check_reads(

@@ -31,6 +31,8 @@ def specialize(
         NotAnEinsumError: with the rule ``arguments`` if the arguments do not
             fit the kernel.
     """
+    if not isinstance(arguments, Mapping):
+        raise _refuse(f"expected arguments by name, got {type(arguments).__name__}")
     if not arguments:
         return t_unit
     kernel = t_unit[kernel_name]
@@ -49,6 +51,12 @@ def specialize(
                 continue
         else:
             _bind_shape(sizes, name, arg.shape, shape)
+        if arg.dtype is not None and arg.dtype.numpy_dtype != dtype:
+            raise _refuse(
+                f"argument {name!r} has dtype {dtype}, the kernel declares {arg.dtype}"
+            )
+        if dtype.kind not in "biufc":
+            raise _refuse(f"argument {name!r} has dtype {dtype}; give numbers")
         dtypes[name] = dtype
     short = {
         name: size

@@ -8,6 +8,7 @@ from feinsum.tune.autotune import (
 )
 from feinsum.tune.isolation import IsolatedBench
 from feinsum.tune.outcome import TrialOutcome
+from feinsum.tune.peaks import peaks_of
 from feinsum.tune.problem import Problem, default_sizes, make_problem
 from feinsum.tune.search import Search, Strategy, make_search
 
@@ -23,5 +24,6 @@ __all__ = [
     "default_sizes",
     "make_problem",
     "make_search",
+    "peaks_of",
     "record_facts",
 ]

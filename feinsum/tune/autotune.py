@@ -109,9 +109,7 @@ def autotune(
             f"no registered transform fits the einsum {problem.workload_text}"
         )
     search = make_search(strategy, problem.einsum, transforms, seed)
-    if n_trials is None and strategy != "exhaustive":
-        n_trials = DEFAULT_TRIALS
-    n_trials = min(n_trials or search.n_configurations, search.n_configurations)
+    n_trials = _n_trials(n_trials, strategy, search)
     deadline = monotonic() + budget_s if budget_s is not None else None
     outcomes: list[TrialOutcome] = []
     with (
@@ -169,12 +167,20 @@ def _progress(outcomes: Sequence[TrialOutcome], n_trials: int) -> TuningProgress
     return TuningProgress(len(outcomes), n_trials, outcomes[-1], best)
 
 
+def _n_trials(asked: int | None, strategy: Strategy, search: Search) -> int:
+    if asked is None:
+        asked = search.n_configurations if strategy == "exhaustive" else DEFAULT_TRIALS
+    if asked < 1:
+        raise FeinsumError(f"n_trials={asked}; expected at least one trial, or None")
+    return min(asked, search.n_configurations)
+
+
 def _problem_of(
     target: BatchedEinsum | lp.TranslationUnit,
     sizes: Mapping[str, int] | None,
     device: str | None,
 ) -> Problem:
-    if isinstance(target, BatchedEinsum):
+    if not isinstance(target, lp.TranslationUnit):
         return make_problem(target, sizes, device)
     nest = single_nest(raise_kernel(target))
     return make_problem(nest.einsum, {**nest.generalized, **(sizes or {})}, device)

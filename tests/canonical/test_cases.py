@@ -10,7 +10,8 @@ from itertools import pairwise
 import pytest
 
 from feinsum.canonical import canonicalize
-from feinsum.errors import InvalidEinsumError
+from feinsum.canonical.nauty import MAX_VERTICES
+from feinsum.errors import CanonicalizationError, InvalidEinsumError
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
 
 N, M = "N", "M"
@@ -180,3 +181,18 @@ def test_key_is_the_same_in_every_process() -> None:
         for seed in seeds
     }
     assert len(keys) == 1
+
+
+def test_a_graph_that_nauty_cannot_take_is_refused():
+    """A batch beyond the bound ends in one clear error, not in a crash."""
+    x = array("x", 2)
+    rows = [[x, array(f"y{k}", 2)] for k in range(MAX_VERTICES)]
+    with pytest.raises(CanonicalizationError, match="vertices"):
+        canonicalize(batched_einsum("i,i->i", rows))
+
+
+@pytest.mark.parametrize("given", ["ij,jk->ik", None, 3])
+def test_what_is_no_einsum_is_refused(given):
+    """Text or nothing in the place of an einsum is named, with what to do."""
+    with pytest.raises(InvalidEinsumError, match=r"feinsum\.einsum"):
+        canonicalize(given)

@@ -46,6 +46,32 @@ def test_measured_limits_are_stored_and_shown(run, database, monkeypatch):
     assert "20.00" in run("devices").stdout
 
 
+def test_limits_are_measured_once(run, database, monkeypatch):
+    """A second ``--measure`` measures nothing; ``--again`` measures all anew."""
+    calls = []
+
+    def measure(opencl):
+        calls.append(opencl.device.id)
+        time = f"2025-01-01T00:00:{len(calls):02}"
+        return make_peaks(opencl.device, measured_at=time)
+
+    monkeypatch.setattr(feinsum.measure, "measure_peaks", measure)
+    ids = [device.id for device in list_devices()]
+    assert run("devices", "--measure").exit_code == 0
+    assert calls == ids
+    second = run("devices", "--measure")
+    assert calls == ids
+    assert "measuring" not in second.stderr
+    run("devices", "--again")
+    assert calls == ids * 2
+    run("devices", "--measure", "--again")
+    assert calls == ids * 3
+    with open_store(database) as store:
+        latest = store.peaks(ids[-1])
+    assert latest is not None
+    assert latest.measured_at.endswith(f":{len(calls):02}")
+
+
 def test_a_device_that_cannot_be_opened_is_listed(run, monkeypatch):
     """It is shown without a driver, and stderr says why."""
 

@@ -72,10 +72,34 @@ def test_no_einsum_is_exit_code_3(run, kernel_file):
 
 
 def test_options_reach_the_library(run, kernel_file):
-    """A kernel that does not exist is the library's refusal."""
+    """A kernel that does not exist is the library's refusal, and bad usage."""
     result = run("explain", kernel_file, "--kernel-name", "other", "--json")
-    assert result.exit_code == 3
-    assert json.loads(result.stdout)["rule"] == "kernel"
+    assert result.exit_code == 2
+    error = json.loads(result.stdout)["error"]
+    assert error["code"] == "not-an-einsum"
+    assert "kernel_name='other'" in error["message"]
+
+
+@pytest.mark.parametrize("match", ["id:nothing_of_this_name", "((", "in:"])
+def test_instructions_that_are_not_there_are_bad_usage(run, kernel_file, match):
+    """What names no instruction says nothing of the kernel: exit code 2."""
+    result = run("explain", kernel_file, "--instructions", match)
+    assert result.exit_code == 2
+    assert "[not-an-einsum]" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("code", ["", "0", "3", "'words'"])
+@pytest.mark.parametrize("place", ["def build():\n    ", ""], ids=["build", "file"])
+@pytest.mark.parametrize("command", ["explain", "tune"])
+def test_a_file_that_exits_is_bad_usage(run, tmp_path, command, place, code):
+    """``sys.exit`` in a user's file ends with exit code 2, whatever its code."""
+    path = tmp_path / "leaves.py"
+    path.write_text(f"import sys\n{place}sys.exit({code})\n")
+    result = run(command, str(path))
+    assert result.exit_code == 2
+    assert "SystemExit" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

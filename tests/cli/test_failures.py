@@ -37,6 +37,7 @@ def assert_is_one_line(result, code):
         (["tune", "none.py"], "usage", "none.py"),
         (["explain", "none.py"], "usage", "none.py"),
         (["explain", "ij->i"], "usage", "FILE.py"),
+        (["query", "ij,j->i", "--sizes", "i=-1,j=4"], "usage", "a positive integer"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else None,
 )
@@ -100,6 +101,27 @@ def test_no_device_is_a_failure(run):
     assert result.exit_code == 1
     assert_is_one_line(result, "device-unavailable")
     assert "no-such-device" in result.stderr
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+@pytest.mark.parametrize("is_json", [False, True], ids=["text", "json"])
+def test_a_bug_ends_as_one_line(run, monkeypatch, debug, is_json):
+    """An unforeseen error is ``internal``, exit code 1; the traceback on demand."""
+    monkeypatch.setenv("FEINSUM_DEBUG", debug)
+    error = ZeroDivisionError("first line\nsecond line")
+    monkeypatch.setattr(feinsum.retrieval, "query", raising(error))
+    result = run("query", *MATVEC, *["--json"] * is_json)
+    assert result.exit_code == 1
+    *traceback, last = result.stderr.splitlines()
+    message = "ZeroDivisionError: first line second line"
+    assert last == f"feinsum: [internal] {message}"
+    assert ("Traceback" in "".join(traceback)) == bool(debug)
+    assert bool(traceback) == bool(debug)
+    if is_json:
+        document = {"error": {"code": "internal", "message": message}}
+        assert json.loads(result.stdout) == document
+    else:
+        assert result.stdout == ""
 
 
 def test_an_interrupt_is_exit_code_130(run, monkeypatch):

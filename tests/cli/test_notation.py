@@ -68,6 +68,10 @@ def test_a_size_is_a_number_or_a_parameter():
         ({"sizes": ["i=3,j=4,k=5"]}, ["--sizes", "index 'k'"]),
         ({"sizes": ["i=3,j"]}, ["--sizes", "'j'", "name=value"]),
         ({"sizes": ["i=3,j=4,i=5"]}, ["--sizes", "'i'", "twice"]),
+        ({"sizes": ["i=-3,j=4"]}, ["--sizes", "i=-3", "positive integer or a name"]),
+        ({"sizes": ["i=3.5,j=4"]}, ["--sizes", "i=3.5", "positive integer or a name"]),
+        ({"sizes": ["i=\u0663,j=4"]}, ["--sizes", "positive integer or a name"]),
+        ({"sizes": ["i=" + "9" * 5000 + ",j=4"]}, ["--sizes", "positive integer"]),
         ({"sizes": ["i=3,j=4"], "operands": "A"}, ["--operands", "2 terms"]),
         ({"sizes": ["i=3,j=4"], "rows": "A,x;A"}, ["--rows", "2 terms"]),
         ({"sizes": ["i=3,j=4"], "rows": "A,x", "operands": "A,x"}, ["--rows"]),
@@ -85,8 +89,6 @@ def test_bad_options_are_refused_by_name(options, words):
     "options",
     [
         {"subscripts": "ij->k", "sizes": ["i=3,j=4,k=5"]},
-        {"subscripts": "ij", "sizes": ["i=3.5,j=4"]},
-        {"subscripts": "ij", "sizes": ["i=-3,j=4"]},
         {"subscripts": "i->j->k", "sizes": ["i=3"]},
         {"subscripts": "i", "sizes": ["i=3"], "dtype": "str"},
         {"subscripts": "i,ij", "sizes": ["i=3,j=4"], "operands": "A,A"},
@@ -100,7 +102,8 @@ def test_what_is_no_einsum_is_left_to_the_checker(options):
 
 
 def test_values_of_size_parameters_are_integers():
-    """``--size`` takes integers only."""
+    """``--size`` takes integers in digits of ASCII only."""
     assert read_values(["n=3,m=4", "k=5"], "--size") == {"n": 3, "m": 4, "k": 5}
-    with pytest.raises(typer.BadParameter, match="n=many"):
-        read_values(["n=many"], "--size")
+    for text in ("n=many", "n=-1", "n=\u0663", "n=" + "9" * 5000):
+        with pytest.raises(typer.BadParameter, match=text):
+            read_values([text], "--size")

@@ -31,9 +31,10 @@ def test_digits_are_significant(value, n_digits):
         st.integers(0, 10**6),
         max_size=8,
     ),
+    st.booleans(),
 )
 def test_a_table_of_records_fits_80_columns_and_keeps_every_number(
-    median_s, parameters
+    median_s, parameters, is_roof_known
 ):
     """Recipes are wrapped, numbers and ids are not."""
     record = replace(
@@ -41,7 +42,8 @@ def test_a_table_of_records_fits_80_columns_and_keeps_every_number(
         spec=TransformSpec("a_family_with_quite_a_long_name", 12, parameters),
         measurement=make_measurement(median_s),
     )
-    printed = _printed(lambda: print_records([record] * 2))
+    fractions = {record.id: 0.0123} if is_roof_known else {}
+    printed = _printed(lambda: print_records([record] * 2, fractions))
     assert max(map(len, printed.splitlines())) <= 80
     measured = record.measurement
     for number in (
@@ -49,6 +51,7 @@ def test_a_table_of_records_fits_80_columns_and_keeps_every_number(
         "10.0 (",
         to_digits(measured.giga_operations_per_s),
         record.id[:12],
+        *["1.23%"] * is_roof_known,
     ):
         assert printed.count(number) >= 2, number
     assert "…" not in printed

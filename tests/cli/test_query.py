@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import get_args, get_type_hints
+
+import pytest
 
 from feinsum.cli.output import speedup_text
 from feinsum.cli.query import query
 from feinsum.db import open_store
 from feinsum.records import Policy, rank
-from tests.cli.facts import MATVEC, matvec_record
+from tests.cli.facts import MATVEC, fast_peaks, matvec_record
 
 
 def test_a_fact_is_found_and_ranked(run, known_records):
@@ -61,3 +64,35 @@ def test_the_database_can_be_named(run, tmp_path):
 def test_the_policies_are_those_of_the_library():
     """The choices of ``--policy`` are the library's."""
     assert get_args(get_type_hints(query)["policy"]) == get_args(Policy)
+
+
+def test_an_empty_database_option_counts_as_not_given(run, known_records):
+    """``--database ""`` means the default, as an unset shell variable does."""
+    assert run("query", *MATVEC, "--database", "").exit_code == 0
+    assert run("query", *MATVEC, "--database", " ").exit_code == 0
+
+
+def test_the_fraction_of_the_roofline_is_shown(run, known_records, database):
+    """The least time that the stored limits allow, over the median; no limits, null."""
+    unknown = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
+    assert [c["fraction_of_roofline"] for c in unknown] == [None] * 3
+    assert "roof" not in run("query", *MATVEC).stdout
+    with open_store(database) as store:
+        store.add_peaks(fast_peaks(known_records[0].environment.device))
+    known = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
+    for found in known:
+        expected = 8000 / 2e8 / found["median_s"]
+        assert found["fraction_of_roofline"] == pytest.approx(expected)
+    table = run("query", *MATVEC).stdout
+    assert "roof" in table
+    assert "4.00%" in table
+    assert max(map(len, table.splitlines()[1:])) <= 80
+
+
+def test_limits_of_another_dtype_tell_no_roofline(run, known_records, database):
+    """Where the rate of a dtype was not measured, the fraction is null."""
+    peaks = fast_peaks(known_records[0].environment.device)
+    with open_store(database) as store:
+        store.add_peaks(replace(peaks, operations_per_s={"<f4": 1e11}))
+    found = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
+    assert [c["fraction_of_roofline"] for c in found] == [None] * 3

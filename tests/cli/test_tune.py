@@ -26,7 +26,7 @@ from feinsum.tune import (
     TuningReport,
     make_problem,
 )
-from tests.cli.facts import MATVEC, matvec_record
+from tests.cli.facts import MATVEC, fast_peaks, matvec_record
 
 
 @cache
@@ -106,6 +106,18 @@ def test_json_is_one_object_per_line(run, autotune):
     assert result.stderr == ""
 
 
+def test_the_fraction_of_the_roofline_is_shown(run, autotune, database):
+    """With stored limits the table and the last line have it; before, null."""
+    autotune()
+    unknown = json.loads(run("tune", *MATVEC, "--json").stdout.splitlines()[-1])
+    assert unknown["records"][0]["fraction_of_roofline"] is None
+    with open_store(database) as store:
+        store.add_peaks(fast_peaks(good().environment.device))
+    known = json.loads(run("tune", *MATVEC, "--json").stdout.splitlines()[-1])
+    assert known["records"][0]["fraction_of_roofline"] == pytest.approx(0.04)
+    assert "4.00%" in run("tune", *MATVEC).stdout
+
+
 def test_options_reach_the_search(run, autotune):
     """Every option has its place in the library's call."""
     seen = autotune()
@@ -137,6 +149,43 @@ def test_a_kernel_of_a_file_can_be_tuned(run, autotune, kernel_file):
     result = run("tune", kernel_file, "--sizes", "i=3")
     assert result.exit_code == 2
     assert "--sizes" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--dtype", "float32"),
+        ("--dtype", "float64"),
+        ("--sizes", "i=3"),
+        ("--rows", ""),
+        ("--operands", "A,x"),
+    ],
+    ids=" ".join,
+)
+def test_options_of_subscripts_are_refused_with_a_file(
+    run, autotune, kernel_file, option
+):
+    """No option is ignored in silence, not even one that gives the default."""
+    seen = autotune()
+    result = run("tune", kernel_file, *option)
+    assert result.exit_code == 2
+    assert option[0] in result.stderr
+    assert not seen
+
+
+def test_a_kernel_that_is_not_there_is_bad_usage(run, tmp_path):
+    """A unit of two kernels has none by default: exit code 2."""
+    path = tmp_path / "two.py"
+    path.write_text(
+        "import loopy as lp\n"
+        "def build():\n"
+        "    make = lambda name: lp.make_kernel(\n"
+        "        '{[i]: 0<=i<4}', 'y[i] = x[i]', lang_version=(2018, 2), name=name)\n"
+        "    return lp.merge([make('one'), make('two')])\n"
+    )
+    result = run("tune", str(path))
+    assert result.exit_code == 2
+    assert "[not-an-einsum]" in result.stderr
 
 
 def test_nothing_recorded_is_a_failure(run, autotune):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -127,6 +129,13 @@ def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
         ("nonsense://", "not (well formed|supported)"),
         ("postgresql+nonsense://user:secret@host/facts", "not supported"),
         ("bad\0name", "not the path"),
+        ("sqlite:///bad\0name", "not the path"),
+        ("x" * 5000, "as the path of a database.*too long"),
+        ("sqlite:///" + "x" * 5000, "as the path of a database.*too long"),
+        ("x" * 300 + "/facts.sqlite", "too long"),
+        ("file:facts.sqlite", "a path.*SQLAlchemy"),
+        ("file:///facts.sqlite?mode=ro", "a path.*SQLAlchemy"),
+        ("FILE:facts.sqlite", "a path.*SQLAlchemy"),
     ],
 )
 def test_wrong_locations_are_explained(location: str, message: str) -> None:
@@ -134,6 +143,24 @@ def test_wrong_locations_are_explained(location: str, message: str) -> None:
     with pytest.raises(StoreUnavailableError, match=message) as caught:
         open_store(location)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("location", [3, b"facts.sqlite", ["a"], object()], ids=type)
+def test_what_is_no_path_is_refused(location: object) -> None:
+    """A location that is neither a text nor a path names its type."""
+    assert_refused(location, f"a {type(location).__name__} is no location")
+
+
+@pytest.mark.parametrize("is_read_only", [False, True])
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_refused(tmp_path: Path, is_read_only: bool) -> None:
+    """A pipe, a socket, a device, or a link to one is refused without waiting."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(tmp_path / "fifo")
+    with closing(socket.socket(socket.AF_UNIX)) as server:
+        server.bind(str(tmp_path / "socket"))
+        for path in (*sorted(tmp_path.iterdir()), Path("/dev/null")):
+            assert_refused(path, "expected a database file", is_read_only=is_read_only)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,14 @@ def test_an_open_dtype_is_refused_until_arguments_tell_it():
 
 
 @pytest.mark.parametrize(
-    "given", [{"M": np.zeros((700, 5))}, {"none": np.zeros(3)}, {"v": object()}]
+    "given",
+    [
+        {"M": np.zeros((700, 5))},
+        {"none": np.zeros(3)},
+        {"v": object()},
+        {"v": np.zeros(6, np.float32)},
+        [np.zeros(6)],
+    ],
 )
 def test_arguments_that_do_not_fit_are_refused(given):
     """Wrong shapes, unknown names and odd values are named."""
@@ -222,3 +229,37 @@ def test_several_kernels_need_a_name():
     merged = lp.merge(units)
     with pytest.raises(NotAnEinsumError, match="second"):
         raise_kernel(merged)
+
+
+@pytest.mark.parametrize("given", ["((", "id:", "id:none", 3])
+def test_a_bad_match_expression_is_refused(given):
+    """What is no match expression, or matches nothing, is named with what there is."""
+    unit = kernel("out[i] = sum(j, A[i,j]*x[j])")
+    with pytest.raises(NotAnEinsumError, match="instructions=") as caught:
+        raise_kernel(unit, instructions=given)
+    assert caught.value.rule == "arguments"
+
+
+def test_what_is_no_translation_unit_is_refused():
+    """A bare kernel, which is a common slip, is refused by name."""
+    bare = kernel("out[i] = y[i]").default_entrypoint
+    with pytest.raises(NotAnEinsumError, match="TranslationUnit"):
+        raise_kernel(bare)
+
+
+def test_one_instruction_that_cannot_be_analysed_spoils_no_other(monkeypatch):
+    """Whatever an analysis raises, the other instructions are still raised."""
+    from feinsum.raising import kernel as module
+
+    whole = module.raise_row
+
+    def fails_on_one(insn, table):
+        if insn.id == "one":
+            raise RuntimeError("not foreseen")
+        return whole(insn, table)
+
+    monkeypatch.setattr(module, "raise_row", fails_on_one)
+    text = "out[i] = sum(j, A[i,j]*x[j]) {id=one}\nC[i,k] = sum(j, A[i,j]*B[j,k])"
+    raised = raise_kernel(kernel(text))
+    assert [nest.rule for nest in raised.refused] == ["loopy"]
+    assert [nest.key for nest in raised.raised] == [canonicalize(MATMUL).key]

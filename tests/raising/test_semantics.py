@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import loopy as lp
 import numpy as np
 import pytest
 from pymbolic import evaluate as evaluate_scalar
 
-from feinsum import raise_kernel
+from feinsum import array, canonicalize, einsum, raise_kernel
 from feinsum.measure import (
     compile_kernel,
     largest_error,
@@ -14,7 +15,7 @@ from feinsum.measure import (
     random_arguments,
 )
 from feinsum.raising import single_nest
-from tests.raising.test_grammar import kernel
+from tests.raising.test_grammar import ARGS, kernel
 
 TEXTS = [
     "out[i] = sum(j, A[i,j]*x[j])",
@@ -33,6 +34,71 @@ TEXTS = [
 ]
 
 
+# almost einsums: each is refused, or what is raised is what it computes
+TRAPS = [
+    ("out[i] = sum(j, 0.5*A[i,j]*x[j])", "int32"),
+    ("out[i] = sum(j, A[i,j]*x[j])/2", "int32"),
+    ("out[i] = alpha*sum(j, A[i,j]*x[j])", "int32"),
+    ("out[i] = 3*sum(j, A[i,j]*x[j])", "int32"),
+    ("out[i] = sum(j, alpha*A[i,j]*x[j])", "float32"),
+    ("out[i] = 0.5*sum(j, A[i,j]*x[j])", "float32"),
+    ("out[i] = 2*sum(j, A[i,j]*x[j])", "complex128"),
+    ("g(p) := A[p,j]\nf(j) := g(j)*1.0\nout[i] = sum(j, f(i)*x[j])", "float64"),
+    ("g(p) := A[i,p]\nf(i) := g(i)*1.0\nout[i] = sum(j, f(j)*x[j])", "float64"),
+    ("f(p) := max(j, A[p,j])\nout[i] = f(i)", "float64"),
+    ("f(p) := sum(j, A[p,j]*x[j])\nout[i] = f(i)", "float64"),
+    ("out[i] = sum(j, cast(np.float32, A[i,j])*x[j])", "float64"),
+    ("out[i] = sum(j, A[i,j])*sum(j, x[j])", "float64"),
+    ("out[i] = y[i]", "float64"),
+    ("out[i] = A[i,i]*y[i]", "float64"),
+]
+
+
+@pytest.mark.parametrize(("text", "dtype"), TRAPS)
+def test_an_almost_einsum_is_refused_or_right(text, dtype):
+    """No kernel is accepted as something that it does not compute."""
+    args = [
+        arg if isinstance(arg, lp.ValueArg) else arg.copy(dtype=np.dtype(dtype))
+        for arg in ARGS
+    ]
+    unit = kernel(text, args=args)
+    raised = raise_kernel(unit)
+    for nest in raised.raised:
+        assert_agree(unit, raised, nest, 1e-6 if dtype == "float32" else 1e-13)
+    assert len(raised.raised) + len(raised.refused) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "rule"),
+    [
+        (TRAPS[0][0], "int32", "output-dtype"),
+        (TRAPS[1][0], "int32", "output-dtype"),
+        (TRAPS[2][0], "int32", "output-dtype"),
+        (TRAPS[4][0], "float32", "output-dtype"),
+        (TRAPS[7][0], "float64", "captured-iname"),
+        (TRAPS[8][0], "float64", "captured-iname"),
+        (TRAPS[9][0], "float64", "nested-reduction"),
+        (TRAPS[10][0], "float64", "nested-reduction"),
+    ],
+)
+def test_what_rounds_or_hides_a_reduction_is_refused(text, dtype, rule):
+    """A scale of another dtype, and a reduction inside of a rule, are refused."""
+    args = [
+        arg if isinstance(arg, lp.ValueArg) else arg.copy(dtype=np.dtype(dtype))
+        for arg in ARGS
+    ]
+    (refused,) = raise_kernel(kernel(text, args=args)).refused
+    assert refused.rule == rule
+
+
+def test_a_rule_that_reads_an_iname_depends_on_it():
+    """``f(p)`` that reads ``A[p,j]`` is an operand with the indices of both."""
+    text = "f(p) := A[p,j]\nout[i] = sum(j, f(i)*x[j])"
+    nest = single_nest(raise_kernel(kernel(text)))
+    expected = einsum("ij,j->i", array("A", (5, 6)), array("x", 6))
+    assert nest.key == canonicalize(expected).key
+
+
 def run(t_unit, arguments, output):
     bound = compile_kernel(t_unit, open_device()).bind(arguments)
     bound.poison()
@@ -48,10 +114,14 @@ def test_the_raised_einsum_is_what_the_kernel_computes(text):
     unit = kernel(text)
     raised = raise_kernel(unit)
     nest = single_nest(raised)
+    assert_agree(unit, raised, nest, 1e-13)
+
+
+def assert_agree(unit, raised, nest, tolerance):
     arguments = random_arguments(unit, {}, np.random.default_rng(0))
     (output,), (scale,) = nest.outputs, nest.scale
     scalars = {k: v for k, v in arguments.items() if np.ndim(v) == 0}
     factor = evaluate_scalar(scale, scalars)
     expected = factor * nest.functional.evaluate(arguments, {})[0]
-    assert largest_error(run(unit, arguments, output), expected) < 1e-13
-    assert largest_error(run(raised.t_unit, arguments, output), expected) < 1e-13
+    assert largest_error(run(unit, arguments, output), expected) < tolerance
+    assert largest_error(run(raised.t_unit, arguments, output), expected) < tolerance

@@ -264,9 +264,16 @@ def test_an_einsum_beside_other_instructions_comes_back_unchanged():
 @pytest.mark.parametrize("given_kernel", ["no kernel", None, 3])
 def test_what_is_no_kernel_comes_back(given_kernel):
     """Whatever is given comes back with a warning."""
-    assert "retrieval failed" in why_unchanged(given_kernel, database=InMemoryStore())
-    with pytest.raises(AttributeError):
+    assert "TranslationUnit" in why_unchanged(given_kernel, database=InMemoryStore())
+    with pytest.raises(NotAnEinsumError):
         retrieve(given_kernel, database=InMemoryStore(), on_miss="raise")
+
+
+def test_a_kernel_for_another_target_comes_back_unchanged():
+    """Recipes make work-groups, which only an OpenCL target has."""
+    kernel = reduction().kernel.copy(target=lp.CTarget())
+    store = given(fact_of(reduction()))
+    assert "OpenCL targets" in why_unchanged(kernel, database=store)
 
 
 def make_garbage(path):

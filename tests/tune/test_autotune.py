@@ -296,6 +296,14 @@ def test_a_bad_database_fails_before_any_trial(tmp_path, registered, no_trials):
         autotune(LITERAL, database=path)
 
 
+@pytest.mark.parametrize("n_trials", [0, -1])
+def test_no_trials_at_all_are_refused(registered, no_trials, n_trials):
+    """Fewer than one trial is a mistake, not a wish for all or for nothing."""
+    registered("odd_right")
+    with pytest.raises(FeinsumError, match="n_trials"):
+        autotune(LITERAL, database=InMemoryStore(), n_trials=n_trials)
+
+
 def test_what_cannot_be_tuned_is_refused(no_trials):
     """No transform, no einsum, no such size or strategy: an error before any trial."""
     store = InMemoryStore()

@@ -1,0 +1,36 @@
+"""The measured limits of a device: measured once, then read from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from feinsum.measure import OpenCLDevice, measure_peaks
+from feinsum.records import DevicePeaks, RecordStore
+
+__all__ = ["MeasurePeaks", "peaks_of"]
+
+MeasurePeaks: TypeAlias = Callable[[OpenCLDevice], DevicePeaks]
+
+
+def peaks_of(
+    opencl: OpenCLDevice,
+    store: RecordStore,
+    *,
+    measure: MeasurePeaks = measure_peaks,
+) -> DevicePeaks:
+    """The limits of a device that the store holds, else measured now and stored.
+
+    Args:
+        measure: called at most once, and only if the store holds none.
+
+    Raises:
+        MeasurementError, WrongResultError: see :func:`measure_peaks`.
+        StoreError: if the store cannot be read, or cannot take the new limits.
+    """
+    known = store.peaks(opencl.device.id)
+    if known is not None:
+        return known
+    peaks = measure(opencl)
+    store.add_peaks(peaks)
+    return peaks
