@@ -74,7 +74,13 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
     >>> batched_einsum("ij,j->i", [[A, x], [A, y]]).batch_size
     2
     """
-    table = tuple(tuple(row) for row in rows)
+    try:
+        table = tuple(tuple(row) for row in rows)
+    except TypeError:
+        raise InvalidEinsumError(
+            f"rows {rows!r:.60} are no sequence of sequences of operands",
+            rules=("operand",),
+        ) from None
     for operand in (operand for row in table for operand in row):
         if not isinstance(operand, Operand):
             raise InvalidEinsumError(

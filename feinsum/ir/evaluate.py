@@ -43,6 +43,10 @@ def evaluate(
     >>> evaluate(e, {"A": np.eye(2), "x": np.array([3.0, 4.0])})[0].tolist()
     [3.0, 4.0]
     """
+    if not isinstance(arrays, Mapping):
+        raise InvalidEinsumError(
+            f"expected arrays by name, got {type(arrays).__name__}", rules=("shape",)
+        )
     bind_sizes(einsum, {name: np.shape(value) for name, value in arrays.items()})
     for operand in einsum.operands:
         given = np.asarray(arrays[operand.name]).dtype

@@ -56,6 +56,8 @@ class TransformSpec:
             InvalidRecordError: if the text is not of the form
                 ``name@version(parameter=value, ...)`` with literal values.
         """
+        if not isinstance(text, str):
+            raise _refuse(repr(text), "expected text, or a TransformSpec")
         head = _HEAD.fullmatch(text.strip())
         if head is None:
             raise _refuse(text, "expected name@version(parameter=value, ...)")

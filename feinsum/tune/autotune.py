@@ -148,7 +148,7 @@ def record_facts(
     Source: paper, section 7, listing 3.
     """
     problem = make_problem(einsum, sizes, device)
-    known = TransformSpec.parse(spec) if isinstance(spec, str) else spec
+    known = spec if isinstance(spec, TransformSpec) else TransformSpec.parse(spec)
     check_spec(known, problem.einsum)
     with (
         opened_store(database) as store,

@@ -66,6 +66,10 @@ def make_problem(
     Raises:
         InvalidEinsumError: if a size names no parameter or is not positive.
     """
+    if not (sizes is None or isinstance(sizes, Mapping)):
+        raise InvalidEinsumError(
+            f"sizes={sizes!r:.60}; expected sizes by name", rules=("size",)
+        )
     general, literal = generalize(einsum)
     form = canonicalize(general)
     given = {**literal, **(sizes or {})}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from feinsum.errors import InvalidEinsumError
 from feinsum.ir import (
     BatchedEinsum,
     SizeParam,
@@ -67,3 +68,10 @@ def test_subscripts_are_short_where_they_can_be(subscripts: str) -> None:
 def test_text_for_people() -> None:
     """``str`` shows notation, rows and operands."""
     assert str(E) == ("ij,j->i of (A x; A y) with A[N,4]:<f8, x[4]:<f4, y[4]:<c16")
+
+
+@pytest.mark.parametrize("rows", [3, [3], None])
+def test_rows_that_are_none_are_refused(rows) -> None:
+    """What cannot be rows of operands is named."""
+    with pytest.raises(InvalidEinsumError, match="rows"):
+        batched_einsum("i->i", rows)

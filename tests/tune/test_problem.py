@@ -173,3 +173,10 @@ def test_a_problem_reads_back_with_its_einsum():
     assert again == problem
     assert again.einsum == canonicalize(GEMM).einsum
     assert again.form.key == canonicalize(GEMM).key
+
+
+@pytest.mark.parametrize("sizes", [[5], 5, "n"])
+def test_sizes_that_are_no_mapping_are_refused(sizes):
+    """Sizes have names; a bare number could be anyone's."""
+    with pytest.raises(InvalidEinsumError, match="by name"):
+        make_problem(einsum("i->i", array("x", "n")), sizes)
