@@ -70,41 +70,11 @@ def tiled_contraction(
         blocks: tiles in the direction of the register index per work-group.
         depth: length of a block of the summed index.
     """
-    vector_index, register_index = (
-        text(parameters, "vector"),
-        text(parameters, "register"),
-    )
-    lanes = fitting_lanes(nest.extent(vector_index), number(parameters, "lanes"))
+    extent = nest.extent(text(parameters, "vector"))
+    lanes = fitting_lanes(extent, number(parameters, "lanes"))
     if lanes == 1:
-        raise TransformError(f"index {vector_index!r} is too short for vectors")
-    rows, blocks = _register_tile(nest.extent(register_index), parameters)
-    schedule = join_domains(begin(t_unit, nest))
-    inames = schedule.inames
-    schedule, columns = split(
-        schedule,
-        inames[vector_index],
-        lanes * number(parameters, "vectors"),
-        outer_tag="g.0",
-    )
-    schedule, strip = split(
-        schedule, inames[register_index], rows * blocks, outer_tag="g.1"
-    )
-    others = [
-        inames[i] for i in schedule.output if i not in (vector_index, register_index)
-    ]
-    grid = [columns.outer, strip.outer, *others[:1]]
-    schedule = schedule.with_unit(
-        lp.tag_inames(schedule.t_unit, dict.fromkeys(others[:1], "g.2"))
-    )
-    schedule = peel_remainder(schedule, vector_index, columns, lanes, grid)
-    schedule, vector = split(schedule, columns.inner, lanes, inner_tag="vec")
-    schedule, row = _split_rows(schedule, strip, rows)
-    *shorter, longest = sorted(
-        schedule.summed, key=lambda i: typical(schedule.extents[i])
-    )
-    schedule, depth = split(schedule, inames[longest], number(parameters, "depth"))
-    between = (*others[1:], *(inames[i] for i in shorter), depth.outer)
-    tile = _Tile(columns, vector, *row, depth, tuple(grid), between)
+        raise TransformError(f"{extent} entries are too few for vectors")
+    schedule, tile = _tiled(join_domains(begin(t_unit, nest)), parameters, lanes)
     return _accumulate(_stage(schedule, tile), tile).t_unit
 
 
@@ -119,6 +89,36 @@ class _Tile:
     depth: Block
     grid: tuple[str, ...]
     between: tuple[str, ...]
+
+
+def _tiled(
+    schedule: Schedule, parameters: Parameters, lanes: int
+) -> tuple[Schedule, _Tile]:
+    """Split the loops; what the vectors do not divide is peeled off."""
+    inames = schedule.inames
+    vector_index = text(parameters, "vector")
+    register_index = text(parameters, "register")
+    rows, blocks = _register_tile(schedule.extents[register_index], parameters)
+    width = lanes * number(parameters, "vectors")
+    schedule, columns = split(schedule, inames[vector_index], width, outer_tag="g.0")
+    schedule, strip = split(
+        schedule, inames[register_index], rows * blocks, outer_tag="g.1"
+    )
+    used = (vector_index, register_index)
+    others = [inames[index] for index in schedule.output if index not in used]
+    grid = (columns.outer, strip.outer, *others[:1])
+    schedule = schedule.with_unit(
+        lp.tag_inames(schedule.t_unit, dict.fromkeys(others[:1], "g.2"))
+    )
+    schedule = peel_remainder(schedule, vector_index, columns, lanes, grid)
+    schedule, vector = split(schedule, columns.inner, lanes, inner_tag="vec")
+    schedule, row = _split_rows(schedule, strip, rows)
+    *shorter, longest = sorted(
+        schedule.summed, key=lambda index: typical(schedule.extents[index])
+    )
+    schedule, depth = split(schedule, inames[longest], number(parameters, "depth"))
+    between = (*others[1:], *(inames[index] for index in shorter), depth.outer)
+    return schedule, _Tile(columns, vector, *row, depth, grid, between)
 
 
 def _register_tile(extent: Extent, parameters: Parameters) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,30 +58,21 @@ def stage_accumulator(
         order: nesting of the update, outermost first; by default the private
             inames are inside.
     """
-    kernel = schedule.kernel
-    insn = kernel.id_to_insn[instruction]
+    insn = schedule.kernel.id_to_insn[instruction]
     spanned = [name for name in private if name != lane]
     axes = [*spanned, lane] if lane is not None else spanned
     value = _take_apart(insn.expression)
     name = schedule.fresh(f"{instruction}_acc")
     place = tuple(var(iname) for iname in axes)
     accumulator = var(name)[place] if place else var(name)
-    shape = tuple(kernel.get_constant_iname_length(iname) for iname in axes)
-    private_array = lp.TemporaryVariable(
-        name, dtype, shape=shape, address_space=lp.AddressSpace.PRIVATE
-    )
     ids = (
         schedule.fresh_id(f"{instruction}_zero"),
         schedule.fresh_id(f"{instruction}_update"),
     )
     steps = _steps(insn, ids, accumulator, value, dtype)
-    schedule = schedule.with_kernel(
-        instructions=[
-            *(other for other in kernel.instructions if other.id != instruction),
-            *steps.values(),
-        ],
-        temporary_variables={**kernel.temporary_variables, name: private_array},
-    )
+    shape = tuple(schedule.kernel.get_constant_iname_length(i) for i in axes)
+    schedule = _with_steps(schedule, insn, steps)
+    schedule = _with_private_array(schedule, name, shape, dtype)
     if lane is not None:
         schedule = vectorize_last_axis(schedule, name)
     if value.inames:
@@ -91,6 +82,24 @@ def stage_accumulator(
         if step in steps:
             schedule = _with_own_inames(schedule, steps[step].id, axes, lane, tag)
     return schedule
+
+
+def _with_steps(
+    schedule: Schedule, insn: lp.Assignment, steps: Mapping[str, lp.Assignment]
+) -> Schedule:
+    """The steps in the place of the instruction."""
+    others = [i for i in schedule.kernel.instructions if i.id != insn.id]
+    return schedule.with_kernel(instructions=[*others, *steps.values()])
+
+
+def _with_private_array(
+    schedule: Schedule, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Schedule:
+    array = lp.TemporaryVariable(
+        name, dtype, shape=shape, address_space=lp.AddressSpace.PRIVATE
+    )
+    known = schedule.kernel.temporary_variables
+    return schedule.with_kernel(temporary_variables={**known, name: array})
 
 
 def _take_apart(value: Expression) -> _Sum:
