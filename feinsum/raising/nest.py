@@ -45,6 +45,11 @@ class LoopNest:
     kernel_name: str
     sizes: constantdict[str, str | int]
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The variable that each row assigns."""
+        return tuple(str(getattr(a, "aggregate", a)) for a in self.assignees)
+
     def extent(self, index: str) -> Extent:
         """The extent of an index in terms of the kernel."""
         extent = self.einsum.extents[index]
@@ -97,7 +102,7 @@ class RaisedNest:
     @property
     def outputs(self) -> tuple[str, ...]:
         """The variable that each row assigns."""
-        return tuple(_assigned_name(expr) for expr in self.nest.assignees)
+        return self.nest.outputs
 
     @property
     def scale(self) -> tuple[Expression, ...]:
@@ -144,10 +149,6 @@ class RaisedKernel:
     kernel_name: str
     raised: tuple[RaisedNest, ...]
     refused: tuple[RefusedNest, ...]
-
-
-def _assigned_name(assignee: Expression) -> str:
-    return str(getattr(assignee, "aggregate", assignee))
 
 
 def _renamed(

@@ -185,7 +185,7 @@ def _make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> _Case:
     )
     arguments = random_arguments(t_unit, sizes, np.random.default_rng(0))
     arrays = {op.name: arguments[op.name] for op in einsum.operands}
-    names = [str(getattr(a, "aggregate", a)) for a in nest.assignees]
+    names = nest.outputs
     results = evaluate(einsum, arrays, optimize=True)
     if not all(np.isfinite(result).all() for result in results):
         raise MeasurementError(

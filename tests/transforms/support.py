@@ -203,7 +203,7 @@ class Case:
 def generated(e: BatchedEinsum) -> Case:
     """The untransformed kernel of an einsum."""
     t_unit, nest = identify_as_einsum(generate_loopy(e), e, long_extent=NEVER_LONG)
-    names = [str(getattr(a, "aggregate", a)) for a in nest.assignees]
+    names = nest.outputs
 
     def expected(arguments: Arrays) -> Arrays:
         arrays = {op.name: arguments[op.name] for op in e.operands}
