@@ -8,8 +8,9 @@ from feinsum.canonical.form import (
     canonicalize_einsum,
 )
 from feinsum.canonical.graph import InducedGraph, induced_graph
-from feinsum.canonical.nauty import CANONICALIZER
+from feinsum.canonical.reconstruction import reconstruct
 from feinsum.canonical.relabeling import Relabeling
+from feinsum.canonical.search import CANONICALIZER
 
 __all__ = [
     "CANONICALIZER",
@@ -21,4 +22,5 @@ __all__ = [
     "canonicalize",
     "canonicalize_einsum",
     "induced_graph",
+    "reconstruct",
 ]

@@ -6,19 +6,21 @@ Source: paper, section 6 (algorithm 3).
 from __future__ import annotations
 
 import hashlib
-import string
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from textwrap import shorten
 from typing import NewType
 
-from constantdict import constantdict
-
-from feinsum.canonical.graph import InducedGraph, induced_graph
-from feinsum.canonical.nauty import CANONICALIZER, canonical_places
+from feinsum.canonical.graph import induced_graph
+from feinsum.canonical.labelling import canonical_places
+from feinsum.canonical.reading import canonical_relabeling
 from feinsum.canonical.relabeling import Relabeling
-from feinsum.ir import BatchedEinsum, IndexList, require_einsum, to_text
+from feinsum.canonical.search import CANONICALIZER
+from feinsum.errors import CanonicalizationError
+from feinsum.ir import BatchedEinsum, require_einsum
 
 __all__ = [
+    "CACHE_SIZE",
     "FORM_VERSION",
     "CanonicalForm",
     "WorkloadKey",
@@ -26,8 +28,11 @@ __all__ = [
     "canonicalize_einsum",
 ]
 
-FORM_VERSION = "fe1"
+FORM_VERSION = "fe2"
 """Version of the canonical form; part of every workload key."""
+
+CACHE_SIZE = 1024
+"""How many canonical forms are kept for einsums that come again."""
 
 WorkloadKey = NewType("WorkloadKey", str)
 """Names a class of isomorphic batched einsums: version, canonicalizer, digest."""
@@ -38,17 +43,22 @@ class CanonicalForm:
     """The normal form of a class of isomorphic batched einsums.
 
     Attributes:
-        einsum: the canonical einsum; equal for isomorphic einsums.
-        relabeling: the isomorphism from the given einsum to :attr:`einsum`.
+        given: the einsum that was canonicalized.
+        relabeling: the isomorphism from :attr:`given` to :attr:`einsum`.
     """
 
-    einsum: BatchedEinsum
+    given: BatchedEinsum
     relabeling: Relabeling
+
+    @cached_property
+    def einsum(self) -> BatchedEinsum:
+        """The canonical einsum; equal for isomorphic einsums."""
+        return self.relabeling.apply(self.given)
 
     @cached_property
     def text(self) -> str:
         """The canonical einsum as text: what the key digests."""
-        return to_text(self.einsum)
+        return self.relabeling.apply_to_text(self.given)
 
     @cached_property
     def key(self) -> WorkloadKey:
@@ -56,15 +66,24 @@ class CanonicalForm:
         return WorkloadKey(f"{FORM_VERSION}-{CANONICALIZER}-{digest}")
 
 
-def canonicalize(einsum: BatchedEinsum) -> CanonicalForm:
+def canonicalize(
+    einsum: BatchedEinsum, *, time_limit_s: float | None = None
+) -> CanonicalForm:
     """The canonical form of ``einsum``.
 
     Einsums that differ in names, in the order of rows or in the order of the
     operands (of each row on its own) have equal canonical forms; any others
-    have different ones.
+    have different ones. The last :data:`CACHE_SIZE` forms are kept.
 
-    Complexity: that of nauty on a graph with a vertex per index, axis of a
-    distinct term, use and row; exponential in the worst case only.
+    Args:
+        time_limit_s: how long a search of nauty may take where its graph is large;
+            default is :func:`feinsum.canonical.search.default_time_limit_s`.
+
+    Raises:
+        CanonicalizationError: naming the einsum, if a search takes longer.
+
+    Complexity: O(n log n) in the length of the notation and the rows, where color
+    refinement leaves nothing but interchangeable parts; exponential at worst.
 
     Source: paper, section 6, algorithm 3.
 
@@ -74,10 +93,19 @@ def canonicalize(einsum: BatchedEinsum) -> CanonicalForm:
     >>> canonicalize(first).key == canonicalize(second).key
     True
     """
-    graph = induced_graph(require_einsum(einsum))
-    places = canonical_places(graph.colors, graph.edges)
-    relabeling = _relabeling(einsum, graph, places)
-    return CanonicalForm(relabeling.apply(einsum), relabeling)
+    return _canonicalize(require_einsum(einsum), time_limit_s)
+
+
+@lru_cache(maxsize=CACHE_SIZE)
+def _canonicalize(einsum: BatchedEinsum, time_limit_s: float | None) -> CanonicalForm:
+    graph = induced_graph(einsum)
+    try:
+        places = canonical_places(graph.colors, graph.edges, time_limit_s)
+    except CanonicalizationError as error:
+        raise CanonicalizationError(
+            f"einsum {shorten(str(einsum), 200)} cannot be canonicalized: {error}"
+        ) from None
+    return CanonicalForm(einsum, canonical_relabeling(einsum, graph, places))
 
 
 def canonicalize_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
@@ -88,52 +116,3 @@ def canonicalize_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
     ba->a
     """
     return canonicalize(einsum).einsum
-
-
-def _relabeling(
-    einsum: BatchedEinsum, graph: InducedGraph, places: list[int]
-) -> Relabeling:
-    """Order everything by the places of vertices, and name it in that order."""
-    rows = tuple(range(einsum.batch_size))
-    if graph.row_vertices:
-        rows = tuple(sorted(rows, key=lambda k: places[graph.row_vertices[k]]))
-    positions = tuple(_positions(einsum, graph, places, row) for row in rows)
-    terms = [einsum.inputs[p] for p in positions[0]]
-    indices = dict.fromkeys((*einsum.output, *(i for term in terms for i in term)))
-    operands = dict.fromkeys(
-        einsum.rows[row][p].name
-        for row, order in zip(rows, positions, strict=True)
-        for p in order
-    )
-    params = dict.fromkeys(
-        extent.name
-        for index in indices
-        if not isinstance(extent := einsum.extents[index], int)
-    )
-    return Relabeling(
-        constantdict(zip(indices, _index_names(len(indices)), strict=True)),
-        constantdict({name: f"A{k}" for k, name in enumerate(operands)}),
-        constantdict({name: f"N{k}" for k, name in enumerate(params)}),
-        rows,
-        positions,
-    )
-
-
-def _positions(
-    einsum: BatchedEinsum, graph: InducedGraph, places: list[int], row: int
-) -> tuple[int, ...]:
-    """The positions of one row: by the place of the term, then of the use."""
-    operands = einsum.rows[row]
-
-    def place(p: int) -> tuple[int, int]:
-        term = einsum.inputs[p]
-        use = operands[p], term
-        return places[graph.term_vertices[term]], places[graph.use_vertices[use]]
-
-    return tuple(sorted(range(einsum.n_operands), key=place))
-
-
-def _index_names(n: int) -> IndexList:
-    if n <= len(string.ascii_lowercase):
-        return tuple(string.ascii_lowercase[:n])
-    return tuple(f"i{k}" for k in range(n))

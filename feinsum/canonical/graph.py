@@ -4,7 +4,7 @@
 vertex       color                    neighbours
 ===========  =======================  ==========================================
 index        output position, extent  its size parameter; the axes that carry it
-size param   --                       the indices that have it as extent
+size-param   --                       the indices that have it as extent
 axis         place in its term        its index; the next axis of the same term
 use          dtype, multiplicity      the first axis of its term; its rows
 array        --                       its uses, where there are several
@@ -22,31 +22,36 @@ Source: paper, section 6 (induced graph), here in an undirected encoding.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TypeAlias
 
-from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, SizeParam
+from feinsum.ir import BatchedEinsum, IndexList, Operand, SizeParam
 
 __all__ = ["Color", "InducedGraph", "Use", "induced_graph"]
 
 Color: TypeAlias = tuple[str, int, int, str]
-"""Kind of a vertex and its data; colors are totally ordered."""
+"""Kind of a vertex and its data; colors are totally ordered.
 
-Use: TypeAlias = tuple[Operand, IndexList]
-"""An array together with the index list with which it is accessed."""
+An index has its position in the output and its extent, -1 for none; a use its
+multiplicity (0 in a batch of several rows) and dtype; an axis its place and a
+``times`` vertex its multiplicity.
+"""
+
+Use: TypeAlias = tuple[str, IndexList]
+"""The name of an array together with an index list with which it is accessed."""
+
+Row: TypeAlias = tuple[Operand, ...]
 
 
-@dataclass
+@dataclass(slots=True)
 class InducedGraph:
     """Colors and edges, and which vertex stands for what.
 
     Attributes:
         colors: one color per vertex.
         edges: unordered pairs of vertices.
-        index_vertices, use_vertices, term_vertices, row_vertices: the vertex of
-            each index, use, term (its first axis) and row (if b > 1).
+        index_vertices, term_vertices, use_vertices, row_vertices: the vertex of
+            each index, term (its first axis), use and row (if b > 1).
     """
 
     colors: list[Color] = field(default_factory=list)
@@ -56,13 +61,11 @@ class InducedGraph:
     use_vertices: dict[Use, int] = field(default_factory=dict)
     row_vertices: list[int] = field(default_factory=list)
 
-    def add_vertex(self, kind: str, x: int = 0, y: int = 0, text: str = "") -> int:
-        self.colors.append((kind, x, y, text))
-        return len(self.colors) - 1
-
 
 def induced_graph(einsum: BatchedEinsum) -> InducedGraph:
     """The induced graph of ``einsum``.
+
+    Complexity: linear in the length of its notation and rows.
 
     >>> from feinsum.ir import array, einsum
     >>> e = einsum("ij,j->i", array("A", (3, 4)), array("x", 4))
@@ -74,62 +77,82 @@ def induced_graph(einsum: BatchedEinsum) -> InducedGraph:
     _add_indices(graph, einsum)
     for term in dict.fromkeys(einsum.inputs):
         _add_term(graph, term)
-    counts = [Counter(zip(row, einsum.inputs, strict=True)) for row in einsum.rows]
-    _add_uses(graph, counts)
+    counts = [_multiplicities(einsum, row) for row in einsum.rows]
+    _add_uses(graph, einsum, counts)
     if len(counts) > 1:
         _add_rows(graph, counts)
     return graph
 
 
 def _add_indices(graph: InducedGraph, einsum: BatchedEinsum) -> None:
+    n_output = len(einsum.output)
     params: dict[SizeParam, int] = {}
-    place = {index: k for k, index in enumerate(einsum.output)}
-    for index, extent in einsum.extents.items():
-        vertex = graph.add_vertex("index", place.get(index, -1), _fixed(extent))
-        graph.index_vertices[index] = vertex
-        if isinstance(extent, SizeParam):
-            if extent not in params:
-                params[extent] = graph.add_vertex("size-param")
-            graph.edges.append((vertex, params[extent]))
-
-
-def _fixed(extent: Extent) -> int:
-    return -1 if isinstance(extent, SizeParam) else extent
+    colors = graph.colors
+    for k, (index, extent) in enumerate(einsum.extents.items()):
+        vertex = graph.index_vertices[index] = len(colors)
+        place = k if k < n_output else -1
+        if not isinstance(extent, SizeParam):
+            colors.append(("index", place, extent, ""))
+            continue
+        colors.append(("index", place, -1, ""))
+        if extent not in params:
+            params[extent] = len(colors)
+            colors.append(("size-param", 0, 0, ""))
+        graph.edges.append((vertex, params[extent]))
 
 
 def _add_term(graph: InducedGraph, term: IndexList) -> None:
-    axes = [graph.add_vertex("axis", k) for k in range(max(1, len(term)))]
-    graph.term_vertices[term] = axes[0]
-    graph.edges += pairwise(axes)
-    graph.edges += (
-        (axis, graph.index_vertices[index])
-        for axis, index in zip(axes, term, strict=False)
-    )
+    first = graph.term_vertices[term] = len(graph.colors)
+    for k, index in enumerate(term):
+        graph.colors.append(("axis", k, 0, ""))
+        graph.edges.append((graph.index_vertices[index], first + k))
+        if k:
+            graph.edges.append((first + k - 1, first + k))
+    if not term:
+        graph.colors.append(("axis", 0, 0, ""))
 
 
-def _add_uses(graph: InducedGraph, counts: list[Counter[Use]]) -> None:
-    uses_of: dict[Operand, list[int]] = {}
-    only_row = counts[0] if len(counts) == 1 else Counter()
-    for use in dict.fromkeys(use for count in counts for use in count):
-        operand, term = use
-        vertex = graph.add_vertex("use", only_row[use], 0, operand.dtype.str)
-        graph.use_vertices[use] = vertex
-        graph.edges.append((vertex, graph.term_vertices[term]))
-        uses_of.setdefault(operand, []).append(vertex)
+def _multiplicities(einsum: BatchedEinsum, row: Row) -> dict[Use, int]:
+    """How many times a row multiplies each use."""
+    times: dict[Use, int] = {}
+    for operand, term in zip(row, einsum.inputs, strict=True):
+        use = operand.name, term
+        times[use] = times.get(use, 0) + 1
+    return times
+
+
+def _add_uses(
+    graph: InducedGraph, einsum: BatchedEinsum, counts: list[dict[Use, int]]
+) -> None:
+    colors, edges, vertices = graph.colors, graph.edges, graph.use_vertices
+    dtypes = {operand.name: operand.dtype.str for row in einsum.rows for operand in row}
+    uses_of: dict[str, list[int]] = {}
+    is_batch = len(counts) > 1
+    for count in counts:
+        for use, times in count.items():
+            if use in vertices:
+                continue
+            name, term = use
+            vertices[use] = vertex = len(colors)
+            colors.append(("use", 0 if is_batch else times, 0, dtypes[name]))
+            edges.append((graph.term_vertices[term], vertex))
+            uses_of.setdefault(name, []).append(vertex)
     for uses in uses_of.values():
         if len(uses) > 1:
-            tie = graph.add_vertex("array")
-            graph.edges += ((tie, use) for use in uses)
+            edges += [(len(colors), use) for use in uses]
+            colors.append(("array", 0, 0, ""))
 
 
-def _add_rows(graph: InducedGraph, counts: list[Counter[Use]]) -> None:
+def _add_rows(graph: InducedGraph, counts: list[dict[Use, int]]) -> None:
+    colors, edges = graph.colors, graph.edges
     for count in counts:
-        row = graph.add_vertex("row")
+        row = len(colors)
         graph.row_vertices.append(row)
+        colors.append(("row", 0, 0, ""))
         for use, times in count.items():
             vertex = graph.use_vertices[use]
             if times > 1:
-                between = graph.add_vertex("times", times)
-                graph.edges.append((vertex, between))
-                vertex = between
-            graph.edges.append((row, vertex))
+                edges.append((vertex, len(colors)))
+                vertex = len(colors)
+                colors.append(("times", times, 0, ""))
+            edges.append((row, vertex))

@@ -6,11 +6,14 @@ Source: paper, section 5 (isomorphic batched einsums).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 from constantdict import constantdict
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum, Extent, Operand, SizeParam
+from feinsum.ir.operand import operand_text
+from feinsum.ir.text import join_text
 
 __all__ = ["Relabeling"]
 
@@ -33,8 +36,11 @@ class Relabeling:
     positions: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        for what in ("indices", "operands", "size_params"):
-            names = getattr(self, what)
+        for what, names in (
+            ("indices", self.indices),
+            ("operands", self.operands),
+            ("size_params", self.size_params),
+        ):
             if len(set(names.values())) != len(names):
                 raise InvalidEinsumError(
                     f"relabeling of {what} is no bijection: {dict(names)}",
@@ -61,6 +67,27 @@ class Relabeling:
         output = tuple(self.indices[i] for i in einsum.output)
         return BatchedEinsum(output, tuple(inputs), rows)
 
+    def apply_to_text(self, einsum: BatchedEinsum) -> str:
+        """``to_text(self.apply(einsum))``, without making the einsum."""
+        index, name = self.indices, self.operands
+        inputs, rows = einsum.inputs, einsum.rows
+        arrays = {
+            operand.name: operand_text(
+                name[operand.name], map(self._extent_text, operand.shape), operand.dtype
+            )
+            for operand in einsum.operands
+        }
+        ordered = [
+            [rows[old][p].name for p in positions]
+            for old, positions in zip(self.rows, self.positions, strict=True)
+        ]
+        return join_text(
+            ([index[i] for i in inputs[p]] for p in self.positions[0]),
+            [index[i] for i in einsum.output],
+            [arrays[old] for old in dict.fromkeys(chain.from_iterable(ordered))],
+            ([name[old] for old in row] for row in ordered),
+        )
+
     def inverse(self) -> Relabeling:
         """The relabeling that leads back."""
         new_row = {old: new for new, old in enumerate(self.rows)}
@@ -81,6 +108,11 @@ class Relabeling:
         if isinstance(extent, SizeParam):
             return SizeParam(self.size_params[extent.name])
         return extent
+
+    def _extent_text(self, extent: Extent) -> str:
+        if isinstance(extent, SizeParam):
+            return self.size_params[extent.name]
+        return str(extent)
 
 
 def _inverted(names: constantdict[str, str]) -> constantdict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -69,7 +70,7 @@ class BatchedEinsum:
     @cached_property
     def indices(self) -> IndexList:
         """Every index once: the free ones in output order, then the others."""
-        return _unique((*self.output, *(i for term in self.inputs for i in term)))
+        return _unique(chain(self.output, *self.inputs))
 
     @property
     def free_indices(self) -> IndexList:
@@ -82,17 +83,15 @@ class BatchedEinsum:
     @cached_property
     def extents(self) -> constantdict[str, Extent]:
         """The extent of every index, in the order of :attr:`indices`."""
-        found = {
-            index: extent
-            for term, operand in zip(self.inputs, self.rows[0], strict=True)
-            for index, extent in zip(term, operand.shape, strict=True)
-        }
+        found: dict[str, Extent] = {}
+        for term, operand in zip(self.inputs, self.rows[0], strict=True):
+            found.update(zip(term, operand.shape, strict=True))
         return constantdict({index: found[index] for index in self.indices})
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
         """The distinct operands, in order of first use."""
-        return _unique(operand for row in self.rows for operand in row)
+        return _unique(chain.from_iterable(self.rows))
 
     @cached_property
     def size_params(self) -> tuple[SizeParam, ...]:

@@ -5,7 +5,7 @@ Source: paper, section 2.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from feinsum.ir.violation import Violation, raise_if_any
 
-__all__ = ["Extent", "Operand", "SizeParam"]
+__all__ = ["Extent", "Operand", "SizeParam", "operand_text"]
 
 
 @dataclass(frozen=True, order=True)
@@ -56,8 +56,12 @@ class Operand:
         return len(self.shape)
 
     def __str__(self) -> str:
-        shape = ",".join(str(extent) for extent in self.shape)
-        return f"{self.name}[{shape}]:{self.dtype.str}"
+        return operand_text(self.name, map(str, self.shape), self.dtype)
+
+
+def operand_text(name: str, shape: Iterable[str], dtype: np.dtype[Any]) -> str:
+    """Name, shape and dtype as in ``u[Nel,20]:<f8``."""
+    return f"{name}[{','.join(shape)}]:{dtype.str}"
 
 
 def _violations(operand: Operand) -> Iterator[Violation]:

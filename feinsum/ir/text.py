@@ -6,6 +6,7 @@ The text is stored with every record: it is what a key is computed from.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsum import BatchedEinsum
 from feinsum.ir.operand import Extent, Operand, SizeParam
 
-__all__ = ["from_text", "to_text"]
+__all__ = ["from_text", "join_text", "to_text"]
 
 _OPERAND = re.compile(r"([^\s\[\]]+)\[([^\s\[\]]*)\]:(\S+)")
 
@@ -25,10 +26,24 @@ def to_text(einsum: BatchedEinsum) -> str:
     >>> to_text(einsum("ij,j->i", array("A", ("N", 4)), array("x", 4)))
     'i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x'
     """
-    terms = ", ".join(" ".join(term) for term in einsum.inputs)
-    operands = " ".join(str(operand) for operand in einsum.operands)
-    rows = "; ".join(" ".join(op.name for op in row) for row in einsum.rows)
-    return f"{terms} -> {' '.join(einsum.output)} | {operands} | {rows}"
+    return join_text(
+        einsum.inputs,
+        einsum.output,
+        map(str, einsum.operands),
+        ([operand.name for operand in row] for row in einsum.rows),
+    )
+
+
+def join_text(
+    inputs: Iterable[Iterable[str]],
+    output: Iterable[str],
+    operands: Iterable[str],
+    rows: Iterable[Iterable[str]],
+) -> str:
+    """The text of an einsum, its operands as :func:`operand_text` gives them."""
+    terms = ", ".join(map(" ".join, inputs))
+    row_text = "; ".join(map(" ".join, rows))
+    return f"{terms} -> {' '.join(output)} | {' '.join(operands)} | {row_text}"
 
 
 def from_text(text: str) -> BatchedEinsum:

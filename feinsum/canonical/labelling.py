@@ -1,0 +1,142 @@
+"""Canonical labelling: nauty, called on what color refinement leaves undecided.
+
+A large graph is first refined. Edges between two cells that are all there say
+nothing but that, and are set aside; what is left falls into components, which
+are labelled one by one and put in the order of what they then are. So
+interchangeable rows need no search, however many there are. Proof: the page
+``docs/canonical-form.md``.
+
+Source: McKay and Piperno, Practical graph isomorphism II (2014).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from operator import itemgetter
+from typing import TypeAlias
+
+from feinsum.canonical.refinement import color_cells, refined
+from feinsum.canonical.search import canonical_order
+
+__all__ = ["canonical_places"]
+
+SMALL = 64
+"""Largest graph that nauty gets as it is: a row of its matrix is one word."""
+
+Edges: TypeAlias = Sequence[tuple[int, int]]
+Neighbours: TypeAlias = dict[int, list[int]]
+Certificate: TypeAlias = tuple[list[int], list[tuple[int, int]]]
+"""What a labelled component is: the cell of each vertex, and its edges."""
+
+
+def canonical_places(
+    colors: Sequence[Hashable], edges: Edges, time_limit_s: float | None = None
+) -> list[int]:
+    """The place of every vertex in the canonical labelling.
+
+    Two colored graphs are isomorphic exactly if placing their vertices so
+    makes them equal. Vertices come in the order of their colors.
+
+    Args:
+        time_limit_s: how long each search of nauty may take; None for the default.
+
+    Raises:
+        CanonicalizationError: if one takes longer.
+
+    >>> canonical_places(["b", "a", "b"], [(0, 1)])
+    [1, 0, 2]
+    """
+    cells = color_cells(colors)
+    if len(colors) <= SMALL:
+        order = canonical_order(cells, edges, time_limit_s)
+    else:
+        order = _order_by_components(cells, edges, time_limit_s)
+    places = [0] * len(order)
+    for place, vertex in enumerate(order):
+        places[vertex] = place
+    return places
+
+
+def _order_by_components(
+    cells: Sequence[set[int]], edges: Edges, time_limit_s: float | None
+) -> list[int]:
+    neighbours: list[list[int]] = [[] for _ in range(sum(map(len, cells)))]
+    for u, v in edges:
+        neighbours[u].append(v)
+        neighbours[v].append(u)
+    cells = refined(cells, neighbours)
+    cell_of = [0] * len(neighbours)
+    for k, cell in enumerate(cells):
+        for vertex in cell:
+            cell_of[vertex] = k
+    undecided = _undecided(cells, cell_of, neighbours)
+    labelled = [
+        _labelled(component, cell_of, undecided, time_limit_s)
+        for component in _components(undecided)
+    ]
+    labelled.sort(key=itemgetter(0))
+    ordered: list[list[int]] = [list(cell) if len(cell) == 1 else [] for cell in cells]
+    for _, component in labelled:
+        for vertex in component:
+            ordered[cell_of[vertex]].append(vertex)
+    return [vertex for cell in ordered for vertex in cell]
+
+
+def _undecided(
+    cells: Sequence[set[int]], cell_of: list[int], neighbours: list[list[int]]
+) -> Neighbours:
+    """The vertices that share a cell, and their edges that tell them apart.
+
+    A vertex has as many neighbours in a cell as any other of its own cell; so one
+    vertex tells whether all edges between the two cells are there.
+    """
+    undecided: Neighbours = {}
+    for k, cell in enumerate(cells):
+        if len(cell) == 1:
+            continue
+        one = next(iter(cell))
+        counts = Counter(cell_of[w] for w in neighbours[one])
+        telling = {
+            other
+            for other, count in counts.items()
+            if count < len(cells[other]) - (other == k)
+        }
+        for vertex in cell:
+            undecided[vertex] = [w for w in neighbours[vertex] if cell_of[w] in telling]
+    return undecided
+
+
+def _components(neighbours: Neighbours) -> Iterator[list[int]]:
+    """The vertices of each connected component."""
+    seen: set[int] = set()
+    for root in neighbours:
+        if root in seen:
+            continue
+        seen.add(root)
+        component = [root]
+        for vertex in component:
+            new = [w for w in neighbours[vertex] if w not in seen]
+            seen.update(new)
+            component += new
+        yield component
+
+
+def _labelled(
+    component: list[int],
+    cell_of: list[int],
+    neighbours: Neighbours,
+    time_limit_s: float | None,
+) -> tuple[Certificate, list[int]]:
+    """A component's vertices in canonical order, and what they then are."""
+    component.sort(key=cell_of.__getitem__)
+    colors = [cell_of[vertex] for vertex in component]
+    if len(set(colors)) < len(colors):
+        local = {vertex: k for k, vertex in enumerate(component)}
+        edges = [(local[v], local[w]) for v in component for w in neighbours[v]]
+        once = [(u, v) for u, v in edges if u < v]
+        order = canonical_order(color_cells(colors), once, time_limit_s)
+        component = [component[k] for k in order]
+    place = {vertex: k for k, vertex in enumerate(component)}
+    edges = [(place[v], place[w]) for v in component for w in neighbours[v]]
+    return (colors, sorted(edges)), component

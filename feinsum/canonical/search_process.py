@@ -1,0 +1,56 @@
+"""nauty's search, as a function and as a process that can be stopped.
+
+As a script it reads cells and edges as JSON and prints the order of the vertices.
+It imports nothing but pynauty, so that it starts at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+import pynauty
+
+__all__ = ["searched_order"]
+
+
+class _Graph(pynauty.Graph):  # type: ignore[misc]
+    """A graph without pynauty's checks, which take longer than nauty itself."""
+
+    def __init__(
+        self, cells: Sequence[set[int]], adjacency: dict[int, list[int]]
+    ) -> None:
+        self.number_of_vertices = sum(map(len, cells))
+        self.directed = False
+        self._adjacency_dict = adjacency
+        self._vertex_coloring = cells if len(cells) > 1 else []
+
+
+def searched_order(
+    cells: Sequence[set[int]], edges: Sequence[tuple[int, int]]
+) -> list[int]:
+    """The vertices 0, 1, ... in the order of nauty's canonical labelling.
+
+    Args:
+        cells: the vertices of each color, in the order of the colors.
+        edges: unordered pairs of vertices, none twice.
+
+    >>> searched_order([{1}, {0, 2}], [(0, 1)])
+    [1, 0, 2]
+    """
+    adjacency: dict[int, list[int]] = {}
+    for u, v in edges:
+        if u in adjacency:
+            adjacency[u].append(v)
+        else:
+            adjacency[u] = [v]
+    order: list[int] = pynauty.canon_label(_Graph(cells, adjacency))
+    return order
+
+
+if __name__ == "__main__":
+    given = json.load(sys.stdin)
+    json.dump(
+        searched_order([set(c) for c in given["cells"]], given["edges"]), sys.stdout
+    )

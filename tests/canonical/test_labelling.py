@@ -1,0 +1,213 @@
+"""Canonical labelling of colored graphs, whatever way it takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feinsum.canonical import labelling, search
+from feinsum.canonical.labelling import canonical_places
+from feinsum.canonical.refinement import color_cells, refined
+from feinsum.canonical.search_process import searched_order
+from feinsum.errors import CanonicalizationError
+from tests.strategies import counts
+
+Colored = tuple[list[int], list[tuple[int, int]]]
+
+
+@st.composite
+def colored_graphs(draw: st.DrawFn, max_vertices: int = 9) -> Colored:
+    """Few colors, and edges of any density: much symmetry, often several parts."""
+    n = draw(st.integers(1, max_vertices))
+    colors = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n).map(sorted))
+    pairs = [(u, v) for v in range(n) for u in range(v)]
+    if not pairs:
+        return colors, []
+    edges = draw(st.lists(st.sampled_from(pairs), unique=True))
+    return colors, edges
+
+
+@st.composite
+def pairs_of_graphs(draw: st.DrawFn) -> tuple[Colored, Colored]:
+    """A graph, and the same or one with one edge moved; renumbered."""
+    colors, edges = draw(colored_graphs())
+    other = list(edges)
+    n = len(colors)
+    if edges and draw(st.booleans()):
+        other.pop(draw(st.integers(0, len(edges) - 1)))
+        left = [(u, v) for v in range(n) for u in range(v) if (u, v) not in other]
+        other.append(draw(st.sampled_from(left)))
+    return (colors, edges), renumbered((colors, other), draw(st.permutations(range(n))))
+
+
+def renumbered(graph: Colored, new: Any) -> Colored:
+    colors, edges = graph
+    moved = sorted(zip(new, colors, strict=True))
+    return [color for _, color in moved], [(new[u], new[v]) for u, v in edges]
+
+
+@pytest.fixture(params=[labelling.SMALL, 0], ids=["nauty alone", "by components"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small graphs are given to nauty as they are, or are refined first."""
+    monkeypatch.setattr(labelling, "SMALL", request.param)
+
+
+def placed(graph: Colored) -> tuple[Any, Any]:
+    """Colors and edges in the canonical numbering."""
+    colors, edges = graph
+    places = canonical_places(colors, edges)
+    assert sorted(places) == list(range(len(colors)))
+    moved = sorted(zip(places, colors, strict=True))
+    return moved, sorted(tuple(sorted((places[u], places[v]))) for u, v in edges)
+
+
+def as_networkx(graph: Colored) -> nx.Graph:
+    colors, edges = graph
+    made = nx.Graph(edges)
+    made.add_nodes_from((v, {"color": color}) for v, color in enumerate(colors))
+    return made
+
+
+@pytest.mark.usefixtures("both_ways")
+@counts(300, 20_000)
+@given(pairs_of_graphs())
+def test_equal_exactly_if_isomorphic(pair: tuple[Colored, Colored]) -> None:
+    """Two placed graphs are equal exactly if networkx finds an isomorphism."""
+    first, second = pair
+    is_isomorphic = nx.is_isomorphic(
+        as_networkx(first), as_networkx(second), node_match=lambda a, b: a == b
+    )
+    assert (placed(first) == placed(second)) == is_isomorphic
+
+
+@pytest.mark.usefixtures("both_ways")
+@given(colored_graphs())
+def test_vertices_come_in_the_order_of_their_colors(graph: Colored) -> None:
+    """A vertex of a smaller color has a smaller place."""
+    moved, _ = placed(graph)
+    colors = [color for _, color in moved]
+    assert colors == sorted(colors)
+
+
+@given(colored_graphs(max_vertices=12))
+def test_refined_partition_is_equitable(graph: Colored) -> None:
+    """All vertices of a cell have as many neighbours in any cell as the others."""
+    cells, neighbours = refine(graph)
+    cell_of = {v: k for k, cell in enumerate(cells) for v in cell}
+    for cell in cells:
+        counts = [Counter(cell_of[w] for w in neighbours[v]) for v in cell]
+        assert all(count == counts[0] for count in counts)
+
+
+@given(colored_graphs(max_vertices=12))
+def test_refined_partition_is_the_coarsest(graph: Colored) -> None:
+    """It has as many cells as rounds of naive recoloring end with."""
+    cells, neighbours = refine(graph)
+    names: list[Any] = list(graph[0])
+    for _ in names:
+        names = [
+            (names[v], tuple(sorted(names[w] for w in near)))
+            for v, near in enumerate(neighbours)
+        ]
+        number = {name: k for k, name in enumerate(sorted(set(names)))}
+        names = [number[name] for name in names]
+    assert len(cells) == len(set(names))
+
+
+@given(colored_graphs(max_vertices=12), st.randoms(use_true_random=False))
+def test_refinement_does_not_see_numbers(graph: Colored, random: Random) -> None:
+    """Cells of a renumbered graph are the renumbered cells, in the same order."""
+    new = list(range(len(graph[0])))
+    random.shuffle(new)
+    cells, _ = refine(graph)
+    others, _ = refine(renumbered(graph, new))
+    assert [{new[v] for v in cell} for cell in cells] == others
+
+
+def refine(graph: Colored) -> tuple[list[set[int]], list[list[int]]]:
+    colors, edges = graph
+    neighbours: list[list[int]] = [[] for _ in colors]
+    for u, v in edges:
+        neighbours[u].append(v)
+        neighbours[v].append(u)
+    return refined(color_cells(colors), neighbours), neighbours
+
+
+def test_one_graph_in_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helper process finds the order that is found in this process."""
+    edges = [(v, (v + 1) % 200) for v in range(200)]
+    cells = [set(range(200))]
+    assert search.canonical_order(cells, edges, None) == searched_order(cells, edges)
+
+
+def test_no_search_in_this_process_beyond_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A graph of more than QUICK vertices is never searched where it cannot stop."""
+    seen: list[int] = []
+
+    def spy(cells: list[set[int]], edges: Any) -> list[int]:
+        seen.append(sum(map(len, cells)))
+        return searched_order(cells, edges)
+
+    monkeypatch.setattr(search, "searched_order", spy)
+    for n in (search.QUICK, search.QUICK + 1):
+        ring = [(v, (v + 1) % n) for v in range(n)]
+        assert len(search.canonical_order([set(range(n))], ring, None)) == n
+    assert seen == [search.QUICK]
+
+
+RING = [set(range(200))], [(v, (v + 1) % 200) for v in range(200)]
+
+
+def test_search_beyond_its_time_is_stopped() -> None:
+    """The error says after which time, and how to give more."""
+    match = r"200 vertices was stopped after 0\.001 s.*FEINSUM_CANONICALIZATION_LIMIT_S"
+    with pytest.raises(CanonicalizationError, match=match):
+        search.canonical_order(*RING, 0.001)
+
+
+def test_search_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no interpreter to run, the error says so."""
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.raises(CanonicalizationError, match="could not be started"):
+        search.canonical_order(*RING, None)
+
+
+def test_search_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last line of a process that fails is in the error."""
+    monkeypatch.setattr(search.search_process, "__file__", "/nowhere/script.py")
+    with pytest.raises(CanonicalizationError, match=r"ended with an error.*script\.py"):
+        search.canonical_order(*RING, None)
+
+
+def test_too_many_vertices_are_refused() -> None:
+    """Nauty never gets a graph that would crash the process."""
+    n = search.MAX_VERTICES + 1
+    match = f"leaves {n} vertices undecided, nauty takes at most {search.MAX_VERTICES}"
+    with pytest.raises(CanonicalizationError, match=match):
+        search.canonical_order([set(range(n))], [], None)
+
+
+def test_limit_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit is the one of the environment, and 10 s where none is set."""
+    monkeypatch.delenv("FEINSUM_CANONICALIZATION_LIMIT_S", raising=False)
+    assert search.default_time_limit_s() == 10
+    monkeypatch.setenv("FEINSUM_CANONICALIZATION_LIMIT_S", "2.5")
+    assert search.default_time_limit_s() == 2.5
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])
+def test_wrong_limit_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what was given and what was expected."""
+    monkeypatch.setenv("FEINSUM_CANONICALIZATION_LIMIT_S", text)
+    with pytest.raises(
+        CanonicalizationError, match=f"is '{text}'; expected a positive"
+    ):
+        search.default_time_limit_s()
