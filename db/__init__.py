@@ -6,13 +6,29 @@ if __name__ != "feinsum.db":
 from feinsum.db.info import StoreInfo
 from feinsum.db.location import default_location
 from feinsum.db.opened import Database, opened_store
+from feinsum.db.rekeying import (
+    REKEYED_FROM,
+    OnProgress,
+    RekeyPlan,
+    Unreadable,
+    plan_rekey,
+    rekey,
+    rekeyed,
+)
 from feinsum.db.store import SqlStore, open_store
 
 __all__ = [
+    "REKEYED_FROM",
     "Database",
+    "OnProgress",
+    "RekeyPlan",
     "SqlStore",
     "StoreInfo",
+    "Unreadable",
     "default_location",
     "open_store",
     "opened_store",
+    "plan_rekey",
+    "rekey",
+    "rekeyed",
 ]

@@ -12,12 +12,12 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import loopy as lp
 from constantdict import constantdict
 
-from feinsum.canonical import WorkloadKey, canonicalize
+from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.db import Database, opened_store
 from feinsum.errors import (
     FeinsumError,
@@ -26,7 +26,7 @@ from feinsum.errors import (
     RecordNotFoundError,
     TransformError,
 )
-from feinsum.ir import BatchedEinsum, generalize
+from feinsum.ir import BatchedEinsum, from_text, generalize
 from feinsum.measure import open_device
 from feinsum.raising import RaisedKernel, RaisedNest, raise_kernel, single_nest
 from feinsum.records import (
@@ -46,6 +46,13 @@ logger = logging.getLogger(__name__)
 
 OnMiss = Literal["warn", "raise", "return"]
 ISLPY_WARNING = ".*with implicit conversion of self"
+
+
+class FramedSpec(NamedTuple):
+    """A recipe, and the text of the workload whose names it speaks of."""
+
+    spec: TransformSpec
+    frame: str
 
 
 @dataclass(frozen=True)
@@ -162,7 +169,7 @@ def look_up(
     nest = single_nest(raised)
     _check_is_whole_kernel(raised, nest)
     environment = open_device(device).environment({})
-    records = _known(nest.form.text, nest.key, database)
+    records = _known(nest.form, database)
     given = Retrieval(t_unit, raised, nest, best_match(records, environment, policy))
     return _apply_best(given, records, environment, policy)
 
@@ -208,7 +215,7 @@ def query(
     _check_choice("policy", policy, get_args(Policy))
     form = canonicalize(generalize(einsum)[0])
     environment = open_device(device).environment({})
-    records = _known(form.text, form.key, database)
+    records = _known(form, database)
     return best_match(records, environment, policy)
 
 
@@ -217,19 +224,29 @@ def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
         raise ValueError(f"{name}={value!r}; expected one of {', '.join(choices)}")
 
 
-def _known(text: str, key: WorkloadKey, database: Database) -> list[TuningRecord]:
+def _known(form: CanonicalForm, database: Database) -> list[TuningRecord]:
     """The records of a workload; those of another one under its key are logged."""
     with opened_store(database) as store:
-        records = store.query(key)
+        records = store.query(form.key)
+    frames = {record.workload_text for record in records}
+    doubts = {frame: _doubt(frame, form) for frame in frames}
     for record in records:
-        if record.workload_text != text:
-            logger.error(
-                "record %s has the key of another workload: %r is not %r",
-                record.id,
-                record.workload_text,
-                text,
-            )
-    return [record for record in records if record.workload_text == text]
+        if doubt := doubts[record.workload_text]:
+            logger.error("record %s is left out: %s", record.id, doubt)
+    return [record for record in records if not doubts[record.workload_text]]
+
+
+def _doubt(frame: str, form: CanonicalForm) -> str | None:
+    """Why a text is not the workload, as written now or by an older canonicalizer."""
+    if frame == form.text:
+        return None
+    try:
+        found = canonicalize(from_text(frame)).text
+    except FeinsumError as error:
+        return f"its text {frame!r} is no einsum that can be canonicalized: {error}"
+    if found == form.text:
+        return None
+    return f"it has the key of another workload: {frame!r} is not {form.text!r}"
 
 
 def _check_is_whole_kernel(raised: RaisedKernel, nest: RaisedNest) -> None:
@@ -260,25 +277,35 @@ def _apply_best(
 ) -> Retrieval:
     """Apply the first recipe that can be, of the best level that has one."""
     raised, nest = given.raised, given.nest
-    failures: dict[TransformSpec, str] = {}
+    failures: dict[FramedSpec, str] = {}
     match = given.match
     while match.ranking:
-        for spec in dict.fromkeys(record.spec for record in match.ranking):
+        for recipe in dict.fromkeys(map(_framed, match.ranking)):
             try:
-                result = _applied(spec, raised, nest)
+                result = _applied(recipe, raised, nest)
             except TransformError as error:
-                logger.warning("recipe %s was passed over: %s", spec, error)
-                failures[spec] = str(error)
+                logger.warning("recipe %s was passed over: %s", recipe.spec, error)
+                failures[recipe] = str(error)
                 continue
-            passed_over = tuple(failures.items())
-            return Retrieval(result, raised, nest, match, spec, passed_over)
-        left = [record for record in records if record.spec not in failures]
+            passed_over = _passed_over(failures)
+            return Retrieval(result, raised, nest, match, recipe.spec, passed_over)
+        left = [record for record in records if _framed(record) not in failures]
         match = best_match(left, environment, policy)
-    return replace(given, failures=tuple(failures.items()))
+    return replace(given, failures=_passed_over(failures))
+
+
+def _framed(record: TuningRecord) -> FramedSpec:
+    return FramedSpec(record.spec, record.workload_text)
+
+
+def _passed_over(
+    failures: Mapping[FramedSpec, str],
+) -> tuple[tuple[TransformSpec, str], ...]:
+    return tuple((recipe.spec, why) for recipe, why in failures.items())
 
 
 def _applied(
-    spec: TransformSpec, raised: RaisedKernel, nest: RaisedNest
+    recipe: FramedSpec, raised: RaisedKernel, nest: RaisedNest
 ) -> lp.TranslationUnit:
     """The unit with the recipe applied to the one kernel that has the nest.
 
@@ -300,7 +327,7 @@ def _applied(
     with warnings.catch_warnings():
         # Loopy's use of islpy is not the user's, even where warnings are errors
         warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
-        kernel = apply_spec(spec, alone, nest.canonical_nest)[name]
+        kernel = apply_spec(recipe.spec, alone, nest.in_frame(recipe.frame))[name]
         left = kernel.all_inames() & set(nest.nest.inames.values())
         kernel = lp.remove_unused_inames(kernel, left)
     return unit.with_kernel(kernel)
@@ -337,6 +364,8 @@ def _explanation(found: Retrieval) -> Iterator[str]:
             f"speed-up {record.measurement.speedup:.1f} ({low:.1f} to {high:.1f}), "
             f"record {record.id[:12]}"
         )
+        if record.workload_text != nest.form.text:
+            yield f"    in the names of {record.workload_text}"
     for spec, why in found.failures:
         yield f"  passed over {spec}: {why}"
     if found.applied is None:

@@ -1,4 +1,4 @@
-"""``feinsum db``: where the database of facts is, and what it holds."""
+"""``feinsum db``: where the database of facts is, what it holds, its keys."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import typer
 
 from feinsum.cli.options import AsJson, Database
 from feinsum.cli.output import print_json
+from feinsum.cli.rekey import EXAMPLES, rekey
 
 __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="Ask about the database of facts.",
+    help="Ask about the database of facts, or rekey it.",
     epilog="\b\nExample:\n  feinsum db info",
 )
 
@@ -45,6 +46,9 @@ def path(as_json: AsJson = False) -> None:
         print_json({"path": location})
     else:
         typer.echo(location)
+
+
+app.command(epilog=EXAMPLES)(rekey)
 
 
 def _without_password(location: str) -> str:

@@ -77,7 +77,7 @@ def report_bug(error: Exception, *, is_json: bool) -> int:
 
 def say(message: str) -> None:
     """One line on stderr, under the program's name."""
-    typer.echo(f"feinsum: {message}", err=True)
+    typer.echo(f"feinsum: {_one_line(message)}", err=True)
 
 
 def _print(code: str, message: str, is_json: bool) -> None:

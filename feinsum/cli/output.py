@@ -56,6 +56,7 @@ def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any
     return {
         "id": record.id,
         "spec": str(record.spec),
+        "workload_text": record.workload_text,
         "median_s": measured.median_s,
         "speedup": measured.speedup,
         "speedup_interval": list(measured.speedup_interval),

@@ -82,14 +82,19 @@ def _operand(text: str) -> Operand:
     name, shape, dtype = match.groups()
     try:
         numpy_dtype = np.dtype(dtype)
-    except (TypeError, ValueError):
+    except (SyntaxError, TypeError, ValueError, Warning):
         raise _refuse(text, f"{dtype!r} is no numpy dtype") from None
     extents = tuple(_extent(x) for x in shape.split(",")) if shape else ()
     return Operand(name, extents, numpy_dtype)
 
 
 def _extent(text: str) -> Extent:
-    return int(text) if text.isdecimal() else SizeParam(text)
+    if not text.isdecimal():
+        return SizeParam(text)
+    try:
+        return int(text)
+    except ValueError:
+        raise _refuse(text, f"an extent of {len(text)} digits is too long") from None
 
 
 def _refuse(text: str, what: str) -> InvalidEinsumError:

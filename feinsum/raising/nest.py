@@ -11,7 +11,13 @@ import loopy as lp
 from constantdict import constantdict
 
 from feinsum.canonical import CanonicalForm, Relabeling, WorkloadKey, canonicalize
-from feinsum.ir import BatchedEinsum, Extent, FunctionalBatchedEinsum, SizeParam
+from feinsum.ir import (
+    BatchedEinsum,
+    Extent,
+    FunctionalBatchedEinsum,
+    SizeParam,
+    from_text,
+)
 
 __all__ = ["Expression", "LoopNest", "RaisedKernel", "RaisedNest", "RefusedNest"]
 
@@ -126,6 +132,18 @@ class RaisedNest:
     def canonical_nest(self) -> LoopNest:
         """The nest in terms of the canonical einsum, as recipes expect it."""
         return self.nest.relabeled(self.relabeling)
+
+    def in_frame(self, text: str) -> LoopNest:
+        """The nest in terms of the workload as ``text`` writes it.
+
+        Args:
+            text: the canonical text, or one that an older canonicalizer gave to
+                the same workload: other names, another order.
+        """
+        if text == self.form.text:
+            return self.canonical_nest
+        to_canonical = canonicalize(from_text(text)).relabeling
+        return self.canonical_nest.relabeled(to_canonical.inverse())
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ class TuningRecord:
 
     Attributes:
         workload: the key of the canonical einsum.
-        workload_text: the canonical einsum itself; compared on every hit.
+        workload_text: the canonical einsum as it was when recorded; compared on
+            every hit. Its names are those that :attr:`spec` speaks of.
         provenance: who or what recorded it, as free text by topic.
         recorded_at: UTC, ISO 8601.
     """

@@ -34,6 +34,7 @@ def test_the_commands_are_those_documented():
         "db",
         "db info",
         "db path",
+        "db rekey",
         "devices",
         "explain",
         "query",

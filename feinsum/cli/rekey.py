@@ -1,0 +1,123 @@
+"""``feinsum db rekey``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from feinsum.cli.failure import FAILED, say
+from feinsum.cli.options import AsJson, Database
+from feinsum.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from feinsum.db import OnProgress, RekeyPlan, Unreadable
+
+__all__ = ["EXAMPLES", "rekey"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum db rekey
+  feinsum db rekey --write --database team.sqlite
+"""
+
+
+def rekey(
+    write: Annotated[
+        bool,
+        typer.Option(
+            "--write", help="Add what is missing; without it nothing is written."
+        ),
+    ] = False,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add facts again under the keys that their einsums get now.
+
+    Keys change with the version of the canonical form and of the canonicalizer;
+    facts under older keys are not found any more. The older facts stay as they
+    are. Ends with exit code 1 if the einsum of a fact cannot be read.
+    """
+    plan, n_added = _rekey(database, write, is_shown=not as_json)
+    if as_json:
+        print_json(_document(plan, write, n_added))
+    else:
+        _print(plan, write, n_added)
+    _report(plan.unreadable)
+    if plan.unreadable:
+        raise typer.Exit(FAILED)
+
+
+def _rekey(database: str | None, write: bool, is_shown: bool) -> tuple[RekeyPlan, int]:
+    """The plan, and how many records were added; with a progress bar on stderr."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from feinsum.db import opened_store, plan_rekey, rekey
+
+    console = Console(stderr=True)
+    is_hidden = not (is_shown and console.is_terminal)
+    with (
+        opened_store(database) as store,
+        Progress(console=console, transient=True, disable=is_hidden) as bar,
+    ):
+        plan = plan_rekey(store, _task(bar, "reading ..."))
+        n_added = rekey(store, plan, _task(bar, "adding ...")) if write else 0
+    return plan, n_added
+
+
+def _task(bar: Progress, description: str) -> OnProgress:
+    task = bar.add_task(description, total=None)
+
+    def show(n_done: int, n_total: int) -> None:
+        bar.update(task, completed=n_done, total=n_total)
+
+    return show
+
+
+def _document(plan: RekeyPlan, write: bool, n_added: int) -> dict[str, Any]:
+    return {
+        "n_records": plan.n_records,
+        "prefixes": [asdict(count) for count in plan.count()],
+        "unreadable": [
+            {
+                "id": entry.record_id,
+                "key": entry.old,
+                "code": entry.problem.code,
+                "message": str(entry.problem),
+            }
+            for entry in plan.unreadable
+        ],
+        "is_written": write,
+        "n_added": n_added,
+    }
+
+
+def _print(plan: RekeyPlan, write: bool, n_added: int) -> None:
+    counts = plan.count()
+    if counts:
+        print_table(
+            ("from", "to"),
+            ("records", "workloads", "there", "missing", "unreadable"),
+            [tuple(map(str, asdict(count).values())) for count in counts],
+        )
+    n_right = plan.n_records - len(plan.moves) - len(plan.unreadable)
+    typer.echo(f"{n_right} of {plan.n_records} records have the key of today")
+    if write:
+        typer.echo(f"records added: {n_added}; nothing was deleted or changed")
+    elif plan.missing:
+        typer.echo("nothing was written; add what is missing with --write")
+    else:
+        typer.echo("nothing was written; nothing is missing")
+
+
+def _report(unreadable: Iterable[Unreadable]) -> None:
+    """A line on stderr for every workload that is left."""
+    left = Counter((e.old, e.problem.code, str(e.problem)) for e in unreadable)
+    for (key, code, message), n in left.items():
+        say(f"[{code}] records left under the key {key}: {n}; {message}")
