@@ -26,6 +26,7 @@ __all__ = [
     "WorkloadKey",
     "canonicalize",
     "canonicalize_einsum",
+    "computed_form",
 ]
 
 FORM_VERSION = "fe2"
@@ -93,11 +94,13 @@ def canonicalize(
     >>> canonicalize(first).key == canonicalize(second).key
     True
     """
-    return _canonicalize(require_einsum(einsum), time_limit_s)
+    return _kept_form(require_einsum(einsum), time_limit_s)
 
 
-@lru_cache(maxsize=CACHE_SIZE)
-def _canonicalize(einsum: BatchedEinsum, time_limit_s: float | None) -> CanonicalForm:
+def computed_form(
+    einsum: BatchedEinsum, time_limit_s: float | None = None
+) -> CanonicalForm:
+    """What :func:`canonicalize` gives, computed anew."""
     graph = induced_graph(einsum)
     try:
         places = canonical_places(graph.colors, graph.edges, time_limit_s)
@@ -106,6 +109,9 @@ def _canonicalize(einsum: BatchedEinsum, time_limit_s: float | None) -> Canonica
             f"einsum {shorten(str(einsum), 200)} cannot be canonicalized: {error}"
         ) from None
     return CanonicalForm(einsum, canonical_relabeling(einsum, graph, places))
+
+
+_kept_form = lru_cache(CACHE_SIZE)(computed_form)
 
 
 def canonicalize_einsum(einsum: BatchedEinsum) -> BatchedEinsum:

@@ -5,13 +5,14 @@ Source: paper, section 5 (isomorphic batched einsums).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 
 from constantdict import constantdict
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir import BatchedEinsum, Extent, Operand, SizeParam
+from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, SizeParam
 from feinsum.ir.operand import operand_text
 from feinsum.ir.text import join_text
 
@@ -57,15 +58,18 @@ class Relabeling:
         >>> form.relabeling.apply(e) == form.einsum
         True
         """
-        inputs = [
-            tuple(self.indices[i] for i in einsum.inputs[p]) for p in self.positions[0]
-        ]
-        rows = tuple(
-            tuple(self._operand(einsum.rows[old][p]) for p in positions)
-            for old, positions in zip(self.rows, self.positions, strict=True)
+        indices = self.indices
+        operands = {op.name: self._operand(op) for op in einsum.operands}
+        return BatchedEinsum(
+            _renamed(einsum.output, indices),
+            tuple([_renamed(einsum.inputs[p], indices) for p in self.positions[0]]),
+            tuple(
+                [
+                    tuple([operands[einsum.rows[old][p].name] for p in positions])
+                    for old, positions in zip(self.rows, self.positions, strict=True)
+                ]
+            ),
         )
-        output = tuple(self.indices[i] for i in einsum.output)
-        return BatchedEinsum(output, tuple(inputs), rows)
 
     def apply_to_text(self, einsum: BatchedEinsum) -> str:
         """``to_text(self.apply(einsum))``, without making the einsum."""
@@ -82,8 +86,8 @@ class Relabeling:
             for old, positions in zip(self.rows, self.positions, strict=True)
         ]
         return join_text(
-            ([index[i] for i in inputs[p]] for p in self.positions[0]),
-            [index[i] for i in einsum.output],
+            (_renamed(inputs[p], index) for p in self.positions[0]),
+            _renamed(einsum.output, index),
             [arrays[old] for old in dict.fromkeys(chain.from_iterable(ordered))],
             ([name[old] for old in row] for row in ordered),
         )
@@ -113,6 +117,10 @@ class Relabeling:
         if isinstance(extent, SizeParam):
             return self.size_params[extent.name]
         return str(extent)
+
+
+def _renamed(term: IndexList, names: Mapping[str, str]) -> IndexList:
+    return tuple([names[index] for index in term])
 
 
 def _inverted(names: constantdict[str, str]) -> constantdict[str, str]:

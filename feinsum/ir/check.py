@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from feinsum.ir.operand import Operand
+from feinsum.ir.operand import Extent, Operand
 from feinsum.ir.violation import Violation, raise_if_any
 
 if TYPE_CHECKING:
-    from feinsum.ir.einsum import BatchedEinsum
+    from feinsum.ir.einsum import BatchedEinsum, IndexList
 
 __all__ = ["RULES", "raise_if_ill_formed", "violations"]
 
@@ -50,9 +51,12 @@ def row_length(einsum: BatchedEinsum) -> Iterator[str]:
 
 def rank(einsum: BatchedEinsum) -> Iterator[str]:
     """A term has one index per axis of its operand."""
-    for k, p, term, operand in _accesses(einsum):
-        if len(term) != operand.rank:
+    for p, term, operand in _accesses(einsum):
+        if len(term) != len(operand.shape):
             text = " ".join(map(str, term)) or "(empty)"
+            k = next(
+                k for k, row in enumerate(einsum.rows) if operand in row[p : p + 1]
+            )
             yield (
                 f"operand {operand.name!r} (row {k}, position {p}) has "
                 f"{operand.rank} axes, its term {text!r} has {len(term)} indices"
@@ -61,28 +65,38 @@ def rank(einsum: BatchedEinsum) -> Iterator[str]:
 
 def extents(einsum: BatchedEinsum) -> Iterator[str]:
     """All axes that carry one index have one extent."""
-    first: dict[str, tuple[object, str]] = {}
-    for _, _, term, operand in _accesses(einsum):
+    known: dict[str, Extent] = {}
+    for _, term, operand in _accesses(einsum):
         for axis, (index, extent) in enumerate(zip(term, operand.shape, strict=False)):
-            where = f"axis {axis} of {operand.name!r}"
-            known, known_where = first.setdefault(index, (extent, where))
-            if known != extent:
+            first = known.setdefault(index, extent)
+            if first is not extent and first != extent:
                 yield (
-                    f"index {index!r} has extent {known} on {known_where} "
-                    f"and extent {extent} on {where}"
+                    f"index {index!r} has extent {first} on {_first(einsum, index)} "
+                    f"and extent {extent} on axis {axis} of {operand.name!r}"
                 )
+
+
+def _first(einsum: BatchedEinsum, index: str) -> str:
+    """The first axis that carries an index."""
+    for _, term, operand in _accesses(einsum):
+        if index in term:
+            return f"axis {term.index(index)} of {operand.name!r}"
+    raise AssertionError(index)
 
 
 def output_bound(einsum: BatchedEinsum) -> Iterator[str]:
     """Every output index occurs in a term."""
-    bound = sorted({index for term in einsum.inputs for index in term}, key=str)
+    bound = {index for term in einsum.inputs for index in term}
     for index in einsum.output:
         if index not in bound:
-            yield f"output index {index!r} occurs in no term, they have {bound}"
+            known = sorted(bound, key=str)
+            yield f"output index {index!r} occurs in no term, they have {known}"
 
 
 def output_distinct(einsum: BatchedEinsum) -> Iterator[str]:
     """No output index is repeated."""
+    if len(set(einsum.output)) == len(einsum.output):
+        return
     for index, count in Counter(einsum.output).items():
         if count > 1:
             yield f"output index {index!r} is repeated {count} times"
@@ -91,9 +105,9 @@ def output_distinct(einsum: BatchedEinsum) -> Iterator[str]:
 def one_name_one_array(einsum: BatchedEinsum) -> Iterator[str]:
     """Operands of one name have one shape and one dtype."""
     first: dict[str, Operand] = {}
-    for _, _, _, operand in _accesses(einsum):
+    for _, _, operand in _accesses(einsum):
         known = first.setdefault(operand.name, operand)
-        if known != operand:
+        if known is not operand and known != operand:
             yield f"two arrays are named {operand.name!r}: {known} and {operand}"
 
 
@@ -127,7 +141,10 @@ def raise_if_ill_formed(einsum: BatchedEinsum) -> None:
 
 def _accesses(
     einsum: BatchedEinsum,
-) -> Iterator[tuple[int, int, tuple[str, ...], Operand]]:
-    for k, row in enumerate(einsum.rows):
-        for p, (term, operand) in enumerate(zip(einsum.inputs, row, strict=False)):
-            yield k, p, term, operand
+) -> Iterator[tuple[int, IndexList, Operand]]:
+    """Every position with its term and the different operands that rows have there."""
+    columns = zip_longest(*einsum.rows)
+    for p, (term, column) in enumerate(zip(einsum.inputs, columns, strict=False)):
+        for operand in dict.fromkeys(column):
+            if operand is not None:
+                yield p, term, operand

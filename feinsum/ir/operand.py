@@ -73,24 +73,21 @@ def _violations(operand: Operand) -> Iterator[Violation]:
             "dtype", f"operand {name!r} has dtype {dtype!r}; expected a numeric one"
         )
     for axis, extent in enumerate(operand.shape):
-        yield from _extent_violations(extent, f"axis {axis} of {name!r}")
+        for rule, problem in _extent_problems(extent):
+            yield Violation(rule, f"axis {axis} of {operand.name!r} {problem}")
 
 
-def _extent_violations(extent: object, where: str) -> Iterator[Violation]:
+def _extent_problems(extent: object) -> Iterator[tuple[str, str]]:
     match extent:
         case SizeParam(name):
             if not (isinstance(name, str) and name.isidentifier()):
-                yield Violation(
-                    "size-param-name",
-                    f"size parameter {name!r} ({where}) is no identifier",
-                )
+                yield "size-param-name", f"has size parameter {name!r}, no identifier"
         case bool():
-            yield Violation("extent", f"{where} has extent {extent!r}; expected an int")
+            yield "extent", f"has extent {extent!r}; expected an int"
         case int() if extent >= 0:
             pass
         case _:
-            yield Violation(
+            yield (
                 "extent",
-                f"{where} has extent {extent!r}; "
-                "expected a non-negative int or a SizeParam",
+                f"has extent {extent!r}; expected a non-negative int or a SizeParam",
             )

@@ -1,0 +1,293 @@
+"""Time of canonicalization: every contraction of TCCG, batches, and growth.
+
+Prints a table and draws two figures. All times are wall-clock, of this process,
+medians over rounds that visit every workload in turn; a round of a workload is the
+mean over equal einsums that were made before, so that nothing is cached.
+
+Source: paper, section 8.3, figure 6.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median, quantiles
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from feinsum.canonical import canonicalize, induced_graph
+from feinsum.canonical.form import computed_form
+from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
+
+HERE = Path(__file__).parent
+Make = Callable[[], BatchedEinsum]
+
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+"""Colors that the color-blind can tell apart (Okabe and Ito)."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An einsum that can be made again and again."""
+
+    name: str
+    make: Make
+    n_copies: int
+
+    @property
+    def n_vertices(self) -> int:
+        return len(induced_graph(self.make()).colors)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles, in microseconds."""
+
+    low: float
+    middle: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.middle:.1f} ({self.low:.1f}-{self.high:.1f})"
+
+
+def key(e: BatchedEinsum) -> None:
+    """From the einsum to the key."""
+    _ = computed_form(e).key
+
+
+def everything(e: BatchedEinsum) -> None:
+    """Key, canonical einsum and relabeling."""
+    form = computed_form(e)
+    _ = form.key, form.einsum, form.relabeling
+
+
+def again(e: BatchedEinsum) -> None:
+    """An equal einsum was canonicalized before."""
+    _ = canonicalize(e).key
+
+
+def spreads(
+    action: Callable[[BatchedEinsum], None], workloads: Sequence[Workload], n_rounds: int
+) -> list[Spread]:
+    """The time of an action on each workload."""
+    samples: list[list[float]] = [[] for _ in workloads]
+    for _ in track(range(n_rounds), action.__doc__ or "", transient=True):
+        for workload, times in zip(workloads, samples, strict=True):
+            times.append(_mean_us(action, workload))
+    return [Spread(*quantiles(times, n=4)) for times in samples]
+
+
+def _mean_us(action: Callable[[BatchedEinsum], None], workload: Workload) -> float:
+    einsums = [workload.make() for _ in range(workload.n_copies)]
+    gc.collect(0)
+    start = time.perf_counter()
+    for e in einsums:
+        action(e)
+    return (time.perf_counter() - start) / len(einsums) * 1e6
+
+
+def tccg() -> list[Workload]:
+    """The 48 contractions of the suite."""
+    entries = json.loads((HERE / "data" / "tccg.json").read_text())
+    return [Workload(entry["name"], _contraction(entry), 20) for entry in entries]
+
+
+def _contraction(entry: dict) -> Make:
+    subscripts, sizes = entry["subscripts"], entry["sizes"]
+    terms = subscripts.partition("->")[0].split(",")
+
+    def make() -> BatchedEinsum:
+        operands = [
+            array(name, tuple(sizes[i] for i in term))
+            for name, term in zip("AB", terms, strict=True)
+        ]
+        return einsum(subscripts, *operands)
+
+    return make
+
+
+def divergence(b: int) -> Make:
+    """A batch of b divergences of discontinuous Galerkin, order 3."""
+
+    def make() -> BatchedEinsum:
+        jacobian, matrices = array("J", (3, 3, "N")), array("D", (3, 20, 20))
+        fields = [array(f"u{k}", (3, "N", 20)) for k in range(b)]
+        rows = [[jacobian, matrices, field] for field in fields]
+        return batched_einsum("xre,rij,xej->ei", rows)
+
+    return make
+
+
+def chain(n: int) -> Make:
+    """A product of n matrices."""
+
+    def make() -> BatchedEinsum:
+        names = [f"i{k}" for k in range(n + 1)]
+        terms = ", ".join(f"{left} {right}" for left, right in pairwise(names))
+        matrices = [array(f"M{k}", ("N", "N")) for k in range(n)]
+        return einsum(f"{terms} -> {names[0]} {names[-1]}", *matrices)
+
+    return make
+
+
+def hadamard(n: int) -> Make:
+    """A pointwise product of n vectors."""
+
+    def make() -> BatchedEinsum:
+        vectors = [array(f"v{k}", ("N",)) for k in range(n)]
+        return einsum(",".join("i" * n) + "->i", *vectors)
+
+    return make
+
+
+def growing(name: str, family: Callable[[int], Make], most: int) -> list[Workload]:
+    """A family at 1, 2, 4, ... up to ``most``."""
+    sizes = [2**k for k in range(most.bit_length())]
+    return [Workload(f"{name} {n}", family(n), max(1, 32 // n)) for n in sizes]
+
+
+FAMILIES = {
+    "chain of matrices": growing("chain", chain, 1024),
+    "DG batch (divergence)": growing("divergence", divergence, 256),
+    "pointwise product": growing("pointwise", hadamard, 1024),
+}
+
+
+def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """The exponent of the power law that fits best."""
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+
+
+def n_log_n(sizes: Iterable[float]) -> list[float]:
+    return [n * math.log(n) for n in sizes]
+
+
+def draw_bars(path: Path, names: Sequence[str], columns: dict[str, list[Spread]]) -> None:
+    """One group of bars per contraction, as in figure 6 of the paper."""
+    figure = Figure(figsize=(13, 5), layout="constrained")
+    axes = figure.subplots()
+    at = np.arange(len(names))
+    for k, (label, spreads_us) in enumerate(columns.items()):
+        middle = [s.middle for s in spreads_us]
+        below = [s.middle - s.low for s in spreads_us]
+        above = [s.high - s.middle for s in spreads_us]
+        axes.bar(at + 0.42 * k - 0.21, middle, 0.4, label=label, color=(BLUE, ORANGE)[k],
+                 yerr=(below, above), ecolor=GREY, error_kw={"lw": 0.8})  # fmt: skip
+    axes.set_xticks(at, names, rotation=60, ha="right", rotation_mode="anchor", size=8)
+    axes.set_xlim(-0.8, len(names) - 0.2)
+    axes.set_ylabel("time (µs)")
+    axes.set_title("Canonicalization of the 48 contractions of TCCG (median, quartiles)")
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.legend(loc="upper left", ncols=2, framealpha=1)
+    axes.set_ylim(0, 1.2 * max(s.high for column in columns.values() for s in column))
+    figure.savefig(path, dpi=110)
+
+
+def draw_growth(path: Path, growth: dict[str, tuple[list[int], list[Spread]]]) -> None:
+    """Time against the number of vertices, with the slopes of the fits."""
+    figure = Figure(figsize=(8, 5.5), layout="constrained")
+    axes = figure.subplots()
+    looks = zip((BLUE, ORANGE, GREEN), "os^", strict=True)
+    for (name, (sizes, spreads_us)), (color, marker) in zip(growth.items(), looks, strict=True):
+        times = [s.middle / 1e3 for s in spreads_us]
+        label = f"{name}: slope {slope(sizes, times):.2f}"
+        axes.loglog(sizes, times, marker=marker, color=color, label=label, lw=1.2, ms=5)
+    sizes = np.geomspace(*_range(growth), 50)
+    guide = np.array(n_log_n(sizes))
+    axes.loglog(sizes, guide * _lift(growth), "--", color=GREY, lw=1,
+                label=f"n log n: slope {slope(sizes, guide):.2f}")  # fmt: skip
+    axes.set_xlabel("vertices of the induced graph")
+    axes.set_ylabel("time from the einsum to its key (ms)")
+    axes.set_title("Growth of canonicalization (medians)")
+    axes.grid(which="both", alpha=0.25)
+    axes.legend()
+    figure.savefig(path, dpi=110)
+
+
+def _range(growth: dict[str, tuple[list[int], list[Spread]]]) -> tuple[int, int]:
+    sizes = [n for ns, _ in growth.values() for n in ns]
+    return min(sizes), max(sizes)
+
+
+def _lift(growth: dict[str, tuple[list[int], list[Spread]]]) -> float:
+    """What brings the guide a little above every point."""
+    return 1.3 * max(
+        s.middle / 1e3 / (n * math.log(n))
+        for sizes, spreads_us in growth.values()
+        for n, s in zip(sizes, spreads_us, strict=True)
+    )
+
+
+def report_contractions(console: Console, n_rounds: int) -> dict[str, list[Spread]]:
+    workloads = tccg()
+    columns = {
+        "key": spreads(key, workloads, n_rounds),
+        "with einsum and relabeling": spreads(everything, workloads, n_rounds),
+    }
+    repeated = spreads(again, workloads, n_rounds)
+    table = Table("contraction", "vertices", *columns, "again")
+    for k, workload in enumerate(workloads):
+        cells = [str(column[k]) for column in (*columns.values(), repeated)]
+        table.add_row(workload.name, str(workload.n_vertices), *cells)
+    console.print(table)
+    for name, column in (*columns.items(), ("again", repeated)):
+        middle = [s.middle for s in column]
+        console.print(
+            f"{name}: min {min(middle):.1f}, median {median(middle):.1f}, "
+            f"max {max(middle):.1f} us over {len(middle)} contractions"
+        )
+    return columns
+
+
+def report_growth(
+    console: Console, n_rounds: int
+) -> dict[str, tuple[list[int], list[Spread]]]:
+    growth = {}
+    table = Table("workload", "vertices", "key (us)", "with einsum and relabeling (us)")
+    for name, workloads in FAMILIES.items():
+        sizes = [w.n_vertices for w in workloads]
+        keys = spreads(key, workloads, n_rounds)
+        whole = spreads(everything, workloads, n_rounds)
+        growth[name] = sizes, keys
+        for w, n, a, b in zip(workloads, sizes, keys, whole, strict=True):
+            table.add_row(w.name, str(n), str(a), str(b))
+    console.print(table)
+    for name, (sizes, keys) in growth.items():
+        console.print(
+            f"{name}: {sizes[0]} to {sizes[-1]} vertices, time grows with slope "
+            f"{slope(sizes, [s.middle for s in keys]):.2f}; n log n with "
+            f"{slope(sizes, n_log_n(sizes)):.2f}"
+        )
+    return growth
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=21, help="rounds (default: 21)")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "figures",
+                        help="folder of the figures")  # fmt: skip
+    options = parser.parse_args()
+    console = Console()
+    bars = report_contractions(console, options.rounds)
+    growth = report_growth(console, options.rounds)
+    options.out.mkdir(parents=True, exist_ok=True)
+    draw_bars(options.out / "canonicalization-tccg.png", [w.name for w in tccg()], bars)
+    draw_growth(options.out / "canonicalization-growth.png", growth)
+    console.print(f"figures: {options.out}/canonicalization-*.png")
+
+
+if __name__ == "__main__":
+    main()
