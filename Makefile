@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test test-long check format wheel clean
+.PHONY: help install demo test test-long check format figures wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -36,6 +36,9 @@ check: $(INSTALLED) ## lint, types, layers
 format: $(INSTALLED) ## format the code
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/ruff check --fix .
+
+figures: $(INSTALLED) ## draw the pictures of the documentation
+	@$(RUN) docs/figures/induced_graph.py
 
 wheel: $(INSTALLED) ## build the wheel from the sdist, try it in a fresh environment
 	@$(RUN) tests/try_wheel.py

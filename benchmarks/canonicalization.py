@@ -79,7 +79,9 @@ def again(e: BatchedEinsum) -> None:
 
 
 def spreads(
-    action: Callable[[BatchedEinsum], None], workloads: Sequence[Workload], n_rounds: int
+    action: Callable[[BatchedEinsum], None],
+    workloads: Sequence[Workload],
+    n_rounds: int,
 ) -> list[Spread]:
     """The time of an action on each workload."""
     samples: list[list[float]] = [[] for _ in workloads]
@@ -174,7 +176,9 @@ def n_log_n(sizes: Iterable[float]) -> list[float]:
     return [n * math.log(n) for n in sizes]
 
 
-def draw_bars(path: Path, names: Sequence[str], columns: dict[str, list[Spread]]) -> None:
+def draw_bars(
+    path: Path, names: Sequence[str], columns: dict[str, list[Spread]]
+) -> None:
     """One group of bars per contraction, as in figure 6 of the paper."""
     figure = Figure(figsize=(13, 5), layout="constrained")
     axes = figure.subplots()
@@ -183,12 +187,15 @@ def draw_bars(path: Path, names: Sequence[str], columns: dict[str, list[Spread]]
         middle = [s.middle for s in spreads_us]
         below = [s.middle - s.low for s in spreads_us]
         above = [s.high - s.middle for s in spreads_us]
-        axes.bar(at + 0.42 * k - 0.21, middle, 0.4, label=label, color=(BLUE, ORANGE)[k],
+        left, color = at + 0.42 * k - 0.21, (BLUE, ORANGE)[k]
+        axes.bar(left, middle, 0.4, label=label, color=color,
                  yerr=(below, above), ecolor=GREY, error_kw={"lw": 0.8})  # fmt: skip
     axes.set_xticks(at, names, rotation=60, ha="right", rotation_mode="anchor", size=8)
     axes.set_xlim(-0.8, len(names) - 0.2)
     axes.set_ylabel("time (µs)")
-    axes.set_title("Canonicalization of the 48 contractions of TCCG (median, quartiles)")
+    axes.set_title(
+        "Canonicalization of the 48 contractions of TCCG (median, quartiles)"
+    )
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
     axes.legend(loc="upper left", ncols=2, framealpha=1)
@@ -201,7 +208,9 @@ def draw_growth(path: Path, growth: dict[str, tuple[list[int], list[Spread]]]) -
     figure = Figure(figsize=(8, 5.5), layout="constrained")
     axes = figure.subplots()
     looks = zip((BLUE, ORANGE, GREEN), "os^", strict=True)
-    for (name, (sizes, spreads_us)), (color, marker) in zip(growth.items(), looks, strict=True):
+    for (name, (sizes, spreads_us)), (color, marker) in zip(
+        growth.items(), looks, strict=True
+    ):
         times = [s.middle / 1e3 for s in spreads_us]
         label = f"{name}: slope {slope(sizes, times):.2f}"
         axes.loglog(sizes, times, marker=marker, color=color, label=label, lw=1.2, ms=5)

@@ -1,5 +1,6 @@
 """Canonical form of batched einsums: induced graph, nauty, relabeling, key."""
 
+from feinsum.canonical.compare import isomorphism
 from feinsum.canonical.form import (
     FORM_VERSION,
     CanonicalForm,
@@ -8,6 +9,7 @@ from feinsum.canonical.form import (
     canonicalize_einsum,
 )
 from feinsum.canonical.graph import InducedGraph, induced_graph
+from feinsum.canonical.invariants import INVARIANTS, Difference, first_difference
 from feinsum.canonical.reconstruction import reconstruct
 from feinsum.canonical.relabeling import Relabeling
 from feinsum.canonical.search import CANONICALIZER
@@ -15,12 +17,16 @@ from feinsum.canonical.search import CANONICALIZER
 __all__ = [
     "CANONICALIZER",
     "FORM_VERSION",
+    "INVARIANTS",
     "CanonicalForm",
+    "Difference",
     "InducedGraph",
     "Relabeling",
     "WorkloadKey",
     "canonicalize",
     "canonicalize_einsum",
+    "first_difference",
     "induced_graph",
+    "isomorphism",
     "reconstruct",
 ]

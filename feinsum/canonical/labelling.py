@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from operator import itemgetter
 from typing import TypeAlias
 
-from feinsum.canonical.refinement import color_cells, refined
+from feinsum.canonical.refinement import adjacency, cell_numbers, color_cells, refined
 from feinsum.canonical.search import canonical_order
 
 __all__ = ["canonical_places"]
@@ -61,15 +61,9 @@ def canonical_places(
 def _order_by_components(
     cells: Sequence[set[int]], edges: Edges, time_limit_s: float | None
 ) -> list[int]:
-    neighbours: list[list[int]] = [[] for _ in range(sum(map(len, cells)))]
-    for u, v in edges:
-        neighbours[u].append(v)
-        neighbours[v].append(u)
+    neighbours = adjacency(sum(map(len, cells)), edges)
     cells = refined(cells, neighbours)
-    cell_of = [0] * len(neighbours)
-    for k, cell in enumerate(cells):
-        for vertex in cell:
-            cell_of[vertex] = k
+    cell_of = cell_numbers(cells)
     undecided = _undecided(cells, cell_of, neighbours)
     labelled = [
         _labelled(component, cell_of, undecided, time_limit_s)

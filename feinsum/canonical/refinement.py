@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Sequence
 
-__all__ = ["Partition", "color_cells", "refined"]
+__all__ = ["adjacency", "cell_numbers", "color_cells", "refined"]
 
 Partition = dict[int, set[int]]
 """Cells of vertices in order, each under the number of vertices before it."""
@@ -25,6 +25,32 @@ def color_cells(colors: Sequence[Hashable]) -> list[set[int]]:
     for vertex, color in enumerate(colors):
         cells.setdefault(color, set()).add(vertex)
     return [cells[color] for color in sorted(cells)]  # type: ignore[type-var]
+
+
+def cell_numbers(cells: Sequence[set[int]]) -> list[int]:
+    """For every vertex the number of its cell.
+
+    >>> cell_numbers([{1}, {0, 2}])
+    [1, 0, 1]
+    """
+    numbers = [0] * sum(map(len, cells))
+    for k, cell in enumerate(cells):
+        for vertex in cell:
+            numbers[vertex] = k
+    return numbers
+
+
+def adjacency(n_vertices: int, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """For every vertex its neighbours.
+
+    >>> adjacency(3, [(0, 1), (1, 2)])
+    [[1], [0, 2], [1]]
+    """
+    neighbours: list[list[int]] = [[] for _ in range(n_vertices)]
+    for u, v in edges:
+        neighbours[u].append(v)
+        neighbours[v].append(u)
+    return neighbours
 
 
 def refined(

@@ -104,6 +104,32 @@ class Relabeling:
             tuple(_inverse_permutation(self.positions[new]) for new in order),
         )
 
+    def then(self, other: Relabeling) -> Relabeling:
+        """The relabeling that does this one first and ``other`` on what it gives.
+
+        Raises:
+            InvalidEinsumError: if ``other`` begins with other names or rows.
+
+        >>> from feinsum.ir import array, einsum
+        >>> from feinsum.canonical.form import canonicalize
+        >>> there = canonicalize(einsum("zy,y->z", array("q", (3, 4)), array("w", 4)))
+        >>> back = there.relabeling.inverse()
+        >>> dict(there.relabeling.then(back).indices)
+        {'z': 'z', 'y': 'y'}
+        """
+        if len(self.rows) != len(other.rows):
+            raise _misfit("rows", len(self.rows), len(other.rows))
+        return Relabeling(
+            _composed("indices", self.indices, other.indices),
+            _composed("operands", self.operands, other.operands),
+            _composed("size_params", self.size_params, other.size_params),
+            tuple(self.rows[between] for between in other.rows),
+            tuple(
+                tuple(self.positions[between][p] for p in positions)
+                for between, positions in zip(other.rows, other.positions, strict=True)
+            ),
+        )
+
     def _operand(self, operand: Operand) -> Operand:
         shape = tuple(self._extent(extent) for extent in operand.shape)
         return Operand(self.operands[operand.name], shape, operand.dtype)
@@ -121,6 +147,22 @@ class Relabeling:
 
 def _renamed(term: IndexList, names: Mapping[str, str]) -> IndexList:
     return tuple([names[index] for index in term])
+
+
+def _composed(
+    what: str, first: constantdict[str, str], second: constantdict[str, str]
+) -> constantdict[str, str]:
+    if set(first.values()) != set(second):
+        raise _misfit(what, sorted(first.values()), sorted(second))
+    return constantdict({old: second[new] for old, new in first.items()})
+
+
+def _misfit(what: str, given: object, wanted: object) -> InvalidEinsumError:
+    return InvalidEinsumError(
+        f"relabelings do not fit: the {what} of the first lead to {given}, the second "
+        f"begins with {wanted}",
+        rules=("relabeling",),
+    )
 
 
 def _inverted(names: constantdict[str, str]) -> constantdict[str, str]:

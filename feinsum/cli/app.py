@@ -86,7 +86,7 @@ Examples:
 \b
 Exit codes:
   0  found, done
-  1  failure; the line on stderr says which
+  1  failure; the line on stderr says which; or two einsums differ
   2  bad usage
   3  no fact is known (query, explain)
 """

@@ -17,6 +17,7 @@ from feinsum.errors import (
 )
 
 __all__ = [
+    "DIFFERENT",
     "FAILED",
     "INTERRUPTED",
     "NO_FACT",
@@ -28,6 +29,9 @@ __all__ = [
 ]
 
 FAILED, USAGE, NO_FACT, INTERRUPTED = 1, 2, 3, 130
+
+DIFFERENT = 1
+"""Two einsums differ, as in diff; a failure also has a line on stderr."""
 
 _BAD_USAGE = (InvalidEinsumError, InvalidParameterError, UnknownTransformError)
 

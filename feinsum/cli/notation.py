@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from string import ascii_uppercase
 from typing import TYPE_CHECKING
@@ -12,7 +13,9 @@ import typer
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand
 
-__all__ = ["read_einsum", "read_values"]
+__all__ = ["read_einsum", "read_einsums", "read_values"]
+
+DEFAULT_DTYPE = "float64"
 
 MOST_DIGITS = 1000
 """Python reads no longer integers by default than of 4300 digits."""
@@ -23,7 +26,7 @@ def read_einsum(
     sizes: Sequence[str] | None,
     operands: str | None = None,
     rows: str | None = None,
-    dtype: str = "float64",
+    dtype: str = DEFAULT_DTYPE,
 ) -> BatchedEinsum:
     """The batched einsum that the options of a command describe.
 
@@ -34,11 +37,53 @@ def read_einsum(
     >>> print(read_einsum("ij,j->i", ["i=n,j=4"], operands="M,x"))
     ij,j->i of (M x) with M[n,4]:<f8, x[4]:<f8
     """
-    from feinsum.ir import BatchedEinsum, array
+    (einsum,) = read_einsums([subscripts], sizes, operands, rows, dtype)
+    return einsum
+
+
+def read_einsums(
+    texts: Sequence[str],
+    sizes: Sequence[str] | None,
+    operands: str | None = None,
+    rows: str | None = None,
+    dtype: str = DEFAULT_DTYPE,
+) -> list[BatchedEinsum]:
+    """Einsums of one command line: subscripts, or whole einsums as text.
+
+    The options describe all that are subscripts. If none is, they must agree
+    with what the texts say.
+
+    Raises:
+        InvalidEinsumError: if a text or the options describe no einsum.
+        typer.BadParameter: naming the option that cannot be read.
+    """
+    from feinsum.ir import from_text
 
     extents = _extents(sizes or ())
+    whole = [from_text(text.strip()) for text in texts if "|" in text]
+    described = [
+        _described(text, extents, operands, rows, dtype)
+        for text in texts
+        if "|" not in text
+    ]
+    _check_unknown([i for e in whole + described for i in e.indices], extents)
+    if not described:
+        for einsum in whole:
+            _check_agreement(einsum, extents, operands, rows, dtype)
+    return [whole.pop(0) if "|" in text else described.pop(0) for text in texts]
+
+
+def _described(
+    subscripts: str,
+    extents: Mapping[str, Extent],
+    operands: str | None,
+    rows: str | None,
+    dtype: str,
+) -> BatchedEinsum:
+    from feinsum.ir import BatchedEinsum, array
+
     inputs, output = _read_subscripts(subscripts, extents)
-    _check_indices([*(i for term in inputs for i in term), *output], extents)
+    _check_missing([*(i for term in inputs for i in term), *output], extents)
 
     def operand(name: str, term: IndexList) -> Operand:
         return array(name, tuple(extents[i] for i in term), dtype)
@@ -48,6 +93,44 @@ def read_einsum(
         for names in _names(len(inputs), operands, rows)
     ]
     return BatchedEinsum(output, inputs, tuple(table))
+
+
+def _check_agreement(
+    einsum: BatchedEinsum,
+    extents: Mapping[str, Extent],
+    operands: str | None,
+    rows: str | None,
+    dtype: str,
+) -> None:
+    """Refuse options that contradict what a whole einsum says itself."""
+    from feinsum.ir import array
+
+    for index, extent in extents.items():
+        known = einsum.extents.get(index, extent)
+        if extent != known:
+            raise _contradiction(f"{index}={extent}", f"{index}={known}", "--sizes")
+    if operands is not None or rows is not None:
+        option = "--operands" if rows is None else "--rows"
+        given = _names(einsum.n_operands, operands, rows)
+        names = [[operand.name for operand in row] for row in einsum.rows]
+        if given != names:
+            raise _contradiction(_table_text(given), _table_text(names), option)
+    if dtype != DEFAULT_DTYPE:
+        given_dtype = array("A", (), dtype).dtype
+        for operand in einsum.operands:
+            if operand.dtype != given_dtype:
+                raise _contradiction(dtype, str(operand), "--dtype")
+
+
+def _contradiction(given: str, known: str, option: str) -> typer.BadParameter:
+    return typer.BadParameter(
+        f"{given} is given, the einsum says {known}; leave the option out",
+        param_hint=option,
+    )
+
+
+def _table_text(names: Sequence[Sequence[str]]) -> str:
+    return ";".join(map(",".join, names))
 
 
 def read_values(sizes: Sequence[str], option: str) -> dict[str, int]:
@@ -97,18 +180,19 @@ def _pairs(texts: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_subscripts(
-    subscripts: str, extents: dict[str, Extent]
+    subscripts: str, extents: Mapping[str, Extent]
 ) -> tuple[tuple[IndexList, ...], IndexList]:
-    """The index lists; as words where a size is that of a word."""
+    """The index lists; as words where a word of the text has a size."""
     from feinsum.ir import parse_subscripts
 
-    if all(len(index) == 1 for index in extents):
+    words = set(re.findall(r"\w+", subscripts))
+    if not any(len(index) > 1 for index in words.intersection(extents)):
         return parse_subscripts(subscripts)
     terms = subscripts.partition("->")[0].split(",")
     return parse_subscripts(subscripts, [len(term.split()) for term in terms])
 
 
-def _check_indices(indices: Sequence[str], extents: dict[str, Extent]) -> None:
+def _check_missing(indices: Sequence[str], extents: Mapping[str, Extent]) -> None:
     missing = [index for index in dict.fromkeys(indices) if index not in extents]
     if missing:
         raise typer.BadParameter(
@@ -116,6 +200,9 @@ def _check_indices(indices: Sequence[str], extents: dict[str, Extent]) -> None:
             f"{missing[0]}=N for a size known only at run time",
             param_hint="--sizes",
         )
+
+
+def _check_unknown(indices: Sequence[str], extents: Mapping[str, Extent]) -> None:
     unknown = [index for index in extents if index not in indices]
     if unknown:
         raise typer.BadParameter(

@@ -88,7 +88,8 @@ Subscripts: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="SUBSCRIPTS",
-        help="The einsum, such as 'ij,j->i' or 'cell dof, dof -> cell'.",
+        help="The einsum, such as 'ij,j->i' or 'cell dof, dof -> cell'; or all of "
+        "it as text, as 'feinsum canonicalize' prints it.",
         show_default=False,
     ),
 ]

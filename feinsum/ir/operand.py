@@ -73,21 +73,30 @@ def _violations(operand: Operand) -> Iterator[Violation]:
             "dtype", f"operand {name!r} has dtype {dtype!r}; expected a numeric one"
         )
     for axis, extent in enumerate(operand.shape):
-        for rule, problem in _extent_problems(extent):
-            yield Violation(rule, f"axis {axis} of {operand.name!r} {problem}")
+        yield from _extent_violations(extent, axis, operand)
 
 
-def _extent_problems(extent: object) -> Iterator[tuple[str, str]]:
+def _extent_violations(
+    extent: object, axis: int, operand: Operand
+) -> Iterator[Violation]:
     match extent:
         case SizeParam(name):
             if not (isinstance(name, str) and name.isidentifier()):
-                yield "size-param-name", f"has size parameter {name!r}, no identifier"
+                yield Violation(
+                    "size-param-name",
+                    f"size parameter {name!r} (axis {axis} of {operand.name!r}) is no "
+                    "identifier",
+                )
         case bool():
-            yield "extent", f"has extent {extent!r}; expected an int"
+            yield Violation(
+                "extent",
+                f"axis {axis} of {operand.name!r} has extent {extent!r}, no int",
+            )
         case int() if extent >= 0:
             pass
         case _:
-            yield (
+            yield Violation(
                 "extent",
-                f"has extent {extent!r}; expected a non-negative int or a SizeParam",
+                f"axis {axis} of {operand.name!r} has extent {extent!r}; "
+                "expected a non-negative int or a SizeParam",
             )

@@ -16,6 +16,9 @@ from feinsum.ir.operand import Extent, Operand, SizeParam
 
 __all__ = ["from_text", "join_text", "to_text"]
 
+MOST_DIGITS = 1000
+"""Python reads no longer integers by default than of 4300 digits."""
+
 _OPERAND = re.compile(r"([^\s\[\]]+)\[([^\s\[\]]*)\]:(\S+)")
 
 
@@ -91,10 +94,9 @@ def _operand(text: str) -> Operand:
 def _extent(text: str) -> Extent:
     if not text.isdecimal():
         return SizeParam(text)
-    try:
-        return int(text)
-    except ValueError:
-        raise _refuse(text, f"an extent of {len(text)} digits is too long") from None
+    if len(text) > MOST_DIGITS:
+        raise _refuse(f"{text:.20}...", f"an extent has over {MOST_DIGITS} digits")
+    return int(text)
 
 
 def _refuse(text: str, what: str) -> InvalidEinsumError:

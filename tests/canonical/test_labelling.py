@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from feinsum.canonical import labelling, search
 from feinsum.canonical.labelling import canonical_places
-from feinsum.canonical.refinement import color_cells, refined
+from feinsum.canonical.refinement import adjacency, color_cells, refined
 from feinsum.canonical.search_process import searched_order
 from feinsum.errors import CanonicalizationError
 from tests.strategies import counts
@@ -132,10 +132,7 @@ def test_refinement_does_not_see_numbers(graph: Colored, random: Random) -> None
 
 def refine(graph: Colored) -> tuple[list[set[int]], list[list[int]]]:
     colors, edges = graph
-    neighbours: list[list[int]] = [[] for _ in colors]
-    for u, v in edges:
-        neighbours[u].append(v)
-        neighbours[v].append(u)
+    neighbours = adjacency(len(colors), edges)
     return refined(color_cells(colors), neighbours), neighbours
 
 

@@ -10,9 +10,16 @@ from constantdict import constantdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.canonical import Relabeling, canonicalize
+from feinsum.canonical import Relabeling, canonicalize, isomorphism
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir import BatchedEinsum, array, einsum, evaluate, to_text
+from feinsum.ir import (
+    BatchedEinsum,
+    array,
+    batched_einsum,
+    einsum,
+    evaluate,
+    to_text,
+)
 from tests.strategies import arrays_of, counts, einsums, near_pairs, relabelings
 
 
@@ -55,6 +62,72 @@ def test_inverse_of_any_relabeling(e: BatchedEinsum, data: st.DataObject) -> Non
     inverse = relabeling.inverse()
     assert inverse.apply(relabeling.apply(e)) == e
     assert inverse.inverse() == relabeling
+
+
+@given(einsums(), st.data())
+def test_then_is_one_after_the_other(e: BatchedEinsum, data: st.DataObject) -> None:
+    """Applying a composition is applying the first and then the second."""
+    first = data.draw(relabelings(e))
+    second = data.draw(relabelings(first.apply(e)))
+    assert first.then(second).apply(e) == second.apply(first.apply(e))
+
+
+@given(einsums(), st.data())
+def test_then_is_associative(e: BatchedEinsum, data: st.DataObject) -> None:
+    """How three relabelings in a row are grouped does not matter."""
+    chain = []
+    for _ in range(3):
+        chain.append(data.draw(relabelings(e)))
+        e = chain[-1].apply(e)
+    a, b, c = chain
+    assert a.then(b).then(c) == a.then(b.then(c))
+
+
+@given(einsums(), st.data())
+def test_then_and_inverse(e: BatchedEinsum, data: st.DataObject) -> None:
+    """The inverse of a composition is that of the inverses, the last one first.
+
+    A relabeling and then its inverse changes no name and no place.
+    """
+    first = data.draw(relabelings(e))
+    second = data.draw(relabelings(first.apply(e)))
+    assert first.then(second).inverse() == second.inverse().then(first.inverse())
+    nothing = first.then(first.inverse())
+    assert all(old == new for old, new in nothing.indices.items())
+    assert all(old == new for old, new in nothing.operands.items())
+    assert nothing.rows == tuple(range(e.batch_size))
+    assert set(nothing.positions) == {tuple(range(e.n_operands))}
+
+
+@pytest.mark.parametrize(
+    ("f", "what"),
+    [
+        (einsum("pq,q->p", array("A", (3, 4)), array("x", 4)), "indices"),
+        (einsum("ij,j->i", array("B", (3, 4)), array("x", 4)), "operands"),
+        (einsum("ij,j->i", array("A", ("n", 4)), array("x", 4)), "size_params"),
+        (batched_einsum("ij,j->i", [[array("A", (3, 4)), array("x", 4)]] * 2), "rows"),
+    ],
+    ids=["indices", "operands", "size parameters", "rows"],
+)
+def test_then_is_refused_where_relabelings_do_not_meet(
+    f: BatchedEinsum, what: str
+) -> None:
+    """The second must begin with the names and rows that the first leads to."""
+    e = einsum("ij,j->i", array("A", (3, 4)), array("x", 4))
+    first = canonicalize(e).relabeling.then(canonicalize(e).relabeling.inverse())
+    with pytest.raises(InvalidEinsumError, match=f"do not fit: the {what}"):
+        first.then(canonicalize(f).relabeling)
+
+
+@given(near_pairs(n_indices=3, n_terms=2, n_rows=2))
+def test_isomorphism_exactly_if_one_key(
+    pair: tuple[BatchedEinsum, BatchedEinsum],
+) -> None:
+    """There is a bijection exactly between einsums of one key, and it leads over."""
+    e, f = pair
+    bijection = isomorphism(e, f)
+    assert (bijection is not None) == (canonicalize(e).key == canonicalize(f).key)
+    assert bijection is None or bijection.apply(e) == f
 
 
 @given(near_pairs(n_indices=3, n_terms=2, n_rows=2))

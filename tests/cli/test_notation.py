@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import typer
 
-from feinsum.cli.notation import read_einsum, read_values
+from feinsum.cli.notation import read_einsum, read_einsums, read_values
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir import SizeParam, array, batched_einsum, einsum
+from feinsum.ir import SizeParam, array, batched_einsum, einsum, to_text
 
 SIZES = ["x=3,r=3,e=Nel,i=20,j=20"]
 
@@ -107,3 +107,60 @@ def test_values_of_size_parameters_are_integers():
     for text in ("n=many", "n=-1", "n=\u0663", "n=" + "9" * 5000):
         with pytest.raises(typer.BadParameter, match=text):
             read_values([text], "--size")
+
+
+WHOLE = "i j, j -> i | A[N,4]:<f8 m[4]:|b1 | A m"
+
+
+def test_a_whole_einsum_needs_no_options():
+    """What has a bar is the text form of an einsum; it reads back."""
+    assert to_text(read_einsum(WHOLE, None)) == WHOLE
+    assert to_text(read_einsum(f"  {WHOLE}\n", [])) == WHOLE
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sizes": ["i=N,j=4"]},
+        {"sizes": ["j=4"], "operands": "A,m"},
+        {"sizes": None, "rows": "A,m"},
+    ],
+)
+def test_options_that_agree_with_a_whole_einsum_change_nothing(options):
+    """What the text says may be said again."""
+    assert to_text(read_einsum(WHOLE, **options)) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sizes": ["i=5"]}, ["--sizes", "i=5", "i=N"]),
+        ({"sizes": ["k=5"]}, ["--sizes", "'k'"]),
+        ({"sizes": None, "operands": "A,x"}, ["--operands", "A,x", "A,m"]),
+        ({"sizes": None, "operands": "A"}, ["--operands", "2 terms"]),
+        ({"sizes": None, "rows": "A,m;A,m"}, ["--rows", "A,m;A,m", "A,m"]),
+        ({"sizes": None, "dtype": "float32"}, ["--dtype", "float32", "A[N,4]:<f8"]),
+    ],
+)
+def test_options_that_contradict_a_whole_einsum_are_refused(options, words):
+    """The message names the option, what it says and what the einsum says."""
+    with pytest.raises(typer.BadParameter) as refusal:
+        read_einsum(WHOLE, **options)
+    assert all(word in refusal.value.format_message() for word in words)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["|", "i->i | A", "i -> i | A[3]:<f8 | B", f"i -> i | A[{'9' * 5000}]:<f8 | A"],
+)
+def test_a_text_that_is_no_einsum_is_refused(text):
+    """Whatever has a bar and cannot be read is an invalid einsum."""
+    with pytest.raises(InvalidEinsumError):
+        read_einsum(text, None)
+
+
+def test_several_einsums_come_in_the_order_given():
+    """Subscripts and texts may be mixed; the options are for the subscripts."""
+    found = read_einsums(["ij->i", WHOLE, "ij->j"], ["i=2,j=3"], operands="A")
+    assert [e.subscripts for e in found] == ["ij->i", "ij,j->i", "ij->j"]
+    assert [e.operands[0].name for e in found] == ["A", "A", "A"]

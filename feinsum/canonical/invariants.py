@@ -1,0 +1,204 @@
+"""Invariants: what isomorphic einsums have in common, from coarse to fine.
+
+They say in words why two einsums are different workloads. Only the canonical
+form tells all einsums apart that are not isomorphic.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from feinsum.canonical.graph import induced_graph
+from feinsum.canonical.refinement import adjacency, cell_numbers, color_cells, refined
+from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, require_einsum
+
+__all__ = ["INVARIANTS", "Difference", "Invariant", "first_difference"]
+
+Value: TypeAlias = int | str | Counter[str]
+"""A number, a text, or a multiset of texts; no names of the einsum are in it."""
+
+
+class Invariant(NamedTuple):
+    """A function of einsums that is equal for isomorphic ones, and its name."""
+
+    name: str
+    value: Callable[[BatchedEinsum], Value]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first invariant in which two einsums differ, and its two values.
+
+    Of multisets the values show only what the other einsum has not.
+    """
+
+    invariant: str
+    a: str
+    b: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: A has {self.a} where B has {self.b}"
+
+
+def first_difference(a: BatchedEinsum, b: BatchedEinsum) -> Difference | None:
+    """The first of :data:`INVARIANTS` in which two einsums differ, if any does.
+
+    None for isomorphic einsums, and for a few others (see the last of the
+    invariants), which only the canonical form tells apart.
+
+    >>> from feinsum.ir import array, einsum
+    >>> x, A = array("x", ("N", 4)), array("A", ("N", 5))
+    >>> print(first_difference(einsum("ij->i", x), einsum("ij->i", A)))
+    extents of the summation indices: A has {4} where B has {5}
+    """
+    require_einsum(a)
+    require_einsum(b)
+    for invariant in INVARIANTS:
+        here, there = invariant.value(a), invariant.value(b)
+        if here != there:
+            return Difference(invariant.name, *_texts(here, there))
+    return None
+
+
+def _texts(here: Value, there: Value) -> tuple[str, str]:
+    if isinstance(here, Counter) and isinstance(there, Counter):
+        return _listed(here - there), _listed(there - here)
+    return str(here), str(there)
+
+
+def _listed(values: Counter[str]) -> str:
+    """A multiset as text.
+
+    >>> _listed(Counter(["4", "N", "4"]))
+    '{4 x2, N}'
+    """
+    items = (f"{x} x{n}" if n > 1 else x for x, n in sorted(values.items()))
+    return f"{{{', '.join(items)}}}"
+
+
+def _number(extent: Extent) -> str:
+    """An extent without the name of its size parameter."""
+    return str(extent) if isinstance(extent, int) else "N"
+
+
+def _place(einsum: BatchedEinsum, index: str) -> str:
+    is_free = index in einsum.output
+    return f"output {einsum.output.index(index)}" if is_free else "sum"
+
+
+def _pattern(term: IndexList) -> str:
+    """Which axes of a term carry one index: ``a b a``, whatever the names."""
+    order = {index: f"i{k}" for k, index in enumerate(dict.fromkeys(term))}
+    return " ".join(order[index] for index in term)
+
+
+def _factors(einsum: BatchedEinsum) -> Iterable[tuple[int, Operand, IndexList]]:
+    """The row, operand and term of every factor."""
+    for k, row in enumerate(einsum.rows):
+        for operand, term in zip(row, einsum.inputs, strict=True):
+            yield k, operand, term
+
+
+def _output_extents(einsum: BatchedEinsum) -> str:
+    return f"({', '.join(map(_number, einsum.output_shape))})"
+
+
+def _summation_extents(einsum: BatchedEinsum) -> Counter[str]:
+    return Counter(_number(einsum.extents[i]) for i in einsum.summation_indices)
+
+
+def _dtypes(einsum: BatchedEinsum) -> Counter[str]:
+    return Counter(operand.dtype.str for _, operand, _ in _factors(einsum))
+
+
+def _places_of_size_params(einsum: BatchedEinsum) -> Counter[str]:
+    places: dict[Extent, list[str]] = {param: [] for param in einsum.size_params}
+    for index, extent in einsum.extents.items():
+        if extent in places:
+            places[extent].append(_place(einsum, index))
+    return Counter(" = ".join(sorted(shared)) for shared in places.values())
+
+
+def _ranks(einsum: BatchedEinsum) -> Counter[str]:
+    return Counter(str(len(term)) for term in einsum.inputs)
+
+
+def _multiplicities(einsum: BatchedEinsum) -> Counter[str]:
+    """For each row how often it multiplies the same operand, read alike."""
+    counts = [Counter(zip(row, einsum.inputs, strict=True)) for row in einsum.rows]
+    return Counter(" ".join(map(str, sorted(c.values(), reverse=True))) for c in counts)
+
+
+def _rows_per_array(einsum: BatchedEinsum) -> Counter[str]:
+    rows = {(k, operand) for k, operand, _ in _factors(einsum)}
+    return Counter(str(n) for n in Counter(operand for _, operand in rows).values())
+
+
+def _patterns(einsum: BatchedEinsum) -> Counter[str]:
+    return Counter(map(_pattern, einsum.inputs))
+
+
+def _index_profiles(einsum: BatchedEinsum) -> Counter[str]:
+    """For each index its place, its extent, and the axes that carry it."""
+    axes: dict[str, list[str]] = {index: [] for index in einsum.indices}
+    for term in einsum.inputs:
+        for axis, index in enumerate(term):
+            axes[index].append(f"axis {axis} of {len(term)}")
+    return Counter(
+        f"{_place(einsum, index)}, extent {_number(einsum.extents[index])}, "
+        f"{_listed(Counter(carriers))}"
+        for index, carriers in axes.items()
+    )
+
+
+def _operand_profiles(einsum: BatchedEinsum) -> Counter[str]:
+    """For each array its dtype and shape, and what its axes are in each use."""
+    uses: dict[Operand, Counter[str]] = {op: Counter() for op in einsum.operands}
+    for _, operand, term in _factors(einsum):
+        places = ", ".join(_place(einsum, index) for index in term)
+        uses[operand][f"({places})"] += 1
+    return Counter(
+        f"[{','.join(map(_number, operand.shape))}]:{operand.dtype.str} as "
+        f"{_listed(read_as)}"
+        for operand, read_as in uses.items()
+    )
+
+
+def _refined_colors(einsum: BatchedEinsum) -> str:
+    """A digest of the cells after color refinement: color, size, neighbours."""
+    graph = induced_graph(einsum)
+    neighbours = adjacency(len(graph.colors), graph.edges)
+    cells = refined(color_cells(graph.colors), neighbours)
+    cell_of = cell_numbers(cells)
+    profile = []
+    for cell in cells:
+        one = min(cell)
+        near = Counter(cell_of[vertex] for vertex in neighbours[one])
+        profile.append((graph.colors[one], len(cell), sorted(near.items())))
+    return hashlib.sha256(repr(profile).encode()).hexdigest()[:12]
+
+
+INVARIANTS: tuple[Invariant, ...] = (
+    Invariant("number of rows", lambda e: e.batch_size),
+    Invariant("number of operands of a row", lambda e: e.n_operands),
+    Invariant("number of indices", lambda e: len(e.indices)),
+    Invariant("rank of the output", lambda e: len(e.output)),
+    Invariant("extents of the output", _output_extents),
+    Invariant("extents of the summation indices", _summation_extents),
+    Invariant("dtypes of the operands", _dtypes),
+    Invariant("number of size parameters", lambda e: len(e.size_params)),
+    Invariant("indices that share a size parameter", _places_of_size_params),
+    Invariant("ranks of the terms", _ranks),
+    Invariant("how often a row multiplies the same operand", _multiplicities),
+    Invariant("number of distinct arrays", lambda e: len(e.operands)),
+    Invariant("number of rows that an array is in", _rows_per_array),
+    Invariant("repeated indices of the terms", _patterns),
+    Invariant("axes that carry an index", _index_profiles),
+    Invariant("axes of an array", _operand_profiles),
+    Invariant("refined colors of the induced graph", _refined_colors),
+)
+"""From coarse to fine; each of them tells apart some einsums that none before does."""
