@@ -5,7 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test test-long check format figures wheel clean
+.PHONY: help install demo bench-canonical test test-long check format figures wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -20,6 +20,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 demo: $(INSTALLED) ## tune, retrieve and check three real kernels (under 4 minutes)
 	@$(RUN) benchmarks/demo.py
+
+bench-canonical: $(INSTALLED) ## time canonicalization, draw the figures of docs/figures
+	@$(RUN) benchmarks/canonicalization.py
 
 test: $(INSTALLED) ## the test suite
 	@$(RUN) -m pytest -q -n 2 --dist loadfile

@@ -13,7 +13,12 @@ from typing import NewType
 
 from feinsum.canonical.graph import induced_graph
 from feinsum.canonical.labelling import canonical_places
-from feinsum.canonical.reading import canonical_relabeling
+from feinsum.canonical.order import (
+    CanonicalOrder,
+    canonical_order,
+    canonical_relabeling,
+    canonical_text,
+)
 from feinsum.canonical.relabeling import Relabeling
 from feinsum.canonical.search import CANONICALIZER
 from feinsum.errors import CanonicalizationError
@@ -45,11 +50,16 @@ class CanonicalForm:
 
     Attributes:
         given: the einsum that was canonicalized.
-        relabeling: the isomorphism from :attr:`given` to :attr:`einsum`.
+        order: the canonical order of its parts.
     """
 
     given: BatchedEinsum
-    relabeling: Relabeling
+    order: CanonicalOrder
+
+    @cached_property
+    def relabeling(self) -> Relabeling:
+        """The isomorphism from :attr:`given` to :attr:`einsum`."""
+        return canonical_relabeling(self.order)
 
     @cached_property
     def einsum(self) -> BatchedEinsum:
@@ -59,7 +69,7 @@ class CanonicalForm:
     @cached_property
     def text(self) -> str:
         """The canonical einsum as text: what the key digests."""
-        return self.relabeling.apply_to_text(self.given)
+        return canonical_text(self.given, self.order)
 
     @cached_property
     def key(self) -> WorkloadKey:
@@ -108,7 +118,7 @@ def computed_form(
         raise CanonicalizationError(
             f"einsum {shorten(str(einsum), 200)} cannot be canonicalized: {error}"
         ) from None
-    return CanonicalForm(einsum, canonical_relabeling(einsum, graph, places))
+    return CanonicalForm(einsum, canonical_order(einsum, graph, places))
 
 
 _kept_form = lru_cache(CACHE_SIZE)(computed_form)

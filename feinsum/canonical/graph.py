@@ -23,9 +23,10 @@ Source: paper, section 6 (induced graph), here in an undirected encoding.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeAlias
 
-from feinsum.ir import BatchedEinsum, IndexList, Operand, SizeParam
+from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, SizeParam
 
 __all__ = ["Color", "InducedGraph", "Use", "induced_graph"]
 
@@ -50,13 +51,15 @@ class InducedGraph:
     Attributes:
         colors: one color per vertex.
         edges: unordered pairs of vertices.
-        index_vertices, term_vertices, use_vertices, row_vertices: the vertex of
-            each index, term (its first axis), use and row (if b > 1).
+        index_vertices, param_vertices, term_vertices, use_vertices, row_vertices:
+            the vertex of each index, size parameter, term (its first axis), use and
+            row (if b > 1).
     """
 
     colors: list[Color] = field(default_factory=list)
     edges: list[tuple[int, int]] = field(default_factory=list)
     index_vertices: dict[str, int] = field(default_factory=dict)
+    param_vertices: dict[SizeParam, int] = field(default_factory=dict)
     term_vertices: dict[IndexList, int] = field(default_factory=dict)
     use_vertices: dict[Use, int] = field(default_factory=dict)
     row_vertices: list[int] = field(default_factory=list)
@@ -85,29 +88,32 @@ def induced_graph(einsum: BatchedEinsum) -> InducedGraph:
 
 
 def _add_indices(graph: InducedGraph, einsum: BatchedEinsum) -> None:
-    n_output = len(einsum.output)
-    params: dict[SizeParam, int] = {}
-    colors = graph.colors
-    for k, (index, extent) in enumerate(einsum.extents.items()):
-        vertex = graph.index_vertices[index] = len(colors)
-        place = k if k < n_output else -1
+    extents: dict[str, Extent] = {}
+    for term, operand in zip(einsum.inputs, einsum.rows[0], strict=True):
+        extents.update(zip(term, operand.shape, strict=True))
+    place_of = {index: place for place, index in enumerate(einsum.output)}
+    params = graph.param_vertices
+    for index, extent in extents.items():
+        vertex = graph.index_vertices[index] = len(graph.colors)
+        place = place_of.get(index, -1)
         if not isinstance(extent, SizeParam):
-            colors.append(("index", place, extent, ""))
+            graph.colors.append(("index", place, extent, ""))
             continue
-        colors.append(("index", place, -1, ""))
+        graph.colors.append(("index", place, -1, ""))
         if extent not in params:
-            params[extent] = len(colors)
-            colors.append(("size-param", 0, 0, ""))
+            params[extent] = len(graph.colors)
+            graph.colors.append(("size-param", 0, 0, ""))
         graph.edges.append((vertex, params[extent]))
 
 
 def _add_term(graph: InducedGraph, term: IndexList) -> None:
-    first = graph.term_vertices[term] = len(graph.colors)
-    for k, index in enumerate(term):
-        graph.colors.append(("axis", k, 0, ""))
-        graph.edges.append((graph.index_vertices[index], first + k))
-        if k:
-            graph.edges.append((first + k - 1, first + k))
+    first = axis = len(graph.colors)
+    graph.term_vertices[term] = first
+    for index in term:
+        graph.colors.append(("axis", axis - first, 0, ""))
+        graph.edges.append((graph.index_vertices[index], axis))
+        axis += 1
+    graph.edges += pairwise(range(first, axis))
     if not term:
         graph.colors.append(("axis", 0, 0, ""))
 

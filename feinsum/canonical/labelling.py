@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from feinsum.canonical.refinement import adjacency, cell_numbers, color_cells, refined
-from feinsum.canonical.search import canonical_order
+from feinsum.canonical.search import nauty_order
 
 __all__ = ["canonical_places"]
 
@@ -49,7 +49,7 @@ def canonical_places(
     """
     cells = color_cells(colors)
     if len(colors) <= SMALL:
-        order = canonical_order(cells, edges, time_limit_s)
+        order = nauty_order(len(colors), cells, edges, time_limit_s)
     else:
         order = _order_by_components(cells, edges, time_limit_s)
     places = [0] * len(order)
@@ -129,7 +129,7 @@ def _labelled(
         local = {vertex: k for k, vertex in enumerate(component)}
         edges = [(local[v], local[w]) for v in component for w in neighbours[v]]
         once = [(u, v) for u, v in edges if u < v]
-        order = canonical_order(color_cells(colors), once, time_limit_s)
+        order = nauty_order(len(colors), color_cells(colors), once, time_limit_s)
         component = [component[k] for k in order]
     place = {vertex: k for k, vertex in enumerate(component)}
     edges = [(place[v], place[w]) for v in component for w in neighbours[v]]

@@ -6,7 +6,7 @@ Hopcroft's rule of the smaller half.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import deque
 from collections.abc import Hashable, Sequence
 
 __all__ = ["adjacency", "cell_numbers", "color_cells", "refined"]
@@ -23,7 +23,10 @@ def color_cells(colors: Sequence[Hashable]) -> list[set[int]]:
     """
     cells: dict[Hashable, set[int]] = {}
     for vertex, color in enumerate(colors):
-        cells.setdefault(color, set()).add(vertex)
+        if color in cells:
+            cells[color].add(vertex)
+        else:
+            cells[color] = {vertex}
     return [cells[color] for color in sorted(cells)]  # type: ignore[type-var]
 
 
@@ -80,19 +83,22 @@ def refined(
     while waiting and len(partition) < len(neighbours):
         splitter = waiting.popleft()
         is_waiting.discard(splitter)
-        counts = Counter(w for v in partition[splitter] for w in neighbours[v])
-        touched: dict[int, dict[int, set[int]]] = defaultdict(dict)
+        counts: dict[int, int] = {}
+        for vertex in partition[splitter]:
+            for near in neighbours[vertex]:
+                counts[near] = counts.get(near, 0) + 1
+        touched: dict[int, dict[int, set[int]]] = {}
         for vertex, count in counts.items():
-            if len(partition[start[vertex]]) > 1:
-                touched[start[vertex]].setdefault(count, set()).add(vertex)
+            first = start[vertex]
+            if len(partition[first]) > 1:
+                touched.setdefault(first, {}).setdefault(count, set()).add(vertex)
         for first in sorted(touched):
             parts = _split(partition, start, first, touched[first])
             if first not in is_waiting:
                 parts.remove(max(parts, key=lambda part: len(partition[part])))
-            for part in parts:
-                if part not in is_waiting:
-                    waiting.append(part)
-                    is_waiting.add(part)
+            new = [part for part in parts if part not in is_waiting]
+            waiting += new
+            is_waiting.update(new)
     return [partition[first] for first in sorted(partition)]
 
 
@@ -104,18 +110,16 @@ def _split(
     The untouched vertices come first, and are never looked at one by one.
     """
     cell = partition[first]
-    n_touched = sum(map(len, by_count.values()))
-    parts = [by_count[count] for count in sorted(by_count)]
-    if n_touched < len(cell):
-        for part in parts:
-            cell -= part
-        parts.insert(0, cell)
-    begins = []
-    for k, part in enumerate(parts):
-        partition[first] = part
+    parts = [part for _, part in sorted(by_count.items())]
+    for part in parts:
+        cell -= part
+    if not cell:
+        partition[first] = parts.pop(0)
+    begins = [first]
+    for part in parts:
+        first += len(partition[begins[-1]])
         begins.append(first)
-        if k:
-            for vertex in part:
-                start[vertex] = first
-        first += len(part)
+        partition[first] = part
+        for vertex in part:
+            start[vertex] = first
     return begins

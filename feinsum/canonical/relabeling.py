@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 from constantdict import constantdict
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, SizeParam
-from feinsum.ir.operand import operand_text
-from feinsum.ir.text import join_text
 
 __all__ = ["Relabeling"]
 
@@ -71,27 +68,6 @@ class Relabeling:
             ),
         )
 
-    def apply_to_text(self, einsum: BatchedEinsum) -> str:
-        """``to_text(self.apply(einsum))``, without making the einsum."""
-        index, name = self.indices, self.operands
-        inputs, rows = einsum.inputs, einsum.rows
-        arrays = {
-            operand.name: operand_text(
-                name[operand.name], map(self._extent_text, operand.shape), operand.dtype
-            )
-            for operand in einsum.operands
-        }
-        ordered = [
-            [rows[old][p].name for p in positions]
-            for old, positions in zip(self.rows, self.positions, strict=True)
-        ]
-        return join_text(
-            (_renamed(inputs[p], index) for p in self.positions[0]),
-            _renamed(einsum.output, index),
-            [arrays[old] for old in dict.fromkeys(chain.from_iterable(ordered))],
-            ([name[old] for old in row] for row in ordered),
-        )
-
     def inverse(self) -> Relabeling:
         """The relabeling that leads back."""
         new_row = {old: new for new, old in enumerate(self.rows)}
@@ -138,11 +114,6 @@ class Relabeling:
         if isinstance(extent, SizeParam):
             return SizeParam(self.size_params[extent.name])
         return extent
-
-    def _extent_text(self, extent: Extent) -> str:
-        if isinstance(extent, SizeParam):
-            return self.size_params[extent.name]
-        return str(extent)
 
 
 def _renamed(term: IndexList, names: Mapping[str, str]) -> IndexList:

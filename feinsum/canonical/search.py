@@ -16,7 +16,7 @@ from feinsum.canonical import search_process
 from feinsum.canonical.search_process import searched_order
 from feinsum.errors import CanonicalizationError
 
-__all__ = ["CANONICALIZER", "canonical_order", "default_time_limit_s"]
+__all__ = ["CANONICALIZER", "default_time_limit_s", "nauty_order"]
 
 CANONICALIZER = "nauty" + ".".join(metadata.version("pynauty").split(".")[:2])
 """Series of nauty releases that label alike; part of every workload key."""
@@ -50,7 +50,8 @@ def default_time_limit_s() -> float:
     return limit_s
 
 
-def canonical_order(
+def nauty_order(
+    n_vertices: int,
     cells: Sequence[set[int]],
     edges: Sequence[tuple[int, int]],
     time_limit_s: float | None,
@@ -58,6 +59,7 @@ def canonical_order(
     """The vertices 0, 1, ... in the order of the canonical labelling.
 
     Args:
+        n_vertices: how many there are.
         cells: the vertices of each color, in the order of the colors.
         edges: unordered pairs of vertices, none twice.
         time_limit_s: how long a search of more than :data:`QUICK` vertices may take;
@@ -66,9 +68,8 @@ def canonical_order(
     Raises:
         CanonicalizationError: if the search takes longer or the graph is too large.
     """
-    n_vertices = sum(map(len, cells))
     if n_vertices <= QUICK:
-        return searched_order(cells, edges)
+        return searched_order(n_vertices, cells, edges)
     if n_vertices > MAX_VERTICES:
         raise CanonicalizationError(
             f"color refinement leaves {n_vertices} vertices undecided, nauty takes at "
@@ -76,14 +77,17 @@ def canonical_order(
         )
     if time_limit_s is None:
         time_limit_s = default_time_limit_s()
-    return _order_from_process(cells, edges, time_limit_s)
+    return _order_from_process(n_vertices, cells, edges, time_limit_s)
 
 
 def _order_from_process(
-    cells: Sequence[set[int]], edges: Sequence[tuple[int, int]], time_limit_s: float
+    n_vertices: int,
+    cells: Sequence[set[int]],
+    edges: Sequence[tuple[int, int]],
+    time_limit_s: float,
 ) -> list[int]:
     """Let a process of its own search; stop it when the time is over."""
-    given = json.dumps({"cells": [sorted(cell) for cell in cells], "edges": edges})
+    given = json.dumps([n_vertices, [sorted(cell) for cell in cells], edges])
     command = [sys.executable, "-P", search_process.__file__]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
@@ -109,6 +113,4 @@ def _order_from_process(
     else:
         order: list[int] = json.loads(done.stdout)
         return order
-    raise CanonicalizationError(
-        f"nauty's search on {sum(map(len, cells))} vertices {what}"
-    )
+    raise CanonicalizationError(f"nauty's search on {n_vertices} vertices {what}")

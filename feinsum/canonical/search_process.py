@@ -19,24 +19,28 @@ class _Graph(pynauty.Graph):  # type: ignore[misc]
     """A graph without pynauty's checks, which take longer than nauty itself."""
 
     def __init__(
-        self, cells: Sequence[set[int]], adjacency: dict[int, list[int]]
+        self,
+        n_vertices: int,
+        cells: Sequence[set[int]],
+        adjacency: dict[int, list[int]],
     ) -> None:
-        self.number_of_vertices = sum(map(len, cells))
+        self.number_of_vertices = n_vertices
         self.directed = False
         self._adjacency_dict = adjacency
         self._vertex_coloring = cells if len(cells) > 1 else []
 
 
 def searched_order(
-    cells: Sequence[set[int]], edges: Sequence[tuple[int, int]]
+    n_vertices: int, cells: Sequence[set[int]], edges: Sequence[tuple[int, int]]
 ) -> list[int]:
     """The vertices 0, 1, ... in the order of nauty's canonical labelling.
 
     Args:
+        n_vertices: how many there are.
         cells: the vertices of each color, in the order of the colors.
         edges: unordered pairs of vertices, none twice.
 
-    >>> searched_order([{1}, {0, 2}], [(0, 1)])
+    >>> searched_order(3, [{1}, {0, 2}], [(0, 1)])
     [1, 0, 2]
     """
     adjacency: dict[int, list[int]] = {}
@@ -45,12 +49,10 @@ def searched_order(
             adjacency[u].append(v)
         else:
             adjacency[u] = [v]
-    order: list[int] = pynauty.canon_label(_Graph(cells, adjacency))
+    order: list[int] = pynauty.canon_label(_Graph(n_vertices, cells, adjacency))
     return order
 
 
 if __name__ == "__main__":
-    given = json.load(sys.stdin)
-    json.dump(
-        searched_order([set(c) for c in given["cells"]], given["edges"]), sys.stdout
-    )
+    n, cells, edges = json.load(sys.stdin)
+    json.dump(searched_order(n, [set(cell) for cell in cells], edges), sys.stdout)

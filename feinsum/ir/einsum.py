@@ -58,6 +58,10 @@ class BatchedEinsum:
     def __post_init__(self) -> None:
         raise_if_ill_formed(self)
 
+    def __hash__(self) -> int:
+        """Of the first row only: einsums are seldom equal in it and not in others."""
+        return hash((self.output, self.inputs, self.rows[0], len(self.rows)))
+
     @property
     def batch_size(self) -> int:
         return len(self.rows)

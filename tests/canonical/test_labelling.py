@@ -140,7 +140,9 @@ def test_one_graph_in_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The helper process finds the order that is found in this process."""
     edges = [(v, (v + 1) % 200) for v in range(200)]
     cells = [set(range(200))]
-    assert search.canonical_order(cells, edges, None) == searched_order(cells, edges)
+    assert search.nauty_order(200, cells, edges, None) == searched_order(
+        200, cells, edges
+    )
 
 
 def test_no_search_in_this_process_beyond_the_bound(
@@ -149,39 +151,39 @@ def test_no_search_in_this_process_beyond_the_bound(
     """A graph of more than QUICK vertices is never searched where it cannot stop."""
     seen: list[int] = []
 
-    def spy(cells: list[set[int]], edges: Any) -> list[int]:
-        seen.append(sum(map(len, cells)))
-        return searched_order(cells, edges)
+    def spy(n: int, cells: list[set[int]], edges: Any) -> list[int]:
+        seen.append(n)
+        return searched_order(n, cells, edges)
 
     monkeypatch.setattr(search, "searched_order", spy)
     for n in (search.QUICK, search.QUICK + 1):
         ring = [(v, (v + 1) % n) for v in range(n)]
-        assert len(search.canonical_order([set(range(n))], ring, None)) == n
+        assert len(search.nauty_order(n, [set(range(n))], ring, None)) == n
     assert seen == [search.QUICK]
 
 
-RING = [set(range(200))], [(v, (v + 1) % 200) for v in range(200)]
+RING = 200, [set(range(200))], [(v, (v + 1) % 200) for v in range(200)]
 
 
 def test_search_beyond_its_time_is_stopped() -> None:
     """The error says after which time, and how to give more."""
     match = r"200 vertices was stopped after 0\.001 s.*FEINSUM_CANONICALIZATION_LIMIT_S"
     with pytest.raises(CanonicalizationError, match=match):
-        search.canonical_order(*RING, 0.001)
+        search.nauty_order(*RING, 0.001)
 
 
 def test_search_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no interpreter to run, the error says so."""
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     with pytest.raises(CanonicalizationError, match="could not be started"):
-        search.canonical_order(*RING, None)
+        search.nauty_order(*RING, None)
 
 
 def test_search_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last line of a process that fails is in the error."""
     monkeypatch.setattr(search.search_process, "__file__", "/nowhere/script.py")
     with pytest.raises(CanonicalizationError, match=r"ended with an error.*script\.py"):
-        search.canonical_order(*RING, None)
+        search.nauty_order(*RING, None)
 
 
 def test_too_many_vertices_are_refused() -> None:
@@ -189,7 +191,7 @@ def test_too_many_vertices_are_refused() -> None:
     n = search.MAX_VERTICES + 1
     match = f"leaves {n} vertices undecided, nauty takes at most {search.MAX_VERTICES}"
     with pytest.raises(CanonicalizationError, match=match):
-        search.canonical_order([set(range(n))], [], None)
+        search.nauty_order(n, [set(range(n))], [], None)
 
 
 def test_limit_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
