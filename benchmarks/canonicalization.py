@@ -22,6 +22,7 @@ from statistics import median, quantiles
 
 import numpy as np
 from matplotlib.figure import Figure
+from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -32,6 +33,8 @@ from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
 
 HERE = Path(__file__).parent
 Make = Callable[[], BatchedEinsum]
+
+STDERR = Console(stderr=True)
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 """Colors that the color-blind can tell apart (Okabe and Ito)."""
@@ -59,7 +62,11 @@ class Spread:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.middle:.1f} ({self.low:.1f}-{self.high:.1f})"
+        digits = 1 if self.middle < 1000 else 0
+        low, middle, high = (
+            f"{x:.{digits}f}" for x in (self.low, self.middle, self.high)
+        )
+        return f"{middle} ({low}-{high})"
 
 
 def key(e: BatchedEinsum) -> None:
@@ -85,10 +92,12 @@ def spreads(
 ) -> list[Spread]:
     """The time of an action on each workload."""
     samples: list[list[float]] = [[] for _ in workloads]
-    for _ in track(range(n_rounds), action.__doc__ or "", transient=True):
+    for _ in track(
+        range(n_rounds), action.__doc__ or "", console=STDERR, transient=True
+    ):
         for workload, times in zip(workloads, samples, strict=True):
             times.append(_mean_us(action, workload))
-    return [Spread(*quantiles(times, n=4)) for times in samples]
+    return [Spread(*quantiles(times, n=4, method="inclusive")) for times in samples]
 
 
 def _mean_us(action: Callable[[BatchedEinsum], None], workload: Workload) -> float:
@@ -240,6 +249,15 @@ def _lift(growth: dict[str, tuple[list[int], list[Spread]]]) -> float:
     )
 
 
+def table_of(*columns: str) -> Table:
+    """A table that fits 80 columns; the first column is text."""
+    title = "n vertices; microseconds: median (quartiles)"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
+    for k, column in enumerate(columns):
+        table.add_column(column, justify="right" if k else "left", no_wrap=True)
+    return table
+
+
 def report_contractions(console: Console, n_rounds: int) -> dict[str, list[Spread]]:
     workloads = tccg()
     columns = {
@@ -247,7 +265,7 @@ def report_contractions(console: Console, n_rounds: int) -> dict[str, list[Sprea
         "with einsum and relabeling": spreads(everything, workloads, n_rounds),
     }
     repeated = spreads(again, workloads, n_rounds)
-    table = Table("contraction", "vertices", *columns, "again")
+    table = table_of("contraction", "n", "key", "with einsum", "again")
     for k, workload in enumerate(workloads):
         cells = [str(column[k]) for column in (*columns.values(), repeated)]
         table.add_row(workload.name, str(workload.n_vertices), *cells)
@@ -256,7 +274,8 @@ def report_contractions(console: Console, n_rounds: int) -> dict[str, list[Sprea
         middle = [s.middle for s in column]
         console.print(
             f"{name}: min {min(middle):.1f}, median {median(middle):.1f}, "
-            f"max {max(middle):.1f} us over {len(middle)} contractions"
+            f"max {max(middle):.1f} us",
+            soft_wrap=True,
         )
     return columns
 
@@ -265,7 +284,7 @@ def report_growth(
     console: Console, n_rounds: int
 ) -> dict[str, tuple[list[int], list[Spread]]]:
     growth = {}
-    table = Table("workload", "vertices", "key (us)", "with einsum and relabeling (us)")
+    table = table_of("workload", "n", "key", "with einsum")
     for name, workloads in FAMILIES.items():
         sizes = [w.n_vertices for w in workloads]
         keys = spreads(key, workloads, n_rounds)
@@ -278,7 +297,8 @@ def report_growth(
         console.print(
             f"{name}: {sizes[0]} to {sizes[-1]} vertices, time grows with slope "
             f"{slope(sizes, [s.middle for s in keys]):.2f}; n log n with "
-            f"{slope(sizes, n_log_n(sizes)):.2f}"
+            f"{slope(sizes, n_log_n(sizes)):.2f}",
+            soft_wrap=True,
         )
     return growth
 
