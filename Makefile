@@ -4,13 +4,17 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+# The oldest supported release; a test compares its keys with those of the newest.
+OLDEST_PYNAUTY := 2.8.6
+OTHER := $(VENV)/other/pynauty-$(OLDEST_PYNAUTY)
 
-.PHONY: help install demo bench-canonical test test-long check format figures wheel clean
+.PHONY: help install demo bench-canonical test test-long golden-keys check format \
+	figures wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
 
-install: $(INSTALLED) ## install the project and all it needs into .venv
+install: $(INSTALLED) $(OTHER) ## install the project and all it needs into .venv
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (one to three minutes, once) ..."
@@ -18,17 +22,23 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+$(OTHER): | $(INSTALLED)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ pynauty==$(OLDEST_PYNAUTY)
+
 demo: $(INSTALLED) ## tune, retrieve and check three real kernels (under 4 minutes)
 	@$(RUN) benchmarks/demo.py
 
 bench-canonical: $(INSTALLED) ## time canonicalization, draw the figures of docs/figures
 	@$(RUN) benchmarks/canonicalization.py
 
-test: $(INSTALLED) ## the test suite
+test: $(INSTALLED) $(OTHER) ## the test suite
 	@$(RUN) -m pytest -q -n 2 --dist loadfile
 
-test-long: $(INSTALLED) ## the long counts, and everything else
+test-long: $(INSTALLED) $(OTHER) ## the long counts, and everything else
 	@$(RUN) -m pytest -q -n 2 --dist loadfile -m long
+
+golden-keys: $(INSTALLED) ## add new workloads to the golden keys
+	@$(RUN) -m tests.canonical.golden
 
 check: $(INSTALLED) ## lint, types, layers
 	@$(VENV)/bin/ruff format --check .

@@ -100,14 +100,12 @@ def test_every_invariant_is_the_first_to_differ_somewhere(name: str) -> None:
     assert difference.a != difference.b
 
 
-@pytest.mark.parametrize("invariant", INVARIANTS, ids=NAMES)
+@counts(200, 20_000)
 @given(e=einsums(), data=st.data())
-def test_isomorphic_einsums_agree(
-    invariant: object, e: BatchedEinsum, data: st.DataObject
-) -> None:
+def test_isomorphic_einsums_agree(e: BatchedEinsum, data: st.DataObject) -> None:
     """An invariant has one value on all isomorphic einsums."""
     f = data.draw(relabelings(e)).apply(e)
-    assert invariant.value(e) == invariant.value(f)
+    assert not [x.name for x in INVARIANTS if x.value(e) != x.value(f)]
 
 
 @counts(200, 20_000)
