@@ -280,8 +280,8 @@ def show_results(results: list[Result]) -> None:
     for r in results:
         table.add_row(
             r.example.name,
-            r.found.nest.form.einsum.subscripts,
-            str(r.found.match.level),
+            r.found.nests[0].nest.form.einsum.subscripts,
+            str(r.found.nests[0].match.level),
             f"{r.untransformed_s * 1e3:.1f}",
             f"{r.retrieved_s * 1e3:.2f}",
             f"{r.numpy_s * 1e3:.1f}",

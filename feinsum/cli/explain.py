@@ -16,7 +16,8 @@ from feinsum.errors import NotAnEinsumError
 if TYPE_CHECKING:
     import loopy as lp
 
-    from feinsum.retrieval import Retrieval
+    from feinsum.records import RecordStore
+    from feinsum.retrieval import NestRetrieval, Retrieval
 
 __all__ = ["EXAMPLES", "explain"]
 
@@ -42,9 +43,7 @@ KernelName: TypeAlias = Annotated[
 ]
 Instructions: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        metavar="MATCH", help="Loopy match expression that selects the einsum."
-    ),
+    typer.Option(metavar="MATCH", help="Loopy match expression that selects einsums."),
 ]
 
 
@@ -57,7 +56,7 @@ def explain(
     policy: Policy = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Say what a kernel is and which recipe it would get.
+    """Say which einsums a kernel has and which recipes they get.
 
     That is what feinsum.retrieve would do. Ends with exit code 3 if it would
     give the kernel back unchanged.
@@ -75,7 +74,7 @@ def explain(
         print_json(document)
     else:
         typer.echo(text)
-    if document["applied"] is None:
+    if not document["applied"]:
         raise typer.Exit(NO_FACT)
 
 
@@ -88,28 +87,31 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
     except NotAnEinsumError as error:
         if is_bad_usage(error):
             raise
-        return retrieval.explain(t_unit, **options), _refusal(error)
+        refusal = _refusal(error.instructions, error.rule, str(error))
+        document = {"nests": [], "refused": [refusal], "applied": []}
+        return retrieval.explain(t_unit, **options), document
     return str(found), _document(found, options["database"])
-
-
-def _refusal(error: NotAnEinsumError) -> dict[str, Any]:
-    return {
-        "raised": False,
-        "rule": error.rule,
-        "reason": str(error),
-        "instructions": list(error.instructions),
-        "applied": None,
-    }
 
 
 def _document(found: Retrieval, database: str | None) -> dict[str, Any]:
     from feinsum.db import opened_store
 
-    nest, match = found.nest, found.match
     with opened_store(database) as store:
-        fractions = fractions_of(match.ranking, store)
+        nests = [_nest_document(nest, store) for nest in found.nests]
     return {
-        "raised": True,
+        "nests": nests,
+        "refused": [
+            _refusal(nest.instructions, nest.rule, nest.reason)
+            for nest in found.raised.refused
+        ],
+        "applied": [str(spec) for spec in found.applied],
+    }
+
+
+def _nest_document(found: NestRetrieval, store: RecordStore) -> dict[str, Any]:
+    nest, match = found.nest, found.match
+    fractions = fractions_of(match.ranking, store)
+    return {
         "einsum": str(nest.einsum),
         "instructions": list(nest.instructions),
         "canonical": nest.form.text,
@@ -122,3 +124,7 @@ def _document(found: Retrieval, database: str | None) -> dict[str, Any]:
         ],
         "applied": None if found.applied is None else str(found.applied),
     }
+
+
+def _refusal(instructions: tuple[str, ...], rule: str, reason: str) -> dict[str, Any]:
+    return {"instructions": list(instructions), "rule": rule, "reason": reason}

@@ -44,12 +44,14 @@ def test_json_says_the_same(run, kernel_file, applicable_record):
     """One document with the key, the level, the candidates and what was applied."""
     result = run("explain", kernel_file, "--json")
     document = json.loads(result.stdout)
-    assert document["raised"] is True
-    assert document["key"] == applicable_record.workload
-    assert document["canonical"] == applicable_record.workload_text
-    assert document["level"] == "exact"
-    assert [c["id"] for c in document["candidates"]] == [applicable_record.id]
-    assert document["applied"] == "identity@1(lanes=8)"
+    (nest,) = document["nests"]
+    assert nest["key"] == applicable_record.workload
+    assert nest["canonical"] == applicable_record.workload_text
+    assert nest["level"] == "exact"
+    assert [c["id"] for c in nest["candidates"]] == [applicable_record.id]
+    assert nest["applied"] == "identity@1(lanes=8)"
+    assert document["applied"] == ["identity@1(lanes=8)"]
+    assert document["refused"] == []
 
 
 def test_no_fact_is_exit_code_3(run, kernel_file):
@@ -57,8 +59,8 @@ def test_no_fact_is_exit_code_3(run, kernel_file):
     result = run("explain", kernel_file, "--json")
     assert result.exit_code == 3
     document = json.loads(result.stdout)
-    assert (document["raised"], document["level"]) == (True, "miss")
-    assert document["applied"] is None
+    assert [nest["level"] for nest in document["nests"]] == ["miss"]
+    assert document["applied"] == []
 
 
 def test_no_einsum_is_exit_code_3(run, kernel_file):
@@ -67,8 +69,9 @@ def test_no_einsum_is_exit_code_3(run, kernel_file):
     document = json.loads(run("explain", f"{kernel_file}:increment", "--json").stdout)
     assert text.exit_code == 3
     assert text.stdout.startswith("not raised: ")
-    assert (document["raised"], document["applied"]) == (False, None)
-    assert f"broken rule: {document['rule']}" in text.stdout
+    assert (document["nests"], document["applied"]) == ([], [])
+    (refused,) = document["refused"]
+    assert f"broken rule: {refused['rule']}" in text.stdout
 
 
 def test_options_reach_the_library(run, kernel_file):

@@ -200,14 +200,13 @@ def two_nests() -> lp.TranslationUnit:
 def mixed() -> lp.TranslationUnit:
     """An einsum beside an instruction that is none."""
     return lp.make_kernel(
-        "{[i,j,k]: 0<=i,k<n and 0<=j<17}",
+        "{[i,j,k,l]: 0<=i,k<n and 0<=j,l<17}",
         """
         y[i] = sum(j, A[i,j])   {id=sums}
-        z[k] = b[k]*b[k]+1      {id=other}
+        z[k] = max(l, A[k,l])   {id=other}
         """,
         [
             lp.GlobalArg("A", np.float64, shape="n,17"),
-            lp.GlobalArg("b", np.float64, shape="n"),
             lp.GlobalArg("y,z", np.float64, shape="n"),
             lp.ValueArg("n", np.int32),
         ],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
+import loopy as lp
 import pytest
 
 from feinsum import explain
 from feinsum.canonical import canonicalize
-from feinsum.errors import NotAnEinsumError
 from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import look_up
@@ -57,7 +57,8 @@ def test_an_explanation_has_everything():
         assert any(line.startswith(candidate) for line in lines)
         assert record.id[:12] in text
     assert f"  passed over {alien.spec}: no transform alien@1" in text
-    assert lines[-1].startswith(f"applied: {known.spec}")
+    assert lines[-2].startswith(f"applied: {known.spec}")
+    assert lines[-1] == "kernel: 1 of 1 nests transformed"
     assert str(look_up(example.kernel, database=given(known, alien))) == text
 
 
@@ -70,19 +71,35 @@ def test_a_miss_is_explained():
     assert f"key: {canonicalize(example.einsum).key}" in lines
 
 
+def test_a_refusal_has_its_rule_and_its_instruction():
+    """What is no einsum is explained by the rule that it breaks, with its text."""
+    kernel = squares()
+    (refused,) = raise_kernel(kernel).refused
+    lines = explain(kernel, database=InMemoryStore()).splitlines()
+    assert lines[0] == f"not raised: {refused.reason}"
+    assert lines[1] == f"broken rule: {refused.rule}"
+    assert lines[2].startswith(f"instruction {refused.instructions[0]}: ")
+    assert "y[i]" in lines[2]
+    assert lines[-1] == "kernel: unchanged"
+
+
 @pytest.mark.parametrize(
-    ("make", "rule"), [(two_nests, "several-nests"), (squares, None), (mixed, None)]
+    ("make", "raised", "refused"), [(two_nests, 2, 0), (mixed, 1, 1)]
 )
-def test_a_refusal_has_its_rule(make, rule):
-    """A kernel that is no einsum is explained by the rule that it breaks."""
-    kernel = make()
-    with pytest.raises(NotAnEinsumError) as caught:
-        look_up(kernel, database=InMemoryStore())
-    text = explain(kernel, database=InMemoryStore())
-    assert text.startswith(f"not raised: {caught.value}\n")
-    assert f"\nbroken rule: {caught.value.rule}\n" in text
-    assert text.endswith("\nkernel: unchanged")
-    assert rule in (None, caught.value.rule)
+def test_every_nest_is_listed(make, raised, refused):
+    """A kernel of several nests, or of more than einsums, is explained whole."""
+    text = explain(make(), database=InMemoryStore())
+    assert len(re.findall(r"^raised: ", text, re.MULTILINE)) == raised
+    assert len(re.findall(r"^not raised: ", text, re.MULTILINE)) == refused
+    assert len(re.findall(r"^key: ", text, re.MULTILINE)) == raised
+
+
+def test_a_kernel_for_another_target_is_explained():
+    """The refusal of the whole kernel has a rule as well."""
+    kernel = reduction().kernel.copy(target=lp.CTarget())
+    lines = explain(kernel, database=InMemoryStore()).splitlines()
+    assert lines[0].startswith("not raised: ")
+    assert lines[1:] == ["broken rule: target", "kernel: unchanged"]
 
 
 def test_a_failing_database_is_explained(tmp_path):

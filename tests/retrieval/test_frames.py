@@ -50,8 +50,11 @@ def test_an_older_fact_is_found_once_it_is_rekeyed(make, older, tmp_path):
         assert "no fact is recorded" in why_unchanged(example.kernel, database=store)
         assert rekey(store, plan_rekey(store)) == 1
     found = look_up(example.kernel, database=path)
-    assert (found.match.level, found.applied) == (Level.EXACT, record.spec)
-    assert found.failures == ()
+    assert (found.nests[0].match.level, found.nests[0].applied) == (
+        Level.EXACT,
+        record.spec,
+    )
+    assert found.nests[0].failures == ()
     assert n_inames(found.t_unit) > n_inames(example.kernel)
     assert_right(example, found.t_unit)
 
@@ -129,9 +132,9 @@ def test_one_spec_in_two_frames_is_two_recipes():
     good = fact_of(example)
     bad = replace(in_other_frame(fact_of(example, speedup=100.0)), spec=good.spec)
     found = look_up(example.kernel, database=given(bad, good))
-    assert found.match.ranking == (bad, good)
-    assert found.applied == good.spec
-    assert [spec for spec, _ in found.failures] == [good.spec]
+    assert found.nests[0].match.ranking == (bad, good)
+    assert found.nests[0].applied == good.spec
+    assert [spec for spec, _ in found.nests[0].failures] == [good.spec]
     assert_right(example, found.t_unit)
 
 
@@ -141,8 +144,8 @@ def test_where_neither_recipe_can_be_applied_both_reasons_are_given():
     alien = fact(example.einsum, TransformSpec("alien", 1, {}))
     older = rekeyed(respelled(alien), alien.workload)
     found = look_up(example.kernel, database=given(alien, older))
-    assert (found.applied, found.t_unit) == (None, example.kernel)
-    assert [spec for spec, _ in found.failures] == [alien.spec] * 2
+    assert (found.nests[0].applied, found.t_unit) == (None, example.kernel)
+    assert [spec for spec, _ in found.nests[0].failures] == [alien.spec] * 2
 
 
 @pytest.mark.parametrize(
@@ -167,8 +170,8 @@ def test_a_wrong_text_under_the_right_key_is_a_miss(text, caplog):
     assert bad.id in caplog.text
     assert query(example.einsum, database=given(bad)).level == Level.MISS
     found = look_up(example.kernel, database=given(bad, good))
-    assert found.match.ranking == (good,)
-    assert found.applied == good.spec
+    assert found.nests[0].match.ranking == (good,)
+    assert found.nests[0].applied == good.spec
 
 
 def test_a_text_of_today_is_not_canonicalized(monkeypatch):
@@ -180,7 +183,7 @@ def test_a_text_of_today_is_not_canonicalized(monkeypatch):
         texts.append(to_text(e))
         return canonicalize(e)
 
-    monkeypatch.setattr("feinsum.retrieval.canonicalize", counted)
+    monkeypatch.setattr("feinsum.retrieval.lookup.canonicalize", counted)
     today = [fact_of(example, speedup=10.0 + k) for k in range(3)]
     look_up(example.kernel, database=given(*today))
     assert texts == []

@@ -1,0 +1,20 @@
+"""Retrieval: a user's kernel in, the kernel with the best known recipes out.
+
+Three values lead from one to the other: what the kernel is (raised), what is
+known about its nests (matches), and the kernel that results.
+
+Source: paper, section 7 (figure 2, listing 4).
+"""
+
+from feinsum.retrieval.lookup import OnMiss, explain, look_up, query, retrieve
+from feinsum.retrieval.result import NestRetrieval, Retrieval
+
+__all__ = [
+    "NestRetrieval",
+    "OnMiss",
+    "Retrieval",
+    "explain",
+    "look_up",
+    "query",
+    "retrieve",
+]

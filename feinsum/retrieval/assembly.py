@@ -1,0 +1,136 @@
+"""Taking a nest out of a kernel, and putting it back when it is transformed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import loopy as lp
+from constantdict import constantdict
+from loopy.symbolic import SubstitutionMapper, SubstitutionRuleExpander
+from pymbolic import var
+from pymbolic.mapper.substitutor import make_subst_func
+
+from feinsum.raising import RaisedNest
+from feinsum.retrieval.phases import Phase
+
+__all__ = ["joined", "taken_out", "with_barriers"]
+
+
+def taken_out(
+    kernel: lp.LoopKernel, nest: RaisedNest
+) -> tuple[lp.LoopKernel, RaisedNest]:
+    """A kernel of the nest alone, with loops that no other instruction has."""
+    ids = frozenset(nest.instructions)
+    others = [insn for insn in kernel.instructions if insn.id not in ids]
+    used = frozenset().union(
+        *(insn.within_inames | insn.reduction_inames() for insn in others)
+    )
+    kernel = kernel.copy(
+        instructions=[
+            insn.copy(
+                depends_on=insn.depends_on & ids,
+                no_sync_with=frozenset(x for x in insn.no_sync_with if x[0] in ids),
+            )
+            for insn in kernel.instructions
+            if insn.id in ids
+        ]
+    )
+    fresh = kernel.get_var_name_generator()
+    news = {i: str(fresh(i)) for i in nest.nest.inames.values() if i in used}
+    if news:
+        kernel = lp.duplicate_inames(kernel, list(news), None, list(news.values()))
+    return kernel, _with_inames(nest, news)
+
+
+def _with_inames(nest: RaisedNest, news: Mapping[str, str]) -> RaisedNest:
+    renamed = SubstitutionMapper(make_subst_func({i: var(n) for i, n in news.items()}))
+    old = nest.nest
+    new = replace(
+        old,
+        inames=constantdict({i: news.get(n, n) for i, n in old.inames.items()}),
+        assignees=tuple(map(renamed, old.assignees)),
+        scales=tuple(map(renamed, old.scales)),
+    )
+    return replace(nest, nest=new)
+
+
+def joined(
+    kernel: lp.LoopKernel, ids: Collection[str], transformed: lp.LoopKernel
+) -> tuple[lp.LoopKernel, Phase]:
+    """The kernel with some instructions replaced by those of a transformed one.
+
+    Returns:
+        the kernel, in which the others depend on none of these, and their ids.
+    """
+    others = [
+        insn.copy(
+            depends_on=insn.depends_on - frozenset(ids),
+            no_sync_with=frozenset(x for x in insn.no_sync_with if x[0] not in ids),
+        )
+        for insn in kernel.instructions
+        if insn.id not in ids
+    ]
+    rest = kernel.copy(instructions=others)
+    fresh = rest.get_instruction_id_generator()
+    news = {insn.id: str(fresh(insn.id)) for insn in transformed.instructions}
+    parts = [
+        insn.copy(
+            id=news[insn.id],
+            depends_on=frozenset(news[before] for before in insn.depends_on),
+        )
+        for insn in transformed.instructions
+    ]
+    joined_kernel = transformed.copy(
+        instructions=[*others, *parts], substitutions=kernel.substitutions
+    )
+    return joined_kernel, frozenset(news.values())
+
+
+def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Phase]) -> lp.LoopKernel:
+    """The kernel in which each phase waits for all of the one before it."""
+    if len(phases) < 2:
+        return kernel
+    kernel = _with_global_exchange(kernel, phases)
+    fresh = kernel.get_instruction_id_generator()
+    barriers = [str(fresh("phase")) for _ in phases[1:]]
+    phase_of = {insn_id: k for k, phase in enumerate(phases) for insn_id in phase}
+    instructions = []
+    for insn in kernel.instructions:
+        k = phase_of[insn.id]
+        waits_for = (insn.depends_on & phases[k]) | {*barriers[k - 1 : k]}
+        instructions.append(
+            insn.copy(depends_on=frozenset(waits_for), depends_on_is_final=True)
+        )
+    for k, barrier in enumerate(barriers):
+        waits_for = phases[k] | {*barriers[k - 1 : k]}
+        instructions.append(_barrier(barrier, frozenset(waits_for)))
+    return kernel.copy(instructions=instructions)
+
+
+def _barrier(insn_id: str, waits_for: Phase) -> lp.BarrierInstruction:
+    return lp.BarrierInstruction(
+        id=insn_id,
+        depends_on=waits_for,
+        depends_on_is_final=True,
+        within_inames=frozenset(),
+        within_inames_is_final=True,
+        synchronization_kind="global",
+        mem_kind="global",
+    )
+
+
+def _with_global_exchange(
+    kernel: lp.LoopKernel, phases: Sequence[Phase]
+) -> lp.LoopKernel:
+    """Temporaries that outlive a phase are in global memory."""
+    expand = SubstitutionRuleExpander(kernel.substitutions)
+    seen: dict[str, set[int]] = {}
+    for k, phase in enumerate(phases):
+        for insn_id in phase:
+            insn = kernel.id_to_insn[insn_id].with_transformed_expressions(expand)
+            for name in insn.dependency_names() & set(kernel.temporary_variables):
+                seen.setdefault(name, set()).add(k)
+    written = kernel.get_written_variables()
+    lasting = [n for n, at in seen.items() if len(at) > 1 and n in written]
+    return lp.set_temporary_address_space(kernel, lasting, "global")

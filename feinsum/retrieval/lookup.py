@@ -1,0 +1,247 @@
+"""Retrieval: a user's kernel in, the kernel with the best known recipe out.
+
+Three values lead from one to the other: what the kernel is (raised), what is
+known about it (a match), and the kernel that results.
+
+Source: paper, section 7 (figure 2, listing 4).
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import loopy as lp
+
+from feinsum.canonical import CanonicalForm, canonicalize
+from feinsum.db import Database, opened_store
+from feinsum.errors import (
+    FeinsumError,
+    FeinsumWarning,
+    NotAnEinsumError,
+    RecordNotFoundError,
+)
+from feinsum.ir import BatchedEinsum, from_text, generalize
+from feinsum.measure import open_device
+from feinsum.raising import RaisedKernel, raise_kernel
+from feinsum.records import Match, Policy, RecordStore, TuningRecord, best_match
+from feinsum.retrieval.recipes import Known, with_recipes
+from feinsum.retrieval.result import Retrieval
+
+__all__ = ["OnMiss", "explain", "look_up", "query", "retrieve"]
+
+logger = logging.getLogger(__name__)
+
+OnMiss = Literal["warn", "raise", "return"]
+
+
+def retrieve(
+    t_unit: lp.TranslationUnit,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    database: Database = None,
+    instructions: str | None = None,
+    kernel_name: str | None = None,
+    on_miss: OnMiss = "warn",
+    policy: Policy = "default",
+) -> lp.TranslationUnit:
+    """Transform every einsum of a kernel with the best recipe that is known for it.
+
+    Never breaks a build: where there is nothing to apply, the kernel comes back
+    unchanged and, by default, with a :class:`feinsum.FeinsumWarning` that says why.
+    Instructions that are no einsum, and einsums of which nothing is known, stay as
+    they are; the others run before or after them, with barriers between.
+
+    Args:
+        t_unit: a kernel that evaluates batched einsums, among other things.
+        arguments: see :func:`feinsum.raise_kernel`. Short sizes that they tell are
+            fixed in the result, and are no arguments of it any more.
+        device: part of an OpenCL device's name; default as in
+            :func:`feinsum.measure.open_device`.
+        database: path, URL or store; default is the user's own.
+        instructions: a Loopy match expression that selects einsums.
+        kernel_name: which kernel of the unit, if it has several.
+        on_miss: where an einsum gets no recipe, ``warn``, ``raise`` the reason as
+            an error, or just ``return``.
+        policy: the worst level of match accepted: ``strict`` (this device and
+            driver), ``default`` (its architecture), ``loose`` (any).
+
+    Raises:
+        FeinsumError: only with ``on_miss="raise"``.
+        ValueError: if ``on_miss`` or ``policy`` is none of those named above.
+
+    Source: paper, section 7, listing 4.
+    """
+    _check_choice("on_miss", on_miss, get_args(OnMiss))
+    _check_choice("policy", policy, get_args(Policy))
+    try:
+        found = look_up(
+            t_unit,
+            arguments=arguments,
+            device=device,
+            database=database,
+            instructions=instructions,
+            kernel_name=kernel_name,
+            policy=policy,
+        )
+        if not found.nests:
+            raise _refusal(found.raised)
+        if not found.applied or (found.unchanged and on_miss == "raise"):
+            raise RecordNotFoundError(_reasons(found))
+    except FeinsumError as error:
+        if on_miss == "raise":
+            raise
+        logger.info("kernel given back unchanged: %s", error)
+        reason = str(error)
+    except Exception as error:  # a build must never break for want of a recipe
+        if on_miss == "raise":
+            raise
+        logger.exception("retrieval failed; the kernel is given back unchanged")
+        reason = f"retrieval failed with {type(error).__name__}: {error}"
+    else:
+        if found.unchanged and on_miss == "warn":
+            n = f"{len(found.unchanged)} of {len(found.nests)} einsums"
+            _warn(f"{n} of the kernel left unchanged: {_reasons(found)}")
+        return found.t_unit
+    if on_miss == "warn":
+        _warn(f"kernel given back unchanged: {reason}")
+    return t_unit
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, FeinsumWarning, stacklevel=3)
+
+
+def look_up(
+    t_unit: lp.TranslationUnit,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    database: Database = None,
+    instructions: str | None = None,
+    kernel_name: str | None = None,
+    policy: Policy = "default",
+) -> Retrieval:
+    """What :func:`retrieve` does, with everything that it found out.
+
+    Raises:
+        FeinsumError: if it is no kernel for OpenCL, or device or database fail.
+    """
+    raised = raise_kernel(
+        t_unit, arguments=arguments, instructions=instructions, kernel_name=kernel_name
+    )
+    _check_target(raised)
+    if not raised.raised:
+        return Retrieval(t_unit, raised, ())
+    environment = open_device(device).environment({})
+    with opened_store(database) as store:
+        known = [Known(nest, _known(nest.form, store)) for nest in raised.raised]
+    unit, nests = with_recipes(
+        raised.t_unit, raised.kernel_name, known, environment, policy
+    )
+    is_changed = any(nest.applied for nest in nests)
+    return Retrieval(unit if is_changed else t_unit, raised, tuple(nests))
+
+
+def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
+    """Say what a kernel is and what :func:`retrieve` would do, as text.
+
+    Args:
+        options: those of :func:`retrieve`, but ``on_miss``.
+
+    Raises:
+        ValueError: if ``policy`` is none of those that :func:`retrieve` names.
+    """
+    _check_choice("policy", options.get("policy", "default"), get_args(Policy))
+    try:
+        return str(look_up(t_unit, **options))
+    except NotAnEinsumError as error:
+        return f"not raised: {error}\nbroken rule: {error.rule}\nkernel: unchanged"
+    except FeinsumError as error:
+        return f"not looked up: {error}\nkernel: unchanged"
+    except Exception as error:  # retrieve gives the kernel back unchanged, too
+        logger.exception("look-up failed")
+        reason = f"look-up failed with {type(error).__name__}: {error}"
+        return f"not looked up: {reason}\nkernel: unchanged"
+
+
+def query(
+    einsum: BatchedEinsum,
+    *,
+    device: str | None = None,
+    database: Database = None,
+    policy: Policy = "default",
+) -> Match:
+    """What the database knows about an einsum on a device.
+
+    Long literal extents count as size parameters, as they do in raising.
+
+    Raises:
+        StoreError: if the database cannot be read.
+        DeviceUnavailableError: if there is no such device.
+        ValueError: if ``policy`` is none of those that :func:`retrieve` names.
+    """
+    _check_choice("policy", policy, get_args(Policy))
+    form = canonicalize(generalize(einsum)[0])
+    environment = open_device(device).environment({})
+    with opened_store(database) as store:
+        return best_match(_known(form, store), environment, policy)
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}; expected one of {', '.join(choices)}")
+
+
+def _known(form: CanonicalForm, store: RecordStore) -> list[TuningRecord]:
+    """The records of a workload; those of another one under its key are logged."""
+    records = store.query(form.key)
+    frames = {record.workload_text for record in records}
+    doubts = {frame: _doubt(frame, form) for frame in frames}
+    for record in records:
+        if doubt := doubts[record.workload_text]:
+            logger.error("record %s is left out: %s", record.id, doubt)
+    return [record for record in records if not doubts[record.workload_text]]
+
+
+def _doubt(frame: str, form: CanonicalForm) -> str | None:
+    """Why a text is not the workload, as written now or by an older canonicalizer."""
+    if frame == form.text:
+        return None
+    try:
+        found = canonicalize(from_text(frame)).text
+    except FeinsumError as error:
+        return f"its text {frame!r} is no einsum that can be canonicalized: {error}"
+    if found == form.text:
+        return None
+    return f"it has the key of another workload: {frame!r} is not {form.text!r}"
+
+
+def _check_target(raised: RaisedKernel) -> None:
+    """A recipe makes work-groups, which are OpenCL's."""
+    target = raised.t_unit.target
+    if not isinstance(target, lp.OpenCLTarget):
+        raise NotAnEinsumError(
+            f"kernel {raised.kernel_name!r} is for {target}; recipes are for OpenCL "
+            "targets",
+            rule="target",
+            instructions=tuple(i for nest in raised.raised for i in nest.instructions),
+        )
+
+
+def _refusal(raised: RaisedKernel) -> NotAnEinsumError:
+    """Why a kernel has no einsum: the first refusal."""
+    for refused in raised.refused:
+        return NotAnEinsumError(
+            refused.reason, rule=refused.rule, instructions=refused.instructions
+        )
+    return NotAnEinsumError(
+        f"kernel {raised.kernel_name!r} has no instructions", rule="kernel"
+    )
+
+
+def _reasons(found: Retrieval) -> str:
+    return "; ".join(dict.fromkeys(nest.why_unchanged for nest in found.unchanged))

@@ -1,0 +1,172 @@
+"""Applying the recipes of a nest: the first that can be applied, best first."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import islpy as isl
+import loopy as lp
+from constantdict import constantdict
+
+from feinsum.errors import TransformError
+from feinsum.raising import RaisedNest
+from feinsum.records import (
+    Environment,
+    Policy,
+    TransformSpec,
+    TuningRecord,
+    best_match,
+)
+from feinsum.retrieval.assembly import joined, taken_out, with_barriers
+from feinsum.retrieval.phases import phases_of
+from feinsum.retrieval.result import NestRetrieval
+from feinsum.transforms import apply_spec
+
+__all__ = ["ISLPY_WARNING", "Known", "with_recipes"]
+
+logger = logging.getLogger(__name__)
+
+ISLPY_WARNING = ".*with implicit conversion of self"
+
+
+class Known(NamedTuple):
+    """A nest and all records of its workload."""
+
+    nest: RaisedNest
+    records: Sequence[TuningRecord]
+
+
+class FramedSpec(NamedTuple):
+    """A recipe, and the text of the workload whose names it speaks of."""
+
+    spec: TransformSpec
+    frame: str
+
+
+def with_recipes(
+    unit: lp.TranslationUnit,
+    kernel_name: str,
+    known: Sequence[Known],
+    environment: Environment,
+    policy: Policy,
+) -> tuple[lp.TranslationUnit, list[NestRetrieval]]:
+    """Apply to each nest the best recipe that can be, of the best level that has one.
+
+    Nests that get one run in phases of their own.
+
+    Args:
+        unit: the unit of the kernel in which the nests were raised.
+    """
+    found = [
+        NestRetrieval(nest, best_match(records, environment, policy))
+        for nest, records in known
+    ]
+    kernel = unit[kernel_name]
+    wanted = [n.nest.instructions for n in found if n.match.ranking]
+    phases, stuck = phases_of(kernel, wanted)
+    for k, (nest, records) in enumerate(known):
+        ids = frozenset(nest.instructions)
+        if ids in stuck:
+            found[k] = replace(found[k], is_separable=False)
+        elif found[k].match.ranking:
+            alone, own = taken_out(kernel, nest)
+            part, found[k] = _apply_best(
+                _unit_of(unit, alone),
+                own,
+                records,
+                replace(found[k]),
+                environment,
+                policy,
+            )
+            if part is not None:
+                kernel, new_ids = joined(kernel, ids, part)
+                phases = [new_ids if phase == ids else phase for phase in phases]
+    return unit.with_kernel(with_barriers(kernel, phases)), found
+
+
+def _unit_of(unit: lp.TranslationUnit, kernel: lp.LoopKernel) -> lp.TranslationUnit:
+    """A unit of one kernel; Loopy's transformations reach all kernels of a unit."""
+    callables = {
+        key: known
+        for key, known in unit.callables_table.items()
+        if key == kernel.name or not isinstance(known, lp.CallableKernel)
+    }
+    alone = unit.copy(
+        callables_table=constantdict(callables), entrypoints=frozenset({kernel.name})
+    )
+    return alone.with_kernel(kernel)
+
+
+def _apply_best(
+    alone: lp.TranslationUnit,
+    own: RaisedNest,
+    records: Sequence[TuningRecord],
+    found: NestRetrieval,
+    environment: Environment,
+    policy: Policy,
+) -> tuple[lp.LoopKernel | None, NestRetrieval]:
+    """The nest with the first recipe that can be applied, if there is one."""
+    failures: dict[FramedSpec, str] = {}
+    match = found.match
+    while match.ranking:
+        for recipe in dict.fromkeys(map(_framed, match.ranking)):
+            try:
+                part = _applied(recipe, alone, own)
+            except TransformError as error:
+                logger.warning("recipe %s was passed over: %s", recipe.spec, error)
+                failures[recipe] = str(error)
+                continue
+            passed_over = _passed_over(failures)
+            done = replace(
+                found, match=match, applied=recipe.spec, failures=passed_over
+            )
+            return part, done
+        left = [record for record in records if _framed(record) not in failures]
+        match = best_match(left, environment, policy)
+    return None, replace(found, failures=_passed_over(failures))
+
+
+def _framed(record: TuningRecord) -> FramedSpec:
+    return FramedSpec(record.spec, record.workload_text)
+
+
+def _passed_over(
+    failures: Mapping[FramedSpec, str],
+) -> tuple[tuple[TransformSpec, str], ...]:
+    return tuple((recipe.spec, why) for recipe, why in failures.items())
+
+
+def _applied(
+    recipe: FramedSpec, alone: lp.TranslationUnit, own: RaisedNest
+) -> lp.LoopKernel:
+    """The kernel of a nest with a recipe applied; loops that it replaced are removed.
+
+    Raises:
+        TransformError: if the recipe cannot be applied.
+    """
+    name = own.nest.kernel_name
+    with warnings.catch_warnings():
+        # Loopy's use of islpy is not the user's, even where warnings are errors
+        warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
+        kernel = apply_spec(recipe.spec, alone, own.in_frame(recipe.frame))[name]
+        left = kernel.all_inames() & set(own.nest.inames.values())
+        kernel = lp.remove_unused_inames(kernel, left)
+        _check_loops(recipe.spec, kernel)
+        return lp.expand_subst(kernel)
+
+
+def _check_loops(spec: TransformSpec, kernel: lp.LoopKernel) -> None:
+    """Loopy finds no bounds for some loops that run once under the assumptions."""
+    for insn in kernel.instructions:
+        for iname in insn.within_inames | insn.reduction_inames():
+            try:
+                kernel.get_iname_bounds(iname)
+            except isl.Error as error:
+                raise TransformError(
+                    f"{spec} makes a loop {iname!r} in kernel {kernel.name!r} that has "
+                    f"no bounds under {kernel.assumptions}: {error}"
+                ) from None

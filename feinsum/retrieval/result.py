@@ -1,0 +1,136 @@
+"""What a look-up found: each nest of a kernel, what is known, what was applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import loopy as lp
+
+from feinsum.raising import RaisedKernel, RaisedNest, RefusedNest
+from feinsum.records import Level, Match, TransformSpec
+
+__all__ = ["NestRetrieval", "Retrieval"]
+
+
+@dataclass(frozen=True)
+class NestRetrieval:
+    """How one nest of a kernel was looked up, and what came of it.
+
+    Attributes:
+        nest: the einsum.
+        match: what the database knows of it.
+        applied: the recipe that was applied, if any.
+        failures: recipes that could not be applied, and why.
+        is_separable: whether it can run apart from the rest of its kernel; where
+            it cannot, no recipe is tried.
+    """
+
+    nest: RaisedNest
+    match: Match
+    applied: TransformSpec | None = None
+    failures: tuple[tuple[TransformSpec, str], ...] = ()
+    is_separable: bool = True
+
+    @property
+    def why_unchanged(self) -> str:
+        """Why no recipe was applied, with what to do."""
+        nest = self.nest
+        if self.match.level == Level.MISS:
+            return (
+                f"{self.match.reason} (workload {nest.form.text}, key {nest.key}); "
+                "tune it with feinsum.autotune or 'feinsum tune'"
+            )
+        if not self.is_separable:
+            return (
+                f"the loops of {', '.join(nest.instructions)} cannot be run apart from "
+                "other instructions; move these to other loops"
+            )
+        reasons = "; ".join(why for _, why in self.failures)
+        return f"no recorded recipe could be applied: {reasons}"
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """How a kernel was looked up, and what came of it.
+
+    Attributes:
+        t_unit: the transformed kernel; the given one if nothing was applied.
+        raised: the given kernel with its operands behind substitution rules.
+        nests: its einsums, in the order of the kernel.
+    """
+
+    t_unit: lp.TranslationUnit
+    raised: RaisedKernel
+    nests: tuple[NestRetrieval, ...]
+
+    @property
+    def applied(self) -> tuple[TransformSpec, ...]:
+        """The recipes in :attr:`t_unit`."""
+        return tuple(n.applied for n in self.nests if n.applied is not None)
+
+    @property
+    def unchanged(self) -> tuple[NestRetrieval, ...]:
+        """The nests that got no recipe."""
+        return tuple(n for n in self.nests if n.applied is None)
+
+    def __str__(self) -> str:
+        return "\n".join(_explanation(self))
+
+
+def _explanation(found: Retrieval) -> Iterator[str]:
+    kernel = found.raised.t_unit[found.raised.kernel_name]
+    for nest in found.nests:
+        yield from _nest_explanation(nest)
+    for refused in found.raised.refused:
+        yield from _refusal(refused, kernel)
+    n = len(found.applied)
+    yield (
+        f"kernel: {n} of {len(found.nests)} nests transformed"
+        if n
+        else ("kernel: unchanged")
+    )
+
+
+def _nest_explanation(found: NestRetrieval) -> Iterator[str]:
+    nest, match = found.nest, found.match
+    yield f"raised: {nest.einsum.subscripts}, {nest.einsum.batch_size} rows"
+    yield f"instructions: {', '.join(nest.instructions)}"
+    yield f"scaled by: {', '.join(map(str, nest.scale))}"
+    for operand in nest.einsum.operands:
+        yield f"operand {operand}: {nest.functional.functions[operand.name]}"
+    yield f"canonical: {nest.form.text}"
+    names = nest.relabeling
+    for kind in (names.indices, names.operands, names.size_params):
+        if kind:
+            yield "relabeling: " + ", ".join(f"{k} -> {v}" for k, v in kind.items())
+    yield f"key: {nest.key}"
+    yield f"match: {match.level} ({match.reason})"
+    for record in match.ranking:
+        low, high = record.measurement.speedup_interval
+        yield (
+            f"  candidate {record.spec}: {record.measurement.median_s * 1e3:.3f} ms, "
+            f"speed-up {record.measurement.speedup:.1f} ({low:.1f} to {high:.1f}), "
+            f"record {record.id[:12]}"
+        )
+        if record.workload_text != nest.form.text:
+            yield f"    in the names of {record.workload_text}"
+    for spec, why in found.failures:
+        yield f"  passed over {spec}: {why}"
+    if found.applied is not None:
+        yield f"applied: {found.applied} (first among those that are tied as fastest)"
+    elif match.level != Level.MISS:
+        yield f"not applied: {found.why_unchanged}"
+
+
+def _refusal(refused: RefusedNest, kernel: lp.LoopKernel) -> Iterator[str]:
+    yield f"not raised: {refused.reason}"
+    yield f"broken rule: {refused.rule}"
+    for insn_id in refused.instructions:
+        yield f"instruction {insn_id}: {_source(kernel, insn_id)}"
+
+
+def _source(kernel: lp.LoopKernel, insn_id: str) -> str:
+    """An instruction on one line, as Loopy writes it."""
+    insn = kernel.id_to_insn.get(insn_id)
+    return " ".join(str(insn).split()) if insn is not None else "(unknown)"

@@ -1,0 +1,40 @@
+"""Running any kernel on the device with random arrays."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import loopy as lp
+import numpy as np
+import pyopencl as cl
+import pyopencl.array as cla
+from pymbolic import evaluate
+
+from feinsum.measure import open_device
+from feinsum.retrieval.recipes import ISLPY_WARNING
+
+__all__ = ["run"]
+
+
+def run(t_unit: lp.TranslationUnit, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """All results of a kernel; arguments depend on their names and shapes alone."""
+    kernel = t_unit.default_entrypoint
+    context = cl.Context([open_device().handle])
+    queue = cl.CommandQueue(context)
+    arguments: dict[str, Any] = dict(sizes)
+    for arg in kernel.args:
+        if isinstance(arg, lp.ArrayArg):
+            shape = tuple(int(evaluate(extent, dict(sizes))) for extent in arg.shape)
+            rng = np.random.default_rng(sum(map(ord, arg.name)))
+            values = rng.random(shape).astype(arg.dtype.numpy_dtype)
+            arguments[arg.name] = cla.to_device(queue, values)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
+        t_unit.executor(context)(queue, **arguments)
+    return {
+        name: value.get()
+        for name, value in arguments.items()
+        if name in kernel.get_written_variables()
+    }

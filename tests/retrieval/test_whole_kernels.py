@@ -1,0 +1,268 @@
+"""Kernels of several nests: each gets its recipe, the rest stays, all is right."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import combinations
+
+import loopy as lp
+import numpy as np
+import pytest
+
+from feinsum import FeinsumWarning, raise_kernel, retrieve
+from feinsum.errors import RecordNotFoundError
+from feinsum.measure import largest_error
+from feinsum.records import InMemoryStore
+from feinsum.retrieval import look_up
+from feinsum.retrieval.phases import phases_of
+from feinsum.transforms import applicable_transforms, configurations
+from tests.raising.test_captured import captured
+from tests.retrieval.facts import fact, fact_of
+from tests.retrieval.kernels import mixed, reduction, two_nests
+from tests.retrieval.runs import run
+
+CAPTURED = [
+    "k07_grudge_lazy_local_grad",
+    "k16_grudge_be_vec_grad_fused",
+    "k43_pytato_demo_matmul",
+]
+
+
+def facts_for(t_unit, **options):
+    """A made-up fact for every nest: the first recipe that fits."""
+    store = InMemoryStore()
+    for nest in raise_kernel(t_unit, **options).raised:
+        einsum = nest.form.einsum
+        for transform in applicable_transforms(einsum):
+            spec = next(configurations(transform, einsum), None)
+            if spec is not None:
+                store.add(fact(einsum, spec))
+                break
+    return store
+
+
+def arrays(names, shape):
+    return lp.GlobalArg(names, np.float64, shape=shape)
+
+
+def assert_same_results(t_unit, other, sizes):
+    """Both kernels compute the same from the same random arrays."""
+    expected, found = run(t_unit, sizes), run(other, sizes)
+    assert set(expected) == set(found)
+    for name, right in expected.items():
+        assert largest_error(found[name], right) < 1e-13, name
+
+
+def assert_all_transformed_and_right(t_unit, *sizes):
+    found = look_up(t_unit, database=facts_for(t_unit))
+    assert len(found.nests) > 1
+    assert not [n.why_unchanged for n in found.unchanged]
+    for values in sizes:
+        assert_same_results(t_unit, found.t_unit, values)
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_captured_kernels_of_several_nests(name):
+    """Every nest of a kernel of a real program is transformed; the results agree."""
+    t_unit = captured(name).build()
+    assert_all_transformed_and_right(t_unit, {})
+
+
+def test_assumptions_under_which_a_recipe_has_no_loops():
+    """A recipe that Loopy could make no code of is passed over."""
+    t_unit = lp.make_kernel(
+        "{[i,j,m]: 0<=i<n and 0<=j,m<12}",
+        "t[i,j] = sum(m, D[j,m]*u[i,m])",
+        [arrays("D", "12,12"), arrays("u,t", "n,12"), lp.ValueArg("n", np.int32)],
+        lang_version=(2018, 2),
+        assumptions="n<=40",
+    )
+    result = retrieve(t_unit, database=facts_for(t_unit), on_miss="return")
+    assert_same_results(t_unit, result, {"n": 37})
+
+
+def test_two_nests_at_run_time_extents():
+    """Independent nests are transformed at once and are right at ragged sizes."""
+    assert_all_transformed_and_right(two_nests(), {"n": 1}, {"n": 29}, {"n": 301})
+
+
+def chain(address_space):
+    """The second einsum reads the result of the first, in a temporary."""
+    return lp.make_kernel(
+        "{[i,j,k,l,m,p]: 0<=i,k<n and 0<=j,l,m,p<12}",
+        """
+        t[i,j] = 2*sum(m, D[j,m]*u[i,m])   {id=first}
+        v[k,l] = sum(p, D[l,p]*t[k,p])     {id=second,dep=first}
+        """,
+        [
+            arrays("D", "12,12"),
+            arrays("u,v", "n,12"),
+            lp.TemporaryVariable(
+                "t", np.float64, shape=(400, 12), address_space=address_space
+            ),
+            lp.ValueArg("n", np.int32),
+        ],
+        lang_version=(2018, 2),
+        assumptions="n<=400",
+    )
+
+
+@pytest.mark.parametrize(
+    "address_space", [lp.AddressSpace.PRIVATE, lp.AddressSpace.GLOBAL]
+)
+def test_an_operand_that_is_a_result(address_space):
+    """A temporary that outlives a nest is kept in global memory."""
+    assert_all_transformed_and_right(chain(address_space), {"n": 3}, {"n": 37})
+
+
+def test_shared_loops_are_separated():
+    """Two nests in the same loops, the second reading the first at the same point."""
+    t_unit = lp.make_kernel(
+        "{[e,i,j,k]: 0<=e<n and 0<=i,j,k<12}",
+        """
+        t[e,i] = sum(j, D[i,j]*u[e,j])              {id=first}
+        v[e,i] = t[e,i]*sum(k, M[i,k]*w[e,k])       {id=second,dep=first}
+        """,
+        [
+            arrays("D,M", "12,12"),
+            arrays("u,v,w,t", "n,12"),
+            lp.ValueArg("n", np.int32),
+        ],
+        lang_version=(2018, 2),
+    )
+    found = look_up(t_unit, database=facts_for(t_unit))
+    assert_same_results(t_unit, found.t_unit, {"n": 37})
+
+
+def test_what_is_no_einsum_stays_as_it_is():
+    """The einsum is transformed, the other instruction is the very same."""
+    t_unit = mixed()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FeinsumWarning)
+        result = retrieve(t_unit, database=facts_for(t_unit))
+    old, new = t_unit["mixed"].id_to_insn["other"], result["mixed"].id_to_insn["other"]
+    assert (old.assignee, old.expression) == (new.assignee, new.expression)
+    assert old.within_inames == new.within_inames
+    for sizes in ({"n": 1}, {"n": 29}, {"n": 300}):
+        assert_same_results(t_unit, result, sizes)
+
+
+def test_an_einsum_without_a_fact_stays_and_is_named():
+    """One warning says how many are left, of which workload nothing is known."""
+    t_unit = two_nests()
+    nests = raise_kernel(t_unit).raised
+    known = InMemoryStore()
+    (some,) = facts_for(t_unit).query(nests[0].key)
+    known.add(some)
+    with pytest.warns(FeinsumWarning, match="1 of 2 einsums of the kernel") as caught:
+        result = retrieve(t_unit, database=known)
+    assert nests[1].key in str(caught[0].message)
+    assert len(caught) == 1
+    assert_same_results(t_unit, result, {"n": 37})
+    with pytest.raises(RecordNotFoundError, match="no fact is recorded"):
+        retrieve(t_unit, database=known, on_miss="raise")
+    assert retrieve(t_unit, database=known, on_miss="return") is not t_unit
+
+
+def test_a_nest_whose_loops_cannot_be_separated_stays():
+    """Others in its loops read what other iterations of it write: it is left alone."""
+    t_unit = lp.make_kernel(
+        "{[i,j]: 0<=i<n and 0<=j<12}",
+        """
+        y[i] = sum(j, A[i,j]*x[j])                  {id=nest}
+        z[i] = y[n - 1 - i]                         {id=after,dep=nest}
+        """,
+        [
+            arrays("A", "n,12"),
+            arrays("x", "12"),
+            arrays("y,z", "n"),
+            lp.ValueArg("n", np.int32),
+        ],
+        lang_version=(2018, 2),
+    )
+    store = facts_for(t_unit, instructions="id:nest")
+    with pytest.warns(FeinsumWarning, match="cannot be run apart"):
+        assert retrieve(t_unit, database=store) is t_unit
+
+
+@pytest.mark.parametrize(
+    ("text", "stuck"),
+    [
+        ("y[i] = A[i,0]*2 {id=a}\nz[k] = y[k]*A[k,1] {id=b,dep=a}", set()),
+        ("y[i] = A[i,0]*2 {id=a}\nz[i] = y[i]*A[i,1] {id=b,dep=a}", set()),
+        ("y[i] = A[i,0]*2 {id=a}\nz[i] = y[5-i]*A[i,1] {id=b,dep=a}", {"a", "b"}),
+        ("y[i] = A[i,0]*2 {id=a}\nz[i] = y[0]*A[i,1] {id=b,dep=a}", {"a", "b"}),
+    ],
+    ids=["own loops", "same point", "another point", "one point"],
+)
+def test_what_can_be_separated(text, stuck):
+    """Loops are shared out only where an iteration keeps to its own entries."""
+    t_unit = lp.make_kernel(
+        "{[i,k]: 0<=i,k<6}",
+        text,
+        [arrays("A", "6,2"), arrays("y,z", "6")],
+        lang_version=(2018, 2),
+    )
+    _, left = phases_of(t_unit.default_entrypoint, [{"a"}, {"b"}])
+    assert {insn for nest in left for insn in nest} <= stuck
+    assert bool(left) == bool(stuck)
+
+
+def test_a_batch_with_something_in_its_middle_stays():
+    """Row two needs what needs row one: the batch cannot run in one piece."""
+    t_unit = lp.make_kernel(
+        "{[i,k,l]: 0<=i,k,l<6}",
+        """
+        y[i] = A[i,0]*2   {id=one}
+        w[k] = y[5-k]     {id=between,dep=one}
+        z[l] = w[l]*3     {id=two,dep=between}
+        """,
+        [arrays("A", "6,2"), arrays("y,z,w", "6")],
+        lang_version=(2018, 2),
+    )
+    phases, stuck = phases_of(t_unit.default_entrypoint, [{"one", "two"}])
+    assert stuck == [{"one", "two"}]
+    assert phases == [{"one", "between", "two"}]
+
+
+def test_unordered_conflicts_stay():
+    """Two nests of which one reads what the other writes, in no stated order."""
+    t_unit = lp.make_kernel(
+        "{[i,k]: 0<=i,k<6}",
+        "y[i] = A[i,0]*2 {id=a}\nA[k,0] = B[k,0]*3 {id=b}",
+        [arrays("A,B", "6,2"), arrays("y", "6")],
+        lang_version=(2018, 2),
+    )
+    whole = t_unit.default_entrypoint
+    assert phases_of(whole, [{"a"}, {"b"}])[1] == []
+    free = [insn.copy(depends_on=frozenset()) for insn in whole.instructions]
+    assert phases_of(whole.copy(instructions=free), [{"a"}, {"b"}])[1] == [{"a"}, {"b"}]
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_phases_are_a_partition_in_order(name):
+    """Every instruction is in one phase, after all that it depends on."""
+    t_unit = captured(name).build()
+    raised = raise_kernel(t_unit)
+    whole = raised.t_unit.default_entrypoint
+    nests = [frozenset(nest.instructions) for nest in raised.raised]
+    phases, stuck = phases_of(whole, nests)
+    assert not stuck
+    assert set(nests) <= set(phases)
+    assert all(not a & b for a, b in combinations(phases, 2))
+    at = {insn_id: k for k, phase in enumerate(phases) for insn_id in phase}
+    assert set(at) == set(whole.id_to_insn)
+    for insn in whole.instructions:
+        assert all(at[before] <= at[insn.id] for before in insn.depends_on)
+
+
+def test_one_nest_that_is_all_has_no_barrier():
+    """A kernel of one einsum stays one kernel on the device."""
+    example = reduction()
+    result = retrieve(example.kernel, database=InMemoryStore(), on_miss="return")
+    assert result is example.kernel
+    store = InMemoryStore()
+    store.add(fact_of(example))
+    result = retrieve(example.kernel, database=store)
+    insns = result.default_entrypoint.instructions
+    assert not [x for x in insns if isinstance(x, lp.BarrierInstruction)]
