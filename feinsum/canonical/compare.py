@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from feinsum.canonical.form import canonicalize
+from feinsum.canonical.invariants import first_difference
 from feinsum.canonical.relabeling import Relabeling
 from feinsum.errors import CanonicalizationError
 from feinsum.ir import BatchedEinsum
@@ -24,6 +25,8 @@ def isomorphism(a: BatchedEinsum, b: BatchedEinsum) -> Relabeling | None:
     >>> isomorphism(a, einsum("ij->i", array("A", (3, 4)))) is None
     True
     """
+    if first_difference(a, b) is not None:
+        return None
     there, back = canonicalize(a), canonicalize(b)
     if there.einsum != back.einsum:
         return None

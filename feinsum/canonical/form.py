@@ -87,11 +87,11 @@ def canonicalize(
     have different ones. The last :data:`CACHE_SIZE` forms are kept.
 
     Args:
-        time_limit_s: how long a search of nauty may take where its graph is large;
-            default is :func:`feinsum.canonical.search.default_time_limit_s`.
+        time_limit_s: how long nauty may search where the graph is large; default is
+            the setting ``FEINSUM_CANONICALIZATION_LIMIT_S``, or 10 seconds.
 
     Raises:
-        CanonicalizationError: naming the einsum, if a search takes longer.
+        CanonicalizationError: naming the einsum, if that takes longer.
 
     Complexity: O(n log n) in the length of the notation and the rows, where color
     refinement leaves nothing but interchangeable parts; exponential at worst.

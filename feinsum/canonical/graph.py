@@ -5,7 +5,7 @@ vertex       color                    neighbours
 ===========  =======================  ==========================================
 index        output position, extent  its size parameter; the axes that carry it
 size-param   --                       the indices that have it as extent
-axis         place in its term        its index; the next axis of the same term
+axis         place in its term        its index, if any; the next axis of its term
 use          dtype, multiplicity      the first axis of its term; its rows
 array        --                       its uses, where there are several
 row          --                       the uses that the row multiplies

@@ -16,13 +16,19 @@ from collections.abc import Hashable, Iterator, Sequence
 from operator import itemgetter
 from typing import TypeAlias
 
-from feinsum.canonical.refinement import adjacency, cell_numbers, color_cells, refined
-from feinsum.canonical.search import nauty_order
+from feinsum.canonical.refinement import (
+    adjacency,
+    cell_numbers,
+    color_cells,
+    refined,
+)
+from feinsum.canonical.search import Deadline, bounded_order
+from feinsum.canonical.search_process import searched_order
 
 __all__ = ["canonical_places"]
 
-SMALL = 64
-"""Largest graph that nauty gets as it is: a row of its matrix is one word."""
+SMALL = 32
+"""Largest graph that nauty gets as it is: taking it apart would take longer."""
 
 Edges: TypeAlias = Sequence[tuple[int, int]]
 Neighbours: TypeAlias = dict[int, list[int]]
@@ -39,19 +45,19 @@ def canonical_places(
     makes them equal. Vertices come in the order of their colors.
 
     Args:
-        time_limit_s: how long each search of nauty may take; None for the default.
+        time_limit_s: how long all searches of nauty may take; see :class:`Deadline`.
 
     Raises:
-        CanonicalizationError: if one takes longer.
+        CanonicalizationError: if they take longer.
 
     >>> canonical_places(["b", "a", "b"], [(0, 1)])
     [1, 0, 2]
     """
     cells = color_cells(colors)
     if len(colors) <= SMALL:
-        order = nauty_order(len(colors), cells, edges, time_limit_s)
+        order = searched_order(len(colors), cells, edges)
     else:
-        order = _order_by_components(cells, edges, time_limit_s)
+        order = _order_by_components(cells, edges, Deadline(time_limit_s))
     places = [0] * len(order)
     for place, vertex in enumerate(order):
         places[vertex] = place
@@ -59,14 +65,14 @@ def canonical_places(
 
 
 def _order_by_components(
-    cells: Sequence[set[int]], edges: Edges, time_limit_s: float | None
+    cells: Sequence[set[int]], edges: Edges, deadline: Deadline
 ) -> list[int]:
     neighbours = adjacency(sum(map(len, cells)), edges)
     cells = refined(cells, neighbours)
     cell_of = cell_numbers(cells)
     undecided = _undecided(cells, cell_of, neighbours)
     labelled = [
-        _labelled(component, cell_of, undecided, time_limit_s)
+        _labelled(component, cell_of, undecided, deadline)
         for component in _components(undecided)
     ]
     labelled.sort(key=itemgetter(0))
@@ -80,24 +86,25 @@ def _order_by_components(
 def _undecided(
     cells: Sequence[set[int]], cell_of: list[int], neighbours: list[list[int]]
 ) -> Neighbours:
-    """The vertices that share a cell, and their edges that tell them apart.
+    """The vertices that share a cell, and the edges that tell them apart.
 
-    A vertex has as many neighbours in a cell as any other of its own cell; so one
-    vertex tells whether all edges between the two cells are there.
+    A vertex has as many neighbours in a cell as any other of its own cell, so one
+    vertex tells how many edges there are between two cells. Where they are more
+    than half of all pairs, the pairs without an edge tell as much, and are fewer.
     """
     undecided: Neighbours = {}
     for k, cell in enumerate(cells):
         if len(cell) == 1:
             continue
-        one = next(iter(cell))
-        counts = Counter(cell_of[w] for w in neighbours[one])
-        telling = {
-            other
-            for other, count in counts.items()
-            if count < len(cells[other]) - (other == k)
-        }
+        counts = Counter(cell_of[w] for w in neighbours[next(iter(cell))])
+        n_pairs = {other: len(cells[other]) - (other == k) for other in counts}
+        sparse = {other for other, n in counts.items() if 2 * n <= n_pairs[other]}
+        dense = [c for c, n in counts.items() if n_pairs[c] < 2 * n < 2 * n_pairs[c]]
         for vertex in cell:
-            undecided[vertex] = [w for w in neighbours[vertex] if cell_of[w] in telling]
+            undecided[vertex] = [w for w in neighbours[vertex] if cell_of[w] in sparse]
+            for other in dense:
+                missing = cells[other].difference(neighbours[vertex], (vertex,))
+                undecided[vertex] += missing
     return undecided
 
 
@@ -120,7 +127,7 @@ def _labelled(
     component: list[int],
     cell_of: list[int],
     neighbours: Neighbours,
-    time_limit_s: float | None,
+    deadline: Deadline,
 ) -> tuple[Certificate, list[int]]:
     """A component's vertices in canonical order, and what they then are."""
     component.sort(key=cell_of.__getitem__)
@@ -129,7 +136,7 @@ def _labelled(
         local = {vertex: k for k, vertex in enumerate(component)}
         edges = [(local[v], local[w]) for v in component for w in neighbours[v]]
         once = [(u, v) for u, v in edges if u < v]
-        order = nauty_order(len(colors), color_cells(colors), once, time_limit_s)
+        order = bounded_order(len(colors), color_cells(colors), once, deadline)
         component = [component[k] for k in order]
     place = {vertex: k for k, vertex in enumerate(component)}
     edges = [(place[v], place[w]) for v in component for w in neighbours[v]]

@@ -11,7 +11,7 @@ from constantdict import constantdict
 
 from feinsum.canonical.graph import InducedGraph
 from feinsum.canonical.relabeling import Relabeling
-from feinsum.ir import BatchedEinsum, Operand, SizeParam
+from feinsum.ir import BatchedEinsum, IndexList, Operand, SizeParam
 from feinsum.ir.operand import operand_text
 from feinsum.ir.text import join_text
 
@@ -32,11 +32,11 @@ class CanonicalOrder(NamedTuple):
         indices, operands, size_params: in the order of first use.
     """
 
-    rows: Sequence[int]
-    positions: Sequence[Sequence[int]]
-    indices: Sequence[str]
-    operands: Sequence[Operand]
-    size_params: Sequence[SizeParam]
+    rows: tuple[int, ...]
+    positions: tuple[tuple[int, ...], ...]
+    indices: IndexList
+    operands: tuple[Operand, ...]
+    size_params: tuple[SizeParam, ...]
 
 
 def canonical_order(
@@ -55,7 +55,7 @@ def canonical_order(
         for p in order:
             operands.setdefault(factors[p].name, factors[p])
     return CanonicalOrder(
-        rows,
+        tuple(rows),
         positions,
         indices,
         tuple(operands.values()),
@@ -63,7 +63,9 @@ def canonical_order(
     )
 
 
-def _size_params(einsum: BatchedEinsum, indices: Sequence[str]) -> Sequence[SizeParam]:
+def _size_params(
+    einsum: BatchedEinsum, indices: Sequence[str]
+) -> tuple[SizeParam, ...]:
     """The size parameters that are extents of the indices, in their order."""
     extents = [einsum.extents[index] for index in indices]
     return tuple(dict.fromkeys([n for n in extents if isinstance(n, SizeParam)]))
@@ -74,42 +76,39 @@ def _positions(
     graph: InducedGraph,
     places: Sequence[int],
     rows: Sequence[int],
-) -> Sequence[Sequence[int]]:
+) -> tuple[tuple[int, ...], ...]:
     """The positions of each row: by the place of the term, then of the use."""
     inputs = einsum.inputs
     place = [places[graph.term_vertices[term]] for term in inputs]
-    by_term = sorted(range(len(inputs)), key=place.__getitem__)
+    by_term = tuple(sorted(range(len(inputs)), key=place.__getitem__))
     if len(graph.term_vertices) == len(inputs):
-        return [by_term] * len(rows)
+        return (by_term,) * len(rows)
 
-    def by_term_and_use(row: int) -> list[int]:
+    def by_term_and_use(row: int) -> tuple[int, ...]:
         names = [operand.name for operand in einsum.rows[row]]
         uses = [graph.use_vertices[use] for use in zip(names, inputs, strict=True)]
-        return sorted(by_term, key=lambda p: (place[p], places[uses[p]]))
+        return tuple(sorted(by_term, key=lambda p: (place[p], places[uses[p]])))
 
-    return [by_term_and_use(row) for row in rows]
+    return tuple([by_term_and_use(row) for row in rows])
 
 
 def canonical_relabeling(order: CanonicalOrder) -> Relabeling:
     """The relabeling that puts an einsum into its canonical order and names."""
-    return Relabeling(
-        constantdict(zip(order.indices, _index_names(order), strict=True)),
-        constantdict({op.name: f"A{k}" for k, op in enumerate(order.operands)}),
-        constantdict({n.name: f"N{k}" for k, n in enumerate(order.size_params)}),
-        tuple(order.rows),
-        tuple(map(tuple, order.positions)),
-    )
+    names = _canonical_names(order)
+    indices, operands, size_params = map(constantdict, names)
+    return Relabeling(indices, operands, size_params, order.rows, order.positions)
 
 
 def canonical_text(einsum: BatchedEinsum, order: CanonicalOrder) -> str:
     """The text of the canonical einsum, without making it."""
-    index = dict(zip(order.indices, _index_names(order), strict=True))
-    array = {operand.name: f"A{k}" for k, operand in enumerate(order.operands)}
-    param = {param: f"N{k}" for k, param in enumerate(order.size_params)}
+    index, array, param = _canonical_names(order)
     operands = [
         operand_text(
             array[operand.name],
-            [param[n] if isinstance(n, SizeParam) else str(n) for n in operand.shape],
+            [
+                param[n.name] if isinstance(n, SizeParam) else str(n)
+                for n in operand.shape
+            ],
             operand.dtype,
         )
         for operand in order.operands
@@ -125,6 +124,14 @@ def canonical_text(einsum: BatchedEinsum, order: CanonicalOrder) -> str:
     )
 
 
-def _index_names(order: CanonicalOrder) -> Sequence[str]:
+def _canonical_names(
+    order: CanonicalOrder,
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """The new names of indices, operands and size parameters: they tell the order."""
     n, letters = len(order.indices), string.ascii_lowercase
-    return letters[:n] if n <= len(letters) else [f"i{k}" for k in range(n)]
+    indices = letters[:n] if n <= len(letters) else [f"i{k}" for k in range(n)]
+    return (
+        dict(zip(order.indices, indices, strict=True)),
+        {operand.name: f"A{k}" for k, operand in enumerate(order.operands)},
+        {param.name: f"N{k}" for k, param in enumerate(order.size_params)},
+    )

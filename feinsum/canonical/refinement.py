@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
+from typing import TypeAlias
 
 __all__ = ["adjacency", "cell_numbers", "color_cells", "refined"]
 
-Partition = dict[int, set[int]]
-"""Cells of vertices in order, each under the number of vertices before it."""
+Neighbours: TypeAlias = Sequence[Sequence[int]]
+Cells: TypeAlias = Sequence[set[int]]
 
 
 def color_cells(colors: Sequence[Hashable]) -> list[set[int]]:
@@ -30,7 +31,7 @@ def color_cells(colors: Sequence[Hashable]) -> list[set[int]]:
     return [cells[color] for color in sorted(cells)]  # type: ignore[type-var]
 
 
-def cell_numbers(cells: Sequence[set[int]]) -> list[int]:
+def cell_numbers(cells: Cells) -> list[int]:
     """For every vertex the number of its cell.
 
     >>> cell_numbers([{1}, {0, 2}])
@@ -56,13 +57,11 @@ def adjacency(n_vertices: int, edges: Sequence[tuple[int, int]]) -> list[list[in
     return neighbours
 
 
-def refined(
-    cells: Sequence[set[int]], neighbours: Sequence[Sequence[int]]
-) -> list[set[int]]:
+def refined(cells: Cells, neighbours: Neighbours) -> list[set[int]]:
     """Split cells until all vertices of one have as many neighbours in any other.
 
-    What is split, and in what order, depends on numbers of vertices and of
-    neighbours only: isomorphic graphs are refined alike.
+    What is split, and in what order, depends on places of cells and on numbers of
+    vertices and neighbours only: isomorphic graphs are refined alike.
 
     Complexity: O(m log n) for m edges and n vertices.
 
@@ -70,56 +69,85 @@ def refined(
     >>> refined([{0, 1, 2, 3}], path)
     [{0, 3}, {1, 2}]
     """
-    partition: Partition = {}
-    start = [0] * len(neighbours)
-    n_before = 0
-    for cell in cells:
-        partition[n_before] = set(cell)
-        for vertex in cell:
-            start[vertex] = n_before
-        n_before += len(cell)
-    waiting = deque(partition)
-    is_waiting = set(waiting)
-    while waiting and len(partition) < len(neighbours):
-        splitter = waiting.popleft()
-        is_waiting.discard(splitter)
-        counts: dict[int, int] = {}
-        for vertex in partition[splitter]:
-            for near in neighbours[vertex]:
-                counts[near] = counts.get(near, 0) + 1
+    partition = _Partition(cells)
+    while partition.splitters and len(partition.cells) < len(neighbours):
+        splitter = partition.next_splitter()
+        touched = partition.by_count(_counts(splitter, neighbours))
+        for first in sorted(touched):
+            partition.split(first, touched[first])
+    return [partition.cells[first] for first in sorted(partition.cells)]
+
+
+def _counts(splitter: set[int], neighbours: Neighbours) -> dict[int, int]:
+    """How many neighbours every vertex has in a cell, where it has any."""
+    counts: dict[int, int] = {}
+    for vertex in splitter:
+        for near in neighbours[vertex]:
+            counts[near] = counts.get(near, 0) + 1
+    return counts
+
+
+class _Partition:
+    """Cells in order, each known by the number of vertices before it.
+
+    Attributes:
+        cells: the vertices of each cell.
+        start: for every vertex its cell.
+        splitters: cells by which others may still have to be split, in order.
+    """
+
+    def __init__(self, cells: Cells) -> None:
+        self.cells: dict[int, set[int]] = {}
+        self.start = [0] * sum(map(len, cells))
+        n_before = 0
+        for cell in cells:
+            self.cells[n_before] = set(cell)
+            for vertex in cell:
+                self.start[vertex] = n_before
+            n_before += len(cell)
+        self.splitters = deque(self.cells)
+        self._is_waiting = set(self.splitters)
+
+    def next_splitter(self) -> set[int]:
+        first = self.splitters.popleft()
+        self._is_waiting.discard(first)
+        return self.cells[first]
+
+    def by_count(self, counts: dict[int, int]) -> dict[int, dict[int, set[int]]]:
+        """The counted vertices of each cell that could be split, by their count."""
         touched: dict[int, dict[int, set[int]]] = {}
         for vertex, count in counts.items():
-            first = start[vertex]
-            if len(partition[first]) > 1:
+            first = self.start[vertex]
+            if len(self.cells[first]) > 1:
                 touched.setdefault(first, {}).setdefault(count, set()).add(vertex)
-        for first in sorted(touched):
-            parts = _split(partition, start, first, touched[first])
-            if first not in is_waiting:
-                parts.remove(max(parts, key=lambda part: len(partition[part])))
-            new = [part for part in parts if part not in is_waiting]
-            waiting += new
-            is_waiting.update(new)
-    return [partition[first] for first in sorted(partition)]
+        return touched
 
+    def split(self, first: int, by_count: dict[int, set[int]]) -> None:
+        """Split a cell by the counts of its vertices; those of no count come first.
 
-def _split(
-    partition: Partition, start: list[int], first: int, by_count: dict[int, set[int]]
-) -> list[int]:
-    """Split one cell by numbers of neighbours; where its parts begin.
+        One part need not split others if the whole cell did already; it is the
+        largest, and the first of the largest, so that numbers do not matter.
+        """
+        parts = self._parts(first, by_count)
+        if first not in self._is_waiting:
+            parts.remove(max(parts, key=lambda part: len(self.cells[part])))
+        new = [part for part in parts if part not in self._is_waiting]
+        self.splitters += new
+        self._is_waiting.update(new)
 
-    The untouched vertices come first, and are never looked at one by one.
-    """
-    cell = partition[first]
-    parts = [part for _, part in sorted(by_count.items())]
-    for part in parts:
-        cell -= part
-    if not cell:
-        partition[first] = parts.pop(0)
-    begins = [first]
-    for part in parts:
-        first += len(partition[begins[-1]])
-        begins.append(first)
-        partition[first] = part
-        for vertex in part:
-            start[vertex] = first
-    return begins
+    def _parts(self, first: int, by_count: dict[int, set[int]]) -> list[int]:
+        """Make the parts; vertices of no count are never looked at one by one."""
+        cell = self.cells[first]
+        parts = [part for _, part in sorted(by_count.items())]
+        for part in parts:
+            cell -= part
+        if not cell:
+            self.cells[first] = parts.pop(0)
+        begins = [first]
+        for part in parts:
+            first += len(self.cells[begins[-1]])
+            begins.append(first)
+            self.cells[first] = part
+            for vertex in part:
+                self.start[vertex] = first
+        return begins

@@ -40,13 +40,17 @@ class Relabeling:
             ("size_params", self.size_params),
         ):
             if len(set(names.values())) != len(names):
-                raise InvalidEinsumError(
-                    f"relabeling of {what} is no bijection: {dict(names)}",
-                    rules=("relabeling",),
-                )
+                raise _no_bijection(what, dict(names))
+        for order in (self.rows, *dict.fromkeys(self.positions)):
+            if sorted(order) != list(range(len(order))):
+                raise _no_bijection("rows or positions", order)
 
     def apply(self, einsum: BatchedEinsum) -> BatchedEinsum:
         """The relabeled einsum.
+
+        Raises:
+            InvalidEinsumError: if this is no relabeling of ``einsum``: names or rows
+                are missing, or the operands of two rows come in different terms.
 
         >>> from feinsum.ir import array, einsum
         >>> from feinsum.canonical.form import canonicalize
@@ -55,6 +59,7 @@ class Relabeling:
         >>> form.relabeling.apply(e) == form.einsum
         True
         """
+        self._check_fits(einsum)
         indices = self.indices
         operands = {op.name: self._operand(op) for op in einsum.operands}
         return BatchedEinsum(
@@ -106,6 +111,23 @@ class Relabeling:
             ),
         )
 
+    def _check_fits(self, einsum: BatchedEinsum) -> None:
+        for what, names, known in (
+            ("indices", einsum.indices, self.indices),
+            ("operands", [op.name for op in einsum.operands], self.operands),
+            ("size_params", [n.name for n in einsum.size_params], self.size_params),
+        ):
+            if not known.keys() >= set(names):
+                raise _misfit(what, sorted(known), sorted(names))
+        shape = [len(self.rows), *{len(order) for order in self.positions}]
+        if shape != [einsum.batch_size, einsum.n_operands]:
+            raise _misfit("rows and positions", shape, str(einsum))
+        inputs = einsum.inputs
+        for order in dict.fromkeys(self.positions):
+            first = self.positions[0]
+            if any(inputs[p] != inputs[q] for p, q in zip(order, first, strict=True)):
+                raise _misfit("positions", [first, order], einsum.subscripts)
+
     def _operand(self, operand: Operand) -> Operand:
         shape = tuple(self._extent(extent) for extent in operand.shape)
         return Operand(self.operands[operand.name], shape, operand.dtype)
@@ -128,10 +150,15 @@ def _composed(
     return constantdict({old: second[new] for old, new in first.items()})
 
 
+def _no_bijection(what: str, given: object) -> InvalidEinsumError:
+    return InvalidEinsumError(
+        f"relabeling of {what} is no bijection: {given}", rules=("relabeling",)
+    )
+
+
 def _misfit(what: str, given: object, wanted: object) -> InvalidEinsumError:
     return InvalidEinsumError(
-        f"relabelings do not fit: the {what} of the first lead to {given}, the second "
-        f"begins with {wanted}",
+        f"the {what} {given} of a relabeling do not fit {wanted}",
         rules=("relabeling",),
     )
 

@@ -9,14 +9,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
+
+import pynauty
 
 from feinsum.canonical import search_process
-from feinsum.canonical.search_process import searched_order
+from feinsum.canonical.search_process import ANSWER, searched_order
 from feinsum.errors import CanonicalizationError
 
-__all__ = ["CANONICALIZER", "default_time_limit_s", "nauty_order"]
+__all__ = ["CANONICALIZER", "Deadline", "bounded_order"]
 
 CANONICALIZER = "nauty" + ".".join(metadata.version("pynauty").split(".")[:2])
 """Series of nauty releases that label alike; part of every workload key."""
@@ -24,46 +28,68 @@ CANONICALIZER = "nauty" + ".".join(metadata.version("pynauty").split(".")[:2])
 MAX_VERTICES = 20_000
 """Largest graph that is given to nauty, which a graph of 65,600 vertices crashes."""
 
-QUICK = 128
+QUICK = 64
 """Largest graph that is searched in this process, which cannot stop a search."""
 
-
 TIME_LIMIT_S = 10.0
+"""How long all searches for one einsum may take, where nothing else is set."""
+
+LARGEST_LIMIT_S = 1e6
+
+SETTING = "FEINSUM_CANONICALIZATION_LIMIT_S"
 
 
-def default_time_limit_s() -> float:
-    """The setting ``FEINSUM_CANONICALIZATION_LIMIT_S``, or 10 seconds.
+class Deadline:
+    """When all searches for one einsum must be done.
+
+    Args:
+        limit_s: seconds from now; None for the setting
+            ``FEINSUM_CANONICALIZATION_LIMIT_S``, or 10 seconds.
 
     Raises:
-        CanonicalizationError: if the setting is no positive number.
+        CanonicalizationError: if that is no positive number of seconds.
     """
-    text = os.environ.get("FEINSUM_CANONICALIZATION_LIMIT_S", "")
+
+    def __init__(self, limit_s: float | None = None) -> None:
+        self.limit_s = _from_setting() if limit_s is None else limit_s
+        if not 0 < self.limit_s <= LARGEST_LIMIT_S:
+            raise CanonicalizationError(
+                f"time limit {self.limit_s!r} s; expected up to {LARGEST_LIMIT_S:.0e}, "
+                f"and more than 0, by time_limit_s= or {SETTING}"
+            )
+        self.at_s = time.monotonic() + self.limit_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left; a little, where nothing is left."""
+        return max(1e-3, self.at_s - time.monotonic())
+
+
+def _from_setting() -> float:
+    text = os.environ.get(SETTING, "")
     try:
-        limit_s = float(text or TIME_LIMIT_S)
+        return float(text or TIME_LIMIT_S)
     except ValueError:
-        limit_s = 0.0
-    if not limit_s > 0:
         raise CanonicalizationError(
-            f"FEINSUM_CANONICALIZATION_LIMIT_S is {text!r}; expected a positive number "
-            "of seconds"
-        )
-    return limit_s
+            f"{SETTING} is {text!r}; expected a positive number of seconds"
+        ) from None
 
 
-def nauty_order(
+def bounded_order(
     n_vertices: int,
     cells: Sequence[set[int]],
     edges: Sequence[tuple[int, int]],
-    time_limit_s: float | None,
+    deadline: Deadline,
 ) -> list[int]:
     """The vertices 0, 1, ... in the order of the canonical labelling.
+
+    nauty's worst case is exponential: a graph of more than :data:`QUICK` vertices
+    is searched in a process of its own, which is stopped at the deadline.
 
     Args:
         n_vertices: how many there are.
         cells: the vertices of each color, in the order of the colors.
         edges: unordered pairs of vertices, none twice.
-        time_limit_s: how long a search of more than :data:`QUICK` vertices may take;
-            default is :func:`default_time_limit_s`.
 
     Raises:
         CanonicalizationError: if the search takes longer or the graph is too large.
@@ -75,42 +101,42 @@ def nauty_order(
             f"color refinement leaves {n_vertices} vertices undecided, nauty takes at "
             f"most {MAX_VERTICES}; split the batch or the product"
         )
-    if time_limit_s is None:
-        time_limit_s = default_time_limit_s()
-    return _order_from_process(n_vertices, cells, edges, time_limit_s)
-
-
-def _order_from_process(
-    n_vertices: int,
-    cells: Sequence[set[int]],
-    edges: Sequence[tuple[int, int]],
-    time_limit_s: float,
-) -> list[int]:
-    """Let a process of its own search; stop it when the time is over."""
-    given = json.dumps([n_vertices, [sorted(cell) for cell in cells], edges])
-    command = [sys.executable, "-P", search_process.__file__]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if sys.executable is None or getattr(sys, "frozen", False):
+        raise _failed(n_vertices, "needs a Python interpreter, and here is none")
+    limit_s = deadline.left_s
+    given = [limit_s + 1, n_vertices, [sorted(cell) for cell in cells], edges]
     try:
-        done = subprocess.run(  # noqa: S603 (our own script)
-            command,
-            input=given,
-            env=environment,
-            capture_output=True,
-            timeout=time_limit_s,
-            check=True,
-            text=True,
-        )
+        return _order_from_process(json.dumps(given), limit_s)
     except subprocess.TimeoutExpired:
         what = (
-            f"was stopped after {time_limit_s:g} s; more time is given by "
-            "FEINSUM_CANONICALIZATION_LIMIT_S"
+            f"was stopped after {deadline.limit_s:g} s; more time is given by "
+            f"time_limit_s= or {SETTING}"
         )
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or [f"code {error.returncode}"])[-1]
         what = f"ended with an error ({last})"
     except OSError as error:
         what = f"could not be started ({error})"
-    else:
-        order: list[int] = json.loads(done.stdout)
-        return order
-    raise CanonicalizationError(f"nauty's search on {n_vertices} vertices {what}")
+    except ValueError:
+        what = "gave no answer that can be read"
+    raise _failed(n_vertices, what)
+
+
+def _order_from_process(given: str, limit_s: float) -> list[int]:
+    """Let a process of its own search; it finds pynauty where this one did."""
+    folder = str(Path(pynauty.__file__).parents[1])
+    done = subprocess.run(  # noqa: S603 (our own script)
+        [sys.executable, "-P", search_process.__file__],
+        input=given,
+        env=os.environ | {"PYTHONPATH": folder},
+        capture_output=True,
+        timeout=limit_s,
+        check=True,
+        text=True,
+    )
+    order: list[int] = json.loads(done.stdout.rpartition(ANSWER)[2])
+    return order
+
+
+def _failed(n_vertices: int, what: str) -> CanonicalizationError:
+    return CanonicalizationError(f"nauty's search on {n_vertices} vertices {what}")

@@ -1,18 +1,23 @@
 """nauty's search, as a function and as a process that can be stopped.
 
-As a script it reads cells and edges as JSON and prints the order of the vertices.
-It imports nothing but pynauty, so that it starts at once.
+As a script it reads a graph as JSON and prints the order of its vertices. It needs
+pynauty and the standard library only, so that it starts at once, and it ends
+itself when its time is over, even if nobody is left who would stop it.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Sequence
 
 import pynauty
 
-__all__ = ["searched_order"]
+__all__ = ["ANSWER", "searched_order"]
+
+ANSWER = "order of the vertices: "
+"""What stands before the answer, which may not be all that is printed."""
 
 
 class _Graph(pynauty.Graph):  # type: ignore[misc]
@@ -54,5 +59,7 @@ def searched_order(
 
 
 if __name__ == "__main__":
-    n, cells, edges = json.load(sys.stdin)
-    json.dump(searched_order(n, [set(cell) for cell in cells], edges), sys.stdout)
+    limit_s, n, cells, edges = json.load(sys.stdin)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)  # the signal ends the process
+    order = searched_order(n, [set(cell) for cell in cells], edges)
+    print("\n" + ANSWER + json.dumps(order))  # noqa: T201 (this is the answer)

@@ -56,6 +56,9 @@ class BatchedEinsum:
     rows: tuple[tuple[Operand, ...], ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "output", tuple(self.output))
+        object.__setattr__(self, "inputs", tuple(map(tuple, self.inputs)))
+        object.__setattr__(self, "rows", tuple(map(tuple, self.rows)))
         raise_if_ill_formed(self)
 
     def __hash__(self) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from constantdict import constantdict
 
-from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsum import BatchedEinsum, require_einsum
 from feinsum.ir.operand import Extent, Operand, SizeParam
 
@@ -34,26 +33,49 @@ def generalize(
     A[n900,4]:<f8 {'n900': 900}
     """
     require_einsum(einsum)
-    long = sorted(
-        {
-            extent
-            for index in einsum.free_indices
-            if isinstance(extent := einsum.extents[index], int)
-            and extent >= long_extent
-        }
-    )
-    taken = {x.name for x in einsum.size_params}
-    params = {n: SizeParam(f"n{n}{'_' * (f'n{n}' in taken)}") for n in long}
+    tied = _tied_to_sums(einsum)
+    long = {
+        index: extent
+        for index in einsum.free_indices
+        if isinstance(extent := einsum.extents[index], int)
+        and extent >= long_extent
+        and index not in tied
+    }
+    params = _named_params(set(long.values()), {x.name for x in einsum.size_params})
     extents: dict[str, Extent] = dict(einsum.extents)
-    for index in einsum.free_indices:
-        extent = extents[index]
-        if isinstance(extent, int):
-            extents[index] = params.get(extent, extent)
-    try:
-        general = with_extents(einsum, extents)
-    except InvalidEinsumError:  # an array ties a free to a contraction index
-        return einsum, constantdict()
+    extents.update({index: params[extent] for index, extent in long.items()})
+    general = with_extents(einsum, extents)
     return general, constantdict({param.name: n for n, param in params.items()})
+
+
+def _tied_to_sums(einsum: BatchedEinsum) -> set[str]:
+    """The indices whose extent an array ties to that of a contraction index.
+
+    Every axis of an array has one extent, whatever indices it is read with.
+    """
+    groups: dict[tuple[str, int], set[str]] = {}
+    for row in einsum.rows:
+        for operand, term in zip(row, einsum.inputs, strict=True):
+            for axis, index in enumerate(term):
+                groups.setdefault((operand.name, axis), set()).add(index)
+    tied: set[str] = set()
+    grown = set(einsum.summation_indices)
+    while grown - tied:
+        tied |= grown
+        grown = {i for group in groups.values() if group & tied for i in group}
+    return tied
+
+
+def _named_params(extents: set[int], taken: set[str]) -> dict[int, SizeParam]:
+    """A parameter for each extent, of a name that no other one has."""
+    params = {}
+    for extent in sorted(extents):
+        name = f"n{extent}"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        params[extent] = SizeParam(name)
+    return params
 
 
 def with_extents(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> BatchedEinsum:

@@ -26,6 +26,9 @@ class SizeParam:
         return self.name
 
 
+MAX_EXTENT = 2**63 - 1
+"""What the largest integers of numpy and OpenCL can count."""
+
 Extent: TypeAlias = int | SizeParam
 """Number of values of an index: an integer or a :class:`SizeParam`."""
 
@@ -49,6 +52,9 @@ class Operand:
     dtype: np.dtype[Any]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(map(_plain, self.shape)))
+        if getattr(self.dtype, "metadata", None) is not None:
+            object.__setattr__(self, "dtype", np.dtype(self.dtype.str))
         raise_if_any(_violations(self))
 
     @property
@@ -62,6 +68,15 @@ class Operand:
 def operand_text(name: str, shape: Iterable[str], dtype: np.dtype[Any]) -> str:
     """Name, shape and dtype as in ``u[Nel,20]:<f8``."""
     return f"{name}[{','.join(shape)}]:{dtype.str}"
+
+
+def _plain(extent: Extent) -> Extent:
+    """The extent as its own type; enumerations, for example, write themselves oddly."""
+    if isinstance(extent, SizeParam):
+        return extent if type(extent) is SizeParam else SizeParam(extent.name)
+    if isinstance(extent, int) and type(extent) not in (int, bool):
+        return int(extent)
+    return extent
 
 
 def _violations(operand: Operand) -> Iterator[Violation]:
@@ -92,11 +107,11 @@ def _extent_violations(
                 "extent",
                 f"axis {axis} of {operand.name!r} has extent {extent!r}, no int",
             )
-        case int() if extent >= 0:
+        case int() if 0 <= extent <= MAX_EXTENT:
             pass
         case _:
             yield Violation(
                 "extent",
                 f"axis {axis} of {operand.name!r} has extent {extent!r}; "
-                "expected a non-negative int or a SizeParam",
+                f"expected an int from 0 to {MAX_EXTENT} or a SizeParam",
             )

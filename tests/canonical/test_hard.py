@@ -45,6 +45,19 @@ LONG_BASES = {"Frucht", "dodecahedron", "rigid14", "rigid20", "rigid28"}
 TOO_HARD = {"CFI rigid20", "CFI rigid20 twisted", "CFI rigid28", "CFI rigid28 twisted"}
 """Instances that may be refused, by an error; never a wrong key, never a hang."""
 
+
+def neighbourhoods(is_complement: bool) -> list[list[int]]:
+    """Of every vertex of ten small cubic graphs those near it, or all that are not.
+
+    nauty alone takes minutes for the second, whose graph is connected and dense.
+    """
+    union = nx.disjoint_union_all([g.cubic(6, seed) for seed in range(10)])
+    everyone = set(union)
+    return [
+        sorted(everyone - set(union[v]) if is_complement else union[v]) for v in union
+    ]
+
+
 GRAPHS: dict[str, Callable[[], nx.Graph]] = {
     "rook": g.rook,
     "Shrikhande": g.shrikhande,
@@ -80,6 +93,8 @@ EINSUMS: dict[str, Build] = {
     "no plane": lambda: e.incidence_batch(g.cyclic_blocks(7, (0, 1, 2))),
     "STS(13) cyclic": lambda: e.incidence_batch(CYCLIC_STS),
     "STS(13) other": lambda: e.incidence_batch(g.pasch_switched(CYCLIC_STS)),
+    "neighbours": lambda: e.incidence_batch(neighbourhoods(False)),
+    "no neighbours": lambda: e.incidence_batch(neighbourhoods(True)),
     "edges rook": lambda: e.incidence_batch(g.rook().edges),
     "edges Shrikhande": lambda: e.incidence_batch(g.shrikhande().edges),
     **{name: lambda b=build: e.adjacency(b()) for name, build in GRAPHS.items()},
@@ -94,6 +109,7 @@ MATES = [
     ("DG 32", "DG 32, two alike", "DG 32, three alike"),
     ("network rook", "network Shrikhande"),
     ("edges rook", "edges Shrikhande"),
+    ("neighbours", "no neighbours"),
     ("Fano", "no plane"),
     ("STS(13) cyclic", "STS(13) other"),
 ]

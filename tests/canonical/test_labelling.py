@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 from collections import Counter
 from random import Random
 from typing import Any
@@ -11,9 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.canonical import labelling, search
+from feinsum.canonical import labelling, search, search_process
 from feinsum.canonical.labelling import canonical_places
-from feinsum.canonical.refinement import adjacency, color_cells, refined
+from feinsum.canonical.refinement import (
+    adjacency,
+    cell_numbers,
+    color_cells,
+    refined,
+)
+from feinsum.canonical.search import Deadline
 from feinsum.canonical.search_process import searched_order
 from feinsum.errors import CanonicalizationError
 from tests.strategies import counts
@@ -136,13 +146,13 @@ def refine(graph: Colored) -> tuple[list[set[int]], list[list[int]]]:
     return refined(color_cells(colors), neighbours), neighbours
 
 
-def test_one_graph_in_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def ring(n: int) -> tuple[int, list[set[int]], list[tuple[int, int]]]:
+    return n, [set(range(n))], [(v, (v + 1) % n) for v in range(n)]
+
+
+def test_one_graph_in_two_processes() -> None:
     """The helper process finds the order that is found in this process."""
-    edges = [(v, (v + 1) % 200) for v in range(200)]
-    cells = [set(range(200))]
-    assert search.nauty_order(200, cells, edges, None) == searched_order(
-        200, cells, edges
-    )
+    assert search.bounded_order(*ring(200), Deadline()) == searched_order(*ring(200))
 
 
 def test_no_search_in_this_process_beyond_the_bound(
@@ -157,56 +167,133 @@ def test_no_search_in_this_process_beyond_the_bound(
 
     monkeypatch.setattr(search, "searched_order", spy)
     for n in (search.QUICK, search.QUICK + 1):
-        ring = [(v, (v + 1) % n) for v in range(n)]
-        assert len(search.nauty_order(n, [set(range(n))], ring, None)) == n
+        assert len(search.bounded_order(*ring(n), Deadline())) == n
     assert seen == [search.QUICK]
-
-
-RING = 200, [set(range(200))], [(v, (v + 1) % 200) for v in range(200)]
 
 
 def test_search_beyond_its_time_is_stopped() -> None:
     """The error says after which time, and how to give more."""
     match = r"200 vertices was stopped after 0\.001 s.*FEINSUM_CANONICALIZATION_LIMIT_S"
     with pytest.raises(CanonicalizationError, match=match):
-        search.nauty_order(*RING, 0.001)
+        search.bounded_order(*ring(200), Deadline(0.001))
 
 
-def test_search_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_searches_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part of a graph gets the time that those before it have left."""
+    limits: list[float] = []
+    in_process = search._order_from_process
+
+    def spy(given: str, limit_s: float) -> list[int]:
+        limits.append(limit_s)
+        return in_process(given, limit_s)
+
+    monkeypatch.setattr(search, "_order_from_process", spy)
+    n, _, edges = ring(100)
+    edges = [(u + n * k, v + n * k) for k in range(3) for u, v in edges]
+    assert sorted(canonical_places([0] * (3 * n), edges, 60.0)) == list(range(3 * n))
+    assert len(limits) == 3
+    assert limits == sorted(limits, reverse=True)
+    assert 60.0 > limits[0] > limits[1] > limits[2] > 0
+
+
+def test_process_ends_itself() -> None:
+    """A search that nobody waits for ends when its time is over."""
+    n = 4000  # without edges: nauty is slow where everything can be exchanged
+    given = json.dumps([0.2, n, [list(range(n))], []])
+    command = [sys.executable, "-P", search.search_process.__file__]
+    done = subprocess.run(command, input=given, text=True, check=False, timeout=60)
+    assert done.returncode == -signal.SIGALRM
+
+
+def test_answer_is_found_in_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter that prints more than the answer does no harm."""
+    printed = "hello\n\n" + search_process.ANSWER + json.dumps(list(range(200)))
+    done = subprocess.CompletedProcess([], 0, printed, "")
+    monkeypatch.setattr(subprocess, "run", lambda *_args, **_options: done)
+    assert search.bounded_order(*ring(200), Deadline()) == list(range(200))
+
+
+def test_no_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is a process that ends well and says nothing."""
+    done = subprocess.CompletedProcess([], 0, "hello", "")
+    monkeypatch.setattr(subprocess, "run", lambda *_args, **_options: done)
+    with pytest.raises(CanonicalizationError, match="gave no answer"):
+        search.bounded_order(*ring(200), Deadline())
+
+
+@pytest.mark.parametrize(
+    ("executable", "match"),
+    [("/nowhere/python", "could not be started"), (None, "here is none")],
+)
+def test_search_that_cannot_start(
+    executable: str | None, match: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where there is no interpreter to run, the error says so."""
-    monkeypatch.setattr("sys.executable", "/nowhere/python")
-    with pytest.raises(CanonicalizationError, match="could not be started"):
-        search.nauty_order(*RING, None)
+    monkeypatch.setattr("sys.executable", executable)
+    with pytest.raises(CanonicalizationError, match=match):
+        search.bounded_order(*ring(200), Deadline())
 
 
 def test_search_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last line of a process that fails is in the error."""
     monkeypatch.setattr(search.search_process, "__file__", "/nowhere/script.py")
     with pytest.raises(CanonicalizationError, match=r"ended with an error.*script\.py"):
-        search.nauty_order(*RING, None)
+        search.bounded_order(*ring(200), Deadline())
 
 
 def test_too_many_vertices_are_refused() -> None:
-    """Nauty never gets a graph that would crash the process."""
+    """A graph that would crash the process is never given to nauty."""
     n = search.MAX_VERTICES + 1
     match = f"leaves {n} vertices undecided, nauty takes at most {search.MAX_VERTICES}"
     with pytest.raises(CanonicalizationError, match=match):
-        search.nauty_order(n, [set(range(n))], [], None)
+        search.bounded_order(n, [set(range(n))], [], Deadline())
 
 
 def test_limit_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time limit is the one of the environment, and 10 s where none is set."""
     monkeypatch.delenv("FEINSUM_CANONICALIZATION_LIMIT_S", raising=False)
-    assert search.default_time_limit_s() == 10
+    assert Deadline().limit_s == 10
     monkeypatch.setenv("FEINSUM_CANONICALIZATION_LIMIT_S", "2.5")
-    assert search.default_time_limit_s() == 2.5
+    assert Deadline().limit_s == 2.5
+    assert Deadline(7.0).limit_s == 7.0
 
 
-@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan"])
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", "1e10"])
 def test_wrong_limit_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what was given and what was expected."""
+    """The error names the setting, and what was expected."""
     monkeypatch.setenv("FEINSUM_CANONICALIZATION_LIMIT_S", text)
-    with pytest.raises(
-        CanonicalizationError, match=f"is '{text}'; expected a positive"
-    ):
-        search.default_time_limit_s()
+    with pytest.raises(CanonicalizationError, match="FEINSUM_CANONICALIZATION_LIMIT_S"):
+        Deadline()
+
+
+@pytest.mark.parametrize("limit_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_wrong_argument_is_refused(limit_s: float) -> None:
+    """So does the error for an argument."""
+    with pytest.raises(CanonicalizationError, match="time_limit_s="):
+        Deadline(limit_s)
+
+
+@given(colored_graphs(max_vertices=10))
+def test_complement_has_the_same_parts(graph: Colored) -> None:
+    """What is dense is as quick as what is sparse: both leave the same undecided."""
+    colors, edges = graph
+    pairs = {(u, v) for v in range(len(colors)) for u in range(v)}
+    left = sorted(pairs - {(min(e), max(e)) for e in edges})
+    parts = []
+    for some in (edges, left):
+        neighbours = adjacency(len(colors), some)
+        cells = refined(color_cells(colors), neighbours)
+        undecided = labelling._undecided(cells, cell_numbers(cells), neighbours)
+        found = labelling._components(undecided)
+        parts.append(sorted(sorted(part) for part in found))
+    assert parts[0] == parts[1] or _has_a_half(graph)
+
+
+def _has_a_half(graph: Colored) -> bool:
+    """Whether exactly half of the pairs of two cells are edges: either can be kept."""
+    cells, neighbours = refine(graph)
+    return any(
+        2 * len(other & set(neighbours[min(cell)])) == len(other) - (cell == other)
+        for cell in cells
+        for other in cells
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.canonical import Relabeling, canonicalize, isomorphism
-from feinsum.errors import InvalidEinsumError
+from feinsum.errors import CanonicalizationError, InvalidEinsumError
 from feinsum.ir import (
     BatchedEinsum,
     array,
@@ -115,7 +116,7 @@ def test_then_is_refused_where_relabelings_do_not_meet(
     """The second must begin with the names and rows that the first leads to."""
     e = einsum("ij,j->i", array("A", (3, 4)), array("x", 4))
     first = canonicalize(e).relabeling.then(canonicalize(e).relabeling.inverse())
-    with pytest.raises(InvalidEinsumError, match=f"do not fit: the {what}"):
+    with pytest.raises(InvalidEinsumError, match=f"the {what} .* do not fit"):
         first.then(canonicalize(f).relabeling)
 
 
@@ -191,6 +192,68 @@ def test_relabeling_is_a_bijection(what: str) -> None:
         Relabeling(
             **{k: constantdict(v) for k, v in names.items()}, rows=(), positions=()
         )
+
+
+@pytest.mark.parametrize(
+    ("rows", "positions"),
+    [((0, 0), ((0,), (0,))), ((0,), ((0, 0),)), ((1,), ((0, 1),)), ((0,), ((1, 2),))],
+)
+def test_relabeling_is_of_permutations(
+    rows: tuple[int, ...], positions: tuple[tuple[int, ...], ...]
+) -> None:
+    """A relabeling that takes a row or an operand twice, or none, is refused."""
+    none = constantdict()
+    with pytest.raises(InvalidEinsumError, match="no bijection"):
+        Relabeling(none, none, none, rows, positions)
+
+
+SWAP = constantdict({"i": "i", "j": "j"})
+NAMES = constantdict({"A": "A", "x": "x"})
+
+
+@pytest.mark.parametrize(
+    "relabeling",
+    [
+        Relabeling(constantdict(i="i"), NAMES, constantdict(), (0, 1), ((0, 1),) * 2),
+        Relabeling(SWAP, constantdict(), constantdict(), (0, 1), ((0, 1),) * 2),
+        Relabeling(SWAP, NAMES, constantdict(), (0,), ((0, 1),)),
+        Relabeling(SWAP, NAMES, constantdict(), (0, 1), ((0,),) * 2),
+        Relabeling(SWAP, NAMES, constantdict(), (0, 1), ((0, 1), (1, 0))),
+    ],
+    ids=["index", "operand", "rows", "positions", "terms of two rows"],
+)
+def test_relabeling_of_another_einsum_is_refused(relabeling: Relabeling) -> None:
+    """It is applied to what it fits, or not at all; and never gives another einsum."""
+    A, x = array("A", (4, 4)), array("x", 4)
+    e = batched_einsum("ij,j->i", [[A, x], [A, x]])
+    with pytest.raises(InvalidEinsumError, match="do not fit"):
+        relabeling.apply(e)
+
+
+def test_a_form_cannot_be_changed() -> None:
+    """What is kept for the next caller is immutable, and can be a key itself."""
+    form = canonicalize(einsum("ij,j->i", array("A", (3, 4)), array("x", 4)))
+    assert hash(form) == hash(canonicalize(form.given))
+    assert all(isinstance(part, tuple) for part in form.order)
+    assert all(isinstance(row, tuple) for row in form.order.positions)
+
+
+def test_an_equal_einsum_has_the_kept_form() -> None:
+    """Canonicalizing an equal einsum again gives the very same form."""
+    first = canonicalize(einsum("ij,j->i", array("A", (3, 7)), array("x", 7)))
+    again = canonicalize(einsum("ij,j->i", array("A", (3, 7)), array("x", 7)))
+    assert first is again
+
+
+def test_an_error_names_the_einsum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search without end is stopped, and the user is told of which einsum."""
+    monkeypatch.setenv("FEINSUM_CANONICALIZATION_LIMIT_S", "0.001")
+    names = [f"trace{k}" for k in range(30)]
+    terms = ", ".join(f"{a} {b}" for a, b in pairwise([*names, names[0]]))
+    e = einsum(f"{terms} -> ", *(array(f"Wheel{k}", ("N", "N")) for k in range(30)))
+    with pytest.raises(CanonicalizationError, match=r"einsum trace0 .*was stopped"):
+        canonicalize(e)
+    assert isomorphism(e, einsum("i->", array("x", "N"))) is None
 
 
 def test_key_carries_its_versions() -> None:
