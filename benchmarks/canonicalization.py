@@ -1,6 +1,6 @@
 """Time of canonicalization: every contraction of TCCG, batches, and growth.
 
-Prints a table and draws two figures. All times are wall-clock, of this process,
+Prints tables and draws two figures. All times are wall-clock, of this process,
 medians over rounds that visit every workload in turn; a round of a workload is the
 mean over equal einsums that were made before, so that nothing is cached.
 
@@ -13,6 +13,7 @@ import argparse
 import gc
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
 
+import networkx as nx
 import numpy as np
 from matplotlib.figure import Figure
 from rich import box
@@ -32,6 +34,9 @@ from feinsum.canonical.form import computed_form
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+from tests.canonical import graphs, instances  # noqa: E402 (of the same tree)
+
 Make = Callable[[], BatchedEinsum]
 
 STDERR = Console(stderr=True)
@@ -62,7 +67,7 @@ class Spread:
     high: float
 
     def __str__(self) -> str:
-        digits = 1 if self.middle < 1000 else 0
+        digits = 1 if self.high < 100 else 0
         low, middle, high = (
             f"{x:.{digits}f}" for x in (self.low, self.middle, self.high)
         )
@@ -174,6 +179,24 @@ FAMILIES = {
     "DG batch (divergence)": growing("divergence", divergence, 256),
     "pointwise product": growing("pointwise", hadamard, 1024),
 }
+
+
+def hard_instances() -> list[Workload]:
+    """Symmetric einsums, and such over graphs that are hard to tell apart."""
+    petersen, dodecahedron = nx.petersen_graph(), nx.dodecahedral_graph()
+    made = {
+        "trace of 64 matrices": instances.ring(64),
+        "complete network K12": instances.cyclic_network(12),
+        "Shrikhande graph": instances.adjacency(graphs.shrikhande()),
+        "Paley graph 29": instances.adjacency(graphs.paley(29)),
+        "Chang graph": instances.adjacency(graphs.chang(0)),
+        "CFI over Petersen": instances.adjacency(graphs.cfi(petersen)),
+        "CFI over Petersen, rows": instances.incidence_batch(
+            graphs.cfi(petersen).edges
+        ),
+        "CFI over dodecahedron": instances.adjacency(graphs.cfi(dodecahedron)),
+    }
+    return [Workload(name, lambda e=e: e, 1) for name, e in made.items()]
 
 
 def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
@@ -303,6 +326,15 @@ def report_growth(
     return growth
 
 
+def report_hard_instances(console: Console, n_rounds: int) -> None:
+    workloads = hard_instances()
+    table = table_of("hard instance", "n", "key")
+    times = spreads(key, workloads, min(n_rounds, 5))
+    for workload, spread in zip(workloads, times, strict=True):
+        table.add_row(workload.name, str(workload.n_vertices), str(spread))
+    console.print(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=21, help="rounds (default: 21)")
@@ -312,6 +344,7 @@ def main() -> None:
     console = Console()
     bars = report_contractions(console, options.rounds)
     growth = report_growth(console, options.rounds)
+    report_hard_instances(console, options.rounds)
     options.out.mkdir(parents=True, exist_ok=True)
     draw_bars(options.out / "canonicalization-tccg.png", [w.name for w in tccg()], bars)
     draw_growth(options.out / "canonicalization-growth.png", growth)

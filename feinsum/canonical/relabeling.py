@@ -59,19 +59,34 @@ class Relabeling:
         >>> form.relabeling.apply(e) == form.einsum
         True
         """
-        self._check_fits(einsum)
-        indices = self.indices
+        self._check_rows(einsum)
+        try:
+            return self._applied(einsum)
+        except KeyError as error:
+            raise _misfit("names", f"without {error}", str(einsum)) from None
+
+    def _applied(self, einsum: BatchedEinsum) -> BatchedEinsum:
+        indices, rows = self.indices, einsum.rows
         operands = {op.name: self._operand(op) for op in einsum.operands}
         return BatchedEinsum(
             _renamed(einsum.output, indices),
             tuple([_renamed(einsum.inputs[p], indices) for p in self.positions[0]]),
             tuple(
                 [
-                    tuple([operands[einsum.rows[old][p].name] for p in positions])
+                    tuple([operands[rows[old][p].name] for p in positions])
                     for old, positions in zip(self.rows, self.positions, strict=True)
                 ]
             ),
         )
+
+    def _check_rows(self, einsum: BatchedEinsum) -> None:
+        """Rows and positions are as many, and all rows come in the same terms."""
+        orders = dict.fromkeys(self.positions)
+        sizes = [len(self.rows), *{len(order) for order in orders}]
+        if sizes != [einsum.batch_size, einsum.n_operands]:
+            raise _misfit("rows and positions", sizes, str(einsum))
+        if len({tuple([einsum.inputs[p] for p in order]) for order in orders}) > 1:
+            raise _misfit("positions", list(orders), einsum.subscripts)
 
     def inverse(self) -> Relabeling:
         """The relabeling that leads back."""
@@ -110,23 +125,6 @@ class Relabeling:
                 for between, positions in zip(other.rows, other.positions, strict=True)
             ),
         )
-
-    def _check_fits(self, einsum: BatchedEinsum) -> None:
-        for what, names, known in (
-            ("indices", einsum.indices, self.indices),
-            ("operands", [op.name for op in einsum.operands], self.operands),
-            ("size_params", [n.name for n in einsum.size_params], self.size_params),
-        ):
-            if not known.keys() >= set(names):
-                raise _misfit(what, sorted(known), sorted(names))
-        shape = [len(self.rows), *{len(order) for order in self.positions}]
-        if shape != [einsum.batch_size, einsum.n_operands]:
-            raise _misfit("rows and positions", shape, str(einsum))
-        inputs = einsum.inputs
-        for order in dict.fromkeys(self.positions):
-            first = self.positions[0]
-            if any(inputs[p] != inputs[q] for p, q in zip(order, first, strict=True)):
-                raise _misfit("positions", [first, order], einsum.subscripts)
 
     def _operand(self, operand: Operand) -> Operand:
         shape = tuple(self._extent(extent) for extent in operand.shape)

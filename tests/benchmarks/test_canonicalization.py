@@ -39,6 +39,13 @@ def test_every_family_has_a_slope(output: tuple[Path, str]) -> None:
         assert "n log n" in line
 
 
+def test_hard_instances_are_timed(output: tuple[Path, str]) -> None:
+    """What is known to be hard has a row."""
+    _, text = output
+    for name in ("Paley graph 29", "CFI over Petersen", "trace of 64 matrices"):
+        assert [x for x in text.splitlines() if x.strip().startswith(name)]
+
+
 def test_the_tables_fit_a_terminal(output: tuple[Path, str]) -> None:
     """No row of a table is cut or wider than 80 columns."""
     _, text = output
