@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 OLDEST_PYNAUTY := 2.8.6
 OTHER := $(VENV)/other/pynauty-$(OLDEST_PYNAUTY)
 
-.PHONY: help install demo bench-canonical test test-long golden-keys check format \
+.PHONY: help install demo bench-canonical bench-retrieve test test-long golden-keys check format \
 	figures wheel clean
 
 help:            ## list the targets
@@ -30,6 +30,9 @@ demo: $(INSTALLED) ## tune, retrieve and check three real kernels (under 4 minut
 
 bench-canonical: $(INSTALLED) ## time canonicalization, draw the figures of docs/figures
 	@$(RUN) benchmarks/canonicalization.py
+
+bench-retrieve: $(INSTALLED) ## time each stage of a retrieval
+	@$(RUN) benchmarks/retrieve.py
 
 test: $(INSTALLED) $(OTHER) ## the test suite
 	@$(RUN) -m pytest -q -n 2 --dist loadfile

@@ -10,11 +10,18 @@ from sqlalchemy import Connection, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from feinsum.db.rows import Row, peaks_of, record_of
-from feinsum.db.tables import DevicePeaksRow, RecordRow
+from feinsum.db.tables import Base, DevicePeaksRow, RecordRow
 from feinsum.errors import InvalidRecordError
 from feinsum.records import DevicePeaks, TuningRecord
 
-__all__ = ["PEAKS", "RECORDS", "insert_missing", "sound_peaks", "sound_records"]
+__all__ = [
+    "PEAKS",
+    "RECORDS",
+    "insert_all_missing",
+    "insert_missing",
+    "sound_peaks",
+    "sound_records",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +46,16 @@ def insert_missing(connection: Connection, row: Row) -> bool:
     insert = INSERTS[connection.dialect.name](table).values(values)
     missing = insert.on_conflict_do_nothing().returning(*table.primary_key)
     return connection.execute(missing).first() is not None
+
+
+def insert_all_missing(connection: Connection, rows: Iterable[Row]) -> None:
+    """Insert those of many rows whose keys are not there; one statement a table."""
+    tables: dict[type[Base], list[dict[str, Any]]] = {}
+    for kind, values in rows:
+        tables.setdefault(kind, []).append(values)
+    for kind, many in tables.items():
+        insert = INSERTS[connection.dialect.name](cast(Table, kind.__table__))
+        connection.execute(insert.on_conflict_do_nothing(), many)
 
 
 def sound_records(rows: Iterable[Any]) -> Iterator[TuningRecord]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,7 @@ from feinsum.db.schema import prepare
 from feinsum.db.statements import (
     PEAKS,
     RECORDS,
+    insert_all_missing,
     insert_missing,
     sound_peaks,
     sound_records,
@@ -80,6 +81,16 @@ class SqlStore:
 
     def add(self, record: TuningRecord) -> bool:
         return self._insert(rows_of_record(record))
+
+    def add_all(self, records: Iterable[TuningRecord]) -> int:
+        """Keep many records, all or none of them; how many were new."""
+        if self._location.is_read_only:
+            raise read_only(self._location)
+        rows = [row for record in records for row in rows_of_record(record)]
+        with self._writing() as connection:
+            n_before = count(connection, RecordRow)
+            insert_all_missing(connection, rows)
+            return count(connection, RecordRow) - n_before
 
     def get(self, record_id: str) -> TuningRecord:
         found = self._select_records(RECORDS.where(RecordRow.id == record_id))

@@ -45,6 +45,26 @@ def test_facts_outlive_the_process(filled_database: Path) -> None:
         assert store.peaks(make_device().id) == make_peaks()
 
 
+def test_many_records_at_once(database: Path) -> None:
+    """Those that are new are counted and kept, the others are there already."""
+    records = [make_record(k) for k in range(20)]
+    with open_store(database) as store:
+        store.add(records[3])
+        assert store.add_all([*records, records[5]]) == 19
+        assert store.add_all(records) == 0
+        assert store.add_all([]) == 0
+        assert sorted(r.id for r in store.records()) == sorted(r.id for r in records)
+
+
+def test_of_many_records_one_bad_one_leaves_none(database: Path) -> None:
+    """A record that cannot be kept is an error, and none of the others is kept."""
+    bad = replace(make_record(1), recorded_at="yesterday")
+    with open_store(database) as store:
+        with pytest.raises(InvalidRecordError, match="yesterday"):
+            store.add_all([make_record(0), bad])
+        assert len(store) == 0
+
+
 def test_many_pages(filled_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading page by page gives every record once, in order."""
     monkeypatch.setattr("feinsum.db.store.PAGE", 2)
