@@ -23,12 +23,12 @@ def run(t_unit: lp.TranslationUnit, sizes: Mapping[str, int]) -> dict[str, Any]:
     kernel = t_unit.default_entrypoint
     context = cl.Context([open_device().handle])
     queue = cl.CommandQueue(context)
-    arguments: dict[str, Any] = dict(sizes)
+    arguments: dict[str, Any] = {n: v for n, v in sizes.items() if n in kernel.arg_dict}
     for arg in kernel.args:
         if isinstance(arg, lp.ArrayArg):
             shape = tuple(int(evaluate(extent, dict(sizes))) for extent in arg.shape)
             rng = np.random.default_rng(sum(map(ord, arg.name)))
-            values = rng.random(shape).astype(arg.dtype.numpy_dtype)
+            values = rng.random(shape).astype(getattr(arg.dtype, "numpy_dtype", "f8"))
             arguments[arg.name] = cla.to_device(queue, values)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
