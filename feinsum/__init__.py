@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from feinsum.calling import call_einsum
     from feinsum.canonical import canonicalize, canonicalize_einsum
     from feinsum.codegen import generate_loopy
     from feinsum.db import open_store
@@ -40,6 +41,7 @@ _HOME = {
     "array": "ir",
     "autotune": "tune",
     "batched_einsum": "ir",
+    "call_einsum": "calling",
     "canonicalize": "canonical",
     "canonicalize_einsum": "canonical",
     "einsum": "ir",
@@ -67,6 +69,7 @@ __all__ = [
     "array",
     "autotune",
     "batched_einsum",
+    "call_einsum",
     "canonicalize",
     "canonicalize_einsum",
     "einsum",

@@ -1,0 +1,60 @@
+"""A bounded cache that threads share."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import RLock
+from typing import Generic, TypeVar
+
+__all__ = ["BoundedCache"]
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class BoundedCache(Generic[K, V]):
+    """Values that are made on demand, one at a time; the one used longest ago goes.
+
+    >>> squares = BoundedCache(2)
+    >>> [squares.get(n, lambda n=n: n * n) for n in (1, 2, 3)], len(squares)
+    ([1, 4, 9], 2)
+    """
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._entries: OrderedDict[K, V] = OrderedDict()
+        self._using = RLock()
+        self._making = RLock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """The value of a key; ``make`` is called once for all threads that ask."""
+        value = self._known(key)
+        if value is not None:
+            return value
+        with self._making:
+            value = self._known(key)
+            if value is None:
+                value = make()
+                self._keep(key, value)
+        return value
+
+    def clear(self) -> None:
+        with self._using:
+            self._entries.clear()
+
+    def _known(self, key: K) -> V | None:
+        with self._using:
+            value = self._entries.get(key)
+            if value is not None:
+                self._entries.move_to_end(key)
+            return value
+
+    def _keep(self, key: K, value: V) -> None:
+        with self._using:
+            self._entries[key] = value
+            while len(self._entries) > self._bound:
+                self._entries.popitem(last=False)

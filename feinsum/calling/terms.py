@@ -1,0 +1,112 @@
+"""Subscripts beside the shapes of a call: extents, and what numpy broadcasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir import IndexList, parse_subscripts
+
+__all__ = ["Terms", "read_terms"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The index lists of a call after broadcasting.
+
+    An axis of extent 1 whose index is longer elsewhere is dropped: the operand
+    does not depend on that index.
+
+    Attributes:
+        inputs: for each operand its indices without those dropped.
+        output: indices of the result.
+        extents: of every index.
+    """
+
+    inputs: tuple[IndexList, ...]
+    output: IndexList
+    extents: Mapping[str, int]
+
+
+def read_terms(subscripts: str, shapes: Sequence[Shape]) -> Terms:
+    """Read subscripts as :func:`numpy.einsum` does, or as words.
+
+    Raises:
+        InvalidEinsumError: with the rule ``subscripts``, ``rank``,
+            ``extent-clash``, ``unbound-output-index`` or
+            ``repeated-output-index``; operands are counted from 0.
+
+    >>> read_terms("ij,jk", [(2, 3), (1, 4)]).inputs
+    (('i', 'j'), ('k',))
+    """
+    inputs, output = parse_subscripts(subscripts, [len(shape) for shape in shapes])
+    _check_ranks(inputs, shapes)
+    _check_output(inputs, output)
+    extents = _extents(inputs, shapes)
+    kept = tuple(
+        tuple(i for i, n in zip(term, shape, strict=True) if n == extents[i])
+        for term, shape in zip(inputs, shapes, strict=True)
+    )
+    return Terms(kept, output, extents)
+
+
+def _check_ranks(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> None:
+    for position, (term, shape) in enumerate(zip(inputs, shapes, strict=True)):
+        if len(term) != len(shape):
+            text = " ".join(term) or "(empty)"
+            raise InvalidEinsumError(
+                f"operand {position} has {len(shape)} axes, shape {shape}; its term "
+                f"{text!r} has {len(term)} indices",
+                rules=("rank",),
+            )
+
+
+def _check_output(inputs: Sequence[IndexList], output: IndexList) -> None:
+    bound = {index for term in inputs for index in term}
+    for axis, index in enumerate(output):
+        if index not in bound:
+            raise InvalidEinsumError(
+                f"output index {index!r} occurs in no term, they have {sorted(bound)}",
+                rules=("unbound-output-index",),
+            )
+        if index in output[:axis]:
+            raise InvalidEinsumError(
+                f"output index {index!r} is repeated", rules=("repeated-output-index",)
+            )
+
+
+def _extents(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> dict[str, int]:
+    """The extent of every index: the one that is not 1, if there is one."""
+    first: dict[str, _Axis] = {}
+    for found in _axes(inputs, shapes):
+        known = first.setdefault(found.index, found)
+        if known.extent == found.extent:
+            continue
+        if known.position == found.position or 1 not in (known.extent, found.extent):
+            raise InvalidEinsumError(
+                f"index {found.index!r} has {known} and {found}",
+                rules=("extent-clash",),
+            )
+        if known.extent == 1:
+            first[found.index] = found
+    return {index: axis.extent for index, axis in first.items()}
+
+
+@dataclass(frozen=True)
+class _Axis:
+    index: str
+    extent: int
+    position: int
+    axis: int
+
+    def __str__(self) -> str:
+        return f"extent {self.extent} on axis {self.axis} of operand {self.position}"
+
+
+def _axes(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> Iterator[_Axis]:
+    for position, (term, shape) in enumerate(zip(inputs, shapes, strict=True)):
+        for axis, (index, extent) in enumerate(zip(term, shape, strict=True)):
+            yield _Axis(index, extent, position, axis)

@@ -1,0 +1,21 @@
+"""Retrieval inside other compilers. feinsum itself depends on none of them.
+
+:func:`transform_program` is the whole of it; the rest calls it from the place where
+an array context transforms the kernels that it was asked for. The package
+arraycontext is imported when one of its classes is needed.
+"""
+
+from feinsum.integrations.array_context import (
+    eager_array_context,
+    lazy_array_context,
+)
+from feinsum.integrations.mixins import RetrievesEagerly, RetrievesLazily
+from feinsum.integrations.program import transform_program
+
+__all__ = [
+    "RetrievesEagerly",
+    "RetrievesLazily",
+    "eager_array_context",
+    "lazy_array_context",
+    "transform_program",
+]

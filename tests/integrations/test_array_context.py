@@ -1,0 +1,104 @@
+"""Array contexts that retrieve, where the package arraycontext is installed."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from pyopencl.tools import ImmediateAllocator
+
+from feinsum import raise_kernel
+from feinsum.errors import FeinsumError
+from feinsum.integrations import eager_array_context, lazy_array_context
+from feinsum.measure import open_device
+from feinsum.records import InMemoryStore
+from tests.integrations.facts import facts_about
+from tests.integrations.test_mixins import EXPECTED, D, J, U, is_parallel
+
+SUBSCRIPTS = "xre,rij,ej->xei"
+
+
+@pytest.fixture
+def _others_warn():
+    """The warnings of other packages, and of islpy, are not ours to answer for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def remembering(make, store):
+    """An array context with facts that remembers what it transformed.
+
+    Memory is allocated as buffers: the default of lazy contexts, shared virtual
+    memory, makes PoCL 3.0 crash.
+    """
+    pytest.importorskip("arraycontext", reason="arraycontext is not installed")
+    try:
+        base = make(database=store)
+    except FeinsumError as error:
+        pytest.skip(str(error))
+
+    class Remembering(base):
+        def transform_loopy_program(self, t_unit):
+            self.given.append(t_unit)
+            self.made.append(super().transform_loopy_program(t_unit))
+            return self.made[-1]
+
+    queue = open_device().queue
+    context = Remembering(queue, allocator=ImmediateAllocator(queue))
+    context.given, context.made = [], []
+    return context
+
+
+@pytest.mark.parametrize("make", [eager_array_context, lazy_array_context])
+def test_a_missing_package_is_one_clear_error(make, monkeypatch):
+    """It names the package and the page that says which versions work."""
+    monkeypatch.setitem(sys.modules, "arraycontext", None)
+    with pytest.raises(FeinsumError, match="package arraycontext is needed") as caught:
+        make()
+    assert "docs/integrations.md" in str(caught.value)
+
+
+@pytest.mark.usefixtures("_others_warn")
+def test_an_eager_einsum_is_retrieved():
+    """``actx.einsum`` runs the transformed kernel and gives numpy's result."""
+    plain = remembering(eager_array_context, InMemoryStore())
+    arrays = [plain.from_numpy(array) for array in (J, D, U)]
+    try:
+        assert np.allclose(plain.to_numpy(plain.einsum(SUBSCRIPTS, *arrays)), EXPECTED)
+    except RuntimeError:  # the transform of old versions knows few names of loops
+        assert plain.made == []
+    t_unit = plain.given[-1]
+    call = {f"arg{k}": array for k, array in enumerate((J, D, U))}
+    store = facts_about(n.einsum for n in raise_kernel(t_unit, arguments=call).raised)
+    context = remembering(eager_array_context, store)
+    result = context.to_numpy(context.einsum(SUBSCRIPTS, *arrays))
+    assert np.allclose(result, EXPECTED, rtol=1e-13, atol=0)
+    assert is_parallel(context.made[-1])
+
+
+@pytest.mark.usefixtures("_others_warn")
+@pytest.mark.parametrize("how", ["compile", "freeze"])
+def test_a_lazy_einsum_is_retrieved(how):
+    """A compiled or frozen program is the transformed one, and right."""
+    plain = remembering(lazy_array_context, InMemoryStore())
+    assert np.allclose(evaluated(plain, how), EXPECTED, rtol=1e-13, atol=0)
+    nests = raise_kernel(plain.given[-1]).raised
+    einsums = [nest.einsum for nest in nests if nest.einsum.summation_indices]
+    if not einsums:
+        pytest.skip("the einsum that this pytato generates is not raised")
+    store = facts_about(einsums)
+    context = remembering(lazy_array_context, store)
+    assert np.allclose(evaluated(context, how), EXPECTED, rtol=1e-13, atol=0)
+    assert is_parallel(context.made[-1])
+
+
+def evaluated(context, how):
+    """The gradient by a lazy context, as an array of numpy's."""
+    arrays = [context.from_numpy(array) for array in (J, D, U)]
+    if how == "freeze":
+        return context.to_numpy(context.einsum(SUBSCRIPTS, *arrays))
+    gradient = context.compile(lambda *given: context.einsum(SUBSCRIPTS, *given))
+    return context.to_numpy(gradient(*arrays))
