@@ -4,7 +4,7 @@ from feinsum.ir.build import array, batched_einsum, einsum
 from feinsum.ir.check import RULES, violations
 from feinsum.ir.einsum import BatchedEinsum, IndexList, require_einsum
 from feinsum.ir.evaluate import bind_sizes, evaluate
-from feinsum.ir.functional import FunctionalBatchedEinsum, OperandFunction
+from feinsum.ir.functional import FUNCTIONS, FunctionalBatchedEinsum, OperandFunction
 from feinsum.ir.generalize import LONG_EXTENT, generalize, with_extents
 from feinsum.ir.operand import Extent, Operand, SizeParam
 from feinsum.ir.parse import parse_subscripts
@@ -12,6 +12,7 @@ from feinsum.ir.text import from_text, to_text
 from feinsum.ir.violation import Violation
 
 __all__ = [
+    "FUNCTIONS",
     "LONG_EXTENT",
     "RULES",
     "BatchedEinsum",

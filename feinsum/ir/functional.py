@@ -19,7 +19,7 @@ from feinsum.ir.einsum import BatchedEinsum, IndexList
 from feinsum.ir.evaluate import evaluate
 from feinsum.ir.operand import SizeParam
 
-__all__ = ["FunctionalBatchedEinsum", "OperandFunction"]
+__all__ = ["FUNCTIONS", "FunctionalBatchedEinsum", "OperandFunction"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,7 +51,8 @@ class OperandFunction:
         """
         grid = np.indices(shape, sparse=True)
         names = dict(arrays) | dict(zip(self.parameters, grid, strict=True))
-        value = _evaluate(_expression(self.body), names)
+        with np.errstate(all="ignore"):  # a condition may guard a division
+            value = _evaluate(_expression(self.body), names)
         return np.array(np.broadcast_to(value, shape))
 
     def is_plain_read(self) -> bool:
@@ -172,38 +173,49 @@ _UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
 }
 
 
-def _evaluate(node: ast.AST, names: Mapping[str, Any]) -> Any:
-    """Evaluate one node; anything outside the grammar is refused."""
+def _evaluate(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> Any:
+    """Evaluate one node; anything outside the grammar is refused.
+
+    Args:
+        live: where the value is used; what conditions guard need not exist elsewhere.
+    """
     match node:
         case ast.Constant(value=bool() | int() | float() | complex() as value):
             return value
         case ast.Name(id=name) if name in names:
             return names[name]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return _BINARY[type(op)](_evaluate(left, names), _evaluate(right, names))
+            sides = (_evaluate(side, names, live) for side in (left, right))
+            return _BINARY[type(op)](*sides)
         case ast.Compare(left=left, ops=[op], comparators=[right]) if (
             type(op) in _BINARY
         ):
-            return _BINARY[type(op)](_evaluate(left, names), _evaluate(right, names))
+            sides = (_evaluate(side, names, live) for side in (left, right))
+            return _BINARY[type(op)](*sides)
         case ast.BoolOp(op=op, values=[first, *rest]):
-            value = _evaluate(first, names)
+            value = _evaluate(first, names, live)
             for other in rest:
-                value = _BINARY[type(op)](value, _evaluate(other, names))
+                decided = value if isinstance(op, ast.Or) else np.logical_not(value)
+                here = np.logical_and(live, np.logical_not(decided))
+                value = _BINARY[type(op)](value, _evaluate(other, names, here))
             return value
         case ast.UnaryOp(op=op, operand=inner) if type(op) in _UNARY:
-            return _UNARY[type(op)](_evaluate(inner, names))
+            return _UNARY[type(op)](_evaluate(inner, names, live))
         case ast.IfExp(test=test, body=then, orelse=other):
-            branches = (_evaluate(n, names) for n in (test, then, other))
-            return np.where(*branches)
+            condition = np.asarray(_evaluate(test, names, live), np.bool_)
+            return np.where(
+                condition,
+                _evaluate(then, names, np.logical_and(live, condition)),
+                _evaluate(other, names, np.logical_and(live, ~condition)),
+            )
         case ast.Subscript(value=ast.Name(id=name), slice=index) if name in names:
             parts = index.elts if isinstance(index, ast.Tuple) else [index]
-            return np.asarray(names[name])[tuple(_evaluate(p, names) for p in parts)]
+            place = tuple(_evaluate(p, names, live) for p in parts)
+            return _read(name, np.asarray(names[name]), place, live)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            if name in _FUNCTIONS and len(args) == 1:
-                return _FUNCTIONS[name](_evaluate(args[0], names))
-            function = getattr(np, name, None)
-            if isinstance(function, np.ufunc) and _is_of_numbers(function, len(args)):
-                return function(*(_evaluate(arg, names) for arg in args))
+            function = _FUNCTIONS.get(name) or _ufunc(name, len(args))
+            if function is not None:
+                return function(*(_evaluate(arg, names, live) for arg in args))
     raise InvalidEinsumError(
         f"operand function: cannot evaluate {ast.unparse(node)!r}; known names are "
         f"{sorted(names)}",
@@ -211,16 +223,55 @@ def _evaluate(node: ast.AST, names: Mapping[str, Any]) -> Any:
     )
 
 
-_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+def _read(name: str, array: Array, place: tuple[Any, ...], live: Any) -> Any:
+    """The entries of an array; outside of it there are none, also before it."""
+    if len(place) != array.ndim:
+        raise _unreadable(name, array, f"{len(place)} subscripts")
+    inside = []
+    for index, extent in zip(place, array.shape, strict=True):
+        if np.asarray(index).dtype.kind not in "iu":
+            raise _unreadable(name, array, f"the subscript {index}")
+        is_inside = np.logical_and(index >= 0, index < extent)
+        if np.any(np.logical_and(live, ~is_inside)):
+            raise _unreadable(name, array, f"the subscript {index}")
+        inside.append(np.where(is_inside, index, 0))
+    if 0 in array.shape:
+        return np.zeros(np.broadcast_shapes(*map(np.shape, place)), array.dtype)
+    return array[tuple(inside)]
+
+
+def _unreadable(name: str, array: Array, what: str) -> InvalidEinsumError:
+    return InvalidEinsumError(
+        f"operand function: array {name!r} of shape {array.shape} is read with {what}",
+        rules=("function",),
+    )
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": np.abs,
     "imag": np.imag,
+    "max": np.maximum,
+    "min": np.minimum,
     "real": np.real,
     "rsqrt": lambda x: 1 / np.sqrt(x),
+    **{
+        dtype.__name__: lambda x, dtype=dtype: np.asarray(x).astype(dtype)
+        for dtype in (np.float32, np.float64, np.complex64, np.complex128)
+    },
 }
-"""Functions of one number that kernels call and that are no numpy ufuncs."""
+"""Functions that kernels call and that are no numpy ufuncs."""
+
+FUNCTIONS = frozenset(
+    {"abs", "acos", "asin", "atan", "atan2", "ceil", "conj", "copysign", "cos", "cosh"}
+    | {"exp", "fabs", "floor", "fmax", "fmin", "imag", "log", "log10", "max", "min"}
+    | {"pow", "real", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh"}
+)
+"""Functions of floating point numbers that raised operand functions may call."""
 
 
-def _is_of_numbers(function: np.ufunc, n_args: int) -> bool:
-    """Whether it takes ``n_args`` numbers (and no array to write to) to one."""
-    arity = function.nin, function.nout
-    return function.signature is None and arity == (n_args, 1)
+def _ufunc(name: str, n_args: int) -> Callable[..., Any] | None:
+    """The ufunc that takes ``n_args`` numbers (and no array to write to) to one."""
+    function = getattr(np, name, None)
+    if not isinstance(function, np.ufunc) or function.signature is not None:
+        return None
+    return function if (function.nin, function.nout) == (n_args, 1) else None

@@ -23,9 +23,12 @@ from feinsum.ir import (
     Operand,
     generalize,
 )
+from feinsum.raising.functions import without_tags
+from feinsum.raising.hazards import ancestors, are_independent
 from feinsum.raising.nest import LoopNest, RaisedKernel, RaisedNest, RefusedNest
 from feinsum.raising.operands import Access, OperandTable
 from feinsum.raising.row import RaisedRow, raise_row
+from feinsum.raising.sizes import fold_constant_bounds
 from feinsum.raising.specialize import specialize
 
 __all__ = ["raise_kernel"]
@@ -61,17 +64,22 @@ def raise_kernel(
             ``arguments``).
     """
     name = _kernel_name(t_unit, kernel_name)
+    t_unit = fold_constant_bounds(t_unit, name)
     t_unit = specialize(t_unit, arguments or {}, name, long_extent)
+    plain = t_unit.with_kernel(without_tags(t_unit[name]))
     try:
-        typed = lp.infer_unknown_types(t_unit, expect_completion=False)
-    except (lp.LoopyError, TypeError, ValueError) as error:
+        typed = lp.infer_unknown_types(plain, expect_completion=False)
+    except Exception as error:  # Loopy raises errors of many kinds
+        logger.debug("kernel %r", name, exc_info=True)
+        kind = type(error).__name__
         raise NotAnEinsumError(
-            f"kernel {name!r}: Loopy cannot infer its types: {error}", rule="kernel"
+            f"kernel {name!r}: Loopy cannot infer its types: {kind}: {error}",
+            rule="kernel",
         ) from None
     table = OperandTable(typed, typed[name])
     rows, refused = _rows(table, instructions)
     nests: list[RaisedNest] = []
-    for batch in _batches(rows):
+    for batch in _batches(rows, table):
         try:
             nests.append(_raise_batch(batch, table, name, long_extent))
         except NotAnEinsumError as error:
@@ -141,19 +149,39 @@ def _chosen(
     return chosen
 
 
-def _batches(rows: Iterable[RaisedRow]) -> list[list[RaisedRow]]:
-    """Rows of one notation in the same loops form one batch."""
-    batches: dict[object, list[RaisedRow]] = {}
+def _batches(rows: Iterable[RaisedRow], table: OperandTable) -> list[list[RaisedRow]]:
+    """Rows of one notation in the same loops form one batch.
+
+    Nothing else may have to run between two of them.
+    """
+    batches: dict[object, list[list[RaisedRow]]] = {}
     for row in rows:
-        batches.setdefault(row.pattern, []).append(row)
-    return list(batches.values())
+        alike = batches.setdefault(row.pattern, [])
+        for batch in alike:
+            if _may_join(row, batch, table):
+                batch.append(row)
+                break
+        else:
+            alike.append([row])
+    return [batch for alike in batches.values() for batch in alike]
+
+
+def _may_join(row: RaisedRow, batch: list[RaisedRow], table: OperandTable) -> bool:
+    ids = {other.instruction for other in (*batch, row)}
+    kernel = table.kernel
+    before = frozenset[str]().union(*(ancestors(kernel, i) for i in ids)) - ids
+    is_interrupted = any(ids & ancestors(kernel, between) for between in before)
+    insn = kernel.id_to_insn[row.instruction]
+    others = [kernel.id_to_insn[other.instruction] for other in batch]
+    return not is_interrupted and all(
+        are_independent(insn, other, kernel, table.expand) for other in others
+    )
 
 
 def _raise_batch(
     batch: list[RaisedRow], table: OperandTable, name: str, long_extent: int
 ) -> RaisedNest:
     ids = tuple(row.instruction for row in batch)
-    _check_independent(batch, table, ids)
     inputs = tuple(access.term for access in batch[0].accesses)
     rows = tuple(_aligned(row.accesses, inputs) for row in batch)
     einsum = BatchedEinsum(batch[0].output, inputs, rows)
@@ -166,6 +194,7 @@ def _raise_batch(
         ids,
         tuple(row.assignee for row in batch),
         tuple(row.scale for row in batch),
+        tuple(row.shift for row in batch),
         name,
         constantdict(
             {x.name: generalized.get(x.name, x.name) for x in general.size_params}
@@ -173,19 +202,6 @@ def _raise_batch(
     )
     functional = FunctionalBatchedEinsum(general, constantdict(functions))
     return RaisedNest(nest, functional, generalized)
-
-
-def _check_independent(
-    batch: list[RaisedRow], table: OperandTable, ids: tuple[str, ...]
-) -> None:
-    kernel = table.kernel
-    written = [kernel.id_to_insn[i].assignee_var_names()[0] for i in ids]
-    if len(set(written)) != len(written):
-        raise NotAnEinsumError(
-            f"instructions {ids} write the same variables {written}",
-            rule="race",
-            instructions=ids,
-        )
 
 
 def _aligned(
@@ -212,12 +228,20 @@ def _with_rules(
     }
     used = {op.name for nest in nests for op in nest.einsum.operands}
     rules = {name: r for name, r in table.new_rules.items() if name in used}
-    return kernel.copy(
+    raised = kernel.copy(
         substitutions=constantdict({**kernel.substitutions, **rules}),
         instructions=[
             insn.copy(expression=new_values[insn.id]) if insn.id in new_values else insn
             for insn in kernel.instructions
         ],
+    )
+    left = _used_inames(kernel) - _used_inames(raised)
+    return lp.remove_unused_inames(raised, left) if left else raised
+
+
+def _used_inames(kernel: lp.LoopKernel) -> frozenset[str]:
+    return frozenset[str]().union(
+        *(i.within_inames | i.reduction_inames() for i in kernel.instructions)
     )
 
 
@@ -230,5 +254,7 @@ def _normal_value(nest: RaisedNest, k: int) -> Any:
     value = factors[0] if len(factors) == 1 else p.Product(factors)
     if einsum.summation_indices:
         value = lp.Reduction("sum", einsum.summation_indices, value)
-    scale = nest.scale[k]
-    return value if isinstance(scale, int) and scale == 1 else p.Product((scale, value))
+    scale, shift = nest.scale[k], nest.shift[k]
+    if not (isinstance(scale, int) and scale == 1):
+        value = p.Product((scale, value))
+    return value if isinstance(shift, int) and shift == 0 else p.Sum((shift, value))

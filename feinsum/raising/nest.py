@@ -15,6 +15,7 @@ from feinsum.ir import (
     BatchedEinsum,
     Extent,
     FunctionalBatchedEinsum,
+    OperandFunction,
     SizeParam,
     from_text,
 )
@@ -32,7 +33,7 @@ class LoopNest:
     """An einsum as it stands in a Loopy kernel: which name stands for what.
 
     Row ``k`` is the instruction ``instructions[k]``, which assigns
-    ``scales[k] * sum(product of rule calls)`` to ``assignees[k]``.
+    ``shifts[k] + scales[k] * sum(product of rule calls)`` to ``assignees[k]``.
 
     Attributes:
         einsum: the computation, in names of its own.
@@ -48,6 +49,7 @@ class LoopNest:
     instructions: tuple[str, ...]
     assignees: tuple[Expression, ...]
     scales: tuple[Expression, ...]
+    shifts: tuple[Expression, ...]
     kernel_name: str
     sizes: constantdict[str, str | int]
 
@@ -75,6 +77,7 @@ class LoopNest:
             instructions=tuple(self.instructions[k] for k in rows),
             assignees=tuple(self.assignees[k] for k in rows),
             scales=tuple(self.scales[k] for k in rows),
+            shifts=tuple(self.shifts[k] for k in rows),
             sizes=_renamed(self.sizes, relabeling.size_params),
         )
 
@@ -102,6 +105,11 @@ class RaisedNest:
         return self.functional.einsum
 
     @property
+    def functions(self) -> Mapping[str, OperandFunction]:
+        """The function of each operand, by its name."""
+        return self.functional.functions
+
+    @property
     def instructions(self) -> tuple[str, ...]:
         return self.nest.instructions
 
@@ -114,6 +122,14 @@ class RaisedNest:
     def scale(self) -> tuple[Expression, ...]:
         """What each row's sum is multiplied by."""
         return self.nest.scales
+
+    @property
+    def shift(self) -> tuple[Expression, ...]:
+        """What is added to each row's scaled sum; 0 for nothing.
+
+        It depends on the output inames, and may read the output where it is written.
+        """
+        return self.nest.shifts
 
     @cached_property
     def form(self) -> CanonicalForm:

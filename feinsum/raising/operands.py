@@ -4,9 +4,11 @@ How a product splits into operands:
 
 - a call of a rule whose arguments are inames is an operand as it stands;
 - a subscript whose indices are inames is an operand with these axes;
-- any other factor is an operand with one axis per iname that it depends on, in
-  order of first appearance; it must read something with all of these inames,
-  so that a sum of products is not taken for a single operand;
+- any other factor is an operand with one axis per iname that it depends on; it must
+  read an array with all of these inames at once (inames of conditions excepted), so
+  that a sum of products is not taken for a single operand. The axes are those of that
+  array, after the inames that are in conditions alone; where several arrays would do,
+  those whose order is nearest to the output's;
 - a factor that depends on no iname belongs to the scale.
 
 Equal functions over equal domains are one operand, whatever rule spells them.
@@ -14,19 +16,16 @@ Equal functions over equal domains are one operand, whatever rule spells them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import loopy as lp
 import numpy as np
 from loopy.symbolic import (
-    IdentityMapper,
-    ResolvedFunction,
     SubstitutionMapper,
     SubstitutionRuleExpander,
     TypeCast,
-    WalkMapper,
     get_dependencies,
 )
 from loopy.type_inference import TypeReader
@@ -35,10 +34,12 @@ from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList, Operand, OperandFunction
+from feinsum.raising.axes import axis_order, check_captures
+from feinsum.raising.functions import check_function, function_text, unresolved
 from feinsum.raising.nest import Expression
 from feinsum.raising.product import has_reduction
 
-__all__ = ["Access", "OperandTable", "unresolved"]
+__all__ = ["Access", "OperandTable"]
 
 
 @dataclass(frozen=True)
@@ -67,17 +68,41 @@ class OperandTable:
         self.expand = SubstitutionRuleExpander(self.kernel.substitutions)
         self._dtype_of = _Dtypes(self.kernel, self.t_unit.callables_table)
         self._unique = self.kernel.get_var_name_generator()
+        self._taken = self.kernel.all_variable_names() | self.kernel.all_inames()
 
     def is_operand(self, factor: Expression) -> bool:
         """Whether ``factor`` depends on an iname or is the call of a rule."""
-        return self._rule_of(factor) is not None or bool(self._inames_of(factor))
+        return self._rule_of(factor) is not None or bool(self.inames_of(factor))
 
     def reads(self, expression: Expression) -> frozenset[str]:
         """Every name that ``expression`` reads, rules expanded."""
         return frozenset(get_dependencies(self.expand(expression)))
 
+    def inames_of(self, expression: Expression) -> frozenset[str]:
+        """Every iname that ``expression`` depends on, rules expanded."""
+        return self.reads(expression).intersection(self.kernel.all_inames())
+
+    def check_function(self, expression: Expression, instruction: str) -> None:
+        """Refuse what is no function of inames, or depends on how rules expand.
+
+        Raises:
+            NotAnEinsumError: with the rule ``captured-iname`` or
+                ``operand-function``.
+        """
+        check_captures(expression, self.kernel, instruction)
+        check_function(
+            self.expand(expression),
+            self.kernel,
+            lambda e: self.dtype(e, instruction),
+            instruction,
+        )
+
     def access(
-        self, factor: Expression, extents: Mapping[str, Extent], instruction: str
+        self,
+        factor: Expression,
+        output: IndexList,
+        extents: Mapping[str, Extent],
+        instruction: str,
     ) -> Access:
         """The operand that ``factor`` reads, and with which inames.
 
@@ -85,11 +110,11 @@ class OperandTable:
             NotAnEinsumError: if the factor is no function of its inames, or its
                 dtype is not known.
         """
-        self._check_captures(factor, instruction)
         expanded = self.expand(factor)
         if has_reduction(expanded):
             raise _inner_reduction(factor, instruction)
-        term = self._term(factor, instruction)
+        self.check_function(factor, instruction)
+        term = self._term(factor, output, instruction)
         _check_inside(factor, term, extents, instruction)
         shape = tuple(extents[iname] for iname in term)
         parameters = self._parameters(len(term))
@@ -99,7 +124,7 @@ class OperandTable:
         if key not in self._known:
             name = self._rule_name(factor, term, parameters, body)
             self._known[key] = Operand(name, shape, dtype)
-            self.functions[name] = OperandFunction(parameters, str(body))
+            self.functions[name] = OperandFunction(parameters, function_text(body))
         return Access(self._known[key], term)
 
     def _body(
@@ -124,61 +149,30 @@ class OperandTable:
         if rule is None or _inames_only(arguments, self.kernel) is None:
             return None
         place = tuple(map(p.Variable, self._parameters(len(arguments))))
-        is_closed = not self._inames_of(p.Call(p.Variable(rule.name), place))
+        is_closed = not self.inames_of(p.Call(p.Variable(rule.name), place))
         return rule if is_closed else None
 
-    def _check_captures(self, factor: Expression, instruction: str) -> None:
-        """Refuse rules whose meaning depends on the order of expansion.
-
-        A rule may read an iname that is not its argument, but not one of a name
-        that some rule on the way has as an argument.
-        """
-        rules: dict[str, lp.SubstitutionRule] = {}
-        todo = [factor]
-        while todo:
-            finder = _NameFinder()
-            finder(todo.pop())
-            names = finder.names & set(self.kernel.substitutions)
-            new = {n: self.kernel.substitutions[n] for n in names - set(rules)}
-            rules |= new
-            todo += (rule.expression for rule in new.values())
-        arguments = {name for rule in rules.values() for name in rule.arguments}
-        captured = {
-            name
-            for rule in rules.values()
-            for name in get_dependencies(rule.expression) - set(rule.arguments)
-        }
-        if clash := arguments & captured & self.kernel.all_inames():
-            raise NotAnEinsumError(
-                f"instruction {instruction!r}: the rules behind {factor} both have "
-                f"{sorted(clash)} as an argument and read the iname of that name",
-                rule="captured-iname",
-                instructions=(instruction,),
-            )
-
     def _parameters(self, n: int) -> IndexList:
-        """Names for ``n`` arguments of a rule, none of them an iname."""
-        inames, prefix = self.kernel.all_inames(), "_"
-        while any(f"{prefix}{axis}" in inames for axis in range(n)):
+        """Names for ``n`` arguments of a rule that nothing in the kernel has."""
+        prefix = "_"
+        while any(f"{prefix}{axis}" in self._taken for axis in range(n)):
             prefix += "_"
         return tuple(f"{prefix}{axis}" for axis in range(n))
 
-    def _term(self, factor: Expression, instruction: str) -> IndexList:
+    def _term(
+        self, factor: Expression, output: IndexList, instruction: str
+    ) -> IndexList:
         if self._rule_of(factor) is not None:
             return tuple(arg.name for arg in _called(factor)[1])
         if isinstance(factor, p.Subscript):
             inames = _inames_only(factor.index_tuple, self.kernel)
             if inames is not None:
                 return inames
-        expanded = self.expand(factor)
-        order = _AtomFinder(self.kernel)
-        order(expanded)
-        term = tuple(dict.fromkeys(order.inames))
-        needed = set(term) - order.in_conditions
-        if len(needed) > 1 and not any(needed <= atom for atom in order.atoms):
+        term = axis_order(self.expand(factor), self.kernel, output)
+        if term is None:
             raise NotAnEinsumError(
                 f"instruction {instruction!r}: the factor {factor} reads nothing with "
-                f"all of its inames {', '.join(term)}, so it is no single operand",
+                "all of its inames, so it is no single operand",
                 rule="sum-of-products",
                 instructions=(instruction,),
             )
@@ -199,9 +193,6 @@ class OperandTable:
         name = self._unique(f"{stem}_rule")
         self.new_rules[name] = lp.SubstitutionRule(name, parameters, body)
         return str(name)
-
-    def _inames_of(self, expression: Expression) -> frozenset[str]:
-        return self.reads(expression).intersection(self.kernel.all_inames())
 
     def dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
         """The dtype that Loopy gives to an expression without rules."""
@@ -269,18 +260,6 @@ def _inner_reduction(factor: Expression, instruction: str) -> NotAnEinsumError:
     )
 
 
-def unresolved(expression: Expression) -> Expression:
-    """The expression with functions by name, as a user writes them."""
-    return _Unresolver()(expression)
-
-
-class _Unresolver(IdentityMapper):  # type: ignore[misc]
-    """Loopy's type inference ties functions to implementations; this unties them."""
-
-    def map_resolved_function(self, expr: ResolvedFunction, /) -> p.Variable:
-        return p.Variable(expr.name)
-
-
 def _unknown_dtype(
     expression: Expression, instruction: str, why: str
 ) -> NotAnEinsumError:
@@ -290,42 +269,3 @@ def _unknown_dtype(
         rule="unknown-dtype",
         instructions=(instruction,),
     )
-
-
-class _NameFinder(WalkMapper):  # type: ignore[misc]
-    """Collects all names, those of called functions and rules as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def map_variable(self, expr: p.Variable, /) -> None:
-        self.names.add(expr.name)
-
-
-class _AtomFinder(WalkMapper):  # type: ignore[misc]
-    """Collects inames in order of appearance, and those of each array read."""
-
-    def __init__(self, kernel: lp.LoopKernel) -> None:
-        super().__init__()
-        self._all_inames = kernel.all_inames()
-        self.inames: list[str] = []
-        self.atoms: list[frozenset[str]] = []
-        self.in_conditions: set[str] = set()
-
-    def map_variable(self, expr: p.Variable, /) -> None:
-        if expr.name in self._all_inames:
-            self.inames.append(expr.name)
-
-    def map_subscript(self, expr: p.Subscript, /) -> None:
-        self.atoms.append(frozenset(self._names(expr)))
-        for index in expr.index_tuple:
-            self.rec(index)
-
-    def map_if(self, expr: p.If, /) -> None:
-        self.in_conditions |= set(self._names(expr.condition))
-        for part in (expr.condition, expr.then, expr.else_):
-            self.rec(part)
-
-    def _names(self, expr: Expression) -> Iterator[str]:
-        return (n for n in get_dependencies(expr) if n in self._all_inames)

@@ -13,10 +13,12 @@ from pymbolic import primitives as p
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList
 from feinsum.raising.extents import box_extents
+from feinsum.raising.functions import unresolved
+from feinsum.raising.hazards import check_hazards, reads_exactly
 from feinsum.raising.nest import Expression
-from feinsum.raising.operands import Access, OperandTable, unresolved
+from feinsum.raising.operands import Access, OperandTable
 from feinsum.raising.product import (
-    ScaledSum,
+    ShiftedSum,
     has_quotient,
     has_reduction,
     multiply,
@@ -36,13 +38,14 @@ class RaisedRow:
     summed: frozenset[str]
     accesses: tuple[Access, ...]
     scale: Expression
-    extents: Mapping[str, Extent]
+    shift: Expression
+    loops: frozenset[str]
 
     @property
     def pattern(self) -> tuple[object, ...]:
         """Equal for instructions that can be rows of one batch."""
         terms = tuple(sorted(access.term for access in self.accesses))
-        return self.output, self.summed, terms
+        return self.output, self.summed, terms, self.loops
 
 
 def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
@@ -51,34 +54,51 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
     Raises:
         NotAnEinsumError: naming the instruction and the rule broken.
     """
-    kernel = table.kernel
-    output = _output_indices(insn, kernel)
-    parts = take_apart(insn.expression, table.is_operand, insn.id)
-    inames = frozenset(output) | frozenset(parts.inames)
-    _check_tags(insn, kernel, inames)
-    if has_reduction(table.expand(multiply(parts.scale))):
-        raise _refuse(insn, "nested-reduction", "its scale contains a reduction")
+    names = _assigned_inames(insn, table.kernel)
+    parts = _parts(insn, table)
+    inames = frozenset(names) | frozenset(parts.inames)
+    _check_tags(insn, table.kernel, inames)
     if not parts.factors:
         raise _refuse(insn, "no-operand", "its value depends on no operand")
-    extents = box_extents(kernel, inames, insn.id)
-    accesses = tuple(table.access(f, extents, insn.id) for f in parts.factors)
-    _check_summed(insn, parts.inames, accesses)
-    _check_bound(insn, output, accesses)
+    extents = box_extents(table.kernel, inames, insn.id)
+    accesses = tuple(table.access(f, names, extents, insn.id) for f in parts.factors)
+    bound = {iname for access in accesses for iname in access.term}
+    summed = _summed(insn, parts.inames, bound, extents)
+    is_copy = len(accesses) == 1 and not summed
+    output = _output(insn, names, bound, {} if is_copy else extents)
+    _check_shift(insn, table, parts.shift)
     _check_dtypes(insn, table, parts, accesses)
-    scale = unresolved(multiply(parts.scale))
-    _check_reads(insn, kernel, table, (*parts.factors, scale), inames)
+    scale = multiply(parts.scale)
+    table.check_function(scale, insn.id)
+    check_hazards(insn, table.kernel, inames, table.expand, (*parts.factors, scale))
     return RaisedRow(
         insn.id,
         insn.assignee,
         output,
-        frozenset(parts.inames),
+        summed,
         accesses,
-        scale,
-        extents,
+        unresolved(table.expand(scale)),
+        unresolved(table.expand(parts.shift)),
+        insn.within_inames,
     )
 
 
-def _output_indices(insn: lp.InstructionBase, kernel: lp.LoopKernel) -> IndexList:
+def _parts(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
+    """The assigned value, taken apart, without reductions behind rules."""
+    own = insn.assignee_var_names()[0]
+    parts = take_apart(
+        insn.expression, table.is_operand, lambda e: own in table.reads(e), insn.id
+    )
+    for part, what in ((multiply(parts.scale), "scale"), (parts.shift, "shift")):
+        if has_reduction(table.expand(part)):
+            raise _refuse(
+                insn, "nested-reduction", f"its {what} {part} contains a reduction"
+            )
+    return parts
+
+
+def _assigned_inames(insn: lp.InstructionBase, kernel: lp.LoopKernel) -> IndexList:
+    """The inames among the subscripts of the assignee, each once; no others loop."""
     if not isinstance(insn, lp.Assignment):
         raise _refuse(insn, "instruction-kind", f"it is a {type(insn).__name__}")
     if insn.predicates:
@@ -90,10 +110,13 @@ def _output_indices(insn: lp.InstructionBase, kernel: lp.LoopKernel) -> IndexLis
         raise _refuse(insn, "assignee", f"it assigns to {assignee}")
     indices = getattr(assignee, "index_tuple", ())
     names = tuple(i.name for i in indices if isinstance(i, p.Variable))
-    is_plain = len(names) == len(indices) == len(set(names))
-    if not is_plain or not set(names) <= kernel.all_inames():
+    numbers = [i for i in indices if isinstance(i, (int, np.integer)) and i >= 0]
+    is_plain = len(names) + len(numbers) == len(indices)
+    if not is_plain or len(set(names)) < len(names) or set(names) - kernel.all_inames():
         raise _refuse(
-            insn, "assignee", f"it assigns to {assignee}; expected distinct inames"
+            insn,
+            "assignee",
+            f"it assigns to {assignee}; expected distinct inames and numbers",
         )
     if set(names) != insn.within_inames:
         extra = sorted(insn.within_inames - set(names))
@@ -114,34 +137,62 @@ def _check_tags(
             )
 
 
-def _check_summed(
-    insn: lp.InstructionBase, summed: tuple[str, ...], accesses: tuple[Access, ...]
-) -> None:
-    bound = {iname for access in accesses for iname in access.term}
+def _summed(
+    insn: lp.InstructionBase,
+    summed: tuple[str, ...],
+    bound: set[str],
+    extents: Mapping[str, Extent],
+) -> frozenset[str]:
+    """The summation indices; a sum of one value over nothing is that value."""
     for iname in summed:
-        if iname not in bound:
+        if iname not in bound and extents[iname] != 1:
             raise _refuse(
                 insn, "unbound-sum", f"it sums over {iname!r}, on which nothing depends"
             )
         if iname in insn.within_inames:
             raise _refuse(insn, "unbound-sum", f"it sums over its own loop {iname!r}")
+    return frozenset(summed) & bound
 
 
-def _check_bound(
-    insn: lp.InstructionBase, output: IndexList, accesses: tuple[Access, ...]
-) -> None:
-    bound = {iname for access in accesses for iname in access.term}
-    for iname in output:
-        if iname not in bound:
+def _output(
+    insn: lp.InstructionBase,
+    names: IndexList,
+    bound: set[str],
+    extents: Mapping[str, Extent],
+) -> IndexList:
+    """The output indices; an iname of one value that no operand has is none.
+
+    Args:
+        extents: none where all inames have to be in an operand.
+    """
+    for iname in names:
+        if iname not in bound and extents.get(iname) != 1:
             raise _refuse(
                 insn, "broadcast", f"no operand depends on its output index {iname!r}"
             )
+    return tuple(iname for iname in names if iname in bound)
+
+
+def _check_shift(insn: lp.Assignment, table: OperandTable, shift: Expression) -> None:
+    """A shift is a function of the loops that reads the output where it is written."""
+    table.check_function(shift, insn.id)
+    expanded = table.expand(shift)
+    outside = table.inames_of(shift) - insn.within_inames
+    if outside:
+        raise _refuse(
+            insn, "unbound-index", f"its shift {shift} depends on {sorted(outside)}"
+        )
+    name = insn.assignee_var_names()[0]
+    if name in table.reads(shift) and not reads_exactly(expanded, insn.assignee):
+        raise _refuse(
+            insn, "operand-written", f"its shift reads {name!r} beside {insn.assignee}"
+        )
 
 
 def _check_dtypes(
     insn: lp.InstructionBase,
     table: OperandTable,
-    parts: ScaledSum,
+    parts: ShiftedSum,
     accesses: tuple[Access, ...],
 ) -> None:
     """Operands, their product with the scale, and the result are of one dtype.
@@ -150,44 +201,23 @@ def _check_dtypes(
     """
     dtypes = {access.operand.dtype for access in accesses}
     computed = np.result_type(*dtypes)
-    if computed.kind in "biu" and (len(dtypes) > 1 or _divides(parts.scale)):
+    divides = any(map(has_quotient, (*parts.scale, parts.shift)))
+    if computed.kind in "biu" and (len(dtypes) > 1 or divides):
         raise _refuse(
             insn, "output-dtype", "it mixes or divides integers, which C rounds"
         )
-    product = table.expand(multiply((*parts.scale, *parts.factors)))
-    scaled = table.dtype(product, insn.id)
+    product = multiply((*parts.scale, *parts.factors))
+    is_shifted = not (isinstance(parts.shift, int) and parts.shift == 0)
+    value = p.Sum((parts.shift, product)) if is_shifted else product
+    scaled = table.dtype(table.expand(value), insn.id)
     name = insn.assignee_var_names()[0]
     declared = getattr(table.kernel.get_var_descriptor(name).dtype, "numpy_dtype", None)
-    for dtype, what in ((scaled, "its scale makes"), (declared, f"{name!r} has")):
+    for dtype, what in ((scaled, "its value has"), (declared, f"{name!r} has")):
         if dtype is not None and not np.can_cast(dtype, computed, "equiv"):
             raise _refuse(
                 insn,
                 "output-dtype",
                 f"its operands make {computed}, but {what} the dtype {dtype}",
-            )
-
-
-def _divides(scale: tuple[Expression, ...]) -> bool:
-    return any(has_quotient(factor) for factor in scale)
-
-
-def _check_reads(
-    insn: lp.InstructionBase,
-    kernel: lp.LoopKernel,
-    table: OperandTable,
-    expressions: tuple[Expression, ...],
-    inames: frozenset[str],
-) -> None:
-    """No operand may change while the nest runs."""
-    reads = frozenset[str]().union(*(table.reads(e) for e in expressions))
-    for other in kernel.instructions:
-        written = reads & set(other.assignee_var_names())
-        if written and (other.id == insn.id or inames & other.within_inames):
-            raise _refuse(
-                insn,
-                "operand-written",
-                f"it reads {sorted(written)}, which instruction {other.id!r} writes "
-                "in the same loops",
             )
 
 

@@ -51,6 +51,7 @@ def _with_inames(nest: RaisedNest, news: Mapping[str, str]) -> RaisedNest:
         inames=constantdict({i: news.get(n, n) for i, n in old.inames.items()}),
         assignees=tuple(map(renamed, old.assignees)),
         scales=tuple(map(renamed, old.scales)),
+        shifts=tuple(map(renamed, old.shifts)),
     )
     return replace(nest, nest=new)
 

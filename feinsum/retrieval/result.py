@@ -44,7 +44,7 @@ class NestRetrieval:
         if not self.is_separable:
             return (
                 f"the loops of {', '.join(nest.instructions)} cannot be run apart from "
-                "other instructions; move these to other loops"
+                "other instructions; move these to other loops, or state their order"
             )
         reasons = "; ".join(why for _, why in self.failures)
         return f"no recorded recipe could be applied: {reasons}"
@@ -97,6 +97,8 @@ def _nest_explanation(found: NestRetrieval) -> Iterator[str]:
     yield f"raised: {nest.einsum.subscripts}, {nest.einsum.batch_size} rows"
     yield f"instructions: {', '.join(nest.instructions)}"
     yield f"scaled by: {', '.join(map(str, nest.scale))}"
+    if any(str(shift) != "0" for shift in nest.shift):
+        yield f"shifted by: {', '.join(map(str, nest.shift))}"
     for operand in nest.einsum.operands:
         yield f"operand {operand}: {nest.functional.functions[operand.name]}"
     yield f"canonical: {nest.form.text}"

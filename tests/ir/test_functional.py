@@ -171,3 +171,30 @@ def test_idealized_functions_are_plain_reads(e: BatchedEinsum) -> None:
     """The idealized case holds plain reads only."""
     functions = FunctionalBatchedEinsum.idealized(e).functions.values()
     assert all(function.is_plain_read() for function in functions)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("x[i - 1] if i > 0 else 0.0", [0, 1, 2]),
+        ("0.0 if i > 1 or x[i + 1] > 2 else x[i + 1]", [2, 0, 0]),
+        ("x[i + 1] if i < 2 and x[i + 1] > 2 else 7.0", [7, 3, 7]),
+        ("x[min(i, 1)]", [1, 2, 2]),
+        ("float32(i)*x[i // 2]", [0, 1, 4]),
+    ],
+)
+def test_a_condition_guards_what_it_chooses(body: str, expected: list[float]) -> None:
+    """What a condition excludes is not read."""
+    function = OperandFunction(("i",), body)
+    found = function.tabulate((3,), {"x": np.array([1.0, 2.0, 3.0])})
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "body", ["x[i - 1]", "x[i + 1]", "x[0.5*i]", "x[i, i]", "x[-1]"]
+)
+def test_nothing_is_read_outside_of_an_array(body: str) -> None:
+    """Unlike numpy, functions do not count from the end of an array."""
+    with pytest.raises(InvalidEinsumError) as caught:
+        OperandFunction(("i",), body).tabulate((3,), {"x": np.ones(3)})
+    assert caught.value.rules == ("function",)

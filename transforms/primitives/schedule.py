@@ -41,6 +41,7 @@ class Schedule:
         dtypes: the dtype of each operand.
         instructions: the instruction of each row.
         scales: what the sum of each row is multiplied by.
+        shifts: what is added to the scaled sum of each row, in inames.
     """
 
     t_unit: lp.TranslationUnit
@@ -54,6 +55,7 @@ class Schedule:
     dtypes: Mapping[str, np.dtype[Any]]
     instructions: Names
     scales: tuple[Expression, ...]
+    shifts: tuple[Expression, ...]
 
     @property
     def kernel(self) -> lp.LoopKernel:
@@ -100,6 +102,12 @@ class Schedule:
         rules = {**self.kernel.substitutions, name: rule}
         return self.with_kernel(substitutions=constantdict(rules))
 
+    def is_shifted(self, instruction: str) -> bool:
+        """Whether an instruction is a row that adds something to its sum."""
+        shifts = dict(zip(self.instructions, self.shifts, strict=True))
+        shift = shifts.get(instruction, 0)
+        return not (isinstance(shift, int) and shift == 0)
+
     def dtype_of_row(self, k: int) -> np.dtype[Any]:
         return np.dtype(np.result_type(*(self.dtypes[name] for name in self.rows[k])))
 
@@ -121,6 +129,7 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
         {},
         nest.instructions,
         nest.scales,
+        nest.shifts,
     )
     for row in einsum.rows:
         for operand, term in zip(row, einsum.inputs, strict=True):
@@ -151,14 +160,9 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
 
 
 def with_row_values(schedule: Schedule) -> Schedule:
-    """Write every row's value anew: scale times sum of products of rule calls."""
-    points = {index: var(iname) for index, iname in schedule.inames.items()}
+    """Write every row's value anew: shift and scaled sum of products of rule calls."""
     values = {
-        insn_id: scaled_sum(
-            schedule.scales[k],
-            tuple(schedule.inames[i] for i in schedule.summed),
-            calls_product(schedule, schedule.rows[k], points),
-        )
+        insn_id: _row_value(schedule, k)
         for k, insn_id in enumerate(schedule.instructions)
     }
     return schedule.with_kernel(
@@ -167,6 +171,16 @@ def with_row_values(schedule: Schedule) -> Schedule:
             for insn in schedule.kernel.instructions
         ]
     )
+
+
+def _row_value(schedule: Schedule, k: int) -> Expression:
+    points = {index: var(iname) for index, iname in schedule.inames.items()}
+    summed = tuple(schedule.inames[index] for index in schedule.summed)
+    product = calls_product(schedule, schedule.rows[k], points)
+    value = scaled_sum(schedule.scales[k], summed, product)
+    if schedule.is_shifted(schedule.instructions[k]):
+        return p.Sum((schedule.shifts[k], value))
+    return value
 
 
 def calls_product(

@@ -12,6 +12,7 @@ from loopy.symbolic import Reduction
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.errors import TransformError
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
 from feinsum.transforms.primitives.stage_operand import vectorize_last_axis
 
@@ -20,8 +21,9 @@ __all__ = ["stage_accumulator"]
 
 @dataclass(frozen=True)
 class _Sum:
-    """An assigned value, taken apart: ``scale * sum(inames, term)``."""
+    """An assigned value, taken apart: ``shift + scale * sum(inames, term)``."""
 
+    shift: tuple[Expression, ...]
     scale: tuple[Expression, ...]
     inames: Names
     term: Expression
@@ -41,12 +43,12 @@ def stage_accumulator(
 
     Rewrite::
 
-        for outer, private:  out[...] = scale*sum(k, f)
+        for outer, private:  out[...] = shift + scale*sum(k, f)
 
         for outer:
             for private':     acc[private'] = 0
             for k, private:   acc[private] = acc[private] + f
-            for private'':    out[...] = scale*acc[private'']
+            for private'':    out[...] = shift + scale*acc[private'']
 
     Without a sum there is no zeroing, and the update assigns.
 
@@ -61,7 +63,7 @@ def stage_accumulator(
     insn = schedule.kernel.id_to_insn[instruction]
     spanned = [name for name in private if name != lane]
     axes = [*spanned, lane] if lane is not None else spanned
-    value = _take_apart(insn.expression)
+    value = _take_apart(insn.expression, schedule.is_shifted(instruction))
     name = schedule.fresh(f"{instruction}_acc")
     place = tuple(var(iname) for iname in axes)
     accumulator = var(name)[place] if place else var(name)
@@ -102,13 +104,19 @@ def _with_private_array(
     return schedule.with_kernel(temporary_variables={**known, name: array})
 
 
-def _take_apart(value: Expression) -> _Sum:
+def _take_apart(value: Expression, is_shifted: bool) -> _Sum:
+    """Without a sum the whole value, but for the shift, is the term."""
+    shift: tuple[Expression, ...] = ()
+    if is_shifted:
+        if not isinstance(value, p.Sum) or len(value.children) != 2:
+            raise TransformError(f"{value} is no shift and a scaled sum")
+        *shift, value = value.children
     factors = value.children if isinstance(value, p.Product) else (value,)
     for factor in factors:
         if isinstance(factor, Reduction):
             scale = tuple(other for other in factors if other is not factor)
-            return _Sum(scale, tuple(factor.inames), factor.expr)
-    return _Sum((), (), value)
+            return _Sum(tuple(shift), scale, tuple(factor.inames), factor.expr)
+    return _Sum(tuple(shift), (), (), value)
 
 
 def _steps(
@@ -121,6 +129,7 @@ def _steps(
     """Zero, update and store; the store keeps the id of the instruction."""
     zero, update = ids
     stored = p.Product((*value.scale, accumulator)) if value.scale else accumulator
+    stored = p.Sum((*value.shift, stored)) if value.shift else stored
     store = insn.copy(expression=stored, depends_on=frozenset({update}))
     if not value.inames:
         assign = insn.copy(id=update, assignee=accumulator, expression=value.term)

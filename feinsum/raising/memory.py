@@ -1,0 +1,68 @@
+"""Where arrays lie: which names share storage, and which places are distinct."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from loopy.kernel.array import ArrayBase
+from pymbolic import primitives as p
+
+from feinsum.raising.functions import is_plain_array
+from feinsum.raising.nest import Expression
+
+__all__ = ["are_distinct", "has_distinct_entries", "storage", "subscripts_of"]
+
+
+def storage(kernel: lp.LoopKernel, names: Iterable[str]) -> frozenset[str]:
+    """The memory behind names; temporaries may share some."""
+    known = kernel.temporary_variables
+    return frozenset(
+        (getattr(known.get(name), "base_storage", None) or name) for name in names
+    )
+
+
+def has_distinct_entries(kernel: lp.LoopKernel, name: str) -> bool:
+    """Whether no two entries of an array share a place, as far as numbers tell."""
+    array = kernel.get_var_descriptor(name)
+    if not isinstance(array, ArrayBase):
+        return True
+    if not is_plain_array(array):
+        return False
+    if not isinstance(array.shape, tuple):
+        return True
+    strides: list[Any] = [getattr(tag, "stride", None) for tag in array.dim_tags or ()]
+    steps = []
+    for stride, extent in zip(strides, array.shape, strict=False):
+        if not _is_integer(stride) or (_is_integer(extent) and extent <= 1):
+            continue
+        if stride == 0:
+            return False
+        if _is_integer(extent):
+            steps.append((abs(stride), int(extent)))
+    reach = 0
+    for stride, extent in sorted(steps):
+        if stride <= reach:
+            return False
+        reach += stride * (extent - 1)
+    return True
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer))
+
+
+def are_distinct(first: Expression, second: Expression) -> bool:
+    """Whether two subscripts differ in a number, and so never meet."""
+    return any(
+        a != b
+        for a, b in zip(subscripts_of(first), subscripts_of(second), strict=False)
+        if _is_integer(a) and _is_integer(b)
+    )
+
+
+def subscripts_of(access: Expression) -> tuple[Expression, ...]:
+    """The subscripts of a read or of an assignee; none for a scalar."""
+    return access.index_tuple if isinstance(access, p.Subscript) else ()

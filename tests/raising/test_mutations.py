@@ -1,0 +1,245 @@
+"""Each rule of the grammar, broken by one change of a kernel that keeps it."""
+
+from __future__ import annotations
+
+import loopy as lp
+import numpy as np
+import pyopencl.cltypes as cltypes
+import pytest
+from pymbolic import var
+
+from feinsum import raise_kernel
+from feinsum.raising import single_nest
+from tests.docs.codes import refusal_rules
+from tests.raising.forms import BOX, make
+
+VALID = "out[i] = sum(j, A[i,j]*x[j]) {id=row}"
+SMALL = "{[i,j]: 0<=i<5 and 0<=j<5}"
+
+MUTANTS = [
+    ("reduction", "sum(j,", "max(j,"),
+    ("reduction", "sum(j,", "min(j,"),
+    ("reduction", "sum(j,", "product(j,"),
+    ("reduction", "sum(j, A[i,j]*x[j])", "reduce(any, j, A[i,j] > x[j])"),
+    ("reduction", "sum(j, A[i,j]*x[j])", "reduce(all, j, A[i,j] > x[j])"),
+    ("instruction-kind", "out[i] = sum(j, A[i,j]*x[j])",
+     "out[i], out2[i] = argmin(j, A[i,j], j)"),
+    ("reduction", "x[j]", "max(k, B[j,k])"),
+    ("nested-reduction", "x[j]", "(x[j] + sum(k, B[j,k]))"),
+    ("nested-reduction", "*x[j])", "*x[j]) + sum(k, C[i,k])"),
+    ("nested-reduction", "sum(j, A[i,j]*x[j])", "y[i]/sum(j, A[i,j]*x[j])"),
+    ("nested-reduction", "A[i,j]", "A[sum(k, map[0]),j]"),
+    ("nested-reduction", "sum(j, A[i,j]*x[j])", "y[i] if sum(j, x[j]) > 0 else z[i]"),
+    ("nested-reduction", "out[i]", "f(p) := sum(k, C[p,k])\nout[i]"),
+    ("product-of-sums", "*x[j])", ")*sum(k, C[i,k])"),
+    ("repeated-sum", "*x[j]", "*sum(j, x[j])"),
+    ("sum-of-products", "A[i,j]*x[j]", "(y[i] + x[j])"),
+    ("unbound-sum", "sum(j,", "sum([j,k],"),
+    ("race", "*x[j])", ") + x[j]"),
+    ("race", "x[j]", "w[k]"),
+    ("broadcast", "A[i,j]*x[j]", "x[j]"),
+    ("no-operand", "sum(j, A[i,j]*x[j])", "alpha"),
+    ("assignee", "out[i]", "out[map[i]]"),
+    ("assignee", "out[i]", "flat[2*i]"),
+    ("assignee", "out[i]", "S[i,i]"),
+    ("assignee", "out[i]", "out[4-i]"),
+    ("assignee", "out[i]", "out[i%2]"),
+    ("race", "{id=row}", "{id=row,inames=i:k}"),
+    ("race", "out[i]", "out[0]"),
+    ("race", "sum(j, A[i,j]*x[j])", "out[i] + A[i,j]*x[j]"),
+    ("race", "{id=row}", "{id=row}\nout[i] = y[i]*z[i] {dep=row}"),
+    ("race", "{id=row}", "{id=row}\nout[0] = y[0] {inames=i}"),
+    ("operand-written", "x[j]", "out[i]"),
+    ("operand-written", "x[j])", "x[j])*out[0]"),
+    ("operand-written", "x[j])", "x[j]) + out[4-i]"),
+    ("operand-written", "x[j])", "x[j]) + out[map[i]]"),
+    ("operand-written", "{id=row}", "{id=row}\nx[j] = 2*x2[j]"),
+    ("operand-written", "x[j])", "x[j]) + z[i]"),
+    ("output-read", "{id=row}", "{id=row}\nout2[i] = out[4-i] {dep=row}"),
+    ("predicate", "{id=row}", "{id=row,if=y[i] > 0}"),
+    ("atomic", "{id=row}", "{id=row,atomic}"),
+    ("operand-function", "A[i,j]", "A[i/1,j]"),
+    ("operand-function", "x[j]", "x[j/2]"),
+    ("operand-function", "x[j]", "sqrt(map[i])"),
+    ("operand-function", "x[j]", "conj(x[j])"),
+    ("operand-function", "x[j]", "frobnicate(x[j])"),
+    ("operand-function", "A[i,j]", "A[[6*i + j]]"),
+    ("operand-function", "A[i,j]", "((flag[i] > 0) + (map[i] > 0))"),
+    ("operand-function", "A[i,j]", "(A[i,j] // 2.0)"),
+    ("captured-iname", "out[i]", "g(p) := A[p,j]\nf(j) := g(j)*1.0\nout[i]"),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:LinearSubscript")
+@pytest.mark.parametrize(("rule", "old", "new"), MUTANTS)
+def test_a_mutant_is_refused_by_the_rule_that_it_breaks(rule, old, new):
+    """The kernel is raised as it is, and refused with one change."""
+    single_nest(raise_kernel(make(VALID)))
+    assert VALID.count(old) == 1
+    text = VALID.replace(old, new)
+    if rule == "captured-iname":
+        text = text.replace("A[i,j]*x", "f(i)*x")
+    if "f(p) := sum" in text:
+        text = text.replace("*x[j]", "*f(i)")
+    if "+ z[i]" in text:
+        text += "\nz[i] = y[i]*alpha {id=other}"
+    raised = raise_kernel(make(text))
+    refused = {r.instructions[0]: r for r in raised.refused}
+    name = "row" if "row" in refused else next(iter(refused))
+    assert refused[name].rule == rule
+    assert name in refused[name].reason
+    assert all("row" not in nest.instructions for nest in raised.raised)
+
+
+def test_an_index_that_nothing_binds_is_refused():
+    """A kernel that names its loops itself can forget one."""
+    unit = make(VALID.replace("x[j]", "w[k]"))
+    kernel = unit.default_entrypoint
+    row = kernel.id_to_insn["row"].copy(
+        within_inames=frozenset("i"), within_inames_is_final=True
+    )
+    unit = unit.with_kernel(kernel.copy(instructions=[row]))
+    (refused,) = raise_kernel(unit).refused
+    assert refused.rule == "unbound-index"
+
+
+@pytest.mark.parametrize(
+    ("rule", "domain"),
+    [
+        ("domain", "{[i,j,k]: 0<=i<5 and 0<=j<=i and 0<=k<7}"),
+        ("domain", "{[i,j,k]: 1<=i<5 and 0<=j<6 and 0<=k<7}"),
+        ("domain", "{[i,j,k]: 0<=i<5 and 0<=j<6 and j mod 2 = 0 and 0<=k<7}"),
+        ("domain", "{[i,j,k]: 0<=i<5 and 0<=j<6 and 0<=k<i}"),
+        ("domain", "[n] -> {[i,j,k]: 0<=i<5 and 0<=j<6 and 0<=k<n}"),
+        ("domain", ["{[i]: 0<=i<5}", "[i] -> {[j]: 0<=j<=i}"]),
+        ("extent", "[n] -> {[i,j]: 0<=i<2*n and 0<=j<6}"),
+        ("extent", "{[i,j]: 0<=i<5 and 0<=j<0}"),
+    ],
+)
+def test_what_is_no_box_is_refused(rule, domain):
+    """Triangles, strides, offsets, bounds from other loops, empty loops."""
+    (refused,) = raise_kernel(make(VALID, domain)).refused
+    assert refused.rule == rule
+
+
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [
+        ("output-dtype", {"dtypes": {"out": np.float32}}),
+        ("output-dtype", {"dtypes": {"x": np.complex128}}),
+        ("output-dtype", {"dtypes": {"A": np.float32, "x": np.float32}}),
+        ("output-dtype", {"dtypes": {"A": np.int32, "x": np.int8, "out": np.int32}}),
+        ("unknown-dtype", {"dtypes": {"x": None}}),
+        (
+            "operand-function",
+            {"dtypes": {"x": cltypes.double4, "out": cltypes.double4}},
+        ),
+    ],
+)
+def test_other_dtypes_are_refused(rule, options):
+    """A store that rounds, open dtypes, and vectors."""
+    (refused,) = raise_kernel(make(VALID, **options)).refused
+    assert refused.rule == rule
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "out[i] = sum(j, (A[i,j]//2 + A2[i,j])*x[j])",
+        "out[i] = sum(j, (A[i,j] if A[i,j] - A2[i,j] < 0 else 0)*x[j])",
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint32])
+def test_integers_that_c_promotes_are_refused(text, dtype):
+    """C computes with small and unsigned integers as numpy does not."""
+    (refused,) = raise_kernel(make(text, dtype=dtype)).refused
+    assert refused.rule in ("operand-function", "output-dtype")
+
+
+@pytest.mark.parametrize("tag", ["g.0", "l.0", "ilp", "vec"])
+@pytest.mark.parametrize("iname", ["i", "j"])
+def test_a_parallel_iname_is_refused(tag, iname):
+    """What is scheduled for parallel execution already is left alone."""
+    (refused,) = raise_kernel(lp.tag_inames(make(VALID), {iname: tag})).refused
+    assert refused.rule == "parallel-iname"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strides": (1, 1)},
+        {"strides": (0, 1)},
+        {"strides": (6, 1)},
+        {"dim_tags": "N0,vec"},
+    ],
+)
+def test_outputs_that_overlap_are_refused(options):
+    """Entries that share a place in memory race."""
+    extra = [lp.GlobalArg("own", np.float64, shape=(5, 7), **options)]
+    (refused,) = raise_kernel(make("own[i,k] = y[i]*w[k]", BOX, extra=extra)).refused
+    assert refused.rule == "race"
+
+
+@pytest.mark.filterwarnings("ignore:.*never written")
+def test_temporaries_that_share_storage_are_one_array():
+    """An operand in the memory of the output changes while the nest runs."""
+    options = {"base_storage": "pool", "address_space": lp.AddressSpace.GLOBAL}
+    extra = [
+        lp.TemporaryVariable(name, np.float64, shape=(6,), **options)
+        for name in ("here", "there")
+    ]
+    (refused,) = raise_kernel(
+        make("here[i] = sum(j, A[i,j]*there[j])", BOX, extra=extra)
+    ).refused
+    assert refused.rule == "operand-written"
+
+
+def test_rows_that_write_each_others_entries_are_refused():
+    """``S[i,j]`` and ``S[j,i]`` meet, in another order than loop by loop."""
+    text = "S[i,j] = y[i]*z[j] {id=a}\nS[j,i] = z[i]*z[j] {id=b,dep=a}"
+    raised = raise_kernel(make(text, SMALL))
+    assert [r.rule for r in raised.refused] == ["race", "race"]
+
+
+def test_a_loop_that_accumulates_is_refused():
+    """What TSFC writes: an output that many iterations add to."""
+    text = """
+    <> t[j] = sum(k, B[j,k]*w[k]) {id=t}
+    out[i] = out[i] + A[i,j]*t[j] {id=row,dep=t}
+    """
+    refused = {r.instructions[0]: r.rule for r in raise_kernel(make(text)).refused}
+    assert refused["row"] == "race"
+
+
+def test_calls_of_other_kernels_are_refused():
+    """A callee and what is handed to it are no functions of indices."""
+    callee = lp.make_function(
+        "{[a]: 0<=a<6}", "b[a] = 2*c[a]", name="twice", lang_version=(2018, 2)
+    )
+    unit = lp.merge([make("[j]: x2[j] = twice([j]: x[j])"), callee])
+    (refused,) = raise_kernel(unit).refused
+    assert refused.rule == "instruction-kind"
+
+
+def test_c_code_is_refused():
+    """An instruction in C says nothing about what it computes."""
+    insn = lp.CInstruction("i", "out[i] = 0;", assignees=(var("out")[var("i")],))
+    unit = make("out[i] = y[i]")
+    kernel = unit.default_entrypoint
+    (refused,) = raise_kernel(
+        unit.with_kernel(kernel.copy(instructions=[insn.copy(id="c")]))
+    ).refused
+    assert refused.rule == "instruction-kind"
+
+
+OTHERS = {
+    "arguments", "kernel", "loopy", "other-einsum", "other-instructions", "reported",
+    "several-nests", "target", "parallel-iname", "domain", "extent", "output-dtype",
+    "unknown-dtype", "unbound-index",
+}  # fmt: skip
+"""Rules that have tests of their own, here, in ``test_grammar`` or for ``retrieve``."""
+
+
+def test_every_rule_has_a_mutant():
+    """No rule of the grammar is without a kernel that breaks it."""
+    assert {rule for rule, _, _ in MUTANTS} | OTHERS >= refusal_rules()
