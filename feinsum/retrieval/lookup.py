@@ -87,28 +87,33 @@ def retrieve(
             kernel_name=kernel_name,
             policy=policy,
         )
-        if not found.nests:
-            raise _refusal(found.raised)
-        if not found.applied or (found.unchanged and on_miss == "raise"):
-            raise RecordNotFoundError(_reasons(found))
-    except FeinsumError as error:
-        if on_miss == "raise":
-            raise
-        logger.info("kernel given back unchanged: %s", error)
-        reason = str(error)
+        _check_applied(found, is_all_needed=on_miss == "raise")
     except Exception as error:  # a build must never break for want of a recipe
         if on_miss == "raise":
             raise
-        logger.exception("retrieval failed; the kernel is given back unchanged")
-        reason = f"retrieval failed with {type(error).__name__}: {error}"
-    else:
-        if found.unchanged and on_miss == "warn":
-            n = f"{len(found.unchanged)} of {len(found.nests)} einsums"
-            _warn(f"{n} of the kernel left unchanged: {_reasons(found)}")
-        return found.t_unit
-    if on_miss == "warn":
-        _warn(f"kernel given back unchanged: {reason}")
-    return t_unit
+        reason = _logged_reason(error)
+        if on_miss == "warn":
+            _warn(f"kernel given back unchanged: {reason}")
+        return t_unit
+    if found.unchanged and on_miss == "warn":
+        n = f"{len(found.unchanged)} of {len(found.nests)} einsums"
+        _warn(f"{n} of the kernel left unchanged: {_reasons(found)}")
+    return found.t_unit
+
+
+def _check_applied(found: Retrieval, is_all_needed: bool) -> None:
+    if not found.nests:
+        raise _refusal(found.raised)
+    if not found.applied or (found.unchanged and is_all_needed):
+        raise RecordNotFoundError(_reasons(found))
+
+
+def _logged_reason(error: Exception) -> str:
+    if isinstance(error, FeinsumError):
+        logger.info("kernel given back unchanged: %s", error)
+        return str(error)
+    logger.exception("retrieval failed; the kernel is given back unchanged")
+    return f"retrieval failed with {type(error).__name__}: {error}"
 
 
 def _warn(text: str) -> None:

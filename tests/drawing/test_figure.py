@@ -75,6 +75,7 @@ def test_names_of_other_scripts_do_no_harm(tmp_path: Path) -> None:
     e = einsum("指 ä, ä -> 指", array("矩阵", ("数", 4)), array("x", 4))
     for suffix in SUFFIXES:
         draw(e, tmp_path / f"a{suffix}")
+        assert (tmp_path / f"a{suffix}").stat().st_size > 1000
 
 
 def test_the_settings_of_the_user_are_left_as_they_are(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from feinsum.retrieval import look_up, query
 from tests.older import respelled, under_older_key
 from tests.retrieval.facts import fact, fact_of
 from tests.retrieval.kernels import contraction, gradients, reduction
-from tests.retrieval.test_retrieve import (
+from tests.retrieval.support import (
     assert_right,
     given,
     n_inames,
