@@ -27,6 +27,7 @@ INVERSE_MASS = einsum(
     array("M", (35, 35), F8),
     array("u", ("N", 35), F8),
 )
+POINTWISE = einsum("xei->xei", array("t", (3, "N", 35), F8))
 X = array("x", (20, 20), F8)
 
 
@@ -40,6 +41,7 @@ def captured(name):
         ("k01_grudge_eager_local_grad", [CURVED_GRADIENT]),
         ("k10_grudge_lazy_inverse_mass", [INVERSE_MASS]),
         ("k21_pytato_grad", [GRADIENT]),
+        ("k45_pytato_grad_private_bounds", [GRADIENT, POINTWISE]),
         (
             "k43_pytato_demo_matmul",
             [einsum("ik,jk->ij", X, X), einsum("ik,kj->ij", X, X)],

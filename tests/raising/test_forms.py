@@ -170,17 +170,72 @@ def test_a_bound_that_is_assigned_a_constant_is_a_number(value):
         "<> size = map[0] {id=size}",
         "<> size = n {id=size}",
         "<> size = 6 {id=size,if=map[0] > 0}",
+        "<> size = 1/0 {id=size}",
+        "<> size = sum(c, 2) {id=size}",
+        "<int8> size = 262 {id=size}",
+        "<float64> size = 6 {id=size}",
     ],
 )
 def test_a_bound_that_depends_on_anything_is_refused(line):
-    """Bounds from data, from arguments or under a condition are not numbers."""
+    """Bounds from data, under a condition or of no whole value are not numbers."""
     refused = {r.instructions: r.rule for r in raise_kernel(_with_bound(line)).refused}
     assert refused["row",] == "extent"
 
 
-def _with_bound(line):
-    text = f"{line}\nout[i] = sum(j, A[i,j]*x[j]) {{id=row,dep=size}}"
-    return make(text, ["{[i]: 0<=i<5}", "[size] -> {[j]: 0<=j<size}"])
+def test_a_constant_bound_in_the_loops_of_its_sum_is_a_number():
+    """The bounds of a sum may be assigned in every iteration, as pytato does it."""
+    text = """
+    <> first = 0 {id=first,inames=i}
+    <> size = 6 {id=size,inames=i}
+    out[i] = sum(j, A[i,j]*x[j]) {id=row,dep=first:size}
+    """
+    domain = ["{[i]: 0<=i<5}", "[first, size] -> {[j]: first<=j<size}"]
+    raised = raise_kernel(make(text, domain))
+    assert single_nest(raised).key == canonicalize(MATVEC).key
+    assert [i.id for i in raised.t_unit.default_entrypoint.instructions] == ["row"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "out[k] = sum(j, A[k,j]*x[j]) {id=row,dep=size}",
+        "out[i] = sum(j, A[i,j]*x[j]) {id=row,dep=}",
+        "out[i] = x[i] {id=row}\nout2[k] = size {dep=size,inames=k}",
+        "f() := size\nout[i] = x[i] {id=row}\nout2[k] = f() {dep=size,inames=k}",
+        "f(a) := sum(j, A[a,j])\nout[i] = x[i] {id=row}\nout2[k] = f(k) {dep=size}",
+    ],
+    ids=["other loops", "any order", "read", "read by a rule", "sum in a rule"],
+)
+def test_a_bound_that_others_use_elsewhere_stays(row):
+    """What runs outside of the loops in which it is assigned might not see it."""
+    unit = _with_bound("<> size = 6 {id=size,inames=i}", row)
+    names = raise_kernel(unit).t_unit.default_entrypoint.id_to_insn
+    assert "size" in names
+
+
+def test_a_bound_that_c_code_reads_stays():
+    """The text of C is not rewritten, so the scalar has to be there."""
+    unit = _with_bound("<> size = 6 {id=size}")
+    kernel = unit.default_entrypoint
+    code = lp.CInstruction(
+        (),
+        "out2[0] = size;",
+        read_variables=frozenset(["size"]),
+        assignees=("out2[0]",),
+        depends_on=frozenset(["size"]),
+    )
+    kernel = kernel.copy(instructions=[*kernel.instructions, code])
+    names = raise_kernel(unit.with_kernel(kernel)).t_unit.default_entrypoint.id_to_insn
+    assert "size" in names
+
+
+def _with_bound(line, row="out[i] = sum(j, A[i,j]*x[j]) {id=row,dep=size}"):
+    domain = [
+        "{[i,c]: 0<=i<5 and 0<=c<3}",
+        "[size] -> {[j]: 0<=j<size}",
+        "{[k]: 0<=k<5}",
+    ]
+    return make(f"{line}\n{row}", domain)
 
 
 def test_a_cast_to_a_floating_point_dtype_is_a_function():

@@ -25,6 +25,7 @@ CAPTURED = [
     "k07_grudge_lazy_local_grad",
     "k16_grudge_be_vec_grad_fused",
     "k43_pytato_demo_matmul",
+    "k45_pytato_grad_private_bounds",
 ]
 
 
