@@ -79,6 +79,7 @@ def joined(
         insn.copy(
             id=news[insn.id],
             depends_on=frozenset(news[before] for before in insn.depends_on),
+            no_sync_with=frozenset((news[i], scope) for i, scope in insn.no_sync_with),
         )
         for insn in transformed.instructions
     ]
@@ -106,7 +107,9 @@ def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Phase]) -> lp.LoopKern
     for k, barrier in enumerate(barriers):
         waits_for = phases[k] | {*barriers[k - 1 : k]}
         instructions.append(_barrier(barrier, frozenset(waits_for)))
-    return kernel.copy(instructions=instructions)
+    # Loopy would look for races of the parallel loops in the other phases as well
+    options = kernel.options.copy(disable_global_barriers=True)
+    return kernel.copy(instructions=instructions, options=options)
 
 
 def _barrier(insn_id: str, waits_for: Phase) -> lp.BarrierInstruction:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+import islpy as isl
 import loopy as lp
 import networkx as nx
+from loopy.kernel.data import ConcurrentTag
 from loopy.symbolic import SubstitutionRuleExpander, WalkMapper
 from pymbolic import primitives as p
 
@@ -37,6 +39,9 @@ def phases_of(
         their instructions are in phases with others.
     """
     wanted = [frozenset(nest) for nest in nests]
+    everything = frozenset(kernel.id_to_insn)
+    if everything not in wanted and _is_indivisible(kernel, wanted):
+        return [everything], wanted
     exchanges = _Exchanges(kernel)
     stuck: list[Phase] = []
     while True:
@@ -47,6 +52,30 @@ def phases_of(
             return _merged(kernel, graph, wanted), stuck
         stuck.append(bad[0])
         wanted.remove(bad[0])
+
+
+def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Phase]) -> bool:
+    """Whether Loopy could not keep the parts of a kernel apart.
+
+    So it is where others have made loops parallel, where a loop has a bound that
+    is computed, and where temporaries share their storage.
+    """
+    temporaries = kernel.temporary_variables
+    params = {
+        name for d in kernel.domains for name in d.get_var_names(isl.dim_type.param)
+    }
+    if params & set(temporaries) or any(
+        temporary.base_storage is not None for temporary in temporaries.values()
+    ):
+        return True
+    inside = frozenset().union(*nests)
+    return any(
+        isinstance(tag, ConcurrentTag)
+        for insn in kernel.instructions
+        if insn.id not in inside
+        for iname in insn.within_inames | insn.reduction_inames()
+        for tag in kernel.inames[iname].tags
+    )
 
 
 def _groups(kernel: lp.LoopKernel, without: Phase) -> list[Phase]:

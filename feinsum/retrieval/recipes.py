@@ -65,6 +65,7 @@ def with_recipes(
         NestRetrieval(nest, best_match(records, environment, policy))
         for nest, records in known
     ]
+    unit = _unscheduled(unit, kernel_name)
     kernel = unit[kernel_name]
     wanted = [n.nest.instructions for n in found if n.match.ranking]
     phases, stuck = phases_of(kernel, wanted)
@@ -86,6 +87,15 @@ def with_recipes(
                 kernel, new_ids = joined(kernel, ids, part)
                 phases = [new_ids if phase == ids else phase for phase in phases]
     return unit.with_kernel(with_barriers(kernel, phases)), found
+
+
+def _unscheduled(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
+    """Without the order in which Loopy put the loops, which change."""
+    kernel = unit[name]
+    if kernel.linearization is None:
+        return unit
+    state = lp.KernelState.PREPROCESSED
+    return unit.with_kernel(kernel.copy(linearization=None, state=state))
 
 
 def _unit_of(unit: lp.TranslationUnit, kernel: lp.LoopKernel) -> lp.TranslationUnit:
@@ -165,7 +175,7 @@ def _check_loops(spec: TransformSpec, kernel: lp.LoopKernel) -> None:
         for iname in insn.within_inames | insn.reduction_inames():
             try:
                 kernel.get_iname_bounds(iname)
-            except isl.Error as error:
+            except (isl.Error, KeyError) as error:
                 raise TransformError(
                     f"{spec} makes a loop {iname!r} in kernel {kernel.name!r} that has "
                     f"no bounds under {kernel.assumptions}: {error}"

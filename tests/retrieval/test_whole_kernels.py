@@ -279,6 +279,81 @@ def test_phases_are_a_partition_in_order(name):
         assert all(at[before] <= at[insn.id] for before in insn.depends_on)
 
 
+N = lp.ValueArg("n", np.int32)
+
+
+def test_others_may_depend_on_each_other():
+    """Instructions that stay, and exchange arrays, still make a kernel that builds."""
+    t_unit = lp.make_kernel(
+        "{[i,j]: 0<=i<n and 0<=j<6}",
+        """
+        s[0] = 1                              {id=c0}
+        s[0] = s[0] + 1                       {id=c1,dep=c0}
+        v[i] = sum(j, A[i,j]*x[j])            {id=c2}
+        """,
+        [arrays("A", "n,6"), arrays("x", "6"), arrays("v", "n"), arrays("s", "1"), N],
+        lang_version=(2018, 2),
+    )
+    result = retrieve(
+        t_unit, instructions="id:c2", database=facts_for(t_unit, instructions="id:c2")
+    )
+    for n in (1, 37, 130):
+        assert_same_results(t_unit, result, {"n": n})
+
+
+TWO = """
+    v[i] = sum(j, A[i,j]*x[j])            {id=a}
+    z[k] = v[k]*u[k]                      {id=b,dep=a}
+"""
+
+
+def two_in_a_row(**options):
+    return lp.make_kernel(
+        "{[i,j,k]: 0<=i,k<n and 0<=j<6}",
+        TWO,
+        [arrays("A", "n,6"), arrays("x", "6"), arrays("v,z,u", "n"), N],
+        lang_version=(2018, 2),
+        **options,
+    )
+
+
+def test_a_linearized_kernel_is_scheduled_anew():
+    """Loops that Loopy has ordered already can still get recipes."""
+    t_unit = two_in_a_row()
+    ordered = lp.linearize(lp.preprocess_program(t_unit))
+    found = look_up(ordered, database=facts_for(t_unit))
+    assert found.applied
+    assert_same_results(t_unit, found.t_unit, {"n": 37})
+
+
+def test_a_kernel_with_parallel_loops_of_its_own_stays():
+    """A nest cannot be taken out of what is on the device's grid already."""
+    t_unit = lp.tag_inames(two_in_a_row(), {"k": "g.0"})
+    store = facts_for(two_in_a_row())
+    with pytest.warns(FeinsumWarning, match="cannot be run apart"):
+        assert retrieve(t_unit, database=store) is t_unit
+
+
+def test_a_kernel_with_a_computed_bound_stays():
+    """A loop whose bound the kernel computes keeps all of it together."""
+    t_unit = lp.make_kernel(
+        [
+            "[n]->{[i]: 0<=i<n}",
+            "[n]->{[j]: 0<=j<6}",
+            "[h]->{[k]: 0<=k<h}",
+        ],
+        """
+        <> h = n//2 + 1                 {id=h}
+        v[i] = sum(j, A[i,j]*x[j])      {id=a,dep=h}
+        z[k] = max(j, A[k,j])           {id=b,dep=a:h}
+        """,
+        [arrays("A", "n,6"), arrays("x", "6"), arrays("v,z", "n"), N],
+        lang_version=(2018, 2),
+    )
+    store = facts_for(two_in_a_row())
+    assert retrieve(t_unit, database=store, on_miss="return") is t_unit
+
+
 def test_one_nest_that_is_all_has_no_barrier():
     """A kernel of one einsum stays one kernel on the device."""
     example = reduction()
