@@ -12,6 +12,7 @@ what they exchange must not cross from one iteration to another.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import combinations
 
 import islpy as isl
 import loopy as lp
@@ -45,7 +46,7 @@ def phases_of(
     exchanges = _Exchanges(kernel)
     stuck: list[Phase] = []
     while True:
-        others = _groups(kernel, frozenset().union(*wanted))
+        others = _groups(kernel, frozenset().union(*wanted), exchanges)
         graph = _order_graph(kernel, [*wanted, *others])
         bad = [nest for nest in wanted if _is_stuck(nest, graph, exchanges)]
         if not bad:
@@ -78,14 +79,25 @@ def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Phase]) -> bool:
     )
 
 
-def _groups(kernel: lp.LoopKernel, without: Phase) -> list[Phase]:
-    """The other instructions; those that share a loop belong together."""
-    shared = nx.Graph()
-    for insn in kernel.instructions:
-        if insn.id not in without:
-            shared.add_node(insn.id)
-            shared.add_edges_from((insn.id, ("loop", i)) for i in insn.within_inames)
-    components = nx.connected_components(shared)
+def _groups(
+    kernel: lp.LoopKernel, without: Phase, exchanges: _Exchanges
+) -> list[Phase]:
+    """The other instructions, in parts that stay together.
+
+    These share a loop, or exchange something in an order that the kernel leaves
+    open: it is for Loopy to choose it, as it was before.
+    """
+    together = nx.Graph()
+    others = [insn for insn in kernel.instructions if insn.id not in without]
+    before = kernel.recursive_insn_dep_map()
+    for insn in others:
+        together.add_node(insn.id)
+        together.add_edges_from((insn.id, ("loop", i)) for i in insn.within_inames)
+    for one, two in combinations([insn.id for insn in others], 2):
+        is_ordered = one in before[two] or two in before[one]
+        if not is_ordered and exchanges.conflict(frozenset({one}), frozenset({two})):
+            together.add_edge(one, two)
+    components = nx.connected_components(together)
     return [frozenset(v for v in part if isinstance(v, str)) for part in components]
 
 

@@ -262,6 +262,23 @@ def test_unordered_conflicts_stay():
     assert phases_of(whole.copy(instructions=free), [{"a"}, {"b"}])[1] == [{"a"}, {"b"}]
 
 
+def test_others_in_no_stated_order_stay_together():
+    """What the kernel leaves open is left to Loopy, as it was, and not decided here."""
+    t_unit = lp.make_kernel(
+        "{[i,k]: 0<=i,k<6}",
+        """
+        s[0] = 1                {id=set}
+        s[0] = s[0] + 4         {id=add}
+        y[i] = A[i,0]*2         {id=nest,dep=set}
+        z[k] = s[0]*A[k,1]      {id=use,dep=add}
+        """,
+        [arrays("A", "6,2"), arrays("y,z", "6"), arrays("s", "1")],
+        lang_version=(2018, 2),
+    )
+    kernel = t_unit.default_entrypoint
+    assert phases_of(kernel, [{"nest"}]) == ([{"set", "add", "use"}, {"nest"}], [])
+
+
 @pytest.mark.parametrize("name", CAPTURED)
 def test_phases_are_a_partition_in_order(name):
     """Every instruction is in one phase, after all that it depends on."""
