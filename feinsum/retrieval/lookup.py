@@ -56,18 +56,16 @@ def retrieve(
     they are; the others run before or after them, with barriers between.
 
     Args:
-        t_unit: a kernel that evaluates batched einsums, among other things.
-        arguments: see :func:`feinsum.raise_kernel`. Short sizes that they tell are
-            fixed in the result, and are no arguments of it any more.
-        device: part of an OpenCL device's name; default as in
-            :func:`feinsum.measure.open_device`.
+        t_unit: a kernel that evaluates batched einsums.
+        arguments: see :func:`feinsum.raise_kernel`. Short sizes are fixed in the
+            result, and are no arguments of it any more.
+        device: part of a name, see :func:`feinsum.measure.open_device`.
         database: path, URL or store; default is the user's own.
         instructions: a Loopy match expression that selects einsums.
         kernel_name: which kernel of the unit, if it has several.
-        on_miss: where an einsum gets no recipe, ``warn``, ``raise`` the reason as
-            an error, or just ``return``.
-        policy: the worst level of match accepted: ``strict`` (this device and
-            driver), ``default`` (its architecture), ``loose`` (any).
+        on_miss: without a recipe, ``warn``, ``raise`` the reason, or ``return``.
+        policy: the worst match accepted: ``strict`` (this device and driver),
+            ``default`` (its architecture), ``loose`` (any).
 
     Raises:
         FeinsumError: only with ``on_miss="raise"``.

@@ -49,7 +49,7 @@ TOO_HARD = {"CFI rigid20", "CFI rigid20 twisted", "CFI rigid28", "CFI rigid28 tw
 def neighbourhoods(is_complement: bool) -> list[list[int]]:
     """Of every vertex of ten small cubic graphs those near it, or all that are not.
 
-    nauty alone takes minutes for the second, whose graph is connected and dense.
+    nauty alone is slow with the second, whose graph is connected and dense.
     """
     union = nx.disjoint_union_all([g.cubic(6, seed) for seed in range(10)])
     everyone = set(union)

@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Golden:
+def assert_golden(request: pytest.FixtureRequest) -> Golden:
     """Asserts that a text is that of the golden file of a name, or updates it."""
     is_update = request.config.getoption("--update-golden", default=False)
 

@@ -182,8 +182,10 @@ class Case:
     def apply(self, spec: TransformSpec) -> lp.TranslationUnit:
         return apply_spec(spec, self.t_unit, self.nest)
 
-    def check(self, t_unit: lp.TranslationUnit, sizes: list[dict[str, int]]) -> None:
-        """Assert that a transformed kernel is right for all ``sizes``."""
+    def assert_right(
+        self, t_unit: lp.TranslationUnit, sizes: list[dict[str, int]]
+    ) -> None:
+        """A transformed kernel is right for all ``sizes``."""
         compiled = compile_kernel(t_unit, device())
         for values in sizes:
             arguments, expected, tolerance = self._reference(values)

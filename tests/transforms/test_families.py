@@ -52,10 +52,10 @@ ONLY_IN_LONG_RUNS = {
 """Einsums that others in the table resemble."""
 
 
-def is_right(name: str, spec: TransformSpec) -> None:
+def assert_right(name: str, spec: TransformSpec) -> None:
     e = EINSUMS[name]
     case = generated(e)
-    case.check(case.apply(spec), ragged_sizes(e))
+    case.assert_right(case.apply(spec), ragged_sizes(e))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def is_right(name: str, spec: TransformSpec) -> None:
 )
 def test_the_first_configuration_is_right(name, spec):
     """The recommended recipe is right at sizes that no tile divides."""
-    is_right(name, spec)
+    assert_right(name, spec)
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_the_first_configuration_is_right(name, spec):
 )
 def test_a_random_configuration_is_right(name, spec):
     """So is a random one."""
-    is_right(name, spec)
+    assert_right(name, spec)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "spec"), recipes(EINSUMS, 12))
 def test_many_configurations_are_right(name, spec):
     """And so are a dozen."""
-    is_right(name, spec)
+    assert_right(name, spec)
 
 
 def _small(name: str, size: int) -> dict[str, int]:
@@ -99,14 +99,16 @@ def _small(name: str, size: int) -> dict[str, int]:
     return {x.name: n for x, n in zip(EINSUMS[name].size_params, values, strict=False)}
 
 
-def _is_right_if_it_fits(case: Case, transform: Transform, spec: TransformSpec) -> None:
+def assert_right_if_it_fits(
+    case: Case, transform: Transform, spec: TransformSpec
+) -> None:
     """Refused as too short if the index of the lanes has a single value, else right."""
     lanes = spec.parameters.get("vector", spec.parameters.get("element"))
     if case.nest.extent(lanes) == 1:
         with pytest.raises(TransformError, match="too short"):
             transform.apply(case.t_unit, case.nest, spec.parameters)
         return
-    case.check(transform.apply(case.t_unit, case.nest, spec.parameters), [{}])
+    case.assert_right(transform.apply(case.t_unit, case.nest, spec.parameters), [{}])
 
 
 LITERALS = [
@@ -137,9 +139,9 @@ def test_literal_extents_shorter_than_a_block_are_right(name, spec, size):
     transform = find_transform(spec.name, spec.version)
     sizes = _small(name, size)
     case = generated(with_literals(EINSUMS[name], sizes))
-    _is_right_if_it_fits(case, transform, spec)
+    assert_right_if_it_fits(case, transform, spec)
     nest = replace(case.nest, einsum=EINSUMS[name], sizes=constantdict(sizes))
-    _is_right_if_it_fits(replace(case, nest=nest), transform, spec)
+    assert_right_if_it_fits(replace(case, nest=nest), transform, spec)
 
 
 def test_recipes_that_share_a_kernel_do_not_disturb_each_other():
@@ -150,7 +152,7 @@ def test_recipes_that_share_a_kernel_do_not_disturb_each_other():
     for vector, register in (("i", "k"), ("k", "i")):
         parameters = {"lanes": 4, "vectors": 2, "rows": 4, "blocks": 2, "depth": 32}
         roles = {"vector": vector, "register": register}
-        is_right(name, TransformSpec("tiled_contraction", 1, parameters | roles))
+        assert_right(name, TransformSpec("tiled_contraction", 1, parameters | roles))
 
 
 def test_the_same_code_is_generated_again():
@@ -188,4 +190,4 @@ def test_what_is_offered_for_any_einsum_is_right(e):
     for transform in applicable_transforms(e):
         spec = next(configurations(transform, e))
         sizes = [{"N": 13}, {"N": 2}] if e.size_params else [{}]
-        case.check(case.apply(spec), sizes)
+        case.assert_right(case.apply(spec), sizes)

@@ -286,9 +286,9 @@ examples = pytest.mark.parametrize("example", EXAMPLES, ids=lambda f: f.__name__
 
 
 @examples
-def test_the_generated_code_is_on_record(example, golden):
+def test_the_generated_code_is_on_record(example, assert_golden):
     """The code after a primitive is the one in its golden file."""
-    golden(example.__name__, example().text)
+    assert_golden(example.__name__, example().text)
 
 
 @examples
@@ -296,7 +296,7 @@ def test_a_primitive_changes_no_result(example):
     """After a primitive the kernel computes what numpy computes."""
     steps = example()
     sizes = [{"N": N_RAGGED}, {"N": 1}] if steps.case.einsum.size_params else [{}]
-    steps.case.check(steps.schedule.t_unit, sizes)
+    steps.case.assert_right(steps.schedule.t_unit, sizes)
 
 
 def test_what_tiles_divide_is_not_peeled():

@@ -251,32 +251,32 @@ CLASHES = {
 }
 
 
-def is_right_with_all_families(unit, expected):
+def assert_right_with_all_families(unit, expected):
     case = written(unit, expected)
     families = applicable_transforms(case.einsum)
     assert families
     (parameter,) = case.nest.sizes.values()
     for transform in families:
         for spec in sampled(case.einsum, transform, 0):
-            case.check(case.apply(spec), [{parameter: size} for size in SIZES])
+            case.assert_right(case.apply(spec), [{parameter: size} for size in SIZES])
 
 
 @pytest.mark.parametrize(("unit", "expected"), SCALED.values(), ids=SCALED)
 def test_the_scale_factor_is_kept(unit, expected):
     """What a sum is multiplied by is the same after every family."""
-    is_right_with_all_families(unit, expected)
+    assert_right_with_all_families(unit, expected)
 
 
 @pytest.mark.parametrize(("unit", "expected"), FUNCTIONAL.values(), ids=FUNCTIONAL)
 def test_operands_may_be_functions(unit, expected):
     """An operand is whatever the kernel computes at a point, not only an array."""
-    is_right_with_all_families(unit, expected)
+    assert_right_with_all_families(unit, expected)
 
 
 @pytest.mark.parametrize(("unit", "expected"), CLASHES.values(), ids=CLASHES)
 def test_names_of_the_user_may_be_those_of_a_primitive(unit, expected):
     """Names that primitives make give way to names that the kernel has."""
-    is_right_with_all_families(unit, expected)
+    assert_right_with_all_families(unit, expected)
 
 
 def test_a_literal_extent_behind_a_size_parameter_is_right():
@@ -293,4 +293,4 @@ def test_a_literal_extent_behind_a_size_parameter_is_right():
     assert dict(case.nest.sizes) == {"N0": 101} or 101 in case.nest.sizes.values()
     for transform in applicable_transforms(case.einsum):
         for spec in sampled(case.einsum, transform, 0):
-            case.check(case.apply(spec), [{}])
+            case.assert_right(case.apply(spec), [{}])
