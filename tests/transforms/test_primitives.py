@@ -12,10 +12,12 @@ import islpy as isl
 import loopy as lp
 import numpy as np
 import pytest
+from pymbolic import var
 
 from feinsum import array, batched_einsum, einsum
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms.primitives import (
+    NestWriter,
     Schedule,
     begin,
     contract,
@@ -103,6 +105,34 @@ def begun():
 def begun_with_two_reads_of_one_array():
     """An array that is read with two index lists is two operands."""
     return Steps(SQUARE)
+
+
+def written():
+    """A row summed in vectors over an index that they do not divide."""
+    steps = Steps(APPLY_TWO)
+    writer = NestWriter(steps.schedule)
+    tile = writer.loop("e_tile", "4*{} < N", tag="g.0")
+    for row, (matrix, field) in enumerate(steps.schedule.rows):
+        i = writer.loop("i", size=3)
+        lane, stored = (
+            writer.loop("lane", f"4*{tile} + {{}} < N", size=4, tag=tag)
+            for tag in ("", "unr")
+        )
+        array = writer.array("sum", (4,), DOUBLE, has_lanes=True)
+        points = {"i": var(i), "e": 4 * var(tile) + var(lane)}
+        dot = sum(
+            var(steps.schedule.rules[matrix])(points["i"], j)
+            * var(steps.schedule.rules[field])(points["e"], j)
+            for j in range(4)
+        )
+        writer.tag(lane, "unr")
+        at = var(array)[(var(lane),)]
+        summed = writer.assign("summed", at, dot, (tile, i, lane))
+        points["e"] = 4 * var(tile) + var(stored)
+        value = var(array)[(var(stored),)]
+        writer.store(row, value, points, (tile, i, stored), after=[summed])
+    steps.schedule = writer.finished()
+    return steps
 
 
 def split_loop():
@@ -260,6 +290,7 @@ def accumulated_for_two_rows():
 EXAMPLES = [
     begun,
     begun_with_two_reads_of_one_array,
+    written,
     split_loop,
     split_loop_of_known_extent,
     contracted,

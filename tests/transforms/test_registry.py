@@ -156,8 +156,8 @@ def test_the_first_configuration_has_the_recommended_values():
     ("name", "expected"),
     [
         ("mass", {"element_blocked", "rowwise"}),
-        ("matrix product", {"rowwise", "tiled_contraction"}),
-        ("shorter than a tile", {"tiled_contraction"}),
+        ("matrix product", {"packed_contraction", "rowwise", "tiled_contraction"}),
+        ("shorter than a tile", {"packed_contraction", "tiled_contraction"}),
         ("diagonal", {"rowwise"}),
         ("integers", {"rowwise"}),
         ("complex product", {"rowwise"}),

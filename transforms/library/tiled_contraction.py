@@ -16,7 +16,9 @@ from feinsum.raising import LoopNest
 from feinsum.transforms.library.roles import (
     carriers,
     fitting_lanes,
+    free_indices,
     has_real_dtype,
+    is_plain,
     number,
     text,
     typical,
@@ -191,9 +193,9 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     """Two operands, a summed index in both, and free indices that split them."""
     if einsum.n_operands != 2 or not has_real_dtype(einsum):
         return None
-    if not einsum.summation_indices or not _is_plain(einsum):
+    if not einsum.summation_indices or not is_plain(einsum):
         return None
-    vectors = tuple(i for i in _free(einsum) if typical(einsum.extents[i]) >= 8)
+    vectors = tuple(i for i in free_indices(einsum) if typical(einsum.extents[i]) >= 8)
     pairs = _pairs(einsum, vectors)
     if not pairs:
         return None
@@ -208,22 +210,9 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     }
 
 
-def _is_plain(einsum: BatchedEinsum) -> bool:
-    """No diagonals; every summed index is in both operands."""
-    is_distinct = all(len(set(term)) == len(term) for term in einsum.inputs)
-    return is_distinct and all(
-        len(carriers(einsum, index)) == 2 for index in einsum.summation_indices
-    )
-
-
-def _free(einsum: BatchedEinsum) -> list[str]:
-    """Output indices of one operand alone, the last axis of the output first."""
-    return [i for i in reversed(einsum.output) if len(carriers(einsum, i)) == 1]
-
-
 def _pairs(einsum: BatchedEinsum, vectors: tuple[str, ...]) -> list[tuple[str, str]]:
     """Vector and register indices that stand in different operands."""
-    registers = sorted(_free(einsum), key=lambda i: _register_cost(einsum, i))
+    registers = sorted(free_indices(einsum), key=lambda i: _register_cost(einsum, i))
     return [
         (v, r)
         for v in vectors

@@ -17,9 +17,11 @@ from feinsum.transforms.primitives.stage_operand import (
     stage_operand,
     vectorize_last_axis,
 )
+from feinsum.transforms.primitives.write_nest import NestWriter
 
 __all__ = [
     "Block",
+    "NestWriter",
     "Schedule",
     "Tile",
     "begin",

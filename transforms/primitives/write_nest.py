@@ -1,0 +1,179 @@
+"""Nests written anew: loops, arrays and statements that take the place of the rows.
+
+Where a recipe changes the shape of a whole nest, writing the new one is shorter than
+rewriting the old one step by step, and Loopy has less to prove.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import islpy as isl
+import loopy as lp
+import numpy as np
+from loopy.symbolic import SubstitutionMapper
+from pymbolic import primitives as p
+from pymbolic.mapper.substitutor import make_subst_func
+
+from feinsum.ir import Extent
+from feinsum.transforms.primitives.schedule import (
+    Expression,
+    Names,
+    Schedule,
+    scaled_sum,
+)
+from feinsum.transforms.primitives.stage_operand import vectorize_last_axis
+
+__all__ = ["NestWriter"]
+
+
+class NestWriter:
+    """Collects the parts of a nest; :meth:`finished` puts it in the place of the rows.
+
+    Rewrite::
+
+        for i, j:  out[i,j] = shift + scale*sum(k, A(i,k)*B(k,j))
+
+        (what was written, whose stores assign shift + scale*value to out)
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self._unused = schedule.kernel.get_var_name_generator()
+        self._unused_ids = schedule.kernel.get_instruction_id_generator()
+        self._domains: list[isl.BasicSet] = []
+        self._tags: dict[str, str] = {}
+        self._arrays: dict[str, lp.TemporaryVariable] = {}
+        self._vectors: list[str] = []
+        self._statements: list[lp.Assignment] = []
+        self._orders: list[Names] = []
+
+    def loop(
+        self, stem: str, *conditions: str, size: Extent | None = None, tag: str = ""
+    ) -> str:
+        """A loop from 0, below ``size`` and while all ``conditions`` hold.
+
+        Args:
+            conditions: in isl's syntax, with ``{}`` for the new iname.
+        """
+        iname = str(self._unused(stem))
+        bounds = [f"0 <= {iname}", *(text.format(iname) for text in conditions)]
+        bounds += [f"{iname} < {size}"] if size is not None else []
+        text = " and ".join(bounds)
+        outer = sorted(set(re.findall(r"[A-Za-z_]\w*", text)) - {iname, "and"})
+        params = f"[{', '.join(outer)}] -> " if outer else ""
+        self._domains.append(isl.BasicSet(f"{params}{{ [{iname}] : {text} }}"))
+        if tag:
+            self._tags[iname] = tag
+        return iname
+
+    def tag(self, iname: str, tag: str) -> None:
+        """Run a loop in another way; Loopy's tags."""
+        self._tags[iname] = tag
+
+    def array(
+        self,
+        stem: str,
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        *,
+        has_lanes: bool = False,
+    ) -> str:
+        """A private array; with lanes, its last axis is that of OpenCL vectors."""
+        name = str(self._unused(stem))
+        private = lp.AddressSpace.PRIVATE
+        self._arrays[name] = lp.TemporaryVariable(
+            name, dtype, shape=tuple(shape), address_space=private
+        )
+        if has_lanes:
+            self._vectors.append(name)
+        return name
+
+    def assign(
+        self,
+        stem: str,
+        assignee: Expression,
+        value: Expression,
+        loops: Sequence[str],
+        after: Collection[str] = (),
+    ) -> str:
+        """A statement in ``loops``, outermost first; its id."""
+        insn_id = str(self._unused_ids(stem))
+        self._add(
+            lp.Assignment(
+                assignee,
+                value,
+                id=insn_id,
+                within_inames=frozenset(loops),
+                depends_on=frozenset(after) | self._before,
+            ),
+            loops,
+        )
+        return insn_id
+
+    def store(
+        self,
+        row: int,
+        value: Expression,
+        points: Mapping[str, Expression],
+        loops: Sequence[str],
+        after: Collection[str] = (),
+    ) -> None:
+        """Assign a row's value at ``points`` of the output; it keeps the row's id.
+
+        Args:
+            value: the sum, still without scale and shift.
+        """
+        schedule = self.schedule
+        insn = schedule.kernel.id_to_insn[schedule.instructions[row]]
+        at = SubstitutionMapper(
+            make_subst_func({schedule.inames[i]: points[i] for i in schedule.output})
+        )
+        value = scaled_sum(schedule.scales[row], (), value)
+        if schedule.is_shifted(insn.id):
+            value = p.Sum((at(schedule.shifts[row]), value))
+        self._add(
+            insn.copy(
+                assignee=at(insn.assignee),
+                expression=value,
+                within_inames=frozenset(loops),
+                depends_on=frozenset(after) | self._before,
+            ),
+            loops,
+        )
+
+    def finished(self) -> Schedule:
+        """The kernel with the rows replaced by what was written."""
+        schedule, kernel = self.schedule, self.schedule.kernel
+        rows = set(schedule.instructions)
+        others = [insn for insn in kernel.instructions if insn.id not in rows]
+        schedule = schedule.with_kernel(
+            instructions=[*others, *self._statements],
+            temporary_variables={**kernel.temporary_variables, **self._arrays},
+            domains=[*kernel.domains, *self._domains],
+        )
+        t_unit = lp.remove_unused_inames(
+            schedule.t_unit, frozenset(schedule.inames.values())
+        )
+        t_unit = lp.tag_inames(t_unit, self._tags)
+        for order in self._orders:
+            nested = [i for i in order if not self._tags.get(i, "").startswith("g.")]
+            t_unit = lp.prioritize_loops(t_unit, nested)
+        schedule = schedule.with_unit(t_unit)
+        for name in self._vectors:
+            schedule = vectorize_last_axis(schedule, name)
+        return schedule
+
+    @property
+    def _before(self) -> frozenset[str]:
+        """What the rows depend on, apart from each other."""
+        rows = frozenset(self.schedule.instructions)
+        insns = self.schedule.kernel.id_to_insn
+        return frozenset().union(*(insns[row].depends_on for row in rows)) - rows
+
+    def _add(self, statement: lp.Assignment, loops: Sequence[str]) -> None:
+        self._statements.append(statement)
+        if len(loops) > 1:
+            self._orders.append(tuple(loops))
