@@ -45,19 +45,19 @@ def packed_contraction(
         for a, b:  out[a,b] = sum(c, A[a,c]*B[c,b])
 
         for b_tile, a_tile in parallel:
-            acc[...] = 0
+            sums[...] = 0
             for c_tile:
                 B_pack[panel,c,v,:] = B(...)          # 0 outside of the array
                 A_pack[block,c,r] = A(...)
-                for panel, block:
+                for panel, block:                     # r < rows, v < vectors unrolled
+                    tile[r,v,:] = sums[panel,block,r,v,:]
                     for c:
-                        for r < rows, v < vectors:    # unrolled
-                            acc[panel,block,r,v,:] +=
-                                A_pack[block,c,r]*B_pack[panel,c,v,:]
-            out[...] = acc[...]
+                        tile[r,v,:] += A_pack[block,c,r]*B_pack[panel,c,v,:]
+                    sums[panel,block,r,v,:] = tile[r,v,:]
+            out[...] = sums[...]
 
     Tiles span as many indices as it takes to fill them. Where one tile holds all of the
-    sum, the accumulators of a register tile are stored as soon as it is done.
+    sum, a register tile is stored as soon as it is done.
 
     Parameters:
         vector: index in the output and in one operand; its entries are lanes.
@@ -214,39 +214,44 @@ class _Writing:
         return self.writer.array(stem, shape, dtype, has_lanes=has_lanes)
 
     def _row(self, row: int, packs: Sequence[_Pack]) -> None:
-        """Zero, update and store the accumulators of one row of the batch."""
-        plan, writer = self.plan, self.writer
-        dtype, axes = self.schedule.dtype_of_row(row), plan.accumulator_axes
-        array = self._array(f"row_{row}_acc", axes, dtype, has_lanes=True)
+        """Sum the register tiles of one row of the batch, and store them."""
+        plan, dtype = self.plan, self.schedule.dtype_of_row(row)
+        axes, place = plan.register_axes, plan.accumulator_axes
+        tile = self._array(f"row_{row}_tile", axes, dtype, has_lanes=True)
+        sums = self._array(f"row_{row}_sums", place, dtype, has_lanes=True)
         update = self._loops("sum", [*plan.free, *plan.summed_indices])
-        shared = None
-        if not plan.is_deep:
-            shared = {i: names[0] for i, names in update.inames.items() if names}
-        zero = self._loops("zero", plan.free, shared)
-        store = self._loops("store", plan.free, shared)
-        *unrolled, lane = plan.register_axes
-        for loops, tag in ((zero, "vec"), (update, "vec"), (store, "unr")):
-            writer.tag(loops.iname(lane), tag)
-        for axis in unrolled:
-            writer.tag(update.iname(axis), "unr")
+        around = {i: names[0] for i, names in update.inames.items() if names}
+        first = self._loops("first", plan.free, around)
+        last = self._loops("last", plan.free, around)
+        start, after = dtype.type(0), [pack.fill for pack in packs]
+        if plan.is_deep:
+            start = first.entry(sums, place)
+            after.append(self._zero(row, sums))
         product = p.Product(tuple(update.entry(*pack.place) for pack in packs))
-        entry = update.entry(array, axes)
-        zeroed = writer.assign(
-            f"row_{row}_zero",
-            zero.entry(array, axes),
-            dtype.type(0),
-            [*self.grid, *self._around(zero)],
+        steps = (
+            (first, first.entry(tile, axes), start),
+            (update, entry := update.entry(tile, axes), p.Sum((entry, product))),
+            (last, last.entry(sums, place), last.entry(tile, axes)),
         )
-        updated = writer.assign(
-            f"row_{row}_update",
-            entry,
-            p.Sum((entry, product)),
-            [*self.grid, *self.deep, *self._around(update)],
-            after=[zeroed, *(pack.fill for pack in packs)],
-        )
-        value = store.entry(array, axes)
+        for loops, assignee, value in steps:
+            for axis, tag in zip(axes, ("unr", "unr", "vec"), strict=True):
+                self.writer.tag(loops.iname(axis), tag)
+            order = [*self.grid, *self.deep, *self._around(loops)]
+            step = self.writer.assign(f"row_{row}", assignee, value, order, after)
+            after = [step]
+        store = self._loops("store", plan.free, None if plan.is_deep else around)
+        self.writer.tag(store.iname(axes[-1]), "unr")
         order = [*self.grid, *self._around(store)]
-        writer.store(row, value, store.points, order, after=[updated])
+        self.writer.store(row, store.entry(sums, place), store.points, order, after)
+
+    def _zero(self, row: int, sums: str) -> str:
+        """Zero the sums ahead of all tiles of the summed indices; its id."""
+        plan, dtype = self.plan, self.schedule.dtype_of_row(row)
+        loops = self._loops("zero", plan.free)
+        self.writer.tag(loops.iname(plan.register_axes[-1]), "vec")
+        entry = loops.entry(sums, plan.accumulator_axes)
+        order = [*self.grid, *self._around(loops)]
+        return self.writer.assign(f"row_{row}_zero", entry, dtype.type(0), order)
 
     def _around(self, loops: _Loops) -> list[str]:
         """Loops over tiles of registers, over the sum if there is one, inside."""
