@@ -238,7 +238,7 @@ class _Writing:
                 self.writer.tag(loops.iname(axis), tag)
             order = [*self.grid, *self.deep, *self._around(loops)]
             step = self.writer.assign(f"row_{row}", assignee, value, order, after)
-            after = [step]
+            after = [*after, step]
         store = self._loops("store", plan.free, None if plan.is_deep else around)
         self.writer.tag(store.iname(axes[-1]), "unr")
         order = [*self.grid, *self._around(store)]
