@@ -28,6 +28,7 @@ from feinsum.raising.nest import Expression
 __all__ = [
     "check_function",
     "function_text",
+    "has_literal",
     "is_plain_array",
     "unresolved",
     "without_tags",
@@ -48,7 +49,13 @@ _KNOWN = (
     TypeCast,
     ResolvedFunction,
 )
-_PLAIN_INTEGERS = {np.dtype(np.int32), np.dtype(np.int64)}
+_PLAIN_INTEGERS: frozenset[np.dtype[Any]] = frozenset(
+    {np.dtype(np.int32), np.dtype(np.int64)}
+)
+_COMPARED_INTEGERS = _PLAIN_INTEGERS.union(
+    map(np.dtype, (np.bool_, np.int8, np.int16, np.uint8, np.uint16))
+)
+"""Those that C compares by their values: a conversion to signed ones keeps them."""
 
 
 def check_function(
@@ -71,6 +78,13 @@ def check_function(
             rule="operand-function",
             instructions=(instruction,),
         ) from None
+
+
+def has_literal(expression: Expression) -> bool:
+    """Whether a number that is no integer, of no dtype, stands in ``expression``."""
+    finder = _LiteralFinder()
+    finder(expression)
+    return finder.has_found
 
 
 def function_text(expression: Expression) -> str:
@@ -193,7 +207,7 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
     def map_comparison(self, expr: p.Comparison, /) -> None:
         self.rec(expr.left)
         self.rec(expr.right)
-        self._check_integers((expr.left, expr.right), expr)
+        self._check_integers((expr.left, expr.right), expr, _COMPARED_INTEGERS)
 
     def map_type_cast(self, expr: TypeCast, /) -> None:
         self.rec(expr.child)
@@ -205,11 +219,14 @@ class _Checker(UncachedWalkMapper):  # type: ignore[misc]
         return self._dtype_of(expr).kind in "biu"
 
     def _check_integers(
-        self, children: tuple[Expression, ...], whole: Expression
+        self,
+        children: tuple[Expression, ...],
+        whole: Expression,
+        known: frozenset[np.dtype[Any]] = _PLAIN_INTEGERS,
     ) -> None:
         """C promotes and wraps small and unsigned integers; numpy keeps them."""
         dtypes = [self._dtype_of(c) for c in children if not _is_number(c)]
-        if all(d.kind in "biu" for d in dtypes) and not set(dtypes) <= _PLAIN_INTEGERS:
+        if all(d.kind in "biu" for d in dtypes) and not set(dtypes) <= known:
             raise _NoFunction(
                 f"{whole} computes with integers of {set(map(str, dtypes))}"
             )
@@ -223,6 +240,17 @@ def is_plain_array(array: ArrayBase) -> bool:
 
 def _is_number(expr: Expression) -> bool:
     return isinstance(expr, _NUMBERS)
+
+
+class _LiteralFinder(UncachedWalkMapper):  # type: ignore[misc]
+    """Looks for Python's numbers other than integers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_found = False
+
+    def map_constant(self, expr: Any, /) -> None:
+        self.has_found |= isinstance(expr, (float, complex))
 
 
 class _Unresolver(IdentityMapper):  # type: ignore[misc]

@@ -12,7 +12,9 @@ from pymbolic import primitives as p
 from feinsum.errors import NotAnEinsumError
 from feinsum.raising.memory import (
     are_distinct,
+    are_told_apart,
     has_distinct_entries,
+    have_own_entries,
     storage,
     subscripts_of,
 )
@@ -44,17 +46,19 @@ def check_hazards(
     (name,) = insn.assignee_var_names()
     if not has_distinct_entries(kernel, name):
         raise _refuse(insn, "race", f"entries of {name!r} share places in memory")
+    values = [expand(e) for e in expressions]
     read = get_dependencies(expand(insn.expression)) - {name}
-    read = read.union(*(get_dependencies(expand(e)) for e in expressions))
+    read = read.union(*map(get_dependencies, values))
     _check_written(insn, insn, kernel, read)
+    sums = inames - insn.within_inames
+    own = [insn.assignee, expand(insn.expression), *values]
     for other in kernel.instructions:
         if other.id == insn.id:
             continue
-        if inames & other.within_inames:
+        if sums & other.within_inames:
             _check_written(insn, other, kernel, read)
         if insn.within_inames & other.within_inames:
-            _check_writes(insn, other, kernel)
-            _check_reads(insn, other, kernel, expand)
+            _check_exchange(insn, other, kernel, read, own, expand)
 
 
 def _check_written(
@@ -63,9 +67,7 @@ def _check_written(
     kernel: lp.LoopKernel,
     read: frozenset[str],
 ) -> None:
-    written = storage(kernel, other.assignee_var_names())
-    clash = sorted(n for n in read if storage(kernel, [n]) & written)
-    if clash:
+    if clash := _shared(kernel, read, other.assignee_var_names()):
         raise _refuse(
             insn,
             "operand-written",
@@ -74,52 +76,75 @@ def _check_written(
         )
 
 
-def _check_writes(
-    insn: lp.Assignment, other: lp.InstructionBase, kernel: lp.LoopKernel
-) -> None:
-    """Two instructions of one loop write to places that numbers tell apart."""
-    (name,) = insn.assignee_var_names()
-    for theirs, assignee in zip(
-        other.assignee_var_names(), other.assignees, strict=True
-    ):
-        shares = storage(kernel, [theirs]) & storage(kernel, [name])
-        if shares and not (theirs == name and are_distinct(assignee, insn.assignee)):
-            raise _refuse(
-                insn,
-                "race",
-                f"instruction {other.id!r} writes {theirs!r} in the same loops",
-            )
-
-
-def _check_reads(
+def _check_exchange(
     insn: lp.Assignment,
     other: lp.InstructionBase,
     kernel: lp.LoopKernel,
+    read: frozenset[str],
+    own: list[Expression],
     expand: Expand,
 ) -> None:
-    """Whoever reads the output in its loops reads, after it, what was just written."""
-    (name,) = insn.assignee_var_names()
-    expressions = [expand(e) for e in _expressions(other)]
-    names = other.read_dependency_names().union(*map(get_dependencies, expressions))
-    own = storage(kernel, [name])
-    met = {n for n in names if storage(kernel, [n]) & own}
-    if not met:
-        return
-    accesses = [a for e in expressions for a in accesses_of(e, name)]
-    is_after = insn.id in ancestors(kernel, other.id)
-    place = subscripts_of(insn.assignee)
-    is_harmless = all(
-        (is_after and subscripts_of(access) == place)
-        or are_distinct(access, insn.assignee)
-        for access in accesses
-    )
-    if not (accesses and met == {name} and is_harmless):
-        raise _refuse(
-            insn,
-            "output-read",
-            f"instruction {other.id!r} reads {name!r} in the same loops, and not what "
-            f"was just assigned to {insn.assignee}",
+    """What two instructions exchange, every iteration of their loops keeps to itself.
+
+    Args:
+        read: all names that ``insn`` reads, but that of its output.
+        own: the expressions with its accesses.
+    """
+    theirs = [expand(e) for e in _expressions(other)]
+    written = other.assignee_var_names()
+    names = other.read_dependency_names().union(*map(get_dependencies, theirs))
+    (output,) = insn.assignee_var_names()
+
+    def first_clash(mine: Iterable[str], others: Iterable[str]) -> str | None:
+        clashes = (
+            name
+            for name in _shared(kernel, mine, others)
+            if not _is_kept(name, insn, other, kernel, (own, theirs))
         )
+        return next(clashes, None)
+
+    where = "in the same loops, at other points of them or in no stated order"
+    if name := first_clash(read, written):
+        what = f"it reads {name!r}, which instruction {other.id!r} writes {where}"
+        raise _refuse(insn, "operand-written", what)
+    if name := first_clash({output}, written):
+        raise _refuse(insn, "race", f"instruction {other.id!r} writes {name!r} {where}")
+    if name := first_clash({output}, names):
+        what = f"instruction {other.id!r} reads {name!r} {where}"
+        raise _refuse(insn, "output-read", what)
+
+
+def _shared(
+    kernel: lp.LoopKernel, names: Iterable[str], others: Iterable[str]
+) -> list[str]:
+    """Those of ``names`` that lie in the memory of ``others``."""
+    memory = storage(kernel, others)
+    return sorted(name for name in names if storage(kernel, [name]) & memory)
+
+
+def _is_kept(
+    name: str,
+    insn: lp.Assignment,
+    other: lp.InstructionBase,
+    kernel: lp.LoopKernel,
+    expressions: tuple[list[Expression], list[Expression]],
+) -> bool:
+    """Whether no iteration of shared loops meets entries that another one writes.
+
+    In one iteration, the dependencies of the kernel say who comes first.
+    """
+    mine, theirs = (
+        [subscripts_of(access) for e in side for access in accesses_of(e, name)]
+        for side in expressions
+    )
+    if not (mine and theirs) or storage(kernel, [name]) != {name}:
+        return False
+    if all(are_told_apart(a, b) for a in mine for b in theirs):
+        return True
+    is_first = insn.id in ancestors(kernel, other.id)
+    is_last = other.id in ancestors(kernel, insn.id)
+    shared = insn.within_inames & other.within_inames
+    return is_first != is_last and have_own_entries([*mine, *theirs], shared)
 
 
 def reads_exactly(expression: Expression, assignee: Expression) -> bool:
@@ -175,10 +200,10 @@ def accesses_of(expression: Expression, name: str) -> list[Expression]:
 
 
 def _expressions(insn: lp.InstructionBase) -> Iterator[Expression]:
-    """What an instruction reads; nothing for those that hide it."""
+    """What an instruction accesses; nothing for those that hide it."""
     if isinstance(insn, lp.Assignment):
+        yield insn.assignee
         yield insn.expression
-        yield from subscripts_of(insn.assignee)
         yield from insn.predicates
 
 

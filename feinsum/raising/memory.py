@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection, Iterable
+from typing import Any, TypeAlias
 
 import loopy as lp
 import numpy as np
@@ -13,7 +13,18 @@ from pymbolic import primitives as p
 from feinsum.raising.functions import is_plain_array
 from feinsum.raising.nest import Expression
 
-__all__ = ["are_distinct", "has_distinct_entries", "storage", "subscripts_of"]
+__all__ = [
+    "Subscripts",
+    "are_distinct",
+    "are_told_apart",
+    "has_distinct_entries",
+    "have_own_entries",
+    "storage",
+    "subscripts_of",
+]
+
+Subscripts: TypeAlias = tuple[Expression, ...]
+"""Those of one access; none for a scalar."""
 
 
 def storage(kernel: lp.LoopKernel, names: Iterable[str]) -> frozenset[str]:
@@ -55,14 +66,38 @@ def _is_integer(value: Any) -> bool:
 
 
 def are_distinct(first: Expression, second: Expression) -> bool:
-    """Whether two subscripts differ in a number, and so never meet."""
+    """Whether two accesses differ in a number, and so never meet."""
+    return are_told_apart(subscripts_of(first), subscripts_of(second))
+
+
+def are_told_apart(first: Subscripts, second: Subscripts) -> bool:
+    """Whether the subscripts of two accesses of an array differ in a number."""
     return any(
         a != b
-        for a, b in zip(subscripts_of(first), subscripts_of(second), strict=False)
+        for a, b in zip(first, second, strict=False)
         if _is_integer(a) and _is_integer(b)
     )
 
 
-def subscripts_of(access: Expression) -> tuple[Expression, ...]:
+def have_own_entries(accesses: Collection[Subscripts], inames: Collection[str]) -> bool:
+    """Whether no two iterations of loops access the same entry of an array.
+
+    That is so if each iname is a subscript at one place of all accesses.
+    """
+    n_axes = min(map(len, accesses))
+    return all(
+        any(
+            all(_is_iname(subscripts[axis], iname) for subscripts in accesses)
+            for axis in range(n_axes)
+        )
+        for iname in inames
+    )
+
+
+def _is_iname(subscript: Expression, iname: str) -> bool:
+    return isinstance(subscript, p.Variable) and subscript.name == iname
+
+
+def subscripts_of(access: Expression) -> Subscripts:
     """The subscripts of a read or of an assignee; none for a scalar."""
     return access.index_tuple if isinstance(access, p.Subscript) else ()

@@ -35,7 +35,12 @@ from pymbolic.mapper.substitutor import make_subst_func
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList, Operand, OperandFunction
 from feinsum.raising.axes import axis_order, check_captures
-from feinsum.raising.functions import check_function, function_text, unresolved
+from feinsum.raising.functions import (
+    check_function,
+    function_text,
+    has_literal,
+    unresolved,
+)
 from feinsum.raising.nest import Expression
 from feinsum.raising.product import has_reduction
 
@@ -119,13 +124,27 @@ class OperandTable:
         shape = tuple(extents[iname] for iname in term)
         parameters = self._parameters(len(term))
         body = self._body(factor, term, parameters)
-        dtype = self.dtype(expanded, instruction)
+        dtype = self._operand_dtype(expanded, instruction)
         key = (shape, dtype, body)
         if key not in self._known:
             name = self._rule_name(factor, term, parameters, body)
             self._known[key] = Operand(name, shape, dtype)
             self.functions[name] = OperandFunction(parameters, function_text(body))
         return Access(self._known[key], term)
+
+    def _operand_dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
+        """The dtype in which the code computes a factor.
+
+        Literals are written in the precision of what is assigned, though Loopy infers
+        the least one that holds them: ``1/(j + 1.0)`` is single for it.
+        """
+        dtype = self.dtype(expanded, instruction)
+        if dtype.kind not in "fc" or not has_literal(expanded):
+            return dtype
+        (name,) = self.kernel.id_to_insn[instruction].assignee_var_names()
+        declared = self.kernel.get_var_descriptor(name).dtype
+        assigned = getattr(declared, "numpy_dtype", dtype)
+        return np.result_type(dtype, np.empty(0, assigned).real.dtype)
 
     def _body(
         self, factor: Expression, term: IndexList, parameters: IndexList

@@ -21,6 +21,8 @@ from loopy.kernel.data import ConcurrentTag
 from loopy.symbolic import SubstitutionRuleExpander, WalkMapper
 from pymbolic import primitives as p
 
+from feinsum.raising.memory import Subscripts, are_told_apart, have_own_entries
+
 __all__ = ["Phase", "phases_of"]
 
 Phase = frozenset[str]
@@ -156,7 +158,7 @@ class _Exchanges:
     def __init__(self, kernel: lp.LoopKernel) -> None:
         self.kernel = kernel
         expand = SubstitutionRuleExpander(kernel.substitutions)
-        self.accesses: dict[str, list[tuple[str, tuple[object, ...]]]] = {}
+        self.accesses: dict[str, list[tuple[str, Subscripts]]] = {}
         self.written: dict[str, frozenset[str]] = {}
         for insn in kernel.instructions:
             finder = _AccessFinder()
@@ -168,10 +170,21 @@ class _Exchanges:
             self.accesses[insn.id] = [*finder.found, *((name, ()) for name in unseen)]
 
     def conflict(self, a: Phase, b: Phase) -> list[str]:
-        """The variables that one of them writes and the other one accesses."""
+        """The variables that one of them writes and the other one accesses.
+
+        Left out are those of which numbers tell all accesses apart.
+        """
+        names = (self._written(a) & self._touched(b)) | (
+            self._written(b) & self._touched(a)
+        )
         return sorted(
-            (self._written(a) & self._touched(b))
-            | (self._written(b) & self._touched(a))
+            name
+            for name in names
+            if not all(
+                are_told_apart(mine, theirs)
+                for mine in self._subscripts(a, name)
+                for theirs in self._subscripts(b, name)
+            )
         )
 
     def are_separable(self, a: Phase, b: Phase) -> bool:
@@ -184,13 +197,8 @@ class _Exchanges:
         if not shared:
             return True
         return all(
-            any(
-                all(_has_at(subscript, axis, iname) for subscript in subscripts)
-                for axis in range(min(map(len, subscripts)))
-            )
+            have_own_entries(self._subscripts(a | b, name), shared)
             for name in self.conflict(a, b)
-            for subscripts in [self._subscripts(a | b, name)]
-            for iname in shared
         )
 
     def _loops(self, part: Phase) -> frozenset[str]:
@@ -203,13 +211,8 @@ class _Exchanges:
     def _touched(self, part: Phase) -> frozenset[str]:
         return frozenset(name for i in part for name, _ in self.accesses[i])
 
-    def _subscripts(self, part: Phase, name: str) -> list[tuple[object, ...]]:
+    def _subscripts(self, part: Phase, name: str) -> list[Subscripts]:
         return [s for i in part for known, s in self.accesses[i] if known == name]
-
-
-def _has_at(subscript: tuple[object, ...], axis: int, iname: str) -> bool:
-    index = subscript[axis]
-    return isinstance(index, p.Variable) and index.name == iname
 
 
 def _values(insn: lp.InstructionBase) -> list[object]:
@@ -222,7 +225,7 @@ class _AccessFinder(WalkMapper):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[str, tuple[object, ...]]] = []
+        self.found: list[tuple[str, Subscripts]] = []
 
     def map_subscript(self, expr: p.Subscript, /) -> None:
         self.found.append((expr.aggregate.name, expr.index_tuple))

@@ -65,6 +65,13 @@ OTHERS = [
     "x[j] = x2[j] {id=other}",
     "S[i,0] = y[i]",
     "x[k] = out[k] {dep=row,id=mid}\nz[i] = sum(j, A[i,j]*x[j]) {dep=mid}",
+    "y[i] = y[i] + alpha {id=other,dep=row}",
+    "C[i,k] = 2*C[i,k] {id=other}",
+    "out[i] = 3*y[i] {id=other}",
+    "z[i] = max(j, out[i]*x[j]) {dep=row,id=mid}\nout[i] = out[i] + z[i] {dep=mid}",
+    "C[i,k] = w[k]*y[i] {id=mid}\ny[i] = sum(k, C[i,k]) {dep=mid}",
+    "C[i,k] = out[i]*w[k] {dep=row,id=mid}\nout[i] = C[i,0]*y[i] {dep=mid}",
+    "T[0,i] = y[i] {id=mid}\nT[1,i] = T[0,i]*z[i] {dep=mid}",
 ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import islpy as isl
 import loopy as lp
 import numpy as np
-from pymbolic.mapper.evaluator import EvaluationMapper
+from pymbolic.mapper.evaluator import EvaluationMapper, evaluate
 
 __all__ = ["Unschedulable", "run", "run_raised"]
 
@@ -80,7 +80,10 @@ def _copied(kernel: lp.LoopKernel, arrays: Mapping[str, Any]) -> State:
     state = {name: np.array(a) if np.ndim(a) else a for name, a in arrays.items()}
     for name, temporary in kernel.temporary_variables.items():
         shape = temporary.shape if isinstance(temporary.shape, tuple) else ()
+        shape = tuple(int(evaluate(extent, state)) for extent in shape)
         state[name] = np.full(shape, np.nan) if shape else np.nan
+        if temporary.initializer is not None:
+            state[name] = temporary.initializer
     return state
 
 
@@ -132,6 +135,8 @@ def _sorted(units: list[list[Any]], kernel: lp.LoopKernel) -> list[list[Any]]:
 
 
 def _run_one(kernel: lp.LoopKernel, insn: Any, state: State, point: Point) -> None:
+    if isinstance(insn, lp.BarrierInstruction):
+        return
     scope = _Evaluator(kernel, state, point)
     if all(scope(predicate) for predicate in insn.predicates):
         _store(insn.assignee, scope(insn.expression), state, scope)

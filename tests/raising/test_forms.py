@@ -260,6 +260,43 @@ def test_rows_of_a_batch_may_write_parts_of_one_array():
     assert [str(shift) for shift in nest.shift] == ["T[0, i]", "T[1, i]"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "out[i] = sum(j, A[i,j]*x[j]) {id=row}\nout[i] = out[i] + y[i]",
+        "out[i] = y[i]*z[i] {id=row}\nout2[i] = out[i]*z[i]",
+        "out2[i] = out[i]*z[i] {id=row}\nout[i] = y[i]*z[i]",
+        "C[i,k] = y[i]*w[k] {id=row}\nout[i] = sum(q, C[i,q])",
+    ],
+    ids=["overwritten", "read after", "read before", "summed"],
+)
+def test_what_each_iteration_keeps_to_itself_may_be_exchanged(text):
+    """Loops can be shared with who comes before or after, at the same point."""
+    domain = "{[i,k,q,j]: 0<=i<5 and 0<=k,q<7 and 0<=j<6}"
+    unit = lp.remove_unused_inames(make(text, domain))
+    kernel = unit.default_entrypoint
+    free = [insn.copy(depends_on=frozenset()) for insn in kernel.instructions]
+    ordered = [free[0], free[1].copy(depends_on=frozenset({"row"}))]
+    raised = raise_kernel(unit.with_kernel(kernel.copy(instructions=ordered)))
+    assert [len(nest.instructions) for nest in raised.raised] == [1, 1]
+    unordered = raise_kernel(unit.with_kernel(kernel.copy(instructions=free)))
+    assert {nest.rule for nest in unordered.refused} <= {
+        "race",
+        "operand-written",
+        "output-read",
+    }
+    assert not unordered.raised
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint8, np.int16, np.uint16])
+def test_small_integers_may_be_compared(dtype):
+    """C compares them by their values: a mask is a function like any other."""
+    text = "out[i] = (y[i] if flag[i] > map[i] and flag[i] != -1 else z[i])*z[i]"
+    unit = make(text, "{[i]: 0<=i<5}", dtypes={"flag": dtype})
+    nest = single_nest(raise_kernel(unit))
+    assert nest.key == canonicalize(einsum("i,i->i", Y, Z)).key
+
+
 def test_rows_between_which_an_operand_changes_are_no_batch():
     """``x`` is not the same array before and after it is written."""
     text = """

@@ -47,14 +47,14 @@ MUTANTS = [
     ("race", "{id=row}", "{id=row,inames=i:k}"),
     ("race", "out[i]", "out[0]"),
     ("race", "sum(j, A[i,j]*x[j])", "out[i] + A[i,j]*x[j]"),
-    ("race", "{id=row}", "{id=row}\nout[i] = y[i]*z[i] {dep=row}"),
+    ("race", "{id=row}", "{id=row}\nout[i] = y[i]*z[i] {id=other}"),
     ("race", "{id=row}", "{id=row}\nout[0] = y[0] {inames=i}"),
     ("operand-written", "x[j]", "out[i]"),
     ("operand-written", "x[j])", "x[j])*out[0]"),
     ("operand-written", "x[j])", "x[j]) + out[4-i]"),
     ("operand-written", "x[j])", "x[j]) + out[map[i]]"),
     ("operand-written", "{id=row}", "{id=row}\nx[j] = 2*x2[j]"),
-    ("operand-written", "x[j])", "x[j]) + z[i]"),
+    ("operand-written", "x[j])", "x[j]) + z[4-i]"),
     ("output-read", "{id=row}", "{id=row}\nout2[i] = out[4-i] {dep=row}"),
     ("predicate", "{id=row}", "{id=row,if=y[i] > 0}"),
     ("atomic", "{id=row}", "{id=row,atomic}"),
@@ -81,7 +81,7 @@ def test_a_mutant_is_refused_by_the_rule_that_it_breaks(rule, old, new):
         text = text.replace("A[i,j]*x", "f(i)*x")
     if "f(p) := sum" in text:
         text = text.replace("*x[j]", "*f(i)")
-    if "+ z[i]" in text:
+    if "+ z[4-i]" in text:
         text += "\nz[i] = y[i]*alpha {id=other}"
     raised = raise_kernel(make(text))
     refused = {r.instructions[0]: r for r in raised.refused}
@@ -154,6 +154,15 @@ def test_integers_that_c_promotes_are_refused(text, dtype):
     """C computes with small and unsigned integers as numpy does not."""
     (refused,) = raise_kernel(make(text, dtype=dtype)).refused
     assert refused.rule in ("operand-function", "output-dtype")
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+def test_unsigned_integers_that_c_compares_are_refused(dtype):
+    """C takes ``-1`` for a large unsigned number, and numpy does not."""
+    unit = make("out[i] = (y[i] if flag[i] > map[i] else z[i])*z[i]", SMALL,
+                dtypes={"flag": dtype})  # fmt: skip
+    (refused,) = raise_kernel(lp.remove_unused_inames(unit)).refused
+    assert refused.rule == "operand-function"
 
 
 @pytest.mark.parametrize("tag", ["g.0", "l.0", "ilp", "vec"])

@@ -31,6 +31,7 @@ TEXTS = [
     "out[i] = sum(j, (x[j] if j < 3 else alpha)*A[i,j])",
     "out[i] = sum(j, sqrt(x[j])*A[i,j])",
     "out[i] = sum(j, A[i, (j + 1) % 6]*x[j])",
+    "out[i] = sum(j, A[i,j]*x[j]/(j + 2.0))",
 ]
 
 

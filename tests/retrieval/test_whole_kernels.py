@@ -262,6 +262,18 @@ def test_unordered_conflicts_stay():
     assert phases_of(whole.copy(instructions=free), [{"a"}, {"b"}])[1] == [{"a"}, {"b"}]
 
 
+def test_what_numbers_tell_apart_is_no_conflict():
+    """Two nests write parts of one array, in no stated order."""
+    t_unit = lp.make_kernel(
+        "{[i]: 0<=i<6}",
+        "A[i,0] = y[i]*2 {id=a}\nA[i,1] = y[i]*z[i] {id=b}",
+        [arrays("A", "6,2"), arrays("y,z", "6")],
+        lang_version=(2018, 2),
+    )
+    phases, stuck = phases_of(t_unit.default_entrypoint, [{"a"}, {"b"}])
+    assert (phases, stuck) == ([{"a"}, {"b"}], [])
+
+
 def test_others_in_no_stated_order_stay_together():
     """What the kernel leaves open is left to Loopy, as it was, and not decided here."""
     t_unit = lp.make_kernel(
