@@ -124,7 +124,7 @@ class OperandTable:
         shape = tuple(extents[iname] for iname in term)
         parameters = self._parameters(len(term))
         body = self._body(factor, term, parameters)
-        dtype = self._operand_dtype(expanded, instruction)
+        dtype = self.computed_dtype(expanded, instruction)
         key = (shape, dtype, body)
         if key not in self._known:
             name = self._rule_name(factor, term, parameters, body)
@@ -132,7 +132,7 @@ class OperandTable:
             self.functions[name] = OperandFunction(parameters, function_text(body))
         return Access(self._known[key], term)
 
-    def _operand_dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
+    def computed_dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
         """The dtype in which the code computes a factor.
 
         Literals are written in the precision of what is assigned, though Loopy infers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import loopy as lp
 import numpy as np
@@ -206,6 +207,7 @@ def _check_dtypes(
         raise _refuse(
             insn, "output-dtype", "it mixes or divides integers, which C rounds"
         )
+    _check_order(insn, table, (*parts.scale, *parts.factors), computed)
     product = multiply((*parts.scale, *parts.factors))
     is_shifted = not (isinstance(parts.shift, int) and parts.shift == 0)
     value = p.Sum((parts.shift, product)) if is_shifted else product
@@ -219,6 +221,45 @@ def _check_dtypes(
                 "output-dtype",
                 f"its operands make {computed}, but {what} the dtype {dtype}",
             )
+
+
+def _check_order(
+    insn: lp.InstructionBase,
+    table: OperandTable,
+    factors: tuple[Expression, ...],
+    computed: np.dtype[Any],
+) -> None:
+    """Factors can be multiplied in any order, and before what divides.
+
+    A product or quotient of narrower ones alone wraps or rounds where theirs with
+    the others does not.
+    """
+    if computed.kind in "biu":
+        return
+    narrow = [f for f in factors if _is_narrow(f, table, insn.id, computed)]
+    is_literal = all(isinstance(f, (int, np.integer)) for f in narrow)
+    if not is_literal and (len(narrow) > 1 or isinstance(narrow[0], p.Quotient)):
+        raise _refuse(
+            insn,
+            "output-dtype",
+            f"it multiplies {', '.join(map(str, narrow))}, which C rounds or wraps "
+            f"before it makes them {computed}",
+        )
+
+
+def _is_narrow(
+    factor: Expression, table: OperandTable, insn_id: str, computed: np.dtype[Any]
+) -> bool:
+    """Whether a factor has fewer digits than a number of the dtype ``computed``.
+
+    Numbers with a point are what the others make of them.
+    """
+    if isinstance(factor, (int, np.integer)):
+        return abs(factor) != 1
+    if isinstance(factor, (float, complex)):
+        return False
+    dtype = table.computed_dtype(table.expand(factor), insn_id)
+    return dtype.kind in "biu" or np.finfo(dtype).eps > np.finfo(computed).eps
 
 
 def _refuse(insn: lp.InstructionBase, rule: str, what: str) -> NotAnEinsumError:

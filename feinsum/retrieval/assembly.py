@@ -12,7 +12,7 @@ from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.raising import RaisedNest
-from feinsum.retrieval.phases import Phase
+from feinsum.retrieval.phases import Phase, loops_of
 
 __all__ = ["joined", "taken_out", "with_barriers"]
 
@@ -23,9 +23,8 @@ def taken_out(
     """A kernel of the nest alone, with loops that no other instruction has."""
     ids = frozenset(nest.instructions)
     others = [insn for insn in kernel.instructions if insn.id not in ids]
-    used = frozenset().union(
-        *(insn.within_inames | insn.reduction_inames() for insn in others)
-    )
+    used = loops_of(kernel, others)
+    own = loops_of(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
     kernel = kernel.copy(
         instructions=[
             insn.copy(
@@ -37,7 +36,7 @@ def taken_out(
         ]
     )
     fresh = kernel.get_var_name_generator()
-    news = {i: str(fresh(i)) for i in nest.nest.inames.values() if i in used}
+    news = {i: str(fresh(i)) for i in sorted(own & used)}
     if news:
         kernel = lp.duplicate_inames(kernel, list(news), None, list(news.values()))
     return kernel, _with_inames(nest, news)
@@ -94,6 +93,7 @@ def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Phase]) -> lp.LoopKern
     if len(phases) < 2:
         return kernel
     kernel = _with_global_exchange(kernel, phases)
+    kernel, phases = _with_conditions_inside(kernel, phases)
     fresh = kernel.get_instruction_id_generator()
     barriers = [str(fresh("phase")) for _ in phases[1:]]
     phase_of = {insn_id: k for k, phase in enumerate(phases) for insn_id in phase}
@@ -110,6 +110,28 @@ def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Phase]) -> lp.LoopKern
     # Loopy would look for races of the parallel loops in the other phases as well
     options = kernel.options.copy(disable_global_barriers=True)
     return kernel.copy(instructions=instructions, options=options)
+
+
+def _with_conditions_inside(
+    kernel: lp.LoopKernel, phases: Sequence[Phase]
+) -> tuple[lp.LoopKernel, list[Phase]]:
+    """No phase has a predicate in all of its instructions.
+
+    Loopy would let the host decide, which cannot read what is on the device.
+    """
+    fresh = kernel.get_instruction_id_generator()
+    instructions, complete = list(kernel.instructions), []
+    for phase in phases:
+        if frozenset.intersection(*(kernel.id_to_insn[i].predicates for i in phase)):
+            always = lp.NoOpInstruction(
+                id=str(fresh("always")),
+                within_inames=frozenset(),
+                within_inames_is_final=True,
+            )
+            instructions.append(always)
+            phase |= {always.id}
+        complete.append(phase)
+    return kernel.copy(instructions=instructions), complete
 
 
 def _barrier(insn_id: str, waits_for: Phase) -> lp.BarrierInstruction:

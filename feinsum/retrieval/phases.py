@@ -23,7 +23,7 @@ from pymbolic import primitives as p
 
 from feinsum.raising.memory import Subscripts, are_told_apart, have_own_entries
 
-__all__ = ["Phase", "phases_of"]
+__all__ = ["Phase", "loops_of", "phases_of"]
 
 Phase = frozenset[str]
 """Ids of the instructions that run together."""
@@ -61,7 +61,9 @@ def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Phase]) -> bool:
     """Whether Loopy could not keep the parts of a kernel apart.
 
     So it is where others have made loops parallel, where a loop has a bound that
-    is computed, and where temporaries share their storage.
+    is computed, where temporaries share their storage, where others are written in C,
+    which may name variables that have to move, and where there are barriers already
+    and predicates, which Loopy may leave to the host.
     """
     temporaries = kernel.temporary_variables
     params = {
@@ -72,12 +74,30 @@ def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Phase]) -> bool:
     ):
         return True
     inside = frozenset().union(*nests)
+    others = [insn for insn in kernel.instructions if insn.id not in inside]
+    kinds = {type(insn) for insn in others}
+    if lp.CInstruction in kinds or (
+        lp.BarrierInstruction in kinds and any(insn.predicates for insn in others)
+    ):
+        return True
     return any(
         isinstance(tag, ConcurrentTag)
-        for insn in kernel.instructions
-        if insn.id not in inside
-        for iname in insn.within_inames | insn.reduction_inames()
+        for iname in loops_of(kernel, others)
         for tag in kernel.inames[iname].tags
+    )
+
+
+def loops_of(
+    kernel: lp.LoopKernel, insns: Iterable[lp.InstructionBase]
+) -> frozenset[str]:
+    """The loops of instructions, of reductions and of calls, in rules as well."""
+    expand = SubstitutionRuleExpander(kernel.substitutions)
+    expanded = [insn.with_transformed_expressions(expand) for insn in insns]
+    return frozenset[str]().union(
+        *(
+            insn.within_inames | insn.reduction_inames() | insn.sub_array_ref_inames()
+            for insn in expanded
+        )
     )
 
 

@@ -83,9 +83,9 @@ def with_recipes(
                 environment,
                 policy,
             )
-            if part is not None:
-                kernel, new_ids = joined(kernel, ids, part)
-                phases = [new_ids if phase == ids else phase for phase in phases]
+            # without a recipe it still needs loops of its own, in a phase of its own
+            kernel, new_ids = joined(kernel, ids, part or lp.expand_subst(alone))
+            phases = [new_ids if phase == ids else phase for phase in phases]
     return unit.with_kernel(with_barriers(kernel, phases)), found
 
 

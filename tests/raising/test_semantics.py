@@ -92,6 +92,36 @@ def test_what_rounds_or_hides_a_reduction_is_refused(text, dtype, rule):
     assert refused.rule == rule
 
 
+NARROW = [
+    ("out[i] = sum(j, y[i]*x[j]*c*c)", ["output-dtype"]),
+    ("out[i] = sum(j, y[i]*x[j]*m[i]*m[i])", ["output-dtype"]),
+    ("out[i] = sum(j, y[i]*x[j]*m[i]*100000)", ["output-dtype"]),
+    ("out[i] = sum(j, y[i]*x[j]*s[i]*s[i])", ["output-dtype"]),
+    ("out[i] = sum(j, y[i]*x[j])/s[i]", ["output-dtype"]),
+    ("out[i] = sum(j, y[i]*x[j])/s[0]", ["output-dtype"]),
+    ("out[i] = sum(j, y[i]*x[j]*100000*100000)", []),
+    ("out[i] = -sum(j, y[i]*x[j]*m[i])", []),
+    ("out[i] = sum(j, y[i]*x[j]*s[i])", []),
+]
+
+
+@pytest.mark.parametrize(("text", "rules"), NARROW)
+def test_factors_that_c_wraps_or_rounds_among_themselves(text, rules):
+    """In the order of the user they do not; in that of a batch or a recipe they may."""
+    dtypes = {"out": "f8", "y": "f8", "m": "i4", "s": "f4"}
+    args = [lp.GlobalArg(n, np.dtype(t), shape=(5,)) for n, t in dtypes.items()]
+    args += [lp.GlobalArg("x", np.float64, shape=(6,)), lp.ValueArg("c", np.int32)]
+    unit = kernel(text, args=args)
+    raised = raise_kernel(unit)
+    assert [refused.rule for refused in raised.refused] == rules
+    values = {"x": np.full(6, 0.3), "y": np.full(5, 0.7), "c": 100000}
+    values |= {"m": np.full(5, 100000, "i4"), "s": np.full(5, 0.1, "f4")}
+    names = {arg.name for arg in unit.default_entrypoint.args}
+    values = {name: value for name, value in values.items() if name in names}
+    expected, found = (run(u, values, "out") for u in (unit, raised.t_unit))
+    assert largest_error(found, expected) < 1e-13
+
+
 def test_a_rule_that_reads_an_iname_depends_on_it():
     """``f(p)`` that reads ``A[p,j]`` is an operand with the indices of both."""
     text = "f(p) := A[p,j]\nout[i] = sum(j, f(i)*x[j])"

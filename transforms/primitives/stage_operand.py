@@ -20,6 +20,7 @@ from pymbolic import primitives as p
 from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
+from feinsum.errors import TransformError
 from feinsum.transforms.primitives.schedule import Expression, Schedule
 
 __all__ = ["Tile", "index_by_inames", "stage_operand", "vectorize_last_axis"]
@@ -64,6 +65,9 @@ def stage_operand(
             tile, and the lanes of an OpenCL vector.
         lane_tag: how its loop runs: ``unr`` for reads of global memory, ``vec``
             for arithmetic on vectors.
+
+    Raises:
+        TransformError: if the tile's lanes are not told by its own inames.
     """
     span, rule = schedule.spans[operand], schedule.rules[operand]
     arguments = schedule.kernel.substitutions[rule].arguments
@@ -90,9 +94,34 @@ def stage_operand(
         t_unit = lp.tag_inames(t_unit, {inames[lane]: lane_tag})
     schedule = schedule.with_unit(t_unit)
     if lane is not None:
+        _check_lanes(schedule, temporary, outside)
         schedule = vectorize_last_axis(schedule, temporary)
     loops = {e: i for e, i in inames.items() if i in schedule.kernel.all_inames()}
     return schedule, Tile(temporary, fill, constantdict(loops))
+
+
+def _check_lanes(schedule: Schedule, temporary: str, outer: frozenset[str]) -> None:
+    """Refuse lanes ``lane + 8*outer``, as Loopy writes them where ``outer`` is 0.
+
+    A loop that has no other value at all is a constant in Loopy's code.
+    """
+    finder = _LaneFinder(temporary)
+    for insn in schedule.kernel.instructions:
+        finder(insn.expression)
+    named = sorted(finder.names & outer)
+    if pinned := [i for i in named if not _is_single(schedule.kernel, i)]:
+        raise TransformError(
+            f"the loops {pinned} around the tile {temporary!r} have a single value in "
+            "full vectors"
+        )
+
+
+def _is_single(kernel: lp.LoopKernel, iname: str) -> bool:
+    """Whether a loop runs once, as far as numbers tell."""
+    try:
+        return bool(kernel.get_constant_iname_length(iname) == 1)
+    except ValueError:
+        return False
 
 
 def vectorize_last_axis(schedule: Schedule, temporary: str) -> Schedule:
@@ -159,6 +188,20 @@ def _calling_inames(schedule: Schedule, rule: str) -> frozenset[str]:
     for insn in schedule.kernel.instructions:
         finder(insn.expression)
     return frozenset(finder.names & schedule.kernel.all_inames())
+
+
+class _LaneFinder(WalkMapper):  # type: ignore[misc]
+    """Collects the names in the last subscripts of one array."""
+
+    def __init__(self, array: str) -> None:
+        super().__init__()
+        self.array = array
+        self.names: set[str] = set()
+
+    def map_subscript(self, expr: p.Subscript, /) -> None:
+        if getattr(expr.aggregate, "name", None) == self.array:
+            self.names |= get_dependencies(expr.index_tuple[-1])
+        super().map_subscript(expr)
 
 
 class _CallFinder(WalkMapper):  # type: ignore[misc]
