@@ -8,38 +8,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum import array, canonicalize, einsum
-from feinsum.transforms.library.packing_plan import make_plan
-from feinsum.transforms.primitives import begin
-from tests.transforms.support import CONTRACTIONS, generated
+from feinsum import array, einsum
+from feinsum.ir import BatchedEinsum
+from feinsum.transforms.library.packing_plan import Plan, Tiles, find_roles, make_plan
+from tests.transforms.support import EINSUMS
 
-DEPTHS = st.integers(1, 300)
+SIZES = st.integers(1, 300)
+
+
+def plan_of(e: BatchedEinsum, tiles: Tiles) -> Plan:
+    roles = find_roles(e, tiles.vector, tiles.register)
+    assert roles is not None
+    return make_plan(e, e.extents, roles, tiles)
 
 
 @pytest.mark.parametrize("extents", [(72, 72, 24, 72, 72), (7, 9, 5, 3, 11)])
-@given(
-    lanes=st.sampled_from([4, 8]), rows=st.integers(1, 8), width=DEPTHS, depth=DEPTHS
-)
+@given(st.sampled_from([4, 8]), st.integers(1, 8), SIZES, SIZES)
 def test_tiles_cover_and_stay_small(extents, lanes, rows, width, depth):
     """The tiles of an index reach its end; a side has no more entries than asked."""
     a, b, c, d, e = extents
-    case = generated(
-        einsum("dbea,ec->abcd", array("A", (d, b, e, a)), array("B", (e, c)))
-    )
-    sizes = {
-        "lanes": lanes,
-        "vectors": 2,
-        "rows": rows,
-        "width": width,
-        "height": width,
-    }
-    roles = {"vector": "a", "register": "c", "depth": depth}
-    plan = make_plan(case.einsum, begin(case.t_unit, case.nest), sizes | roles)
+    sketch = einsum("dbea,ec->abcd", array("A", (d, b, e, a)), array("B", (e, c)))
+    plan = plan_of(sketch, Tiles("c", "a", lanes, 2, rows, width, width, depth))
     for cut in plan.cuts.values():
         assert cut.size * (cut.n_tiles - 1) < cut.extent <= cut.size * cut.n_tiles
         assert cut.is_exact == (cut.extent % cut.size == 0)
-        assert all(stride >= 1 for stride in cut.strides)
-    units = {"a": 2 * lanes, "c": rows}
+    units = {"c": 2 * lanes, "a": rows}
     for side, limit in (
         (plan.columns, width),
         (plan.rows, width),
@@ -47,26 +40,34 @@ def test_tiles_cover_and_stay_small(extents, lanes, rows, width, depth):
     ):
         largest = max(units.get(side[-1].index, 1), limit)
         assert prod(cut.size for cut in side) <= largest
-    assert set(plan.cuts) == set(case.einsum.indices)
+    assert set(plan.cuts) == set(sketch.indices)
 
 
-def test_every_index_has_one_place():
-    """Batch indices are cut too; none is in two groups."""
-    e = canonicalize(CONTRACTIONS["batch index"]).einsum
-    case = generated(e)
-    (batch,) = [i for i in e.output if all(i in term for term in e.inputs)]
-    vector, register = [i for i in reversed(e.output) if i != batch]
-    sizes = {
-        "lanes": 4,
-        "vectors": 1,
-        "rows": 6,
-        "width": 48,
-        "height": 48,
-        "depth": 64,
-    }
-    roles = {"vector": vector, "register": register}
-    plan = make_plan(e, begin(case.t_unit, case.nest), sizes | roles)
-    groups = (plan.columns, plan.rows, plan.summed, plan.batch)
-    assert sorted(cut.index for group in groups for cut in group) == sorted(e.indices)
-    assert [cut.index for cut in plan.batch] == [batch]
-    assert not plan.is_deep
+@pytest.mark.parametrize(
+    ("name", "vector", "register", "expected"),
+    [
+        ("gradient", "i", "e", {"left": (2,), "late": (0,), "postponed": ("r",)}),
+        ("divergence", "i", "e", {"left": (0, 2), "late": (), "folded": ("x",)}),
+        ("face mass", "i", "e", {"left": (1, 2), "late": (), "folded": ()}),
+        ("mass", "i", "e", {"left": (1, 2), "late": (), "summed": ("j",)}),
+        ("batch index", "k", "i", {"left": (0,), "late": (), "batch": ("b",)}),
+    ],
+)
+def test_roles_take_the_fewest_operations(name, vector, register, expected):
+    """Geometry goes with the field where it is summed, to the sums where it is not."""
+    roles = find_roles(EINSUMS[name], vector, register)
+    assert {key: getattr(roles, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "vector", "register"),
+    [
+        ("pointwise product", "e", "e"),
+        ("gradient", "e", "i"),
+        ("diagonal", "j", "e"),
+        ("operand that is summed alone", "e", "i"),
+    ],
+)
+def test_indices_that_split_nothing_have_no_roles(name, vector, register):
+    """The vector index is of one operand alone, which shares a sum with the others."""
+    assert find_roles(EINSUMS[name], vector, register) is None

@@ -155,7 +155,7 @@ def test_the_first_configuration_has_the_recommended_values():
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("mass", {"element_blocked", "rowwise"}),
+        ("mass", {"element_blocked", "packed_contraction", "rowwise"}),
         ("matrix product", {"packed_contraction", "rowwise", "tiled_contraction"}),
         ("shorter than a tile", {"packed_contraction", "tiled_contraction"}),
         ("diagonal", {"rowwise"}),

@@ -1,25 +1,118 @@
-"""How the indices of a contraction of two operands are cut into tiles.
+"""How an einsum is computed by packed tiles: roles of operands, cuts of indices.
 
 Source: Springer and Bientinesi 2018 (GETT) for tiles that span several indices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from math import prod
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList
-from feinsum.transforms.library.roles import carriers, free_indices, number, text
-from feinsum.transforms.primitives import Schedule
+from feinsum.transforms.library.roles import carriers, typical, volume
 from feinsum.transforms.primitives.schedule import Names
-from feinsum.transforms.registry import Parameters
 
-__all__ = ["Axis", "Cut", "Plan", "make_plan"]
+__all__ = ["Axis", "Cut", "Plan", "Roles", "Tiles", "find_roles", "make_plan"]
 
 Axis = tuple[str, int]
 """An index and a level of its cut."""
+
+MAX_UNROLLED = 16
+"""Terms of a sum that is written out."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What is packed on each side, what is multiplied afterwards.
+
+    Attributes:
+        right: the operand position that has the vector index.
+        left: positions whose product is packed, summed over ``folded``.
+        late: positions that are multiplied to the sums, which are then summed
+            over ``postponed``.
+        summed: indices that the register tiles sum over.
+        columns: indices of the sums that the right side alone has.
+        rows: indices of the sums that the left side alone has.
+        batch: output indices that both sides have.
+        outer: output indices that late operands alone have.
+    """
+
+    right: int
+    left: tuple[int, ...]
+    late: tuple[int, ...]
+    summed: Names
+    folded: Names
+    postponed: Names
+    columns: Names
+    rows: Names
+    batch: Names
+    outer: Names
+
+    def cost(self, einsum: BatchedEinsum) -> int:
+        """Multiplications and additions of a row."""
+        indices = (*self.columns, *self.rows, *self.batch, *self.postponed)
+        n_packed = volume(einsum, (*self.rows, *self.summed, *self.batch, *self.folded))
+        n_late = volume(einsum, (*einsum.output, *self.postponed))
+        return (
+            2 * volume(einsum, (*indices, *self.summed))
+            + (len(self.left) + bool(self.folded) - 1) * n_packed
+            + 2 * len(self.late) * n_late
+        )
+
+
+def find_roles(einsum: BatchedEinsum, vector: str, register_index: str) -> Roles | None:
+    """The roles of fewest operations; None if the two indices do not split it."""
+    at = carriers(einsum, vector)
+    if len(at) != 1 or any(len(set(term)) < len(term) for term in einsum.inputs):
+        return None
+    found = [
+        roles
+        for roles in _all_roles(einsum, at[0])
+        if vector in roles.columns and register_index in roles.rows
+    ]
+    return min(found, key=lambda roles: roles.cost(einsum), default=None)
+
+
+def _all_roles(einsum: BatchedEinsum, right: int) -> Iterator[Roles]:
+    others = [k for k in range(einsum.n_operands) if k != right]
+    for n in range(1, len(others) + 1):
+        for left in combinations(others, n):
+            roles = _roles(einsum, right, left)
+            if roles is not None:
+                yield roles
+
+
+def _roles(einsum: BatchedEinsum, right: int, left: tuple[int, ...]) -> Roles | None:
+    late = tuple(k for k in range(einsum.n_operands) if k != right and k not in left)
+    output = set(einsum.output)
+    on_right = set(einsum.inputs[right])
+    on_left = {i for k in left for i in einsum.inputs[k]}
+    on_late = {i for k in late for i in einsum.inputs[k]}
+    postponed = on_late - output
+
+    def ordered(indices: set[str]) -> Names:
+        return tuple(i for i in reversed(einsum.indices) if i in indices)
+
+    roles = Roles(
+        right,
+        left,
+        late,
+        summed=ordered((on_left & on_right) - on_late - output),
+        folded=ordered(on_left - on_right - on_late - output),
+        postponed=ordered(postponed),
+        columns=ordered((on_right - on_left) & output),
+        rows=ordered((on_left - on_right) & output),
+        batch=ordered(on_left & on_right & output),
+        outer=ordered((on_late & output) - on_left - on_right),
+    )
+    is_unsummed = on_right - on_left - on_late - output
+    if not roles.summed or is_unsummed or (postponed & on_left & on_right):
+        return None
+    written_out = (*roles.folded, *roles.postponed)
+    return roles if volume(einsum, written_out) <= MAX_UNROLLED else None
 
 
 @dataclass(frozen=True)
@@ -55,32 +148,31 @@ class Cut:
 
 @dataclass(frozen=True)
 class Plan:
-    """Cuts of the free indices of each side, of the summed and of the batch indices.
+    """Cuts of all indices of the sums.
 
     Attributes:
-        columns: free indices of the vector index's operand, that one last.
-        rows: free indices of the other operand, the register index last.
+        columns: free indices of the right side, the vector index last.
+        rows: free indices of the left side, the register index last.
         summed: the innermost loop last.
+        postponed: each in one tile.
     """
 
+    roles: Roles
     columns: tuple[Cut, ...]
     rows: tuple[Cut, ...]
     summed: tuple[Cut, ...]
     batch: tuple[Cut, ...]
+    postponed: tuple[Cut, ...]
 
     @cached_property
     def cuts(self) -> dict[str, Cut]:
-        groups = (self.columns, self.rows, self.summed, self.batch)
+        groups = (self.columns, self.rows, self.summed, self.batch, self.postponed)
         return {cut.index: cut for group in groups for cut in group}
 
     @property
-    def free(self) -> Names:
-        cuts = (*self.columns, *self.rows, *self.batch)
-        return tuple(cut.index for cut in cuts)
-
-    @property
-    def summed_indices(self) -> Names:
-        return tuple(cut.index for cut in self.summed)
+    def is_deep(self) -> bool:
+        """Whether the sum takes several tiles."""
+        return any(cut.n_tiles != 1 for cut in self.summed)
 
     @property
     def register_axes(self) -> tuple[Axis, ...]:
@@ -89,83 +181,96 @@ class Plan:
         return (row, 1), (column, 1), (column, 2)
 
     @property
-    def accumulator_axes(self) -> tuple[Axis, ...]:
-        """One register tile, or all of them where the sum takes several tiles."""
-        cuts = (*self.columns, *self.rows) if self.is_deep else ()
-        return (*((cut.index, 0) for cut in cuts), *self.register_axes)
-
-    def pack_axes(self, term: IndexList) -> tuple[Axis, ...]:
-        """What a register tile reads in one step of the sum stands together."""
-        main = next(c for c in (self.columns[-1], self.rows[-1]) if c.index in term)
-        cuts = [cut for cut in (*self.columns, *self.rows) if cut.index in term]
-        outer = [(cut.index, 0) for cut in (*cuts, *self.summed)]
-        return (*outer, *((main.index, k) for k in range(1, len(main.levels))))
+    def lanes(self) -> int:
+        return self.columns[-1].levels[-1]
 
     @property
-    def is_deep(self) -> bool:
-        """Whether the sum takes several tiles."""
-        return any(cut.n_tiles != 1 for cut in self.summed)
+    def accumulator_axes(self) -> tuple[Axis, ...]:
+        """The register tiles of one store, or all where the sum takes several tiles."""
+        cuts = (*self.columns, *self.rows) if self.is_deep else ()
+        outer = tuple((cut.index, 0) for cut in (*self.postponed, *cuts))
+        return (*outer, *self.register_axes)
 
+    def pack_axes(self, term: IndexList) -> tuple[Axis, ...]:
+        """What a register tile reads in one step of the sum stands together.
 
-def make_plan(
-    einsum: BatchedEinsum, schedule: Schedule, parameters: Parameters
-) -> Plan:
-    """Fill the tiles: the main index of a side first, then those stored nearby."""
-    vector, register_index = text(parameters, "vector"), text(parameters, "register")
-    (position,) = carriers(einsum, vector)
-    lanes, vectors = number(parameters, "lanes"), number(parameters, "vectors")
-    free = free_indices(einsum)
-    sides = [[i for i in free if carriers(einsum, i) == (at,)] for at in (0, 1)]
-    summed = sorted(einsum.summation_indices, key=lambda i: _stride_rank(einsum, i))
-    fill = _Filling(schedule)
-    return Plan(
-        fill.side(
-            vector, sides[position], (vectors, lanes), number(parameters, "width")
-        ),
-        fill.side(
-            register_index,
-            sides[1 - position],
-            (number(parameters, "rows"),),
-            number(parameters, "height"),
-        ),
-        fill.side(summed[0], summed, (), number(parameters, "depth")),
-        tuple(
-            Cut(i, schedule.extents[i], ())
-            for i in einsum.output
-            if len(carriers(einsum, i)) == 2
-        ),
-    )
-
-
-def _stride_rank(einsum: BatchedEinsum, index: str) -> int:
-    """How far an index is from the last axes, in sum over the operands."""
-    return -sum(term.index(index) - len(term) for term in einsum.inputs)
+        If the last index of ``term`` is summed, each row stands together instead, as
+        it does in the operand.
+        """
+        main = next(c for c in (self.columns[-1], self.rows[-1]) if c.index in term)
+        around = (*self.columns, *self.rows, *self.postponed)
+        outer = [(cut.index, 0) for cut in around if cut.index in term]
+        inner = [(main.index, k) for k in range(1, len(main.levels))]
+        summed = [(cut.index, 0) for cut in self.summed]
+        is_by_row = main in self.rows and any(term[-1] == i for i, _ in summed)
+        steps = [*inner, *summed] if is_by_row else [*summed, *inner]
+        return (*outer, *steps)
 
 
 @dataclass(frozen=True)
-class _Filling:
-    """Tiles of as many indices as it takes."""
+class Tiles:
+    """What a recipe asks for; see :func:`make_plan`.
 
-    schedule: Schedule
+    Attributes:
+        width, height: entries of a tile over the columns and over the rows.
+        depth: entries of a tile over the summed indices.
+    """
 
-    def side(
-        self, main: str, indices: Sequence[str], unit: tuple[int, ...], target: int
-    ) -> tuple[Cut, ...]:
-        """Cuts of ``indices``, the main one last, of ``target`` entries in all."""
-        cuts = [self._cut(main, unit, target)]
-        for index in indices:
-            if index != main:
-                is_whole = all(cut.n_tiles == 1 for cut in cuts)
-                left = target // prod(cut.size for cut in cuts) if is_whole else 1
-                cuts.append(self._cut(index, (), max(left, 1)))
-        return tuple(reversed(cuts))
+    vector: str
+    register: str
+    lanes: int
+    vectors: int
+    rows: int
+    width: int
+    height: int
+    depth: int
 
-    def _cut(self, index: str, unit: tuple[int, ...], target: int) -> Cut:
-        extent = self.schedule.extents[index]
-        n_units = max(target // prod(unit), 1)
-        if isinstance(extent, int):
-            n_units = _even(-(-extent // prod(unit)), n_units)
-        return Cut(index, extent, (n_units, *unit))
+
+def make_plan(
+    einsum: BatchedEinsum, extents: Mapping[str, Extent], roles: Roles, tiles: Tiles
+) -> Plan:
+    """Fill the tiles: the main index of a side first, then those stored nearby."""
+    innermost, *_ = summed = sorted(
+        roles.summed, key=lambda index: _distance(einsum, index)
+    )
+    unit = (tiles.vectors, tiles.lanes)
+    return Plan(
+        roles,
+        _side(extents, tiles.vector, roles.columns, unit, tiles.width),
+        _side(extents, tiles.register, roles.rows, (tiles.rows,), tiles.height),
+        _side(extents, innermost, summed, (), tiles.depth),
+        tuple(Cut(index, extents[index], ()) for index in roles.batch),
+        tuple(Cut(i, extents[i], (typical(extents[i]),)) for i in roles.postponed),
+    )
+
+
+def _distance(einsum: BatchedEinsum, index: str) -> int:
+    """How far an index is from the last axes, in sum over the operands."""
+    return sum(len(term) - term.index(index) for term in einsum.inputs if index in term)
+
+
+def _side(
+    extents: Mapping[str, Extent],
+    main: str,
+    indices: Sequence[str],
+    unit: tuple[int, ...],
+    target: int,
+) -> tuple[Cut, ...]:
+    """Cuts of ``indices``, the main one last, of ``target`` entries in all."""
+    cuts = [_cut(main, extents[main], unit, target)]
+    for index in indices:
+        if index != main:
+            is_whole = all(cut.n_tiles == 1 for cut in cuts)
+            left = target // prod(cut.size for cut in cuts) if is_whole else 1
+            cuts.append(_cut(index, extents[index], (), max(left, 1)))
+    return tuple(reversed(cuts))
+
+
+def _cut(index: str, extent: Extent, unit: tuple[int, ...], target: int) -> Cut:
+    n_units = max(target // prod(unit), 1)
+    if isinstance(extent, int):
+        n_units = _even(-(-extent // prod(unit)), n_units)
+    return Cut(index, extent, (n_units, *unit))
 
 
 def _even(total: int, target: int) -> int:

@@ -1,0 +1,330 @@
+"""Loops around packed tiles and register tiles, written from a plan.
+
+Source: Goto and van de Geijn 2008, van Zee and van de Geijn 2015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.ir import Extent, IndexList
+from feinsum.transforms.library.packing_plan import Axis, Cut, Plan
+from feinsum.transforms.library.roles import typical
+from feinsum.transforms.primitives import NestWriter, Schedule
+from feinsum.transforms.primitives.schedule import Expression, Names
+
+__all__ = ["PackedNest"]
+
+
+@dataclass(frozen=True)
+class _Pack:
+    """A packed tile, and the statement that fills it."""
+
+    array: str
+    axes: tuple[Axis, ...]
+    fill: str
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """The sums of a row of the batch, and what has to run before they are read."""
+
+    array: str
+    around: Mapping[str, str]
+    after: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """Inames over the entries of tiles, one per level of each index."""
+
+    inames: Mapping[str, Names]
+    points: Mapping[str, Expression]
+
+    def outer(self, indices: Sequence[str]) -> list[str]:
+        return [iname for index in indices for iname in self.inames[index][:1]]
+
+    def all(self, *, last: str | None) -> list[str]:
+        """All loops in the order of the indices, but for one that goes last."""
+        names = [iname for names in self.inames.values() for iname in names]
+        return sorted(names, key=lambda iname: iname == last)
+
+    def with_lane(self, lane: str) -> _Loops:
+        """The same loops, but for the lanes; the vector index is the last of all."""
+        *_, index = [i for i, names in self.inames.items() if len(names) == 3]
+        return replace(
+            self, inames={**self.inames, index: (*self.inames[index][:-1], lane)}
+        )
+
+    def iname(self, axis: Axis) -> str:
+        index, level = axis
+        return self.inames[index][level]
+
+    def entry(
+        self, array: str, axes: Sequence[Axis], at: Mapping[str, int] | None = None
+    ) -> Expression:
+        """An entry of an array; ``at`` fixes indices of one level."""
+        at = at or {}
+        return var(array)[
+            tuple(
+                at[axis[0]] if axis[0] in at else var(self.iname(axis)) for axis in axes
+            )
+        ]
+
+
+class PackedNest:
+    """Writes the loops of a plan.
+
+    Args:
+        is_row_inside: whether the loop over rows stands inside of that over columns.
+    """
+
+    def __init__(self, schedule: Schedule, plan: Plan, *, is_row_inside: bool) -> None:
+        self.schedule, self.plan = schedule, plan
+        self.writer = NestWriter(schedule)
+        cuts = [cut for cut in plan.cuts.values() if cut.n_tiles != 1]
+        self.tiles = {cut.index: self._tile_loop(cut) for cut in cuts}
+        self.deep = [self.tiles[c.index] for c in plan.summed if c.index in self.tiles]
+        self.grid = self._grid()
+        groups = (
+            (plan.columns, plan.rows) if is_row_inside else (plan.rows, plan.columns)
+        )
+        self.free = [cut.index for group in groups for cut in group]
+        self.postponed = [cut.index for cut in plan.postponed]
+        self.packs: dict[Names, _Pack] = {}
+
+    def written(self) -> Schedule:
+        """The schedule with the nest replaced."""
+        roles = self.plan.roles
+        for row, operands in enumerate(self.schedule.rows):
+            left = self._pack(tuple(operands[k] for k in roles.left))
+            right = self._pack((operands[roles.right],))
+            sums = self._sum(row, left, right)
+            self._store(row, sums, [operands[k] for k in roles.late])
+        return self.writer.finished()
+
+    def _tile_loop(self, cut: Cut) -> str:
+        if cut.n_tiles is not None:
+            return self.writer.loop(f"{cut.index}_tile", size=cut.n_tiles)
+        return self.writer.loop(f"{cut.index}_tile", f"{cut.size}*{{}} < {cut.extent}")
+
+    def _grid(self) -> list[str]:
+        """The loops over tiles; those of most iterations run in parallel."""
+        plan = self.plan
+        free = [*reversed(plan.columns), *reversed(plan.rows), *plan.batch]
+        cuts = [cut for cut in free if cut.index in self.tiles]
+        by_length = sorted(cuts, key=lambda cut: -(cut.n_tiles or typical(cut.extent)))
+        parallel = [cut for cut in cuts if cut in by_length[:3]]
+        for axis, cut in enumerate(parallel):
+            self.writer.tag(self.tiles[cut.index], f"g.{axis}")
+        others = [cut for cut in cuts if cut not in parallel]
+        return [self.tiles[cut.index] for cut in (*parallel, *others)]
+
+    def _loops(
+        self, stem: str, indices: Sequence[str], shared: Mapping[str, str] | None = None
+    ) -> _Loops:
+        """Loops over the entries of a tile; outer ones end where the array ends.
+
+        Those inside are loops over registers: all of it, but for what is stored.
+
+        Args:
+            shared: outer loops to use again.
+        """
+        inames: dict[str, Names] = {}
+        points: dict[str, Expression] = {}
+        for index in indices:
+            cut, tile = self.plan.cuts[index], self.tiles.get(index)
+            point = cut.size * var(tile) if tile else 0
+            position, made = f"{cut.size}*{tile}" if tile else "0", list[str]()
+            for size, stride in zip(cut.levels, cut.strides, strict=True):
+                position += f" + {stride}*{{0}}"
+                if shared and index in shared and not made:
+                    made.append(shared[index])
+                else:
+                    is_bounded = not cut.is_exact and (not made or stem == "store")
+                    limit = [f"{position} < {cut.extent}"] if is_bounded else []
+                    made.append(self.writer.loop(f"{stem}_{index}", *limit, size=size))
+                position = position.format(made[-1])
+                point += stride * var(made[-1])
+            inames[index], points[index] = tuple(made), point
+        return _Loops(inames, points)
+
+    def _pack(self, names: Names) -> _Pack:
+        """Copy a tile of a product of operands, zero where it ends.
+
+        Their functions are evaluated, and sums over indices of theirs alone.
+        """
+        if names not in self.packs:
+            self.packs[names] = self._new_pack(names)
+        return self.packs[names]
+
+    def _new_pack(self, names: Names) -> _Pack:
+        plan, schedule = self.plan, self.schedule
+        terms = [schedule.spans[name] for name in names]
+        folded = tuple(i for i in plan.roles.folded if any(i in term for term in terms))
+        term = _joint_term(terms, folded)
+        dtype = schedule.dtypes[names[0]]
+        loops = self._loops("pack", term)
+        axes = plan.pack_axes(term)
+        has_lanes = plan.columns[-1].index in term
+        array = self._array(f"{names[0]}_pack", axes, dtype, has_lanes=has_lanes)
+        lane = loops.iname(axes[-1]) if has_lanes else None
+        if lane is not None:
+            self.writer.tag(lane, "unr")
+        value = self._written_out(names, loops.points, folded)
+        inside = [
+            p.Comparison(loops.points[cut.index], "<", _as_expression(cut.extent))
+            for cut in (plan.cuts[index] for index in term)
+            if len(cut.levels) > 1 and not cut.is_exact
+        ]
+        if inside:
+            value = p.If(p.LogicalAnd(tuple(inside)), value, dtype.type(0))
+        order = [*self.grid, *self.deep, *loops.all(last=lane)]
+        entry = loops.entry(array, axes)
+        return _Pack(array, axes, self.writer.assign(array, entry, value, order))
+
+    def _written_out(
+        self,
+        names: Sequence[str],
+        points: Mapping[str, Expression],
+        summed: Names,
+        sums: Mapping[tuple[int, ...], Expression] | None = None,
+    ) -> Expression:
+        """The sum of products of operands, term by term.
+
+        Args:
+            sums: a factor of each term, by the values of the summed indices.
+        """
+        schedule = self.schedule
+        terms = []
+        for values in product(*(range(typical(schedule.extents[i])) for i in summed)):
+            at = {**points, **dict(zip(summed, values, strict=True))}
+            factors = [
+                var(schedule.rules[name])(
+                    *(at[index] for index in schedule.spans[name])
+                )
+                for name in names
+            ]
+            factors += [sums[values]] if sums is not None else []
+            terms.append(factors[0] if len(factors) == 1 else p.Product(tuple(factors)))
+        return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))
+
+    def _array(
+        self, stem: str, axes: Sequence[Axis], dtype: np.dtype[Any], *, has_lanes: bool
+    ) -> str:
+        shape = [self.plan.cuts[index].levels[level] for index, level in axes]
+        return self.writer.array(stem, shape, dtype, has_lanes=has_lanes)
+
+    def _sum(self, row: int, left: _Pack, right: _Pack) -> _Sums:
+        """Sum the register tiles of one row of the batch."""
+        plan, dtype = self.plan, self.schedule.dtype_of_row(row)
+        axes, place = plan.register_axes, plan.accumulator_axes
+        tile = self._array(f"row_{row}_tile", axes, dtype, has_lanes=True)
+        sums = self._array(f"row_{row}_sums", place, dtype, has_lanes=True)
+        outer = [*self.free, *self.postponed]
+        update = self._loops("sum", [*outer, *(cut.index for cut in plan.summed)])
+        around = {i: update.inames[i][0] for i in outer}
+        first, last = (self._loops(stem, outer, around) for stem in ("first", "last"))
+        start, after = dtype.type(0), [left.fill, right.fill]
+        if plan.is_deep:
+            start = first.entry(sums, place)
+            after.append(self._zero(row, sums))
+        entry = update.entry(tile, axes)
+        term = p.Product(tuple(update.entry(pk.array, pk.axes) for pk in (left, right)))
+        for loops, assignee, value in (
+            (first, first.entry(tile, axes), start),
+            (update, entry, p.Sum((entry, term))),
+            (last, last.entry(sums, place), last.entry(tile, axes)),
+        ):
+            for axis, tag in zip(axes, ("unr", "unr", "vec"), strict=True):
+                self.writer.tag(loops.iname(axis), tag)
+            order = [*self.grid, *self.deep, *self._around(loops)]
+            step = self.writer.assign(f"row_{row}", assignee, value, order, after)
+            after = [*after, step]
+        shared = {} if plan.is_deep else {i: around[i] for i in self.free}
+        return _Sums(sums, shared, after)
+
+    def _zero(self, row: int, sums: str) -> str:
+        """Zero the sums ahead of all tiles of the summed indices; its id."""
+        plan, dtype = self.plan, self.schedule.dtype_of_row(row)
+        loops = self._loops("zero", [*self.free, *self.postponed])
+        self.writer.tag(loops.iname(plan.register_axes[-1]), "vec")
+        entry = loops.entry(sums, plan.accumulator_axes)
+        order = [*self.grid, *self._around(loops)]
+        return self.writer.assign(f"row_{row}_zero", entry, dtype.type(0), order)
+
+    def _around(self, loops: _Loops) -> list[str]:
+        """Loops over tiles of registers, over the sum if there is one, inside."""
+        summed = [cut.index for cut in self.plan.summed if cut.index in loops.inames]
+        postponed = [index for index in self.postponed if index in loops.inames]
+        inner = [loops.iname(axis) for axis in self.plan.register_axes]
+        return [*loops.outer([*self.free, *postponed, *summed]), *inner]
+
+    def _store(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
+        """Store the sums, multiplied by the late operands if there are any."""
+        plan, roles, after = self.plan, self.plan.roles, sums.after
+        loops = self._loops("store", self.free, sums.around)
+        *around, vector, lane = self._around(loops)
+        extents = self.schedule.extents
+        outer = {i: self.writer.loop(i, size=extents[i]) for i in roles.outer}
+        points = {
+            **loops.points,
+            **{index: var(name) for index, name in outer.items()},
+            **{i: var(self.tiles[i]) if i in self.tiles else 0 for i in roles.batch},
+        }
+        order = [*self.grid, *around, *outer.values(), vector]
+        if late:
+            combined = self.writer.array(
+                f"row_{row}_late",
+                (plan.lanes,),
+                self.schedule.dtype_of_row(row),
+                has_lanes=True,
+            )
+            in_lanes = self.writer.loop("lane", size=plan.lanes, tag="vec")
+            value = self._combined(sums, late, loops.with_lane(in_lanes), points)
+            assignee = var(combined)[(var(in_lanes),)]
+            step = self.writer.assign(
+                combined, assignee, value, [*order, in_lanes], after
+            )
+            value, after = var(combined)[(var(lane),)], [*after, step]
+        else:
+            value = loops.entry(sums.array, plan.accumulator_axes)
+        self.writer.tag(lane, "unr")
+        self.writer.store(row, value, points, [*order, lane], after)
+
+    def _combined(
+        self,
+        sums: _Sums,
+        late: Sequence[str],
+        loops: _Loops,
+        points: Mapping[str, Expression],
+    ) -> Expression:
+        """Late operands times sums, summed over the postponed indices."""
+        axes, summed = self.plan.accumulator_axes, tuple(self.postponed)
+        extents = [range(cut.size) for cut in self.plan.postponed]
+        entries = {
+            values: loops.entry(
+                sums.array, axes, dict(zip(summed, values, strict=True))
+            )
+            for values in product(*extents)
+        }
+        return self._written_out(late, points, summed, entries)
+
+
+def _joint_term(terms: Sequence[IndexList], folded: Names) -> Names:
+    """The indices of a product: those of the longest term, others before its last."""
+    *head, last = [i for i in max(terms, key=len) if i not in folded]
+    seen = {*head, last, *folded}
+    others = dict.fromkeys(i for term in terms for i in term if i not in seen)
+    return (*head, *others, last)
+
+
+def _as_expression(extent: Extent) -> Expression:
+    return extent if isinstance(extent, int) else var(extent.name)
