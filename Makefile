@@ -8,8 +8,12 @@ INSTALLED := $(VENV)/.installed
 OLDEST_PYNAUTY := 2.8.6
 OTHER := $(VENV)/other/pynauty-$(OLDEST_PYNAUTY)
 
-.PHONY: help install demo bench-canonical bench-retrieve test test-long golden-keys check format \
-	figures wheel clean
+BENCHED := $(VENV)/.installed-bench
+# Options of the experiments, as in: make bench-tccg ARGS="--only abc- --tune 20"
+ARGS ?=
+
+.PHONY: help install demo bench-canonical bench-retrieve bench-tccg bench-dgfem test test-long \
+	golden-keys check format figures wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -25,6 +29,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(OTHER): | $(INSTALLED)
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ pynauty==$(OLDEST_PYNAUTY)
 
+$(BENCHED): pyproject.toml constraints.txt | $(INSTALLED)
+	@echo "Installing the rivals into $(VENV) (some minutes, once) ..."
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	@touch $@
+
 demo: $(INSTALLED) ## tune, retrieve and check three real kernels (under 4 minutes)
 	@$(RUN) benchmarks/demo.py
 
@@ -33,6 +42,12 @@ bench-canonical: $(INSTALLED) ## time canonicalization, draw the figures of docs
 
 bench-retrieve: $(INSTALLED) ## time each stage of a retrieval
 	@$(RUN) benchmarks/retrieve.py
+
+bench-tccg: $(BENCHED) ## the 48 contractions of TCCG against other libraries; ARGS=...
+	@$(RUN) -m benchmarks.experiments tccg $(ARGS)
+
+bench-dgfem: $(BENCHED) ## the 40 operators of DG against other libraries; ARGS=...
+	@$(RUN) -m benchmarks.experiments dgfem $(ARGS)
 
 test: $(INSTALLED) $(OTHER) ## the test suite
 	@$(RUN) -m pytest -q -n 2 --dist loadfile

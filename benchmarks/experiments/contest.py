@@ -1,0 +1,147 @@
+"""One entry under some terms: prepare, check, then time in turns.
+
+All contenders that are right run once per round, A B C A B C, so that slow drifts of
+the machine reach all alike. The threads of OpenBLAS, OpenMP and others go on spinning
+for some milliseconds after a call and would take cores from whoever comes next:
+therefore every run waits a few milliseconds before it starts.
+
+The untransformed kernel is slow. It runs after the others, three times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+
+from benchmarks.experiments.contender import Contender, NotApplicableError, Ready
+from benchmarks.experiments.entries import Entry, entry_at
+from benchmarks.experiments.functions import Values
+from benchmarks.experiments.ours import Retrieved, Untransformed
+from benchmarks.experiments.results import Outcome
+from benchmarks.experiments.rivals import RIVALS
+from feinsum.measure import Timer, interleave, largest_error, tolerance_for
+
+Note = Callable[[str], None]
+"""Told the name of the contender whose code is about to run."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A contest, as it is handed to another process.
+
+    Attributes:
+        contenders: names.
+        cap_s: a contender that has run that long gets no more rounds.
+        pause_s: before every run.
+    """
+
+    suite: str
+    name: str
+    sizes: Mapping[str, int]
+    contenders: Sequence[str]
+    devices: Sequence[str | None] = (None,)
+    database: str | None = None
+    rounds: int = 20
+    warmup: int = 5
+    cap_s: float = 20.0
+    pause_s: float = 0.005
+    untransformed_limit_s: float = 20.0
+
+    @property
+    def entry(self) -> Entry:
+        return entry_at(self.suite, self.name, self.sizes)
+
+
+def contenders(task: Task) -> dict[str, Contender]:
+    """Every contender that there is, by name; ours first."""
+    ours = [Retrieved(device, task.database) for device in task.devices]
+    plain = Untransformed(task.devices[0], task.untransformed_limit_s)
+    return {c.name: c for c in (*ours, plain, *RIVALS)}
+
+
+@dataclass
+class Watched:
+    """A contender that says when it runs, after a pause."""
+
+    name: str
+    ready: Ready
+    note: Note
+    pause_s: float
+    timer: Timer = "wall"
+
+    def run(self, timer: Timer | None = None) -> float:
+        self.note(self.name)
+        sleep(self.pause_s)
+        return self.ready.run("wall")
+
+
+def hold(task: Task, note: Note = lambda name: None) -> dict[str, Outcome]:
+    """The outcome of every contender of a task."""
+    entry = task.entry
+    values = entry.values()
+    expected = entry.reference(values)
+    known = contenders(task)
+    outcomes: dict[str, Outcome] = {}
+    watched: list[Watched] = []
+    for name in task.contenders:
+        note(name)
+        outcomes[name], ready = _tried(known[name], entry, values, expected)
+        if ready is not None:
+            watched.append(Watched(name, ready, note, task.pause_s))
+    del values, expected
+    for group, rounds, warmup in (
+        ([w for w in watched if w.name != "untransformed"], task.rounds, task.warmup),
+        ([w for w in watched if w.name == "untransformed"], 3, 0),
+    ):
+        times = interleave(
+            group,
+            rounds=rounds,
+            warmup=warmup,
+            min_total_s=0.0,
+            max_total_s=task.cap_s,
+        )
+        for contender, samples in zip(group, times, strict=True):
+            outcome = outcomes[contender.name]
+            outcomes[contender.name] = replace(outcome, samples_s=samples)
+    return outcomes
+
+
+def _tried(
+    contender: Contender, entry: Entry, values: Values, expected: list[np.ndarray]
+) -> tuple[Outcome, Ready | None]:
+    """Prepare, run once and compare; ready only if the result is right."""
+    if find_spec(contender.package) is None:
+        why = f"the package {contender.package} is not installed"
+        return Outcome("not installed", why), None
+    start = perf_counter()
+    try:
+        ready = contender.prepare(entry, values)
+        ready.run("wall")
+        first_s = perf_counter() - start
+        results = ready.results()
+    except NotApplicableError as reason:
+        return Outcome("left out", str(reason)), None
+    except Exception as error:  # noqa: BLE001 (whatever a library raises is reported)
+        return Outcome("failed", _first_line(error)), None
+    error = _error(results, expected)
+    allowed = tolerance_for("float64", entry.n_terms)
+    if not error <= allowed:
+        why = f"an error of {error:.1e}, where {allowed:.1e} is allowed"
+        return Outcome("wrong", why, ready.note, first_s, error), None
+    return Outcome("ok", "", ready.note, first_s, error), ready
+
+
+def _error(results: list[np.ndarray], expected: list[np.ndarray]) -> float:
+    if len(results) != len(expected):
+        return float("inf")
+    return max(map(largest_error, results, expected))
+
+
+def _first_line(error: Any) -> str:
+    text = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {text[:300]}"

@@ -1,0 +1,231 @@
+"""What is evaluated: the entries of the two suites, their arrays and references.
+
+Source: paper, sections 8.1 (operators of discontinuous Galerkin methods) and 8.2
+(the contractions of TCCG, with operands that are not in memory).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import feinsum
+from benchmarks.experiments.functions import (
+    Affine,
+    Average,
+    Function,
+    Plain,
+    Shape,
+    Stack,
+)
+from feinsum.measure import einsum_operations
+
+DATA = Path(__file__).parents[1] / "data"
+MULTIPLE = 8
+"""Scaled extents are multiples of this."""
+
+_DG_FUNCTIONS: dict[str | None, Callable[[str], Function]] = {
+    "0.5*(flux_n+flux_p)": Average,
+    "stack([u,v,w]) along x": Stack,
+    None: Plain,
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A batched einsum whose operands are functions.
+
+    Attributes:
+        group: the part of its suite: a category of TCCG, an operator of DG.
+        rows: for each row the functions of its operands.
+        sizes: the extent of every index.
+        parametric: indices whose extents the kernel gets at run time.
+    """
+
+    suite: str
+    name: str
+    group: str
+    subscripts: str
+    rows: tuple[tuple[Function, ...], ...]
+    sizes: Mapping[str, int]
+    parametric: tuple[str, ...] = ()
+
+    @property
+    def terms(self) -> list[str]:
+        return self.subscripts.partition("->")[0].split(",")
+
+    @property
+    def output(self) -> str:
+        return self.subscripts.partition("->")[2]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"out{k}" for k in range(len(self.rows))]
+
+    @property
+    def operands(self) -> dict[Function, str]:
+        """Every function once, with the indices of its axes."""
+        return {
+            function: term
+            for row in self.rows
+            for function, term in zip(row, self.terms, strict=True)
+        }
+
+    @property
+    def arrays(self) -> dict[str, Shape]:
+        """The arrays in memory."""
+        return {
+            name: shape
+            for function, term in self.operands.items()
+            for name, shape in function.shapes(self.shape(term)).items()
+        }
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        return {k: v for f in self.operands for k, v in f.scalars.items()}
+
+    def shape(self, term: str) -> Shape:
+        return tuple(self.sizes[index] for index in term)
+
+    @property
+    def n_points(self) -> int:
+        """Points of the loop nest, which is what the untransformed kernel visits."""
+        return len(self.rows) * prod(self.sizes.values())
+
+    @property
+    def n_terms(self) -> int:
+        """Products that are summed for one entry of a result."""
+        return prod(n for index, n in self.sizes.items() if index not in self.output)
+
+    @property
+    def flops(self) -> int:
+        """``2*prod(extents)`` for a contraction of two operands, as TCCG counts; else
+        the operations of the cheapest order of contraction, row by row. The functions
+        of the operands are not counted.
+        """
+        if len(self.terms) == 2:
+            return 2 * self.n_points
+        return sum(einsum_operations(self.einsum(), self.parameters).values())
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Bytes of every array that is read and of every result, each once."""
+        n_results = len(self.rows) * prod(self.shape(self.output))
+        return 8 * (sum(map(prod, self.arrays.values())) + n_results)
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """The run-time sizes, which are named after their indices."""
+        return {f"N{index}": self.sizes[index] for index in self.parametric}
+
+    @property
+    def extents(self) -> dict[str, int | str]:
+        """The extent of every index: a number, or the name of a run-time size."""
+        named = {index: f"N{index}" for index in self.parametric}
+        return {**self.sizes, **named}
+
+    def einsum(self) -> feinsum.BatchedEinsum:
+        """The idealized einsum: every operand an array."""
+        extents = self.extents
+        rows = [
+            [
+                feinsum.array(function.name, tuple(extents[i] for i in term))
+                for function, term in zip(row, self.terms, strict=True)
+            ]
+            for row in self.rows
+        ]
+        return feinsum.batched_einsum(self.subscripts, rows)
+
+    def values(self, seed: int = 0) -> dict[str, Any]:
+        """Arrays, uniform in 0.5 to 1.5, and scalars, by name."""
+        rng = np.random.default_rng(seed)
+        drawn = {name: rng.random(shape) for name, shape in self.arrays.items()}
+        for array in drawn.values():
+            array += 0.5
+        return {**drawn, **self.scalars}
+
+    def reference(self, values: Mapping[str, Any]) -> list[np.ndarray]:
+        """The results, by numpy, from operands in memory."""
+        return [
+            np.einsum(self.subscripts, *(f.fresh(np, values) for f in row),
+                      optimize=True)
+            for row in self.rows
+        ]  # fmt: skip
+
+
+def scaled_to(entry: Entry, max_gflop: float) -> Entry:
+    """The entry with all its extents multiplied by one factor, if it is too large.
+
+    The factor is the n-th root of ``max_gflop`` over the entry's, for n indices.
+    Extents are rounded down to multiples of 8, and are 8 at least.
+
+    >>> matmul = Entry("", "", "", "ac,cb->ab", ((Plain("A"), Plain("B")),),
+    ...                {"a": 5136, "b": 5120, "c": 5136})
+    >>> dict(scaled_to(matmul, 20).sizes)
+    {'a': 2152, 'b': 2144, 'c': 2152}
+    """
+    if entry.flops <= max_gflop * 1e9:
+        return entry
+    factor = (max_gflop * 1e9 / entry.flops) ** (1 / len(entry.sizes))
+    sizes = {
+        index: max(MULTIPLE, int(factor * n) // MULTIPLE * MULTIPLE)
+        for index, n in entry.sizes.items()
+    }
+    return replace(entry, sizes=sizes)
+
+
+def with_elements(entry: Entry, scale: float) -> Entry:
+    """The operator on a smaller or larger mesh; other extents stay."""
+    sizes = {
+        index: max(1, round(scale * n)) if index in entry.parametric else n
+        for index, n in entry.sizes.items()
+    }
+    return replace(entry, sizes=sizes)
+
+
+def tccg() -> list[Entry]:
+    """The 48 contractions, of ``alpha*A + beta`` and ``gamma*B + delta``."""
+    operands = (
+        Affine("A", "alpha", "beta", (1.5, 0.25)),
+        Affine("B", "gamma", "delta", (-0.5, 2.0)),
+    )
+    return [
+        Entry(
+            "tccg", e["name"], e["category"], e["subscripts"], (operands,), e["sizes"]
+        )
+        for e in json.loads((DATA / "tccg.json").read_text())
+    ]
+
+
+def dgfem() -> list[Entry]:
+    """The 40 operators; the last operand of a row is the function."""
+    return [
+        Entry(
+            "dgfem",
+            e["name"],
+            e["kind"],
+            e["subscripts"],
+            tuple(
+                (*map(Plain, row[:-1]), _DG_FUNCTIONS[e["functional_operand"]](row[-1]))
+                for row in e["args"]
+            ),
+            e["sizes"],
+            tuple(e["parametric"]),
+        )
+        for e in json.loads((DATA / "dgfem.json").read_text())
+    ]
+
+
+SUITES: dict[str, Callable[[], list[Entry]]] = {"tccg": tccg, "dgfem": dgfem}
+
+
+def entry_at(suite: str, name: str, sizes: Mapping[str, int]) -> Entry:
+    """The entry of that name, at other sizes."""
+    (entry,) = [entry for entry in SUITES[suite]() if entry.name == name]
+    return replace(entry, sizes=dict(sizes))

@@ -1,0 +1,146 @@
+"""The figures of the paper: rates under the roofline, and speed-ups over JAX.
+
+Source: paper, figures 4 and 5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.experiments.results import Outcome, Report, Result, geometric_mean
+
+OURS, JAX, BEST, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+"""Colors that the color-blind can tell apart (Okabe and Ito)."""
+SHADES = ("#9ecae1", "#4292c6", "#2171b5", "#08306b")
+
+
+def draw(report: Report, path: Path) -> None:
+    """The figure of the suite, as PNG."""
+    figure = FIGURES[report.suite](report)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def rates(report: Report) -> Figure:
+    """Figure 5: GFLOP/s of every contraction, with marks at the roofline."""
+    results = list(report.results.values())
+    figure = Figure(figsize=(max(7, 1.5 + 0.3 * len(results)), 5.2),
+                    layout="constrained")  # fmt: skip
+    axes = figure.subplots()
+    at = np.arange(len(results))
+    bars = (
+        ("feinsum", OURS, [r.fastest_of_ours() for r in results]),
+        ("JAX", JAX, [_fastest(r, "jax") for r in results]),
+        (
+            "best rival",
+            BEST,
+            [best[1] if (best := r.best()) else None for r in results],
+        ),
+    )
+    for k, (label, color, outcomes) in enumerate(bars):
+        _bars(axes, at + 0.28 * (k - 1), results, outcomes, label, color)
+    if report.limits:
+        roofs = [report.limits.roofline(r) / 1e9 for r in results]
+        axes.plot(at, roofs, ls="", marker="_", ms=14, mew=2, color="black",
+                  label="roofline")  # fmt: skip
+    _entries_below(axes, at, [r.name for r in results])
+    axes.set_ylabel("GFLOP/s")
+    axes.set_title("TCCG with operands alpha*A + beta, gamma*B + delta")
+    axes.set_ylim(bottom=0)
+    axes.margins(y=0.1)
+    figure.legend(loc="outside lower right", ncols=4, frameon=False)
+    return figure
+
+
+def _bars(
+    axes: Any,
+    at: np.ndarray,
+    results: Sequence[Result],
+    outcomes: Sequence[Outcome | None],
+    label: str,
+    color: str,
+) -> None:
+    """Rates with their quartiles; no bar where there is no time."""
+    known = [(x, r, o) for x, r, o in zip(at, results, outcomes, strict=True) if o]
+    middle = np.array([r.flops / o.median_s for _, r, o in known]) / 1e9
+    ends = [[r.flops / s for s in o.quartiles_s] for _, r, o in known]
+    high, low = np.array(ends).reshape(-1, 2).T / 1e9
+    axes.bar([x for x, _, _ in known], middle, 0.28, label=label, color=color,
+             yerr=(middle - low, high - middle), ecolor=GREY,
+             error_kw={"lw": 0.8})  # fmt: skip
+
+
+def speed_ups(report: Report) -> Figure:
+    """Figure 4: the time of JAX over ours, by operator, batch and degree."""
+    results = list(report.results.values())
+    groups = list(dict.fromkeys(r.group for r in results))
+    figure = Figure(figsize=(12, 4.6), layout="constrained")
+    panels = figure.subplots(1, max(len(groups), 1), sharey=True, squeeze=False)[0]
+    colors = dict(zip(_degrees(results), SHADES, strict=False))
+    for axes, group in zip(panels, groups, strict=False):
+        _speed_up_panel(axes, group, [r for r in results if r.group == group], colors)
+    panels[0].set_ylabel("speed-up over JAX")
+    handles = {
+        text: handle
+        for axes in panels
+        for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=5,
+                  frameon=False)  # fmt: skip
+    return figure
+
+
+def _speed_up_panel(
+    axes: Any, group: str, results: Sequence[Result], colors: dict[int, str]
+) -> None:
+    batches = sorted({r.batch_size for r in results})
+    width = 0.8 / max(len(colors), 1)
+    found = {(r.batch_size, r.sizes["i"]): r.against("jax") for r in results}
+    for k, (degree, color) in enumerate(colors.items()):
+        bars = [
+            (x, c)
+            for x, b in enumerate(batches)
+            if (c := found.get((b, degree))) is not None
+        ]
+        if not bars:
+            continue
+        left = [x + width * (k - (len(colors) - 1) / 2) for x, _ in bars]
+        axes.bar(left, [c.ratio for _, c in bars], width, color=color,
+                 label=f"{degree} degrees of freedom")  # fmt: skip
+        for x, (_, c) in zip(left, bars, strict=True):
+            axes.annotate(f"{c.ratio:.1f}", (x, c.ratio), ha="center", va="bottom",
+                          size=7)  # fmt: skip
+    mean = geometric_mean(c.ratio for c in found.values() if c is not None)
+    words = f" (geometric mean {mean:.2f})" if mean else ""
+    axes.set_title(group.replace("_", " ") + words, size=10)
+    axes.axhline(1, color=GREY, lw=1, ls="--")
+    axes.set_xticks(range(len(batches)), [f"b = {b}" for b in batches])
+    axes.set_xlim(-0.6, len(batches) - 0.4)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+
+
+def _degrees(results: Sequence[Result]) -> list[int]:
+    return sorted({r.sizes["i"] for r in results})
+
+
+def _fastest(result: Result, name: str) -> Outcome | None:
+    found = [o for _, rival, o in result.rivals() if rival == name]
+    return min(found, key=lambda o: o.median_s, default=None)
+
+
+def _entries_below(axes: Any, at: np.ndarray, names: Sequence[str]) -> None:
+    short = [re.sub(r"_", " ", name) for name in names]
+    axes.set_xticks(at, short, rotation=60, ha="right", rotation_mode="anchor", size=8)
+    axes.set_xlim(-0.8, len(names) - 0.2)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+
+
+FIGURES = {"tccg": rates, "dgfem": speed_ups}

@@ -1,0 +1,55 @@
+"""What a file says of the run: machine, date, versions, command line."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.experiments.terms import TERMS, n_cores
+
+PACKAGES = (
+    "feinsum", "loopy", "pyopencl", "pocl-binary-distribution", "numpy", "jax",
+    "jaxlib", "torch", "pytblis", "opt_einsum",
+)  # fmt: skip
+
+
+def about(arguments: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+    """Everything that a reader of the numbers asks for."""
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["python", "-m", "benchmarks.experiments", *arguments]),
+        "machine": {
+            "processor": processor(),
+            "n_cores": n_cores(),
+            "memory_bytes": memory_bytes,
+            "system": platform.platform(),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            **{name: found for name in PACKAGES if (found := _version(name))},
+        },
+        "terms": {name: dict(tunables) for name, tunables in TERMS.items()},
+        "options": options,
+    }
+
+
+def processor() -> str:
+    """The name that Linux gives the first processor."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    names = (x.partition(":")[2].strip() for x in lines if x.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,100 @@
+"""The entries of the paper's experiments are what they say."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.experiments.entries import (
+    DATA,
+    MULTIPLE,
+    dgfem,
+    entry_at,
+    scaled_to,
+    tccg,
+    with_elements,
+)
+from benchmarks.experiments.user_kernel import user_kernel
+from feinsum import canonicalize, raise_kernel
+from feinsum.ir import generalize
+
+ENTRIES = [*tccg(), *dgfem()]
+KINDS = [
+    scaled_to(tccg()[0], 1e-4),
+    *(
+        with_elements(entry, 1e-4)
+        for entry in dgfem()
+        if entry.name
+        in ("face_mass_b3_Ni10_Nj6", "divergence_b3_Ni4", "gradient_b3_Ni4")
+    ),
+]
+"""A tiny entry of each kind of operand function."""
+
+
+def test_there_are_48_contractions_and_40_operators() -> None:
+    """The suites of the paper, names unique."""
+    assert len(tccg()) == 48
+    assert len(dgfem()) == 40
+    assert len({entry.name for entry in ENTRIES}) == 88
+
+
+@pytest.mark.parametrize("entry", [*ENTRIES, *KINDS], ids=lambda e: e.name)
+def test_the_kernel_of_a_user_is_the_einsum_of_the_entry(entry) -> None:
+    """Raising the kernel gives the key of the idealized einsum, for all functions."""
+    raised = raise_kernel(user_kernel(entry))
+    (nest,) = raised.raised
+    assert not raised.refused
+    assert nest.key == canonicalize(generalize(entry.einsum())[0]).key
+
+
+def test_flops_are_those_of_the_suite() -> None:
+    """Two operations per point of the loop nest, as the data say."""
+    stated = json.loads((DATA / "tccg.json").read_text())
+    assert [e.flops for e in tccg()] == [e["flops"] for e in stated]
+
+
+@pytest.mark.parametrize("max_gflop", [20.0, 1.0, 0.05])
+def test_scaling_keeps_within_the_bound(max_gflop: float) -> None:
+    """Small entries stay; in others all extents shrink, to multiples of 8."""
+    for entry in tccg():
+        scaled = scaled_to(entry, max_gflop)
+        if entry.flops <= max_gflop * 1e9:
+            assert scaled == entry
+            continue
+        assert all(n % MULTIPLE == 0 for n in scaled.sizes.values())
+        assert all(scaled.sizes[i] <= n for i, n in entry.sizes.items())
+        is_least = MULTIPLE in scaled.sizes.values()
+        assert is_least or scaled.flops <= max_gflop * 1e9
+
+
+def test_the_largest_contractions_become_what_is_documented() -> None:
+    """Six indices of 72 become 40 each; the ratio of extents is kept."""
+    by_name = {entry.name: scaled_to(entry, 20) for entry in tccg()}
+    assert set(by_name["abcd-aebf-dfce"].sizes.values()) == {40}
+    assert by_name["ab-ac-cb"].sizes == {"a": 2152, "b": 2144, "c": 2152}
+
+
+def test_a_mesh_scales_only_its_elements() -> None:
+    """Degrees of freedom and axes stay."""
+    for entry in dgfem():
+        small = with_elements(entry, 0.01)
+        assert small.sizes == {**entry.sizes, "e": entry.sizes["e"] // 100}
+
+
+@pytest.mark.parametrize("entry", KINDS, ids=lambda e: e.name)
+def test_memory_that_is_kept_gets_what_a_new_array_would(entry) -> None:
+    """Both ways to evaluate an operand agree, and the shape is that of the einsum."""
+    values = entry.values()
+    for function, term in entry.operands.items():
+        fresh = function.fresh(np, values)
+        kept = function.into(np, values, np.empty(entry.shape(term)))
+        assert fresh.shape == entry.shape(term)
+        assert np.array_equal(fresh, kept)
+
+
+def test_an_entry_is_found_again() -> None:
+    """Name and sizes are enough to make it in another process."""
+    for entry in KINDS:
+        assert entry_at(entry.suite, entry.name, entry.sizes) == entry
