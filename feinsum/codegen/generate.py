@@ -21,6 +21,7 @@ from feinsum.ir import (
     IndexList,
     Operand,
     SizeParam,
+    precise_first,
     require_einsum,
 )
 
@@ -163,7 +164,8 @@ class _Generator:
         inames: dict[str, str],
         depends_on: frozenset[str] = frozenset(),
     ) -> None:
-        factors = tuple(array.read(inames) for array in arrays)
+        order = precise_first(array.dtype for array in arrays)
+        factors = tuple(arrays[k].read(inames) for k in order)
         value = factors[0] if len(factors) == 1 else p.Product(factors)
         summed = tuple(inames[i] for i in _used(arrays, ()) if i not in indices)
         if summed:

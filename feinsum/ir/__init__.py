@@ -8,6 +8,7 @@ from feinsum.ir.functional import FUNCTIONS, FunctionalBatchedEinsum, OperandFun
 from feinsum.ir.generalize import LONG_EXTENT, generalize, with_extents
 from feinsum.ir.operand import Extent, Operand, SizeParam
 from feinsum.ir.parse import parse_subscripts
+from feinsum.ir.precision import precise_first
 from feinsum.ir.text import from_text, to_text
 from feinsum.ir.violation import Violation
 
@@ -31,6 +32,7 @@ __all__ = [
     "from_text",
     "generalize",
     "parse_subscripts",
+    "precise_first",
     "require_einsum",
     "to_text",
     "violations",

@@ -22,6 +22,7 @@ from feinsum.ir import (
     FunctionalBatchedEinsum,
     Operand,
     generalize,
+    precise_first,
 )
 from feinsum.raising.functions import without_tags
 from feinsum.raising.hazards import ancestors, are_independent
@@ -247,9 +248,10 @@ def _used_inames(kernel: lp.LoopKernel) -> frozenset[str]:
 
 def _normal_value(nest: RaisedNest, k: int) -> Any:
     einsum = nest.einsum
+    row = einsum.rows[k]
     factors = tuple(
-        Access(op, term).call()
-        for op, term in zip(einsum.rows[k], einsum.inputs, strict=True)
+        Access(row[at], einsum.inputs[at]).call()
+        for at in precise_first(op.dtype for op in row)
     )
     value = factors[0] if len(factors) == 1 else p.Product(factors)
     if einsum.summation_indices:

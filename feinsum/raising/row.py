@@ -207,7 +207,7 @@ def _check_dtypes(
         raise _refuse(
             insn, "output-dtype", "it mixes or divides integers, which C rounds"
         )
-    _check_order(insn, table, (*parts.scale, *parts.factors), computed)
+    _check_order(insn, table, parts, computed)
     product = multiply((*parts.scale, *parts.factors))
     is_shifted = not (isinstance(parts.shift, int) and parts.shift == 0)
     value = p.Sum((parts.shift, product)) if is_shifted else product
@@ -226,25 +226,33 @@ def _check_dtypes(
 def _check_order(
     insn: lp.InstructionBase,
     table: OperandTable,
-    factors: tuple[Expression, ...],
+    parts: ShiftedSum,
     computed: np.dtype[Any],
 ) -> None:
     """Factors can be multiplied in any order, and before what divides.
 
     A product or quotient of narrower ones alone wraps or rounds where theirs with
-    the others does not.
+    the others does not. Operands of lower precision do no harm, as others are written
+    ahead of them.
     """
     if computed.kind in "biu":
         return
-    narrow = [f for f in factors if _is_narrow(f, table, insn.id, computed)]
+    scale, operands = (
+        [f for f in factors if _is_narrow(f, table, insn.id, computed)]
+        for factors in (parts.scale, parts.factors)
+    )
+    narrow = [*scale, *operands]
+    kinds = {table.dtype(table.expand(f), insn.id).kind for f in narrow}
     is_literal = all(isinstance(f, (int, np.integer)) for f in narrow)
-    if not is_literal and (len(narrow) > 1 or isinstance(narrow[0], p.Quotient)):
-        raise _refuse(
-            insn,
-            "output-dtype",
-            f"it multiplies {', '.join(map(str, narrow))}, which C rounds or wraps "
-            f"before it makes them {computed}",
-        )
+    is_right = len(scale) <= 1 and (kinds <= {"f", "c"} or len(narrow) == 1)
+    if is_literal or (is_right and not any(map(has_quotient, narrow))):
+        return
+    raise _refuse(
+        insn,
+        "output-dtype",
+        f"it multiplies {', '.join(map(str, narrow))}, which C rounds or wraps before "
+        f"it makes them {computed}",
+    )
 
 
 def _is_narrow(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Literal, Protocol, get_args
 
@@ -18,6 +18,7 @@ from feinsum.transforms import Transform, configurations
 
 __all__ = ["Search", "Strategy", "make_search"]
 
+Choices = tuple[tuple[str, str], ...]
 Strategy = Literal["tpe", "random", "exhaustive"]
 
 
@@ -96,8 +97,13 @@ class _Tpe:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._specs = {t.name: specs for t, specs in spaces.items() if specs}
-        self._first = [specs[0] for specs in self._specs.values()]
+        self._specs = {
+            t.name: {_choices(spec): spec for spec in specs}
+            for t, specs in spaces.items()
+            if specs
+        }
+        self._first = [next(iter(specs.values())) for specs in self._specs.values()]
+        self._spaces = {name: _offered(specs) for name, specs in self._specs.items()}
         self._unseen = dict.fromkeys(_interleaved(spaces))
         self.n_configurations = len(self._unseen)
         self._trials: dict[TransformSpec, Any] = {}
@@ -134,23 +140,32 @@ class _Tpe:
         return spec
 
     def _values(self, spec: TransformSpec) -> dict[str, Any]:
-        inner = {f"{spec.name}.{k}": repr(v) for k, v in spec.parameters.items()}
+        inner = {f"{spec.name}.{name}": value for name, value in _choices(spec)}
         return {"transform": spec.name, **inner}
 
     def _suggest(self, trial: Any) -> TransformSpec | None:
         """The configuration that Optuna wants; None if a constraint forbids it."""
         name = trial.suggest_categorical("transform", list(self._specs))
         specs = self._specs[name]
-        wanted = {}
-        for parameter in specs[0].parameters:
-            choices = list(dict.fromkeys(repr(s.parameters[parameter]) for s in specs))
-            wanted[parameter] = trial.suggest_categorical(
-                f"{name}.{parameter}", choices
-            )
-        for spec in specs:
-            if all(repr(v) == wanted[k] for k, v in spec.parameters.items()):
-                return spec
-        return None
+        wanted = [
+            (parameter, trial.suggest_categorical(f"{name}.{parameter}", choices))
+            for parameter, choices in self._spaces[name].items()
+        ]
+        return specs.get(tuple(wanted))
+
+
+def _offered(configurations: Iterable[Choices]) -> dict[str, list[str]]:
+    """The choices of each parameter that some configuration has."""
+    offered: dict[str, dict[str, None]] = {}
+    for choices in configurations:
+        for parameter, value in choices:
+            offered.setdefault(parameter, {})[value] = None
+    return {parameter: list(values) for parameter, values in offered.items()}
+
+
+def _choices(spec: TransformSpec) -> Choices:
+    """The parameters as Optuna knows them: by name, their values as text."""
+    return tuple((name, repr(value)) for name, value in spec.parameters.items())
 
 
 def _pruned() -> Any:

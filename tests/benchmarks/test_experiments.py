@@ -45,7 +45,7 @@ def made_up(suite: str) -> Report:
         least_s = entry.flops / 70e9
         runs = {
             terms: {
-                OURS: of_samples(2 * least_s, "tiled_contraction@1(x=1)"),
+                OURS: of_samples(2 * least_s, "packed_contraction@1(x=1)"),
                 "jax": of_samples((1.5 + k % 5) * least_s),
                 "opt_einsum": of_samples((3 - 0.1 * (k % 3) - slower) * least_s),
                 "tblis": Outcome("crashed", "signal SIGSEGV"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from feinsum import (
     array,
@@ -81,6 +81,11 @@ def test_a_path_that_leaves_no_single_array_is_refused(path):
 @settings(max_examples=40)
 @given(e=einsums())
 def test_raising_inverts_generation(e):
-    """What is generated from an einsum is raised to an einsum of the same key."""
+    """What is generated from an einsum is raised to an einsum of the same key.
+
+    Not so where floating-point numbers meet integers, which C multiplies otherwise than
+    numpy does.
+    """
+    assume(len({op.dtype.kind in "biu" for op in e.operands}) == 1)
     nest = single_nest(raise_kernel(generate_loopy(e), long_extent=1 << 60))
     assert nest.key == canonicalize(e).key

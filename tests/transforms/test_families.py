@@ -150,9 +150,9 @@ def test_recipes_that_share_a_kernel_do_not_disturb_each_other():
     """
     name = "matrix times itself"
     for vector, register in (("i", "k"), ("k", "i")):
-        parameters = {"lanes": 4, "vectors": 2, "rows": 4, "blocks": 2, "depth": 32}
-        roles = {"vector": vector, "register": register}
-        assert_right(name, TransformSpec("tiled_contraction", 1, parameters | roles))
+        sizes = {"lanes": 4, "vectors": 2, "rows": 4, "width": 96, "height": 96}
+        roles = {"vector": vector, "register": register, "inside": "rows", "depth": 64}
+        assert_right(name, TransformSpec("packed_contraction", 1, sizes | roles))
 
 
 def test_the_same_code_is_generated_again():

@@ -24,7 +24,6 @@ from feinsum.transforms.primitives import (
     even_block,
     factor_domains,
     hoist_inames,
-    index_by_inames,
     join_domains,
     peel_remainder,
     separate_inames,
@@ -240,14 +239,6 @@ def vectorized():
     return steps
 
 
-def indexed_by_loops():
-    steps = Steps(PRODUCT)
-    block = steps.then(split, "j", 2)
-    steps.then(index_by_inames, "B_1", (block.inner, "k"))
-    assert steps.schedule.spans["B_1"] == (block.inner, "k")
-    return steps
-
-
 def accumulated():
     steps = Steps(APPLY)
     steps.then(stage_accumulator, "row_0", ("i",), DOUBLE)
@@ -305,7 +296,6 @@ EXAMPLES = [
     staged_in_vectors,
     staged_over_one_entry,
     vectorized,
-    indexed_by_loops,
     accumulated,
     accumulated_in_order,
     accumulated_in_a_scalar,

@@ -22,6 +22,7 @@ GRADIENT = canonicalize(
         array("u", ("N", 10)),
     )
 ).einsum
+SCALED = canonicalize(einsum("e,ej->ej", array("J", "N"), array("u", ("N", 10)))).einsum
 MATVEC = canonicalize(einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))).einsum
 
 
@@ -46,7 +47,7 @@ def space(einsum):
     return {t.name: list(configurations(t, einsum)) for t in families}
 
 
-@pytest.mark.parametrize("einsum", [MATVEC, GRADIENT], ids=["matvec", "gradient"])
+@pytest.mark.parametrize("einsum", [MATVEC, SCALED], ids=["matvec", "scaled"])
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_each_configuration_is_proposed_exactly_once(strategy, einsum):
     """A search that goes on to the end proposes the whole space, nothing twice."""

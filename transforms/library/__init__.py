@@ -3,6 +3,5 @@
 from feinsum.transforms.library.element_blocked import ELEMENT_BLOCKED
 from feinsum.transforms.library.packed_contraction import PACKED_CONTRACTION
 from feinsum.transforms.library.rowwise import ROWWISE
-from feinsum.transforms.library.tiled_contraction import TILED_CONTRACTION
 
-__all__ = ["ELEMENT_BLOCKED", "PACKED_CONTRACTION", "ROWWISE", "TILED_CONTRACTION"]
+__all__ = ["ELEMENT_BLOCKED", "PACKED_CONTRACTION", "ROWWISE"]

@@ -104,16 +104,18 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     vectors = list(dict.fromkeys(vector for vector, _ in pairs))
     registers = list(dict.fromkeys(register_index for _, register_index in pairs))
     registers.sort(key=lambda index: -typical(einsum.extents[index]))
+    registers = [i for i in registers if typical(einsum.extents[i]) >= 8] or registers
     lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4)
+    n_vectors = _vectors(einsum.extents[vectors[0]], lanes[0])
     return {
         "vector": tuple(vectors),
         "register": tuple(registers),
         "lanes": lanes,
-        "vectors": _vectors(einsum.extents[vectors[0]], lanes[0]),
-        "rows": (6, 4, 3, 8, 12, 2),
+        "vectors": n_vectors,
+        "rows": (2, 3, 4, 6, 8, 12) if n_vectors[0] > 3 else (6, 4, 12, 8, 3, 2),
         "inside": ("rows", "columns"),
         "width": (192, 96, 384, 48),
-        "height": (192, 384, 96, 48),
+        "height": (384, 192, 96, 48),
         "depth": (256, 128, 384, 64),
     }
 
@@ -139,9 +141,9 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     vector, register_index = text(parameters, "vector"), text(parameters, "register")
     if not _fits(einsum, vector, register_index):
         return f"the indices {vector!r} and {register_index!r} split no operands"
-    n_registers = number(parameters, "rows") * number(parameters, "vectors")
-    if not 6 <= n_registers <= 32:
-        return f"{n_registers} accumulators are too few or too many"
+    n_sums = number(parameters, "rows") * number(parameters, "vectors")
+    if not 6 <= n_sums <= 32 or n_sums * number(parameters, "lanes") < 32:
+        return f"{n_sums} vectors of sums are too few or too many"
     return None
 
 

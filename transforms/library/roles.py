@@ -13,10 +13,8 @@ __all__ = [
     "RUN_TIME_EXTENT",
     "carriers",
     "fitting_lanes",
-    "free_indices",
     "has_real_dtype",
     "is_long",
-    "is_plain",
     "number",
     "text",
     "typical",
@@ -44,19 +42,6 @@ def volume(einsum: BatchedEinsum, indices: IndexList) -> int:
 def carriers(einsum: BatchedEinsum, index: str) -> tuple[int, ...]:
     """The operand positions whose term has ``index``."""
     return tuple(p for p, term in enumerate(einsum.inputs) if index in term)
-
-
-def is_plain(einsum: BatchedEinsum) -> bool:
-    """No diagonals; every summed index is in two operands."""
-    is_distinct = all(len(set(term)) == len(term) for term in einsum.inputs)
-    return is_distinct and all(
-        len(carriers(einsum, index)) == 2 for index in einsum.summation_indices
-    )
-
-
-def free_indices(einsum: BatchedEinsum) -> list[str]:
-    """Output indices of one operand alone, the last axis of the output first."""
-    return [i for i in reversed(einsum.output) if len(carriers(einsum, i)) == 1]
 
 
 def fitting_lanes(extent: Extent, lanes: int) -> int:

@@ -13,7 +13,6 @@ from feinsum.transforms.primitives.split import Block, even_block, split
 from feinsum.transforms.primitives.stage_accumulator import stage_accumulator
 from feinsum.transforms.primitives.stage_operand import (
     Tile,
-    index_by_inames,
     stage_operand,
     vectorize_last_axis,
 )
@@ -29,7 +28,6 @@ __all__ = [
     "even_block",
     "factor_domains",
     "hoist_inames",
-    "index_by_inames",
     "join_domains",
     "peel_remainder",
     "separate_inames",

@@ -13,7 +13,7 @@ from loopy.symbolic import Reduction
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.ir import Extent, IndexList
+from feinsum.ir import Extent, IndexList, precise_first
 from feinsum.raising import LoopNest
 from feinsum.transforms.primitives.set_cache import NamedSetCache
 
@@ -36,8 +36,7 @@ class Schedule:
         extents: the extent of each index, in terms of the kernel.
         inames: the iname of each index.
         rules: the substitution rule of each operand.
-        spans: what each operand is a function of, one entry per argument:
-            indices, or inames once :func:`index_by_inames` was applied.
+        spans: the indices that each operand is a function of, one per argument.
         dtypes: the dtype of each operand.
         instructions: the instruction of each row.
         scales: what the sum of each row is multiplied by.
@@ -187,9 +186,10 @@ def calls_product(
     schedule: Schedule, operands: Names, points: Mapping[str, Expression]
 ) -> Expression:
     """The product of the operands' rules, called at ``points``."""
+    order = precise_first(schedule.dtypes[name] for name in operands)
     factors = tuple(
         var(schedule.rules[name])(*(points[index] for index in schedule.spans[name]))
-        for name in operands
+        for name in (operands[k] for k in order)
     )
     return factors[0] if len(factors) == 1 else p.Product(factors)
 

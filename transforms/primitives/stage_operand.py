@@ -5,25 +5,21 @@ Source: Loopy's ``precompute``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import loopy as lp
 from constantdict import constantdict
 from loopy.symbolic import (
-    IdentityMapper,
-    SubstitutionMapper,
     WalkMapper,
     get_dependencies,
 )
 from pymbolic import primitives as p
-from pymbolic import var
-from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.errors import TransformError
-from feinsum.transforms.primitives.schedule import Expression, Schedule
+from feinsum.transforms.primitives.schedule import Schedule
 
-__all__ = ["Tile", "index_by_inames", "stage_operand", "vectorize_last_axis"]
+__all__ = ["Tile", "stage_operand", "vectorize_last_axis"]
 
 
 @dataclass(frozen=True)
@@ -140,48 +136,6 @@ def vectorize_last_axis(schedule: Schedule, temporary: str) -> Schedule:
     )
 
 
-def index_by_inames(
-    schedule: Schedule, operand: str, inames: Sequence[str]
-) -> Schedule:
-    """Make an operand a function of the loops that sweep it.
-
-    A tile of it then has one axis per loop. All calls must agree.
-
-    Rewrite, with the inames (k, v, lane)::
-
-        ... B(k, 16*g + 8*v + lane) ...
-
-        B'(k, v, lane) := B(k, 16*g + 8*v + lane)
-        ... B'(k, v, lane) ...
-    """
-    old = schedule.rules[operand]
-    used = _calling_inames(schedule, old)
-    span = tuple(iname for iname in inames if iname in used)
-    rule = schedule.fresh(f"{operand}_by_loops")
-    replacer = _CallReplacer(old, var(rule)(*map(var, span)))
-    rows = set(schedule.instructions)
-    schedule = schedule.with_kernel(
-        instructions=[
-            insn.with_transformed_expressions(replacer) if insn.id in rows else insn
-            for insn in schedule.kernel.instructions
-        ]
-    )
-    (body,) = replacer.seen
-    arguments = schedule.fresh_arguments(span)
-    renaming = dict(zip(span, map(var, arguments), strict=True))
-    schedule = schedule.with_rule(rule, arguments, _renamed(body, renaming))
-    return replace(
-        schedule,
-        rules=constantdict({**schedule.rules, operand: rule}),
-        spans=constantdict({**schedule.spans, operand: span}),
-    )
-
-
-def _renamed(body: Expression, renaming: Mapping[str, Expression]) -> Expression:
-    """The call in terms of the new rule's own arguments."""
-    return SubstitutionMapper(make_subst_func(renaming))(body)
-
-
 def _calling_inames(schedule: Schedule, rule: str) -> frozenset[str]:
     """The inames in the arguments of all calls of a rule."""
     finder = _CallFinder(rule)
@@ -217,18 +171,3 @@ class _CallFinder(WalkMapper):  # type: ignore[misc]
             for argument in expr.parameters:
                 self.names |= get_dependencies(argument)
         super().map_call(expr)
-
-
-class _CallReplacer(IdentityMapper):  # type: ignore[misc]
-    """Replaces the calls of one rule by an expression, and remembers them."""
-
-    def __init__(self, rule: str, new: Expression) -> None:
-        super().__init__()
-        self.rule, self.new = rule, new
-        self.seen: set[Expression] = set()
-
-    def map_call(self, expr: p.Call, /) -> Expression:
-        if getattr(expr.function, "name", None) != self.rule:
-            return super().map_call(expr)
-        self.seen.add(expr)
-        return self.new

@@ -14,6 +14,7 @@ import islpy as isl
 import loopy as lp
 import numpy as np
 from loopy.symbolic import SubstitutionMapper
+from loopy.types import NumpyType
 from pymbolic import primitives as p
 from pymbolic.mapper.substitutor import make_subst_func
 
@@ -123,6 +124,8 @@ class NestWriter:
     ) -> None:
         """Assign a row's value at ``points`` of the output; it keeps the row's id.
 
+        It keeps loops that are of no index as well: those of a single iteration.
+
         Args:
             value: the sum, still without scale and shift.
         """
@@ -134,11 +137,12 @@ class NestWriter:
         value = scaled_sum(schedule.scales[row], (), value)
         if schedule.is_shifted(insn.id):
             value = p.Sum((at(schedule.shifts[row]), value))
+        others = insn.within_inames - frozenset(schedule.inames.values())
         self._add(
             insn.copy(
                 assignee=at(insn.assignee),
                 expression=value,
-                within_inames=frozenset(loops),
+                within_inames=frozenset(loops) | others,
                 depends_on=frozenset(after) | self._before,
             ),
             loops,
@@ -153,6 +157,7 @@ class NestWriter:
             instructions=[*others, *self._statements],
             temporary_variables={**kernel.temporary_variables, **self._arrays},
             domains=[*kernel.domains, *self._domains],
+            index_dtype=NumpyType(np.dtype(np.int64)),
         )
         t_unit = lp.remove_unused_inames(
             schedule.t_unit, frozenset(schedule.inames.values())
