@@ -130,7 +130,7 @@ def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
     """Numbers of vectors, those first that leave the fewest lanes idle.
 
     >>> _vectors(20, 4), _vectors(72, 4)
-    ((5, 1, 2, 3, 4), (2, 3, 1, 4, 5))
+    ((5, 1, 3, 2, 4), (2, 3, 1, 4, 5))
     """
     length = typical(extent)
     preferred = (2, 3, 1, 4, 5) if length > 5 * lanes else (5, 4, 3, 2, 1)
