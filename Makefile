@@ -12,8 +12,8 @@ BENCHED := $(VENV)/.installed-bench
 # Options of the experiments, as in: make bench-tccg ARGS="--only abc- --tune 20"
 ARGS ?=
 
-.PHONY: help install demo bench-canonical bench-retrieve bench-tccg bench-dgfem test test-long \
-	golden-keys check format figures wheel clean
+.PHONY: help install demo bench-canonical bench-retrieve bench-tccg bench-dgfem facts test \
+	test-long golden-keys check format figures wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -48,6 +48,9 @@ bench-tccg: $(BENCHED) ## the 48 contractions of TCCG against other libraries; A
 
 bench-dgfem: $(BENCHED) ## the 40 operators of DG against other libraries; ARGS=...
 	@$(RUN) -m benchmarks.experiments dgfem $(ARGS)
+
+facts: $(INSTALLED) ## tune both suites, write the facts that are shipped (hours)
+	@$(RUN) benchmarks/facts.py $(ARGS)
 
 test: $(INSTALLED) $(OTHER) ## the test suite
 	@$(RUN) -m pytest -q -n 2 --dist loadfile

@@ -4,6 +4,7 @@ if __name__ != "feinsum.db":
     raise ImportError("import it as feinsum.db; the folder is not a package")
 
 from feinsum.db.info import StoreInfo
+from feinsum.db.layers import LayeredStore
 from feinsum.db.location import default_location
 from feinsum.db.opened import Database, opened_store
 from feinsum.db.rekeying import (
@@ -15,13 +16,16 @@ from feinsum.db.rekeying import (
     rekey,
     rekeyed,
 )
+from feinsum.db.shipped import ShippedStore, shipped_facts, write_facts
 from feinsum.db.store import SqlStore, open_store
 
 __all__ = [
     "REKEYED_FROM",
     "Database",
+    "LayeredStore",
     "OnProgress",
     "RekeyPlan",
+    "ShippedStore",
     "SqlStore",
     "StoreInfo",
     "Unreadable",
@@ -31,4 +35,6 @@ __all__ = [
     "plan_rekey",
     "rekey",
     "rekeyed",
+    "shipped_facts",
+    "write_facts",
 ]

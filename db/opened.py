@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import TypeAlias
 
+from feinsum.db.layers import LayeredStore
+from feinsum.db.shipped import shipped_facts
 from feinsum.db.store import open_store
 from feinsum.records import RecordStore
 
@@ -17,8 +19,14 @@ Database: TypeAlias = str | PathLike[str] | RecordStore | None
 
 
 @contextmanager
-def opened_store(database: Database) -> Iterator[RecordStore]:
+def opened_store(
+    database: Database, *, has_shipped: bool = False
+) -> Iterator[RecordStore]:
     """The store that ``database`` names; closed at the end if opened here.
+
+    Args:
+        has_shipped: the facts of this installation are known too, if ``database``
+            is the user's own.
 
     Raises:
         StoreUnavailableError, SchemaVersionError: see :func:`open_store`.
@@ -28,6 +36,7 @@ def opened_store(database: Database) -> Iterator[RecordStore]:
         return
     store = open_store(database)
     try:
-        yield store
+        is_own = database is None and has_shipped
+        yield LayeredStore([store, shipped_facts()]) if is_own else store
     finally:
         store.close()

@@ -55,7 +55,7 @@ def query(
     from feinsum.db import opened_store
 
     einsum = read_einsum(subscripts, sizes, operands, rows, dtype)
-    with opened_store(database) as store:
+    with opened_store(database, has_shipped=True) as store:
         match = retrieval.query(einsum, device=device, database=store, policy=policy)
         fractions = fractions_of(match.ranking, store)
     if as_json:

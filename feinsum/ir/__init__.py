@@ -5,7 +5,12 @@ from feinsum.ir.check import RULES, violations
 from feinsum.ir.einsum import BatchedEinsum, IndexList, require_einsum
 from feinsum.ir.evaluate import bind_sizes, evaluate
 from feinsum.ir.functional import FUNCTIONS, FunctionalBatchedEinsum, OperandFunction
-from feinsum.ir.generalize import LONG_EXTENT, generalize, with_extents
+from feinsum.ir.generalize import (
+    LONG_EXTENT,
+    generalize,
+    generalize_each,
+    with_extents,
+)
 from feinsum.ir.operand import Extent, Operand, SizeParam
 from feinsum.ir.parse import parse_subscripts
 from feinsum.ir.precision import precise_first
@@ -31,6 +36,7 @@ __all__ = [
     "evaluate",
     "from_text",
     "generalize",
+    "generalize_each",
     "parse_subscripts",
     "precise_first",
     "require_einsum",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from constantdict import constantdict
 
 from feinsum.ir.einsum import BatchedEinsum, require_einsum
 from feinsum.ir.operand import Extent, Operand, SizeParam
 
-__all__ = ["LONG_EXTENT", "generalize", "with_extents"]
+__all__ = ["LONG_EXTENT", "generalize", "generalize_each", "with_extents"]
 
 LONG_EXTENT = 500
 """From this extent on, a free index counts as long: its extent is a parameter."""
@@ -33,12 +33,39 @@ def generalize(
     A[n900,4]:<f8 {'n900': 900}
     """
     require_einsum(einsum)
+    return _with_params(einsum, lambda extent: extent >= long_extent)
+
+
+def generalize_each(
+    einsum: BatchedEinsum,
+) -> Iterator[tuple[BatchedEinsum, constantdict[str, int]]]:
+    """One literal extent of free indices after another as a size parameter.
+
+    The longest comes first. A recipe for any number of elements serves few of them
+    too; extents of less than eight are part of what an operator is.
+
+    >>> from feinsum.ir.build import array, einsum
+    >>> few = einsum("ij,jk->ik", array("A", (384, 4)), array("x", (4, 9)))
+    >>> [dict(sizes) for _, sizes in generalize_each(few)]
+    [{'n384': 384}, {'n9': 9}]
+    """
+    free = {einsum.extents[index] for index in einsum.free_indices}
+    literal = {extent for extent in free if isinstance(extent, int) and extent >= 8}
+    for chosen in sorted(literal, reverse=True):
+        general, sizes = _with_params(einsum, chosen.__eq__)
+        if sizes:
+            yield general, sizes
+
+
+def _with_params(
+    einsum: BatchedEinsum, is_long: Callable[[int], bool]
+) -> tuple[BatchedEinsum, constantdict[str, int]]:
     tied = _tied_to_sums(einsum)
     long = {
         index: extent
         for index in einsum.free_indices
         if isinstance(extent := einsum.extents[index], int)
-        and extent >= long_extent
+        and is_long(extent)
         and index not in tied
     }
     params = _named_params(set(long.values()), {x.name for x in einsum.size_params})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
@@ -18,6 +18,7 @@ from feinsum.ir import (
     OperandFunction,
     SizeParam,
     from_text,
+    generalize_each,
 )
 
 __all__ = ["Expression", "LoopNest", "RaisedKernel", "RaisedNest", "RefusedNest"]
@@ -130,6 +131,17 @@ class RaisedNest:
         It depends on the output inames, and may read the output where it is written.
         """
         return self.nest.shifts
+
+    def generalized_each(self) -> Iterator[RaisedNest]:
+        """The nest with one literal extent after another as a size parameter."""
+        for general, literal in generalize_each(self.einsum):
+            sizes = constantdict({**self.nest.sizes, **literal})
+            yield replace(
+                self,
+                nest=replace(self.nest, einsum=general, sizes=sizes),
+                functional=FunctionalBatchedEinsum(general, self.functional.functions),
+                generalized=constantdict({**self.generalized, **literal}),
+            )
 
     @cached_property
     def form(self) -> CanonicalForm:

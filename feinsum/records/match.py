@@ -13,7 +13,7 @@ from feinsum.records.record import TuningRecord
 __all__ = ["Level", "Match", "Policy", "best_match", "level_of", "rank"]
 
 Policy = Literal["strict", "default", "loose"]
-"""The worst level accepted: exact; same architecture; any."""
+"""The worst level accepted: exact; same architecture, other extents; any."""
 
 
 class Level(IntEnum):
@@ -22,8 +22,9 @@ class Level(IntEnum):
     EXACT = 0
     SAME_DEVICE_OTHER_DRIVER = 1
     SAME_ARCHITECTURE = 2
-    OTHER_DEVICE = 3
-    MISS = 4
+    NEAREST_EXTENTS = 3
+    OTHER_DEVICE = 4
+    MISS = 5
 
     def __str__(self) -> str:
         return self.name.lower().replace("_", "-")
@@ -31,7 +32,7 @@ class Level(IntEnum):
 
 WORST_ACCEPTED: dict[Policy, Level] = {
     "strict": Level.EXACT,
-    "default": Level.SAME_ARCHITECTURE,
+    "default": Level.NEAREST_EXTENTS,
     "loose": Level.OTHER_DEVICE,
 }
 
@@ -96,11 +97,18 @@ def best_match(
     records: Sequence[TuningRecord],
     environment: Environment,
     policy: Policy = "default",
+    *,
+    is_nearest: bool = False,
 ) -> Match:
-    """The best acceptable record, the level of its fit, and why."""
+    """The best acceptable record, the level of its fit, and why.
+
+    Args:
+        is_nearest: the records are of the same einsum at other extents.
+    """
     if not records:
         return Match(Level.MISS, "no fact is recorded for this workload")
-    levels = {record.id: level_of(record, environment) for record in records}
+    best = Level.NEAREST_EXTENTS if is_nearest else Level.EXACT
+    levels = {record.id: max(best, level_of(record, environment)) for record in records}
     worst = WORST_ACCEPTED[policy]
     for level in sorted(set(levels.values())):
         ranking = rank(r for r in records if levels[r.id] == level)
@@ -120,6 +128,10 @@ def _reason(
 ) -> str:
     best = ranking[0]
     there = best.environment
+    if level == Level.NEAREST_EXTENTS:
+        sizes = ", ".join(f"{name}={n}" for name, n in best.measurement.sizes.items())
+        there_too = _reason(ranking, level_of(best, environment), environment)
+        return f"{there_too}; measured at {sizes}"
     where = {
         Level.EXACT: f"on this device and driver ({there.driver_version})",
         Level.SAME_DEVICE_OTHER_DRIVER: f"on this device with driver "

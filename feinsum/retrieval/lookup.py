@@ -23,10 +23,17 @@ from feinsum.errors import (
     NotAnEinsumError,
     RecordNotFoundError,
 )
-from feinsum.ir import BatchedEinsum, from_text, generalize
+from feinsum.ir import BatchedEinsum, from_text, generalize, generalize_each
 from feinsum.measure import open_device
-from feinsum.raising import RaisedKernel, raise_kernel
-from feinsum.records import Match, Policy, RecordStore, TuningRecord, best_match
+from feinsum.raising import RaisedKernel, RaisedNest, raise_kernel
+from feinsum.records import (
+    Environment,
+    Match,
+    Policy,
+    RecordStore,
+    TuningRecord,
+    best_match,
+)
 from feinsum.retrieval.recipes import Known, with_recipes
 from feinsum.retrieval.result import Retrieval
 
@@ -140,8 +147,8 @@ def look_up(
     if not raised.raised:
         return Retrieval(t_unit, raised, ())
     environment = open_device(device).environment({})
-    with opened_store(database) as store:
-        known = [Known(nest, _known(nest.form, store)) for nest in raised.raised]
+    with opened_store(database, has_shipped=True) as store:
+        known = [_known_of(n, store, environment, policy) for n in raised.raised]
     unit, nests = with_recipes(
         raised.t_unit, raised.kernel_name, known, environment, policy
     )
@@ -188,15 +195,34 @@ def query(
         ValueError: if ``policy`` is none of those that :func:`retrieve` names.
     """
     _check_choice("policy", policy, get_args(Policy))
-    form = canonicalize(generalize(einsum)[0])
     environment = open_device(device).environment({})
-    with opened_store(database) as store:
-        return best_match(_known(form, store), environment, policy)
+    with opened_store(database, has_shipped=True) as store:
+        general, _ = generalize(einsum)
+        found = best_match(_known(canonicalize(general), store), environment, policy)
+        for other_extents, _ in generalize_each(general) if not found.ranking else ():
+            records = _known(canonicalize(other_extents), store)
+            other = best_match(records, environment, policy, is_nearest=True)
+            if other.ranking:
+                return other
+    return found
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ValueError(f"{name}={value!r}; expected one of {', '.join(choices)}")
+
+
+def _known_of(
+    nest: RaisedNest, store: RecordStore, environment: Environment, policy: Policy
+) -> Known:
+    """What is known of a nest, or else of the same one at other extents."""
+    known = Known(nest, _known(nest.form, store))
+    if not known.match(environment, policy).ranking:
+        for general in nest.generalized_each():
+            other = Known(general, _known(general.form, store), is_nearest=True)
+            if other.match(environment, policy).ranking:
+                return other
+    return known
 
 
 def _known(form: CanonicalForm, store: RecordStore) -> list[TuningRecord]:

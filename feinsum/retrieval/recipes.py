@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from feinsum.errors import TransformError
 from feinsum.raising import RaisedNest
 from feinsum.records import (
     Environment,
+    Match,
     Policy,
     TransformSpec,
     TuningRecord,
@@ -33,18 +34,33 @@ logger = logging.getLogger(__name__)
 ISLPY_WARNING = ".*with implicit conversion of self"
 
 
-class Known(NamedTuple):
-    """A nest and all records of its workload."""
-
-    nest: RaisedNest
-    records: Sequence[TuningRecord]
-
-
 class FramedSpec(NamedTuple):
     """A recipe, and the text of the workload whose names it speaks of."""
 
     spec: TransformSpec
     frame: str
+
+
+class Known(NamedTuple):
+    """A nest and all records of its workload.
+
+    Attributes:
+        is_nearest: the records are of other extents than the kernel's.
+    """
+
+    nest: RaisedNest
+    records: Sequence[TuningRecord]
+    is_nearest: bool = False
+
+    def match(
+        self,
+        environment: Environment,
+        policy: Policy,
+        without: Collection[FramedSpec] = (),
+    ) -> Match:
+        """The best of the records, but for recipes that are left out."""
+        left = [record for record in self.records if _framed(record) not in without]
+        return best_match(left, environment, policy, is_nearest=self.is_nearest)
 
 
 def with_recipes(
@@ -61,25 +77,21 @@ def with_recipes(
     Args:
         unit: the unit of the kernel in which the nests were raised.
     """
-    found = [
-        NestRetrieval(nest, best_match(records, environment, policy))
-        for nest, records in known
-    ]
+    found = [NestRetrieval(one.nest, one.match(environment, policy)) for one in known]
     unit = _unscheduled(unit, kernel_name)
     kernel = unit[kernel_name]
     wanted = [n.nest.instructions for n in found if n.match.ranking]
     phases, stuck = phases_of(kernel, wanted)
-    for k, (nest, records) in enumerate(known):
-        ids = frozenset(nest.instructions)
+    for k, one in enumerate(known):
+        ids = frozenset(one.nest.instructions)
         if ids in stuck:
             found[k] = replace(found[k], is_separable=False)
         elif found[k].match.ranking:
-            alone, own = taken_out(kernel, nest)
+            alone, own = taken_out(kernel, one.nest)
             part, found[k] = _apply_best(
                 _unit_of(unit, alone),
-                own,
-                records,
-                replace(found[k]),
+                one._replace(nest=own),
+                found[k],
                 environment,
                 policy,
             )
@@ -113,8 +125,7 @@ def _unit_of(unit: lp.TranslationUnit, kernel: lp.LoopKernel) -> lp.TranslationU
 
 def _apply_best(
     alone: lp.TranslationUnit,
-    own: RaisedNest,
-    records: Sequence[TuningRecord],
+    own: Known,
     found: NestRetrieval,
     environment: Environment,
     policy: Policy,
@@ -125,7 +136,7 @@ def _apply_best(
     while match.ranking:
         for recipe in dict.fromkeys(map(_framed, match.ranking)):
             try:
-                part = _applied(recipe, alone, own)
+                part = _applied(recipe, alone, own.nest)
             except TransformError as error:
                 logger.warning("recipe %s was passed over: %s", recipe.spec, error)
                 failures[recipe] = str(error)
@@ -135,8 +146,7 @@ def _apply_best(
                 found, match=match, applied=recipe.spec, failures=passed_over
             )
             return part, done
-        left = [record for record in records if _framed(record) not in failures]
-        match = best_match(left, environment, policy)
+        match = own.match(environment, policy, without=failures)
     return None, replace(found, failures=_passed_over(failures))
 
 

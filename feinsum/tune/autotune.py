@@ -75,6 +75,7 @@ def autotune(
     budget_s: float | None = None,
     strategy: Strategy = "tpe",
     seed: int = 0,
+    first: Sequence[TransformSpec] = (),
     trial_limit_s: float = 60.0,
     on_progress: Callable[[TuningProgress], None] | None = None,
 ) -> TuningReport:
@@ -92,6 +93,8 @@ def autotune(
         n_trials: how many configurations at most; by default 20, and all of
             them if the strategy is ``exhaustive``.
         budget_s: no new trial starts after this time.
+        first: recipes to try before all others, such as those that were fast for
+            other extents; what does not fit the canonical einsum is left out.
         trial_limit_s: after which a trial is stopped.
         on_progress: called after every trial.
 
@@ -108,7 +111,7 @@ def autotune(
         raise TransformError(
             f"no registered transform fits the einsum {problem.workload_text}"
         )
-    search = make_search(strategy, problem.einsum, transforms, seed)
+    search = make_search(strategy, problem.einsum, transforms, seed, first)
     n_trials = _n_trials(n_trials, strategy, search)
     deadline = monotonic() + budget_s if budget_s is not None else None
     outcomes: list[TrialOutcome] = []

@@ -45,8 +45,12 @@ def make_search(
     einsum: BatchedEinsum,
     transforms: Sequence[Transform],
     seed: int,
+    first: Sequence[TransformSpec] = (),
 ) -> Search:
     """A search over everything that fits ``einsum``.
+
+    Args:
+        first: what to propose before all else, as far as it fits.
 
     Raises:
         FeinsumError: for an unknown strategy.
@@ -54,13 +58,13 @@ def make_search(
     spaces = {t: list(configurations(t, einsum)) for t in transforms}
     match strategy:
         case "exhaustive":
-            return _Listed(_interleaved(spaces))
+            return _Listed(_ahead(first, _interleaved(spaces)))
         case "random":
             rest = _interleaved(spaces)
             random.Random(seed).shuffle(rest)  # noqa: S311  (no cryptography)
-            return _Listed(rest)
+            return _Listed(_ahead(first, rest))
         case "tpe":
-            return _Tpe(spaces, seed)
+            return _Tpe(spaces, seed, first)
     raise FeinsumError(
         f"strategy {strategy!r} is unknown; expected one of {get_args(Strategy)}"
     )
@@ -72,6 +76,15 @@ def _interleaved(
     """The configurations of all families, one of each in turn."""
     columns = zip_longest(*spaces.values())
     return [spec for spec in chain.from_iterable(columns) if spec is not None]
+
+
+def _ahead(
+    first: Sequence[TransformSpec], specs: Sequence[TransformSpec]
+) -> list[TransformSpec]:
+    """The specs, those of ``first`` ahead."""
+    wanted = dict.fromkeys(first)
+    known = [spec for spec in wanted if spec in set(specs)]
+    return [*known, *(spec for spec in specs if spec not in wanted)]
 
 
 class _Listed:
@@ -89,11 +102,19 @@ class _Listed:
 
 
 class _Tpe:
-    """Optuna's tree-structured Parzen estimator, after a first one per family."""
+    """Optuna's tree-structured Parzen estimator, after a first one per family.
+
+    What is asked for first comes before these.
+    """
 
     FAILED_S = 1e3
 
-    def __init__(self, spaces: dict[Transform, list[TransformSpec]], seed: int) -> None:
+    def __init__(
+        self,
+        spaces: dict[Transform, list[TransformSpec]],
+        seed: int,
+        first: Sequence[TransformSpec],
+    ) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -102,10 +123,12 @@ class _Tpe:
             for t, specs in spaces.items()
             if specs
         }
-        self._first = [next(iter(specs.values())) for specs in self._specs.values()]
         self._spaces = {name: _offered(specs) for name, specs in self._specs.items()}
         self._unseen = dict.fromkeys(_interleaved(spaces))
         self.n_configurations = len(self._unseen)
+        each = [next(iter(specs.values())) for specs in self._specs.values()]
+        known = [spec for spec in first if spec in self._unseen]
+        self._first = list(dict.fromkeys([*known, *each]))
         self._trials: dict[TransformSpec, Any] = {}
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
         with warnings.catch_warnings():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from feinsum.db import LayeredStore
 from feinsum.records import InMemoryStore
 from tests.db.contract import MakeStore, RecordStoreContract
 
@@ -24,3 +25,9 @@ class TestPostgresqlStore(RecordStoreContract):
     @pytest.fixture
     def make_store(self, make_postgresql_store: MakeStore) -> MakeStore:
         return make_postgresql_store
+
+
+class TestLayeredStore(RecordStoreContract):
+    @pytest.fixture
+    def make_store(self) -> MakeStore:
+        return lambda: LayeredStore([InMemoryStore(), InMemoryStore()])

@@ -123,7 +123,7 @@ def test_level(there: Environment, level: Level) -> None:
     ("policy", "worst"),
     [
         ("strict", Level.EXACT),
-        ("default", Level.SAME_ARCHITECTURE),
+        ("default", Level.NEAREST_EXTENTS),
         ("loose", Level.OTHER_DEVICE),
     ],
 )
@@ -191,12 +191,26 @@ def test_reason(there: Environment, where: str) -> None:
     assert reason.endswith("1 candidates")
 
 
+@pytest.mark.parametrize(("there", "level"), LEVELS)
+def test_other_extents_are_a_level(there: Environment, level: Level) -> None:
+    """Facts of other extents fit less than those of another machine of this kind, and
+    the reason says at which they were measured.
+    """
+    match = best_match([make_record((0.4,), environment=there)], HERE, is_nearest=True)
+    if level <= Level.NEAREST_EXTENTS:
+        assert match.level == Level.NEAREST_EXTENTS
+        assert "; measured at " in match.reason
+    else:
+        assert match.level == Level.MISS
+
+
 def test_levels_by_name() -> None:
     """Levels are printed in the words of the documentation."""
     assert [str(level) for level in Level] == [
         "exact",
         "same-device-other-driver",
         "same-architecture",
+        "nearest-extents",
         "other-device",
         "miss",
     ]

@@ -140,7 +140,7 @@ def environments():
     ("policy", "worst"),
     [
         ("strict", Level.EXACT),
-        ("default", Level.SAME_ARCHITECTURE),
+        ("default", Level.NEAREST_EXTENTS),
         ("loose", Level.OTHER_DEVICE),
     ],
 )

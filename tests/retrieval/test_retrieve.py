@@ -8,7 +8,7 @@ import loopy as lp
 import numpy as np
 import pytest
 
-from feinsum import autotune, record_facts, retrieve
+from feinsum import array, autotune, einsum, record_facts, retrieve
 from feinsum.canonical import canonicalize
 from feinsum.db import open_store
 from feinsum.errors import (
@@ -136,13 +136,34 @@ def test_a_tuned_kernel_is_found_again(tmp_path):
 
 def test_long_literal_extents_find_the_fact_of_the_parameter():
     """A kernel of literal extents from 500 on is the einsum of a size parameter."""
-    long, short = contraction(501), contraction(499)
+    long = contraction(501)
     record = fact_of(contraction())
     assert query(contraction().einsum, database=given(record)).record == record
     result = retrieved(long.kernel, database=given(record))
     assert n_inames(result) > n_inames(long.kernel)
     assert_right(long, result)
-    assert "no fact" in why_unchanged(short.kernel, database=given(record))
+
+
+@pytest.mark.parametrize("extent", [384, 499, 17])
+def test_short_literal_extents_find_it_through_the_level(extent):
+    """384 elements and 100,000 of one operator get one recipe; the match says that it
+    was measured at other extents, and a strict policy does not take it.
+    """
+    record = fact_of(contraction())
+    store, short = given(record), contraction(extent)
+    found = [
+        look_up(kernel, database=store)
+        for kernel in (contraction(100_000).kernel, short.kernel)
+    ]
+    assert [f.applied for f in found] == [(record.spec,)] * 2
+    levels = [f.nests[0].match.level for f in found]
+    assert levels == [Level.EXACT, Level.NEAREST_EXTENTS]
+    assert_right(short, found[1].t_unit)
+    literal = einsum("ik,kj->ji", array("A", (extent, 20)), array("B", (20, 24)))
+    known = query(literal, database=store)
+    assert (known.level, known.record) == (Level.NEAREST_EXTENTS, record)
+    assert "no fact" in why_unchanged(short.kernel, database=store, policy="strict")
+    assert query(literal, database=store, policy="strict").record is None
 
 
 def test_arguments_close_what_a_kernel_leaves_open():

@@ -100,6 +100,22 @@ def test_tpe_begins_with_the_first_of_each_family(einsum):
     assert found == [specs[0] for specs in families.values()]
 
 
+@pytest.mark.parametrize("strategy", get_args(Strategy))
+def test_what_is_asked_for_comes_first(strategy):
+    """Recipes that are given come before all others, once; those of others do not."""
+    specs = [spec for found in space(SCALED).values() for spec in found]
+    wanted = [specs[7], specs[-1], specs[7]]
+    stranger = next(iter(space(GEMM)["packed_contraction"]))
+    search = make_search(
+        strategy, SCALED, applicable_transforms(SCALED), 0, [stranger, *wanted]
+    )
+    found = [search.ask() for _ in range(6)]
+    assert found[:2] == wanted[:2]
+    assert len(set(found)) == 6
+    assert stranger not in found
+    assert search.n_configurations == len(specs)
+
+
 def test_tpe_of_a_large_space_never_repeats():
     """Thousands of configurations, and none is tried twice."""
     assert sum(map(len, space(GEMM).values())) > 300

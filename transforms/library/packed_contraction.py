@@ -13,7 +13,13 @@ from feinsum.ir import BatchedEinsum, Extent
 from feinsum.raising import LoopNest
 from feinsum.transforms.library.packed_nest import PackedNest
 from feinsum.transforms.library.packing_plan import Tiles, find_roles, make_plan
-from feinsum.transforms.library.roles import has_real_dtype, number, text, typical
+from feinsum.transforms.library.roles import (
+    has_real_dtype,
+    number,
+    text,
+    typical,
+    volume,
+)
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 
@@ -21,6 +27,10 @@ __all__ = ["PACKED_CONTRACTION"]
 
 TILE_SIZES = ("lanes", "vectors", "rows", "width", "height", "depth")
 MIN_LANES = 4
+HEIGHTS = (384, 192, 96, 48)
+DEPTHS = (256, 128, 384, 64)
+PACK_BYTES = 800_000
+"""Of all packs on the left together; larger ones leave the second cache level."""
 
 
 def packed_contraction(
@@ -112,11 +122,11 @@ def _space(einsum: BatchedEinsum) -> Space | None:
         "register": tuple(registers),
         "lanes": lanes,
         "vectors": n_vectors,
-        "rows": (2, 3, 4, 6, 8, 12) if n_vectors[0] > 3 else (6, 4, 12, 8, 3, 2),
+        "rows": _rows(n_vectors[0]),
         "inside": ("rows", "columns"),
         "width": (192, 96, 384, 48),
-        "height": (384, 192, 96, 48),
-        "depth": (256, 128, 384, 64),
+        "height": _heights(einsum, vectors[0], registers[0]),
+        "depth": DEPTHS,
     }
 
 
@@ -124,6 +134,20 @@ def _fits(einsum: BatchedEinsum, vector: str, register_index: str) -> bool:
     if typical(einsum.extents[vector]) < MIN_LANES or vector == register_index:
         return False
     return find_roles(einsum, vector, register_index) is not None
+
+
+def _heights(
+    einsum: BatchedEinsum, vector: str, register_index: str
+) -> tuple[int, ...]:
+    """Heights of tiles; those first whose packs, one for each row of the batch, all
+    find room in the second level of a cache.
+    """
+    roles = find_roles(einsum, vector, register_index)
+    assert roles is not None
+    depth = min(volume(einsum, roles.summed), DEPTHS[0])
+    itemsize = einsum.operands[0].dtype.itemsize
+    column_bytes = einsum.batch_size * depth * itemsize
+    return tuple(sorted(HEIGHTS, key=lambda n: (n * column_bytes > PACK_BYTES, -n)))
 
 
 def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
@@ -135,6 +159,17 @@ def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
     length = typical(extent)
     preferred = (2, 3, 1, 4, 5) if length > 5 * lanes else (5, 4, 3, 2, 1)
     return tuple(sorted(preferred, key=lambda n: -(-length // (n * lanes)) * n))
+
+
+def _rows(vectors: int) -> tuple[int, ...]:
+    """Numbers of rows, the largest tile of twelve vectors of sums first.
+
+    >>> _rows(3), _rows(5)
+    ((4, 3, 2, 6, 8, 12), (2, 3, 4, 6, 8, 12))
+    """
+    choices = (2, 3, 4, 6, 8, 12)
+    few = [rows for rows in choices if rows * vectors <= 12]
+    return (*reversed(few), *choices[len(few) :])
 
 
 def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:

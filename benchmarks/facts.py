@@ -1,0 +1,117 @@
+"""The facts that are shipped: tune the workloads of both suites, write the best.
+
+``python benchmarks/facts.py`` tunes every entry of the suites on a device, as far as
+the database that it fills has no fact of it on this device and driver. Recipes that
+were fast for the same notation come first. It then writes the best of each entry to
+the packaged facts, one record a line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.experiments.entries import Entry, dgfem, scaled_to, tccg  # noqa: E402
+from feinsum import autotune, canonicalize, query  # noqa: E402
+from feinsum.db import open_store, write_facts  # noqa: E402
+from feinsum.errors import FeinsumError  # noqa: E402
+from feinsum.ir import generalize  # noqa: E402
+from feinsum.measure import open_device  # noqa: E402
+from feinsum.records import Level, RecordStore, TransformSpec, TuningRecord  # noqa: E402
+
+PACKAGED = ROOT / "db" / "packaged"
+STDERR = Console(stderr=True)
+N_SEEDS = 4
+
+
+def main() -> None:
+    options = _options()
+    entries = [
+        scaled_to(entry, options.max_gflop)
+        for entry in (*dgfem(), *tccg())
+        if re.search(options.only, entry.name)
+    ]
+    options.database.parent.mkdir(parents=True, exist_ok=True)
+    with open_store(options.database) as store:
+        for entry in track(entries, "entries", console=STDERR):
+            if not _is_known(entry, store, options.device):
+                _tune(entry, store, options)
+        best = [fact for entry in entries if (fact := _best(entry, store, options))]
+    path = PACKAGED / f"{_slug(options.device)}.jsonl"
+    write_facts(best, path)
+    print(f"{len(best)} facts of {len(entries)} entries written to {path.name}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="", help="entries whose names match")
+    parser.add_argument("--device", help="part of a device's name")
+    parser.add_argument("--trials", type=int, default=12, help="for each entry")
+    parser.add_argument("--limit", type=float, default=60, help="seconds of a trial")
+    parser.add_argument("--max-gflop", type=float, default=6.0, help="scales entries")
+    parser.add_argument(
+        "--database", type=Path, default=ROOT / ".cache" / "facts" / "facts.sqlite"
+    )
+    return parser.parse_args()
+
+
+def _tune(entry: Entry, store: RecordStore, options: argparse.Namespace) -> None:
+    try:
+        report = autotune(
+            entry.einsum(),
+            sizes=entry.parameters,
+            device=options.device,
+            database=store,
+            n_trials=options.trials,
+            first=_seeds(entry, store),
+            trial_limit_s=options.limit,
+        )
+    except FeinsumError as error:
+        STDERR.print(f"{entry.name}: {error}")
+        return
+    best = report.records[0] if report.records else None
+    gflop_s = entry.flops / best.measurement.median_s / 1e9 if best else 0
+    STDERR.print(f"{entry.name}: {gflop_s:.1f} Gflop/s, {best and best.spec}")
+
+
+def _seeds(entry: Entry, store: RecordStore) -> list[TransformSpec]:
+    """The fastest recipes of other entries of the same notation, without repeats."""
+    notation = _notation(canonicalize(generalize(entry.einsum())[0]).text)
+    alike = [r for r in store.records() if _notation(r.workload_text) == notation]
+    alike.sort(key=lambda record: -record.measurement.speedup)
+    return list(dict.fromkeys(record.spec for record in alike))[:N_SEEDS]
+
+
+def _notation(workload_text: str) -> str:
+    return workload_text.partition(" | ")[0]
+
+
+def _is_known(entry: Entry, store: RecordStore, device: str | None) -> bool:
+    match = query(entry.einsum(), database=store, device=device, policy="strict")
+    return match.level == Level.EXACT
+
+
+def _best(
+    entry: Entry, store: RecordStore, options: argparse.Namespace
+) -> TuningRecord | None:
+    found = query(
+        entry.einsum(), database=store, device=options.device, policy="strict"
+    )
+    return found.record
+
+
+def _slug(device: str | None) -> str:
+    opened = open_device(device).device
+    return re.sub(r"\W+", "-", f"{opened.platform} {opened.name}".lower()).strip("-")
+
+
+if __name__ == "__main__":
+    main()

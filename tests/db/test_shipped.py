@@ -1,0 +1,120 @@
+"""Shipped facts: text that reads back, found beside the user's own, fit to serve."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feinsum.canonical import canonicalize
+from feinsum.db import LayeredStore, ShippedStore, shipped_facts, write_facts
+from feinsum.errors import RecordNotFoundError, StoreUnavailableError
+from feinsum.ir import from_text
+from feinsum.records import InMemoryStore, RecordStore
+from feinsum.transforms import check_spec
+from tests.db.factories import (
+    WORKLOAD,
+    make_device,
+    make_environment,
+    make_peaks,
+    make_record,
+    tuning_records,
+)
+
+SHIPPED = tuple(shipped_facts().records())
+
+
+def shipped(records, path) -> ShippedStore:
+    write_facts(records, path)
+    return ShippedStore((path.read_text("utf-8"),))
+
+
+@given(records=st.lists(tuning_records(), max_size=5), seed=st.integers(0, 9))
+def test_what_is_written_reads_back(records, seed, tmp_path_factory):
+    """Every record once, whatever the order; the same records are the same text."""
+    folder = tmp_path_factory.mktemp("shipped")
+    store = shipped(records, folder / "one.jsonl")
+    assert isinstance(store, RecordStore)
+    expected = {record.id: record for record in records}
+    assert {record.id: record for record in store.records()} == expected
+    assert len(store) == len(expected)
+    random.Random(seed).shuffle(records)
+    write_facts([*records, *records[:1]], folder / "two.jsonl")
+    assert (folder / "two.jsonl").read_text() == (folder / "one.jsonl").read_text()
+
+
+def test_queries_are_those_of_a_store(tmp_path):
+    """By workload, by device, by id."""
+    there = make_environment(make_device(1))
+    records = [make_record(0), make_record(1, environment=there)]
+    store = shipped(records, tmp_path / "facts.jsonl")
+    assert set(store.query(WORKLOAD)) == set(records)
+    assert store.query(WORKLOAD, device_id=there.device.id) == (records[1],)
+    assert store.query("fe2-other") == ()
+    assert store.get(records[0].id) == records[0]
+    with pytest.raises(RecordNotFoundError):
+        store.get("no such id")
+    assert store.peaks(there.device.id) is None
+
+
+def test_shipped_facts_are_only_read(tmp_path):
+    """A store of the package takes nothing."""
+    store = shipped([], tmp_path / "facts.jsonl")
+    with pytest.raises(StoreUnavailableError, match="only read"):
+        store.add(make_record())
+    with pytest.raises(StoreUnavailableError, match="only read"):
+        store.add_peaks(make_peaks())
+
+
+@given(st.lists(tuning_records(), max_size=4), st.lists(tuning_records(), max_size=4))
+def test_layers_are_a_union(first, second):
+    """A layered store knows what its layers know, each record once."""
+    layers = [InMemoryStore(), InMemoryStore()]
+    for layer, records in zip(layers, (first, second), strict=True):
+        for record in records:
+            layer.add(record)
+    store = LayeredStore(layers)
+    everything = {record.id: record for record in (*first, *second)}
+    assert [r.id for r in store.records()] == sorted(everything)
+    assert len(store) == len(everything)
+    for record in everything.values():
+        assert store.get(record.id) == record
+        found = store.query(record.workload)
+        alike = [r for r in everything.values() if r.workload == record.workload]
+        assert [r.id for r in found] == sorted(r.id for r in alike)
+
+
+def test_new_facts_go_to_the_first_layer():
+    """The other layers are never written; the latest limits of all are the answer."""
+    own, other = InMemoryStore(), InMemoryStore()
+    store = LayeredStore([own, other])
+    assert store.add(make_record())
+    assert not store.add(make_record())
+    assert store.add_peaks(make_peaks())
+    assert (len(own), len(other)) == (1, 0)
+    later = make_peaks(measured_at="2026-01-01T00:00:00+00:00")
+    other.add_peaks(later)
+    assert store.peaks(later.device.id) == later
+    with pytest.raises(RecordNotFoundError):
+        store.get("no such id")
+
+
+def test_there_are_shipped_facts():
+    """The package is not empty."""
+    assert SHIPPED
+
+
+@pytest.mark.parametrize("fact", SHIPPED, ids=lambda fact: fact.id[:12])
+def test_a_shipped_fact_can_be_served(fact):
+    """Its key is that of its workload; its recipe is registered and lies in its space;
+    it was verified, and faster than the untransformed kernel.
+    """
+    form = canonicalize(from_text(fact.workload_text))
+    assert (form.key, form.text) == (fact.workload, fact.workload_text)
+    check_spec(fact.spec, form.einsum)
+    assert fact.measurement.verification.largest_error <= (
+        fact.measurement.verification.tolerance
+    )
+    assert fact.measurement.speedup > 1
