@@ -125,7 +125,7 @@ def _space(einsum: BatchedEinsum) -> Space | None:
         "rows": _rows(n_vectors[0]),
         "inside": ("rows", "columns"),
         "width": (192, 96, 384, 48),
-        "height": _heights(einsum, vectors[0], registers[0]),
+        "height": _heights(einsum, *pairs[0]),
         "depth": DEPTHS,
     }
 
