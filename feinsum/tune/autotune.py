@@ -81,20 +81,17 @@ def autotune(
 ) -> TuningReport:
     """Search for the fastest recipe of an einsum and record it.
 
-    Every candidate runs in a child process, is compared with the numpy
-    reference at the given sizes and at ragged run-time extents, and is timed
-    only then. The fastest are timed again in one run together with the
-    untransformed kernel; these are the facts that are recorded. That happens
-    also if the search is interrupted, before the interrupt goes on.
+    Every candidate runs in a child process, is compared with the numpy reference at the
+    given sizes and at ragged run-time extents, and is timed only then. The fastest are
+    timed again in one run together with the untransformed kernel; these are recorded,
+    also if the search is interrupted.
 
     Args:
         target: an einsum, or a kernel that is one.
         sizes: values of size parameters; see :func:`feinsum.tune.make_problem`.
-        n_trials: how many configurations at most; by default 20, and all of
-            them if the strategy is ``exhaustive``.
+        n_trials: at most; by default 20, or all if the strategy is ``exhaustive``.
         budget_s: no new trial starts after this time.
-        first: recipes to try before all others, such as those that were fast for
-            other extents; what does not fit the canonical einsum is left out.
+        first: recipes to try before all others, as far as they fit.
         trial_limit_s: after which a trial is stopped.
         on_progress: called after every trial.
 

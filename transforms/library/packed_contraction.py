@@ -58,20 +58,7 @@ def packed_contraction(
     sum, a register tile is stored as soon as it is done.
 
     Of more than two operands, some are multiplied while they are packed, others to the
-    sums, whichever takes the fewest operations. Rewrite, for ``xre,rij,ej->xei`` with
-    the vector index i and the register index e::
-
-        for x, e, i:  out[x,e,i] = sum((r,j), J[x,r,e]*D[r,i,j]*u[e,j])
-
-        for e_tile in parallel:
-            D_pack[panel,r,j,v,:], u_pack[block,row,j] = ...
-            for panel, block:
-                for r:
-                    tile[row,v,:] = 0
-                    for j:  tile[row,v,:] += u_pack[block,row,j]*D_pack[panel,r,j,v,:]
-                    sums[r,row,v,:] = tile[row,v,:]
-                for row, x, v:
-                    out[x,e,i] = sum(r, J[x,r,e]*sums[r,row,v,:])
+    sums, whichever takes the fewest operations; see :class:`PackedNest`.
 
     Parameters:
         vector: output index of one operand alone, which is packed on the right; its

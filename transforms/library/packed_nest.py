@@ -82,6 +82,21 @@ class _Loops:
 class PackedNest:
     """Writes the loops of a plan.
 
+    Late operands are multiplied to the sums. Rewrite, for the vector index i and the
+    register index e::
+
+        for x, e, i:  out[x,e,i] = sum((r,j), J[x,r,e]*D[r,i,j]*u[e,j])
+
+        for e_tile in parallel:
+            D_pack[panel,r,j,v,:], u_pack[block,row,j] = ...
+            for panel, block:
+                for r:
+                    tile[row,v,:] = 0
+                    for j:  tile[row,v,:] += u_pack[block,row,j]*D_pack[panel,r,j,v,:]
+                    sums[r,row,v,:] = tile[row,v,:]
+                for row, x, v:
+                    out[x,e,i] = sum(r, J[x,r,e]*sums[r,row,v,:])
+
     Args:
         is_row_inside: whether the loop over rows stands inside of that over columns.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations
 from math import prod
 
@@ -63,6 +63,7 @@ class Roles:
         )
 
 
+@lru_cache(maxsize=256)
 def find_roles(einsum: BatchedEinsum, vector: str, register_index: str) -> Roles | None:
     """The roles of fewest operations; None if the two indices do not split it."""
     at = carriers(einsum, vector)
