@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import loopy as lp
@@ -28,6 +29,7 @@ from feinsum.measure import open_device
 from feinsum.raising import RaisedKernel, RaisedNest, raise_kernel
 from feinsum.records import (
     Environment,
+    Level,
     Match,
     Policy,
     RecordStore,
@@ -196,15 +198,11 @@ def query(
     """
     _check_choice("policy", policy, get_args(Policy))
     environment = open_device(device).environment({})
+    general, _ = generalize(einsum)
+    others = (canonicalize(other) for other, _ in generalize_each(general))
     with opened_store(database, has_shipped=True) as store:
-        general, _ = generalize(einsum)
-        found = best_match(_known(canonicalize(general), store), environment, policy)
-        for other_extents, _ in generalize_each(general) if not found.ranking else ():
-            records = _known(canonicalize(other_extents), store)
-            other = best_match(records, environment, policy, is_nearest=True)
-            if other.ranking:
-                return other
-    return found
+        forms = chain([canonicalize(general)], others)
+        return _nearest(forms, store, environment, policy)[2]
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -216,13 +214,33 @@ def _known_of(
     nest: RaisedNest, store: RecordStore, environment: Environment, policy: Policy
 ) -> Known:
     """What is known of a nest, or else of the same one at other extents."""
-    known = Known(nest, _known(nest.form, store))
-    if not known.match(environment, policy).ranking:
-        for general in nest.generalized_each():
-            other = Known(general, _known(general.form, store), is_nearest=True)
-            if other.match(environment, policy).ranking:
-                return other
-    return known
+    nests = [nest, *nest.generalized_each()]
+    forms = (one.form for one in nests)
+    k, records, _ = _nearest(forms, store, environment, policy)
+    return Known(nests[k], records, is_nearest=k > 0)
+
+
+def _nearest(
+    forms: Iterable[CanonicalForm],
+    store: RecordStore,
+    environment: Environment,
+    policy: Policy,
+) -> tuple[int, list[TuningRecord], Match]:
+    """Which form has the best match: its number, its records and the match.
+
+    Args:
+        forms: of an einsum, and then of the same one at other extents.
+    """
+    best: tuple[int, list[TuningRecord], Match] | None = None
+    for k, form in enumerate(forms):
+        records = _known(form, store)
+        match = best_match(records, environment, policy, is_nearest=k > 0)
+        if best is None or match.level < best[2].level:
+            best = k, records, match
+        if best[2].level <= Level.NEAREST_EXTENTS:
+            break
+    assert best is not None
+    return best
 
 
 def _known(form: CanonicalForm, store: RecordStore) -> list[TuningRecord]:

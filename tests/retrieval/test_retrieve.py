@@ -166,6 +166,29 @@ def test_short_literal_extents_find_it_through_the_level(extent):
     assert query(literal, database=store, policy="strict").record is None
 
 
+def test_other_extents_here_go_before_other_devices():
+    """A policy that accepts any device prefers what was measured on this one."""
+    extent = 384
+    literal = einsum("ik,kj->ji", array("A", (extent, 20)), array("B", (20, 24)))
+    near = fact_of(contraction())
+    form = canonicalize(literal)
+    far_away = replace(
+        near.environment,
+        device=replace(near.environment.device, kind="gpu", architecture="far"),
+    )
+    far = replace(
+        near, workload=form.key, workload_text=form.text, environment=far_away
+    )
+    for store, level in (
+        (given(far), Level.OTHER_DEVICE),
+        (given(far, near), Level.NEAREST_EXTENTS),
+    ):
+        match = query(literal, database=store, policy="loose")
+        assert match.level == level
+        found = look_up(contraction(extent).kernel, database=store, policy="loose")
+        assert found.nests[0].match.level == level
+
+
 def test_arguments_close_what_a_kernel_leaves_open():
     """Dtypes that a kernel does not know are those of the arguments of the call."""
     example = reduction()
