@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from feinsum import array, einsum
 from feinsum.ir import BatchedEinsum
+from feinsum.transforms import configurations
+from feinsum.transforms.library import PACKED_CONTRACTION
 from feinsum.transforms.library.packing_plan import Plan, Tiles, find_roles, make_plan
 from tests.transforms.support import EINSUMS
 
@@ -71,3 +73,12 @@ def test_roles_take_the_fewest_operations(name, vector, register, expected):
 def test_indices_that_split_nothing_have_no_roles(name, vector, register):
     """The vector index is of one operand alone, which shares a sum with the others."""
     assert find_roles(EINSUMS[name], vector, register) is None
+
+
+def test_the_register_index_is_read_along_the_last_axis():
+    """Of two long indices, rows are packed best over the one stored together."""
+    for term, expected in (("bda", "a"), ("adb", "b")):
+        shape = (312, 312, 312)
+        sketch = einsum(f"{term},dc->abc", array("A", shape), array("B", (312, 24)))
+        first = next(configurations(PACKED_CONTRACTION, sketch))
+        assert first.parameters["register"] == expected

@@ -12,9 +12,15 @@ import loopy as lp
 from feinsum.ir import BatchedEinsum, Extent
 from feinsum.raising import LoopNest
 from feinsum.transforms.library.packed_nest import PackedNest
-from feinsum.transforms.library.packing_plan import Tiles, find_roles, make_plan
+from feinsum.transforms.library.packing_plan import (
+    Tiles,
+    distance,
+    find_roles,
+    make_plan,
+)
 from feinsum.transforms.library.roles import (
     has_real_dtype,
+    is_long,
     number,
     text,
     typical,
@@ -100,7 +106,7 @@ def _space(einsum: BatchedEinsum) -> Space | None:
         return None
     vectors = list(dict.fromkeys(vector for vector, _ in pairs))
     registers = list(dict.fromkeys(register_index for _, register_index in pairs))
-    registers.sort(key=lambda index: -typical(einsum.extents[index]))
+    registers.sort(key=lambda index: _register_cost(einsum, index))
     registers = [i for i in registers if typical(einsum.extents[i]) >= 8] or registers
     lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4)
     n_vectors = _vectors(einsum.extents[vectors[0]], lanes[0])
@@ -115,6 +121,12 @@ def _space(einsum: BatchedEinsum) -> Space | None:
         "height": _heights(einsum, *pairs[0]),
         "depth": DEPTHS,
     }
+
+
+def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
+    """Of long indices, the one nearest to the last axes is packed best."""
+    extent = einsum.extents[index]
+    return not is_long(extent), distance(einsum, index), -typical(extent)
 
 
 def _fits(einsum: BatchedEinsum, vector: str, register_index: str) -> bool:

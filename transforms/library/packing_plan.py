@@ -15,7 +15,16 @@ from feinsum.ir import BatchedEinsum, Extent, IndexList
 from feinsum.transforms.library.roles import carriers, typical, volume
 from feinsum.transforms.primitives.schedule import Names
 
-__all__ = ["Axis", "Cut", "Plan", "Roles", "Tiles", "find_roles", "make_plan"]
+__all__ = [
+    "Axis",
+    "Cut",
+    "Plan",
+    "Roles",
+    "Tiles",
+    "distance",
+    "find_roles",
+    "make_plan",
+]
 
 Axis = tuple[str, int]
 """An index and a level of its cut."""
@@ -232,7 +241,7 @@ def make_plan(
 ) -> Plan:
     """Fill the tiles: the main index of a side first, then those stored nearby."""
     innermost, *_ = summed = sorted(
-        roles.summed, key=lambda index: _distance(einsum, index)
+        roles.summed, key=lambda index: distance(einsum, index)
     )
     unit = (tiles.vectors, tiles.lanes)
     return Plan(
@@ -245,7 +254,7 @@ def make_plan(
     )
 
 
-def _distance(einsum: BatchedEinsum, index: str) -> int:
+def distance(einsum: BatchedEinsum, index: str) -> int:
     """How far an index is from the last axes, in sum over the operands."""
     return sum(len(term) - term.index(index) for term in einsum.inputs if index in term)
 
