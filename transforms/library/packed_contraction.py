@@ -34,9 +34,15 @@ __all__ = ["PACKED_CONTRACTION"]
 TILE_SIZES = ("lanes", "vectors", "rows", "width", "height", "depth")
 MIN_LANES = 4
 HEIGHTS = (384, 192, 96, 48)
-DEPTHS = (256, 128, 384, 64)
+DEPTHS = (160, 256, 128, 96, 384, 64)
 PACK_BYTES = 800_000
 """Of all packs on the left together; larger ones leave the second cache level."""
+PRIVATE_BYTES = 6_000_000
+"""Of all private arrays of a work-item: a thread's stack has to hold them."""
+STREAMED_ENTRIES = 1_000_000
+"""Outputs of more are best stored past the caches."""
+N_REGISTERS = 16
+"""Vector registers of a core that has the fewest."""
 
 
 def packed_contraction(
@@ -78,6 +84,7 @@ def packed_contraction(
         width: entries of a tile over the output indices of the right side.
         height: entries of a tile over those of the left side.
         depth: entries of a tile over the summed indices.
+        stores: ``cached``, or ``streamed`` past the caches.
     """
     schedule = begin(t_unit, nest)
     tiles = Tiles(
@@ -89,7 +96,18 @@ def packed_contraction(
     assert roles is not None
     plan = make_plan(nest.einsum, schedule.extents, roles, tiles)
     is_row_inside = parameters["inside"] == "rows"
-    return PackedNest(schedule, plan, is_row_inside=is_row_inside).written().t_unit
+    is_streamed = parameters["stores"] == "streamed"
+    nest_writer = PackedNest(
+        schedule, plan, is_row_inside=is_row_inside, is_streamed=is_streamed
+    )
+    return nest_writer.written().t_unit
+
+
+def packed_contraction_1(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """The same for recipes of before stores had a parameter."""
+    return packed_contraction(t_unit, nest, {**parameters, "stores": "cached"})
 
 
 def _space(einsum: BatchedEinsum) -> Space | None:
@@ -117,16 +135,37 @@ def _space(einsum: BatchedEinsum) -> Space | None:
         "vectors": n_vectors,
         "rows": _rows(n_vectors[0]),
         "inside": ("rows", "columns"),
-        "width": (192, 96, 384, 48),
+        "width": (192, 96, 384, 768, 48),
         "height": _heights(einsum, *pairs[0]),
         "depth": DEPTHS,
+        "stores": _stores(einsum, vectors[0], lanes[0]),
     }
 
 
+def _space_1(einsum: BatchedEinsum) -> Space | None:
+    space = _space(einsum)
+    return space and {name: space[name] for name in space if name != "stores"}
+
+
 def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
-    """Of long indices, the one nearest to the last axes is packed best."""
-    extent = einsum.extents[index]
-    return not is_long(extent), distance(einsum, index), -typical(extent)
+    """Of long indices, the one nearest to the last axes is packed best.
+
+    Where the output is the largest array, the one nearest to its last axis.
+    """
+    extent, output = einsum.extents[index], einsum.output
+    inputs = sum(volume(einsum, term) for term in einsum.inputs)
+    is_stored = volume(einsum, output) > inputs
+    near = -output.index(index) if is_stored else distance(einsum, index)
+    return not is_long(extent) and not is_stored, near, -typical(extent)
+
+
+def _stores(einsum: BatchedEinsum, vector: str, lanes: int) -> tuple[str, ...]:
+    """Vectors of the last axis can be aligned, and then pass the caches."""
+    extent = einsum.extents[vector]
+    if vector != einsum.output[-1] or not isinstance(extent, int) or extent % lanes:
+        return ("cached",)
+    is_large = volume(einsum, einsum.output) > STREAMED_ENTRIES
+    return ("streamed", "cached") if is_large else ("cached", "streamed")
 
 
 def _fits(einsum: BatchedEinsum, vector: str, register_index: str) -> bool:
@@ -161,17 +200,19 @@ def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
 
 
 def _rows(vectors: int) -> tuple[int, ...]:
-    """Numbers of rows, the largest tile of twelve vectors of sums first.
+    """Numbers of rows, the largest tile first that finds room in the registers.
 
-    >>> _rows(3), _rows(5)
-    ((4, 3, 2, 6, 8, 12), (2, 3, 4, 6, 8, 12))
+    They hold the sums, the vectors of a column, and an entry of a row.
+
+    >>> _rows(2), _rows(4)
+    ((6, 4, 3, 2, 8, 12), (2, 3, 4, 6, 8, 12))
     """
     choices = (2, 3, 4, 6, 8, 12)
-    few = [rows for rows in choices if rows * vectors <= 12]
+    few = [rows for rows in choices if (rows + 1) * vectors < N_REGISTERS]
     return (*reversed(few), *choices[len(few) :])
 
 
-def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+def _constraint_1(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     vector, register_index = text(parameters, "vector"), text(parameters, "register")
     if not _fits(einsum, vector, register_index):
         return f"the indices {vector!r} and {register_index!r} split no operands"
@@ -181,10 +222,43 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return None
 
 
-PACKED_CONTRACTION = register(
+def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+    problem = _constraint_1(einsum, parameters)
+    if problem is not None:
+        return problem
+    n_bytes = _private_bytes(einsum, parameters)
+    if n_bytes > PRIVATE_BYTES:
+        return f"private arrays would take up to {n_bytes} bytes of a thread's stack"
+    return None
+
+
+def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
+    """About the size of the packs and of the sums that are kept, of all rows."""
+    roles = find_roles(einsum, *(text(parameters, n) for n in ("vector", "register")))
+    assert roles is not None
+    whole = [volume(einsum, i) for i in (roles.columns, roles.rows, roles.summed)]
+    asked = [number(parameters, name) for name in ("width", "height", "depth")]
+    width, height, depth = map(min, whole, asked)
+    sums = width * height * volume(einsum, roles.postponed)
+    kept = sums if depth < whole[2] else 0
+    itemsize = einsum.operands[0].dtype.itemsize
+    return einsum.batch_size * itemsize * (kept + depth * (width + height))
+
+
+register(
     Transform(
         "packed_contraction",
         1,
+        "operands packed in tiles, as before stores could pass the caches",
+        _space_1,
+        packed_contraction_1,
+        _constraint_1,
+    )
+)
+PACKED_CONTRACTION = register(
+    Transform(
+        "packed_contraction",
+        2,
         "operands packed in tiles over several indices, multiplied in registers",
         _space,
         packed_contraction,

@@ -6,19 +6,23 @@ Source: Goto and van de Geijn 2008, van Zee and van de Geijn 2015.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
+from loopy.symbolic import SubstitutionMapper
 from pymbolic import primitives as p
 from pymbolic import var
+from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import Extent, IndexList
+from feinsum.transforms.library.packed_loops import Loops
 from feinsum.transforms.library.packing_plan import Axis, Cut, Plan
 from feinsum.transforms.library.roles import typical
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
+from feinsum.transforms.primitives.vector_store import can_store_vectors, can_stream
 
 __all__ = ["PackedNest"]
 
@@ -41,44 +45,6 @@ class _Sums:
     after: Sequence[str]
 
 
-@dataclass(frozen=True)
-class _Loops:
-    """Inames over the entries of tiles, one per level of each index."""
-
-    inames: Mapping[str, Names]
-    points: Mapping[str, Expression]
-
-    def outer(self, indices: Sequence[str]) -> list[str]:
-        return [iname for index in indices for iname in self.inames[index][:1]]
-
-    def all(self, *, last: str | None) -> list[str]:
-        """All loops in the order of the indices, but for one that goes last."""
-        names = [iname for names in self.inames.values() for iname in names]
-        return sorted(names, key=lambda iname: iname == last)
-
-    def with_lane(self, lane: str) -> _Loops:
-        """The same loops, but for the lanes; the vector index is the last of all."""
-        *_, index = [i for i, names in self.inames.items() if len(names) == 3]
-        return replace(
-            self, inames={**self.inames, index: (*self.inames[index][:-1], lane)}
-        )
-
-    def iname(self, axis: Axis) -> str:
-        index, level = axis
-        return self.inames[index][level]
-
-    def entry(
-        self, array: str, axes: Sequence[Axis], at: Mapping[str, int] | None = None
-    ) -> Expression:
-        """An entry of an array; ``at`` fixes indices of one level."""
-        at = at or {}
-        return var(array)[
-            tuple(
-                at[axis[0]] if axis[0] in at else var(self.iname(axis)) for axis in axes
-            )
-        ]
-
-
 class PackedNest:
     """Writes the loops of a plan.
 
@@ -99,10 +65,14 @@ class PackedNest:
 
     Args:
         is_row_inside: whether the loop over rows stands inside of that over columns.
+        is_streamed: whether aligned vectors are stored past the caches.
     """
 
-    def __init__(self, schedule: Schedule, plan: Plan, *, is_row_inside: bool) -> None:
+    def __init__(
+        self, schedule: Schedule, plan: Plan, *, is_row_inside: bool, is_streamed: bool
+    ) -> None:
         self.schedule, self.plan = schedule, plan
+        self.is_streamed = is_streamed
         self.writer = NestWriter(schedule)
         cuts = [cut for cut in plan.cuts.values() if cut.n_tiles != 1]
         self.tiles = {cut.index: self._tile_loop(cut) for cut in cuts}
@@ -144,7 +114,7 @@ class PackedNest:
 
     def _loops(
         self, stem: str, indices: Sequence[str], shared: Mapping[str, str] | None = None
-    ) -> _Loops:
+    ) -> Loops:
         """Loops over the entries of a tile; outer ones end where the array ends.
 
         Those inside are loops over registers: all of it, but for what is stored.
@@ -169,7 +139,7 @@ class PackedNest:
                 position = position.format(made[-1])
                 point += stride * var(made[-1])
             inames[index], points[index] = tuple(made), point
-        return _Loops(inames, points)
+        return Loops(inames, points)
 
     def _pack(self, names: Names) -> _Pack:
         """Copy a tile of a product of operands, zero where it ends.
@@ -275,7 +245,7 @@ class PackedNest:
         order = [*self.grid, *self._around(loops)]
         return self.writer.assign(f"row_{row}_zero", entry, dtype.type(0), order)
 
-    def _around(self, loops: _Loops) -> list[str]:
+    def _around(self, loops: Loops) -> list[str]:
         """Loops over tiles of registers, over the sum if there is one, inside."""
         summed = [cut.index for cut in self.plan.summed if cut.index in loops.inames]
         postponed = [index for index in self.postponed if index in loops.inames]
@@ -284,9 +254,8 @@ class PackedNest:
 
     def _store(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
         """Store the sums, multiplied by the late operands if there are any."""
-        plan, roles, after = self.plan, self.plan.roles, sums.after
+        plan, roles = self.plan, self.plan.roles
         loops = self._loops("store", self.free, sums.around)
-        *around, vector, lane = self._around(loops)
         extents = self.schedule.extents
         outer = {i: self.writer.loop(i, size=extents[i]) for i in roles.outer}
         points = {
@@ -294,31 +263,82 @@ class PackedNest:
             **{index: var(name) for index, name in outer.items()},
             **{i: var(self.tiles[i]) if i in self.tiles else 0 for i in roles.batch},
         }
+        *around, vector, lane = self._around(loops)
         order = [*self.grid, *around, *outer.values(), vector]
+        if can_store_vectors(self.schedule, row, plan.columns[-1].index, plan.lanes):
+            self._store_vectors(row, sums, late, loops, points, order)
+            return
         if late:
-            combined = self.writer.array(
-                f"row_{row}_late",
-                (plan.lanes,),
-                self.schedule.dtype_of_row(row),
-                has_lanes=True,
-            )
-            in_lanes = self.writer.loop("lane", size=plan.lanes, tag="vec")
-            value = self._combined(sums, late, loops.with_lane(in_lanes), points)
-            assignee = var(combined)[(var(in_lanes),)]
-            step = self.writer.assign(
-                combined, assignee, value, [*order, in_lanes], after
-            )
-            value, after = var(combined)[(var(lane),)], [*after, step]
+            lanes, value = self._in_lanes(sums, late, loops, points)
+            combined, step = self._vector(row, lanes, value, order, sums.after)
+            value, after = var(combined)[(var(lane),)], [*sums.after, step]
         else:
-            value = loops.entry(sums.array, plan.accumulator_axes)
+            value, after = loops.entry(sums.array, plan.accumulator_axes), sums.after
         self.writer.tag(lane, "unr")
         self.writer.store(row, value, points, [*order, lane], after)
+
+    def _store_vectors(
+        self,
+        row: int,
+        sums: _Sums,
+        late: Sequence[str],
+        loops: Loops,
+        points: Mapping[str, Expression],
+        order: Sequence[str],
+    ) -> None:
+        """Store vector by vector; a tile that fits everywhere from its registers."""
+        plan = self.plan
+        lanes, value = self._in_lanes(sums, late, loops, points)
+        value = self.writer.scaled(row, value)
+        vector, step = self._vector(row, lanes, value, order, sums.after)
+        *registers, lane = (loops.iname(axis) for axis in plan.register_axes)
+        if plan.rows[-1].is_exact and plan.columns[-1].is_exact:
+            for iname in registers:
+                self.writer.tag(iname, "unr")
+        index = plan.columns[-1].index
+        first = SubstitutionMapper(make_subst_func({lane: 0}))
+        self.writer.store_vector(
+            row,
+            var(vector),
+            {i: first(point) for i, point in points.items()},
+            order,
+            [*sums.after, step],
+            lanes=plan.lanes,
+            is_streamed=self.is_streamed
+            and can_stream(self.schedule, row, index, plan.lanes),
+        )
+
+    def _in_lanes(
+        self,
+        sums: _Sums,
+        late: Sequence[str],
+        loops: Loops,
+        points: Mapping[str, Expression],
+    ) -> tuple[str, Expression]:
+        """A loop over all lanes of a vector, and the value there."""
+        lane = self.writer.loop("lane", size=self.plan.lanes, tag="vec")
+        return lane, self._combined(sums, late, loops.with_lane(lane), points)
+
+    def _vector(
+        self,
+        row: int,
+        lane: str,
+        value: Expression,
+        order: Sequence[str],
+        after: Sequence[str],
+    ) -> tuple[str, str]:
+        """A private vector; its name, and the id of its statement."""
+        stem, dtype = f"row_{row}_value", self.schedule.dtype_of_row(row)
+        vector = self.writer.array(stem, (self.plan.lanes,), dtype, has_lanes=True)
+        entry = var(vector)[(var(lane),)]
+        step = self.writer.assign(stem, entry, value, [*order, lane], after)
+        return vector, step
 
     def _combined(
         self,
         sums: _Sums,
         late: Sequence[str],
-        loops: _Loops,
+        loops: Loops,
         points: Mapping[str, Expression],
     ) -> Expression:
         """Late operands times sums, summed over the postponed indices."""

@@ -16,6 +16,7 @@ import numpy as np
 from loopy.symbolic import SubstitutionMapper
 from loopy.types import NumpyType
 from pymbolic import primitives as p
+from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import Extent
@@ -26,6 +27,11 @@ from feinsum.transforms.primitives.schedule import (
     scaled_sum,
 )
 from feinsum.transforms.primitives.stage_operand import vectorize_last_axis
+from feinsum.transforms.primitives.vector_store import (
+    flat_subscript,
+    vector_store,
+    with_store_macros,
+)
 
 __all__ = ["NestWriter"]
 
@@ -48,8 +54,10 @@ class NestWriter:
         self._tags: dict[str, str] = {}
         self._arrays: dict[str, lp.TemporaryVariable] = {}
         self._vectors: list[str] = []
-        self._statements: list[lp.Assignment] = []
+        self._statements: list[lp.InstructionBase] = []
         self._orders: list[Names] = []
+        self._inames: list[str] = []
+        self._has_vector_stores = False
 
     def loop(
         self, stem: str, *conditions: str, size: Extent | None = None, tag: str = ""
@@ -60,6 +68,7 @@ class NestWriter:
             conditions: in isl's syntax, with ``{}`` for the new iname.
         """
         iname = str(self._unused(stem))
+        self._inames.append(iname)
         bounds = [f"0 <= {iname}", *(text.format(iname) for text in conditions)]
         bounds += [f"{iname} < {size}"] if size is not None else []
         text = " and ".join(bounds)
@@ -130,23 +139,65 @@ class NestWriter:
             value: the sum, still without scale and shift.
         """
         schedule = self.schedule
+        statement, at = self._target(row, points, loops, after)
+        value = self.scaled(row, value)
+        if schedule.is_shifted(statement.id):
+            value = p.Sum((at(schedule.shifts[row]), value))
+        self._add(statement.copy(expression=value), loops)
+
+    def store_vector(
+        self,
+        row: int,
+        vector: Expression,
+        points: Mapping[str, Expression],
+        loops: Sequence[str],
+        after: Collection[str] = (),
+        *,
+        lanes: int,
+        is_streamed: bool,
+    ) -> None:
+        """Assign a private vector that has a row's value; see :func:`vector_store`.
+
+        Args:
+            vector: the variable, with the scale already.
+            points: of the first lane.
+        """
+        kernel = self.schedule.kernel
+        moved, _ = self._target(row, points, loops, after)
+        place = self.array("place", (), np.dtype(np.int64))
+        flat = flat_subscript(kernel, moved.assignee)
+        step = self.assign(place, var(place), flat, loops, after)
+        statement = moved.copy(expression=vector, depends_on=moved.depends_on | {step})
+        self._has_vector_stores = True
+        self._add(
+            vector_store(kernel, statement, lanes, place, is_streamed=is_streamed),
+            loops,
+        )
+
+    def scaled(self, row: int, value: Expression) -> Expression:
+        """A sum times the scale of its row."""
+        return scaled_sum(self.schedule.scales[row], (), value)
+
+    def _target(
+        self,
+        row: int,
+        points: Mapping[str, Expression],
+        loops: Sequence[str],
+        after: Collection[str],
+    ) -> tuple[lp.Assignment, SubstitutionMapper]:
+        """A row's statement moved to ``points`` and ``loops``; what moved it."""
+        schedule = self.schedule
         insn = schedule.kernel.id_to_insn[schedule.instructions[row]]
         at = SubstitutionMapper(
             make_subst_func({schedule.inames[i]: points[i] for i in schedule.output})
         )
-        value = scaled_sum(schedule.scales[row], (), value)
-        if schedule.is_shifted(insn.id):
-            value = p.Sum((at(schedule.shifts[row]), value))
         others = insn.within_inames - frozenset(schedule.inames.values())
-        self._add(
-            insn.copy(
-                assignee=at(insn.assignee),
-                expression=value,
-                within_inames=frozenset(loops) | others,
-                depends_on=frozenset(after) | self._before,
-            ),
-            loops,
+        moved = insn.copy(
+            assignee=at(insn.assignee),
+            within_inames=frozenset(loops) | others,
+            depends_on=frozenset(after) | self._before,
         )
+        return moved, at
 
     def finished(self) -> Schedule:
         """The kernel with the rows replaced by what was written."""
@@ -159,9 +210,8 @@ class NestWriter:
             domains=[*kernel.domains, *self._domains],
             index_dtype=NumpyType(np.dtype(np.int64)),
         )
-        t_unit = lp.remove_unused_inames(
-            schedule.t_unit, frozenset(schedule.inames.values())
-        )
+        inames = frozenset({*schedule.inames.values(), *self._inames})
+        t_unit = lp.remove_unused_inames(schedule.t_unit, inames)
         t_unit = lp.tag_inames(t_unit, self._tags)
         for order in self._orders:
             nested = [i for i in order if not self._tags.get(i, "").startswith("g.")]
@@ -169,7 +219,7 @@ class NestWriter:
         schedule = schedule.with_unit(t_unit)
         for name in self._vectors:
             schedule = vectorize_last_axis(schedule, name)
-        return schedule
+        return with_store_macros(schedule) if self._has_vector_stores else schedule
 
     @property
     def _before(self) -> frozenset[str]:
@@ -178,7 +228,7 @@ class NestWriter:
         insns = self.schedule.kernel.id_to_insn
         return frozenset().union(*(insns[row].depends_on for row in rows)) - rows
 
-    def _add(self, statement: lp.Assignment, loops: Sequence[str]) -> None:
+    def _add(self, statement: lp.InstructionBase, loops: Sequence[str]) -> None:
         self._statements.append(statement)
         if len(loops) > 1:
             self._orders.append(tuple(loops))

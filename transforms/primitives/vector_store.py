@@ -1,0 +1,148 @@
+"""Stores of whole vectors, through the caches or past them.
+
+A store to a line that no cache has reads the line first; one that goes past the caches
+does not, and leaves them to what is read again.
+
+Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, "Memory
+optimization using non-temporal stores".
+"""
+
+from __future__ import annotations
+
+import loopy as lp
+from loopy.symbolic import get_dependencies
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.transforms.primitives.schedule import Expression, Schedule
+
+__all__ = [
+    "can_store_vectors",
+    "can_stream",
+    "flat_subscript",
+    "vector_store",
+    "with_store_macros",
+]
+
+ELEMENTS = {8: "double", 4: "float"}
+PREAMBLE = (
+    "10_feinsum_vector_stores",
+    """\
+#ifdef __clang__
+#define FEINSUM_STORE(type, lanes, value, array, place) \\
+  { \\
+    typedef type##lanes feinsum_unaligned __attribute__((aligned(sizeof(type)))); \\
+    *(__global feinsum_unaligned *) ((array) + (place)) = value; \\
+  }
+#else
+#define FEINSUM_STORE(type, lanes, value, array, place) \\
+  vstore##lanes(value, 0, (array) + (place))
+#endif
+#ifdef __has_builtin
+#if __has_builtin(__builtin_nontemporal_store)
+#define FEINSUM_STREAM(type, lanes, value, array, place) \\
+  if ((size_t) (array) % sizeof(type##lanes)) \\
+    FEINSUM_STORE(type, lanes, value, array, place) \\
+  else \\
+    __builtin_nontemporal_store( \\
+      value, (__global type##lanes *) ((array) + (place)))
+#endif
+#endif
+#ifndef FEINSUM_STREAM
+#define FEINSUM_STREAM FEINSUM_STORE
+#endif
+""",
+)
+
+
+def can_store_vectors(schedule: Schedule, row: int, index: str, lanes: int) -> bool:
+    """Whether a row can be stored by vectors along ``index``.
+
+    So it is if these entries stand together in the output, and ``lanes`` divides their
+    number. Values that add to something are stored one by one.
+    """
+    kernel, extent = schedule.kernel, schedule.extents[index]
+    is_shifted = schedule.is_shifted(schedule.instructions[row])
+    if is_shifted or get_dependencies(schedule.scales[row]) & _arrays(kernel):
+        return False
+    strides = _strides(schedule, row)
+    is_whole = isinstance(extent, int) and extent % lanes == 0
+    return is_whole and strides.get(var(schedule.inames[index])) == 1
+
+
+def can_stream(schedule: Schedule, row: int, index: str, lanes: int) -> bool:
+    """Whether such vectors are aligned if the output itself is."""
+    strides = _strides(schedule, row)
+    along = strides.pop(var(schedule.inames[index]), None)
+    whole = [isinstance(n, int) and n % lanes == 0 for n in strides.values()]
+    inames = {var(schedule.inames[i]) for i in schedule.output}
+    return along == 1 and all(whole) and strides.keys() <= inames
+
+
+def vector_store(
+    kernel: lp.LoopKernel,
+    store: lp.Assignment,
+    lanes: int,
+    place: str,
+    *,
+    is_streamed: bool,
+) -> lp.CInstruction:
+    """The store of a private vector where the first of its lanes is assigned.
+
+    Rewrite::
+
+        out[i,4*j] = vector
+
+        FEINSUM_STORE(double, 4, vector, out, place);
+
+    The kernel needs the macros: see :func:`with_store_macros`.
+
+    Args:
+        place: a private scalar that has the value of :func:`flat_subscript`.
+        is_streamed: whether it goes past the caches, where the output is aligned.
+    """
+    target, vector = store.assignee, store.expression.name
+    array = kernel.arg_dict[target.aggregate.name]
+    macro = "FEINSUM_STREAM" if is_streamed else "FEINSUM_STORE"
+    element = ELEMENTS[array.dtype.numpy_dtype.itemsize]
+    return lp.CInstruction(
+        [],
+        f"{macro}({element}, {lanes}, {vector}, {array.name}, {place});",
+        read_variables=frozenset({vector, place}),
+        assignees=(target,),
+        id=store.id,
+        within_inames=store.within_inames,
+        depends_on=store.depends_on,
+    )
+
+
+def flat_subscript(kernel: lp.LoopKernel, target: p.Subscript) -> Expression:
+    """Where an entry of an argument lies, in entries."""
+    strides = [tag.stride for tag in kernel.arg_dict[target.aggregate.name].dim_tags]
+    return p.Sum(tuple(n * i for n, i in zip(strides, target.index_tuple, strict=True)))
+
+
+def with_store_macros(schedule: Schedule) -> Schedule:
+    """The kernel with the macros of :func:`vector_store`."""
+    preambles = schedule.kernel.preambles
+    if PREAMBLE in preambles:
+        return schedule
+    return schedule.with_kernel(preambles=(*preambles, PREAMBLE))
+
+
+def _arrays(kernel: lp.LoopKernel) -> frozenset[str]:
+    arrays = [arg.name for arg in kernel.args if isinstance(arg, lp.ArrayArg)]
+    return frozenset({*arrays, *kernel.temporary_variables})
+
+
+def _strides(schedule: Schedule, row: int) -> dict[Expression, Expression]:
+    """The stride of each subscript of a row's output; none if it is no argument."""
+    insn = schedule.kernel.id_to_insn[schedule.instructions[row]]
+    target = insn.assignee
+    if not isinstance(target, p.Subscript):
+        return {}
+    array = schedule.kernel.arg_dict.get(target.aggregate.name)
+    if array is None or array.dtype.numpy_dtype.kind != "f":
+        return {}
+    strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
+    return dict(zip(target.index_tuple, strides, strict=True))
