@@ -12,8 +12,11 @@ BENCHED := $(VENV)/.installed-bench
 # Options of the experiments, as in: make bench-tccg ARGS="--only abc- --tune 20"
 ARGS ?=
 
-.PHONY: help install demo bench-canonical bench-retrieve bench-tccg bench-dgfem facts test \
-	test-long golden-keys check format figures wheel clean
+# Where the wheels for a GPU machine are collected (some GB, because of CUDA).
+WHEELS ?= .cache/gpu-wheels
+
+.PHONY: help install demo bench-canonical bench-retrieve bench-tccg bench-dgfem gpu-wheels \
+	facts test test-long golden-keys check format figures wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -48,6 +51,10 @@ bench-tccg: $(BENCHED) ## the 48 contractions of TCCG against other libraries; A
 
 bench-dgfem: $(BENCHED) ## the 40 operators of DG against other libraries; ARGS=...
 	@$(RUN) -m benchmarks.experiments dgfem $(ARGS)
+
+gpu-wheels: $(INSTALLED) ## wheels for benchmarks/gpu.sh on a machine without network; WHEELS=...
+	@$(RUN) -m pip wheel --quiet --wheel-dir $(WHEELS) --constraint constraints.txt \
+		'.[pocl,plots]' 'jax[cuda12]'
 
 facts: $(INSTALLED) ## tune both suites, write the facts that are shipped (hours)
 	@$(RUN) benchmarks/facts.py $(ARGS)

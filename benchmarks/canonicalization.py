@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import math
 import sys
 import time
@@ -32,6 +31,7 @@ from rich.table import Table
 from feinsum.canonical import canonicalize, induced_graph
 from feinsum.canonical.form import computed_form
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
+from feinsum.suites import documents
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -116,8 +116,7 @@ def _mean_us(action: Callable[[BatchedEinsum], None], workload: Workload) -> flo
 
 def tccg() -> list[Workload]:
     """The 48 contractions of the suite."""
-    entries = json.loads((HERE / "data" / "tccg.json").read_text())
-    return [Workload(entry["name"], _contraction(entry), 20) for entry in entries]
+    return [Workload(e["name"], _contraction(e), 20) for e in documents("tccg")]
 
 
 def _contraction(entry: dict) -> Make:

@@ -8,7 +8,6 @@ with operands that are functions.
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import time
 import warnings
@@ -28,6 +27,7 @@ from rich.table import Table
 import feinsum
 from feinsum.measure import compile_kernel, interleave, largest_error, open_device
 from feinsum.retrieval import Retrieval, look_up
+from feinsum.suites import documents
 
 HERE = Path(__file__).parent
 DATABASE = HERE.parent / ".cache" / "demo" / "facts.sqlite"
@@ -153,8 +153,7 @@ def dg_in_numpy(subscripts: str, arrays: Arrays) -> np.ndarray:
 
 def contraction_example(name: str, rng: np.random.Generator) -> Example:
     """An entry of the TCCG suite with the operands ``alpha*A + b``."""
-    entries = json.loads((HERE / "data" / "tccg.json").read_text())
-    entry = next(e for e in entries if e["name"] == name)
+    entry = next(e for e in documents("tccg") if e["name"] == name)
     subscripts, sizes = entry["subscripts"], entry["sizes"]
     terms, output = subscripts.split("->")
     first, second = terms.split(",")

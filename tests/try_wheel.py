@@ -20,7 +20,9 @@ import warnings
 import numpy as np
 import feinsum
 from feinsum.measure import compile_kernel, largest_error, open_device
+from feinsum.suites import NAMES, read_suite
 
+assert [len(read_suite(name)) for name in NAMES] == [48, 40]
 assert "site-packages" in feinsum.__file__, feinsum.__file__
 A, x = feinsum.array("A", ("N", 8)), feinsum.array("x", 8)
 einsum = feinsum.einsum("ij,j->i", A, x)

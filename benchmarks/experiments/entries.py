@@ -6,11 +6,9 @@ Source: paper, sections 8.1 (operators of discontinuous Galerkin methods) and 8.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +23,7 @@ from benchmarks.experiments.functions import (
     Stack,
 )
 from feinsum.measure import einsum_operations
-
-DATA = Path(__file__).parents[1] / "data"
-MULTIPLE = 8
-"""Scaled extents are multiples of this."""
+from feinsum.suites import read_suite, scaled_sizes
 
 _DG_FUNCTIONS: dict[str | None, Callable[[str], Function]] = {
     "0.5*(flux_n+flux_p)": Average,
@@ -162,22 +157,12 @@ class Entry:
 def scaled_to(entry: Entry, max_gflop: float) -> Entry:
     """The entry with all its extents multiplied by one factor, if it is too large.
 
-    The factor is the n-th root of ``max_gflop`` over the entry's, for n indices.
-    Extents are rounded down to multiples of 8, and are 8 at least.
-
     >>> matmul = Entry("", "", "", "ac,cb->ab", ((Plain("A"), Plain("B")),),
     ...                {"a": 5136, "b": 5120, "c": 5136})
     >>> dict(scaled_to(matmul, 20).sizes)
     {'a': 2152, 'b': 2144, 'c': 2152}
     """
-    if entry.flops <= max_gflop * 1e9:
-        return entry
-    factor = (max_gflop * 1e9 / entry.flops) ** (1 / len(entry.sizes))
-    sizes = {
-        index: max(MULTIPLE, int(factor * n) // MULTIPLE * MULTIPLE)
-        for index, n in entry.sizes.items()
-    }
-    return replace(entry, sizes=sizes)
+    return replace(entry, sizes=scaled_sizes(entry.sizes, entry.flops, max_gflop * 1e9))
 
 
 def with_elements(entry: Entry, scale: float) -> Entry:
@@ -196,10 +181,8 @@ def tccg() -> list[Entry]:
         Affine("B", "gamma", "delta", (-0.5, 2.0)),
     )
     return [
-        Entry(
-            "tccg", e["name"], e["category"], e["subscripts"], (operands,), e["sizes"]
-        )
-        for e in json.loads((DATA / "tccg.json").read_text())
+        Entry("tccg", e.name, e.group, e.subscripts, (operands,), e.sizes)
+        for e in read_suite("tccg")
     ]
 
 
@@ -208,17 +191,17 @@ def dgfem() -> list[Entry]:
     return [
         Entry(
             "dgfem",
-            e["name"],
-            e["kind"],
-            e["subscripts"],
+            e.name,
+            e.group,
+            e.subscripts,
             tuple(
-                (*map(Plain, row[:-1]), _DG_FUNCTIONS[e["functional_operand"]](row[-1]))
-                for row in e["args"]
+                (*map(Plain, row[:-1]), _DG_FUNCTIONS[e.functional_operand](row[-1]))
+                for row in e.rows
             ),
-            e["sizes"],
-            tuple(e["parametric"]),
+            e.sizes,
+            e.parametric,
         )
-        for e in json.loads((DATA / "dgfem.json").read_text())
+        for e in read_suite("dgfem")
     ]
 
 

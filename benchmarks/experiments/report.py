@@ -111,10 +111,11 @@ def _means(report: Report) -> Iterator[str]:
 
 
 def _about(limits: Limits) -> str:
+    dgemm = limits.dgemm_operations_per_s
+    product = f", {dgemm / 1e9:.1f} by a product of matrices" if dgemm else ""
     return (
         f"{limits.device}: {limits.bandwidth_bytes_per_s / 1e9:.1f} GB/s; "
-        f"{limits.fma_operations_per_s / 1e9:.1f} GFLOP/s by multiply-adds, "
-        f"{limits.dgemm_operations_per_s / 1e9:.1f} by a product of matrices"
+        f"{limits.fma_operations_per_s / 1e9:.1f} GFLOP/s by multiply-adds{product}"
     )
 
 

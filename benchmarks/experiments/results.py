@@ -153,7 +153,7 @@ class Limits:
 
     Attributes:
         operations_per_s: double precision, the better of feinsum's multiply-adds
-            and of numpy's product of matrices.
+            and of numpy's product of matrices, which only a CPU has.
     """
 
     bandwidth_bytes_per_s: float

@@ -9,6 +9,7 @@ that was found beforehand. Every library uses one thread per core.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -159,7 +160,10 @@ class TorchCompile:
 
 
 class Jax:
-    """The whole evaluation by ``jax.jit``, in double precision."""
+    """The whole evaluation by ``jax.jit``, in double precision.
+
+    On the CPU, or on the first platform that the variable ``JAX_PLATFORMS`` names.
+    """
 
     name, package = "jax", "jax"
 
@@ -168,10 +172,14 @@ class Jax:
         from jax import numpy as jnp
 
         jax.config.update("jax_enable_x64", True)
-        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
         given = {name: jnp.asarray(value) for name, value in values.items()}
         whole = jax.jit(evaluation(entry, jnp, jnp.einsum))
-        return Called(lambda: whole(given), finish=jax.block_until_ready)
+        return Called(
+            lambda: whole(given),
+            finish=jax.block_until_ready,
+            note=f"on {jax.default_backend()}",
+        )
 
 
 def evaluation(entry: Entry, xp: Any, einsum: Evaluate) -> Callable[[Values], list]:

@@ -20,6 +20,7 @@ from feinsum.cli import (
     devices,
     explain,
     query,
+    roofline,
     serve,
     transforms,
     tune,
@@ -38,6 +39,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "explain": (explain.explain, explain.EXAMPLES),
     "transforms": (transforms.transforms, transforms.EXAMPLES),
     "devices": (devices.devices, devices.EXAMPLES),
+    "roofline": (roofline.roofline, roofline.EXAMPLES),
     "serve": (serve.serve, serve.EXAMPLES),
 }
 """Every command but the groups: what runs, and examples for its help."""

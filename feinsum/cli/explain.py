@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from feinsum.cli.failure import NO_FACT, is_bad_usage
+from feinsum.cli.fractions import fractions_of
 from feinsum.cli.options import AsJson, Database, Device, Policy
 from feinsum.cli.output import print_json, record_document
-from feinsum.cli.roofline import fractions_of
 from feinsum.cli.user_file import read_translation_unit
 from feinsum.errors import NotAnEinsumError
 

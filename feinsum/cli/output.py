@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from feinsum.cli.roofline import Fractions
+    from feinsum.cli.fractions import Fractions
     from feinsum.records import TuningRecord
 
 __all__ = [

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from feinsum.cli.failure import NO_FACT
+from feinsum.cli.fractions import Fractions, fractions_of
 from feinsum.cli.notation import read_einsum
 from feinsum.cli.options import (
     AsJson,
@@ -20,7 +21,6 @@ from feinsum.cli.options import (
     Subscripts,
 )
 from feinsum.cli.output import print_json, print_records, record_document
-from feinsum.cli.roofline import Fractions, fractions_of
 
 if TYPE_CHECKING:
     from feinsum.records import Match

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from feinsum.cli.failure import INTERRUPTED, say
+from feinsum.cli.fractions import fractions_of
 from feinsum.cli.notation import read_einsum, read_values
 from feinsum.cli.options import (
     AsJson,
@@ -19,7 +20,6 @@ from feinsum.cli.options import (
     Sizes,
 )
 from feinsum.cli.output import ID_LENGTH
-from feinsum.cli.roofline import fractions_of
 from feinsum.cli.user_file import is_file, read_translation_unit
 from feinsum.errors import MeasurementError
 

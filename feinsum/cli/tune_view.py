@@ -21,8 +21,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from feinsum.cli.fractions import Fractions
 from feinsum.cli.output import print_json, print_records, record_document, to_digits
-from feinsum.cli.roofline import Fractions
 from feinsum.records import TuningRecord
 from feinsum.tune import TrialOutcome, TuningProgress, TuningReport
 

@@ -1,6 +1,7 @@
-"""Pictures of the induced graph of an einsum: as DOT text, SVG, PNG or PDF."""
+"""Pictures: the induced graph as DOT text, SVG, PNG or PDF, and rooflines as PNG."""
 
 from feinsum.drawing.dot import dot_text
 from feinsum.drawing.draw import SUFFIXES, draw
+from feinsum.drawing.roofline import Chart, Dot, Step, draw_roofline
 
-__all__ = ["SUFFIXES", "dot_text", "draw"]
+__all__ = ["SUFFIXES", "Chart", "Dot", "Step", "dot_text", "draw", "draw_roofline"]

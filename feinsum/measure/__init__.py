@@ -13,8 +13,9 @@ from feinsum.measure.counts import (
 from feinsum.measure.device import OpenCLDevice, list_devices, open_device
 from feinsum.measure.giga_op_rate import measure_giga_op_rate
 from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
+from feinsum.measure.ladder import Rung, measure_ladder
 from feinsum.measure.peaks import measure_peaks
-from feinsum.measure.roofline import fraction_of_roofline, roofline_s
+from feinsum.measure.roofline import Work, fraction_of_roofline, roofline_s
 from feinsum.measure.timer import Timer, choose_timer
 from feinsum.measure.timing import bind_at, common_timer, interleave, timeit
 from feinsum.measure.verification import (
@@ -28,7 +29,9 @@ __all__ = [
     "BoundKernel",
     "CompiledKernel",
     "OpenCLDevice",
+    "Rung",
     "Timer",
+    "Work",
     "bind_at",
     "check_result",
     "choose_timer",
@@ -42,6 +45,7 @@ __all__ = [
     "largest_error",
     "list_devices",
     "measure_giga_op_rate",
+    "measure_ladder",
     "measure_peaks",
     "n_terms",
     "open_device",

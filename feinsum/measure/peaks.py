@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.measure.device import OpenCLDevice
+from feinsum.measure.launch import launch_s
 from feinsum.measure.opencl import opencl_errors, pyopencl, quiet_builds
-from feinsum.measure.timer import choose_timer, event_seconds
 from feinsum.records import DevicePeaks, utc_now
 
 __all__ = ["measure_peaks", "triad_array_bytes"]
@@ -116,7 +115,7 @@ def _bandwidth(opencl: OpenCLDevice, array_bytes: int, repeats: int) -> float:
         triad = cl.Program(opencl.context, source).build().triad
         triad.set_args(a, b, c, np.float32(3.0))
         n_items = n_bytes // (4 * width)
-        seconds = [_run_s(opencl, triad, n_items) for _ in range(repeats + 1)]
+        seconds = [launch_s(opencl, triad, n_items) for _ in range(repeats + 1)]
         best_s = min(best_s, *seconds)
     _check_triad(opencl, a, n_bytes)
     return 3 * n_bytes / best_s
@@ -144,7 +143,7 @@ def _fma_rate(
 
     def run_s(n_steps: int) -> float:
         chains.set_args(out, scalar(_A), scalar(_B), np.uint32(n_steps))
-        return _run_s(opencl, chains, n_items)
+        return launch_s(opencl, chains, n_items)
 
     n_steps = _long_enough(run_s, min_run_s)
     best_s = min(run_s(n_steps) for _ in range(repeats))
@@ -189,14 +188,3 @@ def _fma_source(dtype: str, width: int) -> str:
 
 def _vector(scalar: str, width: int) -> str:
     return scalar if width == 1 else f"{scalar}{width}"
-
-
-def _run_s(opencl: OpenCLDevice, kernel: Any, n_items: int) -> float:
-    """Seconds of one run over ``n_items`` work-items, arguments set before."""
-    opencl.queue.finish()
-    start = perf_counter()
-    event = pyopencl().enqueue_nd_range_kernel(opencl.queue, kernel, (n_items,), None)
-    opencl.queue.finish()
-    elapsed_s = perf_counter() - start
-    is_wall = choose_timer(opencl) == "wall"
-    return elapsed_s if is_wall else event_seconds(event)

@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from feinsum.errors import MeasurementError
+from feinsum.ir import BatchedEinsum
+from feinsum.measure.counts import einsum_operations, footprint_bytes
 from feinsum.records import DevicePeaks
 
-__all__ = ["fraction_of_roofline", "roofline_s"]
+__all__ = ["Work", "fraction_of_roofline", "roofline_s"]
 
 _REAL_PER_COMPLEX = 4
 """A complex multiply-add, two operations, is eight real operations."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What there is to do at the least: operations by dtype, bytes to be moved."""
+
+    operations: Mapping[str, int]
+    footprint_bytes: int
+
+    @classmethod
+    def of(cls, einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
+        """That of an einsum, by the counts of :mod:`feinsum.measure.counts`."""
+        return cls(einsum_operations(einsum, sizes), footprint_bytes(einsum, sizes))
+
+    @property
+    def n_operations(self) -> int:
+        return sum(self.operations.values())
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.n_operations / self.footprint_bytes
+
+    def bound(self, peaks: DevicePeaks) -> float:
+        """Operations per second that the roofline allows."""
+        seconds = roofline_s(self.operations, self.footprint_bytes, peaks)
+        return self.n_operations / seconds
 
 
 def roofline_s(

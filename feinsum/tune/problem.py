@@ -19,6 +19,7 @@ __all__ = ["Problem", "default_sizes", "make_problem", "ragged_cases"]
 
 DEFAULT_FOOTPRINT_BYTES = 64_000_000
 RAGGED_EXTENTS = (37, 53, 29, 45, 61, 23)
+RAGGED_FOOTPRINT_BYTES = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def ragged_cases(einsum: BatchedEinsum) -> tuple[BatchedEinsum, list[dict[str, i
 
     An einsum with size parameters is its own variant. Otherwise the free
     indices get parameters; there is no variant where an array ties one of them
-    to a contraction index.
+    to a contraction index. All arrays of a case take about 16 MB at most.
     """
     if not einsum.size_params:
         einsum = _parametric(einsum)
@@ -119,9 +120,22 @@ def ragged_cases(einsum: BatchedEinsum) -> tuple[BatchedEinsum, list[dict[str, i
     ragged = {n: RAGGED_EXTENTS[k % len(RAGGED_EXTENTS)] for k, n in enumerate(names)}
     return einsum, [
         dict.fromkeys(names, 1),
-        ragged,
-        dict.fromkeys(names[:1], 301) | dict.fromkeys(names[1:], 5),
+        _affordable(einsum, ragged),
+        _affordable(
+            einsum, dict.fromkeys(names[:1], 301) | dict.fromkeys(names[1:], 5)
+        ),
     ]
+
+
+def _affordable(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Odd sizes, the larger ones halved until all arrays take few bytes."""
+    sizes = dict(sizes)
+    while footprint_bytes(einsum, sizes) > RAGGED_FOOTPRINT_BYTES and any(
+        size > 3 for size in sizes.values()
+    ):
+        longest = max(sizes, key=lambda name: sizes[name])
+        sizes[longest] = sizes[longest] // 2 | 1
+    return sizes
 
 
 def _parametric(einsum: BatchedEinsum) -> BatchedEinsum:

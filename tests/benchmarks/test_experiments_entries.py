@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from benchmarks.experiments.entries import (
-    DATA,
-    MULTIPLE,
     dgfem,
     entry_at,
     scaled_to,
@@ -19,6 +15,8 @@ from benchmarks.experiments.entries import (
 from benchmarks.experiments.user_kernel import user_kernel
 from feinsum import canonicalize, raise_kernel
 from feinsum.ir import generalize
+from feinsum.suites import documents
+from feinsum.suites.suite import MULTIPLE
 
 ENTRIES = [*tccg(), *dgfem()]
 KINDS = [
@@ -51,7 +49,7 @@ def test_the_kernel_of_a_user_is_the_einsum_of_the_entry(entry) -> None:
 
 def test_flops_are_those_of_the_suite() -> None:
     """Two operations per point of the loop nest, as the data say."""
-    stated = json.loads((DATA / "tccg.json").read_text())
+    stated = documents("tccg")
     assert [e.flops for e in tccg()] == [e["flops"] for e in stated]
 
 

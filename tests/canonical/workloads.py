@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -10,16 +9,15 @@ from typing import Any
 import networkx as nx
 
 from feinsum.ir import BatchedEinsum, Operand, array, batched_einsum, einsum, generalize
+from feinsum.suites import documents
 from tests.canonical import graphs as g
 from tests.canonical import instances as e
 from tests.canonical.test_cases import DIFFERENT, SAME
-from tests.docs.pages import ROOT
 
 __all__ = ["random_einsum", "workloads"]
 
 Named = tuple[str, BatchedEinsum]
 
-DATA = ROOT / "benchmarks" / "data"
 DTYPES = ("<f4", "<f8", ">f8", "<c16", "<i4", "|b1")
 N_RANDOM = 60
 
@@ -39,7 +37,7 @@ def workloads() -> Iterator[Named]:
 
 def _tccg() -> Iterator[Named]:
     """Contractions of the TCCG suite, as given and with parameters for long extents."""
-    for entry in json.loads((DATA / "tccg.json").read_text()):
+    for entry in documents("tccg"):
         given = _contraction(entry, frozenset(), [["A", "B"]])
         yield f"tccg {entry['name']}", given
         general, sizes = generalize(given)
@@ -49,7 +47,7 @@ def _tccg() -> Iterator[Named]:
 
 def _dg() -> Iterator[Named]:
     """Operators on elements, parametric as given; literal; and generalized again."""
-    for entry in json.loads((DATA / "dgfem.json").read_text()):
+    for entry in documents("dgfem"):
         parametric = frozenset(entry["parametric"])
         literal = _contraction(entry, frozenset(), entry["args"])
         yield f"dg {entry['name']}", _contraction(entry, parametric, entry["args"])

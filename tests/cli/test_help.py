@@ -38,6 +38,7 @@ def test_the_commands_are_those_documented():
         "devices",
         "explain",
         "query",
+        "roofline",
         "serve",
         "transforms",
         "tune",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 
-from feinsum import evaluate, generate_loopy
+from feinsum import canonicalize, evaluate, generate_loopy
 from feinsum.db import shipped_facts
-from feinsum.ir import from_text
+from feinsum.ir import BatchedEinsum, SizeParam, from_text, with_extents
 from feinsum.measure import (
     compile_kernel,
     n_terms,
@@ -16,8 +18,16 @@ from feinsum.measure import (
     tolerance_for,
     verify,
 )
-from feinsum.records import Level, TuningRecord
+from feinsum.raising import identify_as_einsum
+from feinsum.records import Level, TransformSpec, TuningRecord
 from feinsum.retrieval import look_up
+from feinsum.suites import read_suite
+from feinsum.transforms import (
+    applicable_transforms,
+    check_spec,
+    configurations,
+    find_transform,
+)
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -26,6 +36,15 @@ SIZE = 53
 """Elements; no tile divides them."""
 FACTS = sorted(shipped_facts().records(), key=lambda fact: fact.workload_text)
 SAMPLE = FACTS[:: max(1, len(FACTS) // 3)]
+
+
+STRIDE = -(-len(FACTS) // 40)
+"""Every so many facts are tried on a small instance in every run."""
+NEVER_LONG = 1 << 62
+SHORT = (5, 3, 2)
+"""Extents of a small instance, in the order of its free indices; then 2."""
+MOST_TERMS = 7
+"""The longest sum of a small instance over one index, if it must be shrunk."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +64,82 @@ def assert_served(fact: TuningRecord) -> None:
     arguments = random_arguments(kernel, sizes, np.random.default_rng(0))
     arrays = {op.name: arguments[op.name] for op in einsum.operands}
     outputs = [insn.assignee_name for insn in kernel.default_entrypoint.instructions]
-    expected = dict(zip(outputs, evaluate(einsum, arrays), strict=True))
+    results = evaluate(einsum, arrays, optimize=True)
+    expected = dict(zip(outputs, results, strict=True))
     tolerance = tolerance_for(einsum.operands[0].dtype, n_terms(einsum, sizes))
     bound = compile_kernel(found.t_unit, open_device()).bind(arguments)
     verify(bound, expected, tolerance=tolerance)
+
+
+def small_instance(einsum: BatchedEinsum) -> tuple[BatchedEinsum, dict[str, int]]:
+    """An einsum with a few elements; one of literal extents with all of them small.
+
+    The free indices of the latter get parameters, as a tuning verifies it, so that a
+    recipe meets extents that none of its tiles divides.
+    """
+    if einsum.size_params:
+        return einsum, {x.name: SIZE for x in einsum.size_params}
+    free = {i: SizeParam(f"N{k}") for k, i in enumerate(einsum.free_indices)}
+    summed = {i: min(MOST_TERMS, int(einsum.extents[i])) for i in
+              einsum.summation_indices}  # fmt: skip
+    short = (*SHORT, *[2] * len(free))
+    sizes = {param.name: n for param, n in zip(free.values(), short, strict=False)}
+    return with_extents(einsum, {**free, **summed}), sizes
+
+
+def assert_right(spec: TransformSpec, workload: BatchedEinsum) -> None:
+    """A recipe, applied to a small instance, computes what numpy does."""
+    einsum, sizes = small_instance(workload)
+    kernel, nest = identify_as_einsum(
+        generate_loopy(einsum), einsum, long_extent=NEVER_LONG
+    )
+    apply = find_transform(spec.name, spec.version).apply
+    transformed = apply(kernel, nest, spec.parameters)
+    arguments = random_arguments(kernel, sizes, np.random.default_rng(0))
+    arrays = {op.name: arguments[op.name] for op in einsum.operands}
+    results = evaluate(einsum, arrays, optimize=True)
+    dtype = min(einsum.output_dtypes, key=lambda kind: kind.itemsize)
+    bound = compile_kernel(transformed, open_device()).bind(arguments)
+    verify(
+        bound,
+        dict(zip(nest.outputs, results, strict=True)),
+        tolerance=tolerance_for(dtype, n_terms(einsum, sizes)),
+    )
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.id[:12])
+def test_a_shipped_recipe_is_valid(fact):
+    """It is registered, and its parameters are of the space of its workload."""
+    check_spec(fact.spec, from_text(fact.workload_text))
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        pytest.param(fact, marks=() if k % STRIDE == 0 else pytest.mark.long)
+        for k, fact in enumerate(FACTS)
+    ],
+    ids=lambda fact: fact.id[:12],
+)
+def test_a_shipped_recipe_is_right_on_a_small_instance(fact):
+    """Every recipe, applied where no tile divides an extent.
+
+    So many facts in every run, evenly spread over the workloads, and the others in
+    the long runs.
+    """
+    assert_right(fact.spec, from_text(fact.workload_text))
+
+
+@pytest.mark.parametrize("name", ["abc-bda-dc", "abcd-aebf-dfce", "abcdef-dega-gfbc"])
+def test_a_recipe_of_literal_extents_is_right_on_a_small_instance(name):
+    """A contraction of TCCG shrinks to some thousand points, and recipes still fit."""
+    (entry,) = [entry for entry in read_suite("tccg") if entry.name == name]
+    workload = canonicalize(entry.einsum()).einsum
+    small, sizes = small_instance(workload)
+    extents = [sizes.get(str(n)) or n for n in small.extents.values()]
+    assert prod(extents) < 10_000
+    transform = applicable_transforms(workload)[0]
+    assert_right(next(iter(configurations(transform, workload))), workload)
 
 
 @pytest.mark.parametrize("fact", SAMPLE, ids=lambda fact: fact.id[:12])

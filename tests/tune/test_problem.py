@@ -180,3 +180,14 @@ def test_sizes_that_are_no_mapping_are_refused(sizes):
     """Sizes have names; a bare number could be anyone's."""
     with pytest.raises(InvalidEinsumError, match="by name"):
         make_problem(einsum("i->i", array("x", "n")), sizes)
+
+
+def test_ragged_cases_of_many_indices_are_affordable():
+    """Six free indices of odd sizes together do not fill the memory."""
+    shapes = {"A": (24, 16, 24, 24), "B": (24, 16, 16, 16)}
+    operands = [array(name, shape) for name, shape in shapes.items()]
+    many = einsum("dega,gfbc->abcdef", *operands)
+    variant, cases = ragged_cases(many)
+    assert len(variant.size_params) == 6
+    assert all(footprint_bytes(variant, sizes) < 40e6 for sizes in cases)
+    assert any(len(set(sizes.values())) > 3 for sizes in cases)

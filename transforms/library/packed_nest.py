@@ -273,7 +273,7 @@ class PackedNest:
             combined, step = self._vector(row, lanes, value, order, sums.after)
             value, after = var(combined)[(var(lane),)], [*sums.after, step]
         else:
-            value, after = loops.entry(sums.array, plan.accumulator_axes), sums.after
+            value, after = loops.entry(sums.array, plan.accumulator_axes), [*sums.after]
         self.writer.tag(lane, "unr")
         self.writer.store(row, value, points, [*order, lane], after)
 

@@ -29,27 +29,27 @@ PREAMBLE = (
     "10_feinsum_vector_stores",
     """\
 #ifdef __clang__
-#define FEINSUM_STORE(type, lanes, value, array, place) \\
+#define feinsum_store(type, lanes, value, array, place) \\
   { \\
     typedef type##lanes feinsum_unaligned __attribute__((aligned(sizeof(type)))); \\
     *(__global feinsum_unaligned *) ((array) + (place)) = value; \\
   }
 #else
-#define FEINSUM_STORE(type, lanes, value, array, place) \\
-  vstore##lanes(value, 0, (array) + (place))
+#define feinsum_store(type, lanes, value, array, place) \\
+  { vstore##lanes(value, 0, (array) + (place)); }
 #endif
 #ifdef __has_builtin
 #if __has_builtin(__builtin_nontemporal_store)
-#define FEINSUM_STREAM(type, lanes, value, array, place) \\
+#define feinsum_stream(type, lanes, value, array, place) \\
   if ((size_t) (array) % sizeof(type##lanes)) \\
-    FEINSUM_STORE(type, lanes, value, array, place) \\
+    feinsum_store(type, lanes, value, array, place) \\
   else \\
     __builtin_nontemporal_store( \\
       value, (__global type##lanes *) ((array) + (place)))
 #endif
 #endif
-#ifndef FEINSUM_STREAM
-#define FEINSUM_STREAM FEINSUM_STORE
+#ifndef feinsum_stream
+#define feinsum_stream feinsum_store
 #endif
 """,
 )
@@ -93,7 +93,7 @@ def vector_store(
 
         out[i,4*j] = vector
 
-        FEINSUM_STORE(double, 4, vector, out, place);
+        feinsum_store(double, 4, vector, out, place);
 
     The kernel needs the macros: see :func:`with_store_macros`.
 
@@ -103,7 +103,7 @@ def vector_store(
     """
     target, vector = store.assignee, store.expression.name
     array = kernel.arg_dict[target.aggregate.name]
-    macro = "FEINSUM_STREAM" if is_streamed else "FEINSUM_STORE"
+    macro = "feinsum_stream" if is_streamed else "feinsum_store"
     element = ELEMENTS[array.dtype.numpy_dtype.itemsize]
     return lp.CInstruction(
         [],

@@ -1,0 +1,157 @@
+"""The roofline of a device with workloads under it, as PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from feinsum.errors import FeinsumError
+
+__all__ = ["Chart", "Dot", "Step", "draw_roofline"]
+
+COLORS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
+)  # fmt: skip
+"""Colors that the color-blind can tell apart (Okabe and Ito)."""
+MARKERS = "osD^vPX"
+ROOF, LADDER = "#444444", "#888888"
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A workload.
+
+    Attributes:
+        group: what the legend calls it.
+        intensity: operations per byte.
+        rate: what was reached, or what the roofline allows, in Gop/s.
+        is_measured: whether it was reached.
+    """
+
+    group: str
+    intensity: float
+    rate: float
+    is_measured: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """A kernel of the ladder: median and quartiles of its rate, in Gop/s."""
+
+    intensity: float
+    rate: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A roofline.
+
+    Attributes:
+        bandwidth: in GB/s.
+        peaks: rate in Gop/s by the name of what computes.
+    """
+
+    title: str
+    bandwidth: float
+    peaks: Mapping[str, float]
+    dots: Sequence[Dot]
+    steps: Sequence[Step] = ()
+
+    @property
+    def intensities(self) -> tuple[float, float]:
+        """The range to be shown: all dots, all steps and every ridge."""
+        ridges = [peak / self.bandwidth for peak in self.peaks.values()]
+        shown = [dot.intensity for dot in self.dots]
+        shown += [step.intensity for step in self.steps] + ridges
+        return min(shown) / 1.6, max(shown) * 2.5
+
+
+def draw_roofline(chart: Chart, path: str | Path) -> None:
+    """Draw a chart into a PNG file, which is overwritten.
+
+    Workloads without a measured rate stand as ticks on the roof.
+
+    Raises:
+        FeinsumError: if matplotlib is not installed.
+        OSError: if the file cannot be written.
+
+    Source: paper, figure 3; Williams, Waterman, Patterson, *Roofline*, CACM 52(4),
+    2009.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise FeinsumError(
+            f"a picture needs packages that are missing ({error.name}); "
+            "run: pip install 'feinsum[plots]'"
+        ) from None
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    _draw_roofs(axes, chart)
+    _draw_ladder(axes, chart.steps)
+    _draw_dots(axes, chart.dots)
+    axes.set_xlim(*chart.intensities)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel("arithmetic intensity (operations per byte)")
+    axes.set_ylabel("Gop/s")
+    axes.set_title(chart.title, size=11)
+    axes.grid(which="major", alpha=0.3)
+    if chart.dots or chart.steps:
+        figure.legend(fontsize=8, loc="outside right upper", frameon=False)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def _draw_roofs(axes: Any, chart: Chart) -> None:
+    """The slope of the bandwidth, and a level line for every peak."""
+    low, high = chart.intensities
+    for style, (name, peak) in zip(
+        ("-", "--", ":"), sorted(chart.peaks.items(), reverse=True), strict=False
+    ):
+        ridge = peak / chart.bandwidth
+        axes.plot([low, ridge, high], [low * chart.bandwidth, peak, peak],
+                  ls=style, color=ROOF, lw=1.4, zorder=1)  # fmt: skip
+        axes.annotate(f"{peak:.3g} Gop/s, {name}", (high, peak), (-4, 5),
+                      textcoords="offset points", ha="right", size=8,
+                      color=ROOF)  # fmt: skip
+    middle = (low * min(chart.peaks.values()) / chart.bandwidth) ** 0.5
+    axes.annotate(f"{chart.bandwidth:.3g} GB/s", (middle, middle * chart.bandwidth),
+                  (-6, 4), textcoords="offset points", ha="right", size=8,
+                  color=ROOF)  # fmt: skip
+
+
+def _draw_ladder(axes: Any, steps: Sequence[Step]) -> None:
+    """The measured saturation: medians as a line, quartiles as a band."""
+    if not steps:
+        return
+    at = [step.intensity for step in steps]
+    axes.fill_between(at, [s.lower for s in steps], [s.upper for s in steps],
+                      color=LADDER, alpha=0.3, lw=0, zorder=1)  # fmt: skip
+    axes.plot(at, [s.rate for s in steps], marker=".", ms=5, lw=1, color=LADDER,
+              label="triad with more multiply-adds", zorder=2)  # fmt: skip
+
+
+def _draw_dots(axes: Any, dots: Sequence[Dot]) -> None:
+    """Each group in its color: points if measured, else ticks on the roof."""
+    for k, group in enumerate(dict.fromkeys(dot.group for dot in dots)):
+        color, marker = COLORS[k % len(COLORS)], MARKERS[k % len(MARKERS)]
+        its = [dot for dot in dots if dot.group == group]
+        measured = [dot for dot in its if dot.is_measured]
+        others = [dot for dot in its if not dot.is_measured]
+        name = group.replace("_", " ")
+        _scatter(axes, measured, name, marker=marker, ms=5, color=color)
+        unknown = None if measured else f"{name}: no fact"
+        _scatter(axes, others, unknown, marker="|", ms=9, color=color)
+
+
+def _scatter(axes: Any, dots: Sequence[Dot], label: str | None, **style: Any) -> None:
+    """Some dots in one style; without a label they are not in the legend."""
+    if dots:
+        at, rates = [dot.intensity for dot in dots], [dot.rate for dot in dots]
+        axes.plot(at, rates, ls="", alpha=0.8, label=label, zorder=3, **style)

@@ -1,0 +1,227 @@
+"""A ladder of kernels: the triad with ever more multiply-adds, up to saturation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from feinsum.errors import MeasurementError, WrongResultError
+from feinsum.measure.device import OpenCLDevice
+from feinsum.measure.launch import launch_s
+from feinsum.measure.opencl import opencl_errors, pyopencl, quiet_builds
+from feinsum.measure.peaks import triad_array_bytes
+from feinsum.measure.roofline import Work
+from feinsum.measure.timer import Timer, choose_timer
+from feinsum.measure.timing import interleave
+from feinsum.records import quartiles
+
+__all__ = ["STEPS", "Rung", "measure_ladder"]
+
+STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""Multiply-adds per loaded pair of entries."""
+
+_CTYPES = {"<f8": "double", "<f4": "float"}
+_WIDTHS = (1, 2, 4, 8)
+_CHAINS = 8
+_LOCAL = 64
+_BLOCK = _CHAINS * _LOCAL * max(_WIDTHS)
+_S, _A, _T = 3.0, 0.999, 0.001
+
+# Each work-item has eight vectors under way. On a CPU they are neighbours; elsewhere
+# they are a work-group's length apart, so that neighbouring work-items load neighbours.
+# Multiply-adds are contracted by the compiler, as in the peaks.
+_RUNG = """
+#pragma OPENCL FP_CONTRACT ON
+__kernel void rung(__global {T} *restrict out, __global const {T} *restrict b,
+                   __global const {T} *restrict c, {S} s, {S} a, {S} t, uint n) {{
+    size_t at = {at};
+    {T} va = a, vt = t;
+    {load}
+    for (uint k = 1; k < n; ++k) {{ {step} }}
+    {store}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What a kernel of one arithmetic intensity reached.
+
+    Attributes:
+        n_steps: multiply-adds, of two operations each, on two loaded entries
+            before the result is stored.
+        samples_s: one time per round, in seconds.
+    """
+
+    n_steps: int
+    work: Work
+    samples_s: tuple[float, ...]
+
+    @property
+    def operations_per_s(self) -> float:
+        """At the median time."""
+        return self.work.n_operations / median(self.samples_s)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Operations per second at the upper and the lower quartile of the times."""
+        low_s, high_s = quartiles(self.samples_s)
+        return self.work.n_operations / high_s, self.work.n_operations / low_s
+
+
+def measure_ladder(
+    opencl: OpenCLDevice,
+    dtype: str = "<f8",
+    steps: Sequence[int] = STEPS,
+    *,
+    array_bytes: int | None = None,
+    rounds: int = 10,
+    max_total_s: float = 10.0,
+) -> tuple[Rung, ...]:
+    """How the rate rises with the arithmetic intensity, and where it saturates.
+
+    A rung of k steps loads two arrays, does k multiply-adds on each pair of entries
+    and stores a third array: the rung of one step is the triad of
+    :func:`feinsum.measure.measure_peaks`. Every rung gets the vector width that is
+    the fastest for it; then all run in turns. Results are checked.
+
+    Args:
+        dtype: ``<f8`` or ``<f4``.
+        array_bytes: of each array; :func:`triad_array_bytes` by default.
+        max_total_s: of one rung; see :func:`feinsum.measure.interleave`.
+
+    Raises:
+        MeasurementError: for another dtype, or if the device fails or lacks it.
+        WrongResultError: if a result is wrong.
+
+    Source: paper, section 6, figure 3 (saturation of the arithmetic intensity).
+    """
+    has_dtype = dtype != "<f8" or bool(opencl.handle.double_fp_config)
+    if dtype not in _CTYPES or not has_dtype:
+        raise MeasurementError(
+            f"no ladder of {dtype} on {opencl.device}: expected one of "
+            f"{sorted(_CTYPES)} that the device computes with"
+        )
+    with quiet_builds(), opencl_errors("cannot measure the ladder"):
+        arrays = _Arrays.of(opencl, dtype, array_bytes or triad_array_bytes(opencl))
+        is_cpu = opencl.device.kind == "cpu"
+        kernels = [_Kernel.of(arrays, width, is_cpu) for width in _WIDTHS]
+        rungs = [_fastest(kernels, n_steps) for n_steps in steps]
+        samples = interleave(
+            rungs, rounds=rounds, warmup=1, min_total_s=0.0, max_total_s=max_total_s
+        )
+        for rung in rungs:
+            rung.check()
+    return tuple(
+        Rung(rung.n_steps, rung.work, times)
+        for rung, times in zip(rungs, samples, strict=True)
+    )
+
+
+def _fastest(kernels: Sequence[_Kernel], n_steps: int) -> _Kernel:
+    """The vector width that suits a rung."""
+    return min(
+        (replace(kernel, n_steps=n_steps) for kernel in kernels),
+        key=lambda rung: min(rung.run() for _ in range(2)),
+    )
+
+
+@dataclass(frozen=True)
+class _Arrays:
+    """The memory that all rungs share: ``b`` of ones, ``c`` of twos."""
+
+    opencl: OpenCLDevice
+    dtype: np.dtype[Any]
+    n_entries: int
+    buffers: tuple[Any, Any, Any]
+
+    @classmethod
+    def of(cls, opencl: OpenCLDevice, dtype: str, array_bytes: int) -> _Arrays:
+        cl, kind = pyopencl(), np.dtype(dtype)
+        n_entries = max(1, array_bytes // (_BLOCK * kind.itemsize)) * _BLOCK
+        n_bytes = n_entries * kind.itemsize
+        flags = cl.mem_flags.READ_WRITE
+        out, b, c = (cl.Buffer(opencl.context, flags, n_bytes) for _ in range(3))
+        for buffer, value in ((out, np.nan), (b, 1.0), (c, 2.0)):
+            pattern = kind.type(value)
+            cl.enqueue_fill_buffer(opencl.queue, buffer, pattern, 0, n_bytes)
+        return cls(opencl, kind, n_entries, (out, b, c))
+
+    @property
+    def n_bytes(self) -> int:
+        return self.n_entries * self.dtype.itemsize
+
+    def check(self, n_steps: int) -> None:
+        """Compare the first and the last block of results with the closed form."""
+        decay, fixed = _A ** (n_steps - 1), _T / (1 - _A)
+        expected = decay * (1 + _S * 2) + (1 - decay) * fixed
+        block = np.empty(_BLOCK, self.dtype)
+        for offset in (0, self.n_bytes - block.nbytes):
+            pyopencl().enqueue_copy(
+                self.opencl.queue, block, self.buffers[0], src_offset=offset
+            )
+            if not np.allclose(block, expected, rtol=1e-3, atol=0):
+                raise WrongResultError(
+                    f"{n_steps} multiply-adds of {self.dtype} give {block.min()} to "
+                    f"{block.max()}, expected {expected}"
+                )
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A rung that can be timed; see :class:`feinsum.measure.timing.Timeable`."""
+
+    arrays: _Arrays
+    width: int
+    kernel: Any
+    n_steps: int = 1
+
+    @classmethod
+    def of(cls, arrays: _Arrays, width: int, is_cpu: bool) -> _Kernel:
+        source = _source(arrays.dtype.str, width, is_cpu)
+        program = pyopencl().Program(arrays.opencl.context, source).build()
+        return cls(arrays, width, program.rung)
+
+    @property
+    def work(self) -> Work:
+        """Two operations a multiply-add; two arrays loaded and one stored."""
+        arrays = self.arrays
+        operations = {arrays.dtype.str: 2 * self.n_steps * arrays.n_entries}
+        return Work(operations, 3 * arrays.n_bytes)
+
+    @cached_property
+    def timer(self) -> Timer:
+        return choose_timer(self.arrays.opencl)
+
+    def run(self, timer: Timer | None = None) -> float:
+        scalar = self.arrays.dtype.type
+        scalars = map(scalar, (_S, _A, _T))
+        self.kernel.set_args(*self.arrays.buffers, *scalars, np.uint32(self.n_steps))
+        n_items = self.arrays.n_entries // (_CHAINS * self.width)
+        return launch_s(self.arrays.opencl, self.kernel, n_items, _LOCAL, timer)
+
+    def check(self) -> None:
+        """Run, and see that the result is right."""
+        self.run()
+        self.arrays.check(self.n_steps)
+
+
+def _source(dtype: str, width: int, is_cpu: bool) -> str:
+    scalar = _CTYPES[dtype]
+    vector = scalar if width == 1 else f"{scalar}{width}"
+    stride = 1 if is_cpu else _LOCAL
+    chains = [(f"x{k}", f"at + {k * stride}") for k in range(_CHAINS)]
+    per_group = f"get_group_id(0) * {_CHAINS * _LOCAL} + get_local_id(0)"
+    return _RUNG.format(
+        T=vector,
+        S=scalar,
+        at=f"get_global_id(0) * {_CHAINS}" if is_cpu else per_group,
+        load=" ".join(f"{vector} {x} = c[{at}] * s + b[{at}];" for x, at in chains),
+        step=" ".join(f"{x} = {x} * va + vt;" for x, _ in chains),
+        store=" ".join(f"out[{at}] = {x};" for x, at in chains),
+    )

@@ -1,0 +1,5 @@
+"""The workloads of the paper's experiments: contractions of TCCG, operators of DG."""
+
+from feinsum.suites.suite import NAMES, SuiteEntry, documents, read_suite, scaled_sizes
+
+__all__ = ["NAMES", "SuiteEntry", "documents", "read_suite", "scaled_sizes"]

@@ -1,0 +1,113 @@
+"""Reading the suites, which lie beside this module as JSON.
+
+Source: paper, sections 8.1 (operators of discontinuous Galerkin methods) and 8.2
+(the contractions of TCCG).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from constantdict import constantdict
+
+from feinsum.ir import BatchedEinsum, array, batched_einsum
+
+__all__ = ["NAMES", "SuiteEntry", "documents", "read_suite", "scaled_sizes"]
+
+NAMES = ("tccg", "dgfem")
+MULTIPLE = 8
+"""Scaled extents are multiples of this."""
+
+
+@dataclass(frozen=True)
+class SuiteEntry:
+    """A workload of a suite.
+
+    Attributes:
+        group: the part of its suite: a category of TCCG, an operator of DG.
+        rows: for each row the names of its operands.
+        sizes: the extent of every index.
+        parametric: indices whose extents a kernel gets at run time.
+        functional_operand: what the last operand is a function of, in words.
+    """
+
+    suite: str
+    name: str
+    group: str
+    subscripts: str
+    rows: tuple[tuple[str, ...], ...]
+    sizes: Mapping[str, int]
+    parametric: tuple[str, ...] = ()
+    functional_operand: str | None = None
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """The run-time sizes, which are named after their indices."""
+        return {f"N{index}": self.sizes[index] for index in self.parametric}
+
+    def einsum(self, dtype: str = "float64") -> BatchedEinsum:
+        """The idealized einsum: every operand an array."""
+        named = {index: f"N{index}" for index in self.parametric}
+        extents: dict[str, int | str] = {**self.sizes, **named}
+        terms = self.subscripts.partition("->")[0].split(",")
+        shapes = [tuple(extents[index] for index in term) for term in terms]
+        rows = [
+            [array(name, shape, dtype) for name, shape in zip(row, shapes, strict=True)]
+            for row in self.rows
+        ]
+        return batched_einsum(self.subscripts, rows)
+
+
+@cache
+def read_suite(name: str) -> tuple[SuiteEntry, ...]:
+    """The entries of a suite, in the order of its file.
+
+    >>> [len(read_suite(name)) for name in NAMES]
+    [48, 40]
+    """
+    return tuple(_entry(name, document) for document in documents(name))
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    """The entries of a suite as they are written."""
+    text = (files("feinsum.suites") / f"{name}.json").read_text("utf-8")
+    found: list[dict[str, Any]] = json.loads(text)
+    return found
+
+
+def scaled_sizes(
+    sizes: Mapping[str, int], operations: float, most: float
+) -> dict[str, int]:
+    """All extents times one factor, so that at most about ``most`` operations are left.
+
+    The factor is the n-th root of ``most / operations``, for n indices. Extents are
+    rounded down to multiples of 8, and are 8 at least. Few operations stay as they are.
+
+    >>> scaled_sizes({"a": 5136, "b": 5120, "c": 5136}, 2 * 5136**2 * 5120, 20e9)
+    {'a': 2152, 'b': 2144, 'c': 2152}
+    """
+    if operations <= most:
+        return dict(sizes)
+    factor = (most / operations) ** (1 / len(sizes))
+    return {
+        index: max(MULTIPLE, int(factor * n) // MULTIPLE * MULTIPLE)
+        for index, n in sizes.items()
+    }
+
+
+def _entry(suite: str, document: Mapping[str, Any]) -> SuiteEntry:
+    return SuiteEntry(
+        suite,
+        document["name"],
+        document["category"] if suite == "tccg" else document["kind"],
+        document["subscripts"],
+        tuple(map(tuple, document.get("args", [["A", "B"]]))),
+        constantdict(document["sizes"]),
+        tuple(document.get("parametric", ())),
+        document.get("functional_operand"),
+    )

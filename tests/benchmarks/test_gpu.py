@@ -1,0 +1,75 @@
+"""The experiments on a GPU, as far as they can be tried without one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from benchmarks.experiments.rivals import Jax
+from feinsum.measure import list_devices
+from tests.benchmarks.test_experiments_entries import KINDS
+from tests.docs.pages import ROOT, page
+
+SCRIPT = ROOT / "benchmarks" / "gpu.sh"
+HAS_GPU = any(device.kind == "gpu" for device in list_devices())
+
+
+def call(*arguments, **variables):
+    return subprocess.run(
+        [str(SCRIPT), *arguments],
+        env=os.environ | {"PYTHON": sys.executable} | variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(HAS_GPU, reason="there is a GPU, and the experiments take hours")
+def test_without_a_gpu_the_script_says_so_and_runs_nothing(tmp_path):
+    """Exit code 3, the facts of every device that there is, no report."""
+    result = call(OUT=str(tmp_path))
+    assert result.returncode == 3, result.stderr
+    assert "no GPU has an OpenCL driver here" in result.stderr
+    for device in list_devices():
+        assert f"{device.name} ({device.kind})" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["opencl.txt"]
+
+
+def test_a_folder_of_wheels_must_be_there(tmp_path):
+    """A folder that is not there is bad usage, before anything is installed."""
+    result = call(str(tmp_path / "wheels"), OUT=str(tmp_path / "out"))
+    assert result.returncode == 2
+    assert "no folder of wheels" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck")
+def test_the_script_has_no_findings():
+    """By shellcheck, where it is installed."""
+    subprocess.run(["shellcheck", str(SCRIPT)], check=True)
+
+
+def test_every_variable_of_the_script_is_documented():
+    """What stands in its head, and what the page says, are the same."""
+    head = re.findall(r"^# ([A-Z_]+)  +\w", SCRIPT.read_text(), re.MULTILINE)
+    variables = set(head) - {"WHEELS", "OPTION"}
+    assert set(re.findall(r"^\| `([A-Z_]+)` ", page("docs/gpu.md"), re.MULTILINE)) == (
+        variables
+    )
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="of the extra bench")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("platforms", ["", "cpu"])
+def test_jax_says_where_it_ran(monkeypatch, platforms):
+    """On the CPU by default, else where the variable says."""
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    entry = KINDS[0]
+    assert Jax().prepare(entry, entry.values()).note == "on cpu"
