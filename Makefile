@@ -9,14 +9,15 @@ OLDEST_PYNAUTY := 2.8.6
 OTHER := $(VENV)/other/pynauty-$(OLDEST_PYNAUTY)
 
 BENCHED := $(VENV)/.installed-bench
+INTEL := $(VENV)/.installed-intel
 # Options of the experiments, as in: make bench-tccg ARGS="--only abc- --tune 20"
 ARGS ?=
 
 # Where the wheels for a GPU machine are collected (some GB, because of CUDA).
 WHEELS ?= .cache/gpu-wheels
 
-.PHONY: help install demo bench-canonical bench-retrieve bench-tccg bench-dgfem gpu-wheels \
-	facts test test-long golden-keys check format figures wheel clean
+.PHONY: help install install-intel demo bench-canonical bench-retrieve bench-tccg \
+	bench-dgfem gpu-wheels facts test test-long golden-keys check format figures wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -35,6 +36,13 @@ $(OTHER): | $(INSTALLED)
 $(BENCHED): pyproject.toml constraints.txt | $(INSTALLED)
 	@echo "Installing the rivals into $(VENV) (some minutes, once) ..."
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	@touch $@
+
+install-intel: $(INTEL) ## also Intel's OpenCL runtime for CPUs (850 MB)
+
+$(INTEL): pyproject.toml constraints.txt | $(INSTALLED)
+	@echo "Installing Intel's OpenCL runtime into $(VENV) (850 MB, once) ..."
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[intel]'
 	@touch $@
 
 demo: $(INSTALLED) ## tune, retrieve and check three real kernels (under 4 minutes)

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from feinsum.errors import DeviceUnavailableError
+from feinsum.measure.intel import comes_last
 from feinsum.measure.opencl import INSTALL_HINT, opencl_errors, pyopencl
 from feinsum.records import Device, Environment
 from feinsum.records.environment import DeviceKind
@@ -65,7 +66,8 @@ class OpenCLDevice:
 
 
 def list_devices() -> tuple[Device, ...]:
-    """All devices in pyopencl's order; empty if there are none.
+    """All devices in pyopencl's order, those of Intel's package last; empty if there
+    are none.
 
     Raises:
         DeviceUnavailableError: if pyopencl cannot be imported or asked.
@@ -79,8 +81,8 @@ def open_device(selector: str | None = None) -> OpenCLDevice:
     Args:
         selector: a part of the platform's or of the device's name in any case,
             or the first characters of the device's id. By default the
-            environment variable ``FEINSUM_DEVICE``; if that is empty, the device
-            that pyopencl lists first.
+            environment variable ``FEINSUM_DEVICE``; if that is empty, the first
+            of :func:`list_devices`.
 
     Raises:
         DeviceUnavailableError: if there is none; the message lists those found.
@@ -118,7 +120,7 @@ def _handles() -> Iterator[Any]:
     """Every device; a platform without devices is passed over."""
     cl = pyopencl()
     try:
-        platforms = cl.get_platforms()
+        platforms = sorted(cl.get_platforms(), key=comes_last)
     except cl.Error as error:
         if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
             return

@@ -23,7 +23,13 @@ from feinsum.measure.layout import (
     entry_kernel,
     typed,
 )
-from feinsum.measure.opencl import first_lines, opencl_errors, pyopencl, quiet_builds
+from feinsum.measure.opencl import (
+    first_lines,
+    opencl_errors,
+    pyopencl,
+    quiet_builds,
+    unmasked,
+)
 from feinsum.measure.timer import Timer, choose_timer, event_seconds
 from feinsum.measure.verification import poison_value
 
@@ -54,9 +60,10 @@ def compile_kernel(t_unit: Any, opencl: OpenCLDevice) -> CompiledKernel:
         raise  # a warning is an error only where the user asked for it
     except Exception as error:
         names = ", ".join(sorted(t_unit.entrypoints))
+        cause = unmasked(error)
         failure = BuildError(
             f"kernel {names!r} cannot be built for {opencl.device}: "
-            f"{type(error).__name__}: {first_lines(error)}"
+            f"{type(cause).__name__}: {first_lines(cause)}"
         )
         if printed.getvalue():
             failure.add_note(first_lines(printed.getvalue(), n_lines=60))

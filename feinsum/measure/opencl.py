@@ -6,13 +6,24 @@ import importlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from threading import Lock
 from typing import Any
 
 from feinsum.errors import DeviceUnavailableError, MeasurementError
+from feinsum.measure.intel import load_platforms
 
-__all__ = ["INSTALL_HINT", "first_lines", "opencl_errors", "pyopencl", "quiet_builds"]
+__all__ = [
+    "INSTALL_HINT",
+    "first_lines",
+    "opencl_errors",
+    "pyopencl",
+    "quiet_builds",
+    "unmasked",
+]
 
 INSTALL_HINT = 'pip install "pyopencl[pocl]" gives a CPU device on any machine'
+_CACHE_VARIABLE = "PYOPENCL_CACHE_FAILURE_FATAL"
 
 
 def pyopencl() -> Any:
@@ -22,12 +33,23 @@ def pyopencl() -> Any:
         DeviceUnavailableError: if pyopencl cannot be imported.
     """
     try:
-        importlib.import_module("pyopencl.array")
-        return importlib.import_module("pyopencl")
+        with _LOADING:
+            return _load()
     except ImportError as error:
         raise DeviceUnavailableError(
             f"pyopencl cannot be imported ({error}); {INSTALL_HINT}"
         ) from error
+
+
+_LOADING = Lock()
+
+
+@cache
+def _load() -> Any:
+    importlib.import_module("pyopencl.array")
+    cl = importlib.import_module("pyopencl")
+    load_platforms(cl)
+    return cl
 
 
 @contextmanager
@@ -57,6 +79,16 @@ def quiet_builds() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cl.CompilerWarning)
         yield
+
+
+def unmasked(error: BaseException) -> BaseException:
+    """The error that a ``KeyError`` of pyopencl's cache of programs hides.
+
+    The cache looks its variable up when it fails for anything but a failed build,
+    such as a build option that Intel's runtime does not know.
+    """
+    is_mask = isinstance(error, KeyError) and _CACHE_VARIABLE in str(error)
+    return unmasked(error.__context__) if is_mask and error.__context__ else error
 
 
 def first_lines(cause: object, n_lines: int = 12, width: int = 200) -> str:

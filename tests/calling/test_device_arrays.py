@@ -14,11 +14,16 @@ A = np.arange(12.0).reshape(3, 4)
 
 
 @pytest.fixture(scope="module")
-def queue():
-    """A queue in a context that is not the one of feinsum."""
+def context():
+    """A context that is not the one of feinsum; a queue need not keep it alive."""
     from feinsum.measure import open_device
 
-    return cl.CommandQueue(cl.Context([open_device().handle]))
+    return cl.Context([open_device().handle])
+
+
+@pytest.fixture(scope="module")
+def queue(context):
+    return cl.CommandQueue(context)
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,8 @@ def test_environment_is_verbatim(opencl):
     """Driver and platform versions are OpenCL's own text, versions are pip's."""
     import pyopencl as cl
 
-    handle = cl.get_platforms()[0].get_devices()[0]
+    handles = [d for entry in cl.get_platforms() for d in entry.get_devices()]
+    handle = next(d for d in handles if d.name == opencl.device.name)
     environment = opencl.environment({"rounds": 20, "timer": "wall"})
     assert environment.driver_version == handle.driver_version
     assert environment.platform_version == handle.platform.version

@@ -10,10 +10,12 @@ from feinsum.errors import BuildError, MeasurementError, WrongResultError
 from feinsum.measure import (
     compile_kernel,
     largest_error,
+    open_device,
     random_arguments,
     tolerance_for,
     verify,
 )
+from tests.cpus import CPUS
 
 
 def bound_at(t_unit, opencl, sizes):
@@ -162,8 +164,11 @@ def test_unschedulable_kernel_prints_nothing(opencl, capfd):
     assert capfd.readouterr().out == ""
 
 
-def test_print_of_code_generation_becomes_a_note(opencl, capfd):
-    """What is printed before a failure is kept as a note of the error."""
+@pytest.mark.parametrize("cpu", CPUS)
+def test_print_of_code_generation_becomes_a_note(cpu, capfd):
+    """What is printed before a failure is kept as a note of the error, which names
+    its cause.
+    """
     kernel = lp.make_kernel(
         "{[i]: 0<=i<8}",
         "y[i] = 1",
@@ -178,7 +183,7 @@ def test_print_of_code_generation_becomes_a_note(opencl, capfd):
         build_options="-no-such-option",
     )
     with pytest.raises(BuildError) as caught:
-        compile_kernel(kernel, opencl)
+        compile_kernel(kernel, open_device(cpu))
     assert "-no-such-option" in str(caught.value)
     assert "loud(" in "\n".join(caught.value.__notes__)
     assert capfd.readouterr().out == ""

@@ -159,8 +159,8 @@ def recipes(
 
 
 @cache
-def device() -> OpenCLDevice:
-    return open_device()
+def device(selector: str | None = None) -> OpenCLDevice:
+    return open_device(selector)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,10 +183,13 @@ class Case:
         return apply_spec(spec, self.t_unit, self.nest)
 
     def assert_right(
-        self, t_unit: lp.TranslationUnit, sizes: list[dict[str, int]]
+        self,
+        t_unit: lp.TranslationUnit,
+        sizes: list[dict[str, int]],
+        selector: str | None = None,
     ) -> None:
-        """A transformed kernel is right for all ``sizes``."""
-        compiled = compile_kernel(t_unit, device())
+        """A transformed kernel is right for all ``sizes``, on a device."""
+        compiled = compile_kernel(t_unit, device(selector))
         for values in sizes:
             arguments, expected, tolerance = self._reference(values)
             verify(compiled.bind(arguments), expected, tolerance=tolerance)

@@ -19,6 +19,7 @@ from feinsum.transforms import (
     configurations,
     find_transform,
 )
+from tests.cpus import CPUS
 from tests.strategies import SIZES, counts, sketches
 from tests.transforms.support import (
     CONTRACTIONS,
@@ -52,12 +53,13 @@ ONLY_IN_LONG_RUNS = {
 """Einsums that others in the table resemble."""
 
 
-def assert_right(name: str, spec: TransformSpec) -> None:
+def assert_right(name: str, spec: TransformSpec, cpu: str | None = None) -> None:
     e = EINSUMS[name]
     case = generated(e)
-    case.assert_right(case.apply(spec), ragged_sizes(e))
+    case.assert_right(case.apply(spec), ragged_sizes(e), cpu)
 
 
+@pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     ("name", "spec"),
     [
@@ -66,9 +68,9 @@ def assert_right(name: str, spec: TransformSpec) -> None:
         if name not in ONLY_IN_LONG_RUNS
     ],
 )
-def test_the_first_configuration_is_right(name, spec):
+def test_the_first_configuration_is_right(name, spec, cpu):
     """The recommended recipe is right at sizes that no tile divides."""
-    assert_right(name, spec)
+    assert_right(name, spec, cpu)
 
 
 @pytest.mark.parametrize(
