@@ -16,8 +16,9 @@ ARGS ?=
 # Where the wheels for a GPU machine are collected (some GB, because of CUDA).
 WHEELS ?= .cache/gpu-wheels
 
-.PHONY: help install install-intel demo bench-canonical bench-retrieve bench-tccg \
-	bench-dgfem gpu-wheels facts test test-long golden-keys check format figures wheel clean
+.PHONY: help install install-intel demo bench-canonical bench-retrieve bench-fresh \
+	bench-tccg bench-dgfem gpu-wheels facts test test-long golden-keys check format \
+	figures wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -53,6 +54,9 @@ bench-canonical: $(INSTALLED) ## time canonicalization, draw the figures of docs
 
 bench-retrieve: $(INSTALLED) ## time each stage of a retrieval
 	@$(RUN) benchmarks/retrieve.py
+
+bench-fresh: $(INSTALLED) ## time retrievals in two fresh processes; ARGS=...
+	@$(RUN) benchmarks/fresh.py $(ARGS)
 
 bench-tccg: $(BENCHED) ## the 48 contractions of TCCG against other libraries; ARGS=...
 	@$(RUN) -m benchmarks.experiments tccg $(ARGS)

@@ -234,10 +234,10 @@ def tune(example: Example) -> None:
             budget_s=40,
             on_progress=show,
         )
-        bar.update(task, total=len(report.outcomes))
-    for outcome in report.outcomes:
-        if not outcome.is_ok:
-            console.print(f"  {outcome.spec}: {outcome.status}", highlight=False)
+        bar.update(task, total=len(report.trials))
+    for trial in report.trials:
+        if not trial.is_ok:
+            console.print(f"  {trial.spec}: {trial.status}", highlight=False)
 
 
 def measure(example: Example) -> Result:

@@ -20,16 +20,14 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.experiments.entries import Entry, dgfem, scaled_to, tccg  # noqa: E402
-from feinsum import autotune, canonicalize, query  # noqa: E402
+from feinsum import autotune, query  # noqa: E402
 from feinsum.db import open_store, write_facts  # noqa: E402
 from feinsum.errors import FeinsumError  # noqa: E402
-from feinsum.ir import generalize  # noqa: E402
 from feinsum.measure import open_device  # noqa: E402
-from feinsum.records import Level, RecordStore, TransformSpec, TuningRecord  # noqa: E402
+from feinsum.records import Level, RecordStore, TuningRecord  # noqa: E402
 
 PACKAGED = ROOT / "db" / "packaged"
 STDERR = Console(stderr=True)
-N_SEEDS = 4
 
 
 def main() -> None:
@@ -71,7 +69,6 @@ def _tune(entry: Entry, store: RecordStore, options: argparse.Namespace) -> None
             device=options.device,
             database=store,
             n_trials=options.trials,
-            first=_seeds(entry, store),
             trial_limit_s=options.limit,
         )
     except FeinsumError as error:
@@ -80,18 +77,6 @@ def _tune(entry: Entry, store: RecordStore, options: argparse.Namespace) -> None
     best = report.records[0] if report.records else None
     gflop_s = entry.flops / best.measurement.median_s / 1e9 if best else 0
     STDERR.print(f"{entry.name}: {gflop_s:.1f} Gflop/s, {best and best.spec}")
-
-
-def _seeds(entry: Entry, store: RecordStore) -> list[TransformSpec]:
-    """The fastest recipes of other entries of the same notation, without repeats."""
-    notation = _notation(canonicalize(generalize(entry.einsum())[0]).text)
-    alike = [r for r in store.records() if _notation(r.workload_text) == notation]
-    alike.sort(key=lambda record: -record.measurement.speedup)
-    return list(dict.fromkeys(record.spec for record in alike))[:N_SEEDS]
-
-
-def _notation(workload_text: str) -> str:
-    return workload_text.partition(" | ")[0]
 
 
 def _is_known(entry: Entry, store: RecordStore, device: str | None) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from feinsum.canonical import WorkloadKey
-from feinsum.errors import RecordNotFoundError
-from feinsum.records import DevicePeaks, RecordStore, TuningRecord
+from feinsum.errors import RecordNotFoundError, StoreUnavailableError
+from feinsum.records import DevicePeaks, RecordStore, Trial, TrialStore, TuningRecord
 
 __all__ = ["LayeredStore"]
 
@@ -59,6 +59,17 @@ class LayeredStore:
     def peaks(self, device_id: str) -> DevicePeaks | None:
         known = [found for layer in self.layers if (found := layer.peaks(device_id))]
         return max(known, key=lambda found: (found.measured_at, found.id), default=None)
+
+    def add_trial(self, trial: Trial) -> bool:
+        first = self.layers[0]
+        if not isinstance(first, TrialStore):
+            raise StoreUnavailableError("the first layer keeps no trials")
+        return first.add_trial(trial)
+
+    def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
+        layers = [layer for layer in self.layers if isinstance(layer, TrialStore)]
+        found = {t.id: t for layer in layers for t in layer.trials(workload)}
+        return tuple(sorted(found.values(), key=lambda t: (t.recorded_at, t.id)))
 
     def close(self) -> None:
         for layer in self.layers:

@@ -11,6 +11,7 @@ from feinsum.db.tables import (
     DeviceRow,
     EnvironmentRow,
     RecordRow,
+    TrialRow,
     WorkloadRow,
 )
 from feinsum.errors import InvalidRecordError
@@ -18,12 +19,21 @@ from feinsum.records import (
     Device,
     DevicePeaks,
     Environment,
+    Trial,
     TuningRecord,
     from_json,
     to_json,
 )
 
-__all__ = ["Row", "peaks_of", "record_of", "rows_of_peaks", "rows_of_record"]
+__all__ = [
+    "Row",
+    "peaks_of",
+    "record_of",
+    "rows_of_peaks",
+    "rows_of_record",
+    "rows_of_trial",
+    "trial_of",
+]
 
 Row: TypeAlias = tuple[type[Base], dict[str, Any]]
 """A table, and the values of its columns."""
@@ -73,6 +83,26 @@ def rows_of_peaks(peaks: DevicePeaks) -> tuple[Row, ...]:
     return (_device_row(peaks.device), (DevicePeaksRow, row))
 
 
+def rows_of_trial(trial: Trial) -> tuple[Row, ...]:
+    """The rows that keep a trial; see :func:`rows_of_record`."""
+    document = _document(trial)
+    trial_of(trial.id, document)
+    row = {
+        "id": trial.id,
+        "workload_key": trial.workload,
+        "device_id": trial.environment.device.id,
+        "driver_version": trial.environment.driver_version,
+        "transform_name": trial.spec.name,
+        "transform_version": trial.spec.version,
+        "status": trial.status,
+        "median_s": trial.median_s,
+        "ratio": trial.ratio,
+        "recorded_at": _instant(trial.recorded_at),
+        "document": document,
+    }
+    return (_device_row(trial.environment.device), (TrialRow, row))
+
+
 def record_of(record_id: str, document: str) -> TuningRecord:
     """The record of a document.
 
@@ -90,6 +120,13 @@ def peaks_of(peaks_id: str, document: str) -> DevicePeaks:
     peaks = from_json(DevicePeaks, document)
     _check_id("measured limits", peaks_id, peaks.id)
     return peaks
+
+
+def trial_of(trial_id: str, document: str) -> Trial:
+    """The trial of a document; see :func:`record_of`."""
+    trial = from_json(Trial, document)
+    _check_id("trial", trial_id, trial.id)
+    return trial
 
 
 def _document(fact: object) -> str:

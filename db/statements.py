@@ -9,18 +9,20 @@ from typing import Any, TypeVar, cast
 from sqlalchemy import Connection, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from feinsum.db.rows import Row, peaks_of, record_of
-from feinsum.db.tables import Base, DevicePeaksRow, RecordRow
+from feinsum.db.rows import Row, peaks_of, record_of, trial_of
+from feinsum.db.tables import Base, DevicePeaksRow, RecordRow, TrialRow
 from feinsum.errors import InvalidRecordError
-from feinsum.records import DevicePeaks, TuningRecord
+from feinsum.records import DevicePeaks, Trial, TuningRecord
 
 __all__ = [
     "PEAKS",
     "RECORDS",
+    "TRIALS",
     "insert_all_missing",
     "insert_missing",
     "sound_peaks",
     "sound_records",
+    "sound_trials",
 ]
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,8 @@ PEAKS = select(DevicePeaksRow.id, DevicePeaksRow.document)
 RECORDS = select(
     RecordRow.id, RecordRow.workload_key, RecordRow.device_id, RecordRow.document
 )
+
+TRIALS = select(TrialRow.id, TrialRow.document)
 
 
 def insert_missing(connection: Connection, row: Row) -> bool:
@@ -82,9 +86,17 @@ def sound_peaks(rows: Iterable[Any]) -> Iterator[DevicePeaks]:
             yield peaks
 
 
+def sound_trials(rows: Iterable[Any]) -> Iterator[Trial]:
+    """The same for rows of :data:`TRIALS`."""
+    for row in rows:
+        trial = _read(trial_of, row)
+        if trial is not None:
+            yield trial
+
+
 def _read(parse: Callable[[str, str], Fact], row: Any) -> Fact | None:
     try:
         return parse(row.id, row.document)
     except InvalidRecordError as error:
-        logger.error("fact %s is skipped: %s", row.id, error)
+        logger.error("row %s is skipped: %s", row.id, error)
         return None

@@ -15,19 +15,21 @@ from feinsum.db.engine import engine_of, writer
 from feinsum.db.failures import read_only, translated
 from feinsum.db.info import StoreInfo, count, describe
 from feinsum.db.location import BUSY_TIMEOUT_S, Location, locate
-from feinsum.db.rows import Row, rows_of_peaks, rows_of_record
+from feinsum.db.rows import Row, rows_of_peaks, rows_of_record, rows_of_trial
 from feinsum.db.schema import prepare
 from feinsum.db.statements import (
     PEAKS,
     RECORDS,
+    TRIALS,
     insert_all_missing,
     insert_missing,
     sound_peaks,
     sound_records,
+    sound_trials,
 )
-from feinsum.db.tables import DevicePeaksRow, RecordRow
+from feinsum.db.tables import DevicePeaksRow, RecordRow, TrialRow
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
-from feinsum.records import DevicePeaks, TuningRecord
+from feinsum.records import DevicePeaks, Trial, TuningRecord
 
 __all__ = ["SqlStore", "open_store"]
 
@@ -67,7 +69,7 @@ def open_store(
 
 
 class SqlStore:
-    """A :class:`feinsum.records.RecordStore` in SQLite or PostgreSQL.
+    """A store of records and of trials in SQLite or PostgreSQL.
 
     A fact is on disk when ``add`` returns. Rows that do not read back as the
     fact that their id names are left out and logged; they are never served.
@@ -131,6 +133,15 @@ class SqlStore:
         with self._reading() as connection:
             known = sound_peaks(connection.execute(wanted).all())
         return max(known, key=lambda p: (p.measured_at, p.id), default=None)
+
+    def add_trial(self, trial: Trial) -> bool:
+        return self._insert(rows_of_trial(trial))
+
+    def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
+        wanted = TRIALS.where(TrialRow.workload_key == workload)
+        in_time = wanted.order_by(TrialRow.recorded_at, TrialRow.id)
+        with self._reading() as connection:
+            return tuple(sound_trials(connection.execute(in_time).all()))
 
     def info(self) -> StoreInfo:
         """Numbers of an operator: where, which version, how many, how large."""

@@ -28,6 +28,7 @@ __all__ = [
     "DeviceRow",
     "EnvironmentRow",
     "RecordRow",
+    "TrialRow",
     "UtcDateTime",
     "WorkloadRow",
 ]
@@ -140,4 +141,22 @@ class DevicePeaksRow(Base):
     device_id: Mapped[DeviceId]
     measured_at: Mapped[Instant]
     bandwidth_bytes_per_s: Mapped[Real]
+    document: Mapped[Document]
+
+
+class TrialRow(Base):
+    """A trial, good or bad: no fact, and in no look-up; since schema version 0003."""
+
+    __tablename__ = "trials"
+
+    id: Mapped[ContentId]
+    workload_key: Mapped[str] = mapped_column(Text, index=True)
+    device_id: Mapped[DeviceId]
+    driver_version: Mapped[str]
+    transform_name: Mapped[str]
+    transform_version: Mapped[int]
+    status: Mapped[str]
+    median_s: Mapped[Real | None]
+    ratio: Mapped[Real | None]
+    recorded_at: Mapped[Instant]
     document: Mapped[Document]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
@@ -25,6 +27,7 @@ settings.register_profile(
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if _is_long(config) else "default")
+    os.environ["FEINSUM_CACHE_DIR"] = "off"  # no test depends on what ran before it
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from feinsum.cli import (
+    cache,
     canonicalize,
     db,
     devices,
@@ -114,6 +115,7 @@ def feinsum(
 for _name, (_command, _examples) in COMMANDS.items():
     app.command(_name, epilog=_examples)(_command)
 app.add_typer(db.app, name="db")
+app.add_typer(cache.app, name="cache")
 
 
 def main() -> None:

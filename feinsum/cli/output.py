@@ -19,6 +19,7 @@ __all__ = [
     "print_table",
     "record_document",
     "speedup_text",
+    "time_text",
     "to_digits",
 ]
 
@@ -43,6 +44,13 @@ def to_digits(value: float, n_digits: int = 4) -> str:
     return f"{value:.{max(0, n_digits - 1 - exponent)}f}"
 
 
+def time_text(record: TuningRecord) -> str:
+    """The median in milliseconds and, in brackets, the interquartile range."""
+    measured = record.measurement
+    spread = to_digits(measured.spread_s * 1e3, 2) if measured.spread_s else "0"
+    return f"{to_digits(measured.median_s * 1e3)} ({spread})"
+
+
 def speedup_text(record: TuningRecord) -> str:
     """The speed-up and, in brackets, its interval."""
     measured = record.measurement
@@ -58,6 +66,7 @@ def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any
         "spec": str(record.spec),
         "workload_text": record.workload_text,
         "median_s": measured.median_s,
+        "spread_s": measured.spread_s,
         "speedup": measured.speedup,
         "speedup_interval": list(measured.speedup_interval),
         "giga_operations_per_s": measured.giga_operations_per_s,
@@ -73,11 +82,11 @@ def print_records(records: Iterable[TuningRecord], fractions: Fractions) -> None
     """A table of records, in the order given; a column of rooflines if one is known."""
     print_table(
         ("recipe",),
-        ("median ms", "speed-up", "Gop/s", *["roof"] * bool(fractions), "record"),
+        ("ms (IQR)", "speed-up", "Gop/s", *["roof"] * bool(fractions), "record"),
         [
             (
                 str(record.spec),
-                to_digits(record.measurement.median_s * 1e3),
+                time_text(record),
                 speedup_text(record),
                 to_digits(record.measurement.giga_operations_per_s),
                 *[_percent(fractions.get(record.id))] * bool(fractions),

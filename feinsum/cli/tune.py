@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
 
     from feinsum.canonical import WorkloadKey
     from feinsum.ir import BatchedEinsum
-    from feinsum.records import TuningRecord
-    from feinsum.tune import TrialOutcome
+    from feinsum.records import Trial, TuningRecord
 
 __all__ = ["EXAMPLES", "tune"]
 
@@ -38,6 +39,7 @@ Examples:
   feinsum tune "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
   feinsum tune "ij,j->i" --sizes i=n,j=4 --size n=1000000 --budget 60
   feinsum tune wave.py:gradient --trials 50 --json > trials.jsonl
+  feinsum tune "ij,j->i" --sizes i=n,j=4 --fresh --report report
 """
 
 OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype")
@@ -65,7 +67,8 @@ Trials: TypeAlias = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="How many recipes to try at most. Default: 20, or all if exhaustive.",
+        help="How many recipes to try at most, known trials included. Default: 20, "
+        "or all if exhaustive.",
     ),
 ]
 Budget: TypeAlias = Annotated[
@@ -81,6 +84,17 @@ TrialLimit: TypeAlias = Annotated[
     typer.Option(metavar="SECONDS", min=1, help="Stop a trial after that time."),
 ]
 
+Fresh: TypeAlias = Annotated[
+    bool,
+    typer.Option("--fresh", help="Make trials again that the database knows."),
+]
+Report: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Write report.html and report.png there; see docs."
+    ),
+]
+
 
 def tune(
     context: typer.Context,
@@ -94,6 +108,8 @@ def tune(
     budget: Budget = None,
     strategy: Strategy = "tpe",
     trial_limit: TrialLimit = 60.0,
+    fresh: Fresh = False,
+    report: Report = None,
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -101,7 +117,9 @@ def tune(
     """Search for the fastest recipe of an einsum and record it.
 
     Every recipe runs in a process of its own and is compared with numpy before
-    it is timed; the best are recorded. With --json every trial is one line.
+    it is timed; the best are recorded. Every trial is kept when it ends, so that
+    a tuning that was stopped goes on where it was. With --json every trial is
+    one line.
     """
     options = {
         "sizes": read_values(size or (), "--size"),
@@ -110,13 +128,31 @@ def tune(
         "budget_s": budget,
         "strategy": strategy,
         "trial_limit_s": trial_limit,
+        "resume": not fresh,
     }
+    if report is not None:
+        _prepare_report(report)
     if not is_file(target):
         einsum = read_einsum(target, sizes, operands, rows, dtype)
-        _tune(einsum, database, options, as_json)
+        _tune(einsum, database, options, as_json, report)
     else:
         _refuse_options_of_subscripts(context, target)
-        _tune(read_translation_unit(target), database, options, as_json)
+        _tune(read_translation_unit(target), database, options, as_json, report)
+
+
+def _prepare_report(folder: Path) -> None:
+    """Refuse a report that could not be written before work is done for it."""
+    from feinsum.drawing import check_plots
+
+    check_plots("a report")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"no report can be written to {folder}: {error.strerror}"
+        ) from None
+    if not os.access(folder, os.W_OK):
+        raise typer.BadParameter(f"the folder {folder} of the report is not writable")
 
 
 def _refuse_options_of_subscripts(context: typer.Context, target: str) -> None:
@@ -140,19 +176,25 @@ def _tune(
     database: str | None,
     options: dict[str, Any],
     as_json: bool,
+    folder: Path | None,
 ) -> None:
     from feinsum.cli.tune_view import JsonLines, ProgressBar
     from feinsum.db import opened_store
-    from feinsum.tune import autotune
+    from feinsum.tune import autotune, write_report
 
     key = _key_of(target)
-    view = JsonLines() if as_json else ProgressBar(options["budget_s"])
-    with opened_store(database) as store:
+    view = JsonLines() if as_json else ProgressBar()
+    with opened_store(database, has_shipped=True) as store:
         known = {record.id for record in store.query(key)}
         try:
             with view:
                 report = autotune(
-                    target, database=store, on_progress=view.show, **options
+                    target,
+                    database=store,
+                    on_start=view.begin,
+                    on_progress=view.show,
+                    on_final=view.final,
+                    **options,
                 )
         except KeyboardInterrupt:
             new = [r for r in store.query(key) if r.id not in known]
@@ -160,8 +202,10 @@ def _tune(
             say(_interruption(new))
             raise typer.Exit(INTERRUPTED) from None
         view.finish(report, fractions_of(report.records, store))
+    if folder is not None:
+        write_report(report, folder)
     if not report.records:
-        raise _nothing_recorded(report.outcomes)
+        raise _nothing_recorded(report.trials)
 
 
 def _interruption(records: Sequence[TuningRecord]) -> str:
@@ -171,10 +215,10 @@ def _interruption(records: Sequence[TuningRecord]) -> str:
     return f"interrupted; recorded were {len(records)} facts: {ids}"
 
 
-def _nothing_recorded(outcomes: Sequence[TrialOutcome]) -> MeasurementError:
-    first = next((o.message for o in outcomes if o.message), "no recipe was tried")
+def _nothing_recorded(trials: Sequence[Trial]) -> MeasurementError:
+    first = next((t.message for t in trials if t.message), "no recipe was tried")
     return MeasurementError(
-        f"nothing was recorded, for none of {len(outcomes)} trials passed; "
+        f"nothing was recorded, for none of {len(trials)} trials passed; "
         f"the first says: {first}"
     )
 

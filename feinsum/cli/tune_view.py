@@ -11,69 +11,94 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-)
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from feinsum.cli.fractions import Fractions
 from feinsum.cli.output import print_json, print_records, record_document, to_digits
-from feinsum.records import TuningRecord
-from feinsum.tune import TrialOutcome, TuningProgress, TuningReport
+from feinsum.records import Trial, TuningRecord
+from feinsum.tune import Finalist, TuningProgress, TuningReport, TuningStart
 
 __all__ = ["JsonLines", "ProgressBar"]
 
 
 class JsonLines(nullcontext[None]):
-    """One JSON object per line and event: every trial, then the facts."""
+    """One JSON object per line and event: the start, every trial, finals, facts."""
+
+    def begin(self, start: TuningStart) -> None:
+        """Before the first trial."""
+        self._print(
+            "start",
+            key=start.problem.form.key,
+            canonical=start.problem.workload_text,
+            sizes=dict(start.problem.sizes),
+            device=str(start.environment.device),
+            driver_version=start.environment.driver_version,
+            n_known=len(start.known),
+            n_trials=start.n_trials,
+            roofline_s=start.roofline_s,
+        )
 
     def show(self, progress: TuningProgress) -> None:
         """After a trial."""
-        best = progress.best
-        event = {
-            "event": "trial",
-            "n_done": progress.n_done,
-            "n_trials": progress.n_trials,
-            **_trial_document(progress.outcome),
-            "best_spec": None if best is None else str(best.spec),
-            "best_median_s": None if best is None else best.median_s,
-        }
-        print_json(event, is_line=True)
+        trial, best = progress.trial, progress.best
+        self._print(
+            "trial",
+            n_done=progress.n_done,
+            n_trials=progress.n_trials,
+            spec=str(trial.spec),
+            status=trial.status,
+            message=trial.message,
+            median_s=trial.median_s,
+            ratio=trial.ratio,
+            fraction_of_roofline=_fraction(trial, progress.roofline_s),
+            best_spec=None if best is None else str(best.spec),
+            best_median_s=None if best is None else best.median_s,
+            best_ratio=None if best is None else best.ratio,
+            best_fraction_of_roofline=_fraction(best, progress.roofline_s),
+            seconds_left=progress.seconds_left,
+        )
+
+    def final(self, finalists: Sequence[Finalist]) -> None:
+        """When the best were timed again, the fastest first."""
+        self._print("final", finalists=[_finalist_document(f) for f in finalists])
 
     def finish(self, report: TuningReport, fractions: Fractions) -> None:
         """At the end of all trials."""
-        event = {
-            "event": "recorded",
-            "key": report.problem.form.key,
-            "canonical": report.problem.workload_text,
-            "sizes": dict(report.problem.sizes),
-            "records": _documents(report.records, fractions),
-        }
-        print_json(event, is_line=True)
+        self._print(
+            "recorded",
+            key=report.problem.form.key,
+            canonical=report.problem.workload_text,
+            sizes=dict(report.problem.sizes),
+            records=_documents(report.records, fractions),
+        )
 
     def interrupt(self, records: Sequence[TuningRecord], fractions: Fractions) -> None:
         """At an early end; ``records`` are the new facts."""
-        documents = _documents(records, fractions)
-        print_json({"event": "interrupted", "records": documents}, is_line=True)
+        self._print("interrupted", records=_documents(records, fractions))
+
+    def _print(self, event: str, **fields: Any) -> None:
+        print_json({"event": event, **fields}, is_line=True)
 
 
 class ProgressBar(Progress):
     """A progress bar on stderr while trials run, then a table on stdout."""
 
-    def __init__(self, budget_s: float | None) -> None:
+    def __init__(self) -> None:
         super().__init__(
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
+            BarColumn(8),
             MofNCompleteColumn(),
-            _TimeLeft(budget_s),
+            TextColumn("{task.fields[left]}", markup=False),
             console=Console(stderr=True),
         )
-        self._tuning = self.add_task("tuning ...", total=None)
+        self._tuning = self.add_task("tuning ...", total=None, left="")
+
+    def begin(self, start: TuningStart) -> None:
+        """Before the first trial."""
+        n_known = len(start.known)
+        self.update(self._tuning, completed=n_known, total=start.n_trials)
+        if n_known:
+            self.console.print(f"{n_known} trials are known; --fresh makes them again")
 
     def show(self, progress: TuningProgress) -> None:
         """After a trial."""
@@ -81,8 +106,12 @@ class ProgressBar(Progress):
             self._tuning,
             completed=progress.n_done,
             total=progress.n_trials,
-            description=_standing(progress.best),
+            description=_standing(progress.best, progress.roofline_s),
+            left=_left(progress.seconds_left),
         )
+
+    def final(self, finalists: Sequence[Finalist]) -> None:
+        """When the best were timed again: nothing to add to the table."""
 
     def finish(self, report: TuningReport, fractions: Fractions) -> None:
         """At the end of all trials."""
@@ -91,7 +120,7 @@ class ProgressBar(Progress):
         typer.echo(f"canonical: {problem.workload_text}")
         typer.echo(f"key: {problem.form.key}")
         typer.echo(f"sizes: {sizes or '(none)'}")
-        typer.echo(f"trials: {_tally(report.outcomes)}")
+        typer.echo(f"trials: {_tally(report.trials, report.n_known)}")
         if report.records:
             baseline_s = median(report.records[0].measurement.baseline_s)
             typer.echo(f"untransformed: {to_digits(baseline_s * 1e3)} ms")
@@ -101,31 +130,38 @@ class ProgressBar(Progress):
         """Nothing to add to the line on stderr."""
 
 
-class _TimeLeft(ProgressColumn):
-    """The time that the trials left will take, or that is left of the budget."""
-
-    def __init__(self, budget_s: float | None) -> None:
-        super().__init__()
-        self._budget_s = budget_s
-
-    def render(self, task: Task) -> Text:
-        elapsed_s = task.elapsed or 0.0
-        limits_s = [] if self._budget_s is None else [self._budget_s - elapsed_s]
-        if task.completed and task.remaining is not None:
-            limits_s.append(elapsed_s / task.completed * task.remaining)
-        if not limits_s:
-            return Text("")
-        return Text(f"{timedelta(seconds=max(0, round(min(limits_s))))} left")
-
-
-def _standing(best: TrialOutcome | None) -> str:
-    if best is None or best.measurement is None:
+def _standing(best: Trial | None, roofline_s: float | None) -> str:
+    """The best so far, against the untransformed kernel and the roofline."""
+    if best is None or best.median_s is None or best.ratio is None:
         return "no recipe passed yet"
-    baseline_s = median(best.measurement.baseline_s)
+    untransformed_s = best.median_s / best.ratio
+    fraction = _fraction(best, roofline_s)
+    roof = "" if fraction is None else f", roof {to_digits(fraction * 100, 3)}%"
     return (
         f"best {to_digits(best.median_s * 1e3)} ms, "
-        f"untransformed {to_digits(baseline_s * 1e3)} ms"
+        f"untransformed {to_digits(untransformed_s * 1e3)} ms{roof}"
     )
+
+
+def _left(seconds: float | None) -> str:
+    return "" if seconds is None else f"{timedelta(seconds=round(seconds))} left"
+
+
+def _fraction(trial: Trial | None, roofline_s: float | None) -> float | None:
+    if trial is None or trial.median_s is None or roofline_s is None:
+        return None
+    return roofline_s / trial.median_s
+
+
+def _finalist_document(finalist: Finalist) -> dict[str, Any]:
+    measured = finalist.measurement
+    return {
+        "spec": str(finalist.spec),
+        "median_s": measured.median_s,
+        "spread_s": measured.spread_s,
+        "ratio": 1 / measured.speedup,
+        "ratio_to_best_trial": finalist.ratio,
+    }
 
 
 def _documents(
@@ -134,19 +170,8 @@ def _documents(
     return [record_document(record, fractions) for record in records]
 
 
-def _trial_document(outcome: TrialOutcome) -> dict[str, Any]:
-    measured = outcome.measurement
-    return {
-        "spec": str(outcome.spec),
-        "status": outcome.status,
-        "message": outcome.message,
-        "median_s": None if measured is None else measured.median_s,
-        "baseline_s": None if measured is None else median(measured.baseline_s),
-        "speedup": None if measured is None else measured.speedup,
-    }
-
-
-def _tally(outcomes: Sequence[TrialOutcome]) -> str:
+def _tally(trials: Sequence[Trial], n_known: int) -> str:
     """How many trials ended how: ``3 (2 ok, 1 build-failed)``."""
-    counts = Counter(outcome.status for outcome in outcomes).most_common()
-    return f"{len(outcomes)} ({', '.join(f'{n} {status}' for status, n in counts)})"
+    counts = Counter(trial.status for trial in trials).most_common()
+    known = f"; {n_known} were known" if n_known else ""
+    return f"{len(trials)} ({', '.join(f'{n} {what}' for what, n in counts)}){known}"

@@ -1,7 +1,16 @@
-"""Pictures: the induced graph as DOT text, SVG, PNG or PDF, and rooflines as PNG."""
+"""Pictures: induced graphs as DOT text, SVG, PNG or PDF; rooflines, and tunings."""
 
 from feinsum.drawing.dot import dot_text
-from feinsum.drawing.draw import SUFFIXES, draw
+from feinsum.drawing.draw import SUFFIXES, check_plots, draw
 from feinsum.drawing.roofline import Chart, Dot, Step, draw_roofline
 
-__all__ = ["SUFFIXES", "Chart", "Dot", "Step", "dot_text", "draw", "draw_roofline"]
+__all__ = [
+    "SUFFIXES",
+    "Chart",
+    "Dot",
+    "Step",
+    "check_plots",
+    "dot_text",
+    "draw",
+    "draw_roofline",
+]

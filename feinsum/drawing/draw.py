@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from feinsum.drawing.dot import dot_text
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum
 
-__all__ = ["SUFFIXES", "draw"]
+__all__ = ["SUFFIXES", "check_plots", "draw"]
 
 SUFFIXES = (".svg", ".png", ".pdf", ".dot")
 """The formats of pictures, by the suffixes of their files."""
@@ -45,3 +46,16 @@ def _rendered(einsum: BatchedEinsum, suffix: str) -> bytes:
             "run: pip install 'feinsum[plots]', or write a .dot file"
         ) from None
     return render(einsum, suffix.removeprefix("."))
+
+
+def check_plots(what: str) -> None:
+    """Refuse what needs matplotlib if that is not installed.
+
+    Raises:
+        FeinsumError: naming ``what``, and how to install it.
+    """
+    if find_spec("matplotlib") is None:
+        raise FeinsumError(
+            f"{what} needs matplotlib, which is not installed; "
+            "run: pip install 'feinsum[plots]'"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -86,12 +87,15 @@ def interleave(
     warmup: int = 5,
     min_total_s: float = 0.05,
     max_total_s: float = 30.0,
+    every: Sequence[int] = (),
+    is_rotating: bool = False,
     clock: Callable[[], float] = perf_counter,
 ) -> tuple[tuple[float, ...], ...]:
     """Times of several kernels, one run of each per round: A B C A B C ...
 
     Slow drifts of the machine reach all kernels alike, so that ratios hold. All
-    kernels are read from the clock that :func:`common_timer` names.
+    kernels are read from the clock that :func:`common_timer` names. The k-th sample
+    of a kernel is from the k-th of the rounds that it takes part in.
 
     Args:
         rounds: least number of samples of a kernel that is not capped.
@@ -101,22 +105,31 @@ def interleave(
             first run, which may compile, does not count; all others do. A
             capped kernel still has one warm-up run (if ``warmup`` is not zero)
             and :data:`MIN_SAMPLES` samples.
+        every: for each kernel, that it takes part in the rounds whose number this
+            divides, and once in the warm-up if it is not 1; by default in all.
+        is_rotating: each round begins with the next kernel: A B C B C A C A B ...
         clock: host clock behind the two bounds, in seconds.
 
     Returns:
         For each kernel all samples in the order of the rounds, in seconds.
     """
     timer = common_timer(kernels)
-    runs = [_Series(kernel, timer, clock, max_total_s) for kernel in kernels]
+    runs = [
+        _Series(kernel, timer, clock, max_total_s, step)
+        for kernel, step in zip(kernels, every or [1] * len(kernels), strict=True)
+    ]
     for k in range(warmup):
         for series in runs:
-            if k == 0 or not series.is_capped:
+            if k == 0 or (series.every == 1 and not series.is_capped):
                 series.run()
     for series in runs:
         series.warmed_s = series.spent_s
-    while any(series.wants_more(rounds, min_total_s) for series in runs):
-        for series in runs:
-            if series.may_run:
+    for k in count():
+        if not any(series.wants_more(rounds, min_total_s) for series in runs):
+            break
+        first = k % len(runs) if is_rotating else 0
+        for series in runs[first:] + runs[:first]:
+            if k % series.every == 0 and series.may_run:
                 series.sample()
     return tuple(tuple(series.samples_s) for series in runs)
 
@@ -126,6 +139,7 @@ class _Series:
     """The runs of one kernel.
 
     Attributes:
+        every: it takes part in the rounds whose number this divides.
         spent_s: host time of all runs but the first.
         warmed_s: the part of it that was warm-up.
     """
@@ -134,6 +148,7 @@ class _Series:
     timer: Timer
     clock: Callable[[], float]
     max_total_s: float
+    every: int = 1
     spent_s: float = 0.0
     warmed_s: float = 0.0
     is_first: bool = True
@@ -161,4 +176,4 @@ class _Series:
     def wants_more(self, rounds: int, min_total_s: float) -> bool:
         """Whether another round is needed for this kernel's sake."""
         is_short = self.spent_s - self.warmed_s < min_total_s
-        return self.may_run and (len(self.samples_s) < rounds or is_short)
+        return self.may_run and (len(self.samples_s) * self.every < rounds or is_short)

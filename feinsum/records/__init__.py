@@ -6,9 +6,12 @@ from feinsum.records.match import Level, Match, Policy, best_match, level_of, ra
 from feinsum.records.measurement import Measurement, Verification, quartiles
 from feinsum.records.record import TuningRecord, utc_now
 from feinsum.records.spec import ParameterValue, TransformSpec
-from feinsum.records.store import InMemoryStore, RecordStore
+from feinsum.records.store import InMemoryStore, RecordStore, TrialStore
+from feinsum.records.trial import MESSAGE_LENGTH, OK, Trial
 
 __all__ = [
+    "MESSAGE_LENGTH",
+    "OK",
     "Device",
     "DevicePeaks",
     "Environment",
@@ -20,6 +23,8 @@ __all__ = [
     "Policy",
     "RecordStore",
     "TransformSpec",
+    "Trial",
+    "TrialStore",
     "TuningRecord",
     "Verification",
     "best_match",

@@ -9,6 +9,7 @@ from typing import Literal
 
 from feinsum.records.environment import Environment
 from feinsum.records.record import TuningRecord
+from feinsum.records.trial import Trial
 
 __all__ = ["Level", "Match", "Policy", "best_match", "level_of", "rank"]
 
@@ -56,8 +57,8 @@ class Match:
         return self.ranking[0] if self.ranking else None
 
 
-def level_of(record: TuningRecord, environment: Environment) -> Level:
-    """How well ``record`` fits a machine."""
+def level_of(record: TuningRecord | Trial, environment: Environment) -> Level:
+    """How well a record, or a trial, fits a machine."""
     there, here = record.environment, environment
     if there.device == here.device:
         is_same_driver = (there.driver_version, there.platform_version) == (

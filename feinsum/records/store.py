@@ -1,4 +1,4 @@
-"""The protocol of every store of tuning records, and the store in memory."""
+"""The protocols of stores of tuning records and of trials; the store in memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError
 from feinsum.records.environment import DevicePeaks
 from feinsum.records.record import TuningRecord
+from feinsum.records.trial import Trial
 
-__all__ = ["InMemoryStore", "RecordStore"]
+__all__ = ["InMemoryStore", "RecordStore", "TrialStore"]
 
 
 @runtime_checkable
@@ -52,12 +53,26 @@ class RecordStore(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class TrialStore(Protocol):
+    """An append-only set of trials, apart from the facts: no look-up sees them."""
+
+    def add_trial(self, trial: Trial) -> bool:
+        """Keep ``trial``; whether it was new."""
+        ...
+
+    def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
+        """All trials of a workload, the oldest first."""
+        ...
+
+
 class InMemoryStore:
     """A store that lives as long as the process."""
 
     def __init__(self) -> None:
         self._records: dict[str, TuningRecord] = {}
         self._peaks: dict[str, DevicePeaks] = {}
+        self._trials: dict[str, Trial] = {}
 
     def add(self, record: TuningRecord) -> bool:
         is_new = record.id not in self._records
@@ -97,6 +112,15 @@ class InMemoryStore:
     def peaks(self, device_id: str) -> DevicePeaks | None:
         known = [p for p in self._peaks.values() if p.device.id == device_id]
         return max(known, key=lambda p: (p.measured_at, p.id), default=None)
+
+    def add_trial(self, trial: Trial) -> bool:
+        is_new = trial.id not in self._trials
+        self._trials.setdefault(trial.id, trial)
+        return is_new
+
+    def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
+        known = [t for t in self._trials.values() if t.workload == workload]
+        return tuple(sorted(known, key=lambda t: (t.recorded_at, t.id)))
 
     def close(self) -> None:
         """Nothing to release."""

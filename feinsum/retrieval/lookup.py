@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, get_args
 
 import loopy as lp
 
-from feinsum.canonical import CanonicalForm, canonicalize
+from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
 from feinsum.db import Database, opened_store
 from feinsum.errors import (
     FeinsumError,
@@ -32,10 +32,10 @@ from feinsum.records import (
     Level,
     Match,
     Policy,
-    RecordStore,
     TuningRecord,
     best_match,
 )
+from feinsum.retrieval.kept import Answer, Place, place_of, unless_it_fails
 from feinsum.retrieval.recipes import Known, with_recipes
 from feinsum.retrieval.result import Retrieval
 
@@ -44,6 +44,8 @@ __all__ = ["OnMiss", "explain", "look_up", "query", "retrieve"]
 logger = logging.getLogger(__name__)
 
 OnMiss = Literal["warn", "raise", "return"]
+Ask = Callable[[WorkloadKey], Sequence[TuningRecord]]
+"""What a store knows of a workload."""
 
 
 def retrieve(
@@ -84,17 +86,16 @@ def retrieve(
     """
     _check_choice("on_miss", on_miss, get_args(OnMiss))
     _check_choice("policy", policy, get_args(Policy))
+    options = {
+        "arguments": arguments,
+        "instructions": instructions,
+        "kernel_name": kernel_name,
+        "policy": policy,
+    }
     try:
-        found = look_up(
-            t_unit,
-            arguments=arguments,
-            device=device,
-            database=database,
-            instructions=instructions,
-            kernel_name=kernel_name,
-            policy=policy,
-        )
-        _check_applied(found, is_all_needed=on_miss == "raise")
+        found = _answer(t_unit, device, database, options)
+        if found.unchanged and on_miss == "raise":
+            raise RecordNotFoundError(_joined(found.unchanged))
     except Exception as error:  # a build must never break for want of a recipe
         if on_miss == "raise":
             raise
@@ -103,16 +104,38 @@ def retrieve(
             _warn(f"kernel given back unchanged: {reason}")
         return t_unit
     if found.unchanged and on_miss == "warn":
-        n = f"{len(found.unchanged)} of {len(found.nests)} einsums"
-        _warn(f"{n} of the kernel left unchanged: {_reasons(found)}")
+        n = f"{len(found.unchanged)} of {found.n_nests} einsums"
+        _warn(f"{n} of the kernel left unchanged: {_joined(found.unchanged)}")
     return found.t_unit
 
 
-def _check_applied(found: Retrieval, is_all_needed: bool) -> None:
+def _answer(
+    t_unit: lp.TranslationUnit,
+    device: str | None,
+    database: Database,
+    options: Mapping[str, Any],
+) -> Answer:
+    """The answer that was kept by an earlier process, or one that is found now.
+
+    Raises:
+        NotAnEinsumError: if the kernel has no einsum.
+        RecordNotFoundError: if there is no recipe to apply.
+    """
+
+    def place() -> Place | None:
+        return place_of(t_unit, open_device(device).environment({}), options)
+
+    kept = unless_it_fails(place)
+    known = unless_it_fails(lambda: kept.recall(database)) if kept else None
+    if known is not None:
+        return known
+    found = look_up(t_unit, device=device, database=database, **options)
     if not found.nests:
         raise _refusal(found.raised)
-    if not found.applied or (found.unchanged and is_all_needed):
-        raise RecordNotFoundError(_reasons(found))
+    if not found.applied:
+        raise RecordNotFoundError(_joined(Answer.of(found).unchanged))
+    kept_answer = unless_it_fails(lambda: kept.keep(found)) if kept else None
+    return kept_answer or Answer.of(found)
 
 
 def _logged_reason(error: Exception) -> str:
@@ -149,13 +172,20 @@ def look_up(
     if not raised.raised:
         return Retrieval(t_unit, raised, ())
     environment = open_device(device).environment({})
+    facts: dict[str, tuple[str, ...]] = {}
     with opened_store(database, has_shipped=True) as store:
-        known = [_known_of(n, store, environment, policy) for n in raised.raised]
+
+        def ask(workload: WorkloadKey) -> Sequence[TuningRecord]:
+            records = store.query(workload)
+            facts[workload] = tuple(record.id for record in records)
+            return records
+
+        known = [_known_of(n, ask, environment, policy) for n in raised.raised]
     unit, nests = with_recipes(
         raised.t_unit, raised.kernel_name, known, environment, policy
     )
     is_changed = any(nest.applied for nest in nests)
-    return Retrieval(unit if is_changed else t_unit, raised, tuple(nests))
+    return Retrieval(unit if is_changed else t_unit, raised, tuple(nests), facts)
 
 
 def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
@@ -202,7 +232,7 @@ def query(
     others = (canonicalize(other) for other, _ in generalize_each(general))
     with opened_store(database, has_shipped=True) as store:
         forms = chain([canonicalize(general)], others)
-        return _nearest(forms, store, environment, policy)[2]
+        return _nearest(forms, store.query, environment, policy)[2]
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -211,18 +241,18 @@ def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def _known_of(
-    nest: RaisedNest, store: RecordStore, environment: Environment, policy: Policy
+    nest: RaisedNest, ask: Ask, environment: Environment, policy: Policy
 ) -> Known:
     """What is known of a nest, or else of the same one at other extents."""
     nests = [nest, *nest.generalized_each()]
     forms = (one.form for one in nests)
-    k, records, _ = _nearest(forms, store, environment, policy)
+    k, records, _ = _nearest(forms, ask, environment, policy)
     return Known(nests[k], records, is_nearest=k > 0)
 
 
 def _nearest(
     forms: Iterable[CanonicalForm],
-    store: RecordStore,
+    ask: Ask,
     environment: Environment,
     policy: Policy,
 ) -> tuple[int, list[TuningRecord], Match]:
@@ -233,7 +263,7 @@ def _nearest(
     """
     best: tuple[int, list[TuningRecord], Match] | None = None
     for k, form in enumerate(forms):
-        records = _known(form, store)
+        records = _known(form, ask)
         match = best_match(records, environment, policy, is_nearest=k > 0)
         if best is None or match.level < best[2].level:
             best = k, records, match
@@ -243,9 +273,9 @@ def _nearest(
     return best
 
 
-def _known(form: CanonicalForm, store: RecordStore) -> list[TuningRecord]:
+def _known(form: CanonicalForm, ask: Ask) -> list[TuningRecord]:
     """The records of a workload; those of another one under its key are logged."""
-    records = store.query(form.key)
+    records = ask(form.key)
     frames = {record.workload_text for record in records}
     doubts = {frame: _doubt(frame, form) for frame in frames}
     for record in records:
@@ -290,5 +320,5 @@ def _refusal(raised: RaisedKernel) -> NotAnEinsumError:
     )
 
 
-def _reasons(found: Retrieval) -> str:
-    return "; ".join(dict.fromkeys(nest.why_unchanged for nest in found.unchanged))
+def _joined(reasons: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(reasons))

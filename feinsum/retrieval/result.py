@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import loopy as lp
 
@@ -58,11 +58,13 @@ class Retrieval:
         t_unit: the transformed kernel; the given one if nothing was applied.
         raised: the given kernel with its operands behind substitution rules.
         nests: its einsums, in the order of the kernel.
+        facts: for each workload that was asked for, the ids of all its records.
     """
 
     t_unit: lp.TranslationUnit
     raised: RaisedKernel
     nests: tuple[NestRetrieval, ...]
+    facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def applied(self) -> tuple[TransformSpec, ...]:

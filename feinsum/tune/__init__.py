@@ -1,18 +1,16 @@
 """Tuning: a search over recipes, each tried in a process of its own."""
 
-from feinsum.tune.autotune import (
-    TuningProgress,
-    TuningReport,
-    autotune,
-    record_facts,
-)
+from feinsum.tune.autotune import autotune, record_facts
 from feinsum.tune.isolation import IsolatedBench
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.peaks import peaks_of
 from feinsum.tune.problem import Problem, default_sizes, make_problem
+from feinsum.tune.progress import Finalist, TuningProgress, TuningReport, TuningStart
+from feinsum.tune.report import write_report
 from feinsum.tune.search import Search, Strategy, make_search
 
 __all__ = [
+    "Finalist",
     "IsolatedBench",
     "Problem",
     "Search",
@@ -20,10 +18,12 @@ __all__ = [
     "TrialOutcome",
     "TuningProgress",
     "TuningReport",
+    "TuningStart",
     "autotune",
     "default_sizes",
     "make_problem",
     "make_search",
     "peaks_of",
     "record_facts",
+    "write_report",
 ]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from time import monotonic
+from typing import TypeVar
 
 import loopy as lp
 
@@ -16,53 +15,22 @@ from feinsum.ir import BatchedEinsum
 from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import RecordStore, TransformSpec, TuningRecord
 from feinsum.transforms import applicable_transforms, check_spec
+from feinsum.tune.history import known_trials, trials_of
 from feinsum.tune.isolation import IsolatedBench
-from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.problem import Problem, make_problem
-from feinsum.tune.recording import (
-    check_writable,
-    fastest,
-    record,
-    record_best,
-)
+from feinsum.tune.progress import Finalist, TuningProgress, TuningReport, TuningStart
+from feinsum.tune.recording import N_RECORDED, check_writable, finals, record
 from feinsum.tune.search import Search, Strategy, make_search
+from feinsum.tune.seeds import neighbours
+from feinsum.tune.session import Session, roofline_of
 
-__all__ = ["TuningProgress", "TuningReport", "autotune", "record_facts"]
+__all__ = ["autotune", "record_facts"]
 
 logger = logging.getLogger(__name__)
 
+Event = TypeVar("Event")
+
 DEFAULT_TRIALS = 20
-
-
-@dataclass(frozen=True)
-class TuningProgress:
-    """How far a tuning has come.
-
-    Attributes:
-        n_done, n_trials: trials so far, and at most: no more than there are
-            configurations.
-        outcome: of the latest trial.
-        best: the fastest so far.
-    """
-
-    n_done: int
-    n_trials: int
-    outcome: TrialOutcome
-    best: TrialOutcome | None
-
-
-@dataclass(frozen=True)
-class TuningReport:
-    """What a tuning found.
-
-    Attributes:
-        outcomes: of every trial, in order.
-        records: the facts recorded, the fastest first.
-    """
-
-    problem: Problem
-    outcomes: tuple[TrialOutcome, ...]
-    records: tuple[TuningRecord, ...]
 
 
 def autotune(
@@ -77,23 +45,34 @@ def autotune(
     seed: int = 0,
     first: Sequence[TransformSpec] = (),
     trial_limit_s: float = 60.0,
+    resume: bool = True,
+    on_start: Callable[[TuningStart], None] | None = None,
     on_progress: Callable[[TuningProgress], None] | None = None,
+    on_final: Callable[[tuple[Finalist, ...]], None] | None = None,
 ) -> TuningReport:
     """Search for the fastest recipe of an einsum and record it.
 
     Every candidate runs in a child process, is compared with the numpy reference at the
-    given sizes and at ragged run-time extents, and is timed only then. The fastest are
-    timed again in one run together with the untransformed kernel; these are recorded,
-    also if the search is interrupted.
+    given sizes and at ragged run-time extents, and is timed only then, in turns with
+    the best so far; see :mod:`feinsum.tune.scale`. The best ten are timed again in one
+    run together with the untransformed kernel, and the first three of these are
+    recorded, also if the search is interrupted.
+
+    Every trial is kept in the database when it ends, good or bad. One of the same
+    einsum, sizes, device and driver is not made again: the search learns from it.
 
     Args:
         target: an einsum, or a kernel that is one.
         sizes: values of size parameters; see :func:`feinsum.tune.make_problem`.
-        n_trials: at most; by default 20, or all if the strategy is ``exhaustive``.
+        n_trials: at most, with those that are known; by default 20, or all if the
+            strategy is ``exhaustive``.
         budget_s: no new trial starts after this time.
-        first: recipes to try before all others, as far as they fit.
+        first: recipes to try before all others, as far as they fit. Then come the
+            best ones of neighbours in the database.
         trial_limit_s: after which a trial is stopped.
-        on_progress: called after every trial.
+        resume: False to make known trials again.
+        on_start, on_progress, on_final: called before the first trial, after every
+            trial, and with the finalists, the best first.
 
     Raises:
         NotAnEinsumError: if the kernel is none.
@@ -108,23 +87,43 @@ def autotune(
         raise TransformError(
             f"no registered transform fits the einsum {problem.workload_text}"
         )
-    search = make_search(strategy, problem.einsum, transforms, seed, first)
+    search = make_search(strategy, problem.einsum, transforms, seed)
     n_trials = _n_trials(n_trials, strategy, search)
-    deadline = monotonic() + budget_s if budget_s is not None else None
-    outcomes: list[TrialOutcome] = []
     with (
-        opened_store(database) as store,
+        opened_store(database, has_shipped=True) as store,
         IsolatedBench(problem, trial_limit_s) as bench,
     ):
         check_writable(store)
-        bench.start()
-        with _recording_when_stopped(bench, outcomes, store, strategy):
-            for outcome in _trials(bench, search, n_trials, deadline):
-                outcomes.append(outcome)
-                if on_progress is not None:
-                    on_progress(_progress(outcomes, n_trials))
-        records = record_best(bench, outcomes, store, strategy)
-    return TuningReport(problem, tuple(outcomes), records)
+        environment = bench.start()
+        roof_s = roofline_of(problem, store, environment)
+        session = Session(bench, search, trials_of(store), n_trials, budget_s, roof_s)
+        near = neighbours(store, problem.workload_text, environment, search.left)
+        search.prefer([*first, *near])
+        if resume:
+            session.learn(known_trials(session.store, problem, environment))
+        known = tuple(session.trials)
+        _call(on_start, TuningStart(problem, environment, n_trials, known, roof_s))
+        with _recording_when_stopped(session, store, strategy):
+            for progress in session.run():
+                _call(on_progress, progress)
+        finalists = finals(bench, session.trials)
+        _call(on_final, finalists)
+        best = [(f.spec, f.measurement) for f in finalists[:N_RECORDED]]
+        records = record(bench, best, store, strategy)
+    return TuningReport(
+        problem,
+        tuple(session.trials),
+        records,
+        finalists,
+        environment,
+        session.n_known,
+        roof_s,
+    )
+
+
+def _call(callback: Callable[[Event], None] | None, event: Event) -> None:
+    if callback is not None:
+        callback(event)
 
 
 def record_facts(
@@ -156,15 +155,10 @@ def record_facts(
     ):
         check_writable(store)
         (outcome,) = bench.compare([known])
-        if not outcome.is_ok:
+        if outcome.measurement is None:
             raise outcome.to_error()
-        (fact,) = record(bench, [outcome], store, "given")
+        (fact,) = record(bench, [(known, outcome.measurement)], store, "given")
     return fact
-
-
-def _progress(outcomes: Sequence[TrialOutcome], n_trials: int) -> TuningProgress:
-    best = next(iter(fastest(outcomes)), None)
-    return TuningProgress(len(outcomes), n_trials, outcomes[-1], best)
 
 
 def _n_trials(asked: int | None, strategy: Strategy, search: Search) -> int:
@@ -186,38 +180,19 @@ def _problem_of(
     return make_problem(nest.einsum, {**nest.generalized, **(sizes or {})}, device)
 
 
-def _trials(
-    bench: IsolatedBench,
-    search: Search,
-    n_trials: int,
-    deadline: float | None,
-) -> Iterator[TrialOutcome]:
-    """Trials until there are ``n_trials``, none is left, or time is up."""
-    for k in range(n_trials):
-        if deadline is not None and k and monotonic() > deadline:
-            return
-        spec = search.ask()
-        if spec is None:
-            return
-        outcome = bench.trial(spec)
-        search.tell(spec, outcome.median_s)
-        yield outcome
-
-
 @contextmanager
 def _recording_when_stopped(
-    bench: IsolatedBench,
-    outcomes: Sequence[TrialOutcome],
-    store: RecordStore,
-    strategy: str,
+    session: Session, store: RecordStore, strategy: str
 ) -> Iterator[None]:
     """Record the best of the trials done so far if the body is interrupted."""
     try:
         yield
     except BaseException:
-        if any(outcome.is_ok for outcome in outcomes):
+        if any(trial.is_ok for trial in session.trials):
             try:
-                record_best(bench, outcomes, store, strategy)
+                best = finals(session.bench, session.trials, limit=N_RECORDED)
+                measured = [(f.spec, f.measurement) for f in best]
+                record(session.bench, measured, store, strategy)
             except FeinsumError:
                 logger.exception("what was found before the end is not recorded")
         raise

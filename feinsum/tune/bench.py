@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 import loopy as lp
@@ -30,8 +32,11 @@ from feinsum.raising import LoopNest, identify_as_einsum
 from feinsum.records import Environment, Measurement, TransformSpec, Verification
 from feinsum.transforms import apply_spec, find_transform
 from feinsum.tune.problem import Problem, ragged_cases
+from feinsum.tune.scale import paired_ratio, rounds_between
 
-__all__ = ["Bench"]
+__all__ = ["Bench", "Timed"]
+
+logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NEVER_LONG = 1 << 62
@@ -50,6 +55,28 @@ class _Case:
     tolerance: float
 
 
+@dataclass(frozen=True)
+class _Reference:
+    """A verified kernel and its recipe; None for the untransformed one."""
+
+    spec: TransformSpec | None
+    kernel: BoundKernel
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A trial that passed.
+
+    Attributes:
+        ratio: its time over that of the reference.
+        reference: None for the untransformed kernel.
+    """
+
+    measurement: Measurement
+    ratio: float
+    reference: TransformSpec | None
+
+
 class Bench:
     """Everything that the trials of one problem share.
 
@@ -63,6 +90,7 @@ class Bench:
         variant, sizes = ragged_cases(problem.einsum)
         self.ragged = [_make_case(variant, s) for s in sizes]
         self._verified: dict[TransformSpec, float] = {}
+        self._best: _Reference | None = None
 
     @cached_property
     def baseline(self) -> BoundKernel:
@@ -73,7 +101,16 @@ class Bench:
 
     @cached_property
     def baseline_s(self) -> tuple[float, ...]:
-        return self._time([self.baseline])[0]
+        """Its times alone; verifying it was its warm-up."""
+        return self._time([self.baseline], warmup=0)[0]
+
+    @property
+    def baseline_every(self) -> int:
+        """In which rounds the untransformed kernel takes part; 1 for all."""
+        problem = self.problem
+        return rounds_between(
+            median(self.baseline_s), problem.rounds, problem.max_total_s
+        )
 
     @property
     def policy(self) -> dict[str, str | int | float]:
@@ -88,32 +125,74 @@ class Bench:
     def environment(self) -> Environment:
         return self.opencl.environment(self.policy)
 
-    def trial(self, spec: TransformSpec) -> Measurement:
-        """Verify a recipe and time it.
+    def trial(self, spec: TransformSpec, reference: TransformSpec | None) -> Timed:
+        """Verify a recipe, and time it in turns with a reference.
+
+        Args:
+            reference: a recipe that passed; where it cannot be had, and by default,
+                the untransformed kernel takes its place.
 
         Raises:
             TransformError, BuildError, WrongResultError: what went wrong.
         """
-        kernel = self._verified_kernel(spec)
-        return self._measurement(spec, kernel, self._time([kernel])[0], self.baseline_s)
+        kernel = self.verified_kernel(spec)
+        against = self._reference(reference)
+        if against is None:
+            (samples,), others = self._time([kernel]), self.baseline_s
+            ratio = median(samples) / median(others)
+        else:
+            samples, others = self._time([kernel, against.kernel])
+            ratio = paired_ratio(samples, others)
+        if against is None or against.spec is None or ratio < 1:
+            self._best = _Reference(spec, kernel)
+        measurement = self._measurement(spec, kernel, samples, self.baseline_s)
+        return Timed(measurement, ratio, None if against is None else against.spec)
 
-    def compare(self, specs: Sequence[TransformSpec]) -> list[Measurement]:
-        """Time several recipes and the untransformed kernel in one run."""
-        kernels = [self._verified_kernel(spec) for spec in specs]
-        *samples, baseline = self._time([*kernels, self.baseline])
-        return [
-            self._measurement(spec, kernel, times, baseline)
-            for spec, kernel, times in zip(specs, kernels, samples, strict=True)
-        ]
+    def compare(
+        self, kernels: Mapping[TransformSpec, BoundKernel]
+    ) -> dict[TransformSpec, Measurement]:
+        """Time verified kernels and the untransformed one in one run.
 
-    def _verified_kernel(self, spec: TransformSpec) -> BoundKernel:
+        The order rotates. The untransformed kernel takes part in every round that
+        :attr:`baseline_every` divides.
+        """
+        *samples, baseline = self._time(
+            [*kernels.values(), self.baseline],
+            every=[*[1] * len(kernels), self.baseline_every],
+            is_rotating=True,
+        )
+        return {
+            spec: self._measurement(spec, kernels[spec], times, baseline)
+            for spec, times in zip(kernels, samples, strict=True)
+        }
+
+    def verified_kernel(self, spec: TransformSpec) -> BoundKernel:
+        """The kernel of a recipe, right at the tuned sizes and at ragged ones.
+
+        It is verified on arrays of its own, so that it spoils those of no other, and
+        then bound to those of the untransformed kernel.
+
+        Raises:
+            TransformError, BuildError, WrongResultError: what went wrong.
+        """
         case = self.case
         compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opencl)
         kernel = compiled.bind(case.arguments)
-        errors = [verify(kernel, case.expected, tolerance=case.tolerance)]
-        errors += self._verify_ragged(spec)
-        self._verified[spec] = max(errors)
-        return kernel
+        error = verify(kernel, case.expected, tolerance=case.tolerance)
+        if spec not in self._verified:
+            self._verified[spec] = max([error, *self._verify_ragged(spec)])
+        return kernel.sharing(self.baseline)
+
+    def _reference(self, spec: TransformSpec | None) -> _Reference | None:
+        """What a trial is timed against; None if that would take too long."""
+        if spec is not None:
+            if self._best is not None and self._best.spec == spec:
+                return self._best
+            try:
+                return _Reference(spec, self.verified_kernel(spec))
+            except Exception:  # no fault of the recipe that is tried
+                logger.exception("the reference %s failed", spec)
+        return _Reference(None, self.baseline) if self.baseline_every == 1 else None
 
     def _verify_ragged(self, spec: TransformSpec) -> list[float]:
         """Errors at run-time extents that no tile divides."""
@@ -133,14 +212,10 @@ class Bench:
     def _bind(self, t_unit: lp.TranslationUnit, case: _Case) -> BoundKernel:
         return compile_kernel(t_unit, self.opencl).bind(case.arguments)
 
-    def _time(self, kernels: Sequence[BoundKernel]) -> tuple[tuple[float, ...], ...]:
-        problem = self.problem
-        return interleave(
-            kernels,
-            rounds=problem.rounds,
-            warmup=problem.warmup,
-            max_total_s=problem.max_total_s,
-        )
+    def _time(
+        self, kernels: Sequence[BoundKernel], **policy: Any
+    ) -> tuple[tuple[float, ...], ...]:
+        return interleave(kernels, **{**self.policy, **policy})
 
     def _measurement(
         self,

@@ -58,6 +58,7 @@ class IsolatedBench:
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._passed: set[TransformSpec] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -70,13 +71,23 @@ class IsolatedBench:
     ) -> None:
         self.close()
 
-    def trial(self, spec: TransformSpec) -> TrialOutcome:
+    def trial(
+        self, spec: TransformSpec, reference: TransformSpec | None = None
+    ) -> TrialOutcome:
         """Verify and time one recipe; a crash or a hang is an outcome.
+
+        Args:
+            reference: what to time it against. In a new process it is tried first,
+                so that nothing it does is laid to the charge of ``spec``.
 
         Raises:
             MeasurementError: if the problem itself cannot be set up.
         """
-        return self._try(Request(specs=(spec,)), self.time_limit_s)[0]
+        self.start()
+        if reference is not None and reference not in self._passed:
+            is_good = self._try_one(Request(specs=(reference,))).is_ok
+            reference = reference if is_good else None
+        return self._try_one(Request(specs=(spec,), reference=reference))
 
     def compare(self, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
         """Time several recipes that passed their trial in one run."""
@@ -113,6 +124,12 @@ class IsolatedBench:
             self._folder.cleanup()
             self._folder = None
 
+    def _try_one(self, request: Request) -> TrialOutcome:
+        (outcome,) = self._try(request, self.time_limit_s)
+        if outcome.is_ok:
+            self._passed.add(outcome.spec)
+        return outcome
+
     def _try(self, request: Request, limit_s: float) -> tuple[TrialOutcome, ...]:
         self.start()
         try:
@@ -130,6 +147,7 @@ class IsolatedBench:
             "POCL_CACHE_DIR": self._folder.name,
             "XDG_CACHE_HOME": self._folder.name,
             "PYOPENCL_NO_CACHE": "1",
+            "FEINSUM_CACHE_DIR": "off",
         }
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -142,6 +160,7 @@ class IsolatedBench:
                 start_new_session=True,
             )
         self._lines = queue.Queue()
+        self._passed = set()
         reader = threading.Thread(
             target=_read_lines, args=(self._process, self._lines), daemon=True
         )

@@ -14,13 +14,18 @@ __all__ = ["Answer", "Request"]
 
 @dataclass(frozen=True)
 class Request:
-    """Start with a problem; then try one recipe, or compare several in one run."""
+    """Start with a problem; then try recipes one by one, or compare them in one run.
+
+    Attributes:
+        reference: a recipe that passed its trial, to time the others against.
+    """
 
     __pydantic_config__ = STRICT
 
     problem: Problem | None = None
     specs: tuple[TransformSpec, ...] = ()
     is_comparison: bool = False
+    reference: TransformSpec | None = None
 
 
 @dataclass(frozen=True)

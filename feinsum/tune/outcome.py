@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from feinsum.errors import FeinsumError, error_from_code
-from feinsum.records import Measurement, TransformSpec
+from feinsum.records import OK, Measurement, TransformSpec
 from feinsum.records.document import STRICT
 
-__all__ = ["OK", "TrialOutcome"]
-
-OK = "ok"
+__all__ = ["TrialOutcome"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +20,9 @@ class TrialOutcome:
             (``transform-failed``, ``build-failed``, ``wrong-result``,
             ``trial-timeout``, ``trial-crashed``, ...).
         message: what went wrong, in words.
+        ratio: its time over that of the reference, in the same rounds.
+        reference: the recipe that it was timed against; None for the untransformed
+            kernel. See :mod:`feinsum.tune.scale`.
     """
 
     __pydantic_config__ = STRICT
@@ -30,6 +31,8 @@ class TrialOutcome:
     status: str
     message: str = ""
     measurement: Measurement | None = None
+    ratio: float | None = None
+    reference: TransformSpec | None = None
 
     @property
     def is_ok(self) -> bool:

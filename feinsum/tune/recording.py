@@ -1,21 +1,34 @@
-"""From trials to facts: the fastest again in one run, then into the store."""
+"""From trials to facts: the best again in one run, then the first of them recorded."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 
-from feinsum.db import SqlStore
+from feinsum.db import LayeredStore, SqlStore
 from feinsum.errors import StoreUnavailableError
-from feinsum.records import RecordStore, TransformSpec, TuningRecord
+from feinsum.records import (
+    Measurement,
+    RecordStore,
+    TransformSpec,
+    Trial,
+    TuningRecord,
+)
+from feinsum.tune.history import best_first
 from feinsum.tune.isolation import IsolatedBench
 from feinsum.tune.outcome import TrialOutcome
+from feinsum.tune.progress import Finalist
+from feinsum.tune.scale import paired_ratio
 
-__all__ = ["check_writable", "compare_apart", "fastest", "record", "record_best"]
+__all__ = ["N_FINALISTS", "N_RECORDED", "check_writable", "finals", "record"]
 
 logger = logging.getLogger(__name__)
 
-N_FINALISTS = 3
+N_FINALISTS = 10
+"""How many of the best are timed again in one run."""
+
+N_RECORDED = 3
+"""How many of these are recorded."""
 
 
 def check_writable(store: RecordStore) -> None:
@@ -24,6 +37,8 @@ def check_writable(store: RecordStore) -> None:
     Raises:
         StoreUnavailableError: if it is open for reading only.
     """
+    if isinstance(store, LayeredStore):
+        store = store.layers[0]
     if isinstance(store, SqlStore) and (info := store.info()).is_read_only:
         raise StoreUnavailableError(
             f"the database {info.location} is open for reading only and cannot take "
@@ -32,60 +47,59 @@ def check_writable(store: RecordStore) -> None:
         )
 
 
-def fastest(outcomes: Sequence[TrialOutcome]) -> list[TrialOutcome]:
-    """The trials that passed, the fastest first."""
-    good = [outcome for outcome in outcomes if outcome.is_ok]
-    return sorted(good, key=lambda outcome: outcome.median_s)
+def finals(
+    bench: IsolatedBench, trials: Sequence[Trial], limit: int = N_FINALISTS
+) -> tuple[Finalist, ...]:
+    """The best trials again in one run with the untransformed kernel; the best first.
 
-
-def record_best(
-    bench: IsolatedBench,
-    outcomes: Sequence[TrialOutcome],
-    store: RecordStore,
-    strategy: str,
-) -> tuple[TuningRecord, ...]:
-    """Time the finalists in one run with the untransformed kernel; record them."""
-    finalists = [outcome.spec for outcome in fastest(outcomes)[:N_FINALISTS]]
-    if not finalists:
-        logger.warning("nothing is recorded: none of %d trials passed", len(outcomes))
+    The order of a round rotates, so that no kernel always follows the same one. They
+    are ranked by the median, over the rounds, of their time over that of the first.
+    """
+    specs = [trial.spec for trial in best_first(trials)[:limit]]
+    if not specs:
+        logger.warning("nothing is recorded: none of %d trials passed", len(trials))
         return ()
-    finals = compare_apart(bench, finalists)
-    for outcome in finals:
+    outcomes = _compare_apart(bench, specs)
+    for outcome in outcomes:
         if not outcome.is_ok:
             logger.warning("not recorded: %s", outcome.to_error())
-    return record(bench, finals, store, strategy)
+    measured = [(o.spec, o.measurement) for o in outcomes if o.measurement is not None]
+    ranked = [
+        Finalist(spec, m, paired_ratio(m.samples_s, measured[0][1].samples_s))
+        for spec, m in measured
+    ]
+    return tuple(sorted(ranked, key=lambda finalist: finalist.ratio))
 
 
-def compare_apart(
+def _compare_apart(
     bench: IsolatedBench, specs: Sequence[TransformSpec]
 ) -> tuple[TrialOutcome, ...]:
     """Compare in one run; one by one where that fails, so that one spoils no other."""
     outcomes = bench.compare(specs)
-    if len(specs) == 1 or all(outcome.is_ok for outcome in outcomes):
+    if len(specs) == 1 or any(outcome.is_ok for outcome in outcomes):
         return outcomes
     return tuple(bench.compare([spec])[0] for spec in specs)
 
 
 def record(
     bench: IsolatedBench,
-    outcomes: Sequence[TrialOutcome],
+    measured: Sequence[tuple[TransformSpec, Measurement]],
     store: RecordStore,
     strategy: str,
 ) -> tuple[TuningRecord, ...]:
-    """Keep what a comparison measured; the facts, the fastest first."""
+    """Keep what a comparison measured; the facts, in the order given."""
     problem, environment = bench.problem, bench.start()
-    records = [
+    records = tuple(
         TuningRecord(
             problem.form.key,
             problem.workload_text,
             environment,
-            outcome.spec,
-            outcome.measurement,
+            spec,
+            measurement,
             {"recorded_by": "feinsum.tune", "strategy": strategy},
         )
-        for outcome in outcomes
-        if outcome.measurement is not None
-    ]
+        for spec, measurement in measured
+    )
     for fact in records:
         store.add(fact)
-    return tuple(sorted(records, key=lambda fact: fact.measurement.median_s))
+    return records

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Literal, Protocol, get_args
 
@@ -23,7 +23,7 @@ Strategy = Literal["tpe", "random", "exhaustive"]
 
 
 class Search(Protocol):
-    """Proposes configurations, each once, and learns from their times.
+    """Proposes configurations, each once, and learns from their costs.
 
     Attributes:
         n_configurations: how many there are.
@@ -31,12 +31,25 @@ class Search(Protocol):
 
     n_configurations: int
 
+    @property
+    def left(self) -> Collection[TransformSpec]:
+        """The configurations that were not proposed yet."""
+        ...
+
+    def prefer(self, specs: Sequence[TransformSpec]) -> None:
+        """Propose these before all others, in this order, as far as they are left."""
+        ...
+
+    def learn(self, spec: TransformSpec, cost: float) -> bool:
+        """Take a configuration as proposed and answered; whether it was left."""
+        ...
+
     def ask(self) -> TransformSpec | None:
         """The next configuration, or None when there is none left."""
         ...
 
-    def tell(self, spec: TransformSpec, seconds: float) -> None:
-        """The time of a proposed configuration; infinite if it failed."""
+    def tell(self, spec: TransformSpec, cost: float) -> None:
+        """The cost of a proposed configuration; infinite if it failed."""
         ...
 
 
@@ -45,12 +58,8 @@ def make_search(
     einsum: BatchedEinsum,
     transforms: Sequence[Transform],
     seed: int,
-    first: Sequence[TransformSpec] = (),
 ) -> Search:
     """A search over everything that fits ``einsum``.
-
-    Args:
-        first: what to propose before all else, as far as it fits.
 
     Raises:
         FeinsumError: for an unknown strategy.
@@ -58,13 +67,13 @@ def make_search(
     spaces = {t: list(configurations(t, einsum)) for t in transforms}
     match strategy:
         case "exhaustive":
-            return _Listed(_ahead(first, _interleaved(spaces)))
+            return _Listed(_interleaved(spaces))
         case "random":
             rest = _interleaved(spaces)
             random.Random(seed).shuffle(rest)  # noqa: S311  (no cryptography)
-            return _Listed(_ahead(first, rest))
+            return _Listed(rest)
         case "tpe":
-            return _Tpe(spaces, seed, first)
+            return _Tpe(spaces, seed)
     raise FeinsumError(
         f"strategy {strategy!r} is unknown; expected one of {get_args(Strategy)}"
     )
@@ -78,42 +87,45 @@ def _interleaved(
     return [spec for spec in chain.from_iterable(columns) if spec is not None]
 
 
-def _ahead(
-    first: Sequence[TransformSpec], specs: Sequence[TransformSpec]
-) -> list[TransformSpec]:
-    """The specs, those of ``first`` ahead."""
-    wanted = dict.fromkeys(first)
-    known = [spec for spec in wanted if spec in set(specs)]
-    return [*known, *(spec for spec in specs if spec not in wanted)]
-
-
 class _Listed:
     """Takes configurations in a given order."""
 
     def __init__(self, specs: Sequence[TransformSpec]) -> None:
-        self.n_configurations = len(specs)
-        self._left = list(reversed(specs))
+        self.left: dict[TransformSpec, None] = dict.fromkeys(specs)
+        self.n_configurations = len(self.left)
+
+    def prefer(self, specs: Sequence[TransformSpec]) -> None:
+        wanted = dict.fromkeys(spec for spec in specs if spec in self.left)
+        self.left = wanted | self.left
+
+    def learn(self, spec: TransformSpec, cost: float) -> bool:
+        is_left = spec in self.left
+        self.left.pop(spec, None)
+        return is_left
 
     def ask(self) -> TransformSpec | None:
-        return self._left.pop() if self._left else None
+        spec = next(iter(self.left), None)
+        if spec is not None:
+            del self.left[spec]
+        return spec
 
-    def tell(self, spec: TransformSpec, seconds: float) -> None:
+    def tell(self, spec: TransformSpec, cost: float) -> None:
         """Nothing is learnt."""
 
 
 class _Tpe:
     """Optuna's tree-structured Parzen estimator, after a first one per family.
 
-    What is asked for first comes before these.
+    What is preferred comes before these.
     """
 
-    FAILED_S = 1e3
+    FAILED = 1e9
+    """The cost of what failed; only the order of costs counts."""
 
     def __init__(
         self,
         spaces: dict[Transform, list[TransformSpec]],
         seed: int,
-        first: Sequence[TransformSpec],
     ) -> None:
         import optuna
 
@@ -124,39 +136,50 @@ class _Tpe:
             if specs
         }
         self._spaces = {name: _offered(specs) for name, specs in self._specs.items()}
-        self._unseen = dict.fromkeys(_interleaved(spaces))
-        self.n_configurations = len(self._unseen)
-        each = [next(iter(specs.values())) for specs in self._specs.values()]
-        known = [spec for spec in first if spec in self._unseen]
-        self._first = list(dict.fromkeys([*known, *each]))
+        self.left: dict[TransformSpec, None] = dict.fromkeys(_interleaved(spaces))
+        self.n_configurations = len(self.left)
+        self._first = [next(iter(specs.values())) for specs in self._specs.values()]
         self._trials: dict[TransformSpec, Any] = {}
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             self._study = optuna.create_study(sampler=sampler)
 
+    def prefer(self, specs: Sequence[TransformSpec]) -> None:
+        self._first = [*specs, *self._first]
+
+    def learn(self, spec: TransformSpec, cost: float) -> bool:
+        if spec not in self.left:
+            return False
+        self.tell(self._take_known(spec), cost)
+        return True
+
     def ask(self) -> TransformSpec | None:
-        if not self._unseen:
+        if not self.left:
             return None
+        self._first = [spec for spec in self._first if spec in self.left]
         if self._first:
-            spec = self._first.pop(0)
-            self._study.enqueue_trial(self._values(spec))
-            return self._take(spec, self._study.ask())
+            return self._take_known(self._first[0])
         for _ in range(20):
             trial = self._study.ask()
             wanted = self._suggest(trial)
-            if wanted is not None and wanted in self._unseen:
+            if wanted is not None and wanted in self.left:
                 return self._take(wanted, trial)
             self._study.tell(trial, state=_pruned())
-        return self._take(next(iter(self._unseen)), None)
+        return self._take(next(iter(self.left)), None)
 
-    def tell(self, spec: TransformSpec, seconds: float) -> None:
+    def tell(self, spec: TransformSpec, cost: float) -> None:
         trial = self._trials.pop(spec, None)
         if trial is not None:
-            self._study.tell(trial, min(seconds, self.FAILED_S))
+            self._study.tell(trial, min(cost, self.FAILED))
+
+    def _take_known(self, spec: TransformSpec) -> TransformSpec:
+        """Have Optuna propose this one."""
+        self._study.enqueue_trial(self._values(spec))
+        return self._take(spec, self._study.ask())
 
     def _take(self, spec: TransformSpec, trial: Any) -> TransformSpec:
-        del self._unseen[spec]
+        del self.left[spec]
         if trial is not None:
             self._suggest(trial)
             self._trials[spec] = trial

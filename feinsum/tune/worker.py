@@ -11,20 +11,22 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from feinsum.errors import FeinsumError, MeasurementError
-from feinsum.records import Measurement, TransformSpec, from_json, to_json
+from feinsum.records import OK, TransformSpec, from_json, to_json
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Answer, Request
-from feinsum.tune.outcome import OK, TrialOutcome
+from feinsum.tune.outcome import TrialOutcome
 
 __all__ = ["main", "serve", "try_specs"]
 
 logger = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
 
 
 def main() -> None:
@@ -80,35 +82,56 @@ def _set_up(request: Request) -> tuple[Bench | None, Answer]:
 
 def try_specs(bench: Bench, request: Request) -> tuple[TrialOutcome, ...]:
     """The outcome of each recipe."""
-    if not request.is_comparison:
-        return tuple(chain.from_iterable(_trial(bench, s) for s in request.specs))
-    return _measured(request.specs, lambda: bench.compare(request.specs))
+    if request.is_comparison:
+        return _compare(bench, request.specs)
+    return tuple(_trial(bench, spec, request.reference) for spec in request.specs)
 
 
-def _measured(
-    specs: Sequence[TransformSpec], measure: Callable[[], Sequence[Measurement]]
-) -> tuple[TrialOutcome, ...]:
-    try:
-        measured = measure()
-    except FeinsumError as error:
-        return _failed(specs, error)
-    except Exception as error:  # whatever else a candidate does wrong
-        logger.exception("a trial of %s failed", ", ".join(map(str, specs)))
-        return _failed(specs, MeasurementError(f"{type(error).__name__}: {error}"))
-    return tuple(
-        TrialOutcome(spec, OK, measurement=measurement)
-        for spec, measurement in zip(specs, measured, strict=True)
+def _trial(
+    bench: Bench, spec: TransformSpec, reference: TransformSpec | None
+) -> TrialOutcome:
+    timed = _attempt(lambda: bench.trial(spec, reference), spec)
+    if isinstance(timed, FeinsumError):
+        return _failed(spec, timed)
+    return TrialOutcome(
+        spec,
+        OK,
+        measurement=timed.measurement,
+        ratio=timed.ratio,
+        reference=timed.reference,
     )
 
 
-def _trial(bench: Bench, spec: TransformSpec) -> tuple[TrialOutcome, ...]:
-    return _measured([spec], lambda: [bench.trial(spec)])
+def _compare(bench: Bench, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
+    """One run of all that pass; what fails before it spoils no other."""
+    made = {s: _attempt(partial(bench.verified_kernel, s), s) for s in specs}
+    kernels = {s: k for s, k in made.items() if not isinstance(k, FeinsumError)}
+    measured = _attempt(lambda: bench.compare(kernels), *kernels) if kernels else {}
+
+    def outcome(spec: TransformSpec) -> TrialOutcome:
+        kernel = made[spec]
+        if isinstance(kernel, FeinsumError):
+            return _failed(spec, kernel)
+        if isinstance(measured, FeinsumError):
+            return _failed(spec, measured)
+        return TrialOutcome(spec, OK, measurement=measured[spec])
+
+    return tuple(map(outcome, specs))
 
 
-def _failed(
-    specs: Sequence[TransformSpec], error: FeinsumError
-) -> tuple[TrialOutcome, ...]:
-    return tuple(TrialOutcome(spec, error.code, str(error)) for spec in specs)
+def _attempt(work: Callable[[], Made], *specs: TransformSpec) -> Made | FeinsumError:
+    """What ``work`` returns, or the error that it raises."""
+    try:
+        return work()
+    except FeinsumError as error:
+        return error
+    except Exception as error:  # whatever else a candidate does wrong
+        logger.exception("a trial of %s failed", ", ".join(map(str, specs)))
+        return MeasurementError(f"{type(error).__name__}: {error}")
+
+
+def _failed(spec: TransformSpec, error: FeinsumError) -> TrialOutcome:
+    return TrialOutcome(spec, error.code, str(error))
 
 
 if __name__ == "__main__":

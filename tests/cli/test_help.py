@@ -30,6 +30,9 @@ def test_the_commands_are_those_documented():
     """The program has these commands and no others."""
     assert NAMES == [
         "feinsum",
+        "cache",
+        "cache clear",
+        "cache info",
         "canonicalize",
         "db",
         "db info",

@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from feinsum.cli.output import speedup_text
+from feinsum.cli.output import speedup_text, time_text
 from feinsum.cli.query import query
 from feinsum.db import open_store
 from feinsum.records import Policy, rank
@@ -25,6 +25,7 @@ def test_a_fact_is_found_and_ranked(run, known_records):
     ranked = rank(known_records)
     assert [c["id"] for c in document["candidates"]] == [r.id for r in ranked]
     assert document["candidates"][0]["median_s"] == ranked[0].measurement.median_s
+    assert document["candidates"][0]["spread_s"] == ranked[0].measurement.spread_s
     assert document["candidates"][0]["spec"] == str(ranked[0].spec)
 
 
@@ -37,6 +38,7 @@ def test_the_table_fits_80_columns_and_has_every_number(run, known_records):
     for record in known_records:
         row = next(line for line in table if record.id[:12] in line)
         assert speedup_text(record) in row
+        assert time_text(record) in row
 
 
 def test_no_fact_is_exit_code_3(run):

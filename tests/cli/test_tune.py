@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from functools import cache
-from statistics import median
 from typing import get_args, get_type_hints
 
 import pytest
@@ -19,14 +18,19 @@ from feinsum.cli.notation import read_einsum
 from feinsum.cli.tune import tune
 from feinsum.cli.tune_view import ProgressBar
 from feinsum.db import open_store
+from feinsum.measure import open_device
+from feinsum.records import Trial
 from feinsum.tune import (
+    Finalist,
     Strategy,
-    TrialOutcome,
     TuningProgress,
     TuningReport,
+    TuningStart,
     make_problem,
 )
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record
+
+EVENTS = ["start", "trial", "trial", "final", "recorded"]
 
 
 @cache
@@ -35,29 +39,34 @@ def good():
 
 
 @cache
-def outcomes():
+def trials():
     """A trial that failed, and one that passed."""
+    here = good().workload, good().workload_text, {}, good().environment
     return (
-        TrialOutcome(matvec_record(1).spec, "build-failed", "no\nway"),
-        TrialOutcome(good().spec, "ok", measurement=good().measurement),
+        Trial(*here, matvec_record(1).spec, "build-failed", "no\nway"),
+        Trial(*here, good().spec, "ok", "", 1e-3, 0.1),
     )
 
 
 def stand_in(seen, *, n_recorded=1, is_interrupted=False):
     """An ``autotune`` that reports two trials and records facts, at once."""
+    problem = make_problem(read_einsum("ij,j->i", ["i=n,j=4"]), {"n": 7})
 
-    def autotune(target, *, database, on_progress, **options):
+    def autotune(target, *, database, on_start, on_progress, on_final, **options):
         seen.update(options, target=target)
-        for k, outcome in enumerate(outcomes()):
-            best = outcome if outcome.is_ok else None
-            on_progress(TuningProgress(k + 1, options["n_trials"], outcome, best))
+        n_trials = options["n_trials"] or 2
+        on_start(TuningStart(problem, good().environment, n_trials, (), 4e-5))
+        for k, trial in enumerate(trials()):
+            best = trial if trial.is_ok else None
+            on_progress(TuningProgress(k + 1, n_trials, trial, best, 4e-5, 12.0))
+        finalists = (Finalist(good().spec, good().measurement, 1.0),)
+        on_final(finalists)
         records = tuple(matvec_record(k) for k in range(n_recorded))
         for record in records:
             database.add(record)
         if is_interrupted:
             raise KeyboardInterrupt
-        problem = make_problem(read_einsum("ij,j->i", ["i=n,j=4"]), {"n": 7})
-        return TuningReport(problem, outcomes(), records)
+        return TuningReport(problem, trials(), records, finalists)
 
     return autotune
 
@@ -91,16 +100,26 @@ def test_the_table_has_the_recorded_facts(run, autotune, database):
 
 
 def test_json_is_one_object_per_line(run, autotune):
-    """One line per trial, then one with the facts; a failed trial has no time."""
+    """The start, each trial, the finals, the facts; a failed trial has no time."""
     autotune()
     result = run("tune", *MATVEC, "--json")
-    first, second, last = map(json.loads, result.stdout.splitlines())
-    assert [e["event"] for e in (first, second, last)] == ["trial", "trial", "recorded"]
+    events = list(map(json.loads, result.stdout.splitlines()))
+    start, first, second, final, last = events
+    assert [e["event"] for e in events] == EVENTS
+    assert (start["key"], start["n_trials"]) == (good().workload, 2)
+    assert (start["n_known"], start["roofline_s"]) == (0, 4e-5)
+    assert start["device"] == str(open_device().device)
     assert (first["status"], first["median_s"]) == ("build-failed", None)
-    assert first["best_spec"] is None
-    assert second["median_s"] == good().measurement.median_s
-    assert second["baseline_s"] == median(good().measurement.baseline_s)
+    assert first["best_spec"] is first["fraction_of_roofline"] is None
+    assert (second["n_done"], second["n_trials"]) == (2, 2)
+    assert (second["median_s"], second["ratio"]) == (1e-3, 0.1)
+    assert second["fraction_of_roofline"] == pytest.approx(0.04)
+    assert second["best_fraction_of_roofline"] == pytest.approx(0.04)
+    assert (second["best_ratio"], second["seconds_left"]) == (0.1, 12.0)
     assert second["best_spec"] == str(good().spec)
+    (finalist,) = final["finalists"]
+    assert finalist["spread_s"] == good().measurement.spread_s
+    assert finalist["ratio"] == pytest.approx(0.1)
     assert [record["id"] for record in last["records"]] == [good().id]
     assert last["key"] == good().workload
     assert result.stderr == ""
@@ -123,6 +142,7 @@ def test_options_reach_the_search(run, autotune):
     seen = autotune()
     run(
         *("tune", *MATVEC, "--size", "n=100", "--trials", "7", "--budget", "5"),
+        "--fresh",
         *("--strategy", "random", "--trial-limit", "9", "--device", "pthread"),
     )
     assert seen.pop("target") == read_einsum("ij,j->i", ["i=n,j=4"])
@@ -133,6 +153,7 @@ def test_options_reach_the_search(run, autotune):
         "strategy": "random",
         "trial_limit_s": 9.0,
         "device": "pthread",
+        "resume": False,
     }
 
 
@@ -225,12 +246,12 @@ def test_the_progress_bar_shows_trials_best_baseline_and_time_left(monkeypatch):
     monkeypatch.setattr(
         "feinsum.cli.tune_view.Console", lambda stderr: terminal, raising=True
     )
-    with ProgressBar(budget_s=3600.0) as bar:
-        bar.show(TuningProgress(2, 20, outcomes()[1], outcomes()[1]))
-    shown = "best 1.000 ms, untransformed 10.00 ms"
+    with ProgressBar() as bar:
+        bar.show(TuningProgress(2, 20, trials()[1], trials()[1], 4e-5, 3600.0))
+    shown = "best 1.000 ms, untransformed 10.00 ms, roof 4.00%"
     line = next(x for x in screen.getvalue().splitlines() if shown in x)
     assert "2/20" in line
-    assert "left" in line
+    assert "1:00:00 left" in line
 
 
 def test_a_real_tuning_records_a_fact_that_a_query_finds(run, database):
@@ -238,8 +259,11 @@ def test_a_real_tuning_records_a_fact_that_a_query_finds(run, database):
     einsum = ("ij,j->i", "--sizes", "i=64,j=64")
     tuned = run("tune", *einsum, "--trials", "2", "--json")
     assert tuned.exit_code == 0, tuned.stderr
-    *trials, last = map(json.loads, tuned.stdout.splitlines())
+    start, *trials, final, last = map(json.loads, tuned.stdout.splitlines())
+    assert [e["event"] for e in (start, final, last)] == ["start", "final", "recorded"]
     assert 1 <= len(trials) <= 2
+    assert all(trial["status"] == "ok" and trial["ratio"] > 0 for trial in trials)
+    assert {r["spec"] for r in last["records"]} <= {t["spec"] for t in trials}
     assert last["records"]
     with open_store(database) as store:
         stored = {record.id for record in store.query(last["key"])}
@@ -247,6 +271,40 @@ def test_a_real_tuning_records_a_fact_that_a_query_finds(run, database):
     known = run("query", *einsum, "--json")
     useful = any(record["speedup"] > 1 for record in last["records"])
     assert known.exit_code == (0 if useful else 3)
+
+
+def test_a_report_is_two_files(run, autotune, tmp_path):
+    """A page that needs nothing else, and a picture, in a folder that is made."""
+    autotune()
+    folder = tmp_path / "new" / "report"
+    assert run("tune", *MATVEC, "--report", str(folder)).exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "report.html",
+        "report.png",
+    ]
+
+
+def test_a_report_without_matplotlib_is_refused_before_tuning(
+    run, autotune, tmp_path, monkeypatch
+):
+    """One error that names the extra, and no search."""
+    seen = autotune()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = run("tune", *MATVEC, "--report", str(tmp_path / "report"))
+    assert result.exit_code == 1
+    assert "feinsum[plots]" in result.stderr
+    assert not seen
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_tuning(
+    run, autotune, tmp_path
+):
+    """A file in the way is bad usage."""
+    seen = autotune()
+    (tmp_path / "report").write_text("in the way")
+    result = run("tune", *MATVEC, "--report", str(tmp_path / "report"))
+    assert result.exit_code == 2
+    assert not seen
 
 
 def test_the_installed_program_tunes_nothing_it_cannot(database):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError
-from feinsum.records import RecordStore, TuningRecord
+from feinsum.records import RecordStore, TrialStore, TuningRecord
 from tests.db.factories import (
     WORKLOAD,
     make_device,
     make_environment,
     make_peaks,
     make_record,
+    make_trial,
     tuning_records,
 )
 
@@ -212,3 +213,56 @@ class RecordStoreContract:
         with released(make_store) as make:
             a = filled(make, one)
             assert content(merged(make, a, a)) == content(a)
+
+
+class TrialStoreContract:
+    """The laws of a :class:`feinsum.records.TrialStore` that keeps facts as well."""
+
+    def test_keeps_trials(self, store: RecordStore) -> None:
+        """A store has every member of the protocol."""
+        assert isinstance(store, TrialStore)
+
+    def test_adding_a_trial_is_idempotent(self, store: Any) -> None:
+        """A trial is new only the first time, good or bad."""
+        for trial in (make_trial(0), make_trial(1, status="trial-timeout")):
+            assert store.add_trial(trial) is True
+            assert store.add_trial(trial) is False
+        assert len(store.trials(WORKLOAD)) == 2
+
+    @pytest.mark.parametrize("message", ["", "é\n'quoted' \x00", "x" * 2000])
+    def test_a_trial_reads_back(self, store: Any, message: str) -> None:
+        """What is kept is what was given, whatever a compiler said."""
+        trial = make_trial(status="build-failed", message=message)
+        store.add_trial(trial)
+        assert store.trials(WORKLOAD) == (trial,)
+
+    def test_trials_are_of_one_workload_the_oldest_first(self, store: Any) -> None:
+        """In the order of their times, in whatever order they were added."""
+        known = [make_trial(n, second=n) for n in range(4)]
+        store.add_trial(make_trial(workload=WorkloadKey("another")))
+        for n in (2, 0, 3, 1):
+            store.add_trial(known[n])
+        assert store.trials(WORKLOAD) == tuple(known)
+
+    def test_the_same_recipe_again_is_another_trial(self, store: Any) -> None:
+        """Both are kept; nothing is overwritten."""
+        store.add_trial(make_trial(status="trial-crashed"))
+        store.add_trial(make_trial(second=1))
+        assert [t.status for t in store.trials(WORKLOAD)] == ["trial-crashed", "ok"]
+
+    def test_no_look_up_sees_a_trial(self, store: Any) -> None:
+        """Trials are no records: not by query, by id, in all, nor in their number."""
+        trial = make_trial()
+        store.add_trial(trial)
+        store.add(make_record(workload=WorkloadKey("another")))
+        assert store.query(WORKLOAD) == ()
+        assert store.query(WORKLOAD, device_id=make_device().id) == ()
+        assert [r.workload for r in store.records()] == ["another"]
+        assert len(store) == 1
+        with pytest.raises(RecordNotFoundError):
+            store.get(trial.id)
+
+    def test_no_trial_is_made_of_a_record(self, store: Any) -> None:
+        """Facts are no trials either."""
+        store.add(make_record())
+        assert store.trials(WORKLOAD) == ()

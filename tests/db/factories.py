@@ -11,6 +11,7 @@ from feinsum.records import (
     Environment,
     Measurement,
     TransformSpec,
+    Trial,
     TuningRecord,
     Verification,
 )
@@ -73,6 +74,31 @@ def make_record(
         measurement=make_measurement((number + 1) * 1e-3),
         provenance={"note": note} if note else {},
         recorded_at="2025-01-31T12:00:00+00:00",
+    )
+
+
+def make_trial(
+    number: int = 0,
+    *,
+    workload: WorkloadKey = WORKLOAD,
+    environment: Environment | None = None,
+    status: str = "ok",
+    message: str = "",
+    second: int = 0,
+) -> Trial:
+    """A trial; different numbers are trials of different recipes."""
+    is_ok = status == "ok"
+    return Trial(
+        workload=workload,
+        workload_text=f"text of {workload}",
+        sizes={"n": 1000},
+        environment=environment or make_environment(),
+        spec=make_record(number).spec,
+        status=status,
+        message=message,
+        median_s=1e-3 * (number + 1) if is_ok else None,
+        ratio=0.1 * (number + 1) if is_ok else None,
+        recorded_at=f"2025-01-31T12:00:{second:02}.000000+00:00",
     )
 
 

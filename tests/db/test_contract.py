@@ -6,28 +6,28 @@ import pytest
 
 from feinsum.db import LayeredStore
 from feinsum.records import InMemoryStore
-from tests.db.contract import MakeStore, RecordStoreContract
+from tests.db.contract import MakeStore, RecordStoreContract, TrialStoreContract
 
 
-class TestInMemoryStore(RecordStoreContract):
+class TestInMemoryStore(RecordStoreContract, TrialStoreContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
         return InMemoryStore
 
 
-class TestSqliteStore(RecordStoreContract):
+class TestSqliteStore(RecordStoreContract, TrialStoreContract):
     @pytest.fixture
     def make_store(self, make_sql_store: MakeStore) -> MakeStore:
         return make_sql_store
 
 
-class TestPostgresqlStore(RecordStoreContract):
+class TestPostgresqlStore(RecordStoreContract, TrialStoreContract):
     @pytest.fixture
     def make_store(self, make_postgresql_store: MakeStore) -> MakeStore:
         return make_postgresql_store
 
 
-class TestLayeredStore(RecordStoreContract):
+class TestLayeredStore(RecordStoreContract, TrialStoreContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
         return lambda: LayeredStore([InMemoryStore(), InMemoryStore()])

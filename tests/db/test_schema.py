@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -11,15 +12,16 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from feinsum.db import open_store
+from feinsum.db import SqlStore, open_store
 from feinsum.db.migrations import configuration
 from feinsum.db.schema import VERSIONS
 from feinsum.db.sqlite_file import VERSION_TABLE
 from feinsum.db.tables import Base
 from feinsum.errors import SchemaVersionError, StoreUnavailableError
-from tests.db.factories import make_device, make_peaks, make_record
+from tests.db.factories import make_device, make_peaks, make_record, make_trial
 
-OLD_SCHEMA = Path(__file__).with_name("schema_0001.sql")
+OLD_SCHEMAS = {v: Path(__file__).with_name(f"schema_{v}.sql") for v in VERSIONS[:-1]}
+OLD_SCHEMA = OLD_SCHEMAS["0001"]
 
 
 @pytest.fixture
@@ -78,6 +80,35 @@ def test_older_database_is_migrated(old_database: Path) -> None:
         assert len(restored) == 1
 
 
+@pytest.mark.parametrize("old", OLD_SCHEMAS)
+def test_every_older_database_is_migrated(database: Path, old: str) -> None:
+    """From any version: the facts stay, and what is new since can be kept."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.executescript(OLD_SCHEMAS[old].read_text())
+    with open_store(database) as store:
+        assert tuple(store.records()) == (make_record(),)
+        assert store.add_trial(make_trial())
+        assert store.trials(make_trial().workload) == (make_trial(),)
+        assert store.peaks(make_device().id) == (make_peaks() if old > "0001" else None)
+    assert version(database) == VERSIONS[-1]
+
+
+def test_an_older_database_on_a_server_is_migrated(
+    make_postgresql_store: Callable[[], SqlStore],
+) -> None:
+    """The tables that are new since version 0002 are made; the facts stay."""
+    with make_postgresql_store() as store:
+        store.add(make_record())
+        url = store._location.url.render_as_string(hide_password=False)
+        with store._engine.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE trials")
+            connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num='0002'")
+    with open_store(url) as migrated:
+        assert tuple(migrated.records()) == (make_record(),)
+        assert migrated.add_trial(make_trial())
+        assert migrated.info().schema_version == VERSIONS[-1]
+
+
 def test_migrated_once(old_database: Path) -> None:
     """Opening again migrates nothing and copies nothing."""
     for _ in range(2):
@@ -104,7 +135,7 @@ def test_older_database_that_is_only_read(old_database: Path) -> None:
     assert version(old_database) == "0001"
 
 
-@pytest.mark.parametrize("newer", ["0003", "9999"])
+@pytest.mark.parametrize("newer", ["0004", "9999"])
 def test_newer_database_is_refused(filled_database: Path, newer: str) -> None:
     """A newer database is refused, naming both versions, and left as it is."""
     with closing(sqlite3.connect(filled_database)) as connection, connection:

@@ -100,6 +100,20 @@ def test_first_run_may_compile():
     assert samples == (1.0,) * 20
 
 
+def test_rotating_rounds_begin_with_the_next_kernel():
+    """No kernel always follows the same one; the samples are those of the rounds."""
+    samples, log = run({"A": 1.0, "B": 2.0}, rounds=4, warmup=1, is_rotating=True)
+    assert log == "AB" + "AB" + "BA" + "AB" + "BA"
+    assert samples == ((1.0,) * 4, (2.0,) * 4)
+
+
+def test_a_kernel_can_take_part_in_some_rounds():
+    """Once in the warm-up, and then in the rounds whose number ``every`` divides."""
+    samples, log = run({"A": 1.0, "B": 9.0}, rounds=7, warmup=3, every=[1, 3])
+    assert log == "ABAA" + "AB" + "AA" + "AB" + "AA" + "AB"
+    assert [len(s) for s in samples] == [7, 3]
+
+
 def test_one_clock_for_all():
     """If one kernel needs the wall clock, all are read from it."""
     clock = Clock()

@@ -6,8 +6,6 @@ import logging
 import os
 import signal
 import threading
-from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 
 import psutil
@@ -32,10 +30,7 @@ from feinsum.ir import array, einsum
 from feinsum.measure import open_device
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.tune import IsolatedBench, autotune, make_problem, record_facts
-from feinsum.tune.bench import Bench
-from feinsum.tune.messages import Request
 from feinsum.tune.problem import ragged_cases
-from feinsum.tune.worker import try_specs
 from tests.db.conftest import unprivileged
 from tests.db.factories import make_record
 from tests.tune.conftest import living_in_session
@@ -83,39 +78,6 @@ def no_trials(monkeypatch):
     monkeypatch.setattr(IsolatedBench, "_spawn", refuse)
 
 
-class BenchHere:
-    """Stands in for :class:`IsolatedBench`: the same trials, in this process."""
-
-    def __init__(self, problem, time_limit_s):
-        self.problem = problem
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    @cached_property
-    def bench(self):
-        return Bench(self.problem)
-
-    def start(self):
-        return self.bench.environment
-
-    def trial(self, spec):
-        return try_specs(self.bench, Request(specs=(spec,)))[0]
-
-    def compare(self, specs):
-        return try_specs(self.bench, Request(None, tuple(specs), is_comparison=True))
-
-
-@pytest.fixture
-def _trials_here(monkeypatch):
-    """Trials run in this process, where that makes no difference but to the time."""
-    module = import_module("feinsum.tune.autotune")  # its name is a function's, too
-    monkeypatch.setattr(module, "IsolatedBench", BenchHere)
-
-
 class Watch:
     """Keeps what is said on the way."""
 
@@ -141,15 +103,15 @@ def test_only_bad_candidates_record_nothing(registered, tmp_path, caplog):
             report = autotune(LITERAL, database=store, n_trials=5)
         assert tuple(store.records()) == (known,)
     assert report.records == ()
-    assert [(o.spec.name, o.status) for o in report.outcomes] == [
+    assert [(o.spec.name, o.status) for o in report.trials] == [
         ("odd_crooked", "wrong-result"),
         ("odd_double", "wrong-result"),
         ("odd_exits", "trial-crashed"),
         ("odd_raises", "transform-failed"),
         ("odd_unbuildable", "build-failed"),
     ]
-    assert not any(outcome.is_ok for outcome in report.outcomes)
-    assert all(outcome.message for outcome in report.outcomes)
+    assert not any(outcome.is_ok for outcome in report.trials)
+    assert all(outcome.message for outcome in report.trials)
     assert "nothing is recorded: none of 5 trials passed" in caplog.text
 
 
@@ -159,23 +121,24 @@ def test_what_is_right_is_recorded(registered, tmp_path):
     watch = Watch()
     path = tmp_path / "facts.sqlite"
     report = autotune(LITERAL, database=path, n_trials=50, on_progress=watch)
-    assert {o.spec for o in report.outcomes if o.is_ok} == {
+    assert {o.spec for o in report.trials if o.is_ok} == {
         odd_spec("odd_right", 4),
         odd_spec("odd_right", 8),
     }
     with open_store(path) as store:
         assert set(store.records()) == set(report.records)
     assert {record.spec.name for record in report.records} == {"odd_right"}
-    medians = [record.measurement.median_s for record in report.records]
-    assert medians == sorted(medians)
+    assert [f.spec for f in report.finalists] == [r.spec for r in report.records]
+    ratios = [finalist.ratio for finalist in report.finalists]
+    assert ratios == sorted(ratios)
     assert len({record.measurement.baseline_s for record in report.records}) == 1
     # four configurations exist, however many were asked for
     assert [(p.n_done, p.n_trials) for p in watch.seen] == [
         (k, 4) for k in (1, 2, 3, 4)
     ]
-    assert tuple(p.outcome for p in watch.seen) == report.outcomes
-    good = [o for o in report.outcomes if o.is_ok]
-    assert watch.seen[-1].best == min(good, key=lambda o: o.median_s)
+    assert tuple(p.trial for p in watch.seen) == report.trials
+    good = [o for o in report.trials if o.is_ok]
+    assert watch.seen[-1].best == min(good, key=lambda o: o.cost)
 
 
 def test_an_interrupt_between_trials_keeps_what_was_found(registered):
@@ -207,7 +170,7 @@ def test_an_interrupt_of_a_trial_keeps_what_was_found(registered, trials):
     assert len(trials) == 2
 
 
-@pytest.mark.usefixtures("_trials_here")
+@pytest.mark.usefixtures("trials_here")
 def test_an_error_of_the_caller_keeps_what_was_found(registered):
     """What ``on_progress`` raises goes on, after the best so far is recorded."""
     registered("odd_right")
@@ -217,7 +180,7 @@ def test_an_error_of_the_caller_keeps_what_was_found(registered):
     assert [record.spec.name for record in store.records()] == ["odd_right"]
 
 
-@pytest.mark.usefixtures("_trials_here")
+@pytest.mark.usefixtures("trials_here")
 def test_a_stop_before_anything_passed_records_nothing(registered):
     """With nothing found there is nothing to compare: the interrupt goes on at once."""
     registered("odd_double")
@@ -231,18 +194,18 @@ def test_a_stop_before_anything_passed_records_nothing(registered):
     assert len(store) == 0
 
 
-@pytest.mark.usefixtures("_trials_here")
+@pytest.mark.usefixtures("trials_here")
 def test_a_spent_budget_keeps_what_was_found(registered):
     """With no time left, one trial is made, and recorded."""
     registered("odd_right")
     store = InMemoryStore()
     report = autotune(LITERAL, database=store, budget_s=0.0)
-    assert len(report.outcomes) == 1
+    assert len(report.trials) == 1
     assert tuple(store.records()) == report.records
     assert len(report.records) == 1
 
 
-@pytest.mark.usefixtures("_trials_here")
+@pytest.mark.usefixtures("trials_here")
 def test_a_finalist_that_fails_spoils_no_other(
     registered, monkeypatch, tmp_path, caplog
 ):
@@ -252,7 +215,7 @@ def test_a_finalist_that_fails_spoils_no_other(
     store = InMemoryStore()
     with caplog.at_level(logging.WARNING, "feinsum.tune"):
         report = autotune(LITERAL, database=store, strategy="exhaustive", n_trials=3)
-    assert [o.is_ok for o in report.outcomes] == [True, True, True]
+    assert [o.is_ok for o in report.trials] == [True, True, True]
     assert {record.spec.name for record in store.records()} == {"odd_right"}
     assert len(report.records) == 2
     assert "not recorded: odd_tires@1" in caplog.text
@@ -327,7 +290,7 @@ def test_what_cannot_be_tuned_is_refused(no_trials):
         autotune(twice, database=store)
 
 
-@pytest.mark.usefixtures("_trials_here")
+@pytest.mark.usefixtures("trials_here")
 def test_a_kernel_is_tuned_as_the_einsum_that_it_is(registered, tmp_path):
     """A kernel and its einsum share their facts; a missing device is an error."""
     registered("odd_right")
@@ -365,7 +328,7 @@ def test_a_bad_spec_is_refused(registered, no_trials, spec, kind, words):
         ("odd_unbuildable", BuildError),
     ],
 )
-@pytest.mark.usefixtures("_trials_here")
+@pytest.mark.usefixtures("trials_here")
 def test_a_failing_recipe_is_no_fact(registered, name, kind):
     """A failing trial is the error of its code, names the recipe, records nothing."""
     registered(name)

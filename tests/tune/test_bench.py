@@ -108,6 +108,55 @@ def test_a_right_recipe_is_measured(bench):
     assert measurement.footprint_bytes == 8 * (TUNED_SIZE * 13 + 13 + TUNED_SIZE)
 
 
+RIGHT, ALSO_RIGHT = odd_spec("odd_right", 4), odd_spec("odd_right", 8)
+
+
+def against(bench, spec, reference=None):
+    (outcome,) = try_specs(bench, Request(specs=(spec,), reference=reference))
+    assert outcome.is_ok, outcome.message
+    return outcome
+
+
+def test_a_trial_is_timed_against_its_reference(bench):
+    """The best so far, kept or made anew; without one, the untransformed kernel."""
+    assert against(bench, RIGHT).reference is None
+    for reference in (RIGHT, ALSO_RIGHT):
+        outcome = against(bench, ALSO_RIGHT, reference)
+        assert outcome.reference == reference
+        assert outcome.ratio > 0
+
+
+def test_a_reference_that_fails_is_laid_to_nobodys_charge(bench):
+    """The untransformed kernel takes its place, and the outcome says so."""
+    assert against(bench, RIGHT, odd_spec("odd_raises")).reference is None
+
+
+def test_a_slow_untransformed_kernel_is_not_in_every_round(bench, monkeypatch):
+    """It is in no trial; in the finals three times at least, spread over the rounds."""
+    monkeypatch.setitem(vars(bench), "baseline_s", (9.0, 8.0, 10.0))
+    outcome = against(bench, RIGHT)
+    assert outcome.ratio == outcome.measurement.median_s / 9.0
+    request = Request(None, (RIGHT, ALSO_RIGHT), is_comparison=True)
+    for compared in try_specs(bench, request):
+        n_samples = len(compared.measurement.samples_s)
+        assert len(compared.measurement.baseline_s) == -(-n_samples // 7) >= 3
+
+
+def test_what_fails_in_a_comparison_spoils_no_other(bench):
+    """The others are timed in one run all the same."""
+    request = Request(None, (odd_spec("odd_raises"), RIGHT), is_comparison=True)
+    failed, passed = try_specs(bench, request)
+    assert (failed.status, passed.status) == ("transform-failed", "ok")
+
+
+def test_kernels_that_are_compared_read_the_same_arrays(bench):
+    """So the caches are alike for all, however many are compared."""
+    kernel = bench.verified_kernel(RIGHT)
+    assert kernel.slots.keys() == bench.baseline.slots.keys()
+    for name, slot in bench.baseline.slots.items():
+        assert kernel.slots[name] is slot or not hasattr(slot, "array")
+
+
 def test_a_comparison_is_one_run(bench):
     """All recipes of a comparison share the samples of the untransformed kernel."""
     specs = (odd_spec("odd_right", 4), odd_spec("odd_right", 8))

@@ -106,14 +106,42 @@ def test_what_is_asked_for_comes_first(strategy):
     specs = [spec for found in space(SCALED).values() for spec in found]
     wanted = [specs[7], specs[-1], specs[7]]
     stranger = next(iter(space(GEMM)["packed_contraction"]))
-    search = make_search(
-        strategy, SCALED, applicable_transforms(SCALED), 0, [stranger, *wanted]
-    )
+    search = make_search(strategy, SCALED, applicable_transforms(SCALED), 0)
+    search.prefer([stranger, *wanted])
     found = [search.ask() for _ in range(6)]
     assert found[:2] == wanted[:2]
     assert len(set(found)) == 6
     assert stranger not in found
     assert search.n_configurations == len(specs)
+
+
+@pytest.mark.parametrize("strategy", get_args(Strategy))
+def test_what_is_learnt_is_never_proposed(strategy):
+    """What is known counts as proposed; what is not in the space is not learnt."""
+    specs = [spec for found in space(MATVEC).values() for spec in found]
+    search = make_search(strategy, MATVEC, applicable_transforms(MATVEC), 0)
+    stranger = next(iter(space(GEMM)["packed_contraction"]))
+    known = specs[::2]
+    assert all(search.learn(spec, seconds(spec)) for spec in known)
+    assert not search.learn(known[0], 1.0)
+    assert not search.learn(stranger, 1.0)
+    search.prefer(known)
+    found = list(iter(search.ask, None))
+    assert sorted(map(str, found)) == sorted(map(str, set(specs) - set(known)))
+
+
+def test_tpe_learns_from_what_is_known():
+    """Costs that are told beforehand lead it as much as those of its own trials."""
+
+    def n_good(is_taught):
+        search = make_search("tpe", GRADIENT, applicable_transforms(GRADIENT), 0)
+        everything = [s for specs in space(GRADIENT).values() for s in specs]
+        for spec in everything[:: len(everything) // 40] if is_taught else ():
+            search.learn(spec, 1e-3 if spec.parameters.get("vectors") == 64 else 1.0)
+        asked = [search.ask() for _ in range(12)]
+        return sum(spec.parameters.get("vectors") == 64 for spec in asked)
+
+    assert n_good(is_taught=True) > n_good(is_taught=False)
 
 
 def test_tpe_of_a_large_space_never_repeats():

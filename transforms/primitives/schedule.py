@@ -15,7 +15,7 @@ from pymbolic import var
 
 from feinsum.ir import Extent, IndexList, precise_first
 from feinsum.raising import LoopNest
-from feinsum.transforms.primitives.set_cache import NamedSetCache
+from feinsum.transforms.primitives.set_cache import tell_sets_apart
 
 __all__ = ["Expression", "Names", "Schedule", "begin", "calls_product", "scaled_sum"]
 
@@ -206,7 +206,7 @@ def _prepared(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
     kernel = t_unit[name]
     silenced = frozenset({*kernel.silenced_warnings, "v1_scheduler_fallback"})
     kernel = kernel.copy(silenced_warnings=silenced)
-    object.__setattr__(kernel, "_cache_manager", NamedSetCache())  # copies share it
+    tell_sets_apart(kernel)
     return t_unit.with_kernel(kernel)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import islpy as isl
 from loopy.kernel.tools import SetOperationCacheManager
 
-__all__ = ["NamedSetCache"]
+__all__ = ["NamedSetCache", "tell_sets_apart"]
 
 
 class NamedSetCache(SetOperationCacheManager):  # type: ignore[misc]
@@ -27,3 +27,8 @@ class NamedSetCache(SetOperationCacheManager):  # type: ignore[misc]
         names = tuple(set_.get_var_names(isl.dim_type.set))
         own = self.of_names.setdefault(names, SetOperationCacheManager())
         return own.op(set_, op, *args)
+
+
+def tell_sets_apart(kernel: Any) -> None:
+    """Give a new kernel such a cache; copies of the kernel share it."""
+    object.__setattr__(kernel, "_cache_manager", NamedSetCache())

@@ -1,0 +1,6 @@
+"""What is kept on disk between processes: entries that can be made again."""
+
+from feinsum.cache.folder import CacheInfo, DiskCache
+from feinsum.cache.location import CACHE_VARIABLE, cache_folder, default_cache
+
+__all__ = ["CACHE_VARIABLE", "CacheInfo", "DiskCache", "cache_folder", "default_cache"]

@@ -1,0 +1,181 @@
+"""A folder of signed entries that the processes of one user share.
+
+Readers unpickle what they find, and unpickling runs code. So the folder must belong
+to the user and be closed to all others, and every entry carries a digest that is
+keyed by a secret of the folder. An entry that was cut off, changed, renamed, or
+written by somebody without the secret is taken for none. Against programs of the user,
+which can read the secret, nothing here protects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["MAX_BYTES", "CacheInfo", "DiskCache"]
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 256 * 2**20
+"""How much a cache holds, unless it is told otherwise."""
+
+SUFFIX = ".entry"
+_SECRET = "secret"  # noqa: S105  (the name of a file)
+_PART = "part-"
+_WARNED: set[Path] = set()
+_N_SECRET_BYTES = 32
+_N_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """What a cache holds now."""
+
+    location: str
+    n_entries: int
+    n_bytes: int
+    max_bytes: int
+
+
+@dataclass(frozen=True)
+class DiskCache:
+    """Values by key; those used longest ago go when there is no more room.
+
+    Every entry is a file that is renamed into its place when it is complete, so that
+    other processes see all of it or nothing. Nothing raises for want of room, of a
+    folder or of permission: there is no entry then, and one warning in the log.
+
+    Args:
+        folder: made when it is needed, with access for the user alone.
+    """
+
+    folder: Path
+    max_bytes: int = MAX_BYTES
+
+    def read(self, key: str) -> bytes | None:
+        """The value of a key, if there is an entry that can be trusted."""
+        path = self._path(key)
+        try:
+            secret = self._secret()
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _warn_once(self.folder, error)
+            return None
+        digest, value = content[:_N_DIGEST_BYTES], content[_N_DIGEST_BYTES:]
+        if not hmac.compare_digest(digest, _digest(secret, key, value)):
+            logger.warning("the entry %s is damaged or foreign, and is removed", path)
+            self.remove(key)
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return value
+
+    def write(self, key: str, value: bytes) -> None:
+        """Keep a value, in place of what was there."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            content = _digest(self._secret(), key, value) + value
+            with _complete_file(self.folder, content) as part:
+                part.replace(self._path(key))
+            self._make_room()
+        except OSError as error:
+            _warn_once(self.folder, error)
+
+    def remove(self, key: str) -> None:
+        """Forget an entry, if there is one."""
+        with suppress(OSError):
+            self._path(key).unlink(missing_ok=True)
+
+    def info(self) -> CacheInfo:
+        """How many entries there are, and their size."""
+        sizes = [size for _, size, _ in self._entries()]
+        return CacheInfo(str(self.folder), len(sizes), sum(sizes), self.max_bytes)
+
+    def clear(self) -> int:
+        """Remove every entry, the secret and what was left over; how many entries."""
+        paths = [path for _, _, path in self._entries()]
+        others = [*self.folder.glob(f"{_PART}*"), *self.folder.glob(_SECRET)]
+        for path in (*paths, *others):
+            path.unlink(missing_ok=True)
+        return len(paths)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}{SUFFIX}"
+
+    def _entries(self) -> Iterator[tuple[int, int, Path]]:
+        """When each entry was used last, its size, and its file."""
+        for path in self.folder.glob(f"*{SUFFIX}"):
+            with suppress(FileNotFoundError):  # another process was faster
+                found = path.stat()
+                yield found.st_mtime_ns, found.st_size, path
+
+    def _make_room(self) -> None:
+        entries = sorted(self._entries())
+        too_much = sum(size for _, size, _ in entries) - self.max_bytes
+        for _, size, path in entries:
+            if too_much <= 0:
+                return
+            path.unlink(missing_ok=True)
+            too_much -= size
+
+    def _secret(self) -> bytes:
+        """The key of the digests; drawn where there is none.
+
+        Raises:
+            OSError: if there is no folder, or others than the user have access.
+        """
+        _check_private(self.folder)
+        path = self.folder / _SECRET
+        if not path.exists():
+            drawn = secrets.token_bytes(_N_SECRET_BYTES)
+            with _complete_file(self.folder, drawn) as part, suppress(FileExistsError):
+                path.hardlink_to(part)  # the first process is the one that counts
+        _check_private(path)
+        secret = path.read_bytes()
+        if len(secret) != _N_SECRET_BYTES:
+            raise OSError(f"{path} is damaged: run 'feinsum cache clear'")
+        return secret
+
+
+@contextmanager
+def _complete_file(folder: Path, content: bytes) -> Iterator[Path]:
+    """A file under a name of its own, to be renamed or linked; then it is gone."""
+    number, name = tempfile.mkstemp(dir=folder, prefix=_PART)
+    path = Path(name)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(content)
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _check_private(path: Path) -> None:
+    found = path.stat()
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(
+            f"{path} is open to others; give it to the user alone (chmod go-rwx), or "
+            "set FEINSUM_CACHE_DIR to another folder"
+        )
+
+
+def _digest(secret: bytes, key: str, value: bytes) -> bytes:
+    signed = key.encode() + b"\0" + value
+    return hmac.new(secret, signed, hashlib.sha256).digest()
+
+
+def _warn_once(folder: Path, error: OSError) -> None:
+    if folder not in _WARNED:
+        _WARNED.add(folder)
+        logger.warning("nothing is kept in the cache %s: %s", folder, error)

@@ -1,0 +1,56 @@
+"""What the figure of a tuning shows, as data; it is drawn by ``tuning_figure``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Bar", "Point", "Strip", "TuningPicture", "time_text"]
+
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+"""Units of time, and how many seconds each is."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A trial: its time if it passed, and whether it was known before."""
+
+    seconds: float | None
+    is_known: bool = False
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A time with a name, and a note behind it; what is a limit has another color."""
+
+    name: str
+    seconds: float
+    note: str = ""
+    is_limit: bool = False
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The times of the trials by the value of one parameter."""
+
+    name: str
+    values: tuple[tuple[str, tuple[float, ...]], ...]
+
+
+@dataclass(frozen=True)
+class TuningPicture:
+    """What is drawn; all times in seconds."""
+
+    title: str
+    points: tuple[Point, ...]
+    bars: tuple[Bar, ...]
+    strips: tuple[Strip, ...]
+
+
+def time_text(seconds: float) -> str:
+    """Three digits and a unit.
+
+    >>> time_text(0.00123456), time_text(2.5e-6), time_text(12.0), time_text(0.0)
+    ('1.23 ms', '2.5 µs', '12 s', '0 µs')
+    """
+    one_s, unit = next((u for u in UNITS if seconds >= u[0] * 0.9999), UNITS[-1])
+    return f"{seconds / one_s:.3g} {unit}"

@@ -1,0 +1,170 @@
+"""The figure of a tuning: its trace, its best, and what each parameter did."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from feinsum.drawing.tuning import Bar, Point, Strip, TuningPicture, time_text
+
+__all__ = ["Look", "render_tuning"]
+
+Look: TypeAlias = Literal["light", "dark"]
+
+COLUMNS = 3
+MOST_STRIPS = 12
+DOTS_PER_INCH = 130.0
+PAPER = {"light": "#ffffff", "dark": "#16181d"}
+INK = {"light": "#222222", "dark": "#dddddd"}
+GRID = {"light": "#dddddd", "dark": "#3a3d44"}
+BEST, PASSED, FAILED, LIMIT = "#0f8b6d", "#4c86c6", "#d1495b", "#c98a1b"
+
+
+def render_tuning(picture: TuningPicture, format: str, look: Look = "light") -> bytes:
+    """The file of a figure, in a format of matplotlib."""
+    style: dict[str, object] = {
+        "font.family": "DejaVu Sans",
+        "font.size": 9.0,
+        "svg.hashsalt": "feinsum",
+        "text.parse_math": False,
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "grid.color": GRID[look],
+        "figure.facecolor": PAPER[look],
+        "axes.facecolor": PAPER[look],
+        **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), INK[look]),
+        **dict.fromkeys(("xtick.color", "ytick.color"), INK[look]),
+    }
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(style)
+        file = io.BytesIO()
+        no_date: dict[str, str | None] = {"Date": None} if format == "svg" else {}
+        _figure(picture).savefig(
+            file, format=format, dpi=DOTS_PER_INCH, metadata=no_date
+        )
+    return file.getvalue()
+
+
+def _figure(picture: TuningPicture) -> Figure:
+    strips = picture.strips[:MOST_STRIPS]
+    heights = [3.0, 0.7 + 0.32 * len(picture.bars)]
+    heights += [1.9] * -(-len(strips) // COLUMNS)
+    figure = Figure(figsize=(10.0, sum(heights) + 0.6), layout="constrained")
+    figure.suptitle(picture.title, fontsize=10)
+    grid = figure.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
+    _draw_trace(figure.add_subplot(grid[0, :]), picture.points)
+    _draw_bars(figure.add_subplot(grid[1, :]), picture.bars)
+    for k, strip in enumerate(strips):
+        row, column = divmod(k, COLUMNS)
+        _draw_strip(figure.add_subplot(grid[2 + row, column]), strip)
+    return figure
+
+
+def _draw_trace(axes: Axes, points: Sequence[Point]) -> None:
+    """The time of each trial and the best so far; failures at the upper edge."""
+    axes.set_title("Search trace", loc="left")
+    if not points:
+        axes.set_axis_off()
+        return
+    axes.set_xlabel("trial")
+    axes.set_ylabel("median time")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    numbered = list(enumerate(points, start=1))
+    passed = [(k, p.seconds, p.is_known) for k, p in numbered if p.seconds is not None]
+    failed = [k for k, p in numbered if p.seconds is None]
+    for is_known, label in ((False, "passed"), (True, "passed, of an earlier run")):
+        chosen = [(k, s) for k, s, known in passed if known is is_known]
+        face = "none" if is_known else PASSED
+        if chosen:
+            x, y = zip(*chosen, strict=True)
+            axes.scatter(x, y, 26, facecolor=face, edgecolor=PASSED, label=label,
+                         zorder=3)  # fmt: skip
+    if passed:
+        _time_axis(axes, "y", [s for _, s, _ in passed])
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * (high / low) ** 0.1)  # room for failures
+        trace = [(k, min(s for j, s, _ in passed if j <= k)) for k, _, _ in passed]
+        trace.append((len(points), trace[-1][1]))
+        x, y = zip(*trace, strict=True)
+        axes.step(x, y, where="post", color=BEST, label="best so far")
+    if failed:
+        axes.scatter(failed, [0.97] * len(failed), s=34, marker="x", color=FAILED,
+                     transform=axes.get_xaxis_transform(), label="failed",
+                     clip_on=False)  # fmt: skip
+    axes.set_xlim(0.5, len(points) + 0.5)
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, ncols=4)
+
+
+def _draw_bars(axes: Axes, bars: Sequence[Bar]) -> None:
+    axes.set_title("Best recipes, timed in one run", loc="left")
+    seconds = [bar.seconds for bar in bars]
+    colors = [LIMIT if bar.is_limit else PASSED for bar in bars]
+    axes.barh([bar.name for bar in bars], seconds, color=colors, height=0.6)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    if seconds:
+        _time_axis(axes, "x", seconds)
+        low, high = axes.get_xlim()
+        axes.set_xlim(low, high * (high / low) ** 0.2)  # room for the labels
+    for row, bar in enumerate(bars):
+        axes.annotate(f"{time_text(bar.seconds)}{bar.note}", (bar.seconds, row),
+                      xytext=(4, 0), textcoords="offset points",
+                      va="center", fontsize=8)  # fmt: skip
+
+
+def _draw_strip(axes: Axes, strip: Strip) -> None:
+    """One column of points for each value; its median as a line."""
+    axes.set_title(strip.name, loc="left", fontsize=8.5)
+    axes.grid(visible=False, axis="x")
+    for column, (_, seconds) in enumerate(strip.values):
+        axes.plot([column] * len(seconds), seconds, "o", color=PASSED, ms=4, alpha=0.7)
+        middle = sorted(seconds)[len(seconds) // 2]
+        axes.plot([column - 0.25, column + 0.25], [middle] * 2, color=BEST, lw=2)
+    names = [value for value, _ in strip.values]
+    is_crowded = sum(map(len, names)) > 22
+    axes.set_xticks(
+        range(len(names)),
+        [_shortened(name) for name in names],
+        rotation=20 if is_crowded else 0,
+        ha="right" if is_crowded else "center",
+        fontsize=8,
+    )
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    _time_axis(axes, "y", [s for _, seconds in strip.values for s in seconds])
+
+
+def _shortened(text: str, limit: int = 18) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _time_axis(axes: Axes, which: Literal["x", "y"], seconds: Sequence[float]) -> None:
+    """A logarithmic axis with readable numbers, and a limit on how many."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    middle = (min(seconds) * max(seconds)) ** 0.5
+    low = min(min(seconds) / 1.25, middle / 1.6)  # however alike they are
+    high = max(max(seconds) * 1.25, middle * 1.6)
+    if which == "x":
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.6, high)
+    else:
+        axes.set_yscale("log")
+        axes.set_ylim(low, high)
+    axis.set_major_locator(LogLocator(subs=_steps(high / low), numticks=8))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _steps(ratio: float) -> Sequence[float]:
+    """Which numbers of a decade get a label, on an axis that spans a ratio."""
+    if ratio < 5:
+        return (1, 1.5, 2, 3, 4, 5, 7)
+    return (1, 2, 5) if ratio < 300 else (1,)

@@ -1,0 +1,81 @@
+"""Trials: what became of the recipes that a tuning tried. No trial is a fact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Annotated
+
+from annotated_types import Gt, MaxLen
+from constantdict import constantdict
+
+from feinsum.canonical import WorkloadKey
+from feinsum.errors import InvalidRecordError
+from feinsum.records.document import STRICT, content_id
+from feinsum.records.environment import Environment
+from feinsum.records.spec import TransformSpec
+
+__all__ = ["MESSAGE_LENGTH", "OK", "Trial"]
+
+OK = "ok"
+
+MESSAGE_LENGTH = 2000
+"""The most characters of a message that are kept."""
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of one recipe, good or bad. It is remembered, and never served.
+
+    Attributes:
+        workload, workload_text, sizes: what was tuned, in canonical names.
+        status: ``ok``, or the code of an error of :mod:`feinsum.errors`.
+        message: what went wrong, in words.
+        median_s: the recipe's median time, if it passed.
+        ratio: its time over that of the untransformed kernel, if it passed; see
+            :mod:`feinsum.tune.scale`.
+        recorded_at: UTC, ISO 8601.
+    """
+
+    __pydantic_config__ = STRICT
+
+    workload: WorkloadKey
+    workload_text: str
+    sizes: Mapping[str, int]
+    environment: Environment
+    spec: TransformSpec
+    status: str
+    message: Annotated[str, MaxLen(MESSAGE_LENGTH)] = ""
+    median_s: Annotated[float, Gt(0)] | None = None
+    ratio: Annotated[float, Gt(0)] | None = None
+    recorded_at: str = field(default_factory=_now)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", constantdict(self.sizes))
+        n_times = (self.median_s is not None) + (self.ratio is not None)
+        if n_times != 2 * self.is_ok:
+            raise InvalidRecordError(
+                f"a trial of {self.spec} with the status {self.status!r} was given "
+                f"{n_times} of median_s and ratio; expected both if it is {OK}, "
+                "else none"
+            )
+
+    @cached_property
+    def id(self) -> str:
+        """Content id."""
+        return content_id(self)
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status == OK
+
+    @property
+    def cost(self) -> float:
+        """What is ranked, the least first: :attr:`ratio`, infinite if it failed."""
+        return float("inf") if self.ratio is None else self.ratio

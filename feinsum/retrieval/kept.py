@@ -1,0 +1,204 @@
+"""Retrievals that are kept on disk, so that another process need not repeat them.
+
+A retrieval is known by what was given (the kernel, its options, the device, the
+versions of all that takes part), and it holds for as long as the database knows the
+same facts of its einsums. Then the same kernel would come out of it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import loopy as lp
+import numpy as np
+
+from feinsum.cache import DiskCache, default_cache
+from feinsum.db import Database, opened_store
+from feinsum.measure.code import CodedUnit, DeviceCode
+from feinsum.records import Environment
+from feinsum.retrieval.kernel_text import NoTextError, text_of
+from feinsum.retrieval.result import Retrieval
+from feinsum.transforms import REGISTRY
+from feinsum.transforms.primitives.set_cache import tell_sets_apart
+
+__all__ = ["Answer", "Place", "place_of", "unless_it_fails"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PACKAGES = ("cgen", "constantdict", "genpy", "pymbolic", "pytools")
+"""Whose versions matter beside those that an environment names."""
+
+_OURS = (
+    "canonical", "db", "ir", "measure", "raising", "records", "retrieval", "transforms",
+    "transforms.library", "transforms.primitives",
+)  # fmt: skip
+"""The packages of which the source decides what comes out of a retrieval."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a retrieval gives back, if a recipe was applied.
+
+    Attributes:
+        unchanged: why einsums of the kernel stayed as they are; mostly empty.
+        n_nests: how many einsums it has.
+    """
+
+    t_unit: lp.TranslationUnit
+    unchanged: tuple[str, ...]
+    n_nests: int
+
+    @classmethod
+    def of(cls, found: Retrieval) -> Self:
+        reasons = tuple(nest.why_unchanged for nest in found.unchanged)
+        return cls(found.t_unit, reasons, len(found.nests))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the retrieval of a kernel is kept.
+
+    Attributes:
+        key: digest of all that is given.
+    """
+
+    cache: DiskCache
+    key: str
+
+    def recall(self, database: Database) -> Answer | None:
+        """The answer that was kept, if the database knows now what it knew then.
+
+        Raises:
+            FeinsumError: if the database cannot be read.
+        """
+        content = self.cache.read(self.key)
+        if content is None:
+            return None
+        facts, answer = pickle.loads(content)  # noqa: S301  (signed by the cache)
+        with opened_store(database, has_shipped=True) as store:
+            for workload, ids in facts.items():
+                if tuple(record.id for record in store.query(workload)) != ids:
+                    return None
+        for name in answer.t_unit.entrypoints:
+            tell_sets_apart(answer.t_unit[name])
+        return self._coded(answer, content)
+
+    def keep(self, found: Retrieval) -> Answer:
+        """The answer of a retrieval, from now on kept."""
+        answer = Answer.of(found)
+        if not found.applied or not _is_ours(found):
+            return answer
+        content = pickle.dumps((dict(found.facts), answer))
+        self.cache.write(self.key, content)
+        return self._coded(answer, content)
+
+    def _coded(self, answer: Answer, content: bytes) -> Answer:
+        shelf = _Shelf(self.cache, _digest(self.key.encode() + content))
+        unit = CodedUnit.of(answer.t_unit, shelf)
+        return Answer(unit, answer.unchanged, answer.n_nests)
+
+
+@dataclass(frozen=True)
+class _Shelf:
+    """The place of the code of a kept kernel, which is named after its content."""
+
+    cache: DiskCache
+    key: str
+
+    def code(self) -> DeviceCode | None:
+        content = self.cache.read(self.key)
+        if content is None:
+            return None
+        return unless_it_fails(lambda: pickle.loads(content))  # noqa: S301  (signed)
+
+    def put_code(self, code: DeviceCode) -> None:
+        unless_it_fails(lambda: self.cache.write(self.key, pickle.dumps(code)))
+
+
+def place_of(
+    t_unit: lp.TranslationUnit, environment: Environment, options: Mapping[str, Any]
+) -> Place | None:
+    """The place of a retrieval; None if the cache is off or the kernel has no text.
+
+    Args:
+        options: ``arguments`` and all others that are no device and no database.
+    """
+    kept = default_cache()
+    if kept is None:
+        return None
+    arguments = options.get("arguments") or {}
+    others = {name: value for name, value in options.items() if name != "arguments"}
+    try:
+        given = (t_unit, {n: _shape_and_dtype(x) for n, x in arguments.items()}, others)
+        text = text_of(given)
+    except NoTextError as error:
+        logger.info("the retrieval is not kept: %s", error)
+        return None
+    return Place(kept, _digest("\n".join((text, _surroundings(environment))).encode()))
+
+
+def _surroundings(environment: Environment) -> str:
+    """Device, driver and versions, and the transforms that there are."""
+    known = sorted(
+        f"{t.name}@{t.version} {t.apply.__module__}" for t in REGISTRY.values()
+    )
+    software = sorted(environment.software.items())
+    device = (environment.device, environment.driver_version)
+    platform = environment.platform_version
+    return repr((device, platform, software, _versions(), _source_digest(), known))
+
+
+@cache
+def _versions() -> tuple[str, ...]:
+    return (sys.version, *(f"{name} {version(name)}" for name in _PACKAGES))
+
+
+@cache
+def _source_digest() -> str:
+    """Of the modules of this installation, for their version may stay as it is."""
+    found = hashlib.sha256()
+    for name in _OURS:
+        folder = Path(sys.modules[f"feinsum.{name}"].__path__[0])
+        for path in sorted(folder.glob("*.py")):
+            found.update(f"{name}/{path.name}\0".encode() + path.read_bytes() + b"\0")
+    return found.hexdigest()
+
+
+def _shape_and_dtype(given: Any) -> Any:
+    """What raising takes from an argument: no more of an array than this."""
+    if hasattr(given, "shape") and hasattr(given, "dtype") and given.shape:
+        return tuple(given.shape), np.dtype(given.dtype)
+    return given
+
+
+def _is_ours(found: Retrieval) -> bool:
+    """Whether the source of all recipes that were tried is known: they are ours."""
+    tried = [spec for nest in found.nests for spec, _ in nest.failures]
+    transforms = [REGISTRY.get((s.name, s.version)) for s in (*tried, *found.applied)]
+    return all(
+        t is None or t.apply.__module__.startswith("feinsum.") for t in transforms
+    )
+
+
+def unless_it_fails(step: Callable[[], T]) -> T | None:
+    """The result of a step that a retrieval can do without."""
+    try:
+        return step()
+    except Exception:
+        logger.info("the cache of retrievals is passed by", exc_info=True)
+        return None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,125 @@
+"""A kernel as text: the same in every process, another one for any change.
+
+What is written is everything that Loopy keeps in a kernel, sets in the order of
+their texts. Loopy's own digests of kernels are not used: they are kept in the objects
+and pickled with them. What has no such text, like a function, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+
+import islpy as isl
+import numpy as np
+from pytools.tag import Tag
+
+__all__ = ["NoTextError", "text_of"]
+
+_LIBRARIES = {"loopy", "numpy", "pymbolic", "pytools"}
+"""Whose classes are data that :func:`vars` tells in full, at one version of each."""
+
+_MEMOS = ("_memoize_", "_cached_", "_pytools_", "_cache_manager", "_key_builder")
+
+
+class NoTextError(Exception):
+    """Something in a kernel cannot be written down."""
+
+
+def text_of(value: object) -> str:
+    """The text of a value and of all that it is made of, with the class of each.
+
+    Raises:
+        NoTextError: for values of classes that are not known to be data.
+
+    >>> text_of({"b": 1.0, "a": (True, None)})
+    "dict{str'a':tuple(bool'True',NoneType'None'),str'b':float'1.0'}"
+    >>> text_of(frozenset("cab")) == text_of(frozenset("abc"))
+    True
+    """
+    return f"{_kind(value)}{_content(value)}"
+
+
+def _content(value: object) -> str:
+    for kinds, write in _WRITERS:
+        if isinstance(value, kinds):
+            return write(value)
+    is_library = type(value).__module__.partition(".")[0] in _LIBRARIES
+    if is_dataclass(value) and (is_library or isinstance(value, Tag)):
+        return _named({f.name: getattr(value, f.name) for f in fields(value)})
+    if is_library:
+        return _named(_attributes(value))
+    raise NoTextError(f"a {type(value).__qualname__} cannot be written as text")
+
+
+def _kind(value: object) -> str:
+    kind = type(value)
+    return (
+        kind.__name__
+        if kind.__module__ == "builtins"
+        else (f"{kind.__module__}.{kind.__qualname__}")
+    )
+
+
+def _named(attributes: Mapping[str, object]) -> str:
+    kept = {k: v for k, v in attributes.items() if not k.startswith(_MEMOS)}
+    return _listed("{", (f"{k}={text_of(kept[k])}" for k in sorted(kept)), "}")
+
+
+def _attributes(value: object) -> dict[str, object]:
+    """What an object of a library has: in its dictionary, and in its slots."""
+    slots = {n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())}
+    if not slots and not hasattr(value, "__dict__"):
+        raise NoTextError(f"a {type(value).__qualname__} cannot be written as text")
+    in_slots = {n: getattr(value, n) for n in slots if hasattr(value, n)}
+    return {**in_slots, **getattr(value, "__dict__", {})}
+
+
+def _listed(start: str, texts: Iterable[str], end: str) -> str:
+    return f"{start}{','.join(texts)}{end}"
+
+
+def _class(value: Any) -> str:
+    if value.__module__.partition(".")[0] not in {*_LIBRARIES, "builtins"}:
+        raise NoTextError(f"the class {value.__qualname__} cannot be written as text")
+    return f"'{value.__module__}.{value.__qualname__}'"
+
+
+def _mapping(value: Any) -> str:
+    items = (f"{text_of(k)}:{text_of(v)}" for k, v in value.items())
+    return _listed("{", sorted(items), "}")
+
+
+def _array(value: Any) -> str:
+    if value.dtype.hasobject:
+        raise NoTextError("an array of objects cannot be written as text")
+    return f"'{_dtype(value.dtype)} {value.shape} {value.tobytes().hex()}'"
+
+
+def _dtype(value: Any) -> str:
+    return f"'{np.lib.format.dtype_to_descr(value)} {value.alignment}'"
+
+
+def _domain(value: Any) -> str:
+    """Loopy adds parameters in the order of a set, which is another in each process."""
+    names = sorted(value.get_var_names(isl.dim_type.param))
+    space = isl.Space.create_from_names(value.get_ctx(), set=[], params=names)
+    return repr(str(value.align_params(space)))
+
+
+_SCALARS = (type(None), bool, int, float, complex, bytes)
+_WRITERS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
+    (Enum, lambda value: f"'{value.name}'"),
+    (str, repr),
+    (np.dtype, _dtype),
+    ((np.generic, np.ndarray), _array),
+    (_SCALARS, lambda value: f"'{value!r}'"),
+    (type, _class),
+    ((tuple, list), lambda value: _listed("(", map(text_of, value), ")")),
+    (AbstractSet, lambda value: _listed("{", sorted(map(text_of, value)), "}")),
+    (Mapping, _mapping),
+    ((isl.BasicSet, isl.Set, isl.Map, isl.BasicMap), _domain),
+)

@@ -1,0 +1,85 @@
+"""What a tuning says of itself: at its start, after every trial, and at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from feinsum.records import Environment, Measurement, TransformSpec, Trial, TuningRecord
+from feinsum.tune.problem import Problem
+
+__all__ = ["Finalist", "TuningProgress", "TuningReport", "TuningStart"]
+
+
+@dataclass(frozen=True)
+class TuningStart:
+    """What is about to be done.
+
+    Attributes:
+        n_trials: at most, those that are known included: no more than there are
+            configurations.
+        known: trials of an earlier tuning, which are not made again.
+        roofline_s: the least time that the limits of the device allow; None if
+            these were not measured.
+    """
+
+    problem: Problem
+    environment: Environment
+    n_trials: int
+    known: tuple[Trial, ...]
+    roofline_s: float | None
+
+
+@dataclass(frozen=True)
+class TuningProgress:
+    """How far a tuning has come.
+
+    Attributes:
+        n_done, n_trials: trials so far, and at most; both with those that were known.
+        trial: the latest one.
+        best: the fastest so far.
+        roofline_s: see :class:`TuningStart`.
+        seconds_left: what the trials to come will take, by the mean of those that
+            were made, or what is left of the budget.
+    """
+
+    n_done: int
+    n_trials: int
+    trial: Trial
+    best: Trial | None
+    roofline_s: float | None = None
+    seconds_left: float | None = None
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """One of the best, timed again in one run with the others.
+
+    Attributes:
+        ratio: its time over that of the best by trials: the median of the ratios of
+            the same rounds. Finalists are ranked by it.
+    """
+
+    spec: TransformSpec
+    measurement: Measurement
+    ratio: float
+
+
+@dataclass(frozen=True)
+class TuningReport:
+    """What a tuning found.
+
+    Attributes:
+        trials: all that are known, in order; the first ``n_known`` are of an earlier
+            tuning.
+        finalists: the fastest first.
+        records: the facts recorded, the fastest first.
+        roofline_s: see :class:`TuningStart`.
+    """
+
+    problem: Problem
+    trials: tuple[Trial, ...]
+    records: tuple[TuningRecord, ...]
+    finalists: tuple[Finalist, ...] = ()
+    environment: Environment | None = None
+    n_known: int = 0
+    roofline_s: float | None = None

@@ -1,0 +1,220 @@
+"""The report of a tuning: a page that needs nothing else, and a picture."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from statistics import median
+
+from feinsum.drawing import check_plots
+from feinsum.drawing.tuning import Bar, Point, Strip, TuningPicture, time_text
+from feinsum.records import Trial
+from feinsum.tune.progress import TuningReport
+
+__all__ = ["write_report"]
+
+N_BARS = 5
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Tuning of {title}</title>
+<style>
+:root {{ color-scheme: light dark; --paper: #fff; --ink: #222; --line: #ddd;
+  --faint: #666; --bad: #b3263a; }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --paper: #16181d; --ink: #ddd; --line: #3a3d44; --faint: #9a9da5;
+    --bad: #ff8091; }} }}
+body {{ background: var(--paper); color: var(--ink); max-width: 72rem;
+  margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 system-ui, sans-serif; }}
+code, td:first-child {{ font-family: ui-monospace, monospace; font-size: 0.9em;
+  overflow-wrap: anywhere; }}
+dl {{ display: grid; grid-template-columns: max-content 1fr; gap: 0.2rem 1rem; }}
+dt {{ color: var(--faint); }} dd {{ margin: 0; }}
+img {{ max-width: 100%; height: auto; }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; width: 100%; }}
+th, td {{ border-bottom: 1px solid var(--line); padding: 0.3rem 0.6rem;
+  text-align: left; vertical-align: top; }}
+.number {{ text-align: right; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }}
+.bad {{ color: var(--bad); }}
+</style>
+</head>
+<body>
+<h1>Tuning of <code>{title}</code></h1>
+<dl>{facts}</dl>
+<p>Filled points are trials of this run, hollow ones of an earlier run. In the small
+charts each point is the time of a trial with that value, and the line their median.</p>
+<picture>
+<source media="(prefers-color-scheme: dark)" srcset="{dark}">
+<img src="{light}" alt="Search trace, best recipes, and times by parameter value; the
+numbers are in the tables below.">
+</picture>
+<h2>Finalists</h2>
+<p>Timed again in one run, in turns. They are ranked by the median of the ratios of the
+same rounds.</p>
+<div class="wide"><table>{finalists}</table></div>
+<h2>Trials</h2>
+<p>The ratio is to the untransformed kernel. A trial marked “earlier” was known.</p>
+<div class="wide"><table>{trials}</table></div>
+</body>
+</html>
+"""
+
+
+def write_report(report: TuningReport, folder: Path) -> None:
+    """Write ``report.html`` and ``report.png`` into a folder, which is made.
+
+    Raises:
+        FeinsumError: if matplotlib is not installed.
+        OSError: if the folder cannot be written.
+    """
+    check_plots("a report")
+    from feinsum.drawing.tuning_figure import render_tuning
+
+    picture = _picture(report)
+    light = _data_url(render_tuning(picture, "svg", "light"))
+    dark = _data_url(render_tuning(picture, "svg", "dark"))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.png").write_bytes(render_tuning(picture, "png"))
+    (folder / "report.html").write_text(_page(report, light, dark), "utf-8")
+
+
+def _page(report: TuningReport, light: str, dark: str) -> str:
+    return PAGE.format(
+        title=escape(report.problem.einsum.subscripts),
+        facts="".join(
+            f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
+            for name, text in _facts(report)
+        ),
+        light=light,
+        dark=dark,
+        finalists=_table(
+            ["recipe", "median", "IQR", "speed-up", "ratio"],
+            (
+                [
+                    str(f.spec),
+                    time_text(f.measurement.median_s),
+                    time_text(f.measurement.spread_s),
+                    f"{f.measurement.speedup:.3g}",
+                    f"{f.ratio:.4f}",
+                ]
+                for f in report.finalists
+            ),
+        ),
+        trials=_table(
+            ["recipe", "time", "ratio", "status"],
+            (_trial_row(t, k < report.n_known) for k, t in enumerate(report.trials)),
+        ),
+    )
+
+
+def _facts(report: TuningReport) -> Iterable[tuple[str, str]]:
+    yield "einsum", report.problem.workload_text
+    sizes = ", ".join(f"{name} = {n}" for name, n in report.problem.sizes.items())
+    yield "sizes", sizes or "none"
+    if report.environment is not None:
+        environment = report.environment
+        yield "device", f"{environment.device}, driver {environment.driver_version}"
+    n_passed = sum(trial.is_ok for trial in report.trials)
+    yield "trials", f"{len(report.trials)}, of which {n_passed} passed"
+    if not report.finalists:
+        return
+    best = report.finalists[0].measurement
+    yield "best", f"{time_text(best.median_s)}, {report.finalists[0].spec}"
+    baseline_s = median(best.baseline_s)
+    yield "untransformed", f"{time_text(baseline_s)}, {best.speedup:.3g} times slower"
+    if report.roofline_s is not None:
+        percent = 100 * report.roofline_s / best.median_s
+        yield "roofline", f"{time_text(report.roofline_s)}, {percent:.3g}% reached"
+
+
+def _trial_row(trial: Trial, is_known: bool) -> list[str]:
+    earlier = " (earlier)" if is_known else ""
+    if trial.median_s is None or trial.ratio is None:
+        return [str(trial.spec), "", "", f"{trial.status}{earlier}: {trial.message}"]
+    time, ratio = time_text(trial.median_s), f"{trial.ratio:.4g}"
+    return [str(trial.spec), time, ratio, f"{trial.status}{earlier}"]
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The first column and a column named status are texts, all others numbers."""
+    classes = [
+        "" if heading in (headings[0], "status") else ' class="number"'
+        for heading in headings
+    ]
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        inside = "".join(
+            f"<{tag}{kind}>{escape(cell)}</{tag}>"
+            for kind, cell in zip(classes, cells, strict=True)
+        )
+        return f"<tr>{inside}</tr>"
+
+    return "\n".join([line("th", headings), *(line("td", row) for row in rows)])
+
+
+def _data_url(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{b64encode(svg).decode()}"
+
+
+def _picture(report: TuningReport) -> TuningPicture:
+    sizes = ", ".join(f"{name}={n}" for name, n in report.problem.sizes.items())
+    return TuningPicture(
+        f"{report.problem.einsum.subscripts}  {sizes}",
+        tuple(
+            Point(trial.median_s, k < report.n_known)
+            for k, trial in enumerate(report.trials)
+        ),
+        tuple(_bars(report)),
+        tuple(_strips(report.trials)),
+    )
+
+
+def _bars(report: TuningReport) -> Iterable[Bar]:
+    if report.roofline_s is not None:
+        yield Bar("roofline", report.roofline_s, is_limit=True)
+    for place, finalist in enumerate(report.finalists[:N_BARS], start=1):
+        measured = finalist.measurement
+        note = f"  ({measured.speedup:.3g} times as fast as untransformed)"
+        yield Bar(f"{place}. {finalist.spec.name}", measured.median_s, note)
+    if report.finalists:
+        baseline_s = median(report.finalists[0].measurement.baseline_s)
+        yield Bar("untransformed", baseline_s, is_limit=True)
+
+
+def _strips(trials: Sequence[Trial]) -> Iterable[Strip]:
+    """The times by value: of the transform, and of its parameters that varied."""
+    passed = [trial for trial in trials if trial.is_ok]
+    families = sorted({trial.spec.name for trial in passed})
+    if len(families) > 1:
+        yield Strip("transform", _by_value((t.spec.name, t) for t in passed))
+    for family in families:
+        chosen = [trial for trial in passed if trial.spec.name == family]
+        for name in chosen[0].spec.parameters:
+            values = _by_value((t.spec.parameters.get(name), t) for t in chosen)
+            if len(values) > 1:
+                yield Strip(f"{family}: {name}", values)
+
+
+def _by_value(
+    trials: Iterable[tuple[object, Trial]],
+) -> tuple[tuple[str, tuple[float, ...]], ...]:
+    """The times of each value; numbers in order, then all else by its text."""
+    times: dict[object, list[float]] = {}
+    for value, trial in trials:
+        assert trial.median_s is not None
+        times.setdefault(value, []).append(trial.median_s)
+
+    def place(value: object) -> tuple[bool, int, str]:
+        if isinstance(value, int):
+            return False, value, ""
+        return True, 0, str(value)
+
+    return tuple((str(v), tuple(times[v])) for v in sorted(times, key=place))

@@ -1,0 +1,53 @@
+"""The scale on which trials are ranked: time over that of the untransformed kernel.
+
+A trial is timed in turns with a *reference*, the best verified kernel so far. Both
+see the same machine in every round, so what is told of a trial is the median of the
+ratios of each round, and not a time, which the load of the machine changes::
+
+    r(spec) = median over rounds k of  t(spec, k) / t(reference, k)
+
+The reference was itself the candidate of a trial, so the chain leads back to the
+untransformed kernel, whose cost is 1::
+
+    cost(spec) = r(spec) * cost(reference)
+
+Where there is no verified kernel yet, the untransformed kernel is the reference, and
+``cost = r``. If it is too slow to be run in every round, the cost is the candidate's
+median time over that of the untransformed kernel as timed when the trials were set
+up. An error of a link is in all later costs alike, and orders none of the recipes
+that were timed against one reference; the finalists are timed again in one run, in
+which no chain is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from statistics import median
+
+from feinsum.measure.timing import MIN_SAMPLES
+
+__all__ = ["paired_ratio", "rounds_between"]
+
+
+def paired_ratio(samples_s: Sequence[float], reference_s: Sequence[float]) -> float:
+    """The median of the ratios of samples from the same rounds.
+
+    A load that makes a round slow makes both kernels slow, and drops out:
+
+    >>> paired_ratio([1.0, 4.0, 1.1], [2.0, 8.0, 2.2])
+    0.5
+    """
+    return median(a / b for a, b in zip(samples_s, reference_s, strict=False))
+
+
+def rounds_between(seconds: float, rounds: int, max_total_s: float) -> int:
+    """How often a slow kernel is run: in every round whose number this divides.
+
+    As often as fits into ``max_total_s``, and not less than three times.
+
+    >>> [rounds_between(s, rounds=20, max_total_s=3.0) for s in (0.01, 0.3, 60.0)]
+    [1, 2, 7]
+    """
+    n_runs = min(max(int(max_total_s / seconds), MIN_SAMPLES), rounds)
+    return ceil(rounds / n_runs)

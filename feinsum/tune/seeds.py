@@ -1,0 +1,72 @@
+"""What a search begins with: the recipes that were best for neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import chain, groupby, zip_longest
+
+from feinsum.records import (
+    Environment,
+    RecordStore,
+    TransformSpec,
+    TuningRecord,
+    level_of,
+    rank,
+)
+
+__all__ = ["N_SEEDS", "neighbours"]
+
+N_SEEDS = 4
+
+
+def neighbours(
+    store: RecordStore,
+    workload_text: str,
+    environment: Environment,
+    fitting: Collection[TransformSpec],
+    limit: int = N_SEEDS,
+) -> list[TransformSpec]:
+    """The best recipes of facts of the same structure, the nearest first.
+
+    The structure is the notation of the canonical einsum, in whose names a recipe is
+    written; extents, dtypes, the number of rows, sizes and devices may differ. Nearest
+    are facts of this very einsum, then those with the same arrays but for extents;
+    each on this device before others. Every neighbour has its best recipe taken
+    before any has its second.
+
+    Args:
+        fitting: the recipes that the einsum can have; all others are left out.
+
+    Complexity: every record of the store is read once.
+    """
+    notation = _notation(workload_text)
+    alike = [r for r in store.records() if _notation(r.workload_text) == notation]
+
+    def distance(record: TuningRecord) -> tuple[bool, bool, int, str, str]:
+        return (
+            record.workload_text != workload_text,
+            _dtypes(record.workload_text) != _dtypes(workload_text),
+            level_of(record, environment),
+            record.workload,
+            record.environment.device.id,
+        )
+
+    groups = groupby(sorted(alike, key=distance), key=distance)
+    rankings = [rank(records) for _, records in groups]
+    in_turn = chain.from_iterable(zip_longest(*rankings))
+    specs = dict.fromkeys(record.spec for record in in_turn if record is not None)
+    return [spec for spec in specs if spec in fitting][:limit]
+
+
+def _notation(workload_text: str) -> str:
+    return workload_text.partition(" | ")[0]
+
+
+def _dtypes(workload_text: str) -> list[str]:
+    """The dtypes of the arrays, in order.
+
+    >>> _dtypes("a b, b -> a | A0[N0,4]:<f8 A1[4]:<f4 | A0 A1")
+    ['<f8', '<f4']
+    """
+    arrays = workload_text.split(" | ")[1].split()
+    return [array.rpartition(":")[2] for array in arrays]

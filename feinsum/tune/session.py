@@ -1,0 +1,110 @@
+"""The trials of one tuning: what is known of them, what is made, what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from feinsum.errors import MeasurementError
+from feinsum.measure import einsum_operations, footprint_bytes, roofline_s
+from feinsum.records import Environment, RecordStore, Trial, TrialStore
+from feinsum.tune.history import best_first, make_trial
+from feinsum.tune.isolation import IsolatedBench
+from feinsum.tune.outcome import TrialOutcome
+from feinsum.tune.problem import Problem
+from feinsum.tune.progress import TuningProgress
+from feinsum.tune.search import Search
+
+__all__ = ["Session", "roofline_of"]
+
+
+@dataclass
+class Session:
+    """Trials, made one after another and kept at once.
+
+    Attributes:
+        n_trials: at most, those that are known included.
+        budget_s: no new trial starts after this time.
+        trials: all so far; what is known comes first.
+        n_known: how many of these are of an earlier tuning.
+    """
+
+    bench: IsolatedBench
+    search: Search
+    store: TrialStore
+    n_trials: int
+    budget_s: float | None
+    roofline_s: float | None
+    trials: list[Trial] = field(default_factory=list)
+    n_known: int = 0
+    started_s: float = field(default_factory=monotonic)
+
+    def learn(self, known: Sequence[Trial]) -> None:
+        """Take trials of an earlier tuning as done, as far as they are in the space."""
+        self.trials = [t for t in known if self.search.learn(t.spec, t.cost)]
+        self.n_known = len(self.trials)
+
+    def run(self) -> Iterator[TuningProgress]:
+        """Trials until there are ``n_trials``, none is left, or time is up.
+
+        At least one is made if none is known, however short the time.
+        """
+        environment = self.bench.start()
+        while len(self.trials) < self.n_trials:
+            if self.trials and self._budget_left_s() < 0:
+                return
+            spec = self.search.ask()
+            if spec is None:
+                return
+            best = next(iter(best_first(self.trials)), None)
+            outcome = self.bench.trial(spec, best.spec if best else None)
+            cost = self._cost(outcome)
+            trial = make_trial(self.bench.problem, environment, outcome, cost)
+            self.store.add_trial(trial)
+            self.search.tell(spec, trial.cost)
+            self.trials.append(trial)
+            yield self._progress()
+
+    def _cost(self, outcome: TrialOutcome) -> float | None:
+        """Its place on the common scale; see :mod:`feinsum.tune.scale`."""
+        if outcome.ratio is None:
+            return None
+        costs = {trial.spec: trial.cost for trial in self.trials}
+        return outcome.ratio * (costs[outcome.reference] if outcome.reference else 1)
+
+    def _progress(self) -> TuningProgress:
+        return TuningProgress(
+            len(self.trials),
+            self.n_trials,
+            self.trials[-1],
+            next(iter(best_first(self.trials)), None),
+            self.roofline_s,
+            self._seconds_left(),
+        )
+
+    def _seconds_left(self) -> float:
+        n_made = len(self.trials) - self.n_known
+        each_s = (monotonic() - self.started_s) / n_made
+        expected_s = each_s * (self.n_trials - len(self.trials))
+        return max(0.0, min(expected_s, self._budget_left_s()))
+
+    def _budget_left_s(self) -> float:
+        if self.budget_s is None:
+            return float("inf")
+        return self.started_s + self.budget_s - monotonic()
+
+
+def roofline_of(
+    problem: Problem, store: RecordStore, environment: Environment
+) -> float | None:
+    """The least time that measured limits of the device allow, if there are any."""
+    peaks = store.peaks(environment.device.id)
+    if peaks is None:
+        return None
+    operations = einsum_operations(problem.einsum, problem.sizes)
+    n_bytes = footprint_bytes(problem.einsum, problem.sizes)
+    try:
+        return roofline_s(operations, n_bytes, peaks)
+    except MeasurementError:  # no peak of a dtype
+        return None

@@ -1,0 +1,18 @@
+"""The benchmark of fresh processes runs, and the second one finds what was kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.docs.pages import ROOT
+
+
+def test_both_processes_are_timed() -> None:
+    """Two tables, with a row of eight numbers for the entry in each."""
+    command = [sys.executable, "benchmarks/fresh.py", "--only", "divergence_b1_Ni4"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = [x.split() for x in done.stdout.splitlines() if "divergence" in x]
+    assert [len(row) for row in rows] == [9, 9]
+    _, processor = rows
+    assert float(processor[8]) < float(processor[4])

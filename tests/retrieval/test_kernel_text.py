@@ -1,0 +1,129 @@
+"""The text of a kernel: equal for equal kernels, another one after any change."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import loopy as lp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from loopy.types import NumpyType
+from pytools.tag import Tag
+
+from feinsum.retrieval.kernel_text import NoTextError, text_of
+from tests.docs.pages import ROOT
+from tests.raising.kernels import k21_pytato_grad as captured
+from tests.retrieval.kernels import contraction, gradients, reduction
+
+TREES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text(), inner)
+        | st.frozensets(st.integers() | st.text())
+    ),
+    max_leaves=8,
+)
+
+
+def typed(value):
+    """The value, such that ``1``, ``1.0`` and ``True`` are not equal."""
+    if isinstance(value, dict):
+        return dict, {k: typed(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value), [typed(v) for v in value]
+    return type(value), repr(value) if isinstance(value, float) else value
+
+
+@given(one=TREES, other=TREES)
+def test_texts_are_equal_if_and_only_if_the_values_are(one, other):
+    """Nothing is lost, not even the kind of a number."""
+    assert (text_of(one) == text_of(other)) == (typed(one) == typed(other))
+    assert text_of(one) == text_of(one)
+
+
+class Note(Tag):
+    """A tag of another package that is not known to be data."""
+
+
+CHANGES: dict[str, Callable[[lp.TranslationUnit], lp.TranslationUnit]] = {
+    "name": lambda u: lp.rename_callable(u, "gradients", "other"),
+    "loop": lambda u: lp.split_iname(u, "c", 16),
+    "order": lambda u: lp.prioritize_loops(u, "c,a"),
+    "tag": lambda u: lp.tag_inames(u, {"c": "g.0"}),
+    "dtype": lambda u: u.with_kernel(
+        u.default_entrypoint.copy(index_dtype=NumpyType(np.dtype(np.int64)))
+    ),
+    "size": lambda u: lp.fix_parameters(u, n_cells=64),
+    "assumption": lambda u: lp.assume(u, "n_cells >= 5"),
+    "layout": lambda u: lp.tag_array_axes(u, "um", "f,f"),
+    "option": lambda u: lp.set_options(u, return_dict=True),
+    "rule": lambda u: lp.extract_subst(u, "r", "p[c_, t_]", parameters="c_,t_"),
+    "target": lambda u: u.copy(target=lp.PyOpenCLTarget(pointer_size_nbytes=4)),
+    "instruction": lambda u: lp.set_instruction_priority(u, "id:*", 3),
+    "silence": lambda u: u.with_kernel(
+        u.default_entrypoint.copy(silenced_warnings=frozenset({"x"}))
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_any_change_of_a_kernel_changes_its_text(change):
+    """Domains, instructions, arguments, rules, tags, options, target."""
+    kernel = gradients().kernel
+    assert text_of(change(kernel)) != text_of(kernel)
+
+
+def test_kernels_that_are_built_twice_have_one_text():
+    """The text does not depend on the objects, nor on what Loopy has memoized."""
+    for make in (gradients, contraction, reduction):
+        used = make().kernel
+        lp.generate_code_v2(lp.preprocess_kernel(used))
+        assert text_of(used) == text_of(make().kernel)
+
+
+def test_what_is_no_data_has_no_text():
+    """A function, or an object of an unknown class, is refused by its class."""
+    for value in (len, lambda: 0, object(), np.array([object()]), Note):
+        with pytest.raises(NoTextError, match="cannot be written as text"):
+            text_of(value)
+
+
+BUILD = """
+import hashlib, warnings
+warnings.simplefilter("ignore")
+from feinsum.retrieval.kernel_text import text_of
+from tests.raising.kernels import k21_pytato_grad, k45_pytato_grad_private_bounds
+from tests.retrieval.kernels import gradients
+kernels = k21_pytato_grad.build(), k45_pytato_grad_private_bounds.build()
+print(hashlib.sha256(text_of((*kernels, gradients().kernel)).encode()).hexdigest())
+"""
+
+
+def test_every_process_writes_the_same_text():
+    """Sets have another order in each of them, and the text has none of it."""
+    assert text_of(captured.build()) == text_of(captured.build())
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", BUILD],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed in ("1", "2")
+    ]
+    texts = {run.communicate()[0] for run in runs}
+    assert len(texts) == 1
+    assert texts != {""}

@@ -1,0 +1,103 @@
+"""The report of a tuning: complete, readable without help, and safe to open."""
+
+from __future__ import annotations
+
+from html import escape
+from html.parser import HTMLParser
+
+import pytest
+
+from feinsum.records import TransformSpec, Trial
+from feinsum.tune import Finalist, TuningReport, make_problem, write_report
+from tests.db.factories import make_environment, make_measurement
+from tests.tune.odd_transforms import odd_einsum
+
+PROBLEM = make_problem(odd_einsum(), {"N": 64})
+EVIL = "error: <script>alert(1)</script> & more"
+
+
+def spec(k):
+    return TransformSpec("rowwise", 1, {"block": 2**k, "index": "ab"[k % 2]})
+
+
+def trial(k, **fields):
+    known = {"status": "ok", "median_s": 1e-3 / (k + 1), "ratio": 1 / (k + 1)}
+    return Trial(
+        PROBLEM.form.key,
+        PROBLEM.workload_text,
+        PROBLEM.sizes,
+        make_environment(),
+        spec(k),
+        **(fields or known),
+    )
+
+
+def report(trials, finalists=()):
+    return TuningReport(
+        PROBLEM, tuple(trials), (), finalists, make_environment(), 1, 1e-5
+    )
+
+
+class Tags(HTMLParser):
+    """Which elements are open, and what they refer to."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.addresses = [], set(), []
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.add(tag)
+        if tag not in ("meta", "img", "source"):
+            self.open.append(tag)
+        known = dict(attributes)
+        self.addresses += [known[n] for n in ("src", "srcset", "href") if n in known]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The report of trials of which one failed badly."""
+    place = tmp_path_factory.mktemp("report") / "new"
+    trials = [*map(trial, range(6)), trial(7, status="build-failed", message=EVIL)]
+    finalists = tuple(Finalist(spec(k), make_measurement(), 1.0) for k in (5, 4))
+    write_report(report(trials, finalists), place)
+    return place
+
+
+def test_the_page_stands_alone(folder):
+    """Well-formed, nothing but data inside, no script, and a dark side."""
+    page = (folder / "report.html").read_text("utf-8")
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert "script" not in tags.seen
+    assert len(tags.addresses) == 2
+    assert all(a.startswith("data:image/svg+xml;base64,") for a in tags.addresses)
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_the_page_has_every_trial(folder):
+    """Each recipe, and why it failed, as text that nothing executes."""
+    page = (folder / "report.html").read_text("utf-8")
+    assert all(escape(str(spec(k))) in page for k in (*range(6), 7))
+    assert escape(EVIL) in page
+    assert EVIL not in page
+    assert "7, of which 6 passed" in page
+
+
+def test_the_picture_is_a_png(folder):
+    """By its signature."""
+    assert (folder / "report.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [[], [trial(0, status="trial-crashed")], [trial(0)]],
+    ids=["none", "failed", "one"],
+)
+def test_there_may_be_little_to_report(trials, tmp_path):
+    """No trial, none that passed, or one alone: a report all the same."""
+    write_report(report(trials), tmp_path)
+    assert (tmp_path / "report.html").stat().st_size > 1000
