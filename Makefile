@@ -17,8 +17,8 @@ ARGS ?=
 WHEELS ?= .cache/gpu-wheels
 
 .PHONY: help install install-intel demo bench-canonical bench-retrieve bench-fresh \
-	bench-tccg bench-dgfem gpu-wheels facts test test-long golden-keys check format \
-	figures wheel clean
+	bench-tccg bench-dgfem bench-bandwidth gpu-wheels facts test test-long golden-keys \
+	check format figures wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -67,6 +67,9 @@ bench-dgfem: $(BENCHED) ## the 40 operators of DG against other libraries; ARGS=
 gpu-wheels: $(INSTALLED) ## wheels for benchmarks/gpu.sh on a machine without network; WHEELS=...
 	@$(RUN) -m pip wheel --quiet --wheel-dir $(WHEELS) --constraint constraints.txt \
 		'.[pocl,plots]' 'jax[cuda12]'
+
+bench-bandwidth: $(INSTALLED) ## einsums bound by memory bandwidth against the triad
+	@$(RUN) benchmarks/bandwidth.py $(ARGS)
 
 facts: $(INSTALLED) ## tune both suites, write the facts that are shipped (hours)
 	@$(RUN) benchmarks/facts.py $(ARGS)

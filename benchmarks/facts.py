@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.experiments.entries import Entry, dgfem, scaled_to, tccg  # noqa: E402
 from feinsum import autotune, query  # noqa: E402
-from feinsum.db import open_store, write_facts  # noqa: E402
+from feinsum.db import ShippedStore, open_store, write_facts  # noqa: E402
 from feinsum.errors import FeinsumError  # noqa: E402
 from feinsum.measure import open_device  # noqa: E402
 from feinsum.records import Level, RecordStore, TuningRecord  # noqa: E402
@@ -44,8 +44,16 @@ def main() -> None:
                 _tune(entry, store, options)
         best = [fact for entry in entries if (fact := _best(entry, store, options))]
     path = PACKAGED / f"{_slug(options.device)}.jsonl"
-    write_facts(best, path)
+    others = _others(path, best)
+    write_facts([*others, *best], path)
     print(f"{len(best)} facts of {len(entries)} entries written to {path.name}")
+
+
+def _others(path: Path, best: list[TuningRecord]) -> list[TuningRecord]:
+    """The facts of a file that are of other workloads; they stay."""
+    known = ShippedStore((path.read_text("utf-8"),) if path.exists() else ())
+    workloads = {fact.workload for fact in best}
+    return [fact for fact in known.records() if fact.workload not in workloads]
 
 
 def _options() -> argparse.Namespace:

@@ -48,6 +48,8 @@ class Transform:
             or no space at all, say that the family does not fit that einsum.
         apply: rewrites a nest, given every parameter.
         constraint: why a configuration of the space is pointless, if it is.
+        is_searched: whether a search should try the family at all. Recipes that are
+            on record serve in any case.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Transform:
     constraint: Callable[[BatchedEinsum, Parameters], str | None] = (
         lambda _einsum, _parameters: None
     )
+    is_searched: Callable[[BatchedEinsum], bool] = lambda _einsum: True
 
     def spec(self, parameters: Parameters) -> TransformSpec:
         return TransformSpec(self.name, self.version, parameters)
@@ -108,13 +111,9 @@ def find_transform(name: str, version: int) -> Transform:
 
 
 def applicable_transforms(einsum: BatchedEinsum) -> tuple[Transform, ...]:
-    """The transforms that fit a canonical einsum, by name; the newest version."""
-    newest = dict(sorted(REGISTRY))
-    return tuple(
-        transform
-        for name, version in newest.items()
-        if (transform := REGISTRY[name, version]).fits(einsum)
-    )
+    """The transforms to search for a canonical einsum, by name; the newest version."""
+    newest = [REGISTRY[key] for key in dict(sorted(REGISTRY)).items()]
+    return tuple(t for t in newest if t.fits(einsum) and t.is_searched(einsum))
 
 
 def configurations(

@@ -23,7 +23,12 @@ from feinsum.transforms import (
     find_transform,
     register,
 )
-from feinsum.transforms.library import ELEMENT_BLOCKED, PACKED_CONTRACTION, ROWWISE
+from feinsum.transforms.library import (
+    ELEMENT_BLOCKED,
+    GENERIC,
+    PACKED_CONTRACTION,
+    ROWWISE,
+)
 from tests.transforms.support import EINSUMS, generated
 
 MASS, PRODUCT = EINSUMS["mass"], EINSUMS["matrix product"]
@@ -156,20 +161,20 @@ def test_the_first_configuration_has_the_recommended_values():
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("mass", {"element_blocked", "packed_contraction", "rowwise"}),
+        ("mass", {"element_blocked", "packed_contraction", "rowwise", "transposed"}),
         ("matrix product", {"packed_contraction", "rowwise"}),
         ("shorter than a tile", {"packed_contraction"}),
         ("diagonal", {"rowwise"}),
         ("integers", {"rowwise"}),
         ("complex product", {"rowwise"}),
-        ("mixed", {"rowwise"}),
+        ("mixed", {"rowwise", "transposed"}),
     ],
 )
 def test_the_families_that_fit(name, expected):
     """Each family is offered where it fits, whatever the names of the einsum."""
     e = EINSUMS[name]
     for named in (e, canonicalize(e).einsum):
-        assert {t.name for t in applicable_transforms(named)} == expected
+        assert {t.name for t in applicable_transforms(named)} == {*expected, "generic"}
 
 
 def test_the_newest_version_is_offered(toy):
@@ -180,9 +185,16 @@ def test_the_newest_version_is_offered(toy):
     assert offered == [newer]
 
 
-def test_nothing_is_offered_where_nothing_is_long():
-    """A small pointwise product is worth no recipe."""
-    assert applicable_transforms(einsum("i->i", array("a", 5))) == ()
+def test_only_the_generic_family_is_offered_where_nothing_is_long():
+    """A small pointwise product is worth no other recipe."""
+    assert applicable_transforms(einsum("i->i", array("a", 5))) == (GENERIC,)
+
+
+def test_what_is_not_searched_is_valid_on_record(toy):
+    """is_searched() keeps a family out of searches, not its recipes out of kernels."""
+    idle = register(replace(toy, version=2, is_searched=lambda _: False))
+    assert idle not in applicable_transforms(MASS)
+    assert check_spec(next(configurations(idle, MASS)), MASS) is idle
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from feinsum.errors import (
 from feinsum.ir import array, einsum
 from feinsum.measure import open_device
 from feinsum.records import InMemoryStore, TransformSpec
+from feinsum.transforms import REGISTRY
 from feinsum.tune import IsolatedBench, autotune, make_problem, record_facts
 from feinsum.tune.problem import ragged_cases
 from tests.db.conftest import unprivileged
@@ -43,7 +44,7 @@ from tests.tune.odd_transforms import (
 
 SIZES = {"N": TUNED_SIZE}
 LITERAL = odd_einsum(50)
-"""No transform of the library fits it: its output index is short."""
+"""No transform of the library but the generic one fits it: its output is short."""
 
 pytestmark = pytest.mark.filterwarnings(  # Loopy's own use of islpy
     "ignore:.*with implicit conversion:DeprecationWarning"
@@ -66,6 +67,12 @@ def trials(monkeypatch):
         assert not folder.exists()
         assert living_in_session(pid) == []
     assert psutil.Process().children(recursive=True) == []
+
+
+@pytest.fixture(autouse=True)
+def _without_the_family_that_fits_all(monkeypatch):
+    """A search proposes what a test registers, and nothing else."""
+    monkeypatch.delitem(REGISTRY, ("generic", 1))
 
 
 @pytest.fixture

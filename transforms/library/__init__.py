@@ -1,7 +1,15 @@
 """The library: families of recipes, each registered under a name and a version."""
 
 from feinsum.transforms.library.element_blocked import ELEMENT_BLOCKED
+from feinsum.transforms.library.generic import GENERIC
 from feinsum.transforms.library.packed_contraction import PACKED_CONTRACTION
 from feinsum.transforms.library.rowwise import ROWWISE
+from feinsum.transforms.library.transposed import TRANSPOSED
 
-__all__ = ["ELEMENT_BLOCKED", "PACKED_CONTRACTION", "ROWWISE"]
+__all__ = [
+    "ELEMENT_BLOCKED",
+    "GENERIC",
+    "PACKED_CONTRACTION",
+    "ROWWISE",
+    "TRANSPOSED",
+]

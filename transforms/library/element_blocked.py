@@ -45,6 +45,8 @@ __all__ = ["ELEMENT_BLOCKED"]
 MAX_LANES = 8
 MAX_TILE_BYTES = 1 << 18
 """Private memory of a work-group; larger tiles leave the second cache level."""
+MAX_ROWS = 4
+"""Of a batch that is searched: for more, Loopy takes too long for the tiles."""
 
 
 def element_blocked(
@@ -219,5 +221,6 @@ ELEMENT_BLOCKED = register(
         "short contractions over many elements, vectorized over the elements",
         _space,
         element_blocked,
+        is_searched=lambda einsum: einsum.batch_size <= MAX_ROWS,
     )
 )

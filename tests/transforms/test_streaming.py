@@ -1,0 +1,175 @@
+"""Einsums bound by memory bandwidth, and all that only the generic family fits."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import loopy as lp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feinsum import array, batched_einsum, einsum
+from feinsum.transforms import applicable_transforms, check_spec, configurations
+from feinsum.transforms.library import ELEMENT_BLOCKED, GENERIC, TRANSPOSED
+from tests.strategies import SIZES, counts, einsums, sketches
+from tests.transforms.support import (
+    LOOPY_WARNINGS,
+    generated,
+    ragged_sizes,
+    recipes,
+    sampled,
+    with_literals,
+)
+
+pytestmark = LOOPY_WARNINGS
+
+
+def doubles(**shapes):
+    return [array(name, shape) for name, shape in shapes.items()]
+
+
+def stream(subscripts, **shapes):
+    return einsum(subscripts, *doubles(**shapes))
+
+
+N, M = "N", "M"
+REDUCTIONS = {
+    "row sums": stream("ij->i", A=(N, M)),
+    "row sums of a known length": stream("ij->i", A=(N, 67)),
+    "column sums": stream("ij->j", A=(N, M)),
+    "sums around an index": stream("ijk->j", A=(N, 6, M)),
+    "matrix times vector": stream("ij,j->i", A=(N, M), x=M),
+    "vector times matrix": stream("ij,i->j", A=(N, M), x=N),
+    "inner products": stream("xi,xi->x", A=(N, M), B=(N, M)),
+    "sum of all": stream("ij->", A=(N, M)),
+    "trace": stream("ii->", A=(N, N)),
+    "bilinear form": stream("i,ij,jk,k->", a=N, B=(N, 5), C=(5, 7), d=7),
+}
+MAPS = {
+    "outer product": stream("ai,bj->abij", A=(N, 5), B=(M, 7)),
+    "transpose": stream("ij->ji", A=(N, M)),
+    "transpose of four": stream("abcd->dbca", A=(N, 3, M, 19)),
+    "transpose of a sum": stream("ikj->ji", A=(N, 5, M)),
+    "transpose of two": batched_einsum(
+        "ij->ji", [doubles(A=(N, M)), doubles(B=(N, M))]
+    ),
+    "diagonal of a matrix": stream("ii->i", A=(N, N)),
+    "scalars": stream(",->", a=(), b=()),
+    "a single entry": stream("ij->ji", A=(1, 1)),
+    "integers": einsum("ij->ji", array("n", (N, M), "int16")),
+}
+STREAMS = REDUCTIONS | MAPS
+
+
+def assert_right(e, spec):
+    case = generated(e)
+    case.assert_right(case.apply(spec), ragged_sizes(e))
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [r for r in recipes(STREAMS, 0) if r[1].name in ("generic", "transposed")],
+)
+def test_the_first_configuration_is_right(name, spec):
+    """The recommended recipe is right at sizes that no tile divides."""
+    assert_right(STREAMS[name], spec)
+
+
+@pytest.mark.parametrize("name", ["row sums", "column sums", "transpose of a sum"])
+def test_literal_extents_are_right(name):
+    """So is it where the extents are numbers, shorter and longer than a tile."""
+    for sizes in ({"N": 3, "M": 8}, {"N": 37, "M": 100}):
+        e = with_literals(STREAMS[name], sizes)
+        for transform in (GENERIC, TRANSPOSED):
+            for spec in sampled(e, transform, 0) if transform.fits(e) else ():
+                assert_right(e, spec)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", STREAMS)
+def test_every_configuration_is_right(name):
+    """And so are all of them."""
+    for transform in (GENERIC, TRANSPOSED):
+        for spec in configurations(transform, STREAMS[name]):
+            assert_right(STREAMS[name], spec)
+
+
+@counts(default=100, long=2000)
+@given(e=einsums())
+def test_something_is_offered_for_every_einsum(e):
+    """The generic family fits them all, and its recommended recipe is valid."""
+    assert GENERIC in applicable_transforms(e)
+    first = next(configurations(GENERIC, e))
+    assert check_spec(first, e) is GENERIC
+
+
+@st.composite
+def native_einsums(draw):
+    """Einsums of dtypes that OpenCL knows, of few operands or many, of no index."""
+    sketch = draw(sketches(n_indices=5, n_terms=3, n_rows=2))
+    native = tuple(dtype.replace(">", "<") for dtype in sketch.dtypes)
+    return replace(sketch, dtypes=native).build()
+
+
+@counts(default=12, long=1000)
+@given(e=native_einsums(), seed=st.integers(0, 1 << 16))
+def test_any_configuration_is_right_for_any_einsum(e, seed):
+    """Also with repeated indices and mixed dtypes."""
+    case = generated(e)
+    spec = random.Random(seed).choice(list(configurations(GENERIC, e)))
+    sizes = [{x.name: SIZES[x.name] for x in e.size_params}]
+    case.assert_right(case.apply(spec), sizes)
+
+
+def test_partial_sums_are_independent():
+    """Along a summed index each lane adds to a literal entry: a register of its own."""
+    e = REDUCTIONS["row sums"]
+    case = generated(e)
+    spec = next(configurations(GENERIC, e))
+    assert spec.parameters["vector"] == "j"
+    code = lp.generate_code_v2(case.apply(spec)).device_code()
+    for lane in range(spec.parameters["step"]):
+        assert f"row_0_tile[{lane}] = row_0_tile[{lane}] + " in code
+
+
+@pytest.mark.parametrize(
+    ("name", "vector"),
+    [
+        ("row sums", "j"),
+        ("column sums", "j"),
+        ("matrix times vector", "j"),
+        ("vector times matrix", "j"),
+        ("outer product", "j"),
+        ("inner products", "i"),
+    ],
+)
+def test_the_innermost_index_has_unit_stride(name, vector):
+    """The recommended vector index is the one that stands last in the large arrays."""
+    assert next(configurations(GENERIC, STREAMS[name])).parameters["vector"] == vector
+
+
+def test_a_tile_is_turned_between_reads_and_stores():
+    """The innermost loop of the reads is the last index of the operand, that of the
+    stores the last one of the output.
+    """
+    e = MAPS["transpose"]
+    spec = next(configurations(TRANSPOSED, e))
+    code = lp.generate_code_v2(generated(e).apply(spec)).device_code()
+    reads, stores = code.index("= A["), code.index("out[")
+    last_loops = [code[:at].rindex("for (long ") for at in (reads, stores)]
+    names = [code[at:].removeprefix("for (long ")[0] for at in last_loops]
+    assert names == ["j", "i"]
+
+
+def test_large_batches_are_not_searched_for_blocks_of_elements():
+    """Loopy takes too long for them; what is on record stays valid."""
+    shared = doubles(J=(3, 3, N), D=(3, 5, 5))
+    for n_rows in (1, 19):
+        rows = [[*shared, array(f"u{k}", (N, 5))] for k in range(n_rows)]
+        e = batched_einsum("xre,rij,ej->xei", rows)
+        is_searched = ELEMENT_BLOCKED in applicable_transforms(e)
+        assert is_searched == (n_rows == 1)
+        spec = next(configurations(ELEMENT_BLOCKED, e))
+        assert check_spec(spec, e) is ELEMENT_BLOCKED
