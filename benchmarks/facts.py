@@ -40,7 +40,7 @@ def main() -> None:
     options.database.parent.mkdir(parents=True, exist_ok=True)
     with open_store(options.database) as store:
         for entry in track(entries, "entries", console=STDERR):
-            if not _is_known(entry, store, options.device):
+            if not _best(entry, store, options):
                 _tune(entry, store, options)
         best = [fact for entry in entries if (fact := _best(entry, store, options))]
     path = PACKAGED / f"{_slug(options.device)}.jsonl"
@@ -60,6 +60,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="entries whose names match")
     parser.add_argument("--device", help="part of a device's name")
+    parser.add_argument("--dtype", default="float64", help="of all operands")
     parser.add_argument("--trials", type=int, default=12, help="for each entry")
     parser.add_argument("--limit", type=float, default=60, help="seconds of a trial")
     parser.add_argument("--max-gflop", type=float, default=6.0, help="scales entries")
@@ -72,7 +73,7 @@ def _options() -> argparse.Namespace:
 def _tune(entry: Entry, store: RecordStore, options: argparse.Namespace) -> None:
     try:
         report = autotune(
-            entry.einsum(),
+            entry.einsum(options.dtype),
             sizes=entry.parameters,
             device=options.device,
             database=store,
@@ -87,18 +88,13 @@ def _tune(entry: Entry, store: RecordStore, options: argparse.Namespace) -> None
     STDERR.print(f"{entry.name}: {gflop_s:.1f} Gflop/s, {best and best.spec}")
 
 
-def _is_known(entry: Entry, store: RecordStore, device: str | None) -> bool:
-    match = query(entry.einsum(), database=store, device=device, policy="strict")
-    return match.level == Level.EXACT
-
-
 def _best(
     entry: Entry, store: RecordStore, options: argparse.Namespace
 ) -> TuningRecord | None:
-    found = query(
-        entry.einsum(), database=store, device=options.device, policy="strict"
-    )
-    return found.record
+    """The best fact of this very einsum, device and driver, if there is one."""
+    einsum = entry.einsum(options.dtype)
+    found = query(einsum, database=store, device=options.device, policy="strict")
+    return found.record if found.level == Level.EXACT else None
 
 
 def _slug(device: str | None) -> str:

@@ -153,12 +153,17 @@ class Clock:
 
 def report(console: Console, found: dict[str, tuple[Seconds, Seconds]]) -> None:
     for k, clock in enumerate(CLOCKS):
-        table = Table(title=f"seconds of the {clock}", title_justify="left",
-                      box=box.SIMPLE, pad_edge=False)  # fmt: skip
+        table = Table(
+            title=f"seconds of the {clock}",
+            title_justify="left",
+            box=box.SIMPLE,
+            pad_edge=False,
+            collapse_padding=True,
+        )
         table.add_column("entry", no_wrap=True)
         for which in ("1st", "2nd"):
             for stage in (*STAGES, "sum"):
-                table.add_column(f"{which}\n{stage}", justify="right", min_width=6)
+                table.add_column(f"{which}\n{stage}", justify="right", no_wrap=True)
         for name, runs in found.items():
             cells = []
             for run in runs:

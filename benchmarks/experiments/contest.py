@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from time import perf_counter, sleep
+from time import perf_counter, process_time, sleep
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class Task:
     Attributes:
         contenders: names.
         cap_s: a contender that has run that long gets no more rounds.
-        pause_s: before every run.
+        pause_s: before every run, at least; see :func:`settle`.
     """
 
     suite: str
@@ -64,9 +64,13 @@ def contenders(task: Task) -> dict[str, Contender]:
     return {c.name: c for c in (*ours, plain, *RIVALS)}
 
 
+STEP_S = 0.005
+"""For how long threads are watched."""
+
+
 @dataclass
 class Watched:
-    """A contender that says when it runs, after a pause."""
+    """A contender that says when it runs, when all the others have come to rest."""
 
     name: str
     ready: Ready
@@ -76,8 +80,23 @@ class Watched:
 
     def run(self, timer: Timer | None = None) -> float:
         self.note(self.name)
-        sleep(self.pause_s)
+        settle(self.pause_s)
         return self.ready.run("wall")
+
+
+def settle(pause_s: float, limit_s: float = 1.0) -> None:
+    """Wait, and go on until no thread of this process works.
+
+    Those of OpenBLAS go on spinning for a tenth of a second after a product, which
+    would be laid to the charge of whoever comes next.
+    """
+    sleep(pause_s)
+    end = perf_counter() + limit_s
+    while perf_counter() < end:
+        worked = process_time()
+        sleep(STEP_S)
+        if process_time() - worked < STEP_S / 5:
+            return
 
 
 def hold(task: Task, note: Note = lambda name: None) -> dict[str, Outcome]:

@@ -125,12 +125,12 @@ class Entry:
         named = {index: f"N{index}" for index in self.parametric}
         return {**self.sizes, **named}
 
-    def einsum(self) -> feinsum.BatchedEinsum:
+    def einsum(self, dtype: str = "float64") -> feinsum.BatchedEinsum:
         """The idealized einsum: every operand an array."""
         extents = self.extents
         rows = [
             [
-                feinsum.array(function.name, tuple(extents[i] for i in term))
+                feinsum.array(function.name, tuple(extents[i] for i in term), dtype)
                 for function, term in zip(row, self.terms, strict=True)
             ]
             for row in self.rows

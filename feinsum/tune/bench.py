@@ -101,7 +101,14 @@ class Bench:
 
     @cached_property
     def baseline_s(self) -> tuple[float, ...]:
-        """Its times alone; verifying it was its warm-up."""
+        """Its times alone; verifying it was its warm-up.
+
+        One that takes all the time there is has one sample: nobody is mistaken about
+        how much faster a recipe is than that.
+        """
+        first_s = self.baseline.run()
+        if first_s > self.problem.max_total_s:
+            return (first_s,)
         return self._time([self.baseline], warmup=0)[0]
 
     @property
@@ -157,7 +164,8 @@ class Bench:
         :attr:`baseline_every` divides; if that would take too long, its times from
         the beginning are taken.
         """
-        if sum(self.baseline_s) > self.problem.max_total_s:
+        samples: Sequence[tuple[float, ...]]
+        if max(self.baseline_s) > self.problem.max_total_s:
             samples = self._time([*kernels.values()], is_rotating=True)
             baseline = self.baseline_s
         else:

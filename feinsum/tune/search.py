@@ -114,9 +114,10 @@ class _Listed:
 
 
 class _Tpe:
-    """Optuna's tree-structured Parzen estimator, after a first one per family.
+    """Optuna's tree-structured Parzen estimator, after what is likely to be good.
 
-    What is preferred comes before these.
+    First comes what is preferred, then the recommended configuration of each family,
+    then the best of these with one parameter changed at a time.
     """
 
     FAILED = 1e9
@@ -140,6 +141,8 @@ class _Tpe:
         self.n_configurations = len(self.left)
         self._first = [next(iter(specs.values())) for specs in self._specs.values()]
         self._trials: dict[TransformSpec, Any] = {}
+        self._best: tuple[float, TransformSpec] | None = None
+        self._is_varied = False
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -157,9 +160,9 @@ class _Tpe:
     def ask(self) -> TransformSpec | None:
         if not self.left:
             return None
-        self._first = [spec for spec in self._first if spec in self.left]
-        if self._first:
-            return self._take_known(self._first[0])
+        first = self._next_first()
+        if first is not None:
+            return self._take_known(first)
         for _ in range(20):
             trial = self._study.ask()
             wanted = self._suggest(trial)
@@ -172,6 +175,26 @@ class _Tpe:
         trial = self._trials.pop(spec, None)
         if trial is not None:
             self._study.tell(trial, min(cost, self.FAILED))
+        if cost < min(self._best[0] if self._best else self.FAILED, self.FAILED):
+            self._best = cost, spec
+
+    def _next_first(self) -> TransformSpec | None:
+        """The next of those that come before the estimator's own."""
+        self._first = [spec for spec in self._first if spec in self.left]
+        if not self._first and self._best and not self._is_varied:
+            self._is_varied = True
+            self._first = self._varied(self._best[1])
+        return next(iter(self._first), None)
+
+    def _varied(self, spec: TransformSpec) -> list[TransformSpec]:
+        """What differs in one parameter, by the value of it that is offered first."""
+        specs, known = self._specs[spec.name], dict(_choices(spec))
+        found = []
+        for parameter, values in self._spaces[spec.name].items():
+            others = ({**known, parameter: value} for value in values)
+            near = (specs.get(tuple(choices.items())) for choices in others)
+            found += [s for s in near if s in self.left and s != spec][:1]
+        return [s for s in found if s is not None]
 
     def _take_known(self, spec: TransformSpec) -> TransformSpec:
         """Have Optuna propose this one."""

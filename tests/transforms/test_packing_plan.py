@@ -12,7 +12,13 @@ from feinsum import array, einsum
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms import configurations
 from feinsum.transforms.library import PACKED_CONTRACTION
-from feinsum.transforms.library.packing_plan import Plan, Tiles, find_roles, make_plan
+from feinsum.transforms.library.packing_plan import (
+    LINE,
+    Plan,
+    Tiles,
+    find_roles,
+    make_plan,
+)
 from tests.transforms.support import EINSUMS
 
 SIZES = st.integers(1, 300)
@@ -27,7 +33,9 @@ def plan_of(e: BatchedEinsum, tiles: Tiles) -> Plan:
 @pytest.mark.parametrize("extents", [(72, 72, 24, 72, 72), (7, 9, 5, 3, 11)])
 @given(st.sampled_from([4, 8]), st.integers(1, 8), SIZES, SIZES)
 def test_tiles_cover_and_stay_small(extents, lanes, rows, width, depth):
-    """The tiles of an index reach its end; a side has no more entries than asked."""
+    """The tiles of an index reach its end; a side has no more entries than
+    asked, or than a line of its least tiles.
+    """
     a, b, c, d, e = extents
     sketch = einsum("dbea,ec->abcd", array("A", (d, b, e, a)), array("B", (e, c)))
     plan = plan_of(sketch, Tiles("c", "a", lanes, 2, rows, width, width, depth))
@@ -40,7 +48,7 @@ def test_tiles_cover_and_stay_small(extents, lanes, rows, width, depth):
         (plan.rows, width),
         (plan.summed, depth),
     ):
-        largest = max(units.get(side[-1].index, 1), limit)
+        largest = max(LINE * units.get(side[-1].index, 1), limit)
         assert prod(cut.size for cut in side) <= largest
     assert set(plan.cuts) == set(sketch.indices)
 

@@ -54,6 +54,12 @@ def _python_path() -> list[str]:
     return [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
 
 
+@pytest.fixture(autouse=True)
+def _without_the_family_that_fits_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search proposes what a test registers, and nothing else."""
+    monkeypatch.delitem(REGISTRY, ("generic", 1))
+
+
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Registers odd transforms in this process, until the test ends."""

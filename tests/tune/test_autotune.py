@@ -29,7 +29,6 @@ from feinsum.errors import (
 from feinsum.ir import array, einsum
 from feinsum.measure import open_device
 from feinsum.records import InMemoryStore, TransformSpec
-from feinsum.transforms import REGISTRY
 from feinsum.tune import IsolatedBench, autotune, make_problem, record_facts
 from feinsum.tune.problem import ragged_cases
 from tests.db.conftest import unprivileged
@@ -67,12 +66,6 @@ def trials(monkeypatch):
         assert not folder.exists()
         assert living_in_session(pid) == []
     assert psutil.Process().children(recursive=True) == []
-
-
-@pytest.fixture(autouse=True)
-def _without_the_family_that_fits_all(monkeypatch):
-    """A search proposes what a test registers, and nothing else."""
-    monkeypatch.delitem(REGISTRY, ("generic", 1))
 
 
 @pytest.fixture

@@ -100,6 +100,23 @@ def test_tpe_begins_with_the_first_of_each_family(einsum):
     assert found == [specs[0] for specs in families.values()]
 
 
+def test_tpe_goes_on_with_one_change_of_the_best_at_a_time():
+    """Each parameter of the best recommended configuration is changed once, alone."""
+    families = space(GRADIENT)
+    search = make_search("tpe", GRADIENT, applicable_transforms(GRADIENT), 0)
+    for _ in families:
+        spec = search.ask()
+        search.tell(spec, 0.1 if spec.name == "packed_contraction" else 1.0)
+    best = families["packed_contraction"][0].parameters
+    changed = []
+    for _ in range(5):
+        spec = search.ask()
+        assert spec.name == "packed_contraction"
+        changed += [n for n, value in spec.parameters.items() if best[n] != value]
+        search.tell(spec, 0.5)
+    assert len(changed) == len(set(changed)) == 5
+
+
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_what_is_asked_for_comes_first(strategy):
     """Recipes that are given come before all others, once; those of others do not."""

@@ -6,6 +6,7 @@ import loopy as lp
 
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.raising import LoopNest
+from feinsum.transforms.library.packed_contraction import suits_packing
 from feinsum.transforms.library.roles import number, text, typical, volume
 from feinsum.transforms.library.streamed_nest import StreamedNest, Streams
 from feinsum.transforms.primitives import begin
@@ -155,5 +156,6 @@ GENERIC = register(
         _space,
         generic,
         _constraint,
+        is_searched=lambda einsum: not suits_packing(einsum),
     )
 )

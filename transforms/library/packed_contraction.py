@@ -19,20 +19,25 @@ from feinsum.transforms.library.packing_plan import (
     make_plan,
 )
 from feinsum.transforms.library.roles import (
+    carriers,
     has_real_dtype,
     is_long,
     number,
+    reuse,
     text,
     typical,
     volume,
 )
 from feinsum.transforms.primitives import begin
+from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 
-__all__ = ["PACKED_CONTRACTION"]
+__all__ = ["PACKED_CONTRACTION", "suits_packing"]
 
 TILE_SIZES = ("lanes", "vectors", "rows", "width", "height", "depth")
 MIN_LANES = 4
+MIN_REUSE = 16
+"""Of einsums for which families without packing are not worth a trial."""
 HEIGHTS = (384, 192, 96, 48)
 DEPTHS = (160, 256, 128, 96, 384, 64)
 PACK_BYTES = 800_000
@@ -114,9 +119,10 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     """Two indices of the output that split the operands, with a sum between them."""
     if einsum.n_operands < 2 or not has_real_dtype(einsum):
         return None
+    nearest_first = tuple(reversed(einsum.output))
     pairs = [
         (vector, register_index)
-        for vector in reversed(einsum.output)
+        for vector in sorted(nearest_first, key=lambda i: _vector_cost(einsum, i))
         for register_index in reversed(einsum.output)
         if _fits(einsum, vector, register_index)
     ]
@@ -135,16 +141,33 @@ def _space(einsum: BatchedEinsum) -> Space | None:
         "vectors": n_vectors,
         "rows": _rows(n_vectors[0]),
         "inside": ("rows", "columns"),
-        "width": (192, 96, 384, 768, 48),
+        "width": (192, 96, 384, 768, 1536, 48),
         "height": _heights(einsum, *pairs[0]),
         "depth": DEPTHS,
-        "stores": _stores(einsum, vectors[0], lanes[0]),
+        "stores": _stores(einsum, tuple(vectors), lanes[0]),
     }
 
 
 def _space_1(einsum: BatchedEinsum) -> Space | None:
     space = _space(einsum)
     return space and {name: space[name] for name in space if name != "stores"}
+
+
+def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
+    """Entries of arrays with the index that lie in lines along another output index.
+
+    Of equal ones, the index of the largest operands is the best.
+    """
+    carried = [einsum.inputs[k] for k in carriers(einsum, index)]
+    turned = [
+        term
+        for term in (*carried, einsum.output)
+        if term[-1] != index and term[-1] in einsum.output
+    ]
+    n_turned, n_carried = (
+        sum(volume(einsum, term) for term in terms) for terms in (turned, carried)
+    )
+    return n_turned, -n_carried
 
 
 def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
@@ -159,13 +182,15 @@ def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
     return not is_long(extent) and not is_stored, near, -typical(extent)
 
 
-def _stores(einsum: BatchedEinsum, vector: str, lanes: int) -> tuple[str, ...]:
+def _stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...]:
     """Vectors of the last axis can be aligned, and then pass the caches."""
-    extent = einsum.extents[vector]
-    if vector != einsum.output[-1] or not isinstance(extent, int) or extent % lanes:
+    last = einsum.output[-1]
+    extent = einsum.extents[last]
+    if last not in vectors or not isinstance(extent, int) or extent % lanes:
         return ("cached",)
     is_large = volume(einsum, einsum.output) > STREAMED_ENTRIES
-    return ("streamed", "cached") if is_large else ("cached", "streamed")
+    is_best = is_large and last == vectors[0]
+    return ("streamed", "cached") if is_best else ("cached", "streamed")
 
 
 def _fits(einsum: BatchedEinsum, vector: str, register_index: str) -> bool:
@@ -226,6 +251,9 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     problem = _constraint_1(einsum, parameters)
     if problem is not None:
         return problem
+    is_last = parameters["vector"] == einsum.output[-1]
+    if parameters["stores"] == "streamed" and not is_last:
+        return "only vectors of the last axis can be streamed"
     n_bytes = _private_bytes(einsum, parameters)
     if n_bytes > PRIVATE_BYTES:
         return f"private arrays would take up to {n_bytes} bytes of a thread's stack"
@@ -265,3 +293,8 @@ PACKED_CONTRACTION = register(
         _constraint,
     )
 )
+
+
+def suits_packing(einsum: BatchedEinsum) -> bool:
+    """Whether no family but this one is worth a trial."""
+    return PACKED_CONTRACTION.fits(einsum) and reuse(einsum) >= MIN_REUSE

@@ -29,6 +29,9 @@ __all__ = [
 Axis = tuple[str, int]
 """An index and a level of its cut."""
 
+LINE = 8
+"""Entries of a line of a cache, in double precision."""
+
 MAX_UNROLLED = 16
 """Terms of a sum that is written out."""
 
@@ -239,19 +242,46 @@ class Tiles:
 def make_plan(
     einsum: BatchedEinsum, extents: Mapping[str, Extent], roles: Roles, tiles: Tiles
 ) -> Plan:
-    """Fill the tiles: the main index of a side first, then those stored nearby."""
-    innermost, *_ = summed = sorted(
-        roles.summed, key=lambda index: distance(einsum, index)
-    )
+    """Fill the tiles: the main index of a side first, then those stored nearby.
+
+    Where another index of a side is the last of its operand, a tile has a line of it,
+    so that whole lines are read.
+    """
+    summed = sorted(roles.summed, key=lambda index: distance(einsum, index))
     unit = (tiles.vectors, tiles.lanes)
+    right = einsum.inputs[roles.right]
+    left = max((einsum.inputs[k] for k in roles.left), key=len)
+    output = einsum.output
+    columns = _in_lines(roles.columns, tiles.vector, right, output)
+    rows = _in_lines(roles.rows, tiles.register, left, output)
     return Plan(
         roles,
-        _side(extents, tiles.vector, roles.columns, unit, tiles.width),
-        _side(extents, tiles.register, roles.rows, (tiles.rows,), tiles.height),
-        _side(extents, innermost, summed, (), tiles.depth),
+        _side(extents, columns, unit, tiles.width, _line(columns, right, output)),
+        _side(extents, rows, (tiles.rows,), tiles.height, _line(rows, left, output)),
+        _side(extents, summed, (), tiles.depth),
         tuple(Cut(index, extents[index], ()) for index in roles.batch),
         tuple(Cut(i, extents[i], (typical(extents[i]),)) for i in roles.postponed),
     )
+
+
+def _in_lines(
+    indices: Names, main: str, term: IndexList, output: IndexList
+) -> tuple[str, ...]:
+    """The main index, the one along which an array lies in lines, then near ones."""
+    last = _last(main, term, output)
+    nearest = sorted((i for i in indices if i != main), key=term.index, reverse=True)
+    return (main, *sorted(nearest, key=lambda index: index != last))
+
+
+def _line(order: Names, term: IndexList, output: IndexList) -> int:
+    """Entries that a tile has of the second index: a line, if it is along lines."""
+    is_along = order[1:2] == (_last(order[0], term, output),)
+    return LINE if is_along else 1
+
+
+def _last(main: str, term: IndexList, output: IndexList) -> str:
+    """The last index of an operand, or that of the output if this one is the main."""
+    return output[-1] if term[-1] == main else term[-1]
 
 
 def distance(einsum: BatchedEinsum, index: str) -> int:
@@ -261,18 +291,28 @@ def distance(einsum: BatchedEinsum, index: str) -> int:
 
 def _side(
     extents: Mapping[str, Extent],
-    main: str,
-    indices: Sequence[str],
+    order: Sequence[str],
     unit: tuple[int, ...],
     target: int,
+    line: int = 1,
 ) -> tuple[Cut, ...]:
-    """Cuts of ``indices``, the main one last, of ``target`` entries in all."""
-    cuts = [_cut(main, extents[main], unit, target)]
-    for index in indices:
-        if index != main:
-            is_whole = all(cut.n_tiles == 1 for cut in cuts)
-            left = target // prod(cut.size for cut in cuts) if is_whole else 1
-            cuts.append(_cut(index, extents[index], (), max(left, 1)))
+    """Cuts of ``order``, its first index last, of ``target`` entries in all.
+
+    An index gets what those before it leave, if they are whole.
+
+    Args:
+        line: entries that the second index gets at least; it comes last.
+    """
+    main, *others = order
+    if line > 1:
+        others = [*others[1:], others[0]]
+    cuts = [_cut(main, extents[main], unit, target // line)]
+    for k, index in enumerate(others, 1):
+        least = line if k == len(others) else 1
+        is_whole = all(cut.n_tiles == 1 for cut in cuts)
+        spent = prod(cut.size for cut in cuts) * (line // least)
+        left = target // spent if is_whole else 1
+        cuts.append(_cut(index, extents[index], (), max(left, least)))
     return tuple(reversed(cuts))
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "has_real_dtype",
     "is_long",
     "number",
+    "reuse",
     "text",
     "typical",
     "volume",
@@ -37,6 +38,19 @@ def is_long(extent: Extent) -> bool:
 def volume(einsum: BatchedEinsum, indices: IndexList) -> int:
     """Number of index tuples, size parameters counted as long."""
     return prod(typical(einsum.extents[index]) for index in indices)
+
+
+def reuse(einsum: BatchedEinsum) -> float:
+    """Points of the loop nest per entry of all arrays.
+
+    >>> from feinsum import array, einsum
+    >>> product = einsum("ik,kj->ij", array("A", (60, 60)), array("B", (60, 60)))
+    >>> reuse(product)
+    20.0
+    """
+    terms = (*einsum.inputs, einsum.output)
+    entries = sum(volume(einsum, term) for term in terms)
+    return volume(einsum, einsum.indices) / entries
 
 
 def carriers(einsum: BatchedEinsum, index: str) -> tuple[int, ...]:

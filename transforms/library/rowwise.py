@@ -6,6 +6,7 @@ import loopy as lp
 
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
+from feinsum.transforms.library.packed_contraction import suits_packing
 from feinsum.transforms.library.roles import is_long, number, text, typical
 from feinsum.transforms.primitives import begin, split
 from feinsum.transforms.registry import Parameters, Space, Transform, register
@@ -55,5 +56,6 @@ ROWWISE = register(
         "blocks of one output index over the grid, plain loops inside",
         _space,
         rowwise,
+        is_searched=lambda einsum: not suits_packing(einsum),
     )
 )

@@ -7,6 +7,7 @@ import loopy as lp
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
 from feinsum.transforms.library.generic import streaming_order
+from feinsum.transforms.library.packed_contraction import suits_packing
 from feinsum.transforms.library.roles import number, text, typical, volume
 from feinsum.transforms.library.streamed_nest import StreamedNest, Streams
 from feinsum.transforms.primitives import begin
@@ -76,5 +77,6 @@ TRANSPOSED = register(
         "tiles read along one index and stored along another",
         _space,
         transposed,
+        is_searched=lambda einsum: not suits_packing(einsum),
     )
 )

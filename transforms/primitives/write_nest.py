@@ -166,7 +166,8 @@ class NestWriter:
         moved, _ = self._target(row, points, loops, after)
         place = self.array("place", (), np.dtype(np.int64))
         flat = flat_subscript(kernel, moved.assignee)
-        step = self.assign(place, var(place), flat, loops, after)
+        others = sorted(moved.within_inames - {*loops})
+        step = self.assign(place, var(place), flat, [*loops, *others], after)
         statement = moved.copy(expression=vector, depends_on=moved.depends_on | {step})
         self._has_vector_stores = True
         self._add(

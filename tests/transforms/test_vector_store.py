@@ -1,0 +1,83 @@
+"""Stores of whole vectors: where they are made, and that they need no alignment."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyopencl as cl
+import pyopencl.array
+import pytest
+
+from feinsum import array, canonicalize, einsum
+from feinsum.codegen import generate_loopy
+from feinsum.measure import open_device
+from feinsum.raising import identify_as_einsum
+from feinsum.transforms import apply_spec, configurations
+from feinsum.transforms.library import PACKED_CONTRACTION
+
+pytestmark = pytest.mark.filterwarnings(  # Loopy's own use of islpy
+    "ignore:.*with implicit conversion:DeprecationWarning"
+)
+
+
+def product(n_columns, lanes=4):
+    """The transformed kernel of a product of matrices, by its stores."""
+    e = canonicalize(
+        einsum(
+            "ik,kj->ij",
+            array("A", (24, 20)),
+            array("B", (20, n_columns)),
+        )
+    ).einsum
+    found = {}
+    for spec in configurations(PACKED_CONTRACTION, e):
+        stores = spec.parameters["stores"]
+        wanted = {"vector": e.output[-1], "lanes": lanes}
+        if stores not in found and wanted.items() <= spec.parameters.items():
+            t_unit, nest = identify_as_einsum(generate_loopy(e), e)
+            found[stores] = apply_spec(spec, t_unit, nest)
+    return e, found
+
+
+def codes(n_columns):
+    import loopy as lp
+
+    _, found = product(n_columns)
+    return {
+        stores: lp.generate_code_v2(t_unit).device_code()
+        for stores, t_unit in found.items()
+    }
+
+
+def test_vectors_that_are_aligned_can_be_streamed():
+    """The last axis is a multiple of the lanes: both stores are offered, as asked."""
+    written = codes(48)
+    assert "feinsum_stream(double, 4, " in written["streamed"]
+    assert "feinsum_store(double, 4, " in written["cached"]
+
+
+def test_rows_of_another_length_are_stored_one_by_one():
+    """No vector of theirs could be whole everywhere."""
+    assert codes(50).keys() == {"cached"}
+    assert "feinsum_store(double, 4, row" not in codes(50)["cached"]
+
+
+@pytest.mark.parametrize("shift", [0, 8, 32])
+@pytest.mark.parametrize("lanes", [4, 8])
+@pytest.mark.parametrize("stores", ["cached", "streamed"])
+def test_the_output_needs_no_alignment(stores, lanes, shift):
+    """Memory of the host at any multiple of a number's size can be written."""
+    e, found = product(48, lanes)
+    opencl = open_device()
+    memory = np.zeros(24 * 48 * 8 + 192, dtype=np.uint8)
+    start = -memory.ctypes.data % 64 + shift
+    place = memory[start : start + 24 * 48 * 8]
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+    buffer = cl.Buffer(opencl.context, flags, hostbuf=place)
+    queue = cl.CommandQueue(opencl.context)
+    out = cl.array.Array(queue, (24, 48), np.float64, data=buffer)
+    rng = np.random.default_rng(0)
+    values = {op.name: rng.random(op.shape) for op in e.operands}
+    arrays = {name: cl.array.to_device(queue, x) for name, x in values.items()}
+    found[stores].executor(opencl.context)(queue, out=out, **arrays)
+    operands = [values[op.name] for op in e.rows[0]]
+    np.testing.assert_allclose(out.get(), np.einsum(e.subscripts, *operands))
