@@ -84,18 +84,24 @@ class Watched:
         return self.ready.run("wall")
 
 
-def settle(pause_s: float, limit_s: float = 1.0) -> None:
+def settle(
+    pause_s: float,
+    limit_s: float = 1.0,
+    worked: Callable[[], float] = process_time,
+) -> None:
     """Wait, and go on until no thread of this process works.
 
     Those of OpenBLAS go on spinning for a tenth of a second after a product, which
     would be laid to the charge of whoever comes next.
+
+    Args:
+        worked: seconds that all threads together have worked so far.
     """
     sleep(pause_s)
-    end = perf_counter() + limit_s
-    while perf_counter() < end:
-        worked = process_time()
+    for _ in range(round(limit_s / STEP_S)):
+        before = worked()
         sleep(STEP_S)
-        if process_time() - worked < STEP_S / 5:
+        if worked() - before < STEP_S / 5:
             return
 
 

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
@@ -35,6 +36,7 @@ from feinsum.tune.problem import Problem
 __all__ = ["IsolatedBench"]
 
 SET_UP_LIMIT_S = 300.0
+STEP_S = 0.5
 EXIT_LIMIT_S = 10.0
 """How long a process that closed its output may take to end."""
 
@@ -182,12 +184,27 @@ class IsolatedBench:
             self.close()
             raise
 
+    def _next_line(self, limit_s: float) -> str | None:
+        """A line of the child, None at its end.
+
+        Waits in short steps: a signal that reached another thread is seen after one.
+
+        Raises:
+            queue.Empty: if there is none within the limit.
+        """
+        end = monotonic() + limit_s
+        while True:
+            with suppress(queue.Empty):
+                return self._lines.get(timeout=min(limit_s, STEP_S))
+            if monotonic() >= end:
+                raise queue.Empty
+
     def _exchange(self, request: Request, limit_s: float) -> Answer:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
             print(to_json(request), file=self._process.stdin, flush=True)
-            line = self._lines.get(timeout=limit_s)
+            line = self._next_line(limit_s)
         except queue.Empty:
             raise TrialTimeoutError(
                 f"no answer within {limit_s:g} s; the trial was stopped"

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import threading
+from itertools import chain, count, repeat
+from time import process_time
 
-import numpy as np
-
-from benchmarks.experiments.contest import settle
+from benchmarks.experiments.contest import STEP_S, settle
 
 
 def test_a_run_waits_until_all_threads_are_at_rest():
-    """Work that goes on behind a call is over when the next one begins."""
-    is_over = threading.Event()
+    """It is asked what was worked until that stands still."""
+    busy = [k * STEP_S for k in range(20)]
+    asked = chain(busy, repeat(busy[-1]))
+    settle(0.0, worked=lambda: next(asked))
+    assert next(asked) == busy[-1]
 
-    def work():
-        x = np.random.default_rng(0).random(200_000)
-        for _ in range(200):
-            np.sort(x)
-        is_over.set()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    settle(0.0, limit_s=60.0)
-    assert is_over.is_set()
-    thread.join()
+def test_nobody_waits_for_ever():
+    """Work without an end is put up with after the limit."""
+    asked = count()
+    settle(0.0, limit_s=10 * STEP_S, worked=lambda: next(asked))
+    assert next(asked) == 20
+
+
+def test_work_is_that_of_all_threads():
+    """By default it is the time of the processor, which a sleep does not take."""
+    before = process_time()
+    settle(0.01)
+    assert process_time() - before < 1.0

@@ -224,6 +224,7 @@ def test_threads_share_a_store(database: Path) -> None:
         assert len(store) == 60
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # if JAX was imported
 def test_fork_makes_its_own_connection(database: Path) -> None:
     """A store used on both sides of a fork serves and takes facts on both."""
     with open_store(database) as store:

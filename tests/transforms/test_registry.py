@@ -171,7 +171,7 @@ def test_the_first_configuration_has_the_recommended_values():
                 "generic",
             },
         ),
-        ("matrix product", {"packed_contraction", "generic", "rowwise"}),
+        ("matrix product", {"packed_contraction"}),
         ("shorter than a tile", {"packed_contraction", "generic"}),
         ("diagonal", {"rowwise", "generic"}),
         ("integers", {"rowwise", "generic"}),
