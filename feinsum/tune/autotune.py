@@ -82,12 +82,7 @@ def autotune(
         StoreError: if the database cannot be written.
     """
     problem = _problem_of(target, sizes, device)
-    transforms = applicable_transforms(problem.einsum)
-    if not transforms:
-        raise TransformError(
-            f"no registered transform fits the einsum {problem.workload_text}"
-        )
-    search = make_search(strategy, problem.einsum, transforms, seed)
+    search = _search_for(problem, strategy, seed)
     n_trials = _n_trials(n_trials, strategy, search)
     with (
         opened_store(database, has_shipped=True) as store,
@@ -119,6 +114,16 @@ def autotune(
         session.n_known,
         roof_s,
     )
+
+
+def _search_for(problem: Problem, strategy: Strategy, seed: int) -> Search:
+    """A search over the transforms that fit; refused if there are none."""
+    transforms = applicable_transforms(problem.einsum)
+    if not transforms:
+        raise TransformError(
+            f"no registered transform fits the einsum {problem.workload_text}"
+        )
+    return make_search(strategy, problem.einsum, transforms, seed)
 
 
 def _call(callback: Callable[[Event], None] | None, event: Event) -> None:
