@@ -6,6 +6,7 @@ if __name__ != "feinsum.transforms":
 from feinsum.transforms import library
 from feinsum.transforms.plugins import load_plugins
 from feinsum.transforms.registry import (
+    ALL_DEVICES,
     REGISTRY,
     Parameters,
     Space,
@@ -16,9 +17,11 @@ from feinsum.transforms.registry import (
     configurations,
     find_transform,
     register,
+    suits_device,
 )
 
 __all__ = [
+    "ALL_DEVICES",
     "REGISTRY",
     "Parameters",
     "Space",
@@ -31,6 +34,7 @@ __all__ = [
     "library",
     "load_plugins",
     "register",
+    "suits_device",
 ]
 
 load_plugins()

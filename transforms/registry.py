@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import product
+from typing import get_args
 
 import loopy as lp
 
@@ -20,8 +21,10 @@ from feinsum.errors import (
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
+from feinsum.records.environment import DeviceKind
 
 __all__ = [
+    "ALL_DEVICES",
     "REGISTRY",
     "Parameters",
     "Space",
@@ -32,8 +35,10 @@ __all__ = [
     "configurations",
     "find_transform",
     "register",
+    "suits_device",
 ]
 
+ALL_DEVICES: frozenset[DeviceKind] = frozenset(get_args(DeviceKind))
 Parameters = Mapping[str, ParameterValue]
 Space = Mapping[str, tuple[ParameterValue, ...]]
 """The values that each parameter can take, the recommended one first."""
@@ -50,6 +55,7 @@ class Transform:
         constraint: why a configuration of the space is pointless, if it is.
         is_searched: whether a search should try the family at all. Recipes that are
             on record serve in any case.
+        devices: the kinds of devices that its recipes are for.
     """
 
     name: str
@@ -61,6 +67,7 @@ class Transform:
         lambda _einsum, _parameters: None
     )
     is_searched: Callable[[BatchedEinsum], bool] = lambda _einsum: True
+    devices: frozenset[DeviceKind] = ALL_DEVICES
 
     def spec(self, parameters: Parameters) -> TransformSpec:
         return TransformSpec(self.name, self.version, parameters)
@@ -110,10 +117,27 @@ def find_transform(name: str, version: int) -> Transform:
     )
 
 
-def applicable_transforms(einsum: BatchedEinsum) -> tuple[Transform, ...]:
-    """The transforms to search for a canonical einsum, by name; the newest version."""
+def applicable_transforms(
+    einsum: BatchedEinsum, kind: DeviceKind | None = None
+) -> tuple[Transform, ...]:
+    """The transforms to search for a canonical einsum, by name; the newest version.
+
+    Args:
+        kind: of the device; by default only transforms for every kind are given.
+    """
+    kinds = ALL_DEVICES if kind is None else {kind}
     newest = [REGISTRY[key] for key in dict(sorted(REGISTRY)).items()]
-    return tuple(t for t in newest if t.fits(einsum) and t.is_searched(einsum))
+    return tuple(
+        t
+        for t in newest
+        if kinds <= t.devices and t.fits(einsum) and t.is_searched(einsum)
+    )
+
+
+def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:
+    """Whether a recipe is for a kind of devices; so is one that is not known here."""
+    transform = REGISTRY.get((spec.name, spec.version))
+    return transform is None or kind in transform.devices
 
 
 def configurations(

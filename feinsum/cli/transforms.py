@@ -61,15 +61,24 @@ def _all() -> list[dict[str, Any]]:
 def _fitting(einsum: BatchedEinsum) -> list[dict[str, Any]]:
     from feinsum.canonical import canonicalize
     from feinsum.ir import generalize
-    from feinsum.transforms import applicable_transforms, configurations
+    from feinsum.transforms import (
+        ALL_DEVICES,
+        applicable_transforms,
+        configurations,
+    )
 
     form = canonicalize(generalize(einsum)[0])
+    fitting = {
+        t.name: t
+        for kind in ALL_DEVICES
+        for t in applicable_transforms(form.einsum, kind)
+    }
     return [
         {
             **_document(t),
             "configurations": sum(1 for _ in configurations(t, form.einsum)),
         }
-        for t in applicable_transforms(form.einsum)
+        for _, t in sorted(fitting.items())
     ]
 
 

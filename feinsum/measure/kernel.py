@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import loopy as lp
@@ -36,6 +36,8 @@ from feinsum.measure.verification import poison_value
 __all__ = ["BoundKernel", "CompiledKernel", "compile_kernel"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+SPIN_S = 0.12
+"""How long threads of a library look for more work, on cores that others need."""
 
 
 def compile_kernel(t_unit: Any, opencl: OpenCLDevice) -> CompiledKernel:
@@ -79,7 +81,8 @@ class CompiledKernel:
         t_unit: the translation unit, every dtype known.
         executor: Loopy's executor.
         n_launches: number of OpenCL kernels that one run enqueues; more than
-            one if the translation unit has global barriers.
+            one if the translation unit has global barriers, none if a library of
+            the host computes the results.
     """
 
     opencl: OpenCLDevice
@@ -89,7 +92,7 @@ class CompiledKernel:
 
     @property
     def timer(self) -> Timer:
-        """``wall`` if a run makes several events, else what the device allows."""
+        """``wall`` unless a run makes one event, else what the device allows."""
         return "wall" if self.n_launches != 1 else choose_timer(self.opencl)
 
     def bind(self, arguments: Mapping[str, Any]) -> BoundKernel:
@@ -187,6 +190,8 @@ class BoundKernel:
             event, _ = self.compiled.executor(queue, **arguments)
             queue.finish()
             elapsed_s = perf_counter() - start
+            if self.compiled.n_launches == 0:
+                sleep(SPIN_S)
             return elapsed_s if clock == "wall" else event_seconds(event)
 
     def sharing(self, other: BoundKernel) -> BoundKernel:

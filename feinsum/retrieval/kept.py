@@ -28,6 +28,7 @@ from feinsum.records import Environment
 from feinsum.retrieval.kernel_text import NoTextError, text_of
 from feinsum.retrieval.result import Retrieval
 from feinsum.transforms import REGISTRY
+from feinsum.transforms.library.library_unit import LibraryUnit
 from feinsum.transforms.primitives.set_cache import tell_sets_apart
 
 __all__ = ["Answer", "Place", "place_of", "unless_it_fails"]
@@ -95,9 +96,10 @@ class Place:
         return self._coded(answer, content)
 
     def keep(self, found: Retrieval) -> Answer:
-        """The answer of a retrieval, from now on kept."""
+        """The answer of a retrieval, from now on kept if it can be."""
         answer = Answer.of(found)
-        if not found.applied or not _is_ours(found):
+        is_plain = not isinstance(found.t_unit, LibraryUnit)  # whose program gets lost
+        if not (found.applied and is_plain and _is_ours(found)):
             return answer
         content = pickle.dumps((dict(found.facts), answer))
         self.cache.write(self.key, content)

@@ -38,6 +38,7 @@ from feinsum.records import (
 from feinsum.retrieval.kept import Answer, Place, place_of, unless_it_fails
 from feinsum.retrieval.recipes import Known, with_recipes
 from feinsum.retrieval.result import Retrieval
+from feinsum.transforms import suits_device
 
 __all__ = ["OnMiss", "explain", "look_up", "query", "retrieve"]
 
@@ -260,10 +261,13 @@ def _nearest(
 
     Args:
         forms: of an einsum, and then of the same one at other extents.
+
+    Recipes for other kinds of devices than this one are left out.
     """
     best: tuple[int, list[TuningRecord], Match] | None = None
+    kind = environment.device.kind
     for k, form in enumerate(forms):
-        records = _known(form, ask)
+        records = [r for r in _known(form, ask) if suits_device(r.spec, kind)]
         match = best_match(records, environment, policy, is_nearest=k > 0)
         if best is None or match.level < best[2].level:
             best = k, records, match

@@ -26,6 +26,7 @@ from feinsum.retrieval.assembly import joined, taken_out, with_barriers
 from feinsum.retrieval.phases import phases_of
 from feinsum.retrieval.result import NestRetrieval
 from feinsum.transforms import apply_spec
+from feinsum.transforms.library.library_unit import HostProgram, LibraryUnit
 
 __all__ = ["ISLPY_WARNING", "Known", "with_recipes"]
 
@@ -46,11 +47,13 @@ class Known(NamedTuple):
 
     Attributes:
         is_nearest: the records are of other extents than the kernel's.
+        is_whole: the nest is all that its unit does.
     """
 
     nest: RaisedNest
     records: Sequence[TuningRecord]
     is_nearest: bool = False
+    is_whole: bool = False
 
     def match(
         self,
@@ -61,6 +64,17 @@ class Known(NamedTuple):
         """The best of the records, but for recipes that are left out."""
         left = [record for record in self.records if _framed(record) not in without]
         return best_match(left, environment, policy, is_nearest=self.is_nearest)
+
+
+class Part(NamedTuple):
+    """A nest with a recipe applied.
+
+    Attributes:
+        program: what the host runs in the place of the kernel, if the recipe says so.
+    """
+
+    kernel: lp.LoopKernel
+    program: HostProgram | None
 
 
 def with_recipes(
@@ -80,6 +94,8 @@ def with_recipes(
     found = [NestRetrieval(one.nest, one.match(environment, policy)) for one in known]
     unit = _unscheduled(unit, kernel_name)
     kernel = unit[kernel_name]
+    whole = (unit.entrypoints, frozenset(kernel.id_to_insn))
+    program: HostProgram | None = None
     wanted = [n.nest.instructions for n in found if n.match.ranking]
     phases, stuck = phases_of(kernel, wanted)
     for k, one in enumerate(known):
@@ -90,15 +106,19 @@ def with_recipes(
             alone, own = taken_out(kernel, one.nest)
             part, found[k] = _apply_best(
                 _unit_of(unit, alone),
-                one._replace(nest=own),
+                one._replace(nest=own, is_whole=whole == ({kernel_name}, ids)),
                 found[k],
                 environment,
                 policy,
             )
+            program = part.program if part else None
             # without a recipe it still needs loops of its own, in a phase of its own
-            kernel, new_ids = joined(kernel, ids, part or lp.expand_subst(alone))
+            kernel, new_ids = joined(
+                kernel, ids, part.kernel if part else lp.expand_subst(alone)
+            )
             phases = [new_ids if phase == ids else phase for phase in phases]
-    return unit.with_kernel(with_barriers(kernel, phases)), found
+    unit = unit.with_kernel(with_barriers(kernel, phases))
+    return (LibraryUnit.of(unit, program) if program else unit), found
 
 
 def _unscheduled(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
@@ -129,14 +149,14 @@ def _apply_best(
     found: NestRetrieval,
     environment: Environment,
     policy: Policy,
-) -> tuple[lp.LoopKernel | None, NestRetrieval]:
+) -> tuple[Part | None, NestRetrieval]:
     """The nest with the first recipe that can be applied, if there is one."""
     failures: dict[FramedSpec, str] = {}
     match = found.match
     while match.ranking:
         for recipe in dict.fromkeys(map(_framed, match.ranking)):
             try:
-                part = _applied(recipe, alone, own.nest)
+                part = _applied(recipe, alone, own)
             except TransformError as error:
                 logger.warning("recipe %s was passed over: %s", recipe.spec, error)
                 failures[recipe] = str(error)
@@ -160,23 +180,28 @@ def _passed_over(
     return tuple((recipe.spec, why) for recipe, why in failures.items())
 
 
-def _applied(
-    recipe: FramedSpec, alone: lp.TranslationUnit, own: RaisedNest
-) -> lp.LoopKernel:
-    """The kernel of a nest with a recipe applied; loops that it replaced are removed.
+def _applied(recipe: FramedSpec, alone: lp.TranslationUnit, own: Known) -> Part:
+    """A nest with a recipe applied; loops that it replaced are removed.
 
     Raises:
         TransformError: if the recipe cannot be applied.
     """
-    name = own.nest.kernel_name
+    nest, name = own.nest, own.nest.nest.kernel_name
     with warnings.catch_warnings():
         # Loopy's use of islpy is not the user's, even where warnings are errors
         warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
-        kernel = apply_spec(recipe.spec, alone, own.in_frame(recipe.frame))[name]
-        left = kernel.all_inames() & set(own.nest.inames.values())
+        unit = apply_spec(recipe.spec, alone, nest.in_frame(recipe.frame))
+        program = unit.program if isinstance(unit, LibraryUnit) else None
+        if program is not None and not own.is_whole:
+            raise TransformError(
+                f"{recipe.spec} computes whole kernels; kernel {name!r} does more than "
+                "this einsum"
+            )
+        kernel = unit[name]
+        left = kernel.all_inames() & set(nest.nest.inames.values())
         kernel = lp.remove_unused_inames(kernel, left)
         _check_loops(recipe.spec, kernel)
-        return lp.expand_subst(kernel)
+        return Part(lp.expand_subst(kernel), program)
 
 
 def _check_loops(spec: TransformSpec, kernel: lp.LoopKernel) -> None:

@@ -12,6 +12,7 @@ import loopy as lp
 from feinsum.db import Database, opened_store
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.ir import BatchedEinsum
+from feinsum.measure import open_device
 from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import RecordStore, TransformSpec, TuningRecord
 from feinsum.transforms import applicable_transforms, check_spec
@@ -116,16 +117,6 @@ def autotune(
     )
 
 
-def _search_for(problem: Problem, strategy: Strategy, seed: int) -> Search:
-    """A search over the transforms that fit; refused if there are none."""
-    transforms = applicable_transforms(problem.einsum)
-    if not transforms:
-        raise TransformError(
-            f"no registered transform fits the einsum {problem.workload_text}"
-        )
-    return make_search(strategy, problem.einsum, transforms, seed)
-
-
 def _call(callback: Callable[[Event], None] | None, event: Event) -> None:
     if callback is not None:
         callback(event)
@@ -164,6 +155,17 @@ def record_facts(
             raise outcome.to_error()
         (fact,) = record(bench, [(known, outcome.measurement)], store, "given")
     return fact
+
+
+def _search_for(problem: Problem, strategy: Strategy, seed: int) -> Search:
+    """A search over everything that fits the einsum and the device."""
+    kind = open_device(problem.device).device.kind
+    transforms = applicable_transforms(problem.einsum, kind)
+    if not transforms:
+        raise TransformError(
+            f"no registered transform fits the einsum {problem.workload_text}"
+        )
+    return make_search(strategy, problem.einsum, transforms, seed)
 
 
 def _n_trials(asked: int | None, strategy: Strategy, search: Search) -> int:

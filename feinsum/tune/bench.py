@@ -18,6 +18,8 @@ from feinsum.ir import BatchedEinsum, evaluate
 from feinsum.measure import (
     BoundKernel,
     OpenCLDevice,
+    Timer,
+    common_timer,
     compile_kernel,
     einsum_operations,
     footprint_bytes,
@@ -30,7 +32,7 @@ from feinsum.measure import (
 )
 from feinsum.raising import LoopNest, identify_as_einsum
 from feinsum.records import Environment, Measurement, TransformSpec, Verification
-from feinsum.transforms import apply_spec, find_transform
+from feinsum.transforms import apply_spec, find_transform, suits_device
 from feinsum.tune.problem import Problem, ragged_cases
 from feinsum.tune.scale import paired_ratio, rounds_between
 
@@ -145,14 +147,17 @@ class Bench:
         kernel = self.verified_kernel(spec)
         against = self._reference(reference)
         if against is None:
-            (samples,), others = self._time([kernel]), self.baseline_s
+            timed = [kernel]
+            (samples,), others = self._time(timed), self.baseline_s
             ratio = median(samples) / median(others)
         else:
-            samples, others = self._time([kernel, against.kernel])
+            timed = [kernel, against.kernel]
+            samples, others = self._time(timed)
             ratio = paired_ratio(samples, others)
         if against is None or against.spec is None or ratio < 1:
             self._best = _Reference(spec, kernel)
-        measurement = self._measurement(spec, kernel, samples, self.baseline_s)
+        timer = common_timer(timed)
+        measurement = self._measurement(spec, timer, samples, self.baseline_s)
         return Timed(measurement, ratio, None if against is None else against.spec)
 
     def compare(
@@ -166,16 +171,19 @@ class Bench:
         """
         samples: Sequence[tuple[float, ...]]
         if max(self.baseline_s) > self.problem.max_total_s:
-            samples = self._time([*kernels.values()], is_rotating=True)
+            timed = [*kernels.values()]
+            samples = self._time(timed, is_rotating=True)
             baseline = self.baseline_s
         else:
+            timed = [*kernels.values(), self.baseline]
             *samples, baseline = self._time(
-                [*kernels.values(), self.baseline],
+                timed,
                 every=[*[1] * len(kernels), self.baseline_every],
                 is_rotating=True,
             )
+        timer = common_timer(timed)
         return {
-            spec: self._measurement(spec, kernels[spec], times, baseline)
+            spec: self._measurement(spec, timer, times, baseline)
             for spec, times in zip(kernels, samples, strict=True)
         }
 
@@ -189,6 +197,8 @@ class Bench:
             TransformError, BuildError, WrongResultError: what went wrong.
         """
         case = self.case
+        if not suits_device(spec, self.opencl.device.kind):
+            raise TransformError(f"{spec} is not for devices like {self.opencl.device}")
         compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opencl)
         kernel = compiled.bind(case.arguments)
         error = verify(kernel, case.expected, tolerance=case.tolerance)
@@ -233,7 +243,7 @@ class Bench:
     def _measurement(
         self,
         spec: TransformSpec,
-        kernel: BoundKernel,
+        timer: Timer,
         samples: tuple[float, ...],
         baseline: tuple[float, ...],
     ) -> Measurement:
@@ -242,7 +252,7 @@ class Bench:
         return Measurement(
             samples_s=samples,
             baseline_s=baseline,
-            timer=kernel.timer,
+            timer=timer,
             n_warmup=self.problem.warmup,
             sizes=sizes,
             operations=einsum_operations(einsum, sizes),

@@ -2,6 +2,7 @@
 
 from feinsum.transforms.library.element_blocked import ELEMENT_BLOCKED
 from feinsum.transforms.library.generic import GENERIC
+from feinsum.transforms.library.library_contraction import LIBRARY_CONTRACTION
 from feinsum.transforms.library.packed_contraction import PACKED_CONTRACTION
 from feinsum.transforms.library.rowwise import ROWWISE
 from feinsum.transforms.library.transposed import TRANSPOSED
@@ -9,6 +10,7 @@ from feinsum.transforms.library.transposed import TRANSPOSED
 __all__ = [
     "ELEMENT_BLOCKED",
     "GENERIC",
+    "LIBRARY_CONTRACTION",
     "PACKED_CONTRACTION",
     "ROWWISE",
     "TRANSPOSED",

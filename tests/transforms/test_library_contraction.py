@@ -1,0 +1,430 @@
+"""Contractions by a library of the host: right, and to the caller like any kernel."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import loopy as lp
+import numpy as np
+import pyopencl as cl
+import pyopencl.array
+import pytest
+
+from feinsum import array, batched_einsum, canonicalize, einsum, record_facts
+from feinsum.errors import TransformError
+from feinsum.ir import BatchedEinsum
+from feinsum.measure import compile_kernel
+from feinsum.records import TransformSpec
+from feinsum.retrieval import look_up
+from feinsum.transforms import (
+    applicable_transforms,
+    apply_spec,
+    configurations,
+    suits_device,
+)
+from feinsum.transforms.library import LIBRARY_CONTRACTION
+from feinsum.transforms.library.library_unit import LibraryUnit
+from feinsum.transforms.library.matrix_product import boxes, merged
+from tests.retrieval.facts import surely_faster
+from tests.retrieval.support import given
+from tests.transforms.support import (
+    CONTRACTIONS,
+    LOOPY_WARNINGS,
+    device,
+    generated,
+    ragged_sizes,
+    sampled,
+    written,
+)
+from tests.transforms.test_user_kernels import ALPHA, FUNCTIONAL, SCALED, kernel
+
+pytestmark = LOOPY_WARNINGS
+
+
+@pytest.fixture(autouse=True)
+def no_rest(monkeypatch):
+    """Nothing is timed here, so that nothing need wait for the threads of a library."""
+    monkeypatch.setattr("feinsum.measure.kernel.SPIN_S", 0)
+
+
+def doubles(**shapes):
+    return [array(name, shape) for name, shape in shapes.items()]
+
+
+MORE = {
+    "moved on every side": einsum(
+        "aebf,dfce->abcd", *doubles(A=("N", 5, 6, 3), B=(7, 3, "M", 5))
+    ),
+    "six output indices": einsum(
+        "dega,gfbc->abcdef", *doubles(A=(5, 4, 6, "N"), B=(6, 3, 2, "M"))
+    ),
+    "batch index last": einsum("ikb,kjb->ijb", *doubles(A=("N", 6, 5), B=(6, 7, 5))),
+    "two rows": batched_einsum(
+        "ik,jk->ji",
+        [doubles(A=("N", 9), B=(8, 9)), doubles(C=("N", 9), D=(8, 9))],
+    ),
+}
+EINSUMS = {n: e for n, e in CONTRACTIONS.items() if LIBRARY_CONTRACTION.fits(e)} | MORE
+
+
+@pytest.mark.parametrize("name", EINSUMS)
+def test_every_recipe_is_right(name):
+    """Run-time extents that nothing divides, both dtypes, any order of the axes."""
+    e = EINSUMS[name]
+    case = generated(e)
+    for spec in sampled(e, LIBRARY_CONTRACTION, 3):
+        case.assert_right(case.apply(spec), ragged_sizes(e))
+
+
+MORE_FUNCTIONS = {
+    "choices, roots and numbers of axes": (
+        kernel(
+            "{[i,j,k]: 0<=i,k<N and 0<=j<7}",
+            "out[1,i,k] = sum(j, (A[i,j] if A[i,j] < 0.5 else sqrt(C[i,j]))"
+            "*(exp(-B[0,k,j]) + B[0,k,j]**2/3))",
+            A=("N", 7),
+            B=(1, "N", 7),
+            C=("N", 7),
+            out=(2, "N", "N"),
+        ),
+        lambda a: {
+            "out": np.stack([
+                np.full((a["A"].shape[0],) * 2, np.nan),
+                np.where(a["A"] < 0.5, a["A"], np.sqrt(a["C"]))
+                @ (np.exp(-a["B"][0]) + a["B"][0] ** 2 / 3).T,
+            ])
+        },
+    ),
+    "added to the result": (
+        kernel(
+            "{[i,j,k]: 0<=i,k<N and 0<=j<7}",
+            "out[i,k] = out[i,k] + C[k] + alpha*sum(j, A[i,j]*B[j,k])",
+            args=[ALPHA],
+            A=("N", 7),
+            B=(7, "N"),
+            C="N",
+            out=("N", "N"),
+        ),
+        lambda a: {"out": a["out"] + a["C"] + a["alpha"] * (a["A"] @ a["B"])},
+    ),
+}  # fmt: skip
+TAKEN = {
+    "scaled": SCALED["product"],
+    "affine": FUNCTIONAL["affine combination in a product"],
+    "strided output": FUNCTIONAL["output through strides"],
+    "added": MORE_FUNCTIONS["added to the result"],
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_operands_scales_and_shifts_are_functions(name):
+    """What a kernel computes at a point is what the library gets."""
+    unit, expected = TAKEN[name]
+    case = written(unit, expected)
+    for spec in sampled(case.einsum, LIBRARY_CONTRACTION, 2):
+        case.assert_right(case.apply(spec), [{"N": n} for n in (1, 37, 301)])
+
+
+def test_only_what_the_kernel_writes_is_written():
+    """A part of an array is written; the functions are those of the grammar."""
+    unit, expected = MORE_FUNCTIONS["choices, roots and numbers of axes"]
+    case = written(unit, expected)
+    rng = np.random.default_rng(1)
+    shapes = {"A": (9, 7), "B": (1, 9, 7), "C": (9, 7)}
+    values = {name: rng.random(shape) for name, shape in shapes.items()}
+    bound = compile_kernel(library_unit(case), device()).bind(values)
+    bound.poison()
+    bound.run()
+    np.testing.assert_allclose(bound.read()["out"], expected(values)["out"], rtol=1e-13)
+
+
+REFUSED = {
+    "a strided read": ("A[2*i,j]", "2*N", "is read at"),
+    "a shifted read": ("A[i+1,j]", "N+1", "is read at"),
+    "a longer array": ("A[i,j]", "N+1", "entries along"),
+    "a diagonal": ("A[i,j]*D[j,j]", "N", "reads a diagonal"),
+    "an integer": ("A[i,j]*n", "N", "no floating point scalar"),
+    "integers": ("A[i,j]*I[j]", "N", "no floating point array"),
+    "an unknown function": ("rsqrt(A[i,j])", "N", "calls rsqrt"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_numpy_cannot_evaluate_is_refused_by_name(name):
+    """A function outside of the grammar is an error of the transform with a reason."""
+    function, extent, why = REFUSED[name]
+    unit = kernel(
+        "{[i,j,k]: 0<=i,k<N and 0<=j<7}",
+        f"f(i, j) := {function}\nout[i,k] = sum(j, f(i,j)*B[j,k])",
+        args=[lp.ValueArg("n", np.int32), lp.GlobalArg("I", np.int32, shape=(7,))],
+        A=(extent, 7),
+        B=(7, "N"),
+        D=(7, 7),
+        out=("N", "N"),
+    )
+    with pytest.raises(TransformError, match=why):
+        library_unit(written(unit, dict))
+
+
+def library_unit(case):
+    spec = next(configurations(LIBRARY_CONTRACTION, case.einsum))
+    return apply_spec(spec, case.t_unit, case.nest)
+
+
+def product():
+    """``(alpha*A + 1) @ (B - C)`` as a user writes it, and as numpy computes it."""
+    return written(*TAKEN["affine"])
+
+
+def drawn(n, seed=0):
+    rng = np.random.default_rng(seed)
+    arrays = {"A": rng.random((n, 7)), "B": rng.random((7, n)), "C": rng.random((7, n))}
+    return {**arrays, "alpha": 0.5}
+
+
+def on_device(values, queue):
+    return {
+        name: cl.array.to_device(queue, x) if isinstance(x, np.ndarray) else x
+        for name, x in values.items()
+    }
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+@pytest.mark.parametrize("is_host", [False, True])
+def test_a_call_is_that_of_a_loopy_kernel(is_given, is_host):
+    """Arrays of host or device, results given or allocated, again at other sizes."""
+    case, queue = product(), device().queue
+    executor = library_unit(case).executor(device().context)
+    for n in (5, 40, 3):
+        values = drawn(n, seed=n)
+        passed = dict(values) if is_host else on_device(values, queue)
+        empty = np.empty((n, n))
+        out = empty if is_host else cl.array.to_device(queue, empty)
+        event, (result,) = executor(
+            queue, **passed, **({"out": out} if is_given else {})
+        )
+        event.wait()
+        assert isinstance(result, np.ndarray) == is_host
+        assert result is out or not is_given
+        found = result if is_host else result.get()
+        np.testing.assert_allclose(found, case.expected(values)["out"], rtol=1e-13)
+
+
+def test_shared_virtual_memory_is_taken():
+    """So is an array that lies in memory which host and device share."""
+    case, queue = product(), device().queue
+    allocator = cl.tools.SVMAllocator(device().context, 0, queue=queue)
+    values = drawn(9)
+    passed = {
+        name: cl.array.to_device(queue, x, allocator=allocator)
+        if isinstance(x, np.ndarray)
+        else x
+        for name, x in values.items()
+    }
+    executor = library_unit(case).executor(device().context)
+    _, (result,) = executor(queue, **passed, allocator=allocator)
+    np.testing.assert_allclose(result.get(), case.expected(values)["out"], rtol=1e-13)
+
+
+def test_a_sum_without_terms_and_a_result_without_entries_are_right():
+    """Zeros, and nothing."""
+    e = einsum("ij,jk->ik", *doubles(A=("N", "K"), B=("K", "M")))
+    case = generated(e)
+    executor = library_unit(case).executor(device().context)
+    for n, k in ((3, 0), (0, 4), (0, 0)):
+        a, b = np.ones((n, k)), np.ones((k, 5))
+        event, (result,) = executor(device().queue, A=a, B=b, N=n, K=k, M=5)
+        event.wait()
+        np.testing.assert_array_equal(result, a @ b)
+
+
+SLOW = """
+__kernel void slow(__global double *a, double x, int n) {
+    double y = 0;
+    for (int k = 0; k < 20000000; ++k) y = y * 0.999 + x;
+    for (int k = 0; k < n; ++k) a[k] = y > 0 ? x : 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how", ["same queue", "events of the array", "wait_for"])
+def test_what_is_enqueued_before_is_waited_for(how):
+    """A kernel that writes an operand is done before the library reads it."""
+    case, queue = product(), device().queue
+    other = queue if how == "same queue" else cl.CommandQueue(device().context)
+    values = drawn(20)
+    passed = on_device(values, queue)
+    executor = library_unit(case).executor(device().context)
+    slow = cl.Program(device().context, SLOW).build().slow
+    n = np.int32(values["A"].size)
+    event = slow(other, (1,), None, passed["A"].base_data, np.float64(2), n)
+    other.flush()
+    if how == "events of the array":
+        passed["A"].add_event(event)
+    waits = {"wait_for": [event]} if how == "wait_for" else {}
+    _, (result,) = executor(queue, **passed, **waits)
+    values["A"][:] = 2
+    np.testing.assert_allclose(result.get(), case.expected(values)["out"], rtol=1e-13)
+
+
+def test_what_is_enqueued_after_it_reads_its_results():
+    """A kernel on another queue that waits for the event finds the results."""
+    case, queue = product(), device().queue
+    other, values = cl.CommandQueue(device().context), drawn(20)
+    executor = library_unit(case).executor(device().context)
+    event, (result,) = executor(queue, **on_device(values, queue))
+    copy = np.empty(result.shape)
+    cl.enqueue_copy(other, copy, result.base_data, wait_for=[event])
+    np.testing.assert_allclose(copy, case.expected(values)["out"], rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "why"),
+    [
+        ({"A": np.zeros((4, 6))}, ValueError, "shape mismatch on argument 'A'"),
+        ({"A": np.zeros((4, 7), np.float32)}, TypeError, "dtype mismatch"),
+        ({"alpha": None}, TypeError, "'alpha' was not given"),
+        ({"A": None}, RuntimeError, "'A' must be supplied"),
+    ],
+)
+def test_wrong_arguments_are_refused_as_loopy_does(changes, error, why):
+    """The messages are those that a caller knows, and the next call is right."""
+    case = product()
+    executor = library_unit(case).executor(device().context)
+    values = drawn(4)
+    with pytest.raises(error, match=why):
+        executor(device().queue, **{**values, **changes})
+    _, (result,) = executor(device().queue, **values)
+    np.testing.assert_allclose(result, case.expected(values)["out"], rtol=1e-13)
+
+
+CHANGES = {
+    "another option": lambda unit: lp.set_options(unit, return_dict=True),
+    "a split loop": lambda unit: lp.split_iname(unit, "i", 4),
+    "pickling": lambda unit: pickle.loads(pickle.dumps(unit)),
+    "a copy": lambda unit: unit.copy(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_changed_unit_is_a_plain_one_and_right(change):
+    """What is made from the unit is a kernel that Loopy generates code for."""
+    case = product()
+    unit = library_unit(case)
+    changed = change(unit)
+    assert isinstance(unit, LibraryUnit)
+    assert type(changed) is lp.TranslationUnit
+    assert unit == unit.plain
+    assert hash(unit) == hash(unit.plain)
+    case.assert_right(changed, [{"N": 37}])
+
+
+def test_it_is_timed_by_the_wall_clock_and_builds_nothing():
+    """A run has no event that the device made."""
+    compiled = compile_kernel(library_unit(product()), device())
+    assert (compiled.n_launches, compiled.timer) == (0, "wall")
+
+
+# facts
+
+
+def product_einsum() -> BatchedEinsum:
+    return einsum("ij,jk->ik", *doubles(A=("N", 7), B=(7, "N")))
+
+
+@pytest.fixture(scope="module")
+def fact(tmp_path_factory):
+    """A measured fact about the first recipe, no noise of which can make it useless."""
+    e = product_einsum()
+    spec = next(configurations(LIBRARY_CONTRACTION, canonicalize(e).einsum))
+    path = tmp_path_factory.mktemp("facts") / "facts.sqlite"
+    return surely_faster(record_facts(e, spec, sizes={"N": 300}, database=path))
+
+
+def test_a_measured_fact_is_served(fact):
+    """Recorded by the wall clock, read again, applied, explained, and right."""
+    assert fact.measurement.timer == "wall"
+    assert TransformSpec.parse(str(fact.spec)) == fact.spec
+    unit, expected = TAKEN["affine"]
+    found = look_up(unit, database=given(fact))
+    assert found.applied == (fact.spec,)
+    assert f"applied: {fact.spec}" in str(found)
+    assert isinstance(found.t_unit, LibraryUnit)
+    values = drawn(30)
+    executor = found.t_unit.executor(device().context)
+    _, (result,) = executor(device().queue, **values)
+    np.testing.assert_allclose(result, expected(values)["out"], rtol=1e-13)
+
+
+def test_a_kernel_that_does_more_gets_another_recipe(fact):
+    """A library computes whole kernels; others pass the recipe over, with a reason."""
+    unit = kernel(
+        "{[i,j,k,l]: 0<=i,k,l<N and 0<=j<7}",
+        """
+        out[i,k] = sum(j, A[i,j]*B[j,k])
+        two[l] = 2*A[l,0]
+        """,
+        A=("N", 7),
+        B=(7, "N"),
+        out=("N", "N"),
+        two="N",
+    )
+    found = look_up(unit, database=given(fact))
+    assert not isinstance(found.t_unit, LibraryUnit)
+    ((spec, why),) = next(n.failures for n in found.nests if n.failures)
+    assert spec == fact.spec
+    assert "does more than this einsum" in why
+
+
+def on_gpu(environment):
+    return replace(environment, device=replace(environment.device, kind="gpu"))
+
+
+@pytest.mark.parametrize("policy", ["default", "loose"])
+def test_it_is_never_served_on_another_kind_of_device(fact, policy, monkeypatch):
+    """Whatever policy, a GPU has no use for it; nor has a search there."""
+    environment = type(device()).environment
+    monkeypatch.setattr(
+        type(device()), "environment", lambda self, p: on_gpu(environment(self, p))
+    )
+    there = replace(fact, environment=on_gpu(fact.environment))
+    found = look_up(TAKEN["affine"][0], database=given(fact, there), policy=policy)
+    assert not found.applied
+
+
+def test_it_is_searched_on_cpus_only():
+    """Families for some devices are offered where the device is known to be one."""
+    e = canonicalize(product_einsum()).einsum
+    offered = {
+        kind: LIBRARY_CONTRACTION in applicable_transforms(e, kind)
+        for kind in ("cpu", "gpu", None)
+    }
+    assert offered == {"cpu": True, "gpu": False, None: False}
+    spec = next(configurations(LIBRARY_CONTRACTION, e))
+    assert suits_device(spec, "cpu")
+    assert not suits_device(spec, "gpu")
+
+
+# parts
+
+
+def test_boxes_are_a_partition():
+    """Every point lies in one box, and no box has more points than allowed."""
+    shape = (7, 5, 9)
+    seen = np.zeros(shape, int)
+    ranges = {i: slice(0, n) for i, n in zip("abc", shape, strict=True)}
+    for box in boxes(ranges, ("c",), limit=20):
+        part = seen[tuple(box[i] for i in "abc")]
+        assert part.size <= 20
+        part += 1
+    assert (seen == 1).all()
+
+
+def test_merged_axes_are_a_view():
+    """Writing to the matrices writes to the array, also where an axis is short."""
+    whole = np.zeros((2, 3, 1, 4))
+    matrices = merged(whole.transpose(2, 0, 1, 3), (1, 2, 1))
+    assert matrices.shape == (1, 6, 4)
+    matrices[0, 5, 3] = 1
+    assert whole[1, 2, 0, 3] == 1
