@@ -88,6 +88,14 @@ Fresh: TypeAlias = Annotated[
     bool,
     typer.Option("--fresh", help="Make trials again that the database knows."),
 ]
+Scheduler: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Have the workers of a Dask scheduler make the trials, such as "
+        "tcp://host:8786.",
+    ),
+]
 Report: TypeAlias = Annotated[
     Path | None,
     typer.Option(
@@ -109,6 +117,7 @@ def tune(
     strategy: Strategy = "tpe",
     trial_limit: TrialLimit = 60.0,
     fresh: Fresh = False,
+    scheduler: Scheduler = None,
     report: Report = None,
     device: Device = None,
     database: Database = None,
@@ -129,6 +138,7 @@ def tune(
         "strategy": strategy,
         "trial_limit_s": trial_limit,
         "resume": not fresh,
+        "scheduler": scheduler,
     }
     if report is not None:
         _prepare_report(report)

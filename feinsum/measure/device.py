@@ -43,6 +43,15 @@ class OpenCLDevice:
         """The :class:`pyopencl.Device`."""
         return self.queue.device
 
+    @property
+    def slot(self) -> str:
+        """Which of equal devices of a machine it is, where the driver says so."""
+        names = ("pci_domain_id_nv", "pci_bus_id_nv", "pci_slot_id_nv")
+        try:
+            return ":".join(str(getattr(self.handle, name)) for name in names)
+        except (AttributeError, pyopencl().Error):  # not of that vendor
+            return ""
+
     @cached_property
     def software(self) -> dict[str, str]:
         """Versions of the packages that a timing depends on, and of Python."""

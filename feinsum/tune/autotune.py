@@ -12,16 +12,17 @@ import loopy as lp
 from feinsum.db import Database, opened_store
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.ir import BatchedEinsum
-from feinsum.measure import open_device
 from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import RecordStore, TransformSpec, TuningRecord
-from feinsum.transforms import applicable_transforms, check_spec
+from feinsum.records.environment import DeviceKind
+from feinsum.transforms import ALL_DEVICES, applicable_transforms, check_spec
+from feinsum.tune.cluster import ClusterBench
 from feinsum.tune.history import known_trials, trials_of
 from feinsum.tune.isolation import IsolatedBench
 from feinsum.tune.problem import Problem, make_problem
 from feinsum.tune.progress import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tune.recording import N_RECORDED, check_writable, finals, record
-from feinsum.tune.search import Search, Strategy, make_search
+from feinsum.tune.search import Search, Strategy, check_strategy, make_search
 from feinsum.tune.seeds import neighbours
 from feinsum.tune.session import Session, roofline_of
 
@@ -47,6 +48,7 @@ def autotune(
     first: Sequence[TransformSpec] = (),
     trial_limit_s: float = 60.0,
     resume: bool = True,
+    scheduler: str | None = None,
     on_start: Callable[[TuningStart], None] | None = None,
     on_progress: Callable[[TuningProgress], None] | None = None,
     on_final: Callable[[tuple[Finalist, ...]], None] | None = None,
@@ -72,6 +74,9 @@ def autotune(
             best ones of neighbours in the database.
         trial_limit_s: after which a trial is stopped.
         resume: False to make known trials again.
+        scheduler: the address of a Dask scheduler, such as ``tcp://host:8786``, whose
+            workers make the trials, several at a time; see
+            :class:`feinsum.tune.cluster.ClusterBench`.
         on_start, on_progress, on_final: called before the first trial, after every
             trial, and with the finalists, the best first.
 
@@ -83,14 +88,15 @@ def autotune(
         StoreError: if the database cannot be written.
     """
     problem = _problem_of(target, sizes, device)
-    search = _search_for(problem, strategy, seed)
-    n_trials = _n_trials(n_trials, strategy, search)
+    _check(problem, n_trials, strategy)
     with (
         opened_store(database, has_shipped=True) as store,
-        IsolatedBench(problem, trial_limit_s) as bench,
+        _bench(problem, trial_limit_s, scheduler) as bench,
     ):
         check_writable(store)
         environment = bench.start()
+        search = _search_for(problem, environment.device.kind, strategy, seed)
+        n_trials = _n_trials(n_trials, strategy, search)
         roof_s = roofline_of(problem, store, environment)
         session = Session(bench, search, trials_of(store), n_trials, budget_s, roof_s)
         near = neighbours(store, problem.workload_text, environment, search.left)
@@ -157,22 +163,41 @@ def record_facts(
     return fact
 
 
-def _search_for(problem: Problem, strategy: Strategy, seed: int) -> Search:
-    """A search over everything that fits the einsum and the device."""
-    kind = open_device(problem.device).device.kind
+def _search_for(
+    problem: Problem, kind: DeviceKind, strategy: Strategy, seed: int
+) -> Search:
+    """A search over everything that fits the einsum and devices of a kind."""
     transforms = applicable_transforms(problem.einsum, kind)
     if not transforms:
         raise TransformError(
             f"no registered transform fits the einsum {problem.workload_text}"
+            f" and devices of the kind {kind!r}"
         )
     return make_search(strategy, problem.einsum, transforms, seed)
+
+
+def _bench(
+    problem: Problem, trial_limit_s: float, scheduler: str | None
+) -> IsolatedBench | ClusterBench:
+    if scheduler is None:
+        return IsolatedBench(problem, trial_limit_s)
+    return ClusterBench(problem, scheduler, trial_limit_s)
+
+
+def _check(problem: Problem, n_trials: int | None, strategy: str) -> None:
+    """Refuse what can be refused before anything is started."""
+    check_strategy(strategy)
+    if n_trials is not None and n_trials < 1:
+        raise FeinsumError(f"n_trials={n_trials}; expected at least one trial, or None")
+    if not any(applicable_transforms(problem.einsum, kind) for kind in ALL_DEVICES):
+        raise TransformError(
+            f"no registered transform fits the einsum {problem.workload_text}"
+        )
 
 
 def _n_trials(asked: int | None, strategy: Strategy, search: Search) -> int:
     if asked is None:
         asked = search.n_configurations if strategy == "exhaustive" else DEFAULT_TRIALS
-    if asked < 1:
-        raise FeinsumError(f"n_trials={asked}; expected at least one trial, or None")
     return min(asked, search.n_configurations)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -35,6 +36,7 @@ from feinsum.records import Environment, Measurement, TransformSpec, Verificatio
 from feinsum.transforms import apply_spec, find_transform, suits_device
 from feinsum.tune.problem import Problem, ragged_cases
 from feinsum.tune.scale import paired_ratio, rounds_between
+from feinsum.tune.turns import Turn
 
 __all__ = ["Bench", "Timed"]
 
@@ -83,10 +85,15 @@ class Bench:
     """Everything that the trials of one problem share.
 
     The reference evaluator runs once; so does the untransformed kernel.
+
+    Args:
+        turn: entered while kernels run, and not while they are built; by default
+            nobody else is thought of.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, turn: Turn = nullcontext) -> None:
         self.problem = problem
+        self.turn = turn
         self.opencl: OpenCLDevice = open_device(problem.device)
         self.case = _make_case(problem.einsum, problem.sizes)
         variant, sizes = ragged_cases(problem.einsum)
@@ -98,7 +105,7 @@ class Bench:
     def baseline(self) -> BoundKernel:
         """The untransformed kernel, verified like every other."""
         kernel = self._bind(self.case.t_unit, self.case)
-        verify(kernel, self.case.expected, tolerance=self.case.tolerance)
+        self._verify(kernel, self.case)
         return kernel
 
     @cached_property
@@ -201,7 +208,7 @@ class Bench:
             raise TransformError(f"{spec} is not for devices like {self.opencl.device}")
         compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opencl)
         kernel = compiled.bind(case.arguments)
-        error = verify(kernel, case.expected, tolerance=case.tolerance)
+        error = self._verify(kernel, case)
         if spec not in self._verified:
             self._verified[spec] = max([error, *self._verify_ragged(spec)])
         return kernel.sharing(self.baseline)
@@ -226,7 +233,7 @@ class Bench:
         for case in self.ragged:
             kernel = compiled.bind(case.arguments)
             try:
-                errors.append(verify(kernel, case.expected, tolerance=case.tolerance))
+                errors.append(self._verify(kernel, case))
             except WrongResultError as error:
                 where = f"at the run-time sizes {dict(case.sizes)}"
                 raise WrongResultError(f"{where}: {error}") from None
@@ -238,7 +245,12 @@ class Bench:
     def _time(
         self, kernels: Sequence[BoundKernel], **policy: Any
     ) -> tuple[tuple[float, ...], ...]:
-        return interleave(kernels, **{**self.policy, **policy})
+        with self.turn():
+            return interleave(kernels, **{**self.policy, **policy})
+
+    def _verify(self, kernel: BoundKernel, case: _Case) -> float:
+        with self.turn():
+            return verify(kernel, case.expected, tolerance=case.tolerance)
 
     def _measurement(
         self,

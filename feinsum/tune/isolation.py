@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -32,6 +33,7 @@ from feinsum.records import Environment, TransformSpec, from_json, to_json
 from feinsum.tune.messages import Answer, Request
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.problem import Problem
+from feinsum.tune.trial_bench import Ask
 
 __all__ = ["IsolatedBench"]
 
@@ -51,10 +53,15 @@ class IsolatedBench:
         problem: what is tuned.
         time_limit_s: for each trial; a comparison may take it once per recipe
             and once for the untransformed kernel.
+        is_shared: take turns on the device with other benches of this machine that
+            do; time in which a trial waits for its turn is not counted.
     """
 
-    def __init__(self, problem: Problem, time_limit_s: float = 60.0) -> None:
+    def __init__(
+        self, problem: Problem, time_limit_s: float = 60.0, is_shared: bool = False
+    ) -> None:
         self.problem = problem
+        self.is_shared = is_shared
         self.time_limit_s = time_limit_s
         self.environment: Environment | None = None
         self._process: subprocess.Popen[str] | None = None
@@ -91,6 +98,11 @@ class IsolatedBench:
             reference = reference if is_good else None
         return self._try_one(Request(specs=(spec,), reference=reference))
 
+    def outcomes(self, ask: Ask) -> Iterator[TrialOutcome]:
+        """Try what is asked for, one recipe after another."""
+        while (wanted := ask()) is not None:
+            yield self.trial(*wanted)
+
     def compare(self, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
         """Time several recipes that passed their trial in one run."""
         limit_s = self.time_limit_s * (len(specs) + 1)
@@ -101,7 +113,8 @@ class IsolatedBench:
         if self._process is None:
             self._spawn()
             try:
-                answer = self._ask(Request(problem=self.problem), SET_UP_LIMIT_S)
+                request = Request(problem=self.problem, is_shared=self.is_shared)
+                answer = self._ask(request, SET_UP_LIMIT_S)
             except FeinsumError as error:
                 raise type(error)(f"setting up the trials: {error}") from None
             if answer.environment is None:
@@ -184,6 +197,42 @@ class IsolatedBench:
             self.close()
             raise
 
+    def _exchange(self, request: Request, limit_s: float) -> Answer:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            print(to_json(request), file=self._process.stdin, flush=True)
+            answer = self._next_answer(limit_s)
+        except queue.Empty:
+            raise TrialTimeoutError(
+                f"no answer within {limit_s:g} s; the trial was stopped"
+            ) from None
+        except BrokenPipeError:
+            answer = None
+        except InvalidRecordError as error:
+            raise TrialCrashError(
+                f"the process of the trial gave no proper answer: {error}"
+            ) from None
+        if answer is None:
+            raise TrialCrashError(_obituary(self._process, self._log))
+        return answer
+
+    def _next_answer(self, limit_s: float) -> Answer | None:
+        """What the process says within its time; None if it has ended.
+
+        Time in which it waits for the device is not its own.
+        """
+        is_waiting = False
+        while True:
+            began_s = monotonic()
+            line = self._next_line(inf if is_waiting else limit_s)
+            answer = None if line is None else from_json(Answer, line)
+            if answer is None or not answer.is_waiting:
+                return answer
+            if not is_waiting:
+                limit_s -= monotonic() - began_s
+            is_waiting = not is_waiting
+
     def _next_line(self, limit_s: float) -> str | None:
         """A line of the child, None at its end.
 
@@ -195,30 +244,9 @@ class IsolatedBench:
         end = monotonic() + limit_s
         while True:
             with suppress(queue.Empty):
-                return self._lines.get(timeout=min(limit_s, STEP_S))
+                return self._lines.get(timeout=max(0.0, min(limit_s, STEP_S)))
             if monotonic() >= end:
                 raise queue.Empty
-
-    def _exchange(self, request: Request, limit_s: float) -> Answer:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        try:
-            print(to_json(request), file=self._process.stdin, flush=True)
-            line = self._next_line(limit_s)
-        except queue.Empty:
-            raise TrialTimeoutError(
-                f"no answer within {limit_s:g} s; the trial was stopped"
-            ) from None
-        except BrokenPipeError:
-            line = None
-        if line is None:
-            raise TrialCrashError(_obituary(self._process, self._log))
-        try:
-            return from_json(Answer, line)
-        except InvalidRecordError as error:
-            raise TrialCrashError(
-                f"the process of the trial gave no proper answer: {error}"
-            ) from None
 
 
 def _obituary(process: subprocess.Popen[str], log: Path) -> str:

@@ -15,10 +15,10 @@ from feinsum.records import (
     TuningRecord,
 )
 from feinsum.tune.history import best_first
-from feinsum.tune.isolation import IsolatedBench
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.progress import Finalist
 from feinsum.tune.scale import paired_ratio
+from feinsum.tune.trial_bench import TrialBench
 
 __all__ = ["N_FINALISTS", "N_RECORDED", "check_writable", "finals", "record"]
 
@@ -48,7 +48,7 @@ def check_writable(store: RecordStore) -> None:
 
 
 def finals(
-    bench: IsolatedBench, trials: Sequence[Trial], limit: int = N_FINALISTS
+    bench: TrialBench, trials: Sequence[Trial], limit: int = N_FINALISTS
 ) -> tuple[Finalist, ...]:
     """The best trials again in one run with the untransformed kernel; the best first.
 
@@ -72,7 +72,7 @@ def finals(
 
 
 def _compare_apart(
-    bench: IsolatedBench, specs: Sequence[TransformSpec]
+    bench: TrialBench, specs: Sequence[TransformSpec]
 ) -> tuple[TrialOutcome, ...]:
     """Compare in one run; one by one where that fails, so that one spoils no other."""
     outcomes = bench.compare(specs)
@@ -82,7 +82,7 @@ def _compare_apart(
 
 
 def record(
-    bench: IsolatedBench,
+    bench: TrialBench,
     measured: Sequence[tuple[TransformSpec, Measurement]],
     store: RecordStore,
     strategy: str,

@@ -16,7 +16,7 @@ from feinsum.ir import BatchedEinsum
 from feinsum.records import TransformSpec
 from feinsum.transforms import Transform, configurations
 
-__all__ = ["Search", "Strategy", "make_search"]
+__all__ = ["Search", "Strategy", "check_strategy", "make_search"]
 
 Choices = tuple[tuple[str, str], ...]
 Strategy = Literal["tpe", "random", "exhaustive"]
@@ -45,7 +45,10 @@ class Search(Protocol):
         ...
 
     def ask(self) -> TransformSpec | None:
-        """The next configuration, or None when there is none left."""
+        """The next configuration, or None when there is none left.
+
+        Others may have been proposed that are not answered yet.
+        """
         ...
 
     def tell(self, spec: TransformSpec, cost: float) -> None:
@@ -64,6 +67,7 @@ def make_search(
     Raises:
         FeinsumError: for an unknown strategy.
     """
+    check_strategy(strategy)
     spaces = {t: list(configurations(t, einsum)) for t in transforms}
     match strategy:
         case "exhaustive":
@@ -74,9 +78,18 @@ def make_search(
             return _Listed(rest)
         case "tpe":
             return _Tpe(spaces, seed)
-    raise FeinsumError(
-        f"strategy {strategy!r} is unknown; expected one of {get_args(Strategy)}"
-    )
+
+
+def check_strategy(strategy: str) -> None:
+    """Refuse a strategy that there is not.
+
+    Raises:
+        FeinsumError: naming those that there are.
+    """
+    if strategy not in get_args(Strategy):
+        raise FeinsumError(
+            f"strategy {strategy!r} is unknown; expected one of {get_args(Strategy)}"
+        )
 
 
 def _interleaved(
@@ -117,7 +130,9 @@ class _Tpe:
     """Optuna's tree-structured Parzen estimator, after what is likely to be good.
 
     First comes what is preferred, then the recommended configuration of each family,
-    then the best of these with one parameter changed at a time.
+    then the best of these with one parameter changed at a time. What is proposed and
+    not answered yet counts as bad until it is, so that nothing close to it is proposed
+    beside it.
     """
 
     FAILED = 1e9
@@ -143,9 +158,11 @@ class _Tpe:
         self._trials: dict[TransformSpec, Any] = {}
         self._best: tuple[float, TransformSpec] | None = None
         self._is_varied = False
-        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=6)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=6, constant_liar=True
+            )
             self._study = optuna.create_study(sampler=sampler)
 
     def prefer(self, specs: Sequence[TransformSpec]) -> None:

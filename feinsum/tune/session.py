@@ -8,20 +8,26 @@ from time import monotonic
 
 from feinsum.errors import MeasurementError
 from feinsum.measure import einsum_operations, footprint_bytes, roofline_s
-from feinsum.records import Environment, RecordStore, Trial, TrialStore
+from feinsum.records import (
+    Environment,
+    RecordStore,
+    TransformSpec,
+    Trial,
+    TrialStore,
+)
 from feinsum.tune.history import best_first, make_trial
-from feinsum.tune.isolation import IsolatedBench
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.problem import Problem
 from feinsum.tune.progress import TuningProgress
 from feinsum.tune.search import Search
+from feinsum.tune.trial_bench import TrialBench
 
 __all__ = ["Session", "roofline_of"]
 
 
 @dataclass
 class Session:
-    """Trials, made one after another and kept at once.
+    """Trials, kept as they end. Only here is the search asked and told.
 
     Attributes:
         n_trials: at most, those that are known included.
@@ -30,7 +36,7 @@ class Session:
         n_known: how many of these are of an earlier tuning.
     """
 
-    bench: IsolatedBench
+    bench: TrialBench
     search: Search
     store: TrialStore
     n_trials: int
@@ -38,6 +44,7 @@ class Session:
     roofline_s: float | None
     trials: list[Trial] = field(default_factory=list)
     n_known: int = 0
+    _n_asked: int = field(default=0, init=False)
     started_s: float = field(default_factory=monotonic)
 
     def learn(self, known: Sequence[Trial]) -> None:
@@ -51,20 +58,25 @@ class Session:
         At least one is made if none is known, however short the time.
         """
         environment = self.bench.start()
-        while len(self.trials) < self.n_trials:
-            if self.trials and self._budget_left_s() < 0:
-                return
-            spec = self.search.ask()
-            if spec is None:
-                return
-            best = next(iter(best_first(self.trials)), None)
-            outcome = self.bench.trial(spec, best.spec if best else None)
+        for outcome in self.bench.outcomes(self._ask):
             cost = self._cost(outcome)
             trial = make_trial(self.bench.problem, environment, outcome, cost)
             self.store.add_trial(trial)
-            self.search.tell(spec, trial.cost)
+            self.search.tell(trial.spec, trial.cost)
             self.trials.append(trial)
             yield self._progress()
+
+    def _ask(self) -> tuple[TransformSpec, TransformSpec | None] | None:
+        """The next recipe with the best so far, while others may be under way."""
+        n_begun = self.n_known + self._n_asked
+        if n_begun >= self.n_trials or (n_begun and self._budget_left_s() < 0):
+            return None
+        spec = self.search.ask()
+        if spec is None:
+            return None
+        self._n_asked += 1
+        best = next(iter(best_first(self.trials)), None)
+        return spec, best.spec if best else None
 
     def _cost(self, outcome: TrialOutcome) -> float | None:
         """Its place on the common scale; see :mod:`feinsum.tune.scale`."""

@@ -11,16 +11,19 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import TextIO, TypeVar
 
 from feinsum.errors import FeinsumError, MeasurementError
+from feinsum.measure import open_device
 from feinsum.records import OK, TransformSpec, from_json, to_json
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Answer, Request
 from feinsum.tune.outcome import TrialOutcome
+from feinsum.tune.turns import Turn, take_turn, turn_file
 
 __all__ = ["main", "serve", "try_specs"]
 
@@ -62,22 +65,38 @@ def serve(requests: Iterable[str], answers: TextIO) -> None:
     for line in requests:
         request = from_json(Request, line)
         if request.problem is not None:
-            bench, answer = _set_up(request)
+            bench, answer = _set_up(request, answers)
         elif bench is None:
             answer = Answer(error_code="feinsum-error", error="no problem was given")
         else:
             answer = Answer(try_specs(bench, request))
-        print(to_json(answer), file=answers, flush=True)
+        _say(answer, answers)
 
 
-def _set_up(request: Request) -> tuple[Bench | None, Answer]:
+def _say(answer: Answer, answers: TextIO) -> None:
+    print(to_json(answer), file=answers, flush=True)
+
+
+def _set_up(request: Request, answers: TextIO) -> tuple[Bench | None, Answer]:
     assert request.problem is not None
     try:
-        bench = Bench(request.problem)
+        bench = Bench(request.problem, _turn(request, answers))
         bench.baseline_s  # noqa: B018  (measured before the first trial)
     except FeinsumError as error:
         return None, Answer(error_code=error.code, error=str(error))
     return bench, Answer(environment=bench.environment)
+
+
+def _turn(request: Request, answers: TextIO) -> Turn:
+    """How kernels come to run: at once, or when nobody else uses the device."""
+    if request.problem is None or not request.is_shared:
+        return nullcontext
+
+    def on_wait(_: bool) -> None:
+        _say(Answer(is_waiting=True), answers)
+
+    path = turn_file(open_device(request.problem.device))
+    return partial(take_turn, path, on_wait)
 
 
 def try_specs(bench: Bench, request: Request) -> tuple[TrialOutcome, ...]:

@@ -144,6 +144,7 @@ def test_options_reach_the_search(run, autotune):
         *("tune", *MATVEC, "--size", "n=100", "--trials", "7", "--budget", "5"),
         "--fresh",
         *("--strategy", "random", "--trial-limit", "9", "--device", "pthread"),
+        *("--scheduler", "tcp://host:8786"),
     )
     assert seen.pop("target") == read_einsum("ij,j->i", ["i=n,j=4"])
     assert seen == {
@@ -154,6 +155,7 @@ def test_options_reach_the_search(run, autotune):
         "trial_limit_s": 9.0,
         "device": "pthread",
         "resume": False,
+        "scheduler": "tcp://host:8786",
     }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from feinsum.transforms import REGISTRY
 from feinsum.transforms.plugins import VARIABLE
+from feinsum.tune import IsolatedBench
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Request
 from feinsum.tune.worker import try_specs
@@ -92,6 +93,8 @@ class BenchHere:
 
     def trial(self, spec, reference=None):
         return try_specs(self.bench, Request(specs=(spec,), reference=reference))[0]
+
+    outcomes = IsolatedBench.outcomes
 
     def compare(self, specs):
         return try_specs(self.bench, Request(None, tuple(specs), is_comparison=True))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from feinsum.transforms.plugins import VARIABLE
 ODD_EXTENT = 13
 TUNED_SIZE = 64
 COUNTER = "ODD_TRANSFORMS_COUNTER"
-"""Environment variable with the file in which ``odd_tires`` counts."""
+"""Environment variable with the file in which some of them write what they did."""
 
 
 def odd_einsum(size: int | str = "N") -> BatchedEinsum:
@@ -107,6 +109,51 @@ def _tires(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
     return t_unit
 
 
+PARTNER_S = 40.0
+
+
+def _watched(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
+    """From now on timings of this process are longer, and written down.
+
+    It waits for a second process that does this, so that there are two which time.
+    """
+    from feinsum.tune import bench
+
+    here = Path(os.environ[COUNTER]).parent / "watched"
+    here.mkdir(exist_ok=True)
+    (here / str(os.getpid())).touch()
+    end_s = time.monotonic() + PARTNER_S
+    while len([*here.iterdir()]) < 2 and time.monotonic() < end_s:
+        time.sleep(0.05)
+
+    if bench.interleave.__name__ != "written_down":
+        bench.interleave = _written_down(bench.interleave)
+    return t_unit
+
+
+def _written_down(interleave: Any) -> Any:
+    def written_down(*args: Any, **policy: Any) -> Any:
+        began_s = time.monotonic()
+        samples = interleave(*args, **policy)
+        time.sleep(0.5)
+        with Path(os.environ[COUNTER]).open("a") as file:
+            print(os.getpid(), began_s, time.monotonic(), file=file)
+        return samples
+
+    return written_down
+
+
+def _widows(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
+    """Kills the worker of a cluster that tries it; of size 4 only the first one."""
+    file = Path(os.environ[COUNTER])
+    if parameters["size"] == 8 or not file.exists():
+        with file.open("a") as killed:
+            print(os.getppid(), file=killed)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(3600)
+    return t_unit
+
+
 def _row_iname(nest: LoopNest) -> str:
     return nest.inames[nest.einsum.output[0]]
 
@@ -139,6 +186,8 @@ ODD = {
         _segfaults,
         _sleeps,
         _tires,
+        _watched,
+        _widows,
     )
 }
 

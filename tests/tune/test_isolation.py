@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,9 @@ def test_the_end_of_the_tuner_ends_a_hanging_trial(bench):
     print(to_json(request), file=process.stdin, flush=True)
     process.stdin.close()
     assert process.wait(PATIENT_S) == -signal.SIGKILL
+    deadline = time.monotonic() + PATIENT_S
+    while living_in_session(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)  # what was killed takes a moment to end
     assert living_in_session(process.pid) == []
     bench.close()
 

@@ -193,6 +193,22 @@ def test_an_answer_may_be_missing(strategy):
 
 
 @pytest.mark.parametrize("strategy", get_args(Strategy))
+def test_several_proposals_may_be_under_way(strategy):
+    """Answers come in any order; every configuration is still proposed once."""
+    search = make_search(strategy, MATVEC, applicable_transforms(MATVEC), 0)
+    found, pending = [], []
+    while True:
+        while len(pending) < 3 and (spec := search.ask()) is not None:
+            pending.append(spec)
+            found.append(spec)
+        if not pending:
+            break
+        answered = pending.pop()
+        search.tell(answered, seconds(answered))
+    assert len(found) == len(set(found)) == search.n_configurations
+
+
+@pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_nothing_fits_nothing_is_proposed(strategy):
     """A search over no transforms has nothing to propose."""
     search = make_search(strategy, MATVEC, (), 0)

@@ -14,7 +14,7 @@ from feinsum import query
 from feinsum.db import open_store
 from feinsum.measure import open_device
 from feinsum.records import InMemoryStore, Level
-from feinsum.tune import TrialOutcome, autotune, make_problem
+from feinsum.tune import IsolatedBench, TrialOutcome, autotune, make_problem
 from feinsum.tune.history import known_trials, make_trial
 from feinsum.tune.session import Session
 from tests.db.factories import make_environment, make_measurement
@@ -191,6 +191,8 @@ class ScriptedBench:
     def start(self):
         return environment()
 
+    outcomes = IsolatedBench.outcomes
+
     def trial(self, spec, reference=None):
         self.load *= 1.5
         self.references.append(reference)
@@ -198,6 +200,19 @@ class ScriptedBench:
         ratio = seconds / (self.truth.get(reference, 1.0) * self.load)
         measured = make_measurement(seconds)
         return TrialOutcome(spec, "ok", "", measured, ratio, reference)
+
+
+class PairBench(ScriptedBench):
+    """One with two machines; of two trials the one that began last ends first."""
+
+    def outcomes(self, ask):
+        pending = []
+        while True:
+            while len(pending) < 2 and (wanted := ask()) is not None:
+                pending.append(wanted)
+            if not pending:
+                return
+            yield self.trial(*pending.pop())
 
 
 class Listed:
@@ -226,3 +241,22 @@ def test_costs_are_on_one_scale_whatever_the_load():
     assert progress[-1].best.spec == odd_spec("odd_right", 4)
     seconds = [trial.median_s for trial in session.trials]
     assert sorted(seconds) != [s for _, s in sorted(zip(costs, seconds, strict=True))]
+
+
+def test_costs_are_on_one_scale_when_several_trials_are_under_way():
+    """The reference is the best when a trial begins; the true ratios come back."""
+    costs = [0.5, 0.8, 0.25, 0.4, 0.1]
+    truth = {odd_spec("odd_right", k): cost for k, cost in enumerate(costs)}
+    bench = PairBench(truth)
+    session = Session(bench, Listed(truth), InMemoryStore(), 4, None, None)
+    assert len(list(session.run())) == 4
+    assert bench.references[:2] == [None, odd_spec("odd_right", 1)]
+    found = {trial.spec: trial.cost for trial in session.trials}
+    assert found == pytest.approx({spec: truth[spec] for spec in [*truth][:4]})
+
+
+def test_a_spent_budget_begins_one_trial_however_many_machines_there_are():
+    """No second one is asked for beside it."""
+    truth = {odd_spec("odd_right", k): 0.5 for k in range(5)}
+    session = Session(PairBench(truth), Listed(truth), InMemoryStore(), 5, 0.0, None)
+    assert len(list(session.run())) == 1

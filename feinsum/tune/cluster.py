@@ -1,0 +1,292 @@
+"""Trials on many machines: the workers of a Dask cluster, each with a device.
+
+A worker has one task at a time, and is chosen here. One that is gone loses only the
+trial that it ran, which is made again elsewhere. The scheduler has nothing that would
+be missed: after a restart the trials that were under way are handed out again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic, sleep
+from types import TracebackType
+from typing import Self
+
+from feinsum.errors import (
+    DeviceUnavailableError,
+    InvalidRecordError,
+    MeasurementError,
+    TrialCrashError,
+)
+from feinsum.records import Environment, TransformSpec, from_json, to_json
+from feinsum.tune.cluster_worker import answer, release
+from feinsum.tune.connection import Connection, ConnectionLost, Errand, WorkerLost
+from feinsum.tune.messages import Answer, Request, Task
+from feinsum.tune.outcome import TrialOutcome
+from feinsum.tune.population import check_agreement, difference
+from feinsum.tune.problem import Problem
+from feinsum.tune.trial_bench import Ask
+
+__all__ = ["MAX_LOST", "ClusterBench"]
+
+logger = logging.getLogger(__name__)
+
+CONNECT_LIMIT_S = 10.0
+"""How long a tuning that begins waits for the scheduler."""
+
+RECONNECT_LIMIT_S = 300.0
+"""How long one under way waits for a scheduler that is gone."""
+
+WORKERS_LIMIT_S = 300.0
+"""How long it waits while there is no worker."""
+
+MAX_LOST = 3
+"""So many workers may be lost with one recipe; then that is the recipe's fault."""
+
+POLL_S = 0.1
+SET_UP = Request()
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A request, and how many workers were lost while they had it."""
+
+    request: Request
+    n_lost: int = 0
+
+
+class ClusterBench:
+    """A bench whose trials are made by the workers of a cluster.
+
+    All workers have one environment, or there is no tuning. One that comes later and
+    has another is left out, as is one on which the problem cannot be set up.
+
+    Args:
+        problem: what is tuned; its device is that of every worker.
+        scheduler: the address of the scheduler, such as ``tcp://host:8786``.
+        time_limit_s: for each trial, the wait for the device not counted.
+
+    Raises:
+        FeinsumError: if Dask is not installed.
+    """
+
+    def __init__(
+        self, problem: Problem, scheduler: str, time_limit_s: float = 60.0
+    ) -> None:
+        self.problem = problem
+        self.time_limit_s = time_limit_s
+        self.environment: Environment | None = None
+        self._connection = Connection(scheduler)
+        self._ready: set[str] = set()
+        self._refused: set[str] = set()
+        self._running: dict[str, tuple[Errand, _Job]] = {}
+        self._todo: list[_Job] = []
+        self._seen_s = monotonic()
+        self._patience_s = RECONNECT_LIMIT_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> Environment:
+        """Set the problem up on every worker; the environment that they all have.
+
+        Raises:
+            DeviceUnavailableError: if there is no scheduler or no worker, or if the
+                workers have different environments.
+            MeasurementError: if the problem can be set up on none.
+        """
+        if self.environment is None:
+            self._connection.open(CONNECT_LIMIT_S)
+            self._seen_s = monotonic()
+            try:
+                answers = self._first_answers()
+            except ConnectionLost:
+                raise DeviceUnavailableError(
+                    f"the scheduler {self._connection.address} ended while workers "
+                    "were asked for their devices"
+                ) from None
+            self.environment = check_agreement(answers)
+            self._ready = {w for w, a in answers.items() if a.environment is not None}
+            self._refused = set(answers) - self._ready
+        return self.environment
+
+    def outcomes(self, ask: Ask) -> Iterator[TrialOutcome]:
+        """Try what is asked for, one recipe per worker at a time.
+
+        A recipe with which :data:`MAX_LOST` workers were lost has crashed.
+
+        Raises:
+            DeviceUnavailableError: if the scheduler or all workers are gone for long.
+        """
+
+        def take() -> Request | None:
+            wanted = ask()
+            if wanted is None:
+                return None
+            return Request(specs=wanted[:1], reference=wanted[1])
+
+        for outcomes in self._work(take):
+            yield from outcomes
+
+    def compare(self, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
+        """Time several recipes that passed their trial in one run on one worker."""
+        asked = iter([Request(specs=tuple(specs), is_comparison=True)])
+        (outcomes,) = self._work(lambda: next(asked, None))
+        return outcomes
+
+    def close(self) -> None:
+        """Have the workers end what they keep of the problem, and disconnect."""
+        self._drop_all()
+        problem = to_json(self.problem)
+        try:
+            sent = [self._connection.send(w, release, problem) for w in self._ready]
+            self._connection.finish(sent)
+        except ConnectionLost:
+            logger.info("the scheduler is gone; workers keep what they have")
+        self._ready = set()
+        self._connection.close()
+
+    def _first_answers(self) -> dict[str, Answer]:
+        """What every worker says of itself, as soon as there are any."""
+        answers: dict[str, Answer] = {}
+        while self._running or not answers:
+            self._welcome(known=set(answers))
+            answers |= {worker: said for worker, _, said in self._ended()}
+        return answers
+
+    def _work(
+        self, take: Callable[[], Request | None]
+    ) -> Iterator[tuple[TrialOutcome, ...]]:
+        """Outcomes of requests, as long as there are any; no request is lost."""
+        self.start()
+        try:
+            while True:
+                try:
+                    self._welcome(known=self._ready | self._refused)
+                    if not self._hand_out(take):
+                        return
+                    ended = list(self._ended())
+                except ConnectionLost:
+                    self._reconnect()
+                    continue
+                for worker, job, said in ended:
+                    yield from self._conclude(worker, job, said)
+        finally:
+            self._drop_all()
+
+    def _welcome(self, known: set[str]) -> None:
+        """Ask new workers for their environment; give up if there is none for long."""
+        present = self._connection.workers()
+        self._ready &= present
+        self._refused &= present
+        for worker in sorted(present - known - set(self._running)):
+            self._send(worker, _Job(SET_UP))
+        if self._ready or self._running:
+            self._seen_s = monotonic()
+        elif monotonic() - self._seen_s > WORKERS_LIMIT_S:
+            raise DeviceUnavailableError(
+                f"the scheduler {self._connection.address} has had no worker for "
+                f"{WORKERS_LIMIT_S:g} s on which the problem can be set up; start "
+                "some (dask worker ADDRESS --nthreads 1), and start the tuning again: "
+                "trials that ended are kept"
+            )
+
+    def _hand_out(self, take: Callable[[], Request | None]) -> bool:
+        """Give idle workers something to do; whether anything is still to come."""
+        for worker in sorted(self._ready - set(self._running)):
+            if not self._todo:
+                request = take()
+                if request is None:
+                    return any(job.request.specs for _, job in self._running.values())
+                self._todo.append(_Job(request))
+            self._send(worker, self._todo[0])
+            del self._todo[0]
+        return True
+
+    def _send(self, worker: str, job: _Job) -> None:
+        task = to_json(Task(self.problem, self.time_limit_s, job.request))
+        self._running[worker] = self._connection.send(worker, answer, task), job
+
+    def _ended(self) -> Iterator[tuple[str, _Job, Answer]]:
+        """The jobs that have ended; a lost worker is an answer with an error."""
+        sleep(POLL_S)
+        present = self._connection.workers()
+        for worker, (errand, job) in [*self._running.items()]:
+            said = _answer_of(self._connection, errand)
+            if said is None and worker not in present:
+                self._connection.drop(errand)
+                said = _lost("it is gone")
+            if said is not None:
+                del self._running[worker]
+                yield worker, job, said
+
+    def _conclude(
+        self, worker: str, job: _Job, said: Answer
+    ) -> Iterator[tuple[TrialOutcome, ...]]:
+        """The outcomes of a job that has ended; none if it is to be done again."""
+        objection = self._objection(said)
+        if objection is None:
+            self._ready.add(worker)
+            if said.outcomes:
+                yield said.outcomes
+            return
+        logger.warning("the worker %s is left out: %s", worker, objection)
+        self._ready.discard(worker)
+        self._refused.add(worker)
+        job = replace(job, n_lost=job.n_lost + 1)
+        if job.request.specs and job.n_lost < MAX_LOST:
+            self._todo.append(job)
+        elif job.request.specs:
+            yield _crashes(job, objection)
+
+    def _objection(self, said: Answer) -> str | None:
+        """Why a worker is none of the population; None if it is."""
+        assert self.environment is not None
+        if said.environment is None:
+            return said.error
+        return difference(said.environment, self.environment)
+
+    def _reconnect(self) -> None:
+        """Wait for a scheduler; what was under way is handed out again."""
+        address = self._connection.address
+        logger.warning("the scheduler %s is gone; waiting for it", address)
+        under_way = [job for _, job in self._running.values() if job.request.specs]
+        self._todo = under_way + self._todo
+        self._running, self._ready, self._refused = {}, set(), set()
+        limit_s, self._patience_s = self._patience_s, 0.0
+        self._connection.open(limit_s)
+        self._seen_s, self._patience_s = monotonic(), RECONNECT_LIMIT_S
+
+    def _drop_all(self) -> None:
+        for errand, _ in self._running.values():
+            self._connection.drop(errand)
+        self._running, self._todo = {}, []
+
+
+def _answer_of(connection: Connection, errand: Errand) -> Answer | None:
+    try:
+        text = connection.fetch(errand)
+        return None if text is None else from_json(Answer, text)
+    except (WorkerLost, InvalidRecordError) as error:
+        return _lost(str(error))
+
+
+def _lost(reason: str) -> Answer:
+    return Answer(error_code=MeasurementError.code, error=reason)
+
+
+def _crashes(job: _Job, reason: str) -> tuple[TrialOutcome, ...]:
+    message = f"{job.n_lost} workers were lost with it; the last one: {reason}"
+    return tuple(
+        TrialOutcome(spec, TrialCrashError.code, message) for spec in job.request.specs
+    )

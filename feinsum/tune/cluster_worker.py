@@ -1,0 +1,61 @@
+"""What a worker of a cluster does: one task at a time, from a text to a text.
+
+It keeps the child process of the latest problem, and nothing that would be missed.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from feinsum.errors import FeinsumError
+from feinsum.records import from_json, to_json
+from feinsum.tune.isolation import IsolatedBench
+from feinsum.tune.messages import Answer, Task
+from feinsum.tune.problem import Problem
+
+__all__ = ["answer", "release"]
+
+_BUSY = threading.Lock()
+_BENCHES: dict[Problem, IsolatedBench] = {}
+"""At most one: the bench of the latest problem."""
+
+
+def answer(text: str) -> str:
+    """Do a :class:`Task`; the :class:`Answer` has the environment in any case.
+
+    Trials run in a child process, as they do without a cluster, and take turns with
+    those of other workers of the same device.
+    """
+    task = from_json(Task, text)
+    with _BUSY:
+        return to_json(_answer(task))
+
+
+def release(text: str) -> None:
+    """End the child process of a problem, if it is still the latest."""
+    with _BUSY:
+        bench = _BENCHES.pop(from_json(Problem, text), None)
+        if bench is not None:
+            bench.close()
+
+
+def _answer(task: Task) -> Answer:
+    bench, request = _bench_of(task), task.request
+    try:
+        environment = bench.start()
+        if request.is_comparison:
+            return Answer(bench.compare(request.specs), environment)
+        outcomes = (bench.trial(spec, request.reference) for spec in request.specs)
+        return Answer(tuple(outcomes), environment)
+    except FeinsumError as error:  # the problem cannot be set up here
+        return Answer(error_code=error.code, error=str(error))
+
+
+def _bench_of(task: Task) -> IsolatedBench:
+    if task.problem not in _BENCHES:
+        while _BENCHES:
+            _BENCHES.popitem()[1].close()
+        _BENCHES[task.problem] = IsolatedBench(task.problem, is_shared=True)
+    bench = _BENCHES[task.problem]
+    bench.time_limit_s = task.time_limit_s
+    return bench

@@ -1,0 +1,154 @@
+"""A connection to the scheduler of a cluster: the one door to Dask.
+
+All that goes over it is the name of a function and texts. Dask itself pickles, so a
+cluster is for a network that is trusted, or for TLS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from time import monotonic, sleep
+from typing import Any
+
+from feinsum.errors import DeviceUnavailableError, FeinsumError
+
+__all__ = ["Connection", "ConnectionLost", "Errand", "WorkerLost"]
+
+ATTEMPT_S = 5.0
+"""How long one attempt to connect may take."""
+
+FETCH_LIMIT_S = 10.0
+"""How long the text of a finished errand may take to come."""
+
+RELEASE_LIMIT_S = 5.0
+
+
+class ConnectionLost(Exception):  # noqa: N818  (caught by us, always)
+    """The scheduler is gone, and with it all errands."""
+
+
+class WorkerLost(Exception):  # noqa: N818  (caught by us, always)
+    """The worker of an errand is gone, or could not do it; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Errand:
+    """A function of a text that a worker is to call."""
+
+    worker: str
+    future: Any
+
+
+class Connection:
+    """Errands to workers that the caller chooses.
+
+    Args:
+        address: of the scheduler, such as ``tcp://host:8786``.
+
+    Raises:
+        FeinsumError: if Dask is not installed.
+    """
+
+    def __init__(self, address: str) -> None:
+        if find_spec("distributed") is None:
+            raise FeinsumError(
+                "a tuning on a cluster needs distributed, which is not installed; "
+                "run: pip install 'feinsum[cluster]'"
+            )
+        self.address = address
+        self._client: Any = None
+
+    def open(self, limit_s: float) -> None:
+        """Connect, anew if need be; tried again for that long.
+
+        Raises:
+            DeviceUnavailableError: if there is no answer.
+        """
+        from distributed import Client
+
+        self.close()
+        attempt_s, deadline = min(ATTEMPT_S, limit_s), monotonic() + limit_s
+        while self._client is None:
+            try:
+                self._client = Client(
+                    self.address, timeout=attempt_s, set_as_default=False
+                )
+            except (OSError, RuntimeError, TypeError, ValueError) as error:
+                if not isinstance(error, OSError) or monotonic() > deadline:
+                    raise DeviceUnavailableError(
+                        f"no scheduler answers at {self.address!r} within {limit_s:g} "
+                        f"s: {error}; expected an address such as tcp://host:8786 of "
+                        "a scheduler that runs. Trials that ended are kept: the same "
+                        "tuning, started again, goes on"
+                    ) from None
+                sleep(0.2)
+
+    def close(self) -> None:
+        """Say farewell, if there still is somebody."""
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(Exception):  # whatever is left of it
+                client.close(timeout=ATTEMPT_S)
+
+    def workers(self) -> set[str]:
+        """The addresses of the workers that there are now.
+
+        Raises:
+            ConnectionLost: if the scheduler is gone.
+        """
+        if self._client is None or self._client.status != "running":
+            raise ConnectionLost
+        try:
+            return set(self._client.nthreads())
+        except Exception as error:  # Dask raises errors of many kinds
+            raise ConnectionLost from error
+
+    def send(self, worker: str, function: Callable[[str], Any], text: str) -> Errand:
+        """Have a worker, and no other, call a function; equal texts are two errands.
+
+        Raises:
+            ConnectionLost: if the scheduler is gone.
+        """
+        try:
+            future = self._client.submit(function, text, workers=[worker], pure=False)
+        except Exception as error:  # Dask raises errors of many kinds
+            raise ConnectionLost from error
+        return Errand(worker, future)
+
+    def fetch(self, errand: Errand) -> str | None:
+        """What the function returned; None while it has not.
+
+        Raises:
+            ConnectionLost: if the scheduler is gone.
+            WorkerLost: if the worker will not answer.
+        """
+        match errand.future.status:
+            case "pending":
+                return None
+            case "finished":
+                try:
+                    return str(errand.future.result(timeout=FETCH_LIMIT_S))
+                except Exception as error:  # Dask raises errors of many kinds
+                    raise WorkerLost(f"its answer is lost: {error!r:.200}") from error
+            case "error":
+                raise WorkerLost(f"{errand.future.exception()!r:.200}")
+            case "cancelled":  # not by us: a lost scheduler does that
+                raise ConnectionLost
+        raise WorkerLost("its answer is lost")
+
+    def drop(self, errand: Errand) -> None:
+        """Forget an errand; if it has not begun, it never will."""
+        with suppress(Exception):  # the scheduler may be gone
+            errand.future.cancel()
+
+    def finish(self, errands: list[Errand]) -> None:
+        """Give errands a short time to be done; they go on if it is too short."""
+        from distributed import fire_and_forget, wait
+
+        with suppress(Exception):  # nobody waits for them
+            futures = [errand.future for errand in errands]
+            fire_and_forget(futures)
+            wait(futures, timeout=RELEASE_LIMIT_S)

@@ -1,0 +1,54 @@
+"""Which workers of a cluster may share a tuning: those with one environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from feinsum.errors import DeviceUnavailableError, error_from_code
+from feinsum.records import Environment
+from feinsum.tune.messages import Answer
+
+__all__ = ["check_agreement", "difference"]
+
+
+def check_agreement(answers: Mapping[str, Answer]) -> Environment:
+    """The environment of all workers on which the problem could be set up.
+
+    Device, driver and software are one, so every timing is what its record says.
+
+    Raises:
+        MeasurementError: if the problem could be set up on none; that of the first.
+        DeviceUnavailableError: if they differ; the message lists them.
+    """
+    there = {w: a.environment for w, a in sorted(answers.items()) if a.environment}
+    if not there:
+        worker, first = min(answers.items())
+        message = f"the worker {worker}: {first.error}"
+        raise error_from_code(first.error_code or "", message)
+    environment = next(iter(there.values()))
+    if any(other != environment for other in there.values()):
+        listed = "; ".join(
+            f"{worker}: {difference(other, environment) or environment.device}"
+            for worker, other in there.items()
+        )
+        raise DeviceUnavailableError(
+            "the workers have different environments, and timings of one tuning must "
+            f"be of one: {listed}. Choose among devices with --device, or give each "
+            "kind of worker a scheduler of its own"
+        )
+    return environment
+
+
+def difference(environment: Environment, expected: Environment) -> str | None:
+    """In what an environment is not the expected one, in words; None if it is."""
+    for name in (field.name for field in fields(Environment)):
+        here, there = getattr(environment, name), getattr(expected, name)
+        if isinstance(here, Mapping) and isinstance(there, Mapping):
+            keys = sorted(k for k in {*here, *there} if here.get(k) != there.get(k))
+            if keys:
+                pairs = [f"{k} {here.get(k)}, not {there.get(k)}" for k in keys]
+                return f"{name}: {', '.join(pairs)}"
+        elif here != there:
+            return f"{name.replace('_', ' ')} {here}, not {there}"
+    return None

@@ -1,0 +1,245 @@
+"""Tuning on a cluster: what a local tuning finds, whatever happens to the machines."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from threading import Thread
+
+import pytest
+from distributed import LocalCluster, Nanny, Scheduler, SpecCluster
+
+from feinsum.db import open_store
+from feinsum.errors import DeviceUnavailableError, FeinsumError
+from feinsum.records import InMemoryStore
+from feinsum.tune import autotune, cluster
+from feinsum.tune.messages import Answer
+from feinsum.tune.population import check_agreement, difference
+from tests.db.factories import make_environment
+from tests.tune.odd_transforms import COUNTER, odd_einsum, odd_spec
+
+LITERAL = odd_einsum(50)
+
+pytestmark = pytest.mark.filterwarnings(  # Loopy's own use of islpy
+    "ignore:.*with implicit conversion:DeprecationWarning"
+)
+
+
+def workers_of_this_machine(n_workers=2, port=0):
+    """A scheduler, and workers that are processes with one thread."""
+    return LocalCluster(
+        n_workers=n_workers,
+        threads_per_worker=1,
+        processes=True,
+        scheduler_port=port,
+        dashboard_address="127.0.0.1:0",
+    )
+
+
+@pytest.fixture(scope="module")
+def counter(tmp_path_factory):
+    """The file in which transforms write what they did."""
+    path = tmp_path_factory.mktemp("cluster") / "counter"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(COUNTER, str(path))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def scheduler(counter):
+    """The address of a cluster for most tests."""
+    with workers_of_this_machine() as made:
+        yield made.scheduler_address
+
+
+@pytest.fixture(autouse=True)
+def _nothing_written_yet(counter):
+    counter.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def port():
+    """A port that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def statuses(report):
+    return {trial.spec: trial.status for trial in report.trials}
+
+
+def test_a_cluster_finds_what_one_machine_finds_and_times_one_at_a_time(
+    registered, scheduler, tmp_path, counter
+):
+    """Every recipe is tried once, by both workers; timings never overlap."""
+    registered("odd_double", "odd_right", "odd_watched")
+    path = tmp_path / "facts.sqlite"
+    seen = []
+    report = autotune(
+        LITERAL,
+        database=path,
+        n_trials=50,
+        scheduler=scheduler,
+        on_progress=seen.append,
+    )
+    good = {odd_spec(n, s) for n in ("odd_right", "odd_watched") for s in (4, 8)}
+    bad = {odd_spec("odd_double", size) for size in (4, 8)}
+    assert statuses(report) == dict.fromkeys(good, "ok") | dict.fromkeys(
+        bad, "wrong-result"
+    )
+    assert [p.n_done for p in seen] == [1, 2, 3, 4, 5, 6]
+    assert {f.spec for f in report.finalists} == good
+    with open_store(path) as store:
+        assert set(store.records()) == set(report.records)
+        assert store.trials(report.problem.form.key) == report.trials
+    assert {r.environment for r in report.records} == {report.environment}
+    timings = sorted(
+        (float(began), float(ended), pid)
+        for pid, began, ended in map(str.split, counter.read_text().splitlines())
+    )
+    assert len({pid for *_, pid in timings}) == 2
+    assert all(
+        a_ended <= b_began for (_, a_ended, _), (b_began, *_) in pairwise(timings)
+    )
+
+
+def test_a_killed_worker_loses_only_its_trial(registered, scheduler, counter):
+    """The trial is made again elsewhere, and every other one once."""
+    registered("odd_right", "odd_widows")
+    store = InMemoryStore()
+    report = autotune(
+        LITERAL,
+        database=store,
+        strategy="exhaustive",
+        n_trials=3,
+        scheduler=scheduler,
+    )
+    assert len(counter.read_text().splitlines()) == 1
+    assert statuses(report) == dict.fromkeys(
+        [odd_spec("odd_right"), odd_spec("odd_right", 8), odd_spec("odd_widows")], "ok"
+    )
+    assert len(report.trials) == 3
+    assert store.trials(report.problem.form.key) == report.trials
+
+
+@pytest.mark.long
+def test_a_recipe_that_kills_workers_has_crashed(registered, scheduler, counter):
+    """After so many lost workers it is not tried again, and the others are."""
+    registered("odd_right", "odd_widows")
+    counter.touch()
+    report = autotune(
+        LITERAL, database=InMemoryStore(), strategy="exhaustive", scheduler=scheduler
+    )
+    assert len(counter.read_text().splitlines()) == cluster.MAX_LOST
+    bad = odd_spec("odd_widows", 8)
+    assert {s for s, status in statuses(report).items() if status != "ok"} == {bad}
+    (trial,) = [trial for trial in report.trials if trial.spec == bad]
+    assert trial.status == "trial-crashed"
+    assert "3 workers were lost with it" in trial.message
+
+
+def test_a_restart_of_the_scheduler_loses_nothing(registered, port, caplog):
+    """The tuner waits, connects again, and makes what was under way again."""
+    registered("odd_right")
+    clusters = [workers_of_this_machine(1, port)]
+
+    def restart():
+        clusters.pop().close()
+        clusters.append(workers_of_this_machine(1, port))
+
+    restarting = Thread(target=restart)  # while the next trial is under way
+    store = InMemoryStore()
+    report = autotune(
+        LITERAL,
+        database=store,
+        scheduler=f"tcp://127.0.0.1:{port}",
+        on_progress=lambda p: restarting.start() if p.n_done == 1 else None,
+    )
+    restarting.join()
+    clusters.pop().close()
+    assert "is gone; waiting for it" in caplog.text
+    good = [odd_spec("odd_right", size) for size in (4, 8)]
+    assert statuses(report) == dict.fromkeys(good, "ok")
+    assert len(report.trials) == 2
+    assert set(store.records()) == set(report.records)
+    assert len(report.records) == 2
+
+
+def test_a_scheduler_that_stays_away_ends_a_tuning_that_goes_on_elsewhere(
+    registered, trials_here, port, tmp_path, monkeypatch
+):
+    """One clear error within the limit; what ended is kept, and not made again."""
+    registered("odd_right")
+    monkeypatch.setattr(cluster, "RECONNECT_LIMIT_S", 1.0)
+    path = tmp_path / "facts.sqlite"
+    there = workers_of_this_machine(1, port)
+    address = f"tcp://127.0.0.1:{port}"
+    with pytest.raises(DeviceUnavailableError, match=r"no scheduler answers.*goes on"):
+        autotune(
+            LITERAL,
+            database=path,
+            scheduler=address,
+            on_progress=lambda _: there.close(),
+        )
+    report = autotune(LITERAL, database=path)
+    assert report.n_known == 1
+    assert len(report.trials) == len(statuses(report)) == 2
+
+
+@pytest.mark.long
+def test_workers_that_disagree_are_refused_and_listed(registered, tmp_path):
+    """One error says in what they differ, here in the version of a package."""
+    registered("odd_right")
+    other = tmp_path / "islpy-1.2.3.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Name: islpy\nVersion: 1.2.3\n")
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    options = {"nthreads": 1}
+    workers = {
+        "same": {"cls": Nanny, "options": options},
+        "other": {"cls": Nanny, "options": options | {"env": {"PYTHONPATH": path}}},
+    }
+    front = {"cls": Scheduler, "options": {"dashboard": False, "port": 0}}
+    with (
+        SpecCluster(workers=workers, scheduler=front) as mixed,
+        pytest.raises(
+            DeviceUnavailableError, match=r"islpy 1\.2\.3, not|, not 1\.2\.3"
+        ),
+    ):
+        autotune(LITERAL, database=InMemoryStore(), scheduler=mixed.scheduler_address)
+
+
+def test_a_population_has_one_environment():
+    """Workers without one are left out; of those with one all have the same."""
+    here = make_environment()
+    broken = Answer(error_code="device-unavailable", error="no such device")
+    assert check_agreement({"a": broken, "b": Answer(environment=here)}) == here
+    with pytest.raises(DeviceUnavailableError, match="the worker a: no such device"):
+        check_agreement({"a": broken, "b": broken})
+    newer = replace(here, driver_version="next")
+    assert difference(here, here) is None
+    assert difference(newer, here) == f"driver version next, not {here.driver_version}"
+    with pytest.raises(DeviceUnavailableError, match=r"a: .*; b: driver version next"):
+        check_agreement({"a": Answer(environment=here), "b": Answer(environment=newer)})
+
+
+def test_a_scheduler_that_is_not_there_is_one_clear_error(
+    registered, port, monkeypatch
+):
+    """It names the address, and nothing was tried."""
+    registered("odd_right")
+    monkeypatch.setattr(cluster, "CONNECT_LIMIT_S", 0.5)
+    with pytest.raises(DeviceUnavailableError, match=f"127.0.0.1:{port}"):
+        autotune(LITERAL, database=InMemoryStore(), scheduler=f"tcp://127.0.0.1:{port}")
+
+
+def test_without_dask_it_is_said_how_to_install_it(registered, monkeypatch):
+    """Before anything is done."""
+    registered("odd_right")
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(FeinsumError, match=r"pip install 'feinsum\[cluster\]'"):
+        autotune(LITERAL, database=InMemoryStore(), scheduler="tcp://127.0.0.1:1")
