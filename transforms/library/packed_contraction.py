@@ -7,6 +7,8 @@ indices; paper, section 8.
 
 from __future__ import annotations
 
+from itertools import product
+
 import loopy as lp
 
 from feinsum.ir import BatchedEinsum, Extent
@@ -38,12 +40,15 @@ TILE_SIZES = ("lanes", "vectors", "rows", "width", "height", "depth")
 MIN_LANES = 4
 MIN_REUSE = 16
 """Of einsums for which families without packing are not worth a trial."""
-HEIGHTS = (384, 192, 96, 48)
+HEIGHTS = (192, 384, 96, 48)
+WIDTHS = (768, 384, 192, 1536, 96, 48)
 DEPTHS = (160, 256, 128, 96, 384, 64)
-PACK_BYTES = 800_000
+PACK_BYTES = 400_000
 """Of all packs on the left together; larger ones leave the second cache level."""
 PRIVATE_BYTES = 6_000_000
 """Of all private arrays of a work-item: a thread's stack has to hold them."""
+MIN_TILES = 4
+"""Which run in parallel; fewer do only if the output is small."""
 STREAMED_ENTRIES = 1_000_000
 """Outputs of more are best stored past the caches."""
 N_REGISTERS = 16
@@ -134,15 +139,17 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     registers = [i for i in registers if typical(einsum.extents[i]) >= 8] or registers
     lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4)
     n_vectors = _vectors(einsum.extents[vectors[0]], lanes[0])
+    best = next(pair for pair in product(vectors, registers) if pair in pairs)
+    widths, heights = _areas(einsum, *best)
     return {
         "vector": tuple(vectors),
         "register": tuple(registers),
         "lanes": lanes,
         "vectors": n_vectors,
-        "rows": _rows(n_vectors[0]),
+        "rows": _rows(einsum.extents[best[1]], n_vectors[0]),
         "inside": ("rows", "columns"),
-        "width": (192, 96, 384, 768, 1536, 48),
-        "height": _heights(einsum, *pairs[0]),
+        "width": widths,
+        "height": heights,
         "depth": DEPTHS,
         "stores": _stores(einsum, tuple(vectors), lanes[0]),
     }
@@ -199,18 +206,34 @@ def _fits(einsum: BatchedEinsum, vector: str, register_index: str) -> bool:
     return find_roles(einsum, vector, register_index) is not None
 
 
-def _heights(
+def _areas(
     einsum: BatchedEinsum, vector: str, register_index: str
-) -> tuple[int, ...]:
-    """Heights of tiles; those first whose packs, one for each row of the batch, all
-    find room in the second level of a cache.
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Widths and heights of tiles, those of the best pair first.
+
+    The best tiles are large, and all packs on the left, one for each row of the batch,
+    find room in the second level of a cache; but there is something to do for several
+    cores.
     """
     roles = find_roles(einsum, vector, register_index)
     assert roles is not None
     depth = min(volume(einsum, roles.summed), DEPTHS[0])
-    itemsize = einsum.operands[0].dtype.itemsize
-    column_bytes = einsum.batch_size * depth * itemsize
-    return tuple(sorted(HEIGHTS, key=lambda n: (n * column_bytes > PACK_BYTES, -n)))
+    column_bytes = einsum.batch_size * depth * einsum.operands[0].dtype.itemsize
+    heights = sorted(HEIGHTS, key=lambda n: (n * column_bytes > PACK_BYTES, -n))
+    n_columns, n_rows, n_batch = (
+        volume(einsum, indices) for indices in (roles.columns, roles.rows, roles.batch)
+    )
+
+    def is_parallel(tile: tuple[int, int]) -> bool:
+        height, width = tile
+        return n_batch * -(-n_columns // width) * -(-n_rows // height) >= MIN_TILES
+
+    tiles = sorted(product(heights, WIDTHS), key=lambda tile: not is_parallel(tile))
+    height, width = tiles[0]
+    return (
+        tuple(sorted(WIDTHS, key=lambda n: n != width)),
+        tuple(sorted(heights, key=lambda n: n != height)),
+    )
 
 
 def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
@@ -224,17 +247,24 @@ def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
     return tuple(sorted(preferred, key=lambda n: -(-length // (n * lanes)) * n))
 
 
-def _rows(vectors: int) -> tuple[int, ...]:
+def _rows(extent: Extent, vectors: int) -> tuple[int, ...]:
     """Numbers of rows, the largest tile first that finds room in the registers.
 
-    They hold the sums, the vectors of a column, and an entry of a row.
+    They hold the sums, the vectors of a column, and an entry of a row. Where a tenth
+    of the rows would be beyond the end of the index, smaller ones come first.
 
-    >>> _rows(2), _rows(4)
-    ((6, 4, 3, 2, 8, 12), (2, 3, 4, 6, 8, 12))
+    >>> _rows(72, 2), _rows(32, 2), _rows(72, 4)
+    ((6, 4, 3, 2, 8, 12), (4, 2, 6, 3, 8, 12), (2, 3, 4, 6, 8, 12))
     """
     choices = (2, 3, 4, 6, 8, 12)
     few = [rows for rows in choices if (rows + 1) * vectors < N_REGISTERS]
-    return (*reversed(few), *choices[len(few) :])
+    length = typical(extent)
+
+    def is_wasteful(rows: int) -> bool:
+        return -length % rows > length / 10
+
+    few.sort(key=lambda rows: (is_wasteful(rows), -rows))
+    return (*few, *(rows for rows in choices if rows not in few))
 
 
 def _constraint_1(einsum: BatchedEinsum, parameters: Parameters) -> str | None:

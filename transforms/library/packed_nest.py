@@ -29,11 +29,11 @@ __all__ = ["PackedNest"]
 
 @dataclass(frozen=True)
 class _Pack:
-    """A packed tile, and the statement that fills it."""
+    """A packed tile, and the statements that fill it."""
 
     array: str
     axes: tuple[Axis, ...]
-    fill: str
+    fills: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,11 @@ class PackedNest:
         return [self.tiles[cut.index] for cut in (*parallel, *others)]
 
     def _loops(
-        self, stem: str, indices: Sequence[str], shared: Mapping[str, str] | None = None
+        self,
+        stem: str,
+        indices: Sequence[str],
+        shared: Mapping[str, str] | None = None,
+        part: str = "all",
     ) -> Loops:
         """Loops over the entries of a tile; outer ones end where the array ends.
 
@@ -121,6 +125,8 @@ class PackedNest:
 
         Args:
             shared: outer loops to use again.
+            part: ``all``, or those register tiles that are ``whole`` in the array, or
+                the ``edge``, where one is not.
         """
         inames: dict[str, Names] = {}
         points: dict[str, Expression] = {}
@@ -134,8 +140,12 @@ class PackedNest:
                     made.append(shared[index])
                 else:
                     is_bounded = not cut.is_exact and (not made or stem == "store")
-                    limit = [f"{position} < {cut.extent}"] if is_bounded else []
-                    made.append(self.writer.loop(f"{stem}_{index}", *limit, size=size))
+                    limits = [f"{position} < {cut.extent}"] if is_bounded else []
+                    if len(cut.levels) > 1 and part != "all" and not made:
+                        last = f"{position} + {stride - 1}"
+                        sign = {"whole": "<", "edge": ">="}[part]
+                        limits.append(f"{last} {sign} {cut.extent}")
+                    made.append(self.writer.loop(f"{stem}_{index}", *limits, size=size))
                 position = position.format(made[-1])
                 point += stride * var(made[-1])
             inames[index], points[index] = tuple(made), point
@@ -155,25 +165,32 @@ class PackedNest:
         terms = [schedule.spans[name] for name in names]
         folded = tuple(i for i in plan.roles.folded if any(i in term for term in terms))
         term = _joint_term(terms, folded)
-        dtype = schedule.dtypes[names[0]]
-        loops = self._loops("pack", term)
         axes = plan.pack_axes(term)
         has_lanes = plan.columns[-1].index in term
+        dtype = schedule.dtypes[names[0]]
         array = self._array(f"{names[0]}_pack", axes, dtype, has_lanes=has_lanes)
-        lane = loops.iname(axes[-1]) if has_lanes else None
-        if lane is not None:
-            self.writer.tag(lane, "unr")
-        value = self._written_out(names, loops.points, folded)
-        inside = [
-            p.Comparison(loops.points[cut.index], "<", _as_expression(cut.extent))
+        uneven = [
+            cut
             for cut in (plan.cuts[index] for index in term)
             if len(cut.levels) > 1 and not cut.is_exact
         ]
-        if inside:
-            value = p.If(p.LogicalAnd(tuple(inside)), value, dtype.type(0))
-        order = [*self.grid, *self.deep, *loops.all(last=lane)]
-        entry = loops.entry(array, axes)
-        return _Pack(array, axes, self.writer.assign(array, entry, value, order))
+        fills: list[str] = []
+        for part in ("whole", "edge") if uneven else ("all",):
+            loops = self._loops("pack", term, part=part)
+            value = self._written_out(names, loops.points, folded)
+            if part == "edge":
+                inside = [
+                    p.Comparison(loops.points[c.index], "<", _as_expression(c.extent))
+                    for c in uneven
+                ]
+                value = p.If(p.LogicalAnd(tuple(inside)), value, dtype.type(0))
+            lane = loops.iname(axes[-1]) if has_lanes else None
+            if lane is not None:
+                self.writer.tag(lane, "unr")
+            order = [*self.grid, *self.deep, *loops.all(last=lane)]
+            entry = loops.entry(array, axes)
+            fills.append(self.writer.assign(array, entry, value, order, fills))
+        return _Pack(array, axes, tuple(fills))
 
     def _written_out(
         self,
@@ -217,7 +234,7 @@ class PackedNest:
         update = self._loops("sum", [*outer, *(cut.index for cut in plan.summed)])
         around = {i: update.inames[i][0] for i in outer}
         first, last = (self._loops(stem, outer, around) for stem in ("first", "last"))
-        start, after = dtype.type(0), [left.fill, right.fill]
+        start, after = dtype.type(0), [*left.fills, *right.fills]
         if plan.is_deep:
             start = first.entry(sums, place)
             after.append(self._zero(row, sums))

@@ -245,9 +245,12 @@ def make_plan(
     """Fill the tiles: the main index of a side first, then those stored nearby.
 
     Where another index of a side is the last of its operand, a tile has a line of it,
-    so that whole lines are read.
+    so that whole lines are read. So it is where operands end in different sums.
     """
     summed = sorted(roles.summed, key=lambda index: distance(einsum, index))
+    ends = {i for k in (roles.right, *roles.left) for i in einsum.inputs[k][-1:]}
+    summed.sort(key=lambda index: index not in ends)
+    is_crossed = len(summed) > 1 and ends >= {*summed[:2]}
     unit = (tiles.vectors, tiles.lanes)
     right = einsum.inputs[roles.right]
     left = max((einsum.inputs[k] for k in roles.left), key=len)
@@ -258,7 +261,7 @@ def make_plan(
         roles,
         _side(extents, columns, unit, tiles.width, _line(columns, right, output)),
         _side(extents, rows, (tiles.rows,), tiles.height, _line(rows, left, output)),
-        _side(extents, summed, (), tiles.depth),
+        _side(extents, summed, (), tiles.depth, LINE if is_crossed else 1),
         tuple(Cut(index, extents[index], ()) for index in roles.batch),
         tuple(Cut(i, extents[i], (typical(extents[i]),)) for i in roles.postponed),
     )
