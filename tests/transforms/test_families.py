@@ -159,6 +159,20 @@ def test_recipes_that_share_a_kernel_do_not_disturb_each_other():
         assert_right(name, TransformSpec("packed_contraction", 1, sizes | roles))
 
 
+@pytest.mark.parametrize("rows", [2, 3, 4, 6])
+def test_every_remainder_of_a_register_tile_is_right(rows):
+    """The last tile of rows is right however many of them are in the array."""
+    (first,) = (
+        t for t in applicable_transforms(EINSUMS["face mass"]) if "pack" in t.name
+    )
+    spec = next(iter(configurations(first, EINSUMS["face mass"])))
+    vectors = max(2, -(-8 // rows))
+    spec = first.spec({**spec.parameters, "rows": rows, "vectors": vectors})
+    case = generated(EINSUMS["face mass"])
+    sizes = [{case.nest.einsum.size_params[0].name: n} for n in range(24, 37)]
+    case.assert_right(case.apply(spec), sizes)
+
+
 def test_the_same_code_is_generated_again():
     """Applying a recipe changes nothing in the kernel that it is applied to."""
     case = generated(EINSUMS["mass"])

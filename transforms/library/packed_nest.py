@@ -26,6 +26,11 @@ from feinsum.transforms.primitives.vector_store import can_store_vectors, can_st
 
 __all__ = ["PackedNest"]
 
+LEAST_EDGE = 3
+"""Entries of a register tile whose edge has a loop of its own. Of two, the only one is
+fixed by an equation, of which Loopy 2025.2 forgets that both sides have to be even.
+"""
+
 
 @dataclass(frozen=True)
 class _Pack:
@@ -175,10 +180,11 @@ class PackedNest:
             if len(cut.levels) > 1 and not cut.is_exact
         ]
         fills: list[str] = []
-        for part in ("whole", "edge") if uneven else ("all",):
+        is_split = uneven and uneven[0].strides[0] >= LEAST_EDGE
+        for part in ("whole", "edge") if is_split else ("all",):
             loops = self._loops("pack", term, part=part)
             value = self._written_out(names, loops.points, folded)
-            if part == "edge":
+            if uneven and part != "whole":
                 inside = [
                     p.Comparison(loops.points[c.index], "<", _as_expression(c.extent))
                     for c in uneven
