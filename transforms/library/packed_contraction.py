@@ -41,7 +41,7 @@ MIN_LANES = 4
 MIN_REUSE = 16
 """Of einsums for which families without packing are not worth a trial."""
 HEIGHTS = (192, 384, 96, 48)
-WIDTHS = (768, 384, 192, 1536, 96, 48)
+WIDTHS = (1536, 768, 384, 192, 96, 48)
 DEPTHS = (160, 256, 128, 96, 384, 64)
 PACK_BYTES = 400_000
 """Of all packs on the left together; larger ones leave the second cache level."""
@@ -163,12 +163,14 @@ def _space_1(einsum: BatchedEinsum) -> Space | None:
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
     """Entries of arrays with the index that lie in lines along another output index.
 
-    Of equal ones, the index of the largest operands is the best.
+    The output counts twice: vectors of it can pass the caches, where single entries are
+    read before they are written. Of equal ones, the index of the largest operands is
+    the best.
     """
     carried = [einsum.inputs[k] for k in carriers(einsum, index)]
     turned = [
         term
-        for term in (*carried, einsum.output)
+        for term in (*carried, einsum.output, einsum.output)
         if term[-1] != index and term[-1] in einsum.output
     ]
     n_turned, n_carried = (
@@ -212,14 +214,16 @@ def _areas(
     """Widths and heights of tiles, those of the best pair first.
 
     The best tiles are large, and all packs on the left, one for each row of the batch,
-    find room in the second level of a cache; but there is something to do for several
-    cores.
+    find room in the second level of a cache, and those on the right nearly; but there
+    is something to do for several cores.
     """
     roles = find_roles(einsum, vector, register_index)
     assert roles is not None
     depth = min(volume(einsum, roles.summed), DEPTHS[0])
-    column_bytes = einsum.batch_size * depth * einsum.operands[0].dtype.itemsize
+    line_bytes = depth * einsum.operands[0].dtype.itemsize
+    column_bytes = einsum.batch_size * line_bytes
     heights = sorted(HEIGHTS, key=lambda n: (n * column_bytes > PACK_BYTES, -n))
+    widths = sorted(WIDTHS, key=lambda n: (n * line_bytes > 2.5 * PACK_BYTES, -n))
     n_columns, n_rows, n_batch = (
         volume(einsum, indices) for indices in (roles.columns, roles.rows, roles.batch)
     )
@@ -228,10 +232,10 @@ def _areas(
         height, width = tile
         return n_batch * -(-n_columns // width) * -(-n_rows // height) >= MIN_TILES
 
-    tiles = sorted(product(heights, WIDTHS), key=lambda tile: not is_parallel(tile))
+    tiles = sorted(product(heights, widths), key=lambda tile: not is_parallel(tile))
     height, width = tiles[0]
     return (
-        tuple(sorted(WIDTHS, key=lambda n: n != width)),
+        tuple(sorted(widths, key=lambda n: n != width)),
         tuple(sorted(heights, key=lambda n: n != height)),
     )
 

@@ -8,37 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
-import numpy as np
 from loopy.symbolic import SubstitutionMapper
 from pymbolic import primitives as p
 from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
-from feinsum.ir import Extent, IndexList
-from feinsum.transforms.library.packed_loops import Loops
-from feinsum.transforms.library.packing_plan import Axis, Cut, Plan
-from feinsum.transforms.library.roles import typical
+from feinsum.transforms.library.packed_loops import Loops, TileLoops
+from feinsum.transforms.library.packed_tiles import Pack, Packer, written_out
+from feinsum.transforms.library.packing_plan import Plan
 from feinsum.transforms.primitives import NestWriter, Schedule
-from feinsum.transforms.primitives.schedule import Expression, Names
+from feinsum.transforms.primitives.schedule import Expression
 from feinsum.transforms.primitives.vector_store import can_store_vectors, can_stream
 
 __all__ = ["PackedNest"]
-
-LEAST_EDGE = 3
-"""Entries of a register tile whose edge has a loop of its own. Of two, the only one is
-fixed by an equation, of which Loopy 2025.2 forgets that both sides have to be even.
-"""
-
-
-@dataclass(frozen=True)
-class _Pack:
-    """A packed tile, and the statements that fill it."""
-
-    array: str
-    axes: tuple[Axis, ...]
-    fills: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -79,167 +62,36 @@ class PackedNest:
         self.schedule, self.plan = schedule, plan
         self.is_streamed = is_streamed
         self.writer = NestWriter(schedule)
-        cuts = [cut for cut in plan.cuts.values() if cut.n_tiles != 1]
-        self.tiles = {cut.index: self._tile_loop(cut) for cut in cuts}
-        self.deep = [self.tiles[c.index] for c in plan.summed if c.index in self.tiles]
-        self.grid = self._grid()
+        self.loops = TileLoops(self.writer, plan)
+        self.packer = Packer(schedule, self.loops)
         groups = (
             (plan.columns, plan.rows) if is_row_inside else (plan.rows, plan.columns)
         )
         self.free = [cut.index for group in groups for cut in group]
         self.postponed = [cut.index for cut in plan.postponed]
-        self.packs: dict[Names, _Pack] = {}
 
     def written(self) -> Schedule:
         """The schedule with the nest replaced."""
         roles = self.plan.roles
         for row, operands in enumerate(self.schedule.rows):
-            left = self._pack(tuple(operands[k] for k in roles.left))
-            right = self._pack((operands[roles.right],))
+            left = self.packer.pack(tuple(operands[k] for k in roles.left))
+            right = self.packer.pack((operands[roles.right],))
             sums = self._sum(row, left, right)
             self._store(row, sums, [operands[k] for k in roles.late])
         return self.writer.finished()
 
-    def _tile_loop(self, cut: Cut) -> str:
-        if cut.n_tiles is not None:
-            return self.writer.loop(f"{cut.index}_tile", size=cut.n_tiles)
-        return self.writer.loop(f"{cut.index}_tile", f"{cut.size}*{{}} < {cut.extent}")
-
-    def _grid(self) -> list[str]:
-        """The loops over tiles; those of most iterations run in parallel."""
-        plan = self.plan
-        free = [*reversed(plan.columns), *reversed(plan.rows), *plan.batch]
-        cuts = [cut for cut in free if cut.index in self.tiles]
-        by_length = sorted(cuts, key=lambda cut: -(cut.n_tiles or typical(cut.extent)))
-        parallel = [cut for cut in cuts if cut in by_length[:3]]
-        for axis, cut in enumerate(parallel):
-            self.writer.tag(self.tiles[cut.index], f"g.{axis}")
-        others = [cut for cut in cuts if cut not in parallel]
-        return [self.tiles[cut.index] for cut in (*parallel, *others)]
-
-    def _loops(
-        self,
-        stem: str,
-        indices: Sequence[str],
-        shared: Mapping[str, str] | None = None,
-        part: str = "all",
-    ) -> Loops:
-        """Loops over the entries of a tile; outer ones end where the array ends.
-
-        Those inside are loops over registers: all of it, but for what is stored.
-
-        Args:
-            shared: outer loops to use again.
-            part: ``all``, or those register tiles that are ``whole`` in the array, or
-                the ``edge``, where one is not.
-        """
-        inames: dict[str, Names] = {}
-        points: dict[str, Expression] = {}
-        for index in indices:
-            cut, tile = self.plan.cuts[index], self.tiles.get(index)
-            point = cut.size * var(tile) if tile else 0
-            position, made = f"{cut.size}*{tile}" if tile else "0", list[str]()
-            for size, stride in zip(cut.levels, cut.strides, strict=True):
-                position += f" + {stride}*{{0}}"
-                if shared and index in shared and not made:
-                    made.append(shared[index])
-                else:
-                    is_bounded = not cut.is_exact and (not made or stem == "store")
-                    limits = [f"{position} < {cut.extent}"] if is_bounded else []
-                    if len(cut.levels) > 1 and part != "all" and not made:
-                        last = f"{position} + {stride - 1}"
-                        sign = {"whole": "<", "edge": ">="}[part]
-                        limits.append(f"{last} {sign} {cut.extent}")
-                    made.append(self.writer.loop(f"{stem}_{index}", *limits, size=size))
-                position = position.format(made[-1])
-                point += stride * var(made[-1])
-            inames[index], points[index] = tuple(made), point
-        return Loops(inames, points)
-
-    def _pack(self, names: Names) -> _Pack:
-        """Copy a tile of a product of operands, zero where it ends.
-
-        Their functions are evaluated, and sums over indices of theirs alone.
-        """
-        if names not in self.packs:
-            self.packs[names] = self._new_pack(names)
-        return self.packs[names]
-
-    def _new_pack(self, names: Names) -> _Pack:
-        plan, schedule = self.plan, self.schedule
-        terms = [schedule.spans[name] for name in names]
-        folded = tuple(i for i in plan.roles.folded if any(i in term for term in terms))
-        term = _joint_term(terms, folded)
-        axes = plan.pack_axes(term)
-        has_lanes = plan.columns[-1].index in term
-        dtype = schedule.dtypes[names[0]]
-        array = self._array(f"{names[0]}_pack", axes, dtype, has_lanes=has_lanes)
-        uneven = [
-            cut
-            for cut in (plan.cuts[index] for index in term)
-            if len(cut.levels) > 1 and not cut.is_exact
-        ]
-        fills: list[str] = []
-        is_split = uneven and uneven[0].strides[0] >= LEAST_EDGE
-        for part in ("whole", "edge") if is_split else ("all",):
-            loops = self._loops("pack", term, part=part)
-            value = self._written_out(names, loops.points, folded)
-            if uneven and part != "whole":
-                inside = [
-                    p.Comparison(loops.points[c.index], "<", _as_expression(c.extent))
-                    for c in uneven
-                ]
-                value = p.If(p.LogicalAnd(tuple(inside)), value, dtype.type(0))
-            lane = loops.iname(axes[-1]) if has_lanes else None
-            if lane is not None:
-                self.writer.tag(lane, "unr")
-            order = [*self.grid, *self.deep, *loops.all(last=lane)]
-            entry = loops.entry(array, axes)
-            fills.append(self.writer.assign(array, entry, value, order, fills))
-        return _Pack(array, axes, tuple(fills))
-
-    def _written_out(
-        self,
-        names: Sequence[str],
-        points: Mapping[str, Expression],
-        summed: Names,
-        sums: Mapping[tuple[int, ...], Expression] | None = None,
-    ) -> Expression:
-        """The sum of products of operands, term by term.
-
-        Args:
-            sums: a factor of each term, by the values of the summed indices.
-        """
-        schedule = self.schedule
-        terms = []
-        for values in product(*(range(typical(schedule.extents[i])) for i in summed)):
-            at = {**points, **dict(zip(summed, values, strict=True))}
-            factors = [
-                var(schedule.rules[name])(
-                    *(at[index] for index in schedule.spans[name])
-                )
-                for name in names
-            ]
-            factors += [sums[values]] if sums is not None else []
-            terms.append(factors[0] if len(factors) == 1 else p.Product(tuple(factors)))
-        return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))
-
-    def _array(
-        self, stem: str, axes: Sequence[Axis], dtype: np.dtype[Any], *, has_lanes: bool
-    ) -> str:
-        shape = [self.plan.cuts[index].levels[level] for index, level in axes]
-        return self.writer.array(stem, shape, dtype, has_lanes=has_lanes)
-
-    def _sum(self, row: int, left: _Pack, right: _Pack) -> _Sums:
+    def _sum(self, row: int, left: Pack, right: Pack) -> _Sums:
         """Sum the register tiles of one row of the batch."""
         plan, dtype = self.plan, self.schedule.dtype_of_row(row)
         axes, place = plan.register_axes, plan.accumulator_axes
-        tile = self._array(f"row_{row}_tile", axes, dtype, has_lanes=True)
-        sums = self._array(f"row_{row}_sums", place, dtype, has_lanes=True)
+        tile = self.loops.array(f"row_{row}_tile", axes, dtype, has_lanes=True)
+        sums = self.loops.array(f"row_{row}_sums", place, dtype, has_lanes=True)
         outer = [*self.free, *self.postponed]
-        update = self._loops("sum", [*outer, *(cut.index for cut in plan.summed)])
+        update = self.loops.over("sum", [*outer, *(cut.index for cut in plan.summed)])
         around = {i: update.inames[i][0] for i in outer}
-        first, last = (self._loops(stem, outer, around) for stem in ("first", "last"))
+        first, last = (
+            self.loops.over(stem, outer, around) for stem in ("first", "last")
+        )
         start, after = dtype.type(0), [*left.fills, *right.fills]
         if plan.is_deep:
             start = first.entry(sums, place)
@@ -253,7 +105,7 @@ class PackedNest:
         ):
             for axis, tag in zip(axes, ("unr", "unr", "vec"), strict=True):
                 self.writer.tag(loops.iname(axis), tag)
-            order = [*self.grid, *self.deep, *self._around(loops)]
+            order = [*self.loops.around, *self._around(loops)]
             step = self.writer.assign(f"row_{row}", assignee, value, order, after)
             after = [*after, step]
         shared = {} if plan.is_deep else {i: around[i] for i in self.free}
@@ -262,10 +114,10 @@ class PackedNest:
     def _zero(self, row: int, sums: str) -> str:
         """Zero the sums ahead of all tiles of the summed indices; its id."""
         plan, dtype = self.plan, self.schedule.dtype_of_row(row)
-        loops = self._loops("zero", [*self.free, *self.postponed])
+        loops = self.loops.over("zero", [*self.free, *self.postponed])
         self.writer.tag(loops.iname(plan.register_axes[-1]), "vec")
         entry = loops.entry(sums, plan.accumulator_axes)
-        order = [*self.grid, *self._around(loops)]
+        order = [*self.loops.grid, *self._around(loops)]
         return self.writer.assign(f"row_{row}_zero", entry, dtype.type(0), order)
 
     def _around(self, loops: Loops) -> list[str]:
@@ -278,16 +130,19 @@ class PackedNest:
     def _store(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
         """Store the sums, multiplied by the late operands if there are any."""
         plan, roles = self.plan, self.plan.roles
-        loops = self._loops("store", self.free, sums.around)
+        loops = self.loops.over("store", self.free, sums.around)
         extents = self.schedule.extents
         outer = {i: self.writer.loop(i, size=extents[i]) for i in roles.outer}
         points = {
             **loops.points,
             **{index: var(name) for index, name in outer.items()},
-            **{i: var(self.tiles[i]) if i in self.tiles else 0 for i in roles.batch},
+            **{
+                i: var(self.loops.tiles[i]) if i in self.loops.tiles else 0
+                for i in roles.batch
+            },
         }
         *around, vector, lane = self._around(loops)
-        order = [*self.grid, *around, *outer.values(), vector]
+        order = [*self.loops.grid, *around, *outer.values(), vector]
         if can_store_vectors(self.schedule, row, plan.columns[-1].index, plan.lanes):
             self._store_vectors(row, sums, late, loops, points, order)
             return
@@ -373,16 +228,4 @@ class PackedNest:
             )
             for values in product(*extents)
         }
-        return self._written_out(late, points, summed, entries)
-
-
-def _joint_term(terms: Sequence[IndexList], folded: Names) -> Names:
-    """The indices of a product: those of the longest term, others before its last."""
-    *head, last = [i for i in max(terms, key=len) if i not in folded]
-    seen = {*head, last, *folded}
-    others = dict.fromkeys(i for term in terms for i in term if i not in seen)
-    return (*head, *others, last)
-
-
-def _as_expression(extent: Extent) -> Expression:
-    return extent if isinstance(extent, int) else var(extent.name)
+        return written_out(self.schedule, late, points, summed, entries)

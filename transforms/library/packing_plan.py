@@ -204,6 +204,18 @@ class Plan:
         outer = tuple((cut.index, 0) for cut in (*self.postponed, *cuts))
         return (*outer, *self.register_axes)
 
+    def turned_index(self, term: IndexList) -> str | None:
+        """The index along which an operand of the vector index lies in memory.
+
+        None if that is the vector index, or if the others are not cut into vectors.
+        """
+        cut, last = self.columns[-1], self.cuts[term[-1]]
+        if cut.index not in term or len(last.levels) != 1 or self.lanes == 1:
+            return None
+        lengths = (last.size, last.extent)
+        is_even = all(isinstance(n, int) and n % self.lanes == 0 for n in lengths)
+        return last.index if is_even else None
+
     def pack_axes(self, term: IndexList) -> tuple[Axis, ...]:
         """What a register tile reads in one step of the sum stands together.
 
@@ -304,18 +316,18 @@ def _side(
     An index gets what those before it leave, if they are whole.
 
     Args:
-        line: entries that the second index gets at least; it comes last.
+        line: entries that the second index gets at least; its loop goes around those
+            of all others.
     """
     main, *others = order
-    if line > 1:
-        others = [*others[1:], others[0]]
     cuts = [_cut(main, extents[main], unit, target // line)]
-    for k, index in enumerate(others, 1):
-        least = line if k == len(others) else 1
+    for k, index in enumerate(others):
+        least = line if k == 0 else 1
         is_whole = all(cut.n_tiles == 1 for cut in cuts)
-        spent = prod(cut.size for cut in cuts) * (line // least)
-        left = target // spent if is_whole else 1
+        left = target // prod(cut.size for cut in cuts) if is_whole else 1
         cuts.append(_cut(index, extents[index], (), max(left, least)))
+    if line > 1:
+        cuts = [cuts[0], *cuts[2:], cuts[1]]
     return tuple(reversed(cuts))
 
 

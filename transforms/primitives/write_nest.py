@@ -101,6 +101,10 @@ class NestWriter:
             self._vectors.append(name)
         return name
 
+    def dtype_of(self, array: str) -> np.dtype[Any]:
+        dtype: np.dtype[Any] = self._arrays[array].dtype.numpy_dtype
+        return dtype
+
     def assign(
         self,
         stem: str,
