@@ -17,7 +17,7 @@ ARGS ?=
 WHEELS ?= .cache/gpu-wheels
 
 .PHONY: help install install-intel demo bench-canonical bench-retrieve bench-fresh \
-	bench-tccg bench-dgfem bench-bandwidth gpu-wheels facts test test-long golden-keys \
+	bench-tccg bench-dgfem bench-agreement bench-bandwidth gpu-wheels facts test test-long golden-keys \
 	check format figures wheel clean
 
 help:            ## list the targets
@@ -63,6 +63,9 @@ bench-tccg: $(BENCHED) ## the 48 contractions of TCCG against other libraries; A
 
 bench-dgfem: $(BENCHED) ## the 40 operators of DG against other libraries; ARGS=...
 	@$(RUN) -m benchmarks.experiments dgfem $(ARGS)
+
+bench-agreement: $(INSTALLED) ## do two runs of the tuner agree? ARGS=...
+	@$(RUN) benchmarks/agreement.py $(ARGS)
 
 gpu-wheels: $(INSTALLED) ## wheels for benchmarks/gpu.sh on a machine without network; WHEELS=...
 	@$(RUN) -m pip wheel --quiet --wheel-dir $(WHEELS) --constraint constraints.txt \

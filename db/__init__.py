@@ -9,6 +9,7 @@ from feinsum.db.location import default_location
 from feinsum.db.opened import Database, opened_store
 from feinsum.db.rekeying import (
     REKEYED_FROM,
+    Kind,
     OnProgress,
     RekeyPlan,
     Unreadable,
@@ -22,6 +23,7 @@ from feinsum.db.store import SqlStore, open_store
 __all__ = [
     "REKEYED_FROM",
     "Database",
+    "Kind",
     "LayeredStore",
     "OnProgress",
     "RekeyPlan",

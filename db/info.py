@@ -8,7 +8,7 @@ from sqlalchemy import Connection, func, select, text
 
 from feinsum.db.location import Location
 from feinsum.db.schema import NEWEST
-from feinsum.db.tables import Base, DeviceRow, RecordRow, WorkloadRow
+from feinsum.db.tables import Base, DeviceRow, RecordRow, TrialRow, WorkloadRow
 
 __all__ = ["StoreInfo", "count", "describe"]
 
@@ -25,7 +25,8 @@ class StoreInfo:
     Attributes:
         location: path or URL, without a password.
         schema_version: of the tables.
-        n_records, n_workloads, n_devices: rows stored, damaged ones included.
+        n_records, n_workloads, n_devices, n_trials: rows stored, damaged ones
+            included. The workloads are those of records.
         size_bytes: of the file, or of the whole database on a server.
     """
 
@@ -34,6 +35,7 @@ class StoreInfo:
     n_records: int
     n_workloads: int
     n_devices: int
+    n_trials: int
     size_bytes: int
     is_read_only: bool
 
@@ -47,6 +49,7 @@ def describe(connection: Connection, location: Location) -> StoreInfo:
         n_records=count(connection, RecordRow),
         n_workloads=count(connection, WorkloadRow),
         n_devices=count(connection, DeviceRow),
+        n_trials=count(connection, TrialRow),
         size_bytes=int(size),
         is_read_only=location.is_read_only,
     )

@@ -67,9 +67,17 @@ class LayeredStore:
         return first.add_trial(trial)
 
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
-        layers = [layer for layer in self.layers if isinstance(layer, TrialStore)]
+        layers = self._trial_layers()
         found = {t.id: t for layer in layers for t in layer.trials(workload)}
         return tuple(sorted(found.values(), key=lambda t: (t.recorded_at, t.id)))
+
+    def tried(self) -> tuple[WorkloadKey, ...]:
+        return tuple(
+            sorted({k for layer in self._trial_layers() for k in layer.tried()})
+        )
+
+    def _trial_layers(self) -> list[TrialStore]:
+        return [layer for layer in self.layers if isinstance(layer, TrialStore)]
 
     def close(self) -> None:
         for layer in self.layers:

@@ -18,6 +18,7 @@ __all__ = [
     "PEAKS",
     "RECORDS",
     "TRIALS",
+    "TRIED",
     "insert_all_missing",
     "insert_missing",
     "sound_peaks",
@@ -41,6 +42,8 @@ RECORDS = select(
 )
 
 TRIALS = select(TrialRow.id, TrialRow.document)
+
+TRIED = select(TrialRow.workload_key).distinct()
 
 
 def insert_missing(connection: Connection, row: Row) -> bool:

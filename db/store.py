@@ -21,6 +21,7 @@ from feinsum.db.statements import (
     PEAKS,
     RECORDS,
     TRIALS,
+    TRIED,
     insert_all_missing,
     insert_missing,
     sound_peaks,
@@ -142,6 +143,10 @@ class SqlStore:
         in_time = wanted.order_by(TrialRow.recorded_at, TrialRow.id)
         with self._reading() as connection:
             return tuple(sound_trials(connection.execute(in_time).all()))
+
+    def tried(self) -> tuple[WorkloadKey, ...]:
+        with self._reading() as connection:
+            return tuple(map(WorkloadKey, sorted(connection.scalars(TRIED))))
 
     def info(self) -> StoreInfo:
         """Numbers of an operator: where, which version, how many, how large."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from traceback import format_exception
 
 import typer
@@ -22,6 +25,7 @@ __all__ = [
     "INTERRUPTED",
     "NO_FACT",
     "USAGE",
+    "interrupted_by_sigterm",
     "is_bad_usage",
     "report_bug",
     "report_failure",
@@ -77,6 +81,16 @@ def report_bug(error: Exception, *, is_json: bool) -> int:
     message = _one_line(f"{type(error).__name__}: {error}")
     _print("internal", message, is_json)
     return FAILED
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """In the body SIGTERM, which batch systems send, is what Ctrl-C is."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def say(message: str) -> None:

@@ -14,8 +14,11 @@ __all__ = [
     "Operands",
     "Policy",
     "Rows",
+    "SizeValues",
     "Sizes",
     "Subscripts",
+    "Target",
+    "Targets",
 ]
 
 
@@ -75,6 +78,16 @@ Rows: TypeAlias = Annotated[
     ),
 ]
 
+SizeValues: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--size",
+        metavar="NAME=N",
+        help="Value of a size parameter, such as Nel=100000. Default: all arrays "
+        "together take 64 MB.",
+    ),
+]
+
 Sizes: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -90,6 +103,28 @@ Subscripts: TypeAlias = Annotated[
         metavar="SUBSCRIPTS",
         help="The einsum, such as 'ij,j->i' or 'cell dof, dof -> cell'; or all of "
         "it as text, as 'feinsum canonicalize' prints it.",
+        show_default=False,
+    ),
+]
+
+_TARGET = "SUBSCRIPTS|FILE.py[:FUNCTION]"
+
+Target: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar=_TARGET,
+        help="An einsum, or a Python file with a function (by default build) that "
+        "returns a Loopy translation unit.",
+        show_default=False,
+    ),
+]
+
+Targets: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar=_TARGET,
+        help="Einsums, or Python files with a function (by default build) that "
+        "returns a Loopy translation unit. Default: both suites.",
         show_default=False,
     ),
 ]

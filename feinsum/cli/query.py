@@ -8,7 +8,7 @@ import typer
 
 from feinsum.cli.failure import NO_FACT
 from feinsum.cli.fractions import Fractions, fractions_of
-from feinsum.cli.notation import read_einsum
+from feinsum.cli.notation import DEFAULT_DTYPE, read_einsum
 from feinsum.cli.options import (
     AsJson,
     Database,
@@ -39,7 +39,7 @@ def query(
     sizes: Sizes = None,
     operands: Operands = None,
     rows: Rows = None,
-    dtype: Dtype = "float64",
+    dtype: Dtype = DEFAULT_DTYPE,
     device: Device = None,
     database: Database = None,
     policy: Policy = "default",

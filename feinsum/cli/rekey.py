@@ -16,7 +16,7 @@ from feinsum.cli.output import print_json, print_table
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from feinsum.db import OnProgress, RekeyPlan, Unreadable
+    from feinsum.db import Kind, OnProgress, RekeyPlan, Unreadable
 
 __all__ = ["EXAMPLES", "rekey"]
 
@@ -37,11 +37,11 @@ def rekey(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add facts again under the keys that their einsums get now.
+    """Add facts and trials again under the keys that their einsums get now.
 
     Keys change with the version of the canonical form and of the canonicalizer;
-    facts under older keys are not found any more. The older facts stay as they
-    are. Ends with exit code 1 if the einsum of a fact cannot be read.
+    what is under older keys is not found any more. It stays as it is. Ends with
+    exit code 1 if the einsum of a fact or trial cannot be read.
     """
     plan, n_added = _rekey(database, write, is_shown=not as_json)
     if as_json:
@@ -53,8 +53,10 @@ def rekey(
         raise typer.Exit(FAILED)
 
 
-def _rekey(database: str | None, write: bool, is_shown: bool) -> tuple[RekeyPlan, int]:
-    """The plan, and how many records were added; with a progress bar on stderr."""
+def _rekey(
+    database: str | None, write: bool, is_shown: bool
+) -> tuple[RekeyPlan, Counter[Kind]]:
+    """The plan, and how much was added; with a progress bar on stderr."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -67,7 +69,9 @@ def _rekey(database: str | None, write: bool, is_shown: bool) -> tuple[RekeyPlan
         Progress(console=console, transient=True, disable=is_hidden) as bar,
     ):
         plan = plan_rekey(store, _task(bar, "reading ..."))
-        n_added = rekey(store, plan, _task(bar, "adding ...")) if write else 0
+        n_added: Counter[Kind] = Counter()
+        if write:
+            n_added = rekey(store, plan, _task(bar, "adding ..."))
     return plan, n_added
 
 
@@ -80,13 +84,15 @@ def _task(bar: Progress, description: str) -> OnProgress:
     return show
 
 
-def _document(plan: RekeyPlan, write: bool, n_added: int) -> dict[str, Any]:
+def _document(plan: RekeyPlan, write: bool, n_added: Counter[Kind]) -> dict[str, Any]:
     return {
         "n_records": plan.n_records,
+        "n_trials": plan.n_trials,
         "prefixes": [asdict(count) for count in plan.count()],
         "unreadable": [
             {
-                "id": entry.record_id,
+                "kind": entry.kind,
+                "id": entry.id,
                 "key": entry.old,
                 "code": entry.problem.code,
                 "message": str(entry.problem),
@@ -94,22 +100,27 @@ def _document(plan: RekeyPlan, write: bool, n_added: int) -> dict[str, Any]:
             for entry in plan.unreadable
         ],
         "is_written": write,
-        "n_added": n_added,
+        "n_added": n_added["record"],
+        "n_trials_added": n_added["trial"],
     }
 
 
-def _print(plan: RekeyPlan, write: bool, n_added: int) -> None:
+def _print(plan: RekeyPlan, write: bool, n_added: Counter[Kind]) -> None:
     counts = plan.count()
     if counts:
         print_table(
-            ("from", "to"),
-            ("records", "workloads", "there", "missing", "unreadable"),
+            ("kind", "from", "to"),
+            ("number", "keys", "there", "missing", "unreadable"),
             [tuple(map(str, asdict(count).values())) for count in counts],
         )
-    n_right = plan.n_records - len(plan.moves) - len(plan.unreadable)
-    typer.echo(f"{n_right} of {plan.n_records} records have the key of today")
+    n_wrong = Counter(move.kind for move in plan.moves)
+    n_wrong.update(entry.kind for entry in plan.unreadable)
+    n_looked_at: dict[Kind, int] = {"record": plan.n_records, "trial": plan.n_trials}
+    for kind, n in n_looked_at.items():
+        typer.echo(f"{n - n_wrong[kind]} of {n} {kind}s have the key of today")
     if write:
-        typer.echo(f"records added: {n_added}; nothing was deleted or changed")
+        numbers = f"records added: {n_added['record']}, trials: {n_added['trial']}"
+        typer.echo(f"{numbers}; nothing was deleted or changed")
     elif plan.missing:
         typer.echo("nothing was written; add what is missing with --write")
     else:
@@ -118,6 +129,6 @@ def _print(plan: RekeyPlan, write: bool, n_added: int) -> None:
 
 def _report(unreadable: Iterable[Unreadable]) -> None:
     """A line on stderr for every workload that is left."""
-    left = Counter((e.old, e.problem.code, str(e.problem)) for e in unreadable)
-    for (key, code, message), n in left.items():
-        say(f"[{code}] records left under the key {key}: {n}; {message}")
+    left = Counter((e.kind, e.old, e.problem.code, str(e.problem)) for e in unreadable)
+    for (kind, key, code, message), n in left.items():
+        say(f"[{code}] {kind}s left under the key {key}: {n}; {message}")

@@ -17,6 +17,8 @@ from feinsum.cli.options import (
     Operands,
     Rows,
     Sizes,
+    SizeValues,
+    Targets,
 )
 from feinsum.cli.output import print_json
 
@@ -35,15 +37,6 @@ Examples:
   feinsum roofline wave.py:gradient --size n=100000 --json
 """
 
-Targets: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="SUBSCRIPTS|FILE.py[:FUNCTION]",
-        help="Einsums, or Python files with a function (by default build) that "
-        "returns a Loopy translation unit. Default: both suites.",
-        show_default=False,
-    ),
-]
 Suite: TypeAlias = Annotated[
     Literal["tccg", "dgfem", "all"] | None,
     typer.Option(help="The contractions of TCCG, the operators of DG, or both."),
@@ -54,15 +47,6 @@ MaxGflop: TypeAlias = Annotated[
         metavar="G",
         min=1e-6,
         help="Scale larger contractions of TCCG down to G billion operations.",
-    ),
-]
-Values: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--size",
-        metavar="NAME=N",
-        help="Value of a size parameter, such as Nel=100000. Default: all arrays "
-        "together take 64 MB.",
     ),
 ]
 Measure: TypeAlias = Annotated[
@@ -90,7 +74,7 @@ def roofline(
     operands: Operands = None,
     rows: Rows = None,
     dtype: Dtype = DEFAULT_DTYPE,
-    size: Values = None,
+    size: SizeValues = None,
     measure: Measure = False,
     png: Png = None,
     device: Device = None,

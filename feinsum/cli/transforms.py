@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from feinsum.cli.notation import read_einsum
+from feinsum.cli.notation import DEFAULT_DTYPE, read_einsum
 from feinsum.cli.options import AsJson, Dtype, Operands, Rows, Sizes
 from feinsum.cli.output import print_json, print_table
 
@@ -33,7 +33,7 @@ def transforms(
     sizes: Sizes = None,
     operands: Operands = None,
     rows: Rows = None,
-    dtype: Dtype = "float64",
+    dtype: Dtype = DEFAULT_DTYPE,
     as_json: AsJson = False,
 ) -> None:
     """List the transforms, or those that fit an einsum.

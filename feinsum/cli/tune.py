@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from feinsum.cli.failure import INTERRUPTED, say
+from feinsum.cli.failure import INTERRUPTED, interrupted_by_sigterm, say
 from feinsum.cli.fractions import fractions_of
-from feinsum.cli.notation import read_einsum, read_values
+from feinsum.cli.notation import DEFAULT_DTYPE, read_einsum, read_values
 from feinsum.cli.options import (
     AsJson,
     Database,
@@ -20,17 +21,19 @@ from feinsum.cli.options import (
     Operands,
     Rows,
     Sizes,
+    SizeValues,
+    Target,
 )
-from feinsum.cli.output import ID_LENGTH
+from feinsum.cli.output import ID_LENGTH, print_json, record_document
 from feinsum.cli.user_file import is_file, read_translation_unit
 from feinsum.errors import MeasurementError
 
 if TYPE_CHECKING:
     import loopy as lp
 
-    from feinsum.canonical import WorkloadKey
     from feinsum.ir import BatchedEinsum
     from feinsum.records import Trial, TuningRecord
+    from feinsum.tune import TuningReport
 
 __all__ = ["EXAMPLES", "tune"]
 
@@ -45,24 +48,6 @@ Examples:
 OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype")
 """Options that describe the arrays of subscripts."""
 
-Target: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="SUBSCRIPTS|FILE.py[:FUNCTION]",
-        help="An einsum, or a Python file with a function (by default build) that "
-        "returns a Loopy translation unit.",
-        show_default=False,
-    ),
-]
-Values: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--size",
-        metavar="NAME=N",
-        help="Value of a size parameter while tuning, such as Nel=100000. Default: "
-        "all arrays together take 64 MB.",
-    ),
-]
 Trials: TypeAlias = Annotated[
     int | None,
     typer.Option(
@@ -110,8 +95,8 @@ def tune(
     sizes: Sizes = None,
     operands: Operands = None,
     rows: Rows = None,
-    dtype: Dtype = "float64",
-    size: Values = None,
+    dtype: Dtype = DEFAULT_DTYPE,
+    size: SizeValues = None,
     trials: Trials = None,
     budget: Budget = None,
     strategy: Strategy = "tpe",
@@ -126,9 +111,9 @@ def tune(
     """Search for the fastest recipe of an einsum and record it.
 
     Every recipe runs in a process of its own and is compared with numpy before
-    it is timed; the best are recorded. Every trial is kept when it ends, so that
-    a tuning that was stopped goes on where it was. With --json every trial is
-    one line.
+    it is timed; the best are recorded, also after Ctrl-C or SIGTERM. Every trial
+    is kept when it ends, so that a tuning that was stopped goes on where it was.
+    With --json every trial is one line.
     """
     options = {
         "sizes": read_values(size or (), "--size"),
@@ -142,12 +127,44 @@ def tune(
     }
     if report is not None:
         _prepare_report(report)
-    if not is_file(target):
-        einsum = read_einsum(target, sizes, operands, rows, dtype)
-        _tune(einsum, database, options, as_json, report)
-    else:
+    if is_file(target):
         _refuse_options_of_subscripts(context, target)
-        _tune(read_translation_unit(target), database, options, as_json, report)
+    reports: list[TuningReport] = []
+    with interrupted_by_sigterm(), _interrupts_told(reports, database, as_json):
+        workload = (
+            read_translation_unit(target)
+            if is_file(target)
+            else read_einsum(target, sizes, operands, rows, dtype)
+        )
+        _tune(workload, database, options, as_json, report, reports)
+
+
+@contextmanager
+def _interrupts_told(
+    reports: Sequence[TuningReport], database: str | None, as_json: bool
+) -> Iterator[None]:
+    """Say what was recorded if the body is interrupted, whatever it just does."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        records = reports[0].records if reports else ()
+        if as_json:
+            documents = _documents(records, database)
+            print_json({"event": "interrupted", "records": documents}, is_line=True)
+        say(_interruption(records))
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _documents(
+    records: Sequence[TuningRecord], database: str | None
+) -> list[dict[str, Any]]:
+    if not records:
+        return []
+    from feinsum.db import opened_store
+
+    with opened_store(database, has_shipped=True) as store:
+        fractions = fractions_of(records, store)
+    return [record_document(record, fractions) for record in records]
 
 
 def _prepare_report(folder: Path) -> None:
@@ -187,16 +204,20 @@ def _tune(
     options: dict[str, Any],
     as_json: bool,
     folder: Path | None,
+    reports: list[TuningReport],
 ) -> None:
+    """Tune, show it, and write the report; also of an early end.
+
+    Args:
+        reports: gets the one report, before anything else is done with it.
+    """
     from feinsum.cli.tune_view import JsonLines, ProgressBar
     from feinsum.db import opened_store
     from feinsum.tune import autotune, write_report
 
-    key = _key_of(target)
     view = JsonLines() if as_json else ProgressBar()
-    with opened_store(database, has_shipped=True) as store:
-        known = {record.id for record in store.query(key)}
-        try:
+    try:
+        with opened_store(database, has_shipped=True) as store:
             with view:
                 report = autotune(
                     target,
@@ -204,16 +225,14 @@ def _tune(
                     on_start=view.begin,
                     on_progress=view.show,
                     on_final=view.final,
+                    on_stop=reports.append,
                     **options,
                 )
-        except KeyboardInterrupt:
-            new = [r for r in store.query(key) if r.id not in known]
-            view.interrupt(new, fractions_of(new, store))
-            say(_interruption(new))
-            raise typer.Exit(INTERRUPTED) from None
-        view.finish(report, fractions_of(report.records, store))
-    if folder is not None:
-        write_report(report, folder)
+            reports.append(report)
+            view.finish(report, fractions_of(report.records, store))
+    finally:
+        if folder is not None and reports:
+            write_report(reports[0], folder)
     if not report.records:
         raise _nothing_recorded(report.trials)
 
@@ -231,14 +250,3 @@ def _nothing_recorded(trials: Sequence[Trial]) -> MeasurementError:
         f"nothing was recorded, for none of {len(trials)} trials passed; "
         f"the first says: {first}"
     )
-
-
-def _key_of(target: BatchedEinsum | lp.TranslationUnit) -> WorkloadKey:
-    """The key under which the facts of a tuning are recorded."""
-    from feinsum.canonical import canonicalize
-    from feinsum.ir import BatchedEinsum, generalize
-    from feinsum.raising import raise_kernel, single_nest
-
-    if isinstance(target, BatchedEinsum):
-        return canonicalize(generalize(target)[0]).key
-    return single_nest(raise_kernel(target)).key

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from feinsum.cli.fractions import Fractions
 from feinsum.cli.output import print_json, print_records, record_document, to_digits
-from feinsum.records import Trial, TuningRecord
+from feinsum.records import Trial
 from feinsum.tune import Finalist, TuningProgress, TuningReport, TuningStart
 
 __all__ = ["JsonLines", "ProgressBar"]
@@ -69,12 +69,8 @@ class JsonLines(nullcontext[None]):
             key=report.problem.form.key,
             canonical=report.problem.workload_text,
             sizes=dict(report.problem.sizes),
-            records=_documents(report.records, fractions),
+            records=[record_document(r, fractions) for r in report.records],
         )
-
-    def interrupt(self, records: Sequence[TuningRecord], fractions: Fractions) -> None:
-        """At an early end; ``records`` are the new facts."""
-        self._print("interrupted", records=_documents(records, fractions))
 
     def _print(self, event: str, **fields: Any) -> None:
         print_json({"event": event, **fields}, is_line=True)
@@ -126,9 +122,6 @@ class ProgressBar(Progress):
             typer.echo(f"untransformed: {to_digits(baseline_s * 1e3)} ms")
             print_records(report.records, fractions)
 
-    def interrupt(self, records: Sequence[TuningRecord], fractions: Fractions) -> None:
-        """Nothing to add to the line on stderr."""
-
 
 def _standing(best: Trial | None, roofline_s: float | None) -> str:
     """The best so far, against the untransformed kernel and the roofline."""
@@ -162,12 +155,6 @@ def _finalist_document(finalist: Finalist) -> dict[str, Any]:
         "ratio": 1 / measured.speedup,
         "ratio_to_best_trial": finalist.ratio,
     }
-
-
-def _documents(
-    records: Sequence[TuningRecord], fractions: Fractions
-) -> list[dict[str, Any]]:
-    return [record_document(record, fractions) for record in records]
 
 
 def _tally(trials: Sequence[Trial], n_known: int) -> str:

@@ -65,6 +65,10 @@ class TrialStore(Protocol):
         """All trials of a workload, the oldest first."""
         ...
 
+    def tried(self) -> tuple[WorkloadKey, ...]:
+        """The workloads that have trials, ordered by key."""
+        ...
+
 
 class InMemoryStore:
     """A store that lives as long as the process."""
@@ -121,6 +125,9 @@ class InMemoryStore:
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
         known = [t for t in self._trials.values() if t.workload == workload]
         return tuple(sorted(known, key=lambda t: (t.recorded_at, t.id)))
+
+    def tried(self) -> tuple[WorkloadKey, ...]:
+        return tuple(sorted({t.workload for t in self._trials.values()}))
 
     def close(self) -> None:
         """Nothing to release."""

@@ -13,7 +13,7 @@ from feinsum.db import Database, opened_store
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import raise_kernel, single_nest
-from feinsum.records import RecordStore, TransformSpec, TuningRecord
+from feinsum.records import Environment, RecordStore, TransformSpec, TuningRecord
 from feinsum.records.environment import DeviceKind
 from feinsum.transforms import ALL_DEVICES, applicable_transforms, check_spec
 from feinsum.tune.cluster import ClusterBench
@@ -52,6 +52,7 @@ def autotune(
     on_start: Callable[[TuningStart], None] | None = None,
     on_progress: Callable[[TuningProgress], None] | None = None,
     on_final: Callable[[tuple[Finalist, ...]], None] | None = None,
+    on_stop: Callable[[TuningReport], None] | None = None,
 ) -> TuningReport:
     """Search for the fastest recipe of an einsum and record it.
 
@@ -79,6 +80,8 @@ def autotune(
             :class:`feinsum.tune.cluster.ClusterBench`.
         on_start, on_progress, on_final: called before the first trial, after every
             trial, and with the finalists, the best first.
+        on_stop: called at an early end with what there is, before the interrupt or
+            the error goes on.
 
     Raises:
         NotAnEinsumError: if the kernel is none.
@@ -104,23 +107,16 @@ def autotune(
         if resume:
             session.learn(known_trials(session.store, problem, environment))
         known = tuple(session.trials)
-        _call(on_start, TuningStart(problem, environment, n_trials, known, roof_s))
-        with _recording_when_stopped(session, store, strategy):
-            for progress in session.run():
-                _call(on_progress, progress)
-        finalists = finals(bench, session.trials)
-        _call(on_final, finalists)
-        best = [(f.spec, f.measurement) for f in finalists[:N_RECORDED]]
-        records = record(bench, best, store, strategy)
-    return TuningReport(
-        problem,
-        tuple(session.trials),
-        records,
-        finalists,
-        environment,
-        session.n_known,
-        roof_s,
-    )
+        start = TuningStart(problem, environment, n_trials, known, roof_s)
+        with _reporting_when_stopped(session, environment, on_stop):
+            _call(on_start, start)
+            with _recording_when_stopped(session, store, strategy):
+                for progress in session.run():
+                    _call(on_progress, progress)
+            session.finalists = finals(bench, session.trials)
+            _call(on_final, session.finalists)
+            _record(session, store, strategy)
+            return session.report(environment)
 
 
 def _call(callback: Callable[[Event], None] | None, event: Event) -> None:
@@ -212,6 +208,26 @@ def _problem_of(
     return make_problem(nest.einsum, {**nest.generalized, **(sizes or {})}, device)
 
 
+def _record(session: Session, store: RecordStore, strategy: str) -> None:
+    """Keep the best of the finalists."""
+    best = [(f.spec, f.measurement) for f in session.finalists[:N_RECORDED]]
+    session.records = record(session.bench, best, store, strategy)
+
+
+@contextmanager
+def _reporting_when_stopped(
+    session: Session,
+    environment: Environment,
+    on_stop: Callable[[TuningReport], None] | None,
+) -> Iterator[None]:
+    """Say what there is if the body is interrupted."""
+    try:
+        yield
+    except BaseException:
+        _call(on_stop, session.report(environment))
+        raise
+
+
 @contextmanager
 def _recording_when_stopped(
     session: Session, store: RecordStore, strategy: str
@@ -223,8 +239,8 @@ def _recording_when_stopped(
         if any(trial.is_ok for trial in session.trials):
             try:
                 best = finals(session.bench, session.trials, limit=N_RECORDED)
-                measured = [(f.spec, f.measurement) for f in best]
-                record(session.bench, measured, store, strategy)
+                session.finalists = best
+                _record(session, store, strategy)
             except FeinsumError:
                 logger.exception("what was found before the end is not recorded")
         raise

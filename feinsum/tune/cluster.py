@@ -7,6 +7,7 @@ be missed: after a restart the trials that were under way are handed out again.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from feinsum.errors import (
     TrialCrashError,
 )
 from feinsum.records import Environment, TransformSpec, from_json, to_json
-from feinsum.tune.cluster_worker import answer, release
+from feinsum.tune.cluster_worker import abandon, answer, release
 from feinsum.tune.connection import Connection, ConnectionLost, Errand, WorkerLost
 from feinsum.tune.messages import Answer, Request, Task
 from feinsum.tune.outcome import TrialOutcome
@@ -81,10 +82,12 @@ class ClusterBench:
         self._connection = Connection(scheduler)
         self._ready: set[str] = set()
         self._refused: set[str] = set()
+        self._met: set[str] = set()
         self._running: dict[str, tuple[Errand, _Job]] = {}
         self._todo: list[_Job] = []
         self._seen_s = monotonic()
         self._patience_s = RECONNECT_LIMIT_S
+        self._workers_limit_s = WORKERS_LIMIT_S
 
     def __enter__(self) -> Self:
         return self
@@ -149,11 +152,12 @@ class ClusterBench:
         self._drop_all()
         problem = to_json(self.problem)
         try:
-            sent = [self._connection.send(w, release, problem) for w in self._ready]
+            there = self._met & self._connection.workers()
+            sent = [self._connection.send(w, release, problem) for w in there]
             self._connection.finish(sent)
         except ConnectionLost:
             logger.info("the scheduler is gone; workers keep what they have")
-        self._ready = set()
+        self._ready, self._met = set(), set()
         self._connection.close()
 
     def _first_answers(self) -> dict[str, Answer]:
@@ -181,6 +185,9 @@ class ClusterBench:
                     continue
                 for worker, job, said in ended:
                     yield from self._conclude(worker, job, said)
+        except BaseException:  # from here on nobody is waited for
+            self._patience_s = self._workers_limit_s = 0.0
+            raise
         finally:
             self._drop_all()
 
@@ -193,12 +200,12 @@ class ClusterBench:
             self._send(worker, _Job(SET_UP))
         if self._ready or self._running:
             self._seen_s = monotonic()
-        elif monotonic() - self._seen_s > WORKERS_LIMIT_S:
+        elif monotonic() - self._seen_s > self._workers_limit_s:
             raise DeviceUnavailableError(
                 f"the scheduler {self._connection.address} has had no worker for "
-                f"{WORKERS_LIMIT_S:g} s on which the problem can be set up; start "
-                "some (dask worker ADDRESS --nthreads 1), and start the tuning again: "
-                "trials that ended are kept"
+                f"{self._workers_limit_s:g} s on which the problem can be set up; "
+                "start some (dask worker ADDRESS --nthreads 1), and start the tuning "
+                "again: trials that ended are kept"
             )
 
     def _hand_out(self, take: Callable[[], Request | None]) -> bool:
@@ -216,6 +223,7 @@ class ClusterBench:
     def _send(self, worker: str, job: _Job) -> None:
         task = to_json(Task(self.problem, self.time_limit_s, job.request))
         self._running[worker] = self._connection.send(worker, answer, task), job
+        self._met.add(worker)
 
     def _ended(self) -> Iterator[tuple[str, _Job, Answer]]:
         """The jobs that have ended; a lost worker is an answer with an error."""
@@ -268,8 +276,12 @@ class ClusterBench:
         self._seen_s, self._patience_s = monotonic(), RECONNECT_LIMIT_S
 
     def _drop_all(self) -> None:
+        """Nobody waits for what is under way: workers end it."""
         for errand, _ in self._running.values():
             self._connection.drop(errand)
+        if self._running:
+            texts = [errand.text for errand, _ in self._running.values()]
+            self._connection.tell([*self._running], abandon, json.dumps(texts))
         self._running, self._todo = {}, []
 
 

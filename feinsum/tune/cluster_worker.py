@@ -5,19 +5,22 @@ It keeps the child process of the latest problem, and nothing that would be miss
 
 from __future__ import annotations
 
+import json
 import threading
 
 from feinsum.errors import FeinsumError
 from feinsum.records import from_json, to_json
 from feinsum.tune.isolation import IsolatedBench
-from feinsum.tune.messages import Answer, Task
+from feinsum.tune.messages import Answer, Request, Task
 from feinsum.tune.problem import Problem
 
-__all__ = ["answer", "release"]
+__all__ = ["abandon", "answer", "release"]
 
 _BUSY = threading.Lock()
 _BENCHES: dict[Problem, IsolatedBench] = {}
 """At most one: the bench of the latest problem."""
+_RUNNING: dict[str, IsolatedBench] = {}
+"""At most one: the bench that does a task, by the text of the task."""
 
 
 def answer(text: str) -> str:
@@ -28,7 +31,22 @@ def answer(text: str) -> str:
     """
     task = from_json(Task, text)
     with _BUSY:
-        return to_json(_answer(task))
+        _RUNNING[text] = _bench_of(task)
+        try:
+            return to_json(_answer(_RUNNING[text], task.request))
+        finally:
+            del _RUNNING[text]
+
+
+def abandon(texts: str) -> None:
+    """End the task that runs if it is one of a list, with its child process.
+
+    It is called beside the task, whose answer then is one that nobody waits for.
+    """
+    for text in json.loads(texts):
+        bench = _RUNNING.get(text)
+        if bench is not None:
+            bench.is_abandoned = True
 
 
 def release(text: str) -> None:
@@ -39,8 +57,7 @@ def release(text: str) -> None:
             bench.close()
 
 
-def _answer(task: Task) -> Answer:
-    bench, request = _bench_of(task), task.request
+def _answer(bench: IsolatedBench, request: Request) -> Answer:
     try:
         environment = bench.start()
         if request.is_comparison:
@@ -52,7 +69,8 @@ def _answer(task: Task) -> Answer:
 
 
 def _bench_of(task: Task) -> IsolatedBench:
-    if task.problem not in _BENCHES:
+    known = _BENCHES.get(task.problem)
+    if known is None or known.is_abandoned:
         while _BENCHES:
             _BENCHES.popitem()[1].close()
         _BENCHES[task.problem] = IsolatedBench(task.problem, is_shared=True)

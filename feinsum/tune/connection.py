@@ -6,7 +6,7 @@ cluster is for a network that is trusted, or for TLS.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,6 +24,7 @@ FETCH_LIMIT_S = 10.0
 """How long the text of a finished errand may take to come."""
 
 RELEASE_LIMIT_S = 5.0
+TELL_LIMIT_S = 5.0
 
 
 class ConnectionLost(Exception):  # noqa: N818  (caught by us, always)
@@ -39,6 +40,7 @@ class Errand:
     """A function of a text that a worker is to call."""
 
     worker: str
+    text: str
     future: Any
 
 
@@ -116,7 +118,7 @@ class Connection:
             future = self._client.submit(function, text, workers=[worker], pure=False)
         except Exception as error:  # Dask raises errors of many kinds
             raise ConnectionLost from error
-        return Errand(worker, future)
+        return Errand(worker, text, future)
 
     def fetch(self, errand: Errand) -> str | None:
         """What the function returned; None while it has not.
@@ -144,11 +146,26 @@ class Connection:
         with suppress(Exception):  # the scheduler may be gone
             errand.future.cancel()
 
+    def tell(
+        self, workers: Sequence[str], function: Callable[[str], None], text: str
+    ) -> None:
+        """Have workers call a function now, beside what they do; it must be short."""
+        with suppress(Exception):  # they or the scheduler may be gone
+            self._client.run(
+                function,
+                text,
+                workers=[*workers],
+                on_error="ignore",
+                callback_timeout=TELL_LIMIT_S,
+            )
+
     def finish(self, errands: list[Errand]) -> None:
         """Give errands a short time to be done; they go on if it is too short."""
-        from distributed import fire_and_forget, wait
+        from distributed import fire_and_forget
 
-        with suppress(Exception):  # nobody waits for them
-            futures = [errand.future for errand in errands]
+        futures = [errand.future for errand in errands]
+        deadline = monotonic() + RELEASE_LIMIT_S
+        with suppress(Exception):  # the scheduler may be gone
             fire_and_forget(futures)
-            wait(futures, timeout=RELEASE_LIMIT_S)
+            while monotonic() < deadline and not all(f.done() for f in futures):
+                sleep(0.05)

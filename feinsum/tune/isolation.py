@@ -49,6 +49,9 @@ class IsolatedBench:
     The child is in a session of its own: an interrupt from the keyboard reaches
     only this process, which then decides what becomes of the child.
 
+    Attributes:
+        is_abandoned: set by another thread to end what is under way, for good.
+
     Args:
         problem: what is tuned.
         time_limit_s: for each trial; a comparison may take it once per recipe
@@ -64,6 +67,7 @@ class IsolatedBench:
         self.is_shared = is_shared
         self.time_limit_s = time_limit_s
         self.environment: Environment | None = None
+        self.is_abandoned = False
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -236,15 +240,18 @@ class IsolatedBench:
     def _next_line(self, limit_s: float) -> str | None:
         """A line of the child, None at its end.
 
-        Waits in short steps: a signal that reached another thread is seen after one.
+        Waits in short steps: what reached another thread is seen after one.
 
         Raises:
             queue.Empty: if there is none within the limit.
+            TrialCrashError: if nobody waits for it any more.
         """
         end = monotonic() + limit_s
         while True:
             with suppress(queue.Empty):
                 return self._lines.get(timeout=max(0.0, min(limit_s, STEP_S)))
+            if self.is_abandoned:
+                raise TrialCrashError("it was abandoned")
             if monotonic() >= end:
                 raise queue.Empty
 

@@ -14,11 +14,12 @@ from feinsum.records import (
     TransformSpec,
     Trial,
     TrialStore,
+    TuningRecord,
 )
 from feinsum.tune.history import best_first, make_trial
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.problem import Problem
-from feinsum.tune.progress import TuningProgress
+from feinsum.tune.progress import Finalist, TuningProgress, TuningReport
 from feinsum.tune.search import Search
 from feinsum.tune.trial_bench import TrialBench
 
@@ -34,6 +35,7 @@ class Session:
         budget_s: no new trial starts after this time.
         trials: all so far; what is known comes first.
         n_known: how many of these are of an earlier tuning.
+        finalists, records: what came of the trials, as soon as it did.
     """
 
     bench: TrialBench
@@ -44,6 +46,8 @@ class Session:
     roofline_s: float | None
     trials: list[Trial] = field(default_factory=list)
     n_known: int = 0
+    finalists: tuple[Finalist, ...] = ()
+    records: tuple[TuningRecord, ...] = ()
     _n_asked: int = field(default=0, init=False)
     started_s: float = field(default_factory=monotonic)
 
@@ -65,6 +69,18 @@ class Session:
             self.search.tell(trial.spec, trial.cost)
             self.trials.append(trial)
             yield self._progress()
+
+    def report(self, environment: Environment) -> TuningReport:
+        """What there is now, also before the end."""
+        return TuningReport(
+            self.bench.problem,
+            tuple(self.trials),
+            self.records,
+            self.finalists,
+            environment,
+            self.n_known,
+            self.roofline_s,
+        )
 
     def _ask(self) -> tuple[TransformSpec, TransformSpec | None] | None:
         """The next recipe with the best so far, while others may be under way."""

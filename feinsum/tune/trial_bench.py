@@ -32,7 +32,7 @@ class TrialBench(Protocol):
         """Try what is asked for, until there is nothing more; outcomes as they come.
 
         As many recipes as can be tried at a time are asked for before an outcome is
-        known. An end of the iteration before that drops the trials under way.
+        known. An end of the iteration before that ends the trials under way.
         """
         ...
 

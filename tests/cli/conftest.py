@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import feinsum.tune
 from feinsum.cli import app
 from feinsum.db import open_store
 from feinsum.records import TuningRecord
 from tests.cli.facts import matvec_record
+from tests.cli.tuning import stand_in
 
 Run = Callable[..., Result]
 
@@ -97,3 +100,15 @@ def known_records(database: Path) -> list[TuningRecord]:
         for record in records:
             store.add(record)
     return records
+
+
+@pytest.fixture
+def autotune(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Replaces the search; returns the options that it was called with."""
+
+    def replace(**behaviour: Any) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        monkeypatch.setattr(feinsum.tune, "autotune", stand_in(seen, **behaviour))
+        return seen
+
+    return replace

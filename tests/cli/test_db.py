@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 
+from feinsum.db import open_store
+from tests.db.factories import make_trial
+
 
 def test_info_counts_what_is_stored(run, database, known_records):
     """The numbers are those of the store, in text and as JSON."""
+    with open_store(database) as store:
+        store.add_trial(make_trial())
     document = json.loads(run("db", "info", "--json").stdout)
     assert document["n_records"] == len(known_records)
-    assert document["n_workloads"] == 1
+    assert (document["n_workloads"], document["n_trials"]) == (1, 1)
     assert document["location"] == str(database.resolve())
     lines = run("db", "info").stdout.splitlines()
-    assert f"records: {len(known_records)}" in lines
+    assert {f"records: {len(known_records)}", "trials: 1"} <= {*lines}
 
 
 def test_path_is_that_of_the_default_database(run, database):

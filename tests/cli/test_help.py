@@ -69,6 +69,21 @@ def test_every_option_has_a_help_text(command):
         assert getattr(parameter, "help", None), parameter.name
 
 
+def test_an_option_of_several_commands_is_one_option():
+    """The same name has the same meaning everywhere: text, metavar, default.
+
+    Only ``--measure`` has two: what is measured is what the command shows.
+    """
+    said = {}
+    for _, command in ALL:
+        for parameter in command.params:
+            name = parameter.opts[0]
+            told = parameter.help, parameter.metavar, parameter.default
+            if name.startswith("--"):
+                said.setdefault(name, set()).add(told)
+    assert {name for name, texts in said.items() if len(texts) > 1} == {"--measure"}
+
+
 @pytest.mark.parametrize("words", [words for words, _ in ALL if words], ids=NAMES[1:])
 def test_every_command_prints_json_on_demand(words):
     """Every command, though not a group of commands, has ``--json``."""

@@ -9,6 +9,7 @@ import pytest
 
 from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey
 from feinsum.db import open_store
+from feinsum.records import Trial
 from tests.cli.facts import MATVEC, matvec_record
 from tests.older import OLDER, respelled, under_older_key
 
@@ -27,12 +28,30 @@ def stored(database):
         return {record.id for record in store.records()}
 
 
+def older_trials():
+    """A trial of each fact of ``older_records``, with their keys and texts."""
+    for fact in (under_older_key(matvec_record(0)), respelled(matvec_record(1))):
+        yield Trial(
+            fact.workload, fact.workload_text, {}, fact.environment, fact.spec, "odd"
+        )
+
+
 @pytest.fixture
 def older_records(database):
     """Two facts about :data:`MATVEC` under older keys, one in other names."""
     records = [under_older_key(matvec_record(0)), respelled(matvec_record(1))]
     add(database, *records)
     return records
+
+
+@pytest.fixture
+def trials(database):
+    """Trials under older keys."""
+    found = list(older_trials())
+    with open_store(database) as store:
+        for trial in found:
+            store.add_trial(trial)
+    return found
 
 
 @pytest.fixture
@@ -50,7 +69,7 @@ def test_nothing_is_written_unasked(run, database, older_records):
     result = run("db", "rekey")
     assert (result.exit_code, result.stderr) == (0, "")
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert [OLDER, PRESENT, "2", "2", "0", "2", "0"] in lines
+    assert ["record", OLDER, PRESENT, "2", "2", "0", "2", "0"] in lines
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert "0 of 2 records have the key of today" in result.stdout
     last = result.stdout.splitlines()[-1]
@@ -64,7 +83,9 @@ def test_what_is_written_is_found(run, database, older_records):
     assert run("query", *MATVEC).exit_code == 3
     result = run("db", "rekey", "--write")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.endswith("records added: 2; nothing was deleted or changed\n")
+    assert result.stdout.endswith(
+        "records added: 2, trials: 0; nothing was deleted or changed\n"
+    )
     found = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
     assert {c["spec"] for c in found} == {str(r.spec) for r in older_records}
     assert {c["workload_text"] for c in found} == {
@@ -78,7 +99,7 @@ def test_the_second_time_nothing_is_missing(run, database, older_records):
     run("db", "rekey", "--write")
     once = stored(database)
     assert f"{NOTHING}; nothing is missing" in run("db", "rekey").stdout
-    assert "records added: 0;" in run("db", "rekey", "--write").stdout
+    assert "records added: 0, trials: 0;" in run("db", "rekey", "--write").stdout
     assert stored(database) == once
 
 
@@ -89,11 +110,13 @@ def test_json_says_the_same(run, older_records, known_records, options):
     assert (result.exit_code, result.stderr) == (0, "")
     assert json.loads(result.stdout) == {
         "n_records": len(known_records) + 2,
+        "n_trials": 0,
         "prefixes": [
             {
+                "kind": "record",
                 "old": OLDER,
                 "new": PRESENT,
-                "n_records": 2,
+                "n": 2,
                 "n_workloads": 2,
                 "n_there": 0,
                 "n_missing": 2,
@@ -103,7 +126,24 @@ def test_json_says_the_same(run, older_records, known_records, options):
         "unreadable": [],
         "is_written": bool(options),
         "n_added": 2 * len(options),
+        "n_trials_added": 0,
     }
+
+
+def test_trials_move_as_facts_do(run, database, trials, older_records):
+    """They have a row and a line; with ``--write`` they are there under both keys."""
+    lines = [line.split() for line in run("db", "rekey").stdout.splitlines()]
+    assert ["trial", OLDER, PRESENT, "2", "2", "0", "2", "0"] in lines
+    assert ["0", "of", "2", "trials"] in [line[:4] for line in lines]
+    document = json.loads(run("db", "rekey", "--write", "--json").stdout)
+    assert (document["n_trials"], document["n_trials_added"]) == (2, 2)
+    assert "trials: 0;" in run("db", "rekey", "--write").stdout
+    key = matvec_record().workload
+    with open_store(database) as store:
+        kept = [trial for old in trials for trial in store.trials(old.workload)]
+        assert kept == trials
+        moved = {replace(trial, workload=key) for trial in trials}
+        assert {t.id for t in store.trials(key)} == {t.id for t in moved}
 
 
 def test_where_all_keys_are_right_there_is_no_table(run, known_records):
@@ -112,6 +152,7 @@ def test_where_all_keys_are_right_there_is_no_table(run, known_records):
     n = len(known_records)
     assert result.stdout.splitlines() == [
         f"{n} of {n} records have the key of today",
+        "0 of 0 trials have the key of today",
         "nothing was written; nothing is missing",
     ]
     assert result.exit_code == 0
@@ -146,7 +187,7 @@ def test_the_database_can_be_named(run, tmp_path, older_records):
     path = tmp_path / "other.sqlite"
     add(path, under_older_key(matvec_record()))
     assert (
-        "records added: 1;"
+        "records added: 1, trials: 0;"
         in run("db", "rekey", "--write", "--database", str(path)).stdout
     )
     assert len(stored(path)) == 2

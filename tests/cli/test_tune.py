@@ -7,80 +7,21 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
 from typing import get_args, get_type_hints
 
 import pytest
 from rich.console import Console
 
-import feinsum.tune
 from feinsum.cli.notation import read_einsum
 from feinsum.cli.tune import tune
 from feinsum.cli.tune_view import ProgressBar
 from feinsum.db import open_store
 from feinsum.measure import open_device
-from feinsum.records import Trial
-from feinsum.tune import (
-    Finalist,
-    Strategy,
-    TuningProgress,
-    TuningReport,
-    TuningStart,
-    make_problem,
-)
-from tests.cli.facts import MATVEC, fast_peaks, matvec_record
+from feinsum.tune import Strategy, TuningProgress
+from tests.cli.facts import MATVEC, fast_peaks
+from tests.cli.tuning import good, trials
 
 EVENTS = ["start", "trial", "trial", "final", "recorded"]
-
-
-@cache
-def good():
-    return matvec_record()
-
-
-@cache
-def trials():
-    """A trial that failed, and one that passed."""
-    here = good().workload, good().workload_text, {}, good().environment
-    return (
-        Trial(*here, matvec_record(1).spec, "build-failed", "no\nway"),
-        Trial(*here, good().spec, "ok", "", 1e-3, 0.1),
-    )
-
-
-def stand_in(seen, *, n_recorded=1, is_interrupted=False):
-    """An ``autotune`` that reports two trials and records facts, at once."""
-    problem = make_problem(read_einsum("ij,j->i", ["i=n,j=4"]), {"n": 7})
-
-    def autotune(target, *, database, on_start, on_progress, on_final, **options):
-        seen.update(options, target=target)
-        n_trials = options["n_trials"] or 2
-        on_start(TuningStart(problem, good().environment, n_trials, (), 4e-5))
-        for k, trial in enumerate(trials()):
-            best = trial if trial.is_ok else None
-            on_progress(TuningProgress(k + 1, n_trials, trial, best, 4e-5, 12.0))
-        finalists = (Finalist(good().spec, good().measurement, 1.0),)
-        on_final(finalists)
-        records = tuple(matvec_record(k) for k in range(n_recorded))
-        for record in records:
-            database.add(record)
-        if is_interrupted:
-            raise KeyboardInterrupt
-        return TuningReport(problem, trials(), records, finalists)
-
-    return autotune
-
-
-@pytest.fixture
-def autotune(monkeypatch):
-    """Replaces the search; returns the options that it was called with."""
-
-    def replace(**behaviour):
-        seen = {}
-        monkeypatch.setattr(feinsum.tune, "autotune", stand_in(seen, **behaviour))
-        return seen
-
-    return replace
 
 
 def test_the_table_has_the_recorded_facts(run, autotune, database):
@@ -220,25 +161,6 @@ def test_nothing_recorded_is_a_failure(run, autotune):
     *_, recorded, error = map(json.loads, result.stdout.splitlines())
     assert recorded["records"] == []
     assert error["error"]["code"] == "measurement-failed"
-
-
-@pytest.mark.parametrize("n_recorded", [0, 1])
-def test_an_interrupt_says_what_was_recorded(run, autotune, database, n_recorded):
-    """Exit code 130; facts that were known before are not counted."""
-    with open_store(database) as store:
-        store.add(matvec_record(9))
-    autotune(n_recorded=n_recorded, is_interrupted=True)
-    text = run("tune", *MATVEC)
-    assert text.exit_code == 130
-    expected = (
-        f"recorded were 1 facts: {good().id[:12]}" if n_recorded else "nothing was"
-    )
-    assert f"feinsum: interrupted; {expected}" in text.stderr
-    database.unlink()
-    lines = run("tune", *MATVEC, "--json").stdout.splitlines()
-    last = json.loads(lines[-1])
-    assert last["event"] == "interrupted"
-    assert [record["id"] for record in last["records"]] == [good().id][:n_recorded]
 
 
 def test_the_progress_bar_shows_trials_best_baseline_and_time_left(monkeypatch):

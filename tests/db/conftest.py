@@ -15,6 +15,8 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from feinsum.db import SqlStore, open_store
+from feinsum.records import InMemoryStore
+from tests.db.contract import MakeStore
 from tests.db.factories import make_peaks, make_record
 
 NOBODY = 65534
@@ -93,6 +95,16 @@ def make_postgresql_store(postgresql: str) -> Iterator[Callable[[], SqlStore]]:
             return stack.enter_context(open_store(text))
 
         yield make
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def make_store(request: pytest.FixtureRequest) -> MakeStore:
+    """Makes new stores of each kind in turn."""
+    if request.param == "memory":
+        return InMemoryStore
+    name = {"sqlite": "make_sql_store", "postgresql": "make_postgresql_store"}
+    make: MakeStore = request.getfixturevalue(name[request.param])
+    return make
 
 
 @contextmanager

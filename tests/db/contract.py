@@ -244,6 +244,14 @@ class TrialStoreContract:
             store.add_trial(known[n])
         assert store.trials(WORKLOAD) == tuple(known)
 
+    def test_what_was_tried_is_known(self, store: Any) -> None:
+        """The workloads that have trials, each once, in order; facts do not count."""
+        assert store.tried() == ()
+        store.add(make_record(workload=WorkloadKey("a fact")))
+        for n, key in enumerate(("b", "a", "b")):
+            store.add_trial(make_trial(n, workload=WorkloadKey(key)))
+        assert store.tried() == ("a", "b")
+
     def test_the_same_recipe_again_is_another_trial(self, store: Any) -> None:
         """Both are kept; nothing is overwritten."""
         store.add_trial(make_trial(status="trial-crashed"))

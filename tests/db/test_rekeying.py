@@ -25,68 +25,29 @@ from feinsum.db.location import locate
 from feinsum.db.rows import rows_of_record
 from feinsum.db.statements import insert_missing
 from feinsum.errors import StoreUnavailableError
-from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum, to_text
-from feinsum.records import InMemoryStore, RecordStore, TuningRecord, to_json
+from feinsum.ir import BatchedEinsum, array, batched_einsum, to_text
+from feinsum.records import InMemoryStore, TuningRecord, to_json
 from tests import strategies
 from tests.db.contract import MakeStore, content, filled, merged
 from tests.db.factories import make_device, make_peaks, make_record
+from tests.db.rekeyable import (
+    EINSUMS,
+    OLDEST,
+    fact,
+    facts,
+    older_facts,
+    older_facts_of,
+    rekey_all,
+)
 from tests.db.test_schema import OLD_SCHEMA
 from tests.older import OLDER, older_key, respelled, under_older_key
 
 PRESENT = f"{FORM_VERSION}-{CANONICALIZER}"
-OLDEST = "fe0-nauty2.6"
 NEWER = "fe99-nauty3.1"
-
-J, D = array("J", (3, 3, "E")), array("D", (3, 8, 8))
-EINSUMS = (
-    einsum("ij,j->i", array("A", ("N", 4)), array("x", 4)),
-    einsum("ik,kj->ji", array("A", ("M", 20)), array("B", (20, 24))),
-    batched_einsum(
-        "xre,rij,ej->xei",
-        [[J, D, array("u", ("E", 8))], [J, D, array("v", ("E", 8))]],
-    ),
-)
-
-
-def fact(e: BatchedEinsum, number: int = 0) -> TuningRecord:
-    """A fact under the key of today; different numbers are different facts."""
-    form = canonicalize(e)
-    return replace(make_record(number, workload=form.key), workload_text=form.text)
-
-
-def facts(*numbers: int) -> list[TuningRecord]:
-    return [fact(e, number) for e in EINSUMS for number in numbers]
-
-
-def older_facts_of(e: BatchedEinsum) -> list[TuningRecord]:
-    """Three facts: two that are spelled as today, one that is not."""
-    other = respelled(fact(e, 2))
-    assert other.workload_text != canonicalize(e).text
-    return [*(under_older_key(fact(e, number)) for number in (0, 1)), other]
-
-
-def older_facts() -> list[TuningRecord]:
-    return [record for e in EINSUMS for record in older_facts_of(e)]
 
 
 def unreadable_fact() -> TuningRecord:
     return make_record(workload=WorkloadKey(f"{OLDER}-unreadable"))
-
-
-def rekey_all(store: RecordStore) -> RekeyPlan:
-    """Rekey a store; the plan that was followed."""
-    plan = plan_rekey(store)
-    assert rekey(store, plan) == len(plan.missing)
-    return plan
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
-def make_store(request: pytest.FixtureRequest) -> MakeStore:
-    if request.param == "memory":
-        return InMemoryStore
-    name = {"sqlite": "make_sql_store", "postgresql": "make_postgresql_store"}
-    make: MakeStore = request.getfixturevalue(name[request.param])
-    return make
 
 
 # one record
@@ -187,7 +148,7 @@ def test_rekeying_commutes_with_merging(make_store: MakeStore) -> None:
 def test_a_key_that_is_right_stays(make_store: MakeStore) -> None:
     """Facts under the keys of today are not moved."""
     store = filled(make_store, facts(0, 1))
-    assert plan_rekey(store) == RekeyPlan(len(facts(0, 1)), (), ())
+    assert plan_rekey(store) == RekeyPlan(len(facts(0, 1)), 0, (), ())
 
 
 def test_a_key_of_another_text_is_not_right(make_store: MakeStore) -> None:
@@ -242,10 +203,10 @@ def test_numbers_are_given_by_prefix(make_store: MakeStore) -> None:
     store.add(rekeyed(oldest[0], canonicalize(EINSUMS[0]).key))
     first, second = plan_rekey(store).count()
     assert (first.old, first.new) == (OLDEST, PRESENT)
-    assert (first.n_records, first.n_workloads) == (3, 3)
+    assert (first.n, first.n_workloads) == (3, 3)
     assert (first.n_there, first.n_missing, first.n_unreadable) == (1, 2, 0)
     assert (second.old, second.new) == (OLDER, PRESENT)
-    assert (second.n_records, second.n_workloads) == (10, 7)
+    assert (second.n, second.n_workloads) == (10, 7)
     assert (second.n_there, second.n_missing, second.n_unreadable) == (0, 9, 1)
 
 
@@ -271,7 +232,7 @@ def test_what_has_no_key_is_reported_and_left(text: str, code: str) -> None:
     store = filled(InMemoryStore, [bad, *older_facts()])
     plan = rekey_all(store)
     (entry,) = plan.unreadable
-    assert (entry.record_id, entry.old) == (bad.id, bad.workload)
+    assert (entry.id, entry.old) == (bad.id, bad.workload)
     assert entry.problem.code == code
     assert len(store) == 1 + 2 * len(older_facts())
 
@@ -365,7 +326,7 @@ def test_a_database_of_the_first_schema(
     with open_store(database) as store:
         assert len(store) == 1 + len(facts)
         plan = rekey_all(store)
-        assert [entry.record_id for entry in plan.unreadable] == [make_record().id]
+        assert [entry.id for entry in plan.unreadable] == [make_record().id]
         assert content(store) == content(other)
 
 

@@ -21,7 +21,13 @@ from feinsum.errors import (
     RecordNotFoundError,
     StoreUnavailableError,
 )
-from tests.db.factories import WORKLOAD, make_device, make_peaks, make_record
+from tests.db.factories import (
+    WORKLOAD,
+    make_device,
+    make_peaks,
+    make_record,
+    make_trial,
+)
 
 
 def run_sql(database: Path, *statements: str) -> None:
@@ -121,6 +127,8 @@ def test_info_counts(filled_database: Path) -> None:
     """The numbers of the store are those of its content."""
     with open_store(filled_database) as store:
         store.add(make_record(0, workload=WorkloadKey("another")))
+        for trial in (make_trial(), make_trial(status="trial-crashed")):
+            store.add_trial(trial)
         info = store.info()
     assert info == StoreInfo(
         location=str(filled_database),
@@ -128,6 +136,7 @@ def test_info_counts(filled_database: Path) -> None:
         n_records=4,
         n_workloads=2,
         n_devices=1,
+        n_trials=2,
         size_bytes=info.size_bytes,
         is_read_only=False,
     )

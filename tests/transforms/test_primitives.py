@@ -32,6 +32,7 @@ from feinsum.transforms.primitives import (
     stage_operand,
     vectorize_last_axis,
 )
+from feinsum.transforms.primitives.vector_store import can_store_vectors, can_stream
 from tests.transforms.support import LOOPY_WARNINGS, Case, generated
 
 pytestmark = LOOPY_WARNINGS
@@ -51,6 +52,7 @@ APPLY_TWO = batched_einsum("ij,ej->ei", [[M, u], [M, v]])
 MASS = einsum("ij,e,ej->ei", M, array("J", "N"), u)
 MASS_TWO = batched_einsum("ij,e,ej->ei", [[M, array("J", "N"), x] for x in (u, v)])
 PRODUCT = einsum("ij,jk->ik", array("A", ("N", 5)), array("B", (5, "N")))
+WIDE = einsum("ij,jk->ik", array("A", ("N", 5)), array("B", (5, 8)))
 SQUARE = einsum("ij,ji->ij", array("A", ("N", "N")), array("A", ("N", "N")))
 SUMS = einsum("ij->i", array("A", ("N", 4)))
 
@@ -89,11 +91,14 @@ class Steps:
         return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def _shown(insn: lp.Assignment) -> str:
+def _shown(insn: lp.InstructionBase) -> str:
     inames, before = (
         " ".join(sorted(names)) for names in (insn.within_inames, insn.depends_on)
     )
     place = f"{insn.id} in [{inames}]" + (f" after {before}" if before else "")
+    if isinstance(insn, lp.CInstruction):
+        (assignee,) = insn.assignees
+        return f"{place}: {assignee} by {insn.code}"
     return f"{place}: {insn.assignee} = {insn.expression}"
 
 
@@ -132,6 +137,34 @@ def written():
         writer.store(row, value, points, (tile, i, stored), after=[summed])
     steps.schedule = writer.finished()
     return steps
+
+
+def stored_in_vectors(is_streamed=False):
+    """Rows that vectors divide, stored by the macros that come with the kernel."""
+    steps = Steps(WIDE)
+    writer = NestWriter(steps.schedule)
+    i = writer.loop("i", size=writer.schedule.extents["i"], tag="g.0")
+    tile = writer.loop("k_tile", size=2)
+    lane = writer.loop("lane", size=4, tag="unr")
+    array = writer.array("sum", (4,), DOUBLE, has_lanes=True)
+    left, right = (var(steps.schedule.rules[rule]) for rule in steps.schedule.rows[0])
+    k = 4 * var(tile) + var(lane)
+    dot = sum(left(var(i), j) * right(j, k) for j in range(5))
+    at = var(array)[(var(lane),)]
+    summed = writer.assign("summed", at, dot, (i, tile, lane))
+    assert can_store_vectors(steps.schedule, 0, "k", 4)
+    assert can_stream(steps.schedule, 0, "k", 4)
+    points = {"i": var(i), "k": 4 * var(tile)}
+    writer.store_vector(
+        *(0, var(array), points, (i, tile), [summed]), lanes=4, is_streamed=is_streamed
+    )
+    steps.schedule = writer.finished()
+    return steps
+
+
+def streamed_in_vectors():
+    """The same past the caches."""
+    return stored_in_vectors(is_streamed=True)
 
 
 def split_loop():
@@ -282,6 +315,8 @@ EXAMPLES = [
     begun,
     begun_with_two_reads_of_one_array,
     written,
+    stored_in_vectors,
+    streamed_in_vectors,
     split_loop,
     split_loop_of_known_extent,
     contracted,

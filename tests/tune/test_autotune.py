@@ -149,10 +149,15 @@ def test_an_interrupt_between_trials_keeps_what_was_found(registered):
     def end(progress):
         raise KeyboardInterrupt
 
+    reports = []
     with pytest.raises(KeyboardInterrupt):
-        autotune(LITERAL, database=store, on_progress=end)
+        autotune(LITERAL, database=store, on_progress=end, on_stop=reports.append)
     (record,) = store.records()
     assert record.spec.name == "odd_right"
+    (report,) = reports
+    assert (report.records, len(report.trials)) == ((record,), 1)
+    assert [finalist.spec for finalist in report.finalists] == [record.spec]
+    assert report.environment == record.environment
     assert len(record.measurement.baseline_s) >= 20
 
 
@@ -192,6 +197,23 @@ def test_a_stop_before_anything_passed_records_nothing(registered):
     with pytest.raises(KeyboardInterrupt):
         autotune(LITERAL, database=store, on_progress=end)
     assert len(store) == 0
+
+
+@pytest.mark.usefixtures("trials_here")
+def test_a_stop_after_the_trials_has_them_in_the_report(registered):
+    """Also where the finals were not recorded any more."""
+    registered("odd_right")
+    reports = []
+    with pytest.raises(ZeroDivisionError):
+        autotune(
+            LITERAL,
+            database=InMemoryStore(),
+            on_final=lambda _: 1 / 0,
+            on_stop=reports.append,
+        )
+    (report,) = reports
+    assert (len(report.trials), len(report.finalists)) == (2, 2)
+    assert report.records == ()
 
 
 @pytest.mark.usefixtures("trials_here")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
-from threading import Thread
+from threading import Thread, Timer
+from time import monotonic, sleep
 
+import psutil
 import pytest
 from distributed import LocalCluster, Nanny, Scheduler, SpecCluster
 
 from feinsum.db import open_store
 from feinsum.errors import DeviceUnavailableError, FeinsumError
 from feinsum.records import InMemoryStore
-from feinsum.tune import autotune, cluster
+from feinsum.tune import autotune, cluster, make_problem
 from feinsum.tune.messages import Answer
 from feinsum.tune.population import check_agreement, difference
 from tests.db.factories import make_environment
@@ -124,6 +128,86 @@ def test_a_killed_worker_loses_only_its_trial(registered, scheduler, counter):
     )
     assert len(report.trials) == 3
     assert store.trials(report.problem.form.key) == report.trials
+
+
+def processes_of_trials():
+    """Those that this process, or one that it started, has for trials."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "feinsum.tune.worker" in process.cmdline():
+                found.append(process)
+    return found
+
+
+def test_an_interrupt_keeps_what_ended_and_leaves_no_process(registered, scheduler):
+    """Control-C while both workers hang: trials that ended are kept and the best is
+    recorded, long before the limit of a trial; the workers end what is under way,
+    and serve the next tuning.
+    """
+    registered("odd_right", "odd_sleeps")
+    store = InMemoryStore()
+    interrupt = Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+
+    def watch(progress):
+        if progress.n_done == 2:
+            interrupt.start()
+
+    options = {"database": store, "strategy": "exhaustive", "scheduler": scheduler}
+    reports = []
+    began_s = monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        autotune(
+            LITERAL,
+            on_progress=watch,
+            on_stop=reports.append,
+            trial_limit_s=1000.0,
+            **options,
+        )
+    assert monotonic() - began_s < 300
+    assert processes_of_trials() == []
+    (report,) = reports
+    good = {odd_spec("odd_right", size): "ok" for size in (4, 8)}
+    assert statuses(report) == good
+    assert store.trials(report.problem.form.key) == report.trials
+    assert set(store.records()) == set(report.records)
+    assert {record.spec for record in report.records} == {*good}
+    again = autotune(LITERAL, n_trials=2, **options)
+    assert (again.n_known, len(again.records)) == (2, 2)
+    assert processes_of_trials() == []
+
+
+def test_an_interrupt_while_the_problem_is_set_up_leaves_no_process(
+    registered, scheduler, monkeypatch
+):
+    """Workers that are asked for their devices end their processes as well."""
+    registered("odd_right")
+
+    def interrupt(seconds):
+        if processes_of_trials():
+            raise KeyboardInterrupt
+        sleep(seconds)
+
+    monkeypatch.setattr(cluster, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        autotune(LITERAL, database=InMemoryStore(), scheduler=scheduler)
+    assert processes_of_trials() == []
+
+
+def test_after_an_interrupt_no_worker_is_waited_for(monkeypatch):
+    """The best cannot be compared then, and that is said at once."""
+    bench = cluster.ClusterBench(make_problem(LITERAL), "tcp://127.0.0.1:1")
+    bench.environment = make_environment()
+    monkeypatch.setattr(bench._connection, "workers", set)
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        next(bench.outcomes(lambda: (odd_spec("odd_right"), None)))
+    with pytest.raises(DeviceUnavailableError, match="no worker for 0 s"):
+        bench.compare([odd_spec("odd_right")])
 
 
 @pytest.mark.long

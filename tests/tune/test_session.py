@@ -11,17 +11,19 @@ from dataclasses import replace
 import pytest
 
 from feinsum import query
-from feinsum.db import open_store
+from feinsum.db import open_store, plan_rekey, rekey
 from feinsum.measure import open_device
 from feinsum.records import InMemoryStore, Level
 from feinsum.tune import IsolatedBench, TrialOutcome, autotune, make_problem
 from feinsum.tune.history import known_trials, make_trial
 from feinsum.tune.session import Session
 from tests.db.factories import make_environment, make_measurement
+from tests.older import older_key
 from tests.tune.conftest import BenchHere
 from tests.tune.odd_transforms import odd_einsum, odd_spec
 
 LITERAL = odd_einsum(50)
+RESPELLED = "b a, a -> b | A0[50,13]:<f8 A1[13]:<f8 | A0 A1"
 PATIENCE_S = 300.0
 
 TUNES_AND_HANGS = """
@@ -260,3 +262,22 @@ def test_a_spent_budget_begins_one_trial_however_many_machines_there_are():
     truth = {odd_spec("odd_right", k): 0.5 for k in range(5)}
     session = Session(PairBench(truth), Listed(truth), InMemoryStore(), 5, 0.0, None)
     assert len(list(session.run())) == 1
+
+
+def test_trials_of_an_older_version_are_known_after_rekeying():
+    """Where the einsum has the same text now; not before, and not by another text."""
+    problem = make_problem(LITERAL)
+    present = trial_of("odd_right", 4)
+    store = InMemoryStore()
+    store.add_trial(replace(present, workload=older_key(present.workload_text)))
+    store.add_trial(
+        replace(
+            trial_of("odd_right", 8),
+            workload=older_key(RESPELLED),
+            workload_text=RESPELLED,
+        )
+    )
+    assert known_trials(store, problem, environment()) == []
+    rekey(store, plan_rekey(store))
+    assert len(store.trials(problem.form.key)) == 2
+    assert known_trials(store, problem, environment()) == [present]
