@@ -56,6 +56,8 @@ class Transform:
         is_searched: whether a search should try the family at all. Recipes that are
             on record serve in any case.
         devices: the kinds of devices that its recipes are for.
+        admits: whether a recipe on record may have a value that is not offered; it may
+            raise InvalidParameterError itself.
     """
 
     name: str
@@ -68,6 +70,9 @@ class Transform:
     )
     is_searched: Callable[[BatchedEinsum], bool] = lambda _einsum: True
     devices: frozenset[DeviceKind] = ALL_DEVICES
+    admits: Callable[[BatchedEinsum, str, ParameterValue], bool] = (
+        lambda _einsum, _name, _value: False
+    )
 
     def spec(self, parameters: Parameters) -> TransformSpec:
         return TransformSpec(self.name, self.version, parameters)
@@ -157,7 +162,7 @@ def configurations(
 
 
 def check_spec(spec: TransformSpec, einsum: BatchedEinsum) -> Transform:
-    """The transform of ``spec``, if its parameters lie in the space.
+    """The transform of ``spec``, if its parameters lie in the space, or are admitted.
 
     Args:
         einsum: the canonical einsum that the parameters speak of.
@@ -179,7 +184,8 @@ def check_spec(spec: TransformSpec, einsum: BatchedEinsum) -> Transform:
         )
     for name, value in spec.parameters.items():
         choices = space[name]
-        if repr(value) not in map(repr, choices):  # True is not 1
+        is_offered = repr(value) in map(repr, choices)  # True is not 1
+        if not (is_offered or transform.admits(einsum, name, value)):
             raise InvalidParameterError(
                 f"{spec}: {name}={value!r} is outside its space {list(choices)}"
             )

@@ -23,6 +23,7 @@ SAMPLES = [
         einsum("xre,rij,ej->xei", array("J", (3, 3, N)), array("D", (3, 20, 20)),
                array("u", (N, 20))),
         einsum("ij,jk->ik", array("A", (N, 64)), array("B", (64, 80))),
+        einsum("ij,jk,kl->il", *[array(name, (64, 64)) for name in "ABC"]),
         einsum("ij,j->i", array("A", (N, 4)), array("x", 4)),
         einsum("ij->i", array("A", (N, 4))),
         einsum("i,i->i", array("x", N), array("y", N)),

@@ -120,6 +120,22 @@ CONTRACTIONS = {
 }
 """Two operands with much to reuse."""
 
+_BATCHES = _doubles(A=("N", 19, 18), B=("N", 18, 17))
+CHAINS = {
+    "chain of three": einsum(
+        "ij,jk,kl->il", *_doubles(A=("N", 20), B=(20, 24), C=(24, "M"))
+    ),
+    "chains over one index": batched_einsum(
+        "bij,bjk,bkl->bil",
+        [[*_BATCHES, c] for c in _doubles(C=("N", 17, 9), D=("N", 17, 9))],
+    ),
+    "four indices transformed": einsum(
+        "ea,fb,abcd,gc,hd->efgh",
+        *_singles(P=(9, 6), Q=(8, 6), T=(6, 6, 6, 6), R=("N", 6), S=(7, 6)),
+    ),
+}
+"""Three operands and more, best multiplied two at a time."""
+
 OTHER_DTYPES = {
     "integers": einsum(
         "ij,j->i", array("n", ("N", 6), "int32"), array("m", 6, "int32")
@@ -134,7 +150,7 @@ OTHER_DTYPES = {
     ),
 }
 
-EINSUMS = OPERATORS | CONTRACTIONS | OTHER_DTYPES
+EINSUMS = OPERATORS | CONTRACTIONS | CHAINS | OTHER_DTYPES
 
 
 def sampled(

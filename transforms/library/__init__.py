@@ -1,5 +1,6 @@
 """The library: families of recipes, each registered under a name and a version."""
 
+from feinsum.transforms.library.contraction_path import CONTRACTION_PATH
 from feinsum.transforms.library.element_blocked import ELEMENT_BLOCKED
 from feinsum.transforms.library.generic import GENERIC
 from feinsum.transforms.library.library_contraction import LIBRARY_CONTRACTION
@@ -8,6 +9,7 @@ from feinsum.transforms.library.rowwise import ROWWISE
 from feinsum.transforms.library.transposed import TRANSPOSED
 
 __all__ = [
+    "CONTRACTION_PATH",
     "ELEMENT_BLOCKED",
     "GENERIC",
     "LIBRARY_CONTRACTION",

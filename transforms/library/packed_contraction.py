@@ -258,7 +258,7 @@ def _rows(extent: Extent, vectors: int) -> tuple[int, ...]:
     of the rows would be beyond the end of the index, smaller ones come first.
 
     >>> _rows(72, 2), _rows(32, 2), _rows(72, 4)
-    ((6, 4, 3, 2, 8, 12), (4, 2, 6, 3, 8, 12), (2, 3, 4, 6, 8, 12))
+    ((6, 4, 3, 2, 8, 12), (4, 3, 2, 6, 8, 12), (2, 3, 4, 6, 8, 12))
     """
     choices = (2, 3, 4, 6, 8, 12)
     few = [rows for rows in choices if (rows + 1) * vectors < N_REGISTERS]

@@ -9,6 +9,8 @@ optimization using non-temporal stores".
 
 from __future__ import annotations
 
+from typing import Any
+
 import loopy as lp
 from loopy.symbolic import get_dependencies
 from pymbolic import primitives as p
@@ -102,7 +104,7 @@ def vector_store(
         is_streamed: whether it goes past the caches, where the output is aligned.
     """
     target, vector = store.assignee, store.expression.name
-    array = kernel.arg_dict[target.aggregate.name]
+    array = _global_array(kernel, target.aggregate.name)
     macro = "feinsum_stream" if is_streamed else "feinsum_store"
     element = ELEMENTS[array.dtype.numpy_dtype.itemsize]
     return lp.CInstruction(
@@ -118,7 +120,8 @@ def vector_store(
 
 def flat_subscript(kernel: lp.LoopKernel, target: p.Subscript) -> Expression:
     """Where an entry of an argument lies, in entries."""
-    strides = [tag.stride for tag in kernel.arg_dict[target.aggregate.name].dim_tags]
+    array = _global_array(kernel, target.aggregate.name)
+    strides = [tag.stride for tag in array.dim_tags]
     return p.Sum(tuple(n * i for n, i in zip(strides, target.index_tuple, strict=True)))
 
 
@@ -130,18 +133,27 @@ def with_store_macros(schedule: Schedule) -> Schedule:
     return schedule.with_kernel(preambles=(*preambles, PREAMBLE))
 
 
+def _global_array(kernel: lp.LoopKernel, name: str) -> Any:
+    """An argument, or a temporary in global memory; None for any other one."""
+    temporary = kernel.temporary_variables.get(name)
+    if temporary is None:
+        return kernel.arg_dict.get(name)
+    is_global = temporary.address_space == lp.AddressSpace.GLOBAL
+    return temporary if is_global and not temporary.offset else None
+
+
 def _arrays(kernel: lp.LoopKernel) -> frozenset[str]:
     arrays = [arg.name for arg in kernel.args if isinstance(arg, lp.ArrayArg)]
     return frozenset({*arrays, *kernel.temporary_variables})
 
 
 def _strides(schedule: Schedule, row: int) -> dict[Expression, Expression]:
-    """The stride of each subscript of a row's output; none if it is no argument."""
+    """The stride of each subscript of a row's output; none if it is private."""
     insn = schedule.kernel.id_to_insn[schedule.instructions[row]]
     target = insn.assignee
     if not isinstance(target, p.Subscript):
         return {}
-    array = schedule.kernel.arg_dict.get(target.aggregate.name)
+    array = _global_array(schedule.kernel, target.aggregate.name)
     if array is None or array.dtype.numpy_dtype.kind != "f":
         return {}
     strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
