@@ -48,7 +48,7 @@ def test_an_older_fact_is_found_once_it_is_rekeyed(make, older, tmp_path):
     with open_store(path) as store:
         store.add(record)
         assert "no fact is recorded" in why_unchanged(example.kernel, database=store)
-        assert rekey(store, plan_rekey(store)) == 1
+        assert rekey(store, plan_rekey(store))["record"] == 1
     found = look_up(example.kernel, database=path)
     assert (found.nests[0].match.level, found.nests[0].applied) == (
         Level.EXACT,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
 import sys
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -62,6 +64,15 @@ def scheduler(counter):
 @pytest.fixture(autouse=True)
 def _nothing_written_yet(counter):
     counter.unlink(missing_ok=True)
+
+
+@pytest.fixture(autouse=True)
+def _sockets_that_dask_leaves():
+    """Collect what Dask leaves of lost connections before other tests do."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import Extent, IndexList
 from feinsum.transforms.library.packed_loops import Loops, TileLoops
-from feinsum.transforms.library.packing_plan import Axis
+from feinsum.transforms.library.packing_plan import Axis, Cut
 from feinsum.transforms.library.roles import typical
 from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
@@ -62,22 +62,16 @@ class Packer:
         has_lanes = plan.columns[-1].index in term
         array = self.loops.array(f"{names[0]}_pack", axes, dtype, has_lanes=has_lanes)
         turned = plan.turned_index(term)
-        uneven = [
-            cut
-            for cut in (plan.cuts[index] for index in term)
-            if len(cut.levels) > 1 and not cut.is_exact
-        ]
-        is_split = uneven and uneven[0].strides[0] >= LEAST_EDGE
+        cuts = (plan.cuts[index] for index in term)
+        main = next(cut for cut in cuts if len(cut.levels) > 1)
         fills: list[str] = []
-        for part in ("whole", "edge") if is_split else ("all",):
+        for part in _parts(main):
             loops = self.loops.over("pack", term, part=part, turned=turned)
             value = written_out(schedule, names, loops.points, folded)
-            if uneven and part != "whole":
-                inside = [
-                    p.Comparison(loops.points[c.index], "<", _as_expression(c.extent))
-                    for c in uneven
-                ]
-                value = p.If(p.LogicalAnd(tuple(inside)), value, dtype.type(0))
+            if not main.is_exact and part != "whole":
+                end = _as_expression(main.extent)
+                inside = p.Comparison(loops.points[main.index], "<", end)
+                value = p.If(inside, value, dtype.type(0))
             fill = self._fill if turned is None else self._turn
             fills += fill(Pack(array, axes, tuple(fills)), loops, value)
         return Pack(array, axes, tuple(fills))
@@ -122,6 +116,20 @@ class Packer:
             [*pack.fills, read],
         )
         return [read, move]
+
+
+def _parts(cut: Cut) -> tuple[str, ...]:
+    """The parts of the main index that are filled apart, without those that are empty.
+
+    The literal domain of an empty one is refused by Loopy.
+    """
+    unit = cut.strides[0]
+    if cut.is_exact or unit < LEAST_EDGE:
+        return ("all",)
+    if not isinstance(cut.extent, int):
+        return ("whole", "edge")
+    is_there = {"whole": cut.extent >= unit, "edge": cut.extent % unit != 0}
+    return tuple(part for part in is_there if is_there[part])
 
 
 def written_out(
