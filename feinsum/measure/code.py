@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import loopy as lp
 from loopy.target.pyopencl_execution import PyOpenCLExecutor
 
+from feinsum.codegen.own_executor import UnitWithExecutor
 from feinsum.measure.opencl import pyopencl
 
 __all__ = ["CodeShelf", "CodedUnit", "DeviceCode"]
@@ -48,46 +49,19 @@ class CodeShelf(Protocol):
     def put_code(self, code: DeviceCode) -> None: ...
 
 
-class CodedUnit(lp.TranslationUnit):  # type: ignore[misc]
-    """A translation unit with a place for its code.
+class CodedUnit(UnitWithExecutor):
+    """A translation unit with a place for its code."""
 
-    It is equal to the plain unit. Whatever is made from it, by a change or by
-    pickling, is a plain one, for which the code would not be right.
-    """
-
-    shelf: CodeShelf
-
-    @staticmethod
-    def of(unit: lp.TranslationUnit, shelf: CodeShelf) -> CodedUnit:
-        coded = CodedUnit(unit.callables_table, unit.target, unit.entrypoints)
-        object.__setattr__(coded, "shelf", shelf)  # the class is frozen
-        return coded
+    content: CodeShelf
 
     @property
-    def plain(self) -> lp.TranslationUnit:
-        """The unit without a place for its code."""
-        return lp.TranslationUnit(self.callables_table, self.target, self.entrypoints)
+    def shelf(self) -> CodeShelf:
+        return self.content
 
-    def copy(self, **changes: Any) -> lp.TranslationUnit:
-        return self.plain.copy(**changes)
-
-    def executor(self, *args: Any, **options: Any) -> Any:
-        usual = super().executor(*args, **options)
-        if type(usual) is not PyOpenCLExecutor or len(self.entrypoints) != 1:
-            return usual
-        return _CodedExecutor(usual.context, self.plain, usual.entrypoint, self.shelf)
-
-    def __eq__(self, other: object) -> bool:
-        return bool(
-            self.plain == (other.plain if isinstance(other, CodedUnit) else other)
+    def executor_like(self, usual: PyOpenCLExecutor) -> PyOpenCLExecutor:
+        return _CodedExecutor(
+            usual.context, usual.t_unit, usual.entrypoint, self.content
         )
-
-    def __hash__(self) -> int:
-        return hash(self.plain)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        parts = self.callables_table, self.target, self.entrypoints
-        return lp.TranslationUnit, parts
 
 
 class _CodedExecutor(PyOpenCLExecutor):  # type: ignore[misc]

@@ -22,6 +22,7 @@ from loopy.target.pyopencl_execution import (
     PyOpenCLExecutor,
 )
 
+from feinsum.codegen.own_executor import UnitWithExecutor
 from feinsum.transforms.library.array_function import Array
 
 __all__ = ["HostProgram", "LibraryUnit"]
@@ -44,51 +45,24 @@ class HostProgram(Protocol):
         """
 
 
-class LibraryUnit(lp.TranslationUnit):  # type: ignore[misc]
+class LibraryUnit(UnitWithExecutor):
     """A translation unit with a program of the host that computes the same.
 
-    It is equal to the plain unit. Whatever is made from it, by a change or by
-    pickling, is a plain one, which Loopy generates code for. So is it on a device
-    that is no CPU.
+    On a device that is no CPU Loopy generates code for it.
     """
 
-    program: HostProgram
-
-    @staticmethod
-    def of(unit: lp.TranslationUnit, program: HostProgram) -> LibraryUnit:
-        made = LibraryUnit(unit.callables_table, unit.target, unit.entrypoints)
-        object.__setattr__(made, "program", program)  # the class is frozen
-        return made
+    content: HostProgram
 
     @property
-    def plain(self) -> lp.TranslationUnit:
-        """The unit without the program."""
-        return lp.TranslationUnit(self.callables_table, self.target, self.entrypoints)
+    def program(self) -> HostProgram:
+        return self.content
 
-    def copy(self, **changes: Any) -> lp.TranslationUnit:
-        return self.plain.copy(**changes)
-
-    def executor(self, *args: Any, **options: Any) -> Any:
-        usual = self.plain.executor(*args, **options)
-        if type(usual) is not PyOpenCLExecutor or len(self.entrypoints) != 1:
-            return usual
+    def executor_like(self, usual: PyOpenCLExecutor) -> PyOpenCLExecutor:
         if not all(device.type & _CPU for device in usual.context.devices):
             return usual
         return _HostExecutor(
-            usual.context, usual.t_unit, usual.entrypoint, self.program
+            usual.context, usual.t_unit, usual.entrypoint, self.content
         )
-
-    def __eq__(self, other: object) -> bool:
-        return bool(
-            self.plain == (other.plain if isinstance(other, LibraryUnit) else other)
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.plain)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        parts = self.callables_table, self.target, self.entrypoints
-        return lp.TranslationUnit, parts
 
 
 class _HostExecutor(PyOpenCLExecutor):  # type: ignore[misc]
