@@ -25,6 +25,7 @@ from feinsum.tune.recording import N_RECORDED, check_writable, finals, record
 from feinsum.tune.search import Search, Strategy, check_strategy, make_search
 from feinsum.tune.seeds import neighbours
 from feinsum.tune.session import Session, roofline_of
+from feinsum.tune.trial_bench import TrialBench
 
 __all__ = ["autotune", "record_facts"]
 
@@ -103,11 +104,7 @@ def autotune(
         roof_s = roofline_of(problem, store, environment)
         session = Session(bench, search, trials_of(store), n_trials, budget_s, roof_s)
         near = neighbours(store, problem.workload_text, environment, search.left)
-        search.prefer([*first, *near])
-        if resume:
-            session.learn(known_trials(session.store, problem, environment))
-        known = tuple(session.trials)
-        start = TuningStart(problem, environment, n_trials, known, roof_s)
+        start = _started(session, environment, [*first, *near], resume=resume)
         with _reporting_when_stopped(session, environment, on_stop):
             _call(on_start, start)
             with _recording_when_stopped(session, store, strategy):
@@ -172,9 +169,25 @@ def _search_for(
     return make_search(strategy, problem.einsum, transforms, seed)
 
 
-def _bench(
-    problem: Problem, trial_limit_s: float, scheduler: str | None
-) -> IsolatedBench | ClusterBench:
+def _started(
+    session: Session,
+    environment: Environment,
+    first: Sequence[TransformSpec],
+    *,
+    resume: bool,
+) -> TuningStart:
+    """Tell the search what to try first, and what is known already."""
+    session.search.prefer(first)
+    problem = session.bench.problem
+    if resume:
+        session.learn(known_trials(session.store, problem, environment))
+    known = tuple(session.trials)
+    return TuningStart(
+        problem, environment, session.n_trials, known, session.roofline_s
+    )
+
+
+def _bench(problem: Problem, trial_limit_s: float, scheduler: str | None) -> TrialBench:
     if scheduler is None:
         return IsolatedBench(problem, trial_limit_s)
     return ClusterBench(problem, scheduler, trial_limit_s)

@@ -12,8 +12,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic, sleep
-from types import TracebackType
-from typing import Self
 
 from feinsum.errors import (
     DeviceUnavailableError,
@@ -28,7 +26,7 @@ from feinsum.tune.messages import Answer, Request, Task
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.population import check_agreement, difference
 from feinsum.tune.problem import Problem
-from feinsum.tune.trial_bench import Ask
+from feinsum.tune.trial_bench import Ask, TrialBench
 
 __all__ = ["MAX_LOST", "ClusterBench"]
 
@@ -58,7 +56,7 @@ class _Job:
     n_lost: int = 0
 
 
-class ClusterBench:
+class ClusterBench(TrialBench):
     """A bench whose trials are made by the workers of a cluster.
 
     All workers have one environment, or there is no tuning. One that comes later and
@@ -88,17 +86,6 @@ class ClusterBench:
         self._seen_s = monotonic()
         self._patience_s = RECONNECT_LIMIT_S
         self._workers_limit_s = WORKERS_LIMIT_S
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def start(self) -> Environment:
         """Set the problem up on every worker; the environment that they all have.

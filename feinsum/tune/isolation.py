@@ -19,8 +19,6 @@ from contextlib import suppress
 from math import inf
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
-from typing import Self
 
 from feinsum.errors import (
     FeinsumError,
@@ -33,7 +31,7 @@ from feinsum.records import Environment, TransformSpec, from_json, to_json
 from feinsum.tune.messages import Answer, Request
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.problem import Problem
-from feinsum.tune.trial_bench import Ask
+from feinsum.tune.trial_bench import Ask, TrialBench
 
 __all__ = ["IsolatedBench"]
 
@@ -43,7 +41,7 @@ EXIT_LIMIT_S = 10.0
 """How long a process that closed its output may take to end."""
 
 
-class IsolatedBench:
+class IsolatedBench(TrialBench):
     """A bench in a child process that is started again when it dies.
 
     The child is in a session of its own: an interrupt from the keyboard reaches
@@ -72,17 +70,6 @@ class IsolatedBench:
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._passed: set[TransformSpec] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def trial(
         self, spec: TransformSpec, reference: TransformSpec | None = None

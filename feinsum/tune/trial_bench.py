@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeAlias
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias
 
 from feinsum.records import Environment, TransformSpec
 from feinsum.tune.outcome import TrialOutcome
@@ -16,7 +17,7 @@ Ask: TypeAlias = Callable[[], tuple[TransformSpec, TransformSpec | None] | None]
 
 
 class TrialBench(Protocol):
-    """Makes trials of one problem.
+    """Makes trials of one problem; to be closed, as by ``with``.
 
     Attributes:
         problem: what is tuned.
@@ -39,3 +40,18 @@ class TrialBench(Protocol):
     def compare(self, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
         """Time several recipes that passed their trial in one run on one machine."""
         ...
+
+    def close(self) -> None:
+        """End all that was started."""
+        ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
