@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,13 +26,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.experiments.entries import (  # noqa: E402
-    Entry,
-    dgfem,
-    scaled_to,
-    tccg,
-    with_elements,
-)
+from benchmarks.experiments.entries import Entry, both_suites  # noqa: E402
 from feinsum.errors import FeinsumError, MeasurementError  # noqa: E402
 from feinsum.measure import open_device  # noqa: E402
 from feinsum.records import InMemoryStore, TransformSpec  # noqa: E402
@@ -287,11 +280,11 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace) -> list[Entry]:
-    known = [
-        *(with_elements(entry, options.elements_scale) for entry in dgfem()),
-        *(scaled_to(entry, options.max_gflop) for entry in tccg()),
-    ]
-    return [entry for entry in known if re.search(options.only, entry.name)]
+    return both_suites(
+        options.only,
+        max_gflop=options.max_gflop,
+        elements_scale=options.elements_scale,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

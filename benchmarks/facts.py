@@ -19,7 +19,7 @@ from rich.progress import track
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.experiments.entries import Entry, dgfem, scaled_to, tccg  # noqa: E402
+from benchmarks.experiments.entries import Entry, both_suites  # noqa: E402
 from feinsum import autotune, query  # noqa: E402
 from feinsum.db import ShippedStore, open_store, write_facts  # noqa: E402
 from feinsum.errors import FeinsumError  # noqa: E402
@@ -32,11 +32,7 @@ STDERR = Console(stderr=True)
 
 def main() -> None:
     options = _options()
-    entries = [
-        scaled_to(entry, options.max_gflop)
-        for entry in (*dgfem(), *tccg())
-        if re.search(options.only, entry.name)
-    ]
+    entries = both_suites(options.only, max_gflop=options.max_gflop)
     options.database.parent.mkdir(parents=True, exist_ok=True)
     with open_store(options.database) as store:
         for entry in track(entries, "entries", console=STDERR):
@@ -63,7 +59,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dtype", default="float64", help="of all operands")
     parser.add_argument("--trials", type=int, default=12, help="for each entry")
     parser.add_argument("--limit", type=float, default=60, help="seconds of a trial")
-    parser.add_argument("--max-gflop", type=float, default=6.0, help="scales entries")
+    parser.add_argument(
+        "--max-gflop", type=float, default=6.0, help="tccg: scales entries down to this"
+    )
     parser.add_argument(
         "--database", type=Path, default=ROOT / ".cache" / "facts" / "facts.sqlite"
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -53,10 +54,9 @@ def main() -> None:
 
 
 def names(pattern: str) -> list[str]:
-    from benchmarks.experiments.entries import dgfem, tccg
+    from benchmarks.experiments.entries import both_suites
 
-    known = [entry.name for entry in (*dgfem(), *tccg())]
-    return [name for name in known if re.search(pattern, name)]
+    return [entry.name for entry in both_suites(pattern, max_gflop=math.inf)]
 
 
 def measured(name: str, max_gflop: float) -> tuple[Seconds, Seconds]:
@@ -81,12 +81,11 @@ def child(name: str, database: str, max_gflop: float) -> Seconds:
     """Retrieve, build and run one entry in this process."""
     warnings.simplefilter("ignore")
     import feinsum
-    from benchmarks.experiments.entries import dgfem, scaled_to, tccg
+    from benchmarks.experiments.entries import both_suites
     from benchmarks.experiments.user_kernel import user_kernel
     from feinsum.measure import open_device
 
-    (entry,) = (e for e in (*dgfem(), *tccg()) if e.name == name)
-    entry = scaled_to(entry, max_gflop)
+    (entry,) = both_suites(f"^{re.escape(name)}$", max_gflop=max_gflop)
     kernel, store = user_kernel(entry), _facts(entry, database)
     opencl = open_device()
     retrieve = feinsum.retrieve  # imports what it needs

@@ -6,6 +6,7 @@ Source: paper, sections 8.1 (operators of discontinuous Galerkin methods) and 8.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -203,6 +204,24 @@ def dgfem() -> list[Entry]:
         )
         for e in read_suite("dgfem")
     ]
+
+
+def both_suites(
+    names: str = "", *, max_gflop: float, elements_scale: float = 1.0
+) -> list[Entry]:
+    """Operators on a mesh of a size, and contractions of so many operations at most.
+
+    Args:
+        names: a regular expression.
+
+    >>> [e.name for e in both_suites("^abc-bda|_b1_Ni4$", max_gflop=1)]
+    ['divergence_b1_Ni4', 'gradient_b1_Ni4', 'abc-bda-dc']
+    """
+    entries = [
+        *(with_elements(entry, elements_scale) for entry in dgfem()),
+        *(scaled_to(entry, max_gflop) for entry in tccg()),
+    ]
+    return [entry for entry in entries if re.search(names, entry.name)]
 
 
 SUITES: dict[str, Callable[[], list[Entry]]] = {"tccg": tccg, "dgfem": dgfem}
