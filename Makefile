@@ -17,7 +17,8 @@ ARGS ?=
 WHEELS ?= .cache/gpu-wheels
 
 .PHONY: help install install-intel demo bench-canonical bench-retrieve bench-fresh \
-	bench-tccg bench-dgfem bench-agreement bench-bandwidth gpu-wheels facts test test-long golden-keys \
+	bench-tccg bench-dgfem bench-agreement bench-bandwidth bench-fallback \
+	gpu-wheels facts test test-long golden-keys \
 	check format figures wheel clean
 
 help:            ## list the targets
@@ -73,6 +74,9 @@ gpu-wheels: $(INSTALLED) ## wheels for benchmarks/gpu.sh on a machine without ne
 
 bench-bandwidth: $(INSTALLED) ## einsums bound by memory bandwidth against the triad
 	@$(RUN) benchmarks/bandwidth.py $(ARGS)
+
+bench-fallback: $(INSTALLED) ## the family for every einsum against the untransformed kernel
+	@$(RUN) benchmarks/fallback.py $(ARGS)
 
 facts: $(INSTALLED) ## tune both suites, write the facts that are shipped (hours)
 	@$(RUN) benchmarks/facts.py $(ARGS)

@@ -19,6 +19,7 @@ from feinsum.measure.roofline import Work, fraction_of_roofline, roofline_s
 from feinsum.measure.timer import Timer, choose_timer
 from feinsum.measure.timing import bind_at, common_timer, interleave, timeit
 from feinsum.measure.verification import (
+    check_outputs,
     check_result,
     largest_error,
     tolerance_for,
@@ -33,6 +34,7 @@ __all__ = [
     "Timer",
     "Work",
     "bind_at",
+    "check_outputs",
     "check_result",
     "choose_timer",
     "common_timer",
