@@ -44,7 +44,7 @@ from feinsum.measure.timing import Timeable
 from feinsum.raising import identify_as_einsum
 from feinsum.transforms import apply_spec, configurations, find_transform
 
-FAMILIES = (("generic", 1), ("transposed", 1), ("rowwise", 1))
+FAMILIES = (("generic", 1), ("transposed", 1), ("turned", 1), ("rowwise", 1))
 NEVER_LONG = 1 << 62
 
 ENTRIES: Mapping[str, tuple[int, dict[str, int]]] = {

@@ -136,6 +136,9 @@ CHAINS = {
 }
 """Three operands and more, best multiplied two at a time."""
 
+TRANSPOSES = {"transpose": einsum("ij->ji", *_doubles(A=("N", "M")))}
+"""Nothing is computed."""
+
 OTHER_DTYPES = {
     "integers": einsum(
         "ij,j->i", array("n", ("N", 6), "int32"), array("m", 6, "int32")
@@ -150,7 +153,7 @@ OTHER_DTYPES = {
     ),
 }
 
-EINSUMS = OPERATORS | CONTRACTIONS | CHAINS | OTHER_DTYPES
+EINSUMS = OPERATORS | CONTRACTIONS | CHAINS | TRANSPOSES | OTHER_DTYPES
 
 
 def sampled(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from feinsum import array, batched_einsum, einsum
 from feinsum.transforms import applicable_transforms, check_spec, configurations
-from feinsum.transforms.library import ELEMENT_BLOCKED, GENERIC, TRANSPOSED
+from feinsum.transforms.library import ELEMENT_BLOCKED, GENERIC, TRANSPOSED, TURNED
 from tests.strategies import SIZES, counts, einsums, sketches
 from tests.transforms.support import (
     LOOPY_WARNINGS,
@@ -56,6 +56,8 @@ MAPS = {
         "ij->ji", [doubles(A=(N, M)), doubles(B=(N, M))]
     ),
     "diagonal of a matrix": stream("ii->i", A=(N, N)),
+    "transpose of floats": einsum("ij->ji", array("A", (N, M), "float32")),
+    "product with a transpose": stream("ij,ji->ij", A=(N, M), B=(M, N)),
     "scalars": stream(",->", a=(), b=()),
     "a single entry": stream("ij->ji", A=(1, 1)),
     "integers": einsum("ij->ji", array("n", (N, M), "int16")),
@@ -70,19 +72,25 @@ def assert_right(e, spec):
 
 @pytest.mark.parametrize(
     ("name", "spec"),
-    [r for r in recipes(STREAMS, 0) if r[1].name in ("generic", "transposed")],
+    [
+        r
+        for r in recipes(STREAMS, 0)
+        if r[1].name in ("generic", "transposed", "turned")
+    ],
 )
 def test_the_first_configuration_is_right(name, spec):
     """The recommended recipe is right at sizes that no tile divides."""
     assert_right(STREAMS[name], spec)
 
 
-@pytest.mark.parametrize("name", ["row sums", "column sums", "transpose of a sum"])
+@pytest.mark.parametrize(
+    "name", ["row sums", "column sums", "transpose of a sum", "transpose"]
+)
 def test_literal_extents_are_right(name):
     """So is it where the extents are numbers, shorter and longer than a tile."""
     for sizes in ({"N": 3, "M": 8}, {"N": 37, "M": 100}):
         e = with_literals(STREAMS[name], sizes)
-        for transform in (GENERIC, TRANSPOSED):
+        for transform in (GENERIC, TRANSPOSED, TURNED):
             for spec in sampled(e, transform, 0) if transform.fits(e) else ():
                 assert_right(e, spec)
 
@@ -91,8 +99,9 @@ def test_literal_extents_are_right(name):
 @pytest.mark.parametrize("name", STREAMS)
 def test_every_configuration_is_right(name):
     """And so are all of them."""
-    for transform in (GENERIC, TRANSPOSED):
-        for spec in configurations(transform, STREAMS[name]):
+    for transform in (GENERIC, TRANSPOSED, TURNED):
+        fits = transform.fits(STREAMS[name])
+        for spec in configurations(transform, STREAMS[name]) if fits else ():
             assert_right(STREAMS[name], spec)
 
 
@@ -161,6 +170,23 @@ def test_a_tile_is_turned_between_reads_and_stores():
     last_loops = [code[:at].rindex("for (long ") for at in (reads, stores)]
     names = [code[at:].removeprefix("for (long ")[0] for at in last_loops]
     assert names == ["j", "i"]
+
+
+def test_squares_are_read_and_stored_by_vectors():
+    """Neighbours of the operand are lanes of a row, those of the output of a vector,
+    which passes the caches.
+    """
+    e = MAPS["transpose"]
+    spec = next(configurations(TURNED, e))
+    code = lp.generate_code_v2(generated(e).apply(spec)).device_code()
+    lines = [line.strip() for line in code.splitlines()]
+    reads = [line for line in lines if line.startswith("row_0_square[0].s")]
+    places = [read.partition(" = ")[2].rstrip("];") for read in reads]
+    assert places[1:] == [f"{places[0]} + {k}" for k in (1, 2, 3)]
+    stores = [
+        line for line in lines if line.startswith("feinsum_stream(double, 4, row")
+    ]
+    assert len(stores) == spec.parameters["lanes"]
 
 
 def test_large_batches_are_not_searched_for_blocks_of_elements():

@@ -7,6 +7,7 @@ from feinsum.transforms.library.library_contraction import LIBRARY_CONTRACTION
 from feinsum.transforms.library.packed_contraction import PACKED_CONTRACTION
 from feinsum.transforms.library.rowwise import ROWWISE
 from feinsum.transforms.library.transposed import TRANSPOSED
+from feinsum.transforms.library.turned import TURNED
 
 __all__ = [
     "CONTRACTION_PATH",
@@ -16,4 +17,5 @@ __all__ = [
     "PACKED_CONTRACTION",
     "ROWWISE",
     "TRANSPOSED",
+    "TURNED",
 ]

@@ -22,6 +22,7 @@ __all__ = [
     "can_store_vectors",
     "can_stream",
     "flat_subscript",
+    "stands_together",
     "vector_store",
     "with_store_macros",
 ]
@@ -43,7 +44,7 @@ PREAMBLE = (
 #ifdef __has_builtin
 #if __has_builtin(__builtin_nontemporal_store)
 #define feinsum_stream(type, lanes, value, array, place) \\
-  if ((size_t) (array) % sizeof(type##lanes)) \\
+  if ((size_t) ((array) + (place)) % sizeof(type##lanes)) \\
     feinsum_store(type, lanes, value, array, place) \\
   else \\
     __builtin_nontemporal_store( \\
@@ -58,18 +59,25 @@ PREAMBLE = (
 
 
 def can_store_vectors(schedule: Schedule, row: int, index: str, lanes: int) -> bool:
-    """Whether a row can be stored by vectors along ``index``.
+    """Whether a row can be stored by vectors along ``index`` and by nothing else.
 
-    So it is if these entries stand together in the output, and ``lanes`` divides their
-    number. Values that add to something are stored one by one.
+    So it is if its entries stand together, and ``lanes`` divides their number.
     """
-    kernel, extent = schedule.kernel, schedule.extents[index]
-    is_shifted = schedule.is_shifted(schedule.instructions[row])
-    if is_shifted or get_dependencies(schedule.scales[row]) & _arrays(kernel):
-        return False
-    strides = _strides(schedule, row)
+    extent = schedule.extents[index]
     is_whole = isinstance(extent, int) and extent % lanes == 0
-    return is_whole and strides.get(var(schedule.inames[index])) == 1
+    return is_whole and stands_together(schedule, row, index)
+
+
+def stands_together(schedule: Schedule, row: int, index: str) -> bool:
+    """Whether the entries of a row along ``index`` are neighbours in its output.
+
+    Values that add to something are stored one by one, and count as apart.
+    """
+    is_shifted = schedule.is_shifted(schedule.instructions[row])
+    scale = get_dependencies(schedule.scales[row])
+    if is_shifted or scale & _arrays(schedule.kernel):
+        return False
+    return _strides(schedule, row).get(var(schedule.inames[index])) == 1
 
 
 def can_stream(schedule: Schedule, row: int, index: str, lanes: int) -> bool:
@@ -115,6 +123,7 @@ def vector_store(
         id=store.id,
         within_inames=store.within_inames,
         depends_on=store.depends_on,
+        no_sync_with=store.no_sync_with,
     )
 
 

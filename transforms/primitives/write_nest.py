@@ -56,6 +56,7 @@ class NestWriter:
         self._vectors: list[str] = []
         self._statements: list[lp.InstructionBase] = []
         self._orders: list[Names] = []
+        self._parts: dict[int, Names] = {}
         self._inames: list[str] = []
         self._has_vector_stores = False
 
@@ -134,6 +135,8 @@ class NestWriter:
         points: Mapping[str, Expression],
         loops: Sequence[str],
         after: Collection[str] = (),
+        *,
+        is_last: bool = True,
     ) -> None:
         """Assign a row's value at ``points`` of the output; it keeps the row's id.
 
@@ -141,11 +144,17 @@ class NestWriter:
 
         Args:
             value: the sum, still without scale and shift.
+            is_last: False for entries that others follow, each of which is stored
+                once. Such a statement has an id of its own.
         """
         schedule = self.schedule
         statement, at = self._target(row, points, loops, after)
+        if not is_last:
+            part = str(self._unused_ids(f"row_{row}_part"))
+            self._parts[row] = (*self._parts.get(row, ()), part)
+            statement = statement.copy(id=part)
         value = self.scaled(row, value)
-        if schedule.is_shifted(statement.id):
+        if schedule.is_shifted(schedule.instructions[row]):
             value = p.Sum((at(schedule.shifts[row]), value))
         self._add(statement.copy(expression=value), loops)
 
@@ -197,10 +206,12 @@ class NestWriter:
             make_subst_func({schedule.inames[i]: points[i] for i in schedule.output})
         )
         others = insn.within_inames - frozenset(schedule.inames.values())
+        parts = self._parts.get(row, ())
         moved = insn.copy(
             assignee=at(insn.assignee),
             within_inames=frozenset(loops) | others,
-            depends_on=frozenset(after) | self._before,
+            depends_on=frozenset((*after, *parts)) | self._before,
+            no_sync_with=insn.no_sync_with | {(part, "any") for part in parts},
         )
         return moved, at
 

@@ -1,0 +1,266 @@
+"""Transposes: squares of vectors that are turned in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import loopy as lp
+from pymbolic import var
+
+from feinsum.ir import BatchedEinsum
+from feinsum.raising import LoopNest
+from feinsum.transforms.library.roles import (
+    has_real_dtype,
+    number,
+    text,
+    typical,
+    volume,
+)
+from feinsum.transforms.primitives import NestWriter, Schedule, begin
+from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
+from feinsum.transforms.primitives.vector_store import stands_together
+from feinsum.transforms.registry import Parameters, Space, Transform, register
+
+__all__ = ["TURNED", "turned_index"]
+
+N_GRID_AXES = 3
+
+
+def turned(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Read vectors along one index, turn squares of them, store vectors along another.
+
+    Rewrite, for ``ij->ji``::
+
+        for j, i:  out[j,i] = A[i,j]
+
+        for i_tile, j_tile in parallel:
+            for j_square, i_square:
+                for k, lane < lanes unrolled:  square[k,lane] = A[i + k, j + lane]
+                for lane < lanes unrolled:
+                    vector[:] = square[:,lane]
+                    out[j + lane, i:i + lanes] = vector[:]
+            for i, j beside the squares:  out[j,i] = A[i,j]
+
+    A tile is as high as it takes to fill lines of the output, and wide, so that its
+    reads follow few streams for long.
+
+    Parameters:
+        vector: the output index that is the last of an operand.
+        lanes: entries of a vector.
+        width: entries of a tile along that index.
+        height: entries of a tile along the last output index.
+        stores: ``cached``, or ``streamed`` past the caches where it is aligned.
+    """
+    schedule = begin(t_unit, nest)
+    tiles = Tiles(
+        vector=text(parameters, "vector"),
+        across=nest.einsum.output[-1],
+        lanes=number(parameters, "lanes"),
+        width=number(parameters, "width"),
+        height=number(parameters, "height"),
+        is_streamed=parameters["stores"] == "streamed",
+    )
+    return TurnedNest(schedule, tiles).written().t_unit
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The parameters of :func:`turned`, and the last output index."""
+
+    vector: str
+    across: str
+    lanes: int
+    width: int
+    height: int
+    is_streamed: bool
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The whole squares of a tile along an index, or the entries after them.
+
+    Attributes:
+        loops: outermost first.
+        first: the value of the index there; of a square, that of its first entry.
+    """
+
+    loops: Names
+    first: Expression
+
+
+class TurnedNest:
+    """Writes the loops of :func:`turned`."""
+
+    def __init__(self, schedule: Schedule, tiles: Tiles) -> None:
+        self.schedule, self.tiles = schedule, tiles
+        self.writer = NestWriter(schedule)
+        sizes = {tiles.across: tiles.height, tiles.vector: tiles.width}
+        extents = schedule.extents
+        self.grid = {
+            i: self.writer.loop(f"{i}_tile", f"{size}*{{}} < {extents[i]}")
+            for i, size in sizes.items()
+        }
+        self.sizes = sizes
+        others = [index for index in schedule.output if index not in sizes]
+        self.others = {i: self.writer.loop(i, size=extents[i]) for i in others}
+        longest = sorted(others, key=lambda index: -typical(extents[index]))
+        grid = [*self.grid.values(), *(self.others[index] for index in longest)]
+        for axis, iname in enumerate(grid[:N_GRID_AXES]):
+            self.writer.tag(iname, f"g.{axis}")
+        self.around = (*self.others.values(), *self.grid.values())
+
+    def written(self) -> Schedule:
+        """The schedule with the nest replaced."""
+        across, vector = self.tiles.across, self.tiles.vector
+        for row in range(len(self.schedule.rows)):
+            if not self._is_whole(across):
+                self._copy(row, self._rest(across), self._all(vector))
+            if not self._is_whole(vector):
+                squares = self._squares(across, is_open=True)
+                self._copy(row, squares, self._rest(vector))
+            self._turn(row, self._squares(across), self._squares(vector))
+        return self.writer.finished()
+
+    def _is_whole(self, index: str) -> bool:
+        """Whether nothing is left beside the squares."""
+        extent = self.schedule.extents[index]
+        return isinstance(extent, int) and extent % self.tiles.lanes == 0
+
+    def _squares(self, index: str, *, is_open: bool = False) -> _Part:
+        """The whole squares; open ones have a loop over their entries as well."""
+        lanes, tile = self.tiles.lanes, self.grid[index]
+        size, extent = self.sizes[index], self.schedule.extents[index]
+        whole = f"{size}*{tile} + {lanes}*{{0}} + {lanes} <= {extent}"
+        square = self.writer.loop(f"{index}_square", whole, size=size // lanes)
+        first = size * var(tile) + lanes * var(square)
+        if not is_open:
+            return _Part((square,), first)
+        entry = self.writer.loop(index, size=lanes)
+        return _Part((square, entry), first + var(entry))
+
+    def _rest(self, index: str) -> _Part:
+        """The entries after the last whole square."""
+        lanes, tile = self.tiles.lanes, self.grid[index]
+        size, extent = self.sizes[index], self.schedule.extents[index]
+        place = f"{size}*{tile} + {lanes}*{{0}}"
+        left = [f"{extent} < {place} + {lanes}", f"{place} < {extent}"]
+        square = self.writer.loop(f"{index}_left", *left, size=size // lanes)
+        inside = f"{place.format(square)} + {{}} < {extent}"
+        entry = self.writer.loop(index, inside, size=lanes)
+        first = size * var(tile) + lanes * var(square)
+        return _Part((square, entry), first + var(entry))
+
+    def _all(self, index: str) -> _Part:
+        size, tile = self.sizes[index], self.grid[index]
+        inside = f"{size}*{tile} + {{}} < {self.schedule.extents[index]}"
+        entry = self.writer.loop(index, inside, size=size)
+        return _Part((entry,), size * var(tile) + var(entry))
+
+    def _turn(self, row: int, across: _Part, along: _Part) -> None:
+        """The squares: read, turned, and stored."""
+        writer, lanes = self.writer, self.tiles.lanes
+        dtype, stem = self.schedule.dtype_of_row(row), f"row_{row}"
+        square = writer.array(f"{stem}_square", (lanes, lanes), dtype, has_lanes=True)
+        order = [*self.around, *along.loops, *across.loops]
+        k, lane = (writer.loop(i, size=lanes, tag="unr") for i in ("k", "lane"))
+        points = self._points(across.first + var(k), along.first + var(lane))
+        read = writer.assign(
+            square,
+            var(square)[(var(k), var(lane))],
+            calls_product(self.schedule, self.schedule.rows[row], points),
+            [*order, k, lane],
+        )
+        moved, entry = (writer.loop(i, size=lanes, tag="unr") for i in ("moved", "k"))
+        points = self._points(across.first + var(entry), along.first + var(moved))
+        value = var(square)[(var(entry), var(moved))]
+        if not stands_together(self.schedule, row, self.tiles.across):
+            writer.store(row, value, points, [*order, moved, entry], [read])
+            return
+        vector = writer.array(f"{stem}_vector", (lanes,), dtype, has_lanes=True)
+        turn = writer.assign(
+            vector,
+            var(vector)[(var(entry),)],
+            writer.scaled(row, value),
+            [*order, moved, entry],
+            [read],
+        )
+        writer.store_vector(
+            row,
+            var(vector),
+            self._points(across.first, along.first + var(moved)),
+            [*order, moved],
+            [turn],
+            lanes=lanes,
+            is_streamed=self.tiles.is_streamed,
+        )
+
+    def _copy(self, row: int, across: _Part, along: _Part) -> None:
+        """Entries beside the squares, one by one."""
+        points = self._points(across.first, along.first)
+        value = calls_product(self.schedule, self.schedule.rows[row], points)
+        order = [*self.around, *along.loops, *across.loops]
+        self.writer.store(row, value, points, order, is_last=False)
+
+    def _points(
+        self, across: Expression, along: Expression
+    ) -> Mapping[str, Expression]:
+        others = {index: var(iname) for index, iname in self.others.items()}
+        return {**others, self.tiles.across: across, self.tiles.vector: along}
+
+
+def turned_index(einsum: BatchedEinsum) -> str | None:
+    """The last index of the largest operand that ends in another one than the output.
+
+    >>> from feinsum import array, einsum
+    >>> turned_index(einsum("ijk->kij", array("A", (8, 8, 8))))
+    'k'
+    """
+    if einsum.summation_indices or not einsum.output:
+        return None
+    last = einsum.output[-1]
+    ends = [
+        term for term in einsum.inputs if term and term[-1] != last and last in term
+    ]
+    longest = max(ends, key=lambda term: volume(einsum, term), default=None)
+    return longest[-1] if longest else None
+
+
+def _space(einsum: BatchedEinsum) -> Space | None:
+    """A transpose of floating point numbers, with a square of each dtype's vectors."""
+    vector = turned_index(einsum)
+    if vector is None or not has_real_dtype(einsum):
+        return None
+    lanes = 32 // einsum.operands[0].dtype.itemsize
+    last = einsum.output[-1]
+    if min(typical(einsum.extents[i]) for i in (vector, last)) < lanes:
+        return None
+    return {
+        "vector": (vector,),
+        "lanes": (lanes, lanes // 2),
+        "width": _sizes(einsum, vector, (4096, 256, 1024, 64), lanes),
+        "height": _sizes(einsum, last, (2 * lanes, 64, 16, 32), lanes),
+        "stores": ("streamed", "cached"),
+    }
+
+
+def _sizes(
+    einsum: BatchedEinsum, index: str, sizes: Sequence[int], lanes: int
+) -> tuple[int, ...]:
+    """Sizes of tiles, none longer than the index."""
+    extent = typical(einsum.extents[index])
+    whole = -(-extent // lanes) * lanes
+    return tuple(dict.fromkeys(min(size, whole) for size in sizes))
+
+
+TURNED = register(
+    Transform(
+        "turned",
+        1,
+        "transposes by squares of vectors that are turned in registers",
+        _space,
+        turned,
+    )
+)
