@@ -32,7 +32,7 @@ from feinsum.transforms.primitives import (
     stage_operand,
     vectorize_last_axis,
 )
-from feinsum.transforms.primitives.vector_store import can_store_vectors, can_stream
+from feinsum.transforms.primitives.vector_store import stands_together
 from tests.transforms.support import LOOPY_WARNINGS, Case, generated
 
 pytestmark = LOOPY_WARNINGS
@@ -152,8 +152,7 @@ def stored_in_vectors(is_streamed=False):
     dot = sum(left(var(i), j) * right(j, k) for j in range(5))
     at = var(array)[(var(lane),)]
     summed = writer.assign("summed", at, dot, (i, tile, lane))
-    assert can_store_vectors(steps.schedule, 0, "k", 4)
-    assert can_stream(steps.schedule, 0, "k", 4)
+    assert stands_together(steps.schedule, 0, "k")
     points = {"i": var(i), "k": 4 * var(tile)}
     writer.store_vector(
         *(0, var(array), points, (i, tile), [summed]), lanes=4, is_streamed=is_streamed

@@ -192,12 +192,16 @@ def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
 
 
 def _stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...]:
-    """Vectors of the last axis can be aligned, and then pass the caches."""
+    """Vectors of the last axis can be aligned, and then pass the caches.
+
+    They best do where the output is large, as it is if its size is not known.
+    """
     last = einsum.output[-1]
-    extent = einsum.extents[last]
-    if last not in vectors or not isinstance(extent, int) or extent % lanes:
+    extents = [einsum.extents[index] for index in einsum.output]
+    if last not in vectors or (isinstance(extents[-1], int) and extents[-1] % lanes):
         return ("cached",)
-    is_large = volume(einsum, einsum.output) > STREAMED_ENTRIES
+    is_known = all(isinstance(extent, int) for extent in extents)
+    is_large = not is_known or volume(einsum, einsum.output) > STREAMED_ENTRIES
     is_best = is_large and last == vectors[0]
     return ("streamed", "cached") if is_best else ("cached", "streamed")
 

@@ -107,7 +107,7 @@ class TileLoops:
         Args:
             shared: outer loops to use again.
             part: ``all``, or those register tiles that are ``whole`` in the array, or
-                the ``edge``, where one is not.
+                the ``edge``, where one is not; of what is stored, those vectors.
             turned: an index of one level that gets a second one, of as many entries
                 as there are lanes.
         """
@@ -115,7 +115,8 @@ class TileLoops:
         points: dict[str, Expression] = {}
         for index in indices:
             cut, tile = self.plan.cuts[index], self.tiles.get(index)
-            is_in_parts = part != "all" and len(cut.levels) > 1
+            divided = 1 if stem == "store" else 0
+            is_in_parts = part != "all" and len(cut.levels) > divided + 1
             if index == turned:
                 lanes = self.plan.lanes
                 cut = replace(cut, levels=(cut.size // lanes, lanes))
@@ -128,7 +129,7 @@ class TileLoops:
                 else:
                     is_bounded = not cut.is_exact and (not made or stem == "store")
                     limits = [f"{position} < {cut.extent}"] if is_bounded else []
-                    if is_in_parts and not made:
+                    if is_in_parts and len(made) == divided:
                         last = f"{position} + {stride - 1}"
                         sign = {"whole": "<", "edge": ">="}[part]
                         limits.append(f"{last} {sign} {cut.extent}")

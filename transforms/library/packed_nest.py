@@ -17,9 +17,10 @@ from pymbolic.mapper.substitutor import make_subst_func
 from feinsum.transforms.library.packed_loops import Loops, TileLoops
 from feinsum.transforms.library.packed_tiles import Pack, Packer, written_out
 from feinsum.transforms.library.packing_plan import Plan
+from feinsum.transforms.library.roles import typical
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression
-from feinsum.transforms.primitives.vector_store import can_store_vectors, can_stream
+from feinsum.transforms.primitives.vector_store import stands_together
 
 __all__ = ["PackedNest"]
 
@@ -53,7 +54,7 @@ class PackedNest:
 
     Args:
         is_row_inside: whether the loop over rows stands inside of that over columns.
-        is_streamed: whether aligned vectors are stored past the caches.
+        is_streamed: whether vectors that are aligned are stored past the caches.
     """
 
     def __init__(
@@ -128,52 +129,64 @@ class PackedNest:
         return [*loops.outer([*self.free, *postponed, *summed]), *inner]
 
     def _store(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
-        """Store the sums, multiplied by the late operands if there are any."""
-        plan, roles = self.plan, self.plan.roles
-        loops = self.loops.over("store", self.free, sums.around)
+        """Store the sums, multiplied by the late operands if there are any.
+
+        Whole vectors are stored at once where the entries are neighbours in memory.
+        """
+        cut, lanes = self.plan.columns[-1], self.plan.lanes
+        is_known = isinstance(cut.extent, int)
+        is_short = is_known and typical(cut.extent) < lanes
+        if is_short or not stands_together(self.schedule, row, cut.index):
+            self._store_entries(row, sums, late, "all")
+            return
+        if not (is_known and typical(cut.extent) % lanes == 0):
+            self._store_entries(row, sums, late, "edge")
+        self._store_vectors(row, sums, late)
+
+    def _store_loops(
+        self, sums: _Sums, part: str
+    ) -> tuple[Loops, dict[str, Expression], list[str]]:
+        """The loops of a store, the entry of the output, and the order of all loops."""
+        roles, tiles = self.plan.roles, self.loops.tiles
+        loops = self.loops.over("store", self.free, sums.around, part)
         extents = self.schedule.extents
         outer = {i: self.writer.loop(i, size=extents[i]) for i in roles.outer}
         points = {
             **loops.points,
             **{index: var(name) for index, name in outer.items()},
-            **{
-                i: var(self.loops.tiles[i]) if i in self.loops.tiles else 0
-                for i in roles.batch
-            },
+            **{i: var(tiles[i]) if i in tiles else 0 for i in roles.batch},
         }
         *around, vector, lane = self._around(loops)
-        order = [*self.loops.grid, *around, *outer.values(), vector]
-        if can_store_vectors(self.schedule, row, plan.columns[-1].index, plan.lanes):
-            self._store_vectors(row, sums, late, loops, points, order)
-            return
-        if late:
-            lanes, value = self._in_lanes(sums, late, loops, points)
-            combined, step = self._vector(row, lanes, value, order, sums.after)
-            value, after = var(combined)[(var(lane),)], [*sums.after, step]
-        else:
-            value, after = loops.entry(sums.array, plan.accumulator_axes), [*sums.after]
-        self.writer.tag(lane, "unr")
-        self.writer.store(row, value, points, [*order, lane], after)
+        order = [*self.loops.grid, *around, *outer.values(), vector, lane]
+        return loops, points, order
 
-    def _store_vectors(
-        self,
-        row: int,
-        sums: _Sums,
-        late: Sequence[str],
-        loops: Loops,
-        points: Mapping[str, Expression],
-        order: Sequence[str],
+    def _store_entries(
+        self, row: int, sums: _Sums, late: Sequence[str], part: str
     ) -> None:
+        """Store number by number: all of them, or those after the whole vectors."""
+        loops, points, [*order, lane] = self._store_loops(sums, part)
+        after = [*sums.after]
+        if late:
+            lanes, products = self._in_lanes(sums, late, loops, points)
+            combined, step = self._vector(row, lanes, products, order, after)
+            value, after = var(combined)[(var(lane),)], [*after, step]
+        else:
+            value = loops.entry(sums.array, self.plan.accumulator_axes)
+        self.writer.tag(lane, "unr")
+        self.writer.store(
+            row, value, points, [*order, lane], after, is_last=part == "all"
+        )
+
+    def _store_vectors(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
         """Store vector by vector; a tile that fits everywhere from its registers."""
         plan = self.plan
+        loops, points, [*order, lane] = self._store_loops(sums, "whole")
         lanes, value = self._in_lanes(sums, late, loops, points)
         value = self.writer.scaled(row, value)
         vector, step = self._vector(row, lanes, value, order, sums.after)
-        *registers, lane = (loops.iname(axis) for axis in plan.register_axes)
         if plan.rows[-1].is_exact and plan.columns[-1].is_exact:
-            for iname in registers:
-                self.writer.tag(iname, "unr")
-        index = plan.columns[-1].index
+            for axis in plan.register_axes[:-1]:
+                self.writer.tag(loops.iname(axis), "unr")
         first = SubstitutionMapper(make_subst_func({lane: 0}))
         self.writer.store_vector(
             row,
@@ -182,8 +195,7 @@ class PackedNest:
             order,
             [*sums.after, step],
             lanes=plan.lanes,
-            is_streamed=self.is_streamed
-            and can_stream(self.schedule, row, index, plan.lanes),
+            is_streamed=self.is_streamed,
         )
 
     def _in_lanes(

@@ -239,7 +239,7 @@ def _space(einsum: BatchedEinsum) -> Space | None:
         return None
     return {
         "vector": (vector,),
-        "lanes": (lanes, lanes // 2),
+        "lanes": (lanes, 2 * lanes),
         "width": _sizes(einsum, vector, (4096, 256, 1024, 64), lanes),
         "height": _sizes(einsum, last, (2 * lanes, 64, 16, 32), lanes),
         "stores": ("streamed", "cached"),

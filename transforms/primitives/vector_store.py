@@ -19,8 +19,6 @@ from pymbolic import var
 from feinsum.transforms.primitives.schedule import Expression, Schedule
 
 __all__ = [
-    "can_store_vectors",
-    "can_stream",
     "flat_subscript",
     "stands_together",
     "vector_store",
@@ -58,35 +56,17 @@ PREAMBLE = (
 )
 
 
-def can_store_vectors(schedule: Schedule, row: int, index: str, lanes: int) -> bool:
-    """Whether a row can be stored by vectors along ``index`` and by nothing else.
-
-    So it is if its entries stand together, and ``lanes`` divides their number.
-    """
-    extent = schedule.extents[index]
-    is_whole = isinstance(extent, int) and extent % lanes == 0
-    return is_whole and stands_together(schedule, row, index)
-
-
 def stands_together(schedule: Schedule, row: int, index: str) -> bool:
     """Whether the entries of a row along ``index`` are neighbours in its output.
 
-    Values that add to something are stored one by one, and count as apart.
+    Only these can be stored by vectors. Values that add to something are stored one by
+    one, and count as apart.
     """
     is_shifted = schedule.is_shifted(schedule.instructions[row])
     scale = get_dependencies(schedule.scales[row])
     if is_shifted or scale & _arrays(schedule.kernel):
         return False
     return _strides(schedule, row).get(var(schedule.inames[index])) == 1
-
-
-def can_stream(schedule: Schedule, row: int, index: str, lanes: int) -> bool:
-    """Whether such vectors are aligned if the output itself is."""
-    strides = _strides(schedule, row)
-    along = strides.pop(var(schedule.inames[index]), None)
-    whole = [isinstance(n, int) and n % lanes == 0 for n in strides.values()]
-    inames = {var(schedule.inames[i]) for i in schedule.output}
-    return along == 1 and all(whole) and strides.keys() <= inames
 
 
 def vector_store(
@@ -109,7 +89,7 @@ def vector_store(
 
     Args:
         place: a private scalar that has the value of :func:`flat_subscript`.
-        is_streamed: whether it goes past the caches, where the output is aligned.
+        is_streamed: whether it goes past the caches, if the vector is aligned there.
     """
     target, vector = store.assignee, store.expression.name
     array = _global_array(kernel, target.aggregate.name)
