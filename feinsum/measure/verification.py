@@ -24,6 +24,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _SAFETY = 16
 
+PART = 1 << 16
+"""Entries that are compared at once: they stay in the caches."""
+
 
 class Verifiable(Protocol):
     """What can be verified: :class:`feinsum.measure.BoundKernel`, or a stand-in."""
@@ -90,7 +93,7 @@ def check_result(
     error = largest_error(result, expected)
     if error <= tolerance:
         return error
-    errors = _errors(result, expected)
+    errors = _errors(result, expected, _scale(expected))
     where = tuple(int(k) for k in np.unravel_index(np.argmax(errors), errors.shape))
     n_wrong = int(np.count_nonzero(errors > tolerance))
     raise WrongResultError(
@@ -114,7 +117,14 @@ def largest_error(result: Array, expected: Array) -> float:
     """
     if result.shape != expected.shape:
         return np.inf
-    return float(np.max(_errors(result, expected), initial=0.0))
+    scale, flat = _scale(expected), (result.reshape(-1), expected.reshape(-1))
+    return max(
+        (
+            _worst(*(x[start : start + PART] for x in flat), scale)
+            for start in range(0, result.size, PART)
+        ),
+        default=0.0,
+    )
 
 
 def tolerance_for(dtype: DTypeLike, n_terms: int) -> float:
@@ -154,8 +164,36 @@ def poison_value(dtype: DTypeLike) -> Any:
     return kind.type(info.min if kind.kind == "i" else info.max)
 
 
-def _errors(result: Array, expected: Array) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Entry by entry, relative to the largest expected entry."""
+def _scale(expected: Array) -> float:
+    """The largest magnitude, of what is finite."""
+    flat = expected.reshape(-1)
+    parts = (flat[start : start + PART] for start in range(0, flat.size, PART))
+    return max(map(_largest, parts), default=0.0)
+
+
+def _largest(part: Array) -> float:
+    magnitudes = np.abs(part.astype(np.result_type(part.dtype, np.float64)))
+    largest = float(np.max(magnitudes))
+    if np.isfinite(largest):
+        return largest
+    return float(np.max(magnitudes, where=np.isfinite(magnitudes), initial=0))
+
+
+def _worst(result: Array, expected: Array, scale: float) -> float:
+    """The largest of :func:`_errors`; of finite floating point numbers at once."""
+    if scale and {result.dtype.kind, expected.dtype.kind} <= {"f", "c"}:
+        wide = np.result_type(result.dtype, expected.dtype, np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            worst = float(np.max(np.abs(result.astype(wide) - expected)))
+        if np.isfinite(worst):
+            return worst / scale
+    return float(np.max(_errors(result, expected, scale)))
+
+
+def _errors(
+    result: Array, expected: Array, scale: float
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Entry by entry, relative to ``scale``."""
     is_bad = ~(np.isfinite(result) & np.isfinite(expected))
     if result.dtype.kind in "iu":
         is_bad |= (result == poison_value(result.dtype)) & (result != expected)
@@ -165,6 +203,5 @@ def _errors(result: Array, expected: Array) -> np.ndarray[Any, np.dtype[np.float
     if wide == np.float64 and result.dtype.kind in "iu":
         # integers beyond 2**53 may differ and yet be one float
         difference = np.maximum(difference, (result != expected) & ~is_bad)
-    scale = float(np.max(np.abs(right), initial=0.0))
     errors = difference / scale if scale else np.where(difference > 0, np.inf, 0.0)
     return np.asarray(np.where(is_bad, np.inf, errors), dtype=np.float64)
