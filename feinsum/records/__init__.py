@@ -3,7 +3,12 @@
 from feinsum.records.document import content_id, from_json, to_json
 from feinsum.records.environment import Device, DevicePeaks, Environment
 from feinsum.records.match import Level, Match, Policy, best_match, level_of, rank
-from feinsum.records.measurement import Measurement, Verification, quartiles
+from feinsum.records.measurement import (
+    Measurement,
+    Verification,
+    median_interval,
+    quartiles,
+)
 from feinsum.records.record import TuningRecord, utc_now
 from feinsum.records.spec import ParameterValue, TransformSpec
 from feinsum.records.store import InMemoryStore, RecordStore, TrialStore
@@ -31,6 +36,7 @@ __all__ = [
     "content_id",
     "from_json",
     "level_of",
+    "median_interval",
     "quartiles",
     "rank",
     "to_json",

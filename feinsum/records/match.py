@@ -78,18 +78,20 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     """Records by speed-up, the best first; the same for every input order.
 
     Records whose speed-up interval reaches the highest lower end of all are tied
-    for the first place; ties are broken by the text of the spec, then by content
-    id. A recipe that is no faster than the untransformed kernel is left out.
+    for the first place. Of these the recipes that run on the device come first, then
+    those that call a library of the host; then the text of the spec decides, then the
+    content id. A recipe that is no faster than the untransformed kernel is left out.
     """
     useful = [r for r in records if r.measurement.speedup > 1]
     if not useful:
         return ()
     floor = max(r.measurement.speedup_interval[0] for r in useful)
 
-    def order(record: TuningRecord) -> tuple[bool, float, str, str]:
+    def order(record: TuningRecord) -> tuple[bool, float, bool, str, str]:
         is_tied = record.measurement.speedup_interval[1] >= floor
         slowness = 0.0 if is_tied else -record.measurement.speedup
-        return not is_tied, slowness, str(record.spec), record.id
+        spec = record.spec
+        return not is_tied, slowness, spec.is_on_host, str(spec), record.id
 
     return tuple(sorted(useful, key=order))
 

@@ -20,6 +20,9 @@ __all__ = ["ParameterValue", "TransformSpec"]
 
 ParameterValue: TypeAlias = bool | int | str | tuple[int | str, ...]
 
+HOST_PREFIX = "library_"
+"""With which the names of transforms begin that call a library of the host."""
+
 _HEAD = re.compile(r"([a-z][a-z0-9_]*)@(\d+)\((.*)\)", re.DOTALL)
 
 
@@ -43,6 +46,11 @@ class TransformSpec:
     def __post_init__(self) -> None:
         ordered = dict(sorted(self.parameters.items()))
         object.__setattr__(self, "parameters", constantdict(ordered))
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether a library of the host computes it, as the transform's name says."""
+        return self.name.startswith(HOST_PREFIX)
 
     def __str__(self) -> str:
         inside = ", ".join(f"{k}={v!r}" for k, v in self.parameters.items())

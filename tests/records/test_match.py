@@ -72,6 +72,14 @@ def test_rank_is_ordered_after_the_ties(records: list[TuningRecord]) -> None:
     assert speedups == sorted(speedups, reverse=True)
 
 
+def test_libraries_of_the_host_come_after_what_they_are_tied_with() -> None:
+    """A recipe of the device needs no memory for operands that are functions."""
+    device, host = make_record((0.1, 0.11, 0.12)), make_record((0.1, 0.1, 0.11))
+    host = replace(host, spec=replace(host.spec, name="library_product"))
+    assert host.measurement.speedup > device.measurement.speedup
+    assert rank([host, device]) == (device, host)
+
+
 def test_faster_is_first() -> None:
     """Without overlap the faster recipe comes first, whatever its name."""
     slow = make_record((0.5,), spec="a@1()")

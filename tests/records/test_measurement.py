@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.records import Measurement, quartiles
+from feinsum.records import Measurement, median_interval, quartiles
 from tests.strategies import SECONDS, make_record, measurements
 
 M = make_record((0.2, 0.1, 0.4, 0.5), (1.0, 0.9, 1.2)).measurement
@@ -18,7 +18,7 @@ def test_statistics() -> None:
     assert M.median_s == pytest.approx(0.3)
     assert M.spread_s == pytest.approx(0.425 - 0.175)
     assert M.speedup == pytest.approx(1.0 / 0.3)
-    assert M.speedup_interval == pytest.approx((1.0 / 0.425, 1.0 / 0.175))
+    assert M.speedup_interval == pytest.approx((1.0 / 0.49625, 1.0 / 0.10375))
     assert M.giga_operations_per_s == pytest.approx(2000 / 0.3 * 1e-9)
 
 
@@ -30,10 +30,20 @@ def test_quartiles_are_numpys(samples: list[float]) -> None:
     )
 
 
+def test_more_samples_tell_closer_medians_apart() -> None:
+    """The interval of the median shrinks with the square root of their number."""
+    few, many = ((1.0, 1.1) * n for n in (8, 32))
+    widths = [high - low for low, high in map(median_interval, (few, many))]
+    assert widths[0] == pytest.approx(2 * widths[1])
+
+
 @given(measurements)
 def test_speedup_lies_in_its_interval(measurement: Measurement) -> None:
-    """The speed-up lies between those at the quartiles."""
+    """The speed-up lies between its ends, and these between the extreme samples."""
     low, high = measurement.speedup_interval
     tolerance = 1 + 1e-12
     assert low / tolerance <= measurement.speedup <= high * tolerance
+    fastest, slowest = min(measurement.samples_s), max(measurement.samples_s)
+    assert measurement.median_s * measurement.speedup / slowest <= low * tolerance
+    assert high / tolerance <= measurement.median_s * measurement.speedup / fastest
     assert measurement.spread_s >= 0

@@ -199,6 +199,13 @@ def test_only_the_generic_family_is_offered_where_nothing_is_long():
     assert applicable_transforms(einsum("i->i", array("a", 5))) == (GENERIC,)
 
 
+def test_what_calls_the_host_says_so_by_its_name():
+    """By it alone a ranking of facts tells these from recipes of the device."""
+    for transform in REGISTRY.values():
+        spec = TransformSpec(transform.name, transform.version, {})
+        assert spec.is_on_host == (transform.devices == {"cpu"})
+
+
 def test_what_is_not_searched_is_valid_on_record(toy):
     """is_searched() keeps a family out of searches, not its recipes out of kernels."""
     idle = register(replace(toy, version=2, is_searched=lambda _: False))
