@@ -103,7 +103,7 @@ class Measurement:
 
 
 def median_interval(samples: tuple[float, ...]) -> tuple[float, float]:
-    """The notch of a box plot: where those of two series are apart, so are their medians.
+    """The notch of a box plot: where two are apart, so are the medians of the series.
 
     That is 1.57 interquartile ranges over the square root of the number of samples on
     both sides of the median, as far as there are samples.
