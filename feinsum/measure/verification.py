@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _SAFETY = 16
 
 PART = 1 << 16
-"""Entries that are compared at once: they stay in the caches."""
+"""Entries that are compared at once."""
 
 
 class Verifiable(Protocol):
@@ -117,14 +117,8 @@ def largest_error(result: Array, expected: Array) -> float:
     """
     if result.shape != expected.shape:
         return np.inf
-    scale, flat = _scale(expected), (result.reshape(-1), expected.reshape(-1))
-    return max(
-        (
-            _worst(*(x[start : start + PART] for x in flat), scale)
-            for start in range(0, result.size, PART)
-        ),
-        default=0.0,
-    )
+    scale, pairs = _scale(expected), zip(_parts(result), _parts(expected), strict=True)
+    return max((_worst(*pair, scale) for pair in pairs), default=0.0)
 
 
 def tolerance_for(dtype: DTypeLike, n_terms: int) -> float:
@@ -164,11 +158,15 @@ def poison_value(dtype: DTypeLike) -> Any:
     return kind.type(info.min if kind.kind == "i" else info.max)
 
 
+def _parts(array: Array) -> Iterator[Array]:
+    """The entries in parts that stay in the caches."""
+    flat = array.reshape(-1)
+    return (flat[start : start + PART] for start in range(0, flat.size, PART))
+
+
 def _scale(expected: Array) -> float:
     """The largest magnitude, of what is finite."""
-    flat = expected.reshape(-1)
-    parts = (flat[start : start + PART] for start in range(0, flat.size, PART))
-    return max(map(_largest, parts), default=0.0)
+    return max(map(_largest, _parts(expected)), default=0.0)
 
 
 def _largest(part: Array) -> float:
