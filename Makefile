@@ -16,9 +16,9 @@ ARGS ?=
 # Where the wheels for a GPU machine are collected (some GB, because of CUDA).
 WHEELS ?= .cache/gpu-wheels
 
-.PHONY: help install install-intel demo bench-canonical bench-retrieve bench-fresh \
-	bench-tccg bench-dgfem bench-agreement bench-bandwidth bench-fallback \
-	gpu-wheels facts test test-long golden-keys \
+.PHONY: help install install-intel demo bench-canonical bench-retrieve bench-database \
+	bench-fresh bench-tccg bench-dgfem bench-agreement bench-bandwidth bench-fallback \
+	gpu-wheels facts test test-long golden-keys golden-schema \
 	check format figures wheel clean
 
 help:            ## list the targets
@@ -56,6 +56,9 @@ bench-canonical: $(INSTALLED) ## time canonicalization, draw the figures of docs
 bench-retrieve: $(INSTALLED) ## time each stage of a retrieval
 	@$(RUN) benchmarks/retrieve.py
 
+bench-database: $(INSTALLED) ## what a database of a million facts costs (20 minutes, 5 GB); ARGS=...
+	@$(RUN) benchmarks/database.py $(ARGS)
+
 bench-fresh: $(INSTALLED) ## time retrievals in two fresh processes; ARGS=...
 	@$(RUN) benchmarks/fresh.py $(ARGS)
 
@@ -89,6 +92,9 @@ test-long: $(INSTALLED) $(OTHER) ## the long counts, and everything else
 
 golden-keys: $(INSTALLED) ## add new workloads to the golden keys
 	@$(RUN) -m tests.canonical.golden
+
+golden-schema: $(INSTALLED) ## write the schema of exported lines anew
+	@$(RUN) -m tests.db.golden_schema
 
 check: $(INSTALLED) ## lint, types, layers
 	@$(VENV)/bin/ruff format --check .

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from math import isfinite
+from typing import Any, TypeAlias, TypeVar
 
 from feinsum.db.tables import (
     Base,
@@ -16,8 +18,11 @@ from feinsum.db.tables import (
 )
 from feinsum.errors import InvalidRecordError
 from feinsum.records import (
+    KINDS,
     Device,
     DevicePeaks,
+    Document,
+    DocumentKind,
     Environment,
     Trial,
     TuningRecord,
@@ -27,27 +32,69 @@ from feinsum.records import (
 
 __all__ = [
     "Row",
-    "peaks_of",
+    "document_of",
+    "instant",
     "record_of",
-    "rows_of_peaks",
-    "rows_of_record",
-    "rows_of_trial",
-    "trial_of",
+    "rows_of",
 ]
+
+D = TypeVar("D", TuningRecord, DevicePeaks, Trial)
+
+INDEXED = {"key": 500, "workload_key": 500, "transform_name": 500}
+"""The most characters in a column with an index, whose entries are bounded."""
+
+INTEGERS = range(-(2**31), 2**31)
+"""What a column of integers takes."""
 
 Row: TypeAlias = tuple[type[Base], dict[str, Any]]
 """A table, and the values of its columns."""
 
 
-def rows_of_record(record: TuningRecord) -> tuple[Row, ...]:
-    """The rows that keep a record, each after those that it refers to.
+def rows_of(document: Document) -> tuple[Row, ...]:
+    """The rows that keep a document, each after those that it refers to.
 
     Raises:
-        InvalidRecordError: if the record would not read back as it is. What was
-            once accepted can always be served.
+        InvalidRecordError: if it would not read back as it is, or has a value that
+            a column cannot hold in SQLite or in PostgreSQL. What was once accepted
+            can always be served, and merged into any other database.
     """
-    document = _document(record)
-    record_of(record.id, document)
+    if isinstance(document, Trial):
+        rows = _rows_of_trial(document)
+    elif isinstance(document, DevicePeaks):
+        rows = _rows_of_peaks(document)
+    else:
+        rows = _rows_of_record(document)
+    for _, values in rows:
+        _check_columns(document, values)
+    return rows
+
+
+def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
+    """The document of that text.
+
+    Raises:
+        InvalidRecordError: if it is not well formed, or if the id is not that of the
+            text.
+    """
+    if _digest(text) != document_id:
+        raise InvalidRecordError(
+            f"{kind} {document_id}: the text has another content id; expected them to "
+            "be equal: it was changed"
+        )
+    document = from_json(KINDS[kind], text)
+    vars(document)["id"] = document_id  # known now; it is costly to find again
+    return document
+
+
+def record_of(record_id: str, text: str) -> TuningRecord:
+    """The record of a text; see :func:`document_of`."""
+    record = document_of("record", record_id, text)
+    assert isinstance(record, TuningRecord)
+    return record
+
+
+def _rows_of_record(record: TuningRecord) -> tuple[Row, ...]:
+    text = _text(record)
     environment, measurement = record.environment, record.measurement
     row = {
         "id": record.id,
@@ -58,8 +105,8 @@ def rows_of_record(record: TuningRecord) -> tuple[Row, ...]:
         "transform_version": record.spec.version,
         "median_s": measurement.median_s,
         "speedup": measurement.speedup,
-        "recorded_at": _instant(record.recorded_at),
-        "document": document,
+        "recorded_at": instant(record.recorded_at),
+        "document": text,
     }
     return (
         _device_row(environment.device),
@@ -69,24 +116,18 @@ def rows_of_record(record: TuningRecord) -> tuple[Row, ...]:
     )
 
 
-def rows_of_peaks(peaks: DevicePeaks) -> tuple[Row, ...]:
-    """The rows that keep measured limits; see :func:`rows_of_record`."""
-    document = _document(peaks)
-    peaks_of(peaks.id, document)
+def _rows_of_peaks(peaks: DevicePeaks) -> tuple[Row, ...]:
     row = {
         "id": peaks.id,
         "device_id": peaks.device.id,
-        "measured_at": _instant(peaks.measured_at),
+        "measured_at": instant(peaks.measured_at),
         "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
-        "document": document,
+        "document": _text(peaks),
     }
     return (_device_row(peaks.device), (DevicePeaksRow, row))
 
 
-def rows_of_trial(trial: Trial) -> tuple[Row, ...]:
-    """The rows that keep a trial; see :func:`rows_of_record`."""
-    document = _document(trial)
-    trial_of(trial.id, document)
+def _rows_of_trial(trial: Trial) -> tuple[Row, ...]:
     row = {
         "id": trial.id,
         "workload_key": trial.workload,
@@ -97,54 +138,55 @@ def rows_of_trial(trial: Trial) -> tuple[Row, ...]:
         "status": trial.status,
         "median_s": trial.median_s,
         "ratio": trial.ratio,
-        "recorded_at": _instant(trial.recorded_at),
-        "document": document,
+        "recorded_at": instant(trial.recorded_at),
+        "document": _text(trial),
     }
     return (_device_row(trial.environment.device), (TrialRow, row))
 
 
-def record_of(record_id: str, document: str) -> TuningRecord:
-    """The record of a document.
-
-    Raises:
-        InvalidRecordError: if the document is not well formed, or if its
-            content is not what its id says.
-    """
-    record = from_json(TuningRecord, document)
-    _check_id("record", record_id, record.id)
-    return record
-
-
-def peaks_of(peaks_id: str, document: str) -> DevicePeaks:
-    """The measured limits of a document; see :func:`record_of`."""
-    peaks = from_json(DevicePeaks, document)
-    _check_id("measured limits", peaks_id, peaks.id)
-    return peaks
-
-
-def trial_of(trial_id: str, document: str) -> Trial:
-    """The trial of a document; see :func:`record_of`."""
-    trial = from_json(Trial, document)
-    _check_id("trial", trial_id, trial.id)
-    return trial
-
-
-def _document(fact: object) -> str:
+def _text(document: D) -> str:
+    """The document as text, from which it reads back as it is."""
     try:
-        return to_json(fact)
+        text = to_json(document)
     except ValueError as error:
         raise InvalidRecordError(
             f"a fact was given that has no text form ({error}); expected finite "
             "numbers everywhere"
         ) from None
-
-
-def _check_id(kind: str, given: str, content: str) -> None:
-    if given != content:
+    if to_json(from_json(type(document), text)) != text:
         raise InvalidRecordError(
-            f"{kind} {given}: the document has the content id {content}; expected "
-            "them to be equal: it was changed, or a field has the wrong type"
+            f"{type(document).__name__} {document.id}: it does not read back as it is; "
+            "expected every field to have its type: one is, for example, an int where "
+            "a float belongs"
         )
+    digest = _digest(text)
+    if vars(document).setdefault("id", digest) != digest:
+        raise InvalidRecordError(
+            f"{type(document).__name__} {document.id}: its content id is {digest}; "
+            "expected them to be equal: its text is not in the canonical form"
+        )
+    return text
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_columns(document: Document, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        problem = None
+        if isinstance(value, float) and not isfinite(value):
+            problem = f"{value}, expected a finite number"
+        elif isinstance(value, int) and value not in INTEGERS:
+            problem = "expected an integer of 32 bits"
+        elif isinstance(value, str) and "\0" in value:
+            problem = "expected a text without the character NUL"
+        elif isinstance(value, str) and len(value) > INDEXED.get(name, len(value)):
+            problem = f"expected {INDEXED[name]} characters at most"
+        if problem is not None:
+            raise InvalidRecordError(
+                f"{type(document).__name__} {document.id}: {name}: {problem}"
+            )
 
 
 def _device_row(device: Device) -> Row:
@@ -168,7 +210,7 @@ def _environment_row(environment: Environment) -> Row:
     }
 
 
-def _instant(text: str) -> datetime:
+def instant(text: str) -> datetime:
     """An ISO 8601 time; one without an offset is UTC already."""
     try:
         instant = datetime.fromisoformat(text)

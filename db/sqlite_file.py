@@ -20,6 +20,7 @@ __all__ = [
     "VERSION_TABLE",
     "back_up",
     "check_file",
+    "copy_database",
     "foreign",
     "has_log",
     "result_code",
@@ -73,13 +74,23 @@ def foreign(location: object) -> StoreUnavailableError:
 
 
 def back_up(path: Path, version: str) -> Path:
-    """Copy a database beside itself, consistently even while others use it.
+    """Copy a database beside itself; see :func:`copy_database`.
 
     Returns:
         The path of the copy, named after the schema version and the time.
     """
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
     copy = path.with_name(f"{path.name}.backup-{version}-{stamp}")
+    copy_database(path, copy)
+    return copy
+
+
+def copy_database(path: Path, copy: Path) -> None:
+    """Copy a database as it is at one moment, even while others use it.
+
+    Raises:
+        sqlite3.Error, OSError: if it cannot be read or written; nothing is left.
+    """
     try:
         with (
             closing(sqlite3.connect(path)) as source,
@@ -89,7 +100,6 @@ def back_up(path: Path, version: str) -> Path:
     except (sqlite3.Error, OSError):
         copy.unlink(missing_ok=True)
         raise
-    return copy
 
 
 def has_log(path: Path) -> bool:

@@ -4,31 +4,43 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, cast
+from functools import lru_cache
+from typing import Any, cast
 
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import Connection, Select, Table, bindparam, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from feinsum.db.rows import Row, peaks_of, record_of, trial_of
+from feinsum.db.rows import Row, document_of
 from feinsum.db.tables import Base, DevicePeaksRow, RecordRow, TrialRow
 from feinsum.errors import InvalidRecordError
-from feinsum.records import DevicePeaks, Trial, TuningRecord
+from feinsum.records import (
+    Device,
+    DevicePeaks,
+    Document,
+    DocumentKind,
+    Trial,
+    TuningRecord,
+)
 
 __all__ = [
+    "OF_DEVICE",
+    "OF_WORKLOAD",
     "PEAKS",
     "RECORDS",
+    "SELECTS",
+    "TABLES",
     "TRIALS",
     "TRIED",
+    "WORKLOADS",
     "insert_all_missing",
     "insert_missing",
+    "sound",
     "sound_peaks",
     "sound_records",
     "sound_trials",
 ]
 
 logger = logging.getLogger(__name__)
-
-Fact = TypeVar("Fact")
 
 INSERTS: dict[str, Callable[[Table], Any]] = {
     "postgresql": postgresql.insert,
@@ -41,9 +53,32 @@ RECORDS = select(
     RecordRow.id, RecordRow.workload_key, RecordRow.device_id, RecordRow.document
 )
 
+OF_WORKLOAD = RECORDS.where(RecordRow.workload_key == bindparam("workload")).order_by(
+    RecordRow.id
+)
+"""The look-up; made once, since making a statement takes as long as running it."""
+
+OF_DEVICE = OF_WORKLOAD.where(RecordRow.device_id == bindparam("device"))
+
 TRIALS = select(TrialRow.id, TrialRow.document)
 
 TRIED = select(TrialRow.workload_key).distinct()
+
+WORKLOADS = select(RecordRow.workload_key).distinct()
+
+Kept = type[RecordRow] | type[DevicePeaksRow] | type[TrialRow]
+
+TABLES: dict[DocumentKind, Kept] = {
+    "record": RecordRow,
+    "peaks": DevicePeaksRow,
+    "trial": TrialRow,
+}
+
+SELECTS: dict[DocumentKind, Select[*tuple[Any, ...]]] = {
+    "record": RECORDS,
+    "peaks": PEAKS,
+    "trial": TRIALS,
+}
 
 
 def insert_missing(connection: Connection, row: Row) -> bool:
@@ -55,51 +90,72 @@ def insert_missing(connection: Connection, row: Row) -> bool:
     return connection.execute(missing).first() is not None
 
 
-def insert_all_missing(connection: Connection, rows: Iterable[Row]) -> None:
-    """Insert those of many rows whose keys are not there; one statement a table."""
-    tables: dict[type[Base], list[dict[str, Any]]] = {}
+def insert_all_missing(connection: Connection, rows: Iterable[Row]) -> int:
+    """Insert those of many rows whose keys are not there; one statement a table.
+
+    Returns:
+        How many rows of :data:`TABLES` are new.
+    """
+    tables: dict[type[Base], dict[str, dict[str, Any]]] = {}
     for kind, values in rows:
-        tables.setdefault(kind, []).append(values)
+        key = values["key"] if "key" in values else values["id"]
+        tables.setdefault(kind, {}).setdefault(key, values)
+    n_new = 0
     for kind, many in tables.items():
-        insert = INSERTS[connection.dialect.name](cast(Table, kind.__table__))
-        connection.execute(insert.on_conflict_do_nothing(), many)
+        table = cast(Table, kind.__table__)
+        insert = INSERTS[connection.dialect.name](table).on_conflict_do_nothing()
+        if kind in TABLES.values():
+            missing = insert.returning(*table.primary_key)
+            n_new += len(connection.execute(missing, list(many.values())).all())
+        else:
+            connection.execute(insert, list(many.values()))
+    return n_new
 
 
-def sound_records(rows: Iterable[Any]) -> Iterator[TuningRecord]:
-    """The records of those rows of :data:`RECORDS` that are what they say.
+def sound(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document]:
+    """The documents of those rows of :data:`SELECTS` that are what they say.
 
     The others are logged and left out.
     """
     for row in rows:
-        record = _read(record_of, row)
-        if record is None:
+        document = _read(kind, row)
+        if document is None:
             continue
-        content = record.workload, record.environment.device.id
-        if content == (row.workload_key, row.device_id):
-            yield record
+        if not isinstance(document, TuningRecord) or _has_columns_of(document, row):
+            yield document
         else:
             logger.error("fact %s is skipped: its columns are damaged", row.id)
 
 
+def sound_records(rows: Iterable[Any]) -> Iterator[TuningRecord]:
+    """The same for records alone."""
+    return cast(Iterator[TuningRecord], sound("record", rows))
+
+
 def sound_peaks(rows: Iterable[Any]) -> Iterator[DevicePeaks]:
-    """The same for rows of :data:`PEAKS`."""
-    for row in rows:
-        peaks = _read(peaks_of, row)
-        if peaks is not None:
-            yield peaks
+    """The same for measured limits."""
+    return cast(Iterator[DevicePeaks], sound("peaks", rows))
 
 
 def sound_trials(rows: Iterable[Any]) -> Iterator[Trial]:
-    """The same for rows of :data:`TRIALS`."""
-    for row in rows:
-        trial = _read(trial_of, row)
-        if trial is not None:
-            yield trial
+    """The same for trials."""
+    return cast(Iterator[Trial], sound("trial", rows))
 
 
-def _read(parse: Callable[[str, str], Fact], row: Any) -> Fact | None:
+def _has_columns_of(record: TuningRecord, row: Any) -> bool:
+    content = record.workload, _device_id(record.environment.device)
+    return content == (row.workload_key, row.device_id)
+
+
+@lru_cache(1000)
+def _device_id(device: Device) -> str:
+    """The id of a device; every record has one of its own that is equal."""
+    return device.id
+
+
+def _read(kind: DocumentKind, row: Any) -> Document | None:
     try:
-        return parse(row.id, row.document)
+        return document_of(kind, row.id, row.document)
     except InvalidRecordError as error:
         logger.error("row %s is skipped: %s", row.id, error)
         return None

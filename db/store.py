@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, Select
+from sqlalchemy import Connection, Engine, Select, delete, select
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.engine import engine_of, writer
 from feinsum.db.failures import read_only, translated
 from feinsum.db.info import StoreInfo, count, describe
 from feinsum.db.location import BUSY_TIMEOUT_S, Location, locate
-from feinsum.db.rows import Row, rows_of_peaks, rows_of_record, rows_of_trial
+from feinsum.db.rows import Row, rows_of
 from feinsum.db.schema import prepare
 from feinsum.db.statements import (
+    OF_DEVICE,
+    OF_WORKLOAD,
     PEAKS,
     RECORDS,
+    SELECTS,
+    TABLES,
     TRIALS,
     TRIED,
+    WORKLOADS,
     insert_all_missing,
     insert_missing,
+    sound,
     sound_peaks,
     sound_records,
     sound_trials,
 )
+from feinsum.db.statistics import Statistics, summarize
 from feinsum.db.tables import DevicePeaksRow, RecordRow, TrialRow
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
-from feinsum.records import DevicePeaks, Trial, TuningRecord
+from feinsum.records import (
+    DevicePeaks,
+    Document,
+    DocumentKind,
+    Trial,
+    TuningRecord,
+)
 
 __all__ = ["SqlStore", "open_store"]
 
 PAGE = 500
-"""How many records are read at once."""
+"""How many documents are read at once."""
 
 
 def open_store(
@@ -83,20 +97,17 @@ class SqlStore:
         self._is_closed = False
 
     def add(self, record: TuningRecord) -> bool:
-        return self._insert(rows_of_record(record))
+        return self._insert(rows_of(record))
 
-    def add_all(self, records: Iterable[TuningRecord]) -> int:
-        """Keep many records, all or none of them; how many were new."""
-        if self._location.is_read_only:
-            raise read_only(self._location)
-        rows = [row for record in records for row in rows_of_record(record)]
+    def add_all(self, documents: Iterable[Document]) -> int:
+        """Keep documents of any kind, all or none of them; how many were new."""
+        self._check_writable()
+        rows = [row for document in documents for row in rows_of(document)]
         with self._writing() as connection:
-            n_before = count(connection, RecordRow)
-            insert_all_missing(connection, rows)
-            return count(connection, RecordRow) - n_before
+            return insert_all_missing(connection, rows)
 
     def get(self, record_id: str) -> TuningRecord:
-        found = self._select_records(RECORDS.where(RecordRow.id == record_id))
+        found = self._select(RECORDS.where(RecordRow.id == record_id))
         for record in sound_records(found):
             return record
         state = "stored but damaged" if found else "not stored"
@@ -108,26 +119,58 @@ class SqlStore:
     def query(
         self, workload: WorkloadKey, *, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
-        wanted = RECORDS.where(RecordRow.workload_key == workload)
-        if device_id is not None:
-            wanted = wanted.where(RecordRow.device_id == device_id)
-        return tuple(sound_records(self._select_records(wanted)))
+        wanted = OF_WORKLOAD if device_id is None else OF_DEVICE
+        values = {"workload": workload, "device": device_id}
+        with self._reading() as connection:
+            rows = connection.execute(wanted, values).all()
+        return tuple(sound_records(rows))
 
     def records(self) -> Iterator[TuningRecord]:
         """Every record, ordered by id; no lock is held while iterating."""
-        last = ""
-        while page := self._select_records(
-            RECORDS.where(RecordRow.id > last).limit(PAGE)
-        ):
-            yield from sound_records(page)
-            last = page[-1].id
+        for rows in self._pages("record"):
+            yield from sound_records(rows)
+
+    def ids(self, kind: DocumentKind) -> Iterator[str]:
+        """Those of damaged rows included."""
+        column = TABLES[kind].id
+        with self._reading() as connection:
+            found = connection.scalars(select(column).order_by(column)).all()
+        yield from found
+
+    def documents(
+        self, kind: DocumentKind, among: Collection[str] | None = None
+    ) -> Iterator[Document]:
+        """As in :meth:`records`, no lock is held."""
+        for rows in self._pages(kind, among):
+            yield from sound(kind, rows)
+
+    def workloads(self) -> Iterator[WorkloadKey]:
+        """The keys that records have, in order."""
+        with self._reading() as connection:
+            found = sorted(connection.scalars(WORKLOADS))
+        yield from map(WorkloadKey, found)
+
+    def remove(self, record_ids: Collection[str]) -> int:
+        """Take records away, all or none; how many there were.
+
+        What is recorded is not to be lost: see :func:`feinsum.db.collect_garbage`,
+        which writes it down before.
+        """
+        self._check_writable()
+        ids, n_removed = sorted(record_ids), 0
+        with self._writing() as connection:
+            for first in range(0, len(ids), PAGE):
+                chosen = RecordRow.id.in_(ids[first : first + PAGE])
+                gone = delete(RecordRow).where(chosen).returning(RecordRow.id)
+                n_removed += len(connection.execute(gone).all())
+        return n_removed
 
     def __len__(self) -> int:
         with self._reading() as connection:
             return count(connection, RecordRow)
 
     def add_peaks(self, peaks: DevicePeaks) -> bool:
-        return self._insert(rows_of_peaks(peaks))
+        return self._insert(rows_of(peaks))
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         wanted = PEAKS.where(DevicePeaksRow.device_id == device_id)
@@ -136,7 +179,7 @@ class SqlStore:
         return max(known, key=lambda p: (p.measured_at, p.id), default=None)
 
     def add_trial(self, trial: Trial) -> bool:
-        return self._insert(rows_of_trial(trial))
+        return self._insert(rows_of(trial))
 
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
         wanted = TRIALS.where(TrialRow.workload_key == workload)
@@ -152,6 +195,16 @@ class SqlStore:
         """Numbers of an operator: where, which version, how many, how large."""
         with self._reading() as connection:
             return describe(connection, self._location)
+
+    def statistics(self) -> Statistics:
+        """What the facts are of: devices with their drivers, and transforms."""
+        with self._reading() as connection:
+            return summarize(connection)
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the database; None for a server."""
+        return self._location.path
 
     def close(self) -> None:
         """Release all connections; the store cannot be used any more."""
@@ -174,17 +227,33 @@ class SqlStore:
 
     def _insert(self, rows: Sequence[Row]) -> bool:
         """Insert the rows that are missing; whether the last one was."""
-        if self._location.is_read_only:
-            raise read_only(self._location)
+        self._check_writable()
         is_new = False
         with self._writing() as connection:
             for row in rows:
                 is_new = insert_missing(connection, row)
         return is_new
 
-    def _select_records(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[Any]:
+    def _pages(
+        self, kind: DocumentKind, among: Collection[str] | None = None
+    ) -> Iterator[Sequence[Any]]:
+        """Rows of a kind in order of their ids, page by page."""
+        column = TABLES[kind].id
+        if among is not None:
+            ids = sorted(among)
+            for first in range(0, len(ids), PAGE):
+                chosen = column.in_(ids[first : first + PAGE])
+                yield self._select(SELECTS[kind].where(chosen).order_by(column))
+            return
+        page = SELECTS[kind].order_by(column).limit(PAGE)
+        last = ""
+        while rows := self._select(page.where(column > last)):
+            yield rows
+            last = rows[-1].id
+
+    def _select(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[Any]:
         with self._reading() as connection:
-            return connection.execute(wanted.order_by(RecordRow.id)).all()
+            return connection.execute(wanted).all()
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
@@ -197,6 +266,10 @@ class SqlStore:
         self._check_open()
         with translated(self._location), writer(self._engine).begin() as connection:
             yield connection
+
+    def _check_writable(self) -> None:
+        if self._location.is_read_only:
+            raise read_only(self._location)
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -1,7 +1,8 @@
 """The tables: facts by content id, with a column for all that is searched.
 
 Every fact keeps its whole document as JSON text, so that nothing is lost; the
-other columns are taken from it and serve look-ups. Rows are only ever added.
+other columns are taken from it and serve look-ups. Rows are only ever added; see
+``garbage.py`` for the one exception.
 """
 
 from __future__ import annotations

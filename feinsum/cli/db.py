@@ -1,4 +1,4 @@
-"""``feinsum db``: where the database of facts is, what it holds, its keys."""
+"""``feinsum db``: the database of facts, its content, its copies."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from urllib.parse import urlsplit
 
 import typer
 
+from feinsum.cli import backup, exchange, garbage, rekey, stats, union
 from feinsum.cli.options import AsJson, Database
 from feinsum.cli.output import print_json
-from feinsum.cli.rekey import EXAMPLES, rekey
 
 __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="Ask about the database of facts, or rekey it.",
+    help="Ask about the database of facts, copy and merge it.",
     epilog="\b\nExample:\n  feinsum db info",
 )
 
@@ -48,7 +48,14 @@ def path(as_json: AsJson = False) -> None:
         typer.echo(location)
 
 
-app.command(epilog=EXAMPLES)(rekey)
+app.command(epilog=stats.EXAMPLES)(stats.stats)
+app.command(epilog=exchange.EXPORT_EXAMPLES)(exchange.export)
+app.command("import", epilog=exchange.IMPORT_EXAMPLES)(exchange.import_)
+app.command(epilog=union.DIFF_EXAMPLES)(union.diff)
+app.command(epilog=union.MERGE_EXAMPLES)(union.merge)
+app.command(epilog=backup.EXAMPLES)(backup.backup)
+app.command(epilog=garbage.EXAMPLES)(garbage.gc)
+app.command(epilog=rekey.EXAMPLES)(rekey.rekey)
 
 
 def _without_password(location: str) -> str:

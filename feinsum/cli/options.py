@@ -19,6 +19,8 @@ __all__ = [
     "Subscripts",
     "Target",
     "Targets",
+    "Trials",
+    "Write",
 ]
 
 
@@ -127,4 +129,12 @@ Targets: TypeAlias = Annotated[
         "returns a Loopy translation unit. Default: both suites.",
         show_default=False,
     ),
+]
+
+Trials: TypeAlias = Annotated[
+    bool, typer.Option("--with-trials", help="Also the trials, which are no facts.")
+]
+
+Write: TypeAlias = Annotated[
+    bool, typer.Option("--write", help="Do it; without it nothing is written.")
 ]

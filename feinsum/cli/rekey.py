@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from feinsum.cli.failure import FAILED, say
-from feinsum.cli.options import AsJson, Database
+from feinsum.cli.options import AsJson, Database, Write
 from feinsum.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -28,12 +28,7 @@ Examples:
 
 
 def rekey(
-    write: Annotated[
-        bool,
-        typer.Option(
-            "--write", help="Add what is missing; without it nothing is written."
-        ),
-    ] = False,
+    write: Write = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:

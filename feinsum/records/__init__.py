@@ -2,6 +2,7 @@
 
 from feinsum.records.document import content_id, from_json, to_json
 from feinsum.records.environment import Device, DevicePeaks, Environment
+from feinsum.records.kinds import KINDS, Document, DocumentKind, kind_of
 from feinsum.records.match import Level, Match, Policy, best_match, level_of, rank
 from feinsum.records.measurement import (
     Measurement,
@@ -11,14 +12,23 @@ from feinsum.records.measurement import (
 )
 from feinsum.records.record import TuningRecord, utc_now
 from feinsum.records.spec import ParameterValue, TransformSpec
-from feinsum.records.store import InMemoryStore, RecordStore, TrialStore
+from feinsum.records.store import (
+    DocumentStore,
+    InMemoryStore,
+    RecordStore,
+    TrialStore,
+)
 from feinsum.records.trial import MESSAGE_LENGTH, OK, Trial
 
 __all__ = [
+    "KINDS",
     "MESSAGE_LENGTH",
     "OK",
     "Device",
     "DevicePeaks",
+    "Document",
+    "DocumentKind",
+    "DocumentStore",
     "Environment",
     "InMemoryStore",
     "Level",
@@ -35,6 +45,7 @@ __all__ = [
     "best_match",
     "content_id",
     "from_json",
+    "kind_of",
     "level_of",
     "median_interval",
     "quartiles",

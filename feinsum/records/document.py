@@ -38,8 +38,11 @@ def to_json(document: object) -> str:
         raise InvalidRecordError(f"not a valid {kind.__name__}: {error}") from None
 
 
-def from_json(kind: type[T], text: str | bytes) -> T:
+def from_json(kind: type[T], text: str | bytes, name: str | None = None) -> T:
     """Inverse of :func:`to_json`.
+
+    Args:
+        name: what an error calls it; by default that of the type.
 
     Raises:
         InvalidRecordError: saying which field is wrong and what was expected.
@@ -52,7 +55,9 @@ def from_json(kind: type[T], text: str | bytes) -> T:
             f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}"
             for e in error.errors(include_url=False)[:5]
         )
-        raise InvalidRecordError(f"not a valid {kind.__name__}: {what}") from None
+        raise InvalidRecordError(
+            f"not a valid {name or kind.__name__}: {what}"
+        ) from None
 
 
 def content_id(document: object) -> str:

@@ -8,7 +8,7 @@ from math import sqrt
 from statistics import median, quantiles
 from typing import Annotated
 
-from annotated_types import Ge, Gt, MinLen
+from annotated_types import Ge, Gt, Le, MinLen
 from constantdict import constantdict
 
 from feinsum.records.document import STRICT
@@ -16,7 +16,8 @@ from feinsum.records.document import STRICT
 __all__ = ["Measurement", "Verification", "median_interval", "quartiles"]
 
 Seconds = Annotated[float, Gt(0)]
-Count = Annotated[int, Ge(0)]
+Count = Annotated[int, Ge(0), Le(2**63 - 1)]
+Size = Annotated[int, Ge(-(2**63)), Le(2**63 - 1)]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Verification:
     reference: str
     tolerance: float
     largest_error: float
-    sizes: tuple[Mapping[str, int], ...]
+    sizes: tuple[Mapping[str, Size], ...]
 
     def __post_init__(self) -> None:
         frozen = tuple(constantdict(sizes) for sizes in self.sizes)
@@ -62,7 +63,7 @@ class Measurement:
     baseline_s: Annotated[tuple[Seconds, ...], MinLen(1)]
     timer: str
     n_warmup: Count
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, Size]
     operations: Mapping[str, Count]
     footprint_bytes: Count
     verification: Verification

@@ -1,17 +1,18 @@
-"""The protocols of stores of tuning records and of trials; the store in memory."""
+"""The protocols of stores: of facts, of trials, of all documents; one in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError
 from feinsum.records.environment import DevicePeaks
+from feinsum.records.kinds import Document, DocumentKind
 from feinsum.records.record import TuningRecord
 from feinsum.records.trial import Trial
 
-__all__ = ["InMemoryStore", "RecordStore", "TrialStore"]
+__all__ = ["DocumentStore", "InMemoryStore", "RecordStore", "TrialStore"]
 
 
 @runtime_checkable
@@ -67,6 +68,28 @@ class TrialStore(Protocol):
 
     def tried(self) -> tuple[WorkloadKey, ...]:
         """The workloads that have trials, ordered by key."""
+        ...
+
+
+@runtime_checkable
+class DocumentStore(Protocol):
+    """A set of documents of all kinds, each known by its content id.
+
+    It can be written out, compared with another one, and united with it.
+    """
+
+    def ids(self, kind: DocumentKind) -> Iterator[str]:
+        """The ids of all documents of a kind, in order."""
+        ...
+
+    def documents(
+        self, kind: DocumentKind, among: Collection[str] | None = None
+    ) -> Iterator[Document]:
+        """All documents of a kind, or those with ids ``among``, ordered by id."""
+        ...
+
+    def add_all(self, documents: Iterable[Document]) -> int:
+        """Keep documents of any kind, all or none of them; how many were new."""
         ...
 
 
@@ -128,6 +151,35 @@ class InMemoryStore:
 
     def tried(self) -> tuple[WorkloadKey, ...]:
         return tuple(sorted({t.workload for t in self._trials.values()}))
+
+    def ids(self, kind: DocumentKind) -> Iterator[str]:
+        yield from sorted(self._of_kind(kind))
+
+    def documents(
+        self, kind: DocumentKind, among: Collection[str] | None = None
+    ) -> Iterator[Document]:
+        known = self._of_kind(kind)
+        wanted = known if among is None else known.keys() & set(among)
+        for document_id in sorted(wanted):
+            yield known[document_id]
+
+    def add_all(self, documents: Iterable[Document]) -> int:
+        return sum([self._add(document) for document in documents])
+
+    def _add(self, document: Document) -> bool:
+        if isinstance(document, Trial):
+            return self.add_trial(document)
+        if isinstance(document, DevicePeaks):
+            return self.add_peaks(document)
+        return self.add(document)
+
+    def _of_kind(self, kind: DocumentKind) -> Mapping[str, Document]:
+        tables: dict[DocumentKind, Mapping[str, Document]] = {
+            "record": self._records,
+            "peaks": self._peaks,
+            "trial": self._trials,
+        }
+        return tables[kind]
 
     def close(self) -> None:
         """Nothing to release."""

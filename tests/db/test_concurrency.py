@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
+import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from feinsum.db import open_store
+from feinsum.db import SqlStore, open_store
 from tests.db.factories import make_record
 from tests.db.test_schema import OLD_SCHEMA, backups
 from tests.db.writer import start
 
+MakeStore = Callable[[], SqlStore]
 
-def assert_none_lost(database: Path, n_processes: int, n_facts: int) -> None:
+
+def url_of(store: SqlStore) -> str:
+    """What another process opens."""
+    return store._location.url.render_as_string(hide_password=False)
+
+
+def assert_none_lost(database: str | Path, n_processes: int, n_facts: int) -> None:
     """All facts of all processes that open and fill a database are there."""
     writers = [start(database, n_facts * p, n_facts) for p in range(n_processes)]
     acknowledged: set[str] = set()
     for writer in writers:
-        output, _ = writer.communicate(timeout=300)
+        output, _ = writer.communicate(timeout=580)
         assert writer.returncode == 0
         acknowledged |= set(output.split())
     expected = {make_record(n).id for n in range(n_processes * n_facts)}
@@ -33,10 +43,21 @@ def test_writers_wait_for_each_other(database: Path) -> None:
     assert_none_lost(database, 8, 25)
 
 
+def test_writers_share_a_server(make_postgresql_store: MakeStore) -> None:
+    """4 processes add 25 facts each to PostgreSQL: none is lost."""
+    assert_none_lost(url_of(make_postgresql_store()), 4, 25)
+
+
 @pytest.mark.long
 def test_many_writers_wait_for_each_other(database: Path) -> None:
-    """32 processes make a new database and add 25 facts each: none is lost."""
-    assert_none_lost(database, 32, 25)
+    """32 processes make a new database and add 200 facts each: none is lost."""
+    assert_none_lost(database, 32, 200)
+
+
+@pytest.mark.long
+def test_many_writers_share_a_server(make_postgresql_store: MakeStore) -> None:
+    """32 processes add 200 facts each to PostgreSQL: none is lost."""
+    assert_none_lost(url_of(make_postgresql_store()), 32, 200)
 
 
 def test_older_database_is_migrated_once(database: Path) -> None:
@@ -47,18 +68,30 @@ def test_older_database_is_migrated_once(database: Path) -> None:
     assert len(backups(database)) == 1
 
 
-def assert_survives_kills(database: Path, n_kills: int) -> None:
+def killed(database: str | Path, first: int, noise: random.Random) -> list[str]:
+    """What a writer acknowledged that was killed at some instant after its start."""
+    with start(database, first, 10_000) as writer:
+        assert writer.stdout is not None
+        n_awaited = noise.choice([0, 1, 10, 40])
+        lines = [writer.stdout.readline() for _ in range(n_awaited)]
+        time.sleep(noise.uniform(0, 0.1 if n_awaited else 3))
+        writer.kill()
+        lines += writer.stdout.read().splitlines(True)
+    return [line.strip() for line in lines if line.endswith("\n")]
+
+
+def assert_survives_kills(database: str | Path, n_kills: int) -> None:
     """A writer killed again and again has lost nothing that it acknowledged."""
-    acknowledged: list[str] = []
+    noise = random.Random(n_kills)
+    acknowledged: set[str] = set()
     for kill in range(n_kills):
-        with start(database, 10_000 * kill, 10_000) as writer:
-            assert writer.stdout is not None
-            acknowledged += [writer.stdout.readline().strip() for _ in range(10 + kill)]
-            writer.kill()
-            rest = writer.stdout.read()
-        acknowledged += [line.strip() for line in rest.splitlines(True) if "\n" in line]
+        acknowledged |= set(killed(database, 10_000 * kill, noise))
         with open_store(database) as store:
-            assert set(acknowledged) <= {record.id for record in store.records()}
+            assert acknowledged <= {record.id for record in store.records()}
+    assert acknowledged
+
+
+def assert_is_whole(database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
@@ -67,9 +100,19 @@ def assert_survives_kills(database: Path, n_kills: int) -> None:
 def test_killed_writers_lose_nothing(database: Path) -> None:
     """Every fact that a writer acknowledged before SIGKILL is there; 5 kills."""
     assert_survives_kills(database, 5)
+    assert_is_whole(database)
 
 
 @pytest.mark.long
 def test_many_killed_writers_lose_nothing(database: Path) -> None:
     """The same for 50 kills."""
     assert_survives_kills(database, 50)
+    assert_is_whole(database)
+
+
+@pytest.mark.long
+def test_a_server_loses_nothing_of_killed_writers(
+    make_postgresql_store: MakeStore,
+) -> None:
+    """The same for 50 kills of writers to PostgreSQL."""
+    assert_survives_kills(url_of(make_postgresql_store()), 50)

@@ -22,7 +22,7 @@ from feinsum.db import (
 )
 from feinsum.db.engine import engine_of, writer
 from feinsum.db.location import locate
-from feinsum.db.rows import rows_of_record
+from feinsum.db.rows import rows_of
 from feinsum.db.statements import insert_missing
 from feinsum.errors import StoreUnavailableError
 from feinsum.ir import BatchedEinsum, array, batched_einsum, to_text
@@ -334,6 +334,6 @@ def add_without_migrating(database: Path, records: list[TuningRecord]) -> None:
     engine = engine_of(locate(database))
     with writer(engine).begin() as connection:
         for record in records:
-            for row in rows_of_record(record):
+            for row in rows_of(record):
                 insert_missing(connection, row)
     engine.dispose()

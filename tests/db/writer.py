@@ -5,6 +5,7 @@ Run as ``python -m tests.db.writer DATABASE FIRST COUNT`` in the root folder.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,14 +16,16 @@ from tests.db.factories import make_record
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start(database: Path, first: int, count: int) -> subprocess.Popen[str]:
+def start(
+    database: str | os.PathLike[str], first: int, count: int
+) -> subprocess.Popen[str]:
     """Begin to add ``count`` facts from number ``first`` on, in a new process."""
     return subprocess.Popen(
         [
             sys.executable,
             "-m",
             "tests.db.writer",
-            str(database),
+            os.fspath(database),
             f"{first}",
             f"{count}",
         ],

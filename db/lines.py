@@ -1,0 +1,221 @@
+"""JSON Lines: a database as text, one document a line, and its schema.
+
+The first line is a header. Every other line is an envelope: the kind of a document,
+its content id, and the document. Files may be joined: a header may come again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Annotated, Any, BinaryIO, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter
+
+from feinsum.errors import FeinsumError, InvalidRecordError, SchemaVersionError
+from feinsum.records import (
+    DevicePeaks,
+    Document,
+    DocumentKind,
+    Trial,
+    TuningRecord,
+    from_json,
+    kind_of,
+    to_json,
+)
+from feinsum.records.document import STRICT
+
+__all__ = [
+    "FORMAT_VERSION",
+    "LINE_BYTES",
+    "Bad",
+    "Entry",
+    "line_schema",
+    "read_lines",
+    "write_lines",
+]
+
+FORMAT_VERSION = 1
+
+LINE_BYTES = 16 * 2**20
+"""The longest line that is read; no document of a tuning comes near it."""
+
+ContentId: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line."""
+
+    __pydantic_config__ = STRICT
+
+    kind: Literal["header"]
+    format: Literal["feinsum"]
+    version: int
+
+
+@dataclass(frozen=True)
+class RecordLine:
+    """A fact."""
+
+    __pydantic_config__ = STRICT
+
+    kind: Literal["record"]
+    id: ContentId
+    document: TuningRecord
+
+
+@dataclass(frozen=True)
+class PeaksLine:
+    """Measured limits of a device."""
+
+    __pydantic_config__ = STRICT
+
+    kind: Literal["peaks"]
+    id: ContentId
+    document: DevicePeaks
+
+
+@dataclass(frozen=True)
+class TrialLine:
+    """A trial."""
+
+    __pydantic_config__ = STRICT
+
+    kind: Literal["trial"]
+    id: ContentId
+    document: Trial
+
+
+Line: TypeAlias = Annotated[
+    Header | RecordLine | PeaksLine | TrialLine, Field(discriminator="kind")
+]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """What cannot be kept, and why.
+
+    Attributes:
+        place: where it is, such as ``line 7``.
+    """
+
+    place: str
+    problem: FeinsumError
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}"
+
+
+Entry: TypeAlias = tuple[str, Document] | Bad
+"""A document with its place in a file, or what is none."""
+
+
+def line_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a line.
+
+    >>> sorted(line_schema()["discriminator"]["mapping"])
+    ['header', 'peaks', 'record', 'trial']
+    """
+    found = TypeAdapter[Any](Line).json_schema()
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"A line of a database of feinsum, format version {FORMAT_VERSION}",
+        **found,
+    }
+
+
+def write_lines(documents: Iterable[Document], stream: BinaryIO) -> Counter[str]:
+    """Write a header and a line for every document; how many there are of a kind."""
+    header = Header("header", "feinsum", FORMAT_VERSION)
+    stream.write(to_json(header).encode() + b"\n")
+    n_written: Counter[str] = Counter()
+    for document in documents:
+        kind = kind_of(document)
+        line = {"document": to_json(document), "id": f'"{document.id}"'}
+        text = ",".join(f'"{name}":{value}' for name, value in line.items())
+        stream.write(f'{{{text},"kind":"{kind}"}}\n'.encode())
+        n_written[kind] += 1
+    return n_written
+
+
+def read_lines(stream: BinaryIO) -> Iterator[Entry]:
+    """The documents of a stream, each checked; no more than one line is in memory.
+
+    Raises:
+        InvalidRecordError: if the first line is no header.
+        SchemaVersionError: if it is that of a newer format.
+    """
+    has_header = False
+    for number, text in _lines(stream):
+        place = f"line {number}"
+        try:
+            line = _parsed(text)
+        except InvalidRecordError as error:
+            if not has_header:
+                raise InvalidRecordError(
+                    f"{place}: expected the header of a file that 'feinsum db export' "
+                    f"wrote: {error}"
+                ) from None
+            yield Bad(place, error)
+            continue
+        if isinstance(line, Header):
+            _check_version(place, line)
+            has_header = True
+        elif not has_header:
+            raise InvalidRecordError(
+                f"{place}: a {line.kind} was given, expected the header of a file that "
+                "'feinsum db export' wrote"
+            )
+        else:
+            yield place, line.document
+
+
+def checked(kind: DocumentKind, given_id: str, document: Document) -> Document:
+    """The document, if that id is its own.
+
+    Raises:
+        InvalidRecordError: if it is not.
+    """
+    if document.id != given_id:
+        raise InvalidRecordError(
+            f"the {kind} {given_id} has the content id {document.id}; expected them to "
+            "be equal: the document was changed"
+        )
+    return document
+
+
+def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """The lines that are not blank, with their numbers; None for one too long."""
+    for number in count(1):
+        line = stream.readline(LINE_BYTES + 1)
+        if not line:
+            return
+        if len(line) <= LINE_BYTES:
+            if line.strip():
+                yield number, line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = stream.readline(LINE_BYTES)
+        yield number, None
+
+
+def _parsed(text: bytes | None) -> Header | RecordLine | PeaksLine | TrialLine:
+    if text is None:
+        raise InvalidRecordError(
+            f"the line is longer than {LINE_BYTES} bytes, expected one document"
+        )
+    line: Any = from_json(Line, text, "line")  # type: ignore[arg-type]  # a union of types
+    if not isinstance(line, Header):
+        checked(line.kind, line.id, line.document)
+    return line  # type: ignore[no-any-return]
+
+
+def _check_version(place: str, header: Header) -> None:
+    if header.version != FORMAT_VERSION:
+        raise SchemaVersionError(
+            f"{place}: the file has the format version {header.version}, but this "
+            f"installation of feinsum knows {FORMAT_VERSION}: install a newer feinsum"
+        )

@@ -1,0 +1,34 @@
+"""A count on stderr of what is done, while a command works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+__all__ = ["counted", "counting"]
+
+T = TypeVar("T")
+
+
+@contextmanager
+def counting(
+    description: str,
+) -> Iterator[Callable[[int], None]]:
+    """Gives a function that is told how many more are done."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+    console = Console(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn()
+    is_quiet = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=is_quiet) as bar:
+        task = bar.add_task(description, total=None)
+        yield lambda n: bar.advance(task, n)
+
+
+def counted(items: Iterable[T], step: Callable[[int], None]) -> Iterator[T]:
+    """The items, each told to ``step`` when it was handed on."""
+    for item in items:
+        yield item
+        step(1)

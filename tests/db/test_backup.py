@@ -1,0 +1,77 @@
+"""Backups: whole, made while others write, and never over another file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from feinsum.db import (
+    SqlStore,
+    back_up_store,
+    compare,
+    merge,
+    open_store,
+    read_file,
+    take_in,
+)
+from feinsum.errors import StoreUnavailableError
+from feinsum.records import InMemoryStore
+from tests.db.factories import make_peaks, make_record, make_trial
+from tests.db.writer import start
+
+
+def test_a_file_is_copied_while_others_write(database: Path, tmp_path: Path) -> None:
+    """The copy is whole, and has every fact that was acknowledged before it began."""
+    with start(str(database), 0, 10_000) as writer:
+        assert writer.stdout is not None
+        acknowledged = {writer.stdout.readline().strip() for _ in range(20)}
+        with open_store(database, is_read_only=True) as store:
+            copy = back_up_store(store, tmp_path / "copy.sqlite")
+        writer.kill()
+    with closing(sqlite3.connect(copy)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    with open_store(copy) as restored:
+        assert acknowledged <= set(restored.ids("record"))
+
+
+def test_a_copy_can_take_the_place_of_the_database(
+    filled_database: Path, tmp_path: Path
+) -> None:
+    """By its name, or by merging it into a new one; nothing differs."""
+    with open_store(filled_database) as store:
+        store.add_trial(make_trial())
+        copy = back_up_store(store, tmp_path / "copy.sqlite")
+        with open_store(copy) as restored, open_store(tmp_path / "new") as new:
+            merge(new, restored)
+            for other in (restored, new):
+                assert all(found.is_empty for found in compare(store, other))
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_a_server_is_written_as_lines(
+    make_postgresql_store: Callable[[], SqlStore], tmp_path: Path
+) -> None:
+    """All documents; the suffix says what it is."""
+    store = make_postgresql_store()
+    store.add_all([make_record(0), make_record(1), make_peaks(), make_trial()])
+    copy = back_up_store(store, tmp_path / "monday")
+    assert copy == tmp_path / "monday.jsonl"
+    restored = InMemoryStore()
+    take_in(restored, read_file(copy), pytest.fail)
+    assert all(found.is_empty for found in compare(store, restored))
+
+
+def test_no_file_is_overwritten(filled_database: Path, tmp_path: Path) -> None:
+    """What exists stays, also the database itself."""
+    other = tmp_path / "precious"
+    other.write_text("precious")
+    with open_store(filled_database) as store:
+        for path in (other, filled_database):
+            with pytest.raises(StoreUnavailableError, match=r"File exists.*new file"):
+                back_up_store(store, path)
+        assert len(store) == 3
+    assert other.read_text() == "precious"

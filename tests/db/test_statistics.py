@@ -1,0 +1,46 @@
+"""What a database says of its facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db import DriverCount, SqlStore, TransformCount
+from tests.db.factories import make_device, make_environment, make_record, make_trial
+
+
+def test_facts_are_counted(
+    make_sql_store: Callable[[], SqlStore],
+    make_postgresql_store: Callable[[], SqlStore],
+) -> None:
+    """By device and driver, and by transform; those with most facts come first."""
+    elsewhere = make_environment(make_device(1), "7.0")
+    later = replace(
+        make_record(9, environment=elsewhere, workload=WorkloadKey("another")),
+        recorded_at="2026-02-03T04:05:06+02:00",
+    )
+    for make in (make_sql_store, make_postgresql_store):
+        store = make()
+        assert store.statistics().newest is None
+        store.add_all([make_record(0), make_record(1), later, make_trial()])
+        found = store.statistics()
+        first = datetime(2025, 1, 31, 12, tzinfo=UTC)
+        last = datetime(2026, 2, 3, 2, 5, 6, tzinfo=UTC)
+        platform = make_device().platform
+        assert found.drivers == (
+            DriverCount(
+                make_device(0).id, "cpu-0", platform, "6.0", 1, 2, first, first
+            ),
+            DriverCount(make_device(1).id, "cpu-1", platform, "7.0", 1, 1, last, last),
+        )
+        (transform,) = found.transforms
+        assert transform == TransformCount(
+            "rowwise", 1, 2, 3, transform.highest_speedup
+        )
+        assert transform.highest_speedup == max(
+            r.measurement.speedup for r in store.records()
+        )
+        assert (found.oldest, found.newest) == (first, last)
+        assert list(store.workloads()) == ["another", make_record().workload]
