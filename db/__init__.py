@@ -20,12 +20,26 @@ from feinsum.db.garbage import (
     collect_garbage,
     find_garbage,
 )
+from feinsum.db.health import DatabaseHealth, examine
 from feinsum.db.info import StoreInfo
 from feinsum.db.kernel_tuner import t4_document, write_t4
-from feinsum.db.layers import LayeredStore
+from feinsum.db.layers import LayeredStore, UnavailableStore
 from feinsum.db.lines import Bad, Entry, line_schema, read_lines, write_lines
 from feinsum.db.location import default_location
-from feinsum.db.opened import Database, opened_store
+from feinsum.db.opened import (
+    LAYERS_VARIABLE,
+    OPENERS,
+    SITE_VARIABLE,
+    USER,
+    Database,
+    LayerKind,
+    LayerState,
+    layer_names,
+    opened_layers,
+    opened_store,
+    process_facts,
+    states_of,
+)
 from feinsum.db.rekeying import (
     REKEYED_FROM,
     Kind,
@@ -41,16 +55,23 @@ from feinsum.db.statistics import DriverCount, Statistics, TransformCount
 from feinsum.db.store import SqlStore, open_store
 
 __all__ = [
+    "LAYERS_VARIABLE",
+    "OPENERS",
     "REKEYED_FROM",
+    "SITE_VARIABLE",
+    "USER",
     "Bad",
     "Collected",
     "Database",
+    "DatabaseHealth",
     "Difference",
     "DriverCount",
     "Entry",
     "GarbagePlan",
     "Imported",
     "Kind",
+    "LayerKind",
+    "LayerState",
     "LayeredStore",
     "OnProgress",
     "RekeyPlan",
@@ -60,23 +81,29 @@ __all__ = [
     "StoreInfo",
     "Surplus",
     "TransformCount",
+    "UnavailableStore",
     "Unreadable",
     "all_documents",
     "back_up_store",
     "collect_garbage",
     "compare",
     "default_location",
+    "examine",
     "find_garbage",
+    "layer_names",
     "line_schema",
     "merge",
     "open_store",
+    "opened_layers",
     "opened_store",
     "plan_rekey",
+    "process_facts",
     "read_file",
     "read_lines",
     "rekey",
     "rekeyed",
     "shipped_facts",
+    "states_of",
     "t4_document",
     "take_in",
     "write_facts",

@@ -93,7 +93,7 @@ def _file_engine(location: Location, path: Path) -> Engine:
     if location.is_read_only:
         engine = create_engine(
             location.url,
-            creator=partial(_connect_for_reading, path, location.busy_timeout_s),
+            creator=partial(_connect_for_reading, path, location),
             poolclass=NullPool,
         )
     else:
@@ -132,12 +132,17 @@ def _lenient_text(content: bytes) -> str:
     return content.decode(errors="replace")
 
 
-def _connect_for_reading(path: Path, busy_timeout_s: float) -> Any:
+def _connect_for_reading(path: Path, location: Location) -> Any:
     """Read a file without writing beside it, if need be.
 
     The write-ahead log wants to make files in the folder. Where that is not
-    possible and no log is left, the file alone is the database.
+    possible and no log is left, the file alone is the database, and so it is where
+    that is wished.
     """
+    busy_timeout_s = location.busy_timeout_s
+    as_it_is = f"{path.as_uri()}?immutable=1"
+    if location.is_immutable:
+        return _connect(as_it_is, busy_timeout_s, uri=True)
     try:
         return _connect(f"{path.as_uri()}?mode=ro", busy_timeout_s, uri=True)
     except sqlite3.OperationalError as error:
@@ -147,7 +152,7 @@ def _connect_for_reading(path: Path, busy_timeout_s: float) -> Any:
         )
         if not is_for_want_of_files or has_log(path):
             raise
-        return _connect(f"{path.as_uri()}?immutable=1", busy_timeout_s, uri=True)
+        return _connect(as_it_is, busy_timeout_s, uri=True)
 
 
 def _begin(connection: Connection) -> None:

@@ -1,10 +1,12 @@
 """Garbage: facts that no look-up can prefer, and taking them out of a database.
 
 Facts compete in a group: of one workload as it was written, on one device with one
-driver, at the same sizes, with the same version of a transform. Kept are those that
-are tied for the best place of their group, some more after them, and what these were
-rekeyed from. So every look-up has the same answer as before: whatever machine asks,
-under whatever policy, with whatever transforms installed.
+driver, at the same sizes, with the same version of a transform. Kept are those that are
+tied for the best place of their group, some more after them, what these were rekeyed
+from, and all of a recipe that was somewhere no faster than the untransformed kernel:
+they keep a look-up from taking it where it fits worse. So every look-up has the same
+answer as before: whatever machine asks, under whatever policy, with whatever transforms
+installed.
 
 Limits of devices and trials are left alone.
 """
@@ -14,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 
 from feinsum.db.backup import back_up_store
 from feinsum.db.files import write_file
 from feinsum.db.rekeying import REKEYED_FROM
 from feinsum.db.store import SqlStore
-from feinsum.records import Document, TuningRecord
+from feinsum.records import Document, TransformSpec, TuningRecord
 
 __all__ = [
     "NEXT",
@@ -99,6 +102,7 @@ def find_garbage(
     origins: set[str] = set()
     for records in workloads:
         n_records += len(records)
+        origins |= _witnesses(records)
         for group in _groups(records):
             ordered, n_tied = _ordered(group)
             n_kept = n_tied + n_next
@@ -134,6 +138,16 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
 
     write_file(noted(), removed)
     return Collected(store.remove(written), backup, removed)
+
+
+def _witnesses(records: Sequence[TuningRecord]) -> set[str]:
+    """Facts of recipes that are somewhere no faster than the untransformed kernel."""
+    slow = {_recipe(r) for r in records if not 1 < r.measurement.speedup < inf}
+    return {record.id for record in records if _recipe(record) in slow}
+
+
+def _recipe(record: TuningRecord) -> tuple[TransformSpec, str]:
+    return record.spec, record.workload_text
 
 
 def _groups(records: Sequence[TuningRecord]) -> Iterator[list[TuningRecord]]:

@@ -1,52 +1,70 @@
-"""Several stores as one: the first takes what is new, all are asked."""
+"""Several stores as one: one of them takes what is new, all are asked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn, TypeVar
 
 from feinsum.canonical import WorkloadKey
-from feinsum.errors import RecordNotFoundError, StoreUnavailableError
+from feinsum.errors import RecordNotFoundError, StoreError, StoreUnavailableError
 from feinsum.records import DevicePeaks, RecordStore, Trial, TrialStore, TuningRecord
 
-__all__ = ["LayeredStore"]
+__all__ = ["LayeredStore", "UnavailableStore"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_told: set[str] = set()
 
 
 class LayeredStore:
     """A :class:`feinsum.records.RecordStore` over others.
 
     What is known is the union; which record serves is decided by how well it fits,
-    not by where it lies.
+    not by where it lies. A layer that fails is passed over when something is read: the
+    log says so once, and :attr:`problems` says why. Only if all fail is that an error.
 
     Args:
-        layers: the first is the one that is written.
+        layers: in the order in which they are asked.
+        written: the one that takes what is new; by default the first.
+
+    Attributes:
+        problems: why layers were passed over, by their number.
     """
 
-    def __init__(self, layers: Sequence[RecordStore]) -> None:
+    def __init__(
+        self, layers: Sequence[RecordStore], written: RecordStore | None = None
+    ) -> None:
         self.layers = tuple(layers)
+        self.written = self.layers[0] if written is None else written
+        self.problems: dict[int, StoreError] = {}
 
     def add(self, record: TuningRecord) -> bool:
-        return self.layers[0].add(record)
+        return self.written.add(record)
 
     def get(self, record_id: str) -> TuningRecord:
-        for layer in self.layers[:-1]:
+        missing = None
+        for k, layer in enumerate(self.layers):
             try:
                 return layer.get(record_id)
-            except RecordNotFoundError:
-                continue
-        return self.layers[-1].get(record_id)
+            except RecordNotFoundError as error:
+                missing = error
+            except StoreError as error:
+                self._pass_over(k, error)
+        raise missing or self._first_problem()
 
     def query(
         self, workload: WorkloadKey, *, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
-        found = {
-            record.id: record
-            for layer in self.layers
-            for record in layer.query(workload, device_id=device_id)
-        }
+        answers = self._ask(lambda layer: layer.query(workload, device_id=device_id))
+        found = {record.id: record for records in answers for record in records}
         return tuple(found[record_id] for record_id in sorted(found))
 
     def records(self) -> Iterator[TuningRecord]:
-        found = {r.id: r for layer in self.layers for r in layer.records()}
+        answers = self._ask(lambda layer: tuple(layer.records()))
+        found = {record.id: record for records in answers for record in records}
         for record_id in sorted(found):
             yield found[record_id]
 
@@ -54,31 +72,103 @@ class LayeredStore:
         return sum(1 for _ in self.records())
 
     def add_peaks(self, peaks: DevicePeaks) -> bool:
-        return self.layers[0].add_peaks(peaks)
+        return self.written.add_peaks(peaks)
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
-        known = [found for layer in self.layers if (found := layer.peaks(device_id))]
+        answers = self._ask(lambda layer: layer.peaks(device_id))
+        known = [found for found in answers if found]
         return max(known, key=lambda found: (found.measured_at, found.id), default=None)
 
     def add_trial(self, trial: Trial) -> bool:
-        first = self.layers[0]
-        if not isinstance(first, TrialStore):
-            raise StoreUnavailableError("the first layer keeps no trials")
-        return first.add_trial(trial)
+        if not isinstance(self.written, TrialStore):
+            raise StoreUnavailableError("the layer that is written keeps no trials")
+        return self.written.add_trial(trial)
 
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
-        layers = self._trial_layers()
-        found = {t.id: t for layer in layers for t in layer.trials(workload)}
+        answers = self._ask(
+            lambda layer: (
+                layer.trials(workload) if isinstance(layer, TrialStore) else ()
+            )
+        )
+        found = {trial.id: trial for trials in answers for trial in trials}
         return tuple(sorted(found.values(), key=lambda t: (t.recorded_at, t.id)))
 
     def tried(self) -> tuple[WorkloadKey, ...]:
-        return tuple(
-            sorted({k for layer in self._trial_layers() for k in layer.tried()})
+        answers = self._ask(
+            lambda layer: layer.tried() if isinstance(layer, TrialStore) else ()
         )
-
-    def _trial_layers(self) -> list[TrialStore]:
-        return [layer for layer in self.layers if isinstance(layer, TrialStore)]
+        return tuple(sorted({key for keys in answers for key in keys}))
 
     def close(self) -> None:
         for layer in self.layers:
             layer.close()
+
+    def _ask(self, question: Callable[[RecordStore], T]) -> list[T]:
+        answers = []
+        for k, layer in enumerate(self.layers):
+            try:
+                answers.append(question(layer))
+            except StoreError as error:
+                self._pass_over(k, error)
+        if not answers:
+            raise self._first_problem()
+        return answers
+
+    def _pass_over(self, k: int, error: StoreError) -> None:
+        self.problems[k] = error
+        if str(error) not in _told:
+            _told.add(str(error))
+            logger.warning("a layer of facts is passed over: %s", error)
+
+    def _first_problem(self) -> StoreError:
+        none = StoreUnavailableError("no layer of facts is given")
+        return next(iter(self.problems.values()), none)
+
+
+class UnavailableStore:
+    """A store that cannot be opened: whatever is asked of it raises why.
+
+    Args:
+        error: as it was raised.
+    """
+
+    def __init__(self, error: StoreError) -> None:
+        self.error = error
+
+    def add(self, record: TuningRecord) -> bool:
+        self._refuse()
+
+    def get(self, record_id: str) -> TuningRecord:
+        self._refuse()
+
+    def query(
+        self, workload: WorkloadKey, *, device_id: str | None = None
+    ) -> tuple[TuningRecord, ...]:
+        self._refuse()
+
+    def records(self) -> Iterator[TuningRecord]:
+        self._refuse()
+
+    def __len__(self) -> int:
+        self._refuse()
+
+    def add_peaks(self, peaks: DevicePeaks) -> bool:
+        self._refuse()
+
+    def peaks(self, device_id: str) -> DevicePeaks | None:
+        self._refuse()
+
+    def add_trial(self, trial: Trial) -> bool:
+        self._refuse()
+
+    def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
+        self._refuse()
+
+    def tried(self) -> tuple[WorkloadKey, ...]:
+        self._refuse()
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _refuse(self) -> NoReturn:
+        raise type(self.error)(str(self.error))

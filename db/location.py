@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 
 from feinsum.errors import StoreUnavailableError
 
-__all__ = ["BUSY_TIMEOUT_S", "Location", "default_location", "locate"]
+__all__ = ["BUSY_TIMEOUT_S", "Location", "default_location", "locate", "may_write"]
 
 BUSY_TIMEOUT_S = 30.0
 """How long a reader or writer waits for the locks of others, in seconds."""
@@ -35,6 +35,7 @@ class Location:
         url: what SQLAlchemy opens; may hold a password, so it is never printed.
         path: the file of an SQLite database; None for a server.
         is_read_only: the database is only read, by wish or by permissions.
+        is_immutable: a file that is read without locks, and without files beside it.
         busy_timeout_s: how long to wait for the locks of others.
     """
 
@@ -42,6 +43,7 @@ class Location:
     path: Path | None
     is_read_only: bool
     busy_timeout_s: float
+    is_immutable: bool = False
 
     def __str__(self) -> str:
         shown = self.url.difference_update_query(["password", "sslpassword"])
@@ -176,7 +178,7 @@ def _make_room(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         problem = error.strerror or str(error)
-    if problem is None and not _may_write(path.parent):
+    if problem is None and not may_write(path.parent):
         problem = "it is not writable"
     if problem is not None:
         raise StoreUnavailableError(
@@ -187,10 +189,11 @@ def _make_room(path: Path) -> None:
 
 def _is_writable(path: Path) -> bool:
     """SQLite writes into the file and, for its journal, into the folder."""
-    return _may_write(path.parent) and (not path.exists() or _may_write(path))
+    return may_write(path.parent) and (not path.exists() or may_write(path))
 
 
-def _may_write(path: Path) -> bool:
+def may_write(path: Path) -> bool:
+    """Whether this process may write a file, or make files in a folder."""
     is_effective = os.access in os.supports_effective_ids
     wanted = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
     return os.access(path, wanted, effective_ids=is_effective)

@@ -76,7 +76,7 @@ def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
         InvalidRecordError: if it is not well formed, or if the id is not that of the
             text.
     """
-    if _digest(text) != document_id:
+    if not isinstance(text, str) or _digest(text) != document_id:
         raise InvalidRecordError(
             f"{kind} {document_id}: the text has another content id; expected them to "
             "be equal: it was changed"

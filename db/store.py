@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -56,6 +57,7 @@ def open_store(
     location: str | os.PathLike[str] | None = None,
     *,
     is_read_only: bool = False,
+    is_immutable: bool = False,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
 ) -> SqlStore:
     """Open a database of tuning records; make or migrate it where needed.
@@ -66,13 +68,18 @@ def open_store(
             (:func:`feinsum.db.default_location`).
         is_read_only: do not write. A file or folder without write permission is
             opened so in any case.
+        is_immutable: do not even make files beside an SQLite file, and take no locks:
+            for a file on a network that is replaced as a whole. What is in its log is
+            not seen.
         busy_timeout_s: how long to wait for the locks of other processes.
 
     Raises:
         StoreUnavailableError: if it cannot be opened, or is not ours.
         SchemaVersionError: if it was written by a newer version.
     """
-    place = locate(location, is_read_only=is_read_only, busy_timeout_s=busy_timeout_s)
+    only_read = is_read_only or is_immutable
+    place = locate(location, is_read_only=only_read, busy_timeout_s=busy_timeout_s)
+    place = replace(place, is_immutable=is_immutable and place.path is not None)
     engine = engine_of(place)
     try:
         with translated(place):

@@ -40,7 +40,7 @@ def call_einsum(
     *operands: Any,
     device: str | None = None,
     database: Database = None,
-    policy: Policy = "default",
+    policy: Policy | None = None,
     on_miss: OnMiss = "return",
     out: Any = None,
 ) -> Any:
@@ -93,7 +93,7 @@ def prepare_call(
     *operands: Any,
     device: str | None = None,
     database: Database = None,
-    policy: Policy = "default",
+    policy: Policy | None = None,
     on_miss: OnMiss = "return",
 ) -> PreparedCall:
     """What :func:`call_einsum` keeps for these arguments; nothing is computed."""

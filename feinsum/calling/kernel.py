@@ -29,7 +29,7 @@ class CallOptions:
     """How a kernel is looked up; see :func:`feinsum.retrieve`."""
 
     database: Database = None
-    policy: Policy = "default"
+    policy: Policy | None = None
     on_miss: OnMiss = "return"
 
 

@@ -19,6 +19,7 @@ from feinsum.cli import (
     canonicalize,
     db,
     devices,
+    doctor,
     explain,
     query,
     roofline,
@@ -40,6 +41,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "explain": (explain.explain, explain.EXAMPLES),
     "transforms": (transforms.transforms, transforms.EXAMPLES),
     "devices": (devices.devices, devices.EXAMPLES),
+    "doctor": (doctor.doctor, doctor.EXAMPLES),
     "roofline": (roofline.roofline, roofline.EXAMPLES),
     "serve": (serve.serve, serve.EXAMPLES),
 }
@@ -89,7 +91,8 @@ Examples:
 \b
 Exit codes:
   0  found, done
-  1  failure; the line on stderr says which; or two einsums differ
+  1  failure; the line on stderr says which; or two einsums differ;
+     or the doctor found a problem
   2  bad usage
   3  no fact is known (query, explain)
 """

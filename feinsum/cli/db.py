@@ -15,7 +15,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="Ask about the database of facts, copy and merge it.",
+    help="Look into, copy and merge databases.",
     epilog="\b\nExample:\n  feinsum db info",
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -53,7 +54,7 @@ def explain(
     instructions: Instructions = None,
     device: Device = None,
     database: Database = None,
-    policy: Policy = "default",
+    policy: Policy = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which einsums a kernel has and which recipes they get.
@@ -96,7 +97,7 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
 def _document(found: Retrieval, database: str | None) -> dict[str, Any]:
     from feinsum.db import opened_store
 
-    with opened_store(database) as store:
+    with opened_store(database, has_shipped=True) as store:
         nests = [_nest_document(nest, store) for nest in found.nests]
     return {
         "nests": nests,
@@ -105,6 +106,8 @@ def _document(found: Retrieval, database: str | None) -> dict[str, Any]:
             for nest in found.raised.refused
         ],
         "applied": [str(spec) for spec in found.applied],
+        "policy": found.policy,
+        "layers": [asdict(layer) for layer in found.layers],
     }
 
 
@@ -118,11 +121,13 @@ def _nest_document(found: NestRetrieval, store: RecordStore) -> dict[str, Any]:
         "key": nest.key,
         "level": str(match.level),
         "reason": match.reason,
+        "distance": match.distance,
         "candidates": [record_document(record, fractions) for record in match.ranking],
         "passed_over": [
             {"spec": str(spec), "reason": why} for spec, why in found.failures
         ],
         "applied": None if found.applied is None else str(found.applied),
+        "trusted": found.judgement or None,
     }
 
 

@@ -65,10 +65,10 @@ Operands: TypeAlias = Annotated[
 ]
 
 Policy: TypeAlias = Annotated[
-    Literal["strict", "default", "loose"],
+    Literal["strict", "default", "loose"] | None,
     typer.Option(
         help="Worst fit of a fact that is accepted: this device and driver, "
-        "its architecture, any device."
+        "its architecture, any device. Default: FEINSUM_POLICY, else default."
     ),
 ]
 

@@ -42,7 +42,7 @@ def query(
     dtype: Dtype = DEFAULT_DTYPE,
     device: Device = None,
     database: Database = None,
-    policy: Policy = "default",
+    policy: Policy = None,
     as_json: AsJson = False,
 ) -> None:
     """Print what the database knows of an einsum.

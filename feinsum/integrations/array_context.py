@@ -14,7 +14,7 @@ __all__ = ["eager_array_context", "lazy_array_context"]
 
 
 def eager_array_context(
-    base: type | None = None, *, database: Database = None, policy: Policy = "default"
+    base: type | None = None, *, database: Database = None, policy: Policy | None = None
 ) -> Any:
     """A class of array contexts that call one kernel at a time, and retrieve it.
 
@@ -31,7 +31,7 @@ def eager_array_context(
 
 
 def lazy_array_context(
-    base: type | None = None, *, database: Database = None, policy: Policy = "default"
+    base: type | None = None, *, database: Database = None, policy: Policy | None = None
 ) -> Any:
     """The same for contexts that generate whole programs.
 
@@ -41,7 +41,9 @@ def lazy_array_context(
     return _made_from(RetrievesLazily, base, database, policy)
 
 
-def _made_from(mixin: type, base: type, database: Database, policy: Policy) -> type:
+def _made_from(
+    mixin: type, base: type, database: Database, policy: Policy | None
+) -> type:
     attributes = {
         "__module__": __name__,
         "feinsum_database": database,

@@ -34,7 +34,7 @@ class RetrievesLazily:
     """
 
     feinsum_database: Database = None
-    feinsum_policy: Policy = "default"
+    feinsum_policy: Policy | None = None
 
     def transform_loopy_program(self, t_unit: lp.TranslationUnit) -> Any:
         """The program with a recipe, or what the next class makes of it."""

@@ -25,7 +25,7 @@ def transform_program(
     arguments: Mapping[str, Any] | None = None,
     device: str | None = None,
     database: Database = None,
-    policy: Policy = "default",
+    policy: Policy | None = None,
 ) -> lp.TranslationUnit:
     """The program with a recipe, or what ``fallback`` makes of it.
 

@@ -3,7 +3,18 @@
 from feinsum.records.document import content_id, from_json, to_json
 from feinsum.records.environment import Device, DevicePeaks, Environment
 from feinsum.records.kinds import KINDS, Document, DocumentKind, kind_of
-from feinsum.records.match import Level, Match, Policy, best_match, level_of, rank
+from feinsum.records.match import (
+    WORST_ACCEPTED,
+    Extents,
+    Level,
+    Match,
+    Policy,
+    best_match,
+    distance,
+    level_of,
+    rank,
+    resources_of,
+)
 from feinsum.records.measurement import (
     Measurement,
     Verification,
@@ -24,12 +35,14 @@ __all__ = [
     "KINDS",
     "MESSAGE_LENGTH",
     "OK",
+    "WORST_ACCEPTED",
     "Device",
     "DevicePeaks",
     "Document",
     "DocumentKind",
     "DocumentStore",
     "Environment",
+    "Extents",
     "InMemoryStore",
     "Level",
     "Match",
@@ -44,12 +57,14 @@ __all__ = [
     "Verification",
     "best_match",
     "content_id",
+    "distance",
     "from_json",
     "kind_of",
     "level_of",
     "median_interval",
     "quartiles",
     "rank",
+    "resources_of",
     "to_json",
     "utc_now",
 ]

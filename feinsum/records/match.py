@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from math import inf, log2, prod
+from typing import Literal, NamedTuple
 
 from feinsum.records.environment import Environment
 from feinsum.records.record import TuningRecord
+from feinsum.records.spec import TransformSpec
 from feinsum.records.trial import Trial
 
-__all__ = ["Level", "Match", "Policy", "best_match", "level_of", "rank"]
+__all__ = [
+    "WORST_ACCEPTED",
+    "Extents",
+    "Level",
+    "Match",
+    "Policy",
+    "best_match",
+    "distance",
+    "level_of",
+    "rank",
+    "resources_of",
+]
 
 Policy = Literal["strict", "default", "loose"]
 """The worst level accepted: exact; same architecture, other extents; any."""
 
+Extents = Mapping[str, Mapping[str, int]]
+"""For the text of a workload, the extents of a kernel in the names of that text."""
+
 
 class Level(IntEnum):
-    """How well the environment of a record fits; lower is better."""
+    """How well a record fits a kernel and a machine; lower is better."""
 
     EXACT = 0
     SAME_DEVICE_OTHER_DRIVER = 1
     SAME_ARCHITECTURE = 2
     NEAREST_EXTENTS = 3
-    OTHER_DEVICE = 4
+    GENERIC = 4
     MISS = 5
 
     def __str__(self) -> str:
@@ -34,7 +50,7 @@ class Level(IntEnum):
 WORST_ACCEPTED: dict[Policy, Level] = {
     "strict": Level.EXACT,
     "default": Level.NEAREST_EXTENTS,
-    "loose": Level.OTHER_DEVICE,
+    "loose": Level.GENERIC,
 }
 
 
@@ -46,15 +62,38 @@ class Match:
         level: how well the best record fits; :attr:`Level.MISS` for none.
         reason: why, in words.
         ranking: all acceptable records of that level, the best first.
+        distance: how far the extents of the best record are from the kernel's, see
+            :func:`distance`.
+        recipes: at :attr:`Level.GENERIC`, if there is no record: recipes that are
+            recommended where nothing was measured, the first one first.
     """
 
     level: Level
     reason: str
     ranking: tuple[TuningRecord, ...] = ()
+    distance: float = 0.0
+    recipes: tuple[TransformSpec, ...] = ()
 
     @property
     def record(self) -> TuningRecord | None:
         return self.ranking[0] if self.ranking else None
+
+    @property
+    def is_hit(self) -> bool:
+        """Whether there is a recipe, measured or generic."""
+        return bool(self.ranking or self.recipes)
+
+
+class _Fit(NamedTuple):
+    """How well a record fits; the less the better.
+
+    Attributes:
+        there: the level of the machine alone.
+    """
+
+    level: Level
+    there: Level
+    distance: float
 
 
 def level_of(record: TuningRecord | Trial, environment: Environment) -> Level:
@@ -71,7 +110,37 @@ def level_of(record: TuningRecord | Trial, environment: Environment) -> Level:
         here.device.architecture,
     ):
         return Level.SAME_ARCHITECTURE
-    return Level.OTHER_DEVICE
+    return Level.GENERIC
+
+
+def distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
+    """The largest ``abs(log2)`` of the ratios of extents, to a tenth.
+
+    Args:
+        sizes: extents that were measured.
+        extents: those of the kernel, as far as they are known.
+
+    >>> distance({"N0": 100_000, "N1": 40}, {"N0": 384})
+    8.0
+    """
+    ratios = (
+        abs(log2(size) - log2(extents[name]))
+        for name, size in sizes.items()
+        if size > 0 and extents.get(name, 0) > 0
+    )
+    return round(max(ratios, default=0.0), 1)
+
+
+def resources_of(spec: TransformSpec) -> int:
+    """What a recipe takes, as far as its parameters tell: the size of its tiles.
+
+    Work-items, registers and local memory grow with blocks, lanes, widths and depths.
+    So it is the product of all whole numbers among the parameters.
+
+    >>> resources_of(TransformSpec.parse("rowwise@1(block=64, index='a', lanes=2)"))
+    128
+    """
+    return prod(v for v in spec.parameters.values() if type(v) is int and v > 1)
 
 
 def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
@@ -79,19 +148,21 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
 
     Records whose speed-up interval reaches the highest lower end of all are tied
     for the first place. Of these the recipes that run on the device come first, then
-    those that call a library of the host; then the text of the spec decides, then the
-    content id. A recipe that is no faster than the untransformed kernel is left out.
+    those that call a library of the host; then the fewest resources decide, the text of
+    the spec, and the content id. A recipe that is no faster than the untransformed
+    kernel is left out.
     """
-    useful = [r for r in records if r.measurement.speedup > 1]
+    useful = [r for r in records if 1 < r.measurement.speedup < inf]
     if not useful:
         return ()
     floor = max(r.measurement.speedup_interval[0] for r in useful)
 
-    def order(record: TuningRecord) -> tuple[bool, float, bool, str, str]:
+    def order(record: TuningRecord) -> tuple[bool, float, bool, int, str, str]:
         is_tied = record.measurement.speedup_interval[1] >= floor
         slowness = 0.0 if is_tied else -record.measurement.speedup
         spec = record.spec
-        return not is_tied, slowness, spec.is_on_host, str(spec), record.id
+        place = spec.is_on_host, resources_of(spec), str(spec)
+        return not is_tied, slowness, *place, record.id
 
     return tuple(sorted(useful, key=order))
 
@@ -102,45 +173,87 @@ def best_match(
     policy: Policy = "default",
     *,
     is_nearest: bool = False,
+    extents: Extents | None = None,
 ) -> Match:
     """The best acceptable record, the level of its fit, and why.
 
+    Of one level, records that were measured at extents nearer to the kernel's come
+    first. A recipe that was no faster than the untransformed kernel where it fits
+    better is not taken from where it fits worse.
+
     Args:
         is_nearest: the records are of the same einsum at other extents.
+        extents: of the kernel, as far as they are known.
     """
     if not records:
         return Match(Level.MISS, "no fact is recorded for this workload")
-    best = Level.NEAREST_EXTENTS if is_nearest else Level.EXACT
-    levels = {record.id: max(best, level_of(record, environment)) for record in records}
-    worst = WORST_ACCEPTED[policy]
-    for level in sorted(set(levels.values())):
-        ranking = rank(r for r in records if levels[r.id] == level)
-        if ranking and level <= worst:
-            return Match(level, _reason(ranking, level, environment), ranking)
-    best_level = min(levels.values())
-    return Match(
-        Level.MISS,
-        f"{len(records)} facts are recorded, but none is both faster than the "
-        f"untransformed kernel and accepted by the policy {policy!r} "
-        f"(best level: {best_level})",
-    )
+    known = extents or {}
+    fits = {r.id: _fit(r, environment, known, is_nearest) for r in records}
+    groups = list(_groups(records, fits))
+    best = next((fit for fit, ranking in groups if ranking), None)
+    if best is None or best.level > WORST_ACCEPTED[policy]:
+        return Match(
+            Level.MISS,
+            f"{len(records)} facts are recorded, but none is both faster than the "
+            f"untransformed kernel and accepted by the policy {policy!r} "
+            f"(best level: {min(fits.values()).level})",
+        )
+    ranking = [r for fit, found in groups if fit.level == best.level for r in found]
+    here = known.get(ranking[0].workload_text, {})
+    reason = _reason(ranking, best, environment, here)
+    return Match(best.level, reason, tuple(ranking), best.distance)
+
+
+def _fit(
+    record: TuningRecord, environment: Environment, extents: Extents, is_nearest: bool
+) -> _Fit:
+    there = level_of(record, environment)
+    level = max(Level.NEAREST_EXTENTS if is_nearest else Level.EXACT, there)
+    here = extents.get(record.workload_text, {})
+    return _Fit(level, there, distance(record.measurement.sizes, here))
+
+
+def _groups(
+    records: Sequence[TuningRecord], fits: Mapping[str, _Fit]
+) -> Iterator[tuple[_Fit, tuple[TuningRecord, ...]]]:
+    """Rankings of records of equal fit, the best fit first."""
+    useless: set[tuple[TransformSpec, str]] = set()
+    for fit in sorted(set(fits.values())):
+        group = [r for r in records if fits[r.id] == fit and _recipe(r) not in useless]
+        ranking = rank(group)
+        useless |= set(map(_recipe, group)) - set(map(_recipe, ranking))
+        yield fit, ranking
+
+
+def _recipe(record: TuningRecord) -> tuple[TransformSpec, str]:
+    return record.spec, record.workload_text
 
 
 def _reason(
-    ranking: Sequence[TuningRecord], level: Level, environment: Environment
+    ranking: Sequence[TuningRecord],
+    fit: _Fit,
+    environment: Environment,
+    extents: Mapping[str, int],
 ) -> str:
     best = ranking[0]
     there = best.environment
-    if level == Level.NEAREST_EXTENTS:
-        sizes = ", ".join(f"{name}={n}" for name, n in best.measurement.sizes.items())
-        there_too = _reason(ranking, level_of(best, environment), environment)
-        return f"{there_too}; measured at {sizes}"
     where = {
         Level.EXACT: f"on this device and driver ({there.driver_version})",
         Level.SAME_DEVICE_OTHER_DRIVER: f"on this device with driver "
         f"{there.driver_version}; here it is {environment.driver_version}",
-    }.get(level, f"on {there.device}; here it is {environment.device}")
+    }.get(fit.there, f"on {there.device}; here it is {environment.device}")
+    sizes = best.measurement.sizes
+    at = ""
+    if fit.level == Level.NEAREST_EXTENTS or fit.distance:
+        at = f"; measured at {_listed(sizes)}"
+    if fit.distance:
+        at += f"; here it is {_listed({n: extents[n] for n in sizes if n in extents})}"
+        at += f", a distance of {fit.distance:g} (log2 of the ratio)"
     return (
         f"{best.spec} ran {best.measurement.speedup:.1f} times as fast as the "
-        f"untransformed kernel {where}; {len(ranking)} candidates"
+        f"untransformed kernel {where}; {len(ranking)} candidates{at}"
     )
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={n}" for name, n in sizes.items())

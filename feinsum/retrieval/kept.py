@@ -10,12 +10,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import pickle
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import loopy as lp
@@ -25,9 +21,9 @@ from feinsum.cache import DiskCache, default_cache
 from feinsum.db import Database, opened_store
 from feinsum.measure.code import CodedUnit, DeviceCode
 from feinsum.records import Environment
+from feinsum.retrieval.installation import is_ours, surroundings
 from feinsum.retrieval.kernel_text import NoTextError, text_of
 from feinsum.retrieval.result import Retrieval
-from feinsum.transforms import REGISTRY
 from feinsum.transforms.library.library_unit import LibraryUnit
 from feinsum.transforms.primitives.set_cache import tell_sets_apart
 
@@ -36,15 +32,6 @@ __all__ = ["Answer", "Place", "place_of", "unless_it_fails"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_PACKAGES = ("cgen", "constantdict", "genpy", "pymbolic", "pytools")
-"""Whose versions matter beside those that an environment names."""
-
-_OURS = (
-    "canonical", "db", "ir", "measure", "raising", "records", "retrieval", "transforms",
-    "transforms.library", "transforms.primitives",
-)  # fmt: skip
-"""The packages of which the source decides what comes out of a retrieval."""
 
 
 @dataclass(frozen=True)
@@ -147,34 +134,7 @@ def place_of(
     except NoTextError as error:
         logger.info("the retrieval is not kept: %s", error)
         return None
-    return Place(kept, _digest("\n".join((text, _surroundings(environment))).encode()))
-
-
-def _surroundings(environment: Environment) -> str:
-    """Device, driver and versions, and the transforms that there are."""
-    known = sorted(
-        f"{t.name}@{t.version} {t.apply.__module__}" for t in REGISTRY.values()
-    )
-    software = sorted(environment.software.items())
-    device = (environment.device, environment.driver_version)
-    platform = environment.platform_version
-    return repr((device, platform, software, _versions(), _source_digest(), known))
-
-
-@cache
-def _versions() -> tuple[str, ...]:
-    return (sys.version, *(f"{name} {version(name)}" for name in _PACKAGES))
-
-
-@cache
-def _source_digest() -> str:
-    """Of the modules of this installation, for their version may stay as it is."""
-    found = hashlib.sha256()
-    for name in _OURS:
-        folder = Path(sys.modules[f"feinsum.{name}"].__path__[0])
-        for path in sorted(folder.glob("*.py")):
-            found.update(f"{name}/{path.name}\0".encode() + path.read_bytes() + b"\0")
-    return found.hexdigest()
+    return Place(kept, _digest("\n".join((text, surroundings(environment))).encode()))
 
 
 def _shape_and_dtype(given: Any) -> Any:
@@ -187,10 +147,7 @@ def _shape_and_dtype(given: Any) -> Any:
 def _is_ours(found: Retrieval) -> bool:
     """Whether the source of all recipes that were tried is known: they are ours."""
     tried = [spec for nest in found.nests for spec, _ in nest.failures]
-    transforms = [REGISTRY.get((s.name, s.version)) for s in (*tried, *found.applied)]
-    return all(
-        t is None or t.apply.__module__.startswith("feinsum.") for t in transforms
-    )
+    return all(map(is_ours, (*tried, *found.applied)))
 
 
 def unless_it_fails(step: Callable[[], T]) -> T | None:

@@ -9,44 +9,48 @@ Source: paper, section 7 (figure 2, listing 4).
 from __future__ import annotations
 
 import logging
+import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import loopy as lp
 
-from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
-from feinsum.db import Database, opened_store
+from feinsum.canonical import WorkloadKey, canonicalize
+from feinsum.db import Database, opened_store, states_of
 from feinsum.errors import (
     FeinsumError,
     FeinsumWarning,
     NotAnEinsumError,
     RecordNotFoundError,
 )
-from feinsum.ir import BatchedEinsum, from_text, generalize, generalize_each
+from feinsum.ir import BatchedEinsum, generalize, generalize_each
 from feinsum.measure import open_device
-from feinsum.raising import RaisedKernel, RaisedNest, raise_kernel
+from feinsum.raising import RaisedKernel, raise_kernel
 from feinsum.records import (
-    Environment,
-    Level,
     Match,
     Policy,
     TuningRecord,
-    best_match,
 )
 from feinsum.retrieval.kept import Answer, Place, place_of, unless_it_fails
-from feinsum.retrieval.recipes import Known, with_recipes
+from feinsum.retrieval.nearest import form_of, known_of, nearest
+from feinsum.retrieval.ranks import Plan, Ranks, chosen_nests, found_together
+from feinsum.retrieval.recipes import (
+    FramedSpec,
+    Judgement,
+    with_recipes,
+)
 from feinsum.retrieval.result import Retrieval
-from feinsum.transforms import suits_device
+from feinsum.retrieval.trust import Trust, is_verification_on
 
 __all__ = ["OnMiss", "explain", "look_up", "query", "retrieve"]
 
 logger = logging.getLogger(__name__)
 
 OnMiss = Literal["warn", "raise", "return"]
-Ask = Callable[[WorkloadKey], Sequence[TuningRecord]]
-"""What a store knows of a workload."""
+POLICY_VARIABLE = "FEINSUM_POLICY"
+"""Environment variable with the policy, where none is given."""
 
 
 def retrieve(
@@ -58,7 +62,9 @@ def retrieve(
     instructions: str | None = None,
     kernel_name: str | None = None,
     on_miss: OnMiss = "warn",
-    policy: Policy = "default",
+    policy: Policy | None = None,
+    verify: bool | None = None,
+    comm: Any = None,
 ) -> lp.TranslationUnit:
     """Transform every einsum of a kernel with the best recipe that is known for it.
 
@@ -72,12 +78,19 @@ def retrieve(
         arguments: see :func:`feinsum.raise_kernel`. Short sizes are fixed in the
             result, and are no arguments of it any more.
         device: part of a name, see :func:`feinsum.measure.open_device`.
-        database: path, URL or store; default is the user's own.
+        database: path, URL or store; default is the user's own, and the layers
+            beside it.
         instructions: a Loopy match expression that selects einsums.
         kernel_name: which kernel of the unit, if it has several.
         on_miss: without a recipe, ``warn``, ``raise`` the reason, or ``return``.
         policy: the worst match accepted: ``strict`` (this device and driver),
-            ``default`` (its architecture), ``loose`` (any).
+            ``default`` (its architecture), ``loose`` (any). By default what the
+            variable ``FEINSUM_POLICY`` says.
+        verify: whether a recipe that was not measured here is compared with numpy in
+            a process of its own, once, before it is used. By default yes, unless the
+            variable ``FEINSUM_VERIFY`` is ``off``.
+        comm: a communicator of mpi4py, or what has its methods: all its ranks call
+            this function and get the same recipes, those that rank 0 finds.
 
     Raises:
         FeinsumError: only with ``on_miss="raise"``.
@@ -86,28 +99,70 @@ def retrieve(
     Source: paper, section 7, listing 4.
     """
     _check_choice("on_miss", on_miss, get_args(OnMiss))
-    _check_choice("policy", policy, get_args(Policy))
+    _check_policy(policy)
     options = {
         "arguments": arguments,
         "instructions": instructions,
         "kernel_name": kernel_name,
         "policy": policy,
+        "verify": verify,
     }
+    is_first = True
     try:
-        found = _answer(t_unit, device, database, options)
+        if comm is None:
+            found = _answer(t_unit, device, database, options)
+        else:
+            ranks = Ranks(comm)
+            is_first = ranks.rank == 0
+            found = _agreed(t_unit, ranks, device, database, options)
         if found.unchanged and on_miss == "raise":
             raise RecordNotFoundError(_joined(found.unchanged))
     except Exception as error:  # a build must never break for want of a recipe
         if on_miss == "raise":
             raise
         reason = _logged_reason(error)
-        if on_miss == "warn":
+        is_told_by_first = isinstance(error, RecordNotFoundError) and not is_first
+        if on_miss == "warn" and not is_told_by_first:
             _warn(f"kernel given back unchanged: {reason}")
         return t_unit
-    if found.unchanged and on_miss == "warn":
+    if found.unchanged and on_miss == "warn" and is_first:
         n = f"{len(found.unchanged)} of {found.n_nests} einsums"
         _warn(f"{n} of the kernel left unchanged: {_joined(found.unchanged)}")
     return found.t_unit
+
+
+def _agreed(
+    t_unit: lp.TranslationUnit,
+    ranks: Ranks,
+    device: str | None,
+    database: Database,
+    options: Mapping[str, Any],
+) -> Answer:
+    """What rank 0 finds, applied on all ranks or on none.
+
+    Raises:
+        FeinsumError: if no rank applies anything: what rank 0 says, or what went
+            wrong here.
+    """
+
+    def find() -> Retrieval:
+        return look_up(t_unit, device=device, database=database, **options)
+
+    def apply(plan: Plan) -> Retrieval:
+        given = ("arguments", "instructions", "kernel_name")
+        raised = raise_kernel(t_unit, **{name: options[name] for name in given})
+        _check_target(raised)
+        chosen = chosen_nests(plan, raised.raised)
+        unit, nests = with_recipes(
+            raised.t_unit, raised.kernel_name, chosen, _trust_first_rank
+        )
+        return Retrieval(unit, raised, tuple(nests))
+
+    return Answer.of(found_together(ranks, find, apply))
+
+
+def _trust_first_rank(_recipe: FramedSpec, _match: Match) -> Judgement:
+    return Judgement(True, "trusted by the first rank")
 
 
 def _answer(
@@ -122,6 +177,11 @@ def _answer(
         NotAnEinsumError: if the kernel has no einsum.
         RecordNotFoundError: if there is no recipe to apply.
     """
+    options = {
+        **options,
+        "policy": _policy(options["policy"]),
+        "verify": is_verification_on(options["verify"]),
+    }
 
     def place() -> Place | None:
         return place_of(t_unit, open_device(device).environment({}), options)
@@ -159,13 +219,15 @@ def look_up(
     database: Database = None,
     instructions: str | None = None,
     kernel_name: str | None = None,
-    policy: Policy = "default",
+    policy: Policy | None = None,
+    verify: bool | None = None,
 ) -> Retrieval:
     """What :func:`retrieve` does, with everything that it found out.
 
     Raises:
         FeinsumError: if it is no kernel for OpenCL, or device or database fail.
     """
+    chosen = _policy(policy)
     raised = raise_kernel(
         t_unit, arguments=arguments, instructions=instructions, kernel_name=kernel_name
     )
@@ -181,12 +243,14 @@ def look_up(
             facts[workload] = tuple(record.id for record in records)
             return records
 
-        known = [_known_of(n, ask, environment, policy) for n in raised.raised]
-    unit, nests = with_recipes(
-        raised.t_unit, raised.kernel_name, known, environment, policy
-    )
+        known = [known_of(n, ask, environment, chosen) for n in raised.raised]
+        layers = states_of(store)
+    trust = Trust(environment, is_on=is_verification_on(verify))
+    unit, nests = with_recipes(raised.t_unit, raised.kernel_name, known, trust.judge)
     is_changed = any(nest.applied for nest in nests)
-    return Retrieval(unit if is_changed else t_unit, raised, tuple(nests), facts)
+    return Retrieval(
+        unit if is_changed else t_unit, raised, tuple(nests), facts, chosen, layers
+    )
 
 
 def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
@@ -198,7 +262,7 @@ def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
     Raises:
         ValueError: if ``policy`` is none of those that :func:`retrieve` names.
     """
-    _check_choice("policy", options.get("policy", "default"), get_args(Policy))
+    _check_policy(options.get("policy"))
     try:
         return str(look_up(t_unit, **options))
     except NotAnEinsumError as error:
@@ -216,7 +280,7 @@ def query(
     *,
     device: str | None = None,
     database: Database = None,
-    policy: Policy = "default",
+    policy: Policy | None = None,
 ) -> Match:
     """What the database knows about an einsum on a device.
 
@@ -227,13 +291,16 @@ def query(
         DeviceUnavailableError: if there is no such device.
         ValueError: if ``policy`` is none of those that :func:`retrieve` names.
     """
-    _check_choice("policy", policy, get_args(Policy))
+    _check_policy(policy)
+    chosen = _policy(policy)
     environment = open_device(device).environment({})
-    general, _ = generalize(einsum)
-    others = (canonicalize(other) for other, _ in generalize_each(general))
+    general, literal = generalize(einsum)
+    others = ((other, {**literal, **more}) for other, more in generalize_each(general))
+    forms = (
+        form_of(canonicalize(e), n) for e, n in chain([(general, literal)], others)
+    )
     with opened_store(database, has_shipped=True) as store:
-        forms = chain([canonicalize(general)], others)
-        return _nearest(forms, store.query, environment, policy)[2]
+        return nearest(forms, store.query, environment, chosen).match
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -241,64 +308,26 @@ def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
         raise ValueError(f"{name}={value!r}; expected one of {', '.join(choices)}")
 
 
-def _known_of(
-    nest: RaisedNest, ask: Ask, environment: Environment, policy: Policy
-) -> Known:
-    """What is known of a nest, or else of the same one at other extents."""
-    nests = [nest, *nest.generalized_each()]
-    forms = (one.form for one in nests)
-    k, records, _ = _nearest(forms, ask, environment, policy)
-    return Known(nests[k], records, is_nearest=k > 0)
+def _check_policy(policy: str | None) -> None:
+    if policy is not None:
+        _check_choice("policy", policy, get_args(Policy))
 
 
-def _nearest(
-    forms: Iterable[CanonicalForm],
-    ask: Ask,
-    environment: Environment,
-    policy: Policy,
-) -> tuple[int, list[TuningRecord], Match]:
-    """Which form has the best match: its number, its records and the match.
+def _policy(given: Policy | None) -> Policy:
+    """The policy that is given, or else that of the variable.
 
-    Args:
-        forms: of an einsum, and then of the same one at other extents.
-
-    Recipes for other kinds of devices than this one are left out.
+    Raises:
+        FeinsumError: if the variable holds none.
     """
-    best: tuple[int, list[TuningRecord], Match] | None = None
-    kind = environment.device.kind
-    for k, form in enumerate(forms):
-        records = [r for r in _known(form, ask) if suits_device(r.spec, kind)]
-        match = best_match(records, environment, policy, is_nearest=k > 0)
-        if best is None or match.level < best[2].level:
-            best = k, records, match
-        if best[2].level <= Level.NEAREST_EXTENTS:
-            break
-    assert best is not None
-    return best
-
-
-def _known(form: CanonicalForm, ask: Ask) -> list[TuningRecord]:
-    """The records of a workload; those of another one under its key are logged."""
-    records = ask(form.key)
-    frames = {record.workload_text for record in records}
-    doubts = {frame: _doubt(frame, form) for frame in frames}
-    for record in records:
-        if doubt := doubts[record.workload_text]:
-            logger.error("record %s is left out: %s", record.id, doubt)
-    return [record for record in records if not doubts[record.workload_text]]
-
-
-def _doubt(frame: str, form: CanonicalForm) -> str | None:
-    """Why a text is not the workload, as written now or by an older canonicalizer."""
-    if frame == form.text:
-        return None
-    try:
-        found = canonicalize(from_text(frame)).text
-    except FeinsumError as error:
-        return f"its text {frame!r} is no einsum that can be canonicalized: {error}"
-    if found == form.text:
-        return None
-    return f"it has the key of another workload: {frame!r} is not {form.text!r}"
+    if given is not None:
+        return given
+    named = os.environ.get(POLICY_VARIABLE, "").strip() or "default"
+    for known in get_args(Policy):
+        if named == known:
+            return cast(Policy, known)
+    raise FeinsumError(
+        f"{POLICY_VARIABLE} is {named!r}; expected one of {', '.join(get_args(Policy))}"
+    )
 
 
 def _check_target(raised: RaisedKernel) -> None:

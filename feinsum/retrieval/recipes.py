@@ -4,33 +4,56 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, TypeAlias
 
 import islpy as isl
 import loopy as lp
 from constantdict import constantdict
 
-from feinsum.errors import TransformError
+from feinsum.canonical import CanonicalForm
+from feinsum.errors import FeinsumError, TransformError
 from feinsum.raising import RaisedNest
 from feinsum.records import (
+    WORST_ACCEPTED,
     Environment,
+    Extents,
+    Level,
     Match,
     Policy,
     TransformSpec,
     TuningRecord,
     best_match,
 )
+from feinsum.records.environment import DeviceKind
 from feinsum.retrieval.assembly import joined, taken_out, with_barriers
 from feinsum.retrieval.phases import phases_of
 from feinsum.retrieval.result import NestRetrieval
-from feinsum.transforms import apply_spec
+from feinsum.transforms import (
+    applicable_transforms,
+    apply_spec,
+    check_spec,
+    configurations,
+)
+from feinsum.transforms.library.generic import GENERIC
 from feinsum.transforms.library.library_unit import HostProgram, LibraryUnit
 
-__all__ = ["ISLPY_WARNING", "Known", "with_recipes"]
+__all__ = [
+    "ISLPY_WARNING",
+    "Chosen",
+    "FramedSpec",
+    "Judge",
+    "Judgement",
+    "Known",
+    "match_of",
+    "with_recipes",
+]
 
 logger = logging.getLogger(__name__)
+
+REASON_LENGTH = 1000
 
 ISLPY_WARNING = ".*with implicit conversion of self"
 
@@ -42,28 +65,115 @@ class FramedSpec(NamedTuple):
     frame: str
 
 
+class Judgement(NamedTuple):
+    """Whether a recipe may be used, and why or why not."""
+
+    is_good: bool
+    words: str
+
+
+Judge: TypeAlias = Callable[[FramedSpec, Match], Judgement]
+"""Decides about a recipe of a match, before its first use on a machine."""
+
+
 class Known(NamedTuple):
     """A nest and all records of its workload.
 
     Attributes:
+        extents: those of the nest, as far as they are known.
         is_nearest: the records are of other extents than the kernel's.
         is_whole: the nest is all that its unit does.
     """
 
     nest: RaisedNest
     records: Sequence[TuningRecord]
+    environment: Environment
+    policy: Policy
+    extents: Extents = constantdict()
     is_nearest: bool = False
     is_whole: bool = False
 
-    def match(
-        self,
-        environment: Environment,
-        policy: Policy,
-        without: Collection[FramedSpec] = (),
-    ) -> Match:
+    def match(self, without: Collection[FramedSpec] = ()) -> Match:
         """The best of the records, but for recipes that are left out."""
-        left = [record for record in self.records if _framed(record) not in without]
-        return best_match(left, environment, policy, is_nearest=self.is_nearest)
+        return match_of(
+            self.nest.form,
+            self.records,
+            self.environment,
+            self.policy,
+            extents=self.extents,
+            is_nearest=self.is_nearest,
+            without=without,
+        )
+
+    def candidates(self, match: Match) -> tuple[FramedSpec, ...]:
+        """The recipes of a match, the best first."""
+        generic = (FramedSpec(spec, self.nest.form.text) for spec in match.recipes)
+        return tuple(dict.fromkeys((*map(_framed, match.ranking), *generic)))
+
+
+class Chosen(NamedTuple):
+    """A nest and the recipe that another process chose for it, if it chose one."""
+
+    nest: RaisedNest
+    recipe: FramedSpec | None
+    reason: str
+    is_whole: bool = False
+
+    def match(self, without: Collection[FramedSpec] = ()) -> Match:
+        """That recipe, unless it is left out."""
+        if self.recipe is None or self.recipe in without:
+            return Match(Level.MISS, self.reason)
+        return Match(Level.GENERIC, self.reason, recipes=(self.recipe.spec,))
+
+    def candidates(self, match: Match) -> tuple[FramedSpec, ...]:
+        """That recipe."""
+        return (self.recipe,) if match.is_hit and self.recipe else ()
+
+
+def match_of(
+    form: CanonicalForm,
+    records: Sequence[TuningRecord],
+    environment: Environment,
+    policy: Policy,
+    *,
+    extents: Extents,
+    is_nearest: bool = False,
+    without: Collection[FramedSpec] = (),
+) -> Match:
+    """The best match of a workload, or a generic one where the policy accepts that.
+
+    Args:
+        without: recipes that are left out.
+    """
+    left = [record for record in records if _framed(record) not in without]
+    match = best_match(
+        left, environment, policy, is_nearest=is_nearest, extents=extents
+    )
+    if match.level != Level.MISS or WORST_ACCEPTED[policy] < Level.GENERIC:
+        return match
+    tried = {*map(_framed, records), *without}
+    recipes = tuple(
+        spec
+        for spec in _generic_recipes(form, environment.device.kind)
+        if FramedSpec(spec, form.text) not in tried
+    )
+    if not recipes:
+        return match
+    reason = f"{match.reason}; {recipes[0]} is for every einsum, and was not measured"
+    return Match(Level.GENERIC, reason, recipes=recipes)
+
+
+def _generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpec]:
+    """The recommended configuration of the family that fits every einsum."""
+    return [
+        spec
+        for transform in applicable_transforms(form.einsum, kind)
+        if transform.name == GENERIC.name
+        for spec in islice(configurations(transform, form.einsum), 1)
+    ]
+
+
+Choice: TypeAlias = Known | Chosen
 
 
 class Part(NamedTuple):
@@ -80,9 +190,8 @@ class Part(NamedTuple):
 def with_recipes(
     unit: lp.TranslationUnit,
     kernel_name: str,
-    known: Sequence[Known],
-    environment: Environment,
-    policy: Policy,
+    known: Sequence[Choice],
+    judge: Judge,
 ) -> tuple[lp.TranslationUnit, list[NestRetrieval]]:
     """Apply to each nest the best recipe that can be, of the best level that has one.
 
@@ -90,26 +199,26 @@ def with_recipes(
 
     Args:
         unit: the unit of the kernel in which the nests were raised.
+        judge: asked about each recipe before it is applied.
     """
-    found = [NestRetrieval(one.nest, one.match(environment, policy)) for one in known]
+    found = [NestRetrieval(one.nest, one.match()) for one in known]
     unit = _unscheduled(unit, kernel_name)
     kernel = unit[kernel_name]
     whole = (unit.entrypoints, frozenset(kernel.id_to_insn))
     program: HostProgram | None = None
-    wanted = [n.nest.instructions for n in found if n.match.ranking]
+    wanted = [n.nest.instructions for n in found if n.match.is_hit]
     phases, stuck = phases_of(kernel, wanted)
     for k, one in enumerate(known):
         ids = frozenset(one.nest.instructions)
         if ids in stuck:
             found[k] = replace(found[k], is_separable=False)
-        elif found[k].match.ranking:
+        elif found[k].match.is_hit:
             alone, own = taken_out(kernel, one.nest)
             part, found[k] = _apply_best(
                 _unit_of(unit, alone),
                 one._replace(nest=own, is_whole=whole == ({kernel_name}, ids)),
                 found[k],
-                environment,
-                policy,
+                judge,
             )
             program = part.program if part else None
             # without a recipe it still needs loops of its own, in a phase of its own
@@ -145,29 +254,43 @@ def _unit_of(unit: lp.TranslationUnit, kernel: lp.LoopKernel) -> lp.TranslationU
 
 def _apply_best(
     alone: lp.TranslationUnit,
-    own: Known,
+    own: Choice,
     found: NestRetrieval,
-    environment: Environment,
-    policy: Policy,
+    judge: Judge,
 ) -> tuple[Part | None, NestRetrieval]:
     """The nest with the first recipe that can be applied, if there is one."""
     failures: dict[FramedSpec, str] = {}
     match = found.match
-    while match.ranking:
-        for recipe in dict.fromkeys(map(_framed, match.ranking)):
+    while match.is_hit:
+        for recipe in own.candidates(match):
             try:
+                check_spec(recipe.spec, own.nest.in_frame(recipe.frame).einsum)
+                judgement = judge(recipe, match)
+                if not judgement.is_good:
+                    raise TransformError(judgement.words)
                 part = _applied(recipe, alone, own)
-            except TransformError as error:
-                logger.warning("recipe %s was passed over: %s", recipe.spec, error)
-                failures[recipe] = str(error)
+            except Exception as error:  # noqa: BLE001  (no recipe may break a build)
+                why = _in_short(error)
+                logger.warning("recipe %s was passed over: %s", recipe.spec, why)
+                failures[recipe] = why
                 continue
-            passed_over = _passed_over(failures)
             done = replace(
-                found, match=match, applied=recipe.spec, failures=passed_over
+                found,
+                match=match,
+                applied=recipe.spec,
+                frame=recipe.frame,
+                failures=_passed_over(failures),
+                judgement=judgement.words,
             )
             return part, done
-        match = own.match(environment, policy, without=failures)
+        match = own.match(without=failures)
     return None, replace(found, failures=_passed_over(failures))
+
+
+def _in_short(error: Exception) -> str:
+    """What went wrong, in no more words than a log can bear."""
+    text = str(error) if isinstance(error, FeinsumError) else repr(error)
+    return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."
 
 
 def _framed(record: TuningRecord) -> FramedSpec:
@@ -180,7 +303,7 @@ def _passed_over(
     return tuple((recipe.spec, why) for recipe, why in failures.items())
 
 
-def _applied(recipe: FramedSpec, alone: lp.TranslationUnit, own: Known) -> Part:
+def _applied(recipe: FramedSpec, alone: lp.TranslationUnit, own: Choice) -> Part:
     """A nest with a recipe applied; loops that it replaced are removed.
 
     Raises:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import loopy as lp
 
+from feinsum.db import LayerState
 from feinsum.raising import RaisedKernel, RaisedNest, RefusedNest
-from feinsum.records import Level, Match, TransformSpec
+from feinsum.records import Level, Match, Policy, TransformSpec
 
 __all__ = ["NestRetrieval", "Retrieval"]
 
@@ -22,6 +23,8 @@ class NestRetrieval:
         match: what the database knows of it.
         applied: the recipe that was applied, if any.
         failures: recipes that could not be applied, and why.
+        frame: the text of the workload whose names :attr:`applied` speaks of.
+        judgement: why the recipe that was applied may be used on this machine.
         is_separable: whether it can run apart from the rest of its kernel; where
             it cannot, no recipe is tried.
     """
@@ -30,6 +33,8 @@ class NestRetrieval:
     match: Match
     applied: TransformSpec | None = None
     failures: tuple[tuple[TransformSpec, str], ...] = ()
+    frame: str = ""
+    judgement: str = ""
     is_separable: bool = True
 
     @property
@@ -59,12 +64,16 @@ class Retrieval:
         raised: the given kernel with its operands behind substitution rules.
         nests: its einsums, in the order of the kernel.
         facts: for each workload that was asked for, the ids of all its records.
+        policy: the worst match that was accepted.
+        layers: where facts were looked for.
     """
 
     t_unit: lp.TranslationUnit
     raised: RaisedKernel
     nests: tuple[NestRetrieval, ...]
     facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    policy: Policy = "default"
+    layers: tuple[LayerState, ...] = ()
 
     @property
     def applied(self) -> tuple[TransformSpec, ...]:
@@ -86,6 +95,9 @@ def _explanation(found: Retrieval) -> Iterator[str]:
         yield from _nest_explanation(nest)
     for refused in found.raised.refused:
         yield from _refusal(refused, kernel)
+    yield f"policy: {found.policy}"
+    for layer in found.layers:
+        yield f"layer {layer}"
     n = len(found.applied)
     yield (
         f"kernel: {n} of {len(found.nests)} nests transformed"
@@ -123,6 +135,7 @@ def _nest_explanation(found: NestRetrieval) -> Iterator[str]:
         yield f"  passed over {spec}: {why}"
     if found.applied is not None:
         yield f"applied: {found.applied} (first among those that are tied as fastest)"
+        yield f"trusted: {found.judgement}"
     elif match.level != Level.MISS:
         yield f"not applied: {found.why_unchanged}"
 

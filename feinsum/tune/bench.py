@@ -11,11 +11,8 @@ from statistics import median
 from typing import Any
 
 import loopy as lp
-import numpy as np
 
-from feinsum.codegen import generate_loopy
-from feinsum.errors import MeasurementError, TransformError, WrongResultError
-from feinsum.ir import BatchedEinsum, evaluate
+from feinsum.errors import TransformError, WrongResultError
 from feinsum.measure import (
     BoundKernel,
     OpenCLDevice,
@@ -26,38 +23,19 @@ from feinsum.measure import (
     einsum_operations,
     footprint_bytes,
     interleave,
-    n_terms,
     open_device,
-    random_arguments,
-    tolerance_for,
     verify,
 )
-from feinsum.raising import LoopNest, identify_as_einsum
+from feinsum.measure.cases import Case, make_case, ragged_cases, ragged_unit
 from feinsum.records import Environment, Measurement, TransformSpec, Verification
-from feinsum.transforms import apply_spec, find_transform, suits_device
-from feinsum.tune.problem import Problem, ragged_cases
+from feinsum.transforms import apply_spec, suits_device
+from feinsum.tune.problem import Problem
 from feinsum.tune.scale import paired_ratio, rounds_between
 from feinsum.tune.turns import Turn
 
 __all__ = ["Bench", "Timed"]
 
 logger = logging.getLogger(__name__)
-
-Array = np.ndarray[Any, np.dtype[Any]]
-NEVER_LONG = 1 << 62
-
-
-@dataclass(frozen=True)
-class _Case:
-    """An untransformed kernel with arguments and the results that are right."""
-
-    einsum: BatchedEinsum
-    t_unit: lp.TranslationUnit
-    nest: LoopNest
-    sizes: Mapping[str, int]
-    arguments: Mapping[str, Any]
-    expected: Mapping[str, Array]
-    tolerance: float
 
 
 @dataclass(frozen=True)
@@ -96,9 +74,9 @@ class Bench:
         self.problem = problem
         self.turn = turn
         self.opencl: OpenCLDevice = open_device(problem.device)
-        self.case = _make_case(problem.einsum, problem.sizes)
+        self.case = make_case(problem.einsum, problem.sizes)
         variant, sizes = ragged_cases(problem.einsum)
-        self.ragged = [_make_case(variant, s) for s in sizes]
+        self.ragged = [make_case(variant, s) for s in sizes]
         self._verified: dict[TransformSpec, float] = {}
         self._best: _Reference | None = None
 
@@ -237,7 +215,7 @@ class Bench:
         """Errors at run-time extents that no tile divides."""
         if not self.ragged:
             return []
-        compiled = compile_kernel(_ragged_unit(spec, self.ragged[0]), self.opencl)
+        compiled = compile_kernel(ragged_unit(spec, self.ragged[0]), self.opencl)
         errors = []
         for case in self.ragged:
             kernel = compiled.bind(case.arguments)
@@ -248,7 +226,7 @@ class Bench:
                 raise WrongResultError(f"{where}: {error}") from None
         return errors
 
-    def _bind(self, t_unit: lp.TranslationUnit, case: _Case) -> BoundKernel:
+    def _bind(self, t_unit: lp.TranslationUnit, case: Case) -> BoundKernel:
         return compile_kernel(t_unit, self.opencl).bind(case.arguments)
 
     def _time(
@@ -257,7 +235,7 @@ class Bench:
         with self.turn():
             return interleave(kernels, **{**self.policy, **policy})
 
-    def _verify(self, kernel: BoundKernel, case: _Case) -> float:
+    def _verify(self, kernel: BoundKernel, case: Case) -> float:
         with self.turn():
             return verify(kernel, case.expected, tolerance=case.tolerance)
 
@@ -282,41 +260,3 @@ class Bench:
                 "numpy.einsum", self.case.tolerance, self._verified[spec], checked
             ),
         )
-
-
-def _ragged_unit(spec: TransformSpec, case: _Case) -> lp.TranslationUnit:
-    """Apply a recipe whose space may not fit an einsum of run-time extents."""
-    apply = find_transform(spec.name, spec.version).apply
-    try:
-        return apply(case.t_unit, case.nest, spec.parameters)
-    except TransformError:
-        raise
-    except Exception as error:  # Loopy raises errors of many kinds
-        raise TransformError(
-            f"{spec} cannot be applied where extents are known at run time only: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
-def _make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> _Case:
-    t_unit, nest = identify_as_einsum(
-        generate_loopy(einsum), einsum, long_extent=NEVER_LONG
-    )
-    arguments = random_arguments(t_unit, sizes, np.random.default_rng(0))
-    arrays = {op.name: arguments[op.name] for op in einsum.operands}
-    names = nest.outputs
-    results = evaluate(einsum, arrays, optimize=True)
-    if not all(np.isfinite(result).all() for result in results):
-        raise MeasurementError(
-            f"the reference result of {einsum.subscripts} is not finite"
-        )
-    dtype = min(einsum.output_dtypes, key=lambda d: d.itemsize)
-    return _Case(
-        einsum,
-        t_unit,
-        nest,
-        sizes,
-        arguments,
-        dict(zip(names, results, strict=True)),
-        tolerance_for(dtype, n_terms(einsum, sizes)),
-    )

@@ -27,6 +27,7 @@ from feinsum.errors import (
     TrialTimeoutError,
     error_from_code,
 )
+from feinsum.measure.child import child_environment, how_it_ended
 from feinsum.records import Environment, TransformSpec, from_json, to_json
 from feinsum.tune.messages import Answer, Request
 from feinsum.tune.outcome import TrialOutcome
@@ -149,12 +150,6 @@ class IsolatedBench(TrialBench):
         self._folder = tempfile.TemporaryDirectory(
             prefix="feinsum-trial-", ignore_cleanup_errors=True
         )
-        environment = os.environ | {
-            "POCL_CACHE_DIR": self._folder.name,
-            "XDG_CACHE_HOME": self._folder.name,
-            "PYOPENCL_NO_CACHE": "1",
-            "FEINSUM_CACHE_DIR": "off",
-        }
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", "feinsum.tune.worker"],
@@ -162,7 +157,7 @@ class IsolatedBench(TrialBench):
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=environment,
+                env=child_environment(self._folder.name),
                 start_new_session=True,
             )
         self._lines = queue.Queue()
@@ -247,19 +242,8 @@ def _obituary(process: subprocess.Popen[str], log: Path) -> str:
     """How a process ended, and the last that it said."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(EXIT_LIMIT_S)
-    code = process.poll()
-    how = f"code {code}" if code is None or code >= 0 else _signal_name(-code)
-    lines = log.read_text(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    said = f": {last[:500]}" if last else ""
-    return f"the process of the trial ended with {how}{said}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
+    how = how_it_ended(process.poll(), log)
+    return f"the process of the trial ended with {how}"
 
 
 def _read_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:

@@ -11,15 +11,13 @@ from constantdict import constantdict
 
 from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir import BatchedEinsum, SizeParam, from_text, generalize, with_extents
+from feinsum.ir import BatchedEinsum, from_text, generalize
 from feinsum.measure import footprint_bytes
 from feinsum.records.document import STRICT
 
-__all__ = ["Problem", "default_sizes", "make_problem", "ragged_cases"]
+__all__ = ["Problem", "default_sizes", "make_problem"]
 
 DEFAULT_FOOTPRINT_BYTES = 64_000_000
-RAGGED_EXTENTS = (37, 53, 29, 45, 61, 23)
-RAGGED_FOOTPRINT_BYTES = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -103,44 +101,3 @@ def default_sizes(
         size = size * 9 // 10
         sizes = {**dict.fromkeys(names, size), **fixed}
     return sizes
-
-
-def ragged_cases(einsum: BatchedEinsum) -> tuple[BatchedEinsum, list[dict[str, int]]]:
-    """An einsum with run-time extents, and sizes that no tile divides.
-
-    An einsum with size parameters is its own variant. Otherwise the free
-    indices get parameters; there is no variant where an array ties one of them
-    to a contraction index. All arrays of a case take about 16 MB at most.
-    """
-    if not einsum.size_params:
-        einsum = _parametric(einsum)
-    names = [x.name for x in einsum.size_params]
-    if not names:
-        return einsum, []
-    ragged = {n: RAGGED_EXTENTS[k % len(RAGGED_EXTENTS)] for k, n in enumerate(names)}
-    return einsum, [
-        dict.fromkeys(names, 1),
-        _affordable(einsum, ragged),
-        _affordable(
-            einsum, dict.fromkeys(names[:1], 301) | dict.fromkeys(names[1:], 5)
-        ),
-    ]
-
-
-def _affordable(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Odd sizes, the larger ones halved until all arrays take few bytes."""
-    sizes = dict(sizes)
-    while footprint_bytes(einsum, sizes) > RAGGED_FOOTPRINT_BYTES and any(
-        size > 3 for size in sizes.values()
-    ):
-        longest = max(sizes, key=lambda name: sizes[name])
-        sizes[longest] = sizes[longest] // 2 | 1
-    return sizes
-
-
-def _parametric(einsum: BatchedEinsum) -> BatchedEinsum:
-    params = {i: SizeParam(f"N{k}") for k, i in enumerate(einsum.free_indices)}
-    try:
-        return with_extents(einsum, {**einsum.extents, **params})
-    except InvalidEinsumError:
-        return einsum

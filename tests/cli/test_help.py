@@ -46,6 +46,7 @@ def test_the_commands_are_those_documented():
         "db rekey",
         "db stats",
         "devices",
+        "doctor",
         "explain",
         "query",
         "roofline",

@@ -65,7 +65,8 @@ def test_the_database_can_be_named(run, tmp_path):
 
 def test_the_policies_are_those_of_the_library():
     """The choices of ``--policy`` are the library's."""
-    assert get_args(get_type_hints(query)["policy"]) == get_args(Policy)
+    choices, _ = get_args(get_type_hints(query)["policy"])
+    assert get_args(choices) == get_args(Policy)
 
 
 def test_an_empty_database_option_counts_as_not_given(run, known_records):

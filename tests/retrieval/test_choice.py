@@ -132,7 +132,7 @@ def environments():
         Level.EXACT: here(),
         Level.SAME_DEVICE_OTHER_DRIVER: replace(here(), driver_version="another"),
         Level.SAME_ARCHITECTURE: replace(here(), device=neighbour),
-        Level.OTHER_DEVICE: replace(here(), device=far),
+        Level.GENERIC: replace(here(), device=far),
     }
 
 
@@ -141,7 +141,7 @@ def environments():
     [
         ("strict", Level.EXACT),
         ("default", Level.NEAREST_EXTENTS),
-        ("loose", Level.OTHER_DEVICE),
+        ("loose", Level.GENERIC),
     ],
 )
 def test_a_policy_is_the_worst_level_accepted(policy, worst):

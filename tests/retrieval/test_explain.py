@@ -57,7 +57,9 @@ def test_an_explanation_has_everything():
         assert any(line.startswith(candidate) for line in lines)
         assert record.id[:12] in text
     assert f"  passed over {alien.spec}: no transform alien@1" in text
-    assert lines[-2].startswith(f"applied: {known.spec}")
+    assert lines[-4].startswith(f"applied: {known.spec}")
+    assert lines[-3] == "trusted: verified where it was measured, which is here"
+    assert lines[-2] == "policy: default"
     assert lines[-1] == "kernel: 1 of 1 nests transformed"
     assert str(look_up(example.kernel, database=given(known, alien))) == text
 
@@ -66,9 +68,33 @@ def test_a_miss_is_explained():
     """Without a fact the kernel is still explained, and stays as it is."""
     example = reduction()
     lines = explain(example.kernel, database=InMemoryStore()).splitlines()
-    assert lines[-2] == "match: miss (no fact is recorded for this workload)"
+    assert lines[-3] == "match: miss (no fact is recorded for this workload)"
     assert lines[-1] == "kernel: unchanged"
     assert f"key: {canonicalize(example.einsum).key}" in lines
+
+
+def test_the_layers_are_listed(tmp_path, monkeypatch):
+    """Where facts were looked for, and which layer was passed over, and why."""
+    path = tmp_path / "facts.sqlite"
+    path.write_bytes(b"garbage" * 1000)
+    monkeypatch.setenv("FEINSUM_DATABASE", str(path))
+    monkeypatch.setenv("FEINSUM_LAYERS", "user,packaged")
+    monkeypatch.setenv("FEINSUM_POLICY", "strict")
+    *_, policy, user, packaged, end = explain(reduction().kernel).splitlines()
+    assert policy == "policy: strict"
+    assert user.startswith(f"layer user ({path}): passed over, because {path} is not")
+    assert packaged == "layer packaged (this installation): asked"
+    assert end == "kernel: unchanged"
+
+
+@pytest.mark.parametrize("variable", ["FEINSUM_POLICY", "FEINSUM_LAYERS"])
+def test_a_setting_that_means_nothing_breaks_no_build(variable, monkeypatch):
+    """It is explained; the kernel would come back unchanged."""
+    monkeypatch.setenv(variable, "lax")
+    text = explain(reduction().kernel)
+    assert text.startswith("not looked up: ")
+    assert f"{variable}" in text
+    assert "'lax'" in text
 
 
 def test_a_refusal_has_its_rule_and_its_instruction():

@@ -19,8 +19,7 @@ from feinsum.errors import RecordNotFoundError
 from feinsum.measure import open_device
 from feinsum.measure.code import CodedUnit
 from feinsum.records import TransformSpec
-from feinsum.retrieval import kept as kept_module
-from feinsum.retrieval import lookup
+from feinsum.retrieval import installation, lookup
 from feinsum.retrieval.kept import place_of
 from feinsum.transforms import REGISTRY, Transform
 from tests.docs.pages import ROOT
@@ -29,7 +28,7 @@ from tests.retrieval.kernels import contraction, gradients, reduction
 from tests.retrieval.support import assert_right, given, retrieved
 
 OPTIONS = {"arguments": None, "instructions": None, "kernel_name": None,
-           "policy": "default"}  # fmt: skip
+           "policy": "default", "verify": True}  # fmt: skip
 
 
 @pytest.fixture
@@ -123,6 +122,7 @@ def test_whatever_a_retrieval_depends_on_changes_the_key(kept, monkeypatch):
     others = [
         key(lp.prioritize_loops(gradients().kernel, "c,a")),
         key(policy="strict"),
+        key(verify=False),
         key(instructions="id:x"),
         key(kernel_name="gradients"),
         key(arguments={"kappa": 2}),
@@ -138,10 +138,10 @@ def test_whatever_a_retrieval_depends_on_changes_the_key(kept, monkeypatch):
     ]
     none = Transform("new", 1, "", lambda _: None, lambda unit, *_: unit)
     with monkeypatch.context() as patch:
-        patch.setattr(kept_module, "_versions", lambda: ("other",))
+        patch.setattr(installation, "_versions", lambda: ("other",))
         others.append(key())
     with monkeypatch.context() as patch:
-        patch.setattr(kept_module, "_source_digest", lambda: "other")
+        patch.setattr(installation, "_source_digest", lambda: "other")
         others.append(key())
     with monkeypatch.context() as patch:
         patch.setitem(REGISTRY, ("new", 1), none)

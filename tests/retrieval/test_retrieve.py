@@ -180,7 +180,7 @@ def test_other_extents_here_go_before_other_devices():
         near, workload=form.key, workload_text=form.text, environment=far_away
     )
     for store, level in (
-        (given(far), Level.OTHER_DEVICE),
+        (given(far), Level.GENERIC),
         (given(far, near), Level.NEAREST_EXTENTS),
     ):
         match = query(literal, database=store, policy="loose")

@@ -28,9 +28,9 @@ from feinsum.errors import (
 )
 from feinsum.ir import array, einsum
 from feinsum.measure import open_device
+from feinsum.measure.cases import ragged_cases
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.tune import IsolatedBench, autotune, make_problem, record_facts
-from feinsum.tune.problem import ragged_cases
 from tests.db.conftest import unprivileged
 from tests.db.factories import make_record
 from tests.tune.conftest import living_in_session

@@ -7,11 +7,11 @@ import io
 import pytest
 
 from feinsum.measure import open_device
+from feinsum.measure.cases import ragged_cases
 from feinsum.records import from_json, to_json
 from feinsum.tune import make_problem
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Answer, Request
-from feinsum.tune.problem import ragged_cases
 from feinsum.tune.worker import serve, try_specs
 from tests.tune.odd_transforms import ODD, TUNED_SIZE, odd_einsum, odd_spec
 

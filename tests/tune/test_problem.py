@@ -11,10 +11,11 @@ from feinsum import array, canonicalize, einsum
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum, evaluate
 from feinsum.measure import footprint_bytes
+from feinsum.measure.cases import ragged_cases
 from feinsum.records import TransformSpec, from_json, to_json
 from feinsum.tune import Problem, TrialOutcome, default_sizes, make_problem
 from feinsum.tune.messages import Answer, Request
-from feinsum.tune.problem import DEFAULT_FOOTPRINT_BYTES, ragged_cases
+from feinsum.tune.problem import DEFAULT_FOOTPRINT_BYTES
 from tests.db.factories import make_environment, make_measurement
 from tests.strategies import counts, einsums, relabelings
 

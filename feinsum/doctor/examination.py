@@ -1,0 +1,57 @@
+"""All checks, one after another; none of them changes anything."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from os import PathLike
+from typing import TypeAlias
+
+from feinsum.doctor.devices import check_devices, check_packaged_facts, check_versions
+from feinsum.doctor.finding import Finding, problem
+from feinsum.doctor.places import (
+    check_cache,
+    check_clock,
+    check_database,
+    check_layers,
+    check_remote,
+    check_settings,
+)
+
+__all__ = ["examination"]
+
+logger = logging.getLogger(__name__)
+
+Check: TypeAlias = Callable[[], Iterator[Finding]]
+
+
+def examination(
+    database: str | PathLike[str] | None = None, device: str | None = None
+) -> Iterator[Finding]:
+    """The findings of all checks, as they come.
+
+    Args:
+        database: path or URL; by default the user's own.
+        device: see :func:`feinsum.measure.open_device`.
+    """
+    checks: dict[str, Check] = {
+        "settings": check_settings,
+        "versions": check_versions,
+        "devices": lambda: check_devices(device),
+        "packaged facts": lambda: check_packaged_facts(device),
+        "database": lambda: check_database(database),
+        "layers": check_layers,
+        "cache": check_cache,
+        "clock": check_clock,
+        "remote": check_remote,
+    }
+    for name, check in checks.items():
+        try:
+            yield from check()
+        except Exception as error:  # a doctor must see the other patients, too
+            logger.exception("the check of %s failed", name)
+            yield problem(
+                name,
+                f"the check failed with {type(error).__name__}: {error}",
+                "report this, with the output of 'feinsum doctor --json'",
+            )

@@ -1,0 +1,171 @@
+"""Settings, databases, the cache, the clock, and what is on the network."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from os import PathLike
+from pathlib import Path
+from typing import get_args
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+from feinsum.cache import cache_folder
+from feinsum.db import OPENERS, USER, examine, layer_names, opened_layers
+from feinsum.doctor.finding import Finding, note, ok, problem
+from feinsum.errors import StoreError
+from feinsum.records import Policy
+from feinsum.retrieval.lookup import POLICY_VARIABLE
+from feinsum.retrieval.trust import VERIFY_VARIABLE, is_verification_on
+
+__all__ = [
+    "REMOTE_VARIABLE",
+    "check_cache",
+    "check_clock",
+    "check_database",
+    "check_layers",
+    "check_remote",
+    "check_settings",
+]
+
+REMOTE_VARIABLE = "FEINSUM_REMOTE"
+"""Environment variable with the URL of a service."""
+
+CLOCK_TOLERANCE_S = 5.0
+REMOTE_LIMIT_S = 2.0
+OLDEST = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+def check_settings() -> Iterator[Finding]:
+    """Variables whose values are one of a few, and a switch."""
+    policy = os.environ.get(POLICY_VARIABLE, "").strip()
+    if policy and policy not in get_args(Policy):
+        yield problem(
+            "settings",
+            f"{POLICY_VARIABLE} is {policy!r}: every look-up fails",
+            f"set it to one of {', '.join(get_args(Policy))}",
+        )
+    else:
+        yield ok("settings", f"policy {policy or 'default'}")
+    if not is_verification_on(None):
+        yield note(
+            "settings",
+            f"{VERIFY_VARIABLE} is off: recipes of other devices are not verified",
+            "turn it off only where the device cannot be run",
+        )
+
+
+def check_database(database: str | PathLike[str] | None) -> Iterator[Finding]:
+    """Can it be opened, read, locked and written?"""
+    health = examine(database)
+    if health.problem:
+        yield problem(
+            "database",
+            f"{health.location}: {health.problem}",
+            "free it, repair its permissions, or set FEINSUM_DATABASE to another one",
+        )
+    elif health.n_records is None:
+        yield ok("database", f"{health.location}: there is none yet; it can be made")
+    else:
+        yield ok("database", f"{health.location}: {health.n_records} facts, writable")
+
+
+def check_layers() -> Iterator[Finding]:
+    """Where facts are looked for, in this order; the user's is a check of its own."""
+    try:
+        names = layer_names()
+    except StoreError as error:
+        yield problem("layers", str(error), f"name some of {', '.join(OPENERS)}")
+        return
+    yield ok("layers", ", ".join(names))
+    for state in opened_layers(name for name in names if name != USER):
+        if state.problem:
+            yield problem(
+                f"layer {state.name}",
+                f"{state.location}: {state.problem}",
+                "look-ups pass it over; repair it, or leave it out of FEINSUM_LAYERS",
+            )
+        else:
+            yield ok(
+                f"layer {state.name}", f"{state.location}: {state.n_records} facts"
+            )
+
+
+def check_cache() -> Iterator[Finding]:
+    """Can kernels and verifications be kept?"""
+    folder = cache_folder()
+    if folder is None:
+        yield note(
+            "cache",
+            "it is off: kernels are retrieved anew, and recipes verified anew, in "
+            "every process",
+            "unset FEINSUM_CACHE_DIR",
+        )
+        return
+    above = next(path for path in (folder, *folder.parents) if path.exists())
+    why = _why_not_private(above, is_own=above == folder)
+    if why:
+        advice = "give it to the user alone (chmod go-rwx), or set FEINSUM_CACHE_DIR"
+        yield problem("cache", f"{above} {why}: nothing is kept", advice)
+    else:
+        yield ok("cache", str(folder))
+
+
+def _why_not_private(folder: Path, *, is_own: bool) -> str:
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "cannot be written"
+    found = folder.stat()
+    if is_own and (found.st_uid != os.geteuid() or found.st_mode & 0o077):
+        return "is open to others"
+    return ""
+
+
+def check_clock() -> Iterator[Finding]:
+    """Is it about now, and does the file system agree?"""
+    now = datetime.now(UTC)
+    if now < OLDEST:
+        yield problem("clock", f"it says {now:%Y-%m-%d}", "set the clock")
+        return
+    with tempfile.NamedTemporaryFile() as file:
+        skew_s = Path(file.name).stat().st_mtime - time.time()
+    if abs(skew_s) > CLOCK_TOLERANCE_S:
+        yield problem(
+            "clock",
+            f"that of the file system is {skew_s:+.0f} s off",
+            "synchronize the clocks (NTP)",
+        )
+    else:
+        yield ok("clock", f"{now.isoformat(timespec='seconds')}")
+
+
+def check_remote() -> Iterator[Finding]:
+    """Does the service answer, if one is set?"""
+    url = os.environ.get(REMOTE_VARIABLE, "").strip()
+    if not url:
+        return
+    if not url.startswith(("http://", "https://")):
+        yield problem(
+            "remote",
+            f"{REMOTE_VARIABLE} is no URL of the web",
+            "give one such as https://facts.example",
+        )
+        return
+    try:
+        with urlopen(f"{url.rstrip('/')}/healthz", timeout=REMOTE_LIMIT_S) as answer:  # noqa: S310
+            yield ok("remote", f"{url} answers ({answer.status})")
+    except HTTPError as error:
+        yield problem(
+            "remote",
+            f"{url} answers {error.code}",
+            "check the URL and the server's log",
+        )
+        error.close()
+    except (URLError, OSError, ValueError) as error:
+        yield problem(
+            "remote",
+            f"{url} does not answer within {REMOTE_LIMIT_S:g} s: {error}",
+            "check the URL, the network and the server",
+        )

@@ -1,0 +1,57 @@
+"""What there is here that decides what a recipe becomes: device, versions, source."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from functools import cache
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+from feinsum.records import Environment, TransformSpec
+from feinsum.transforms import REGISTRY
+
+__all__ = ["is_ours", "surroundings"]
+
+_PACKAGES = ("cgen", "constantdict", "genpy", "pymbolic", "pytools")
+"""Whose versions matter beside those that an environment names."""
+
+_OURS = (
+    "canonical", "codegen", "db", "ir", "measure", "raising", "records", "retrieval",
+    "transforms", "transforms.library", "transforms.primitives",
+)  # fmt: skip
+"""The packages of which the source decides what comes out of a retrieval."""
+
+
+def surroundings(environment: Environment) -> str:
+    """Device, driver and versions, and the transforms that there are."""
+    known = sorted(
+        f"{t.name}@{t.version} {t.apply.__module__}" for t in REGISTRY.values()
+    )
+    software = sorted(environment.software.items())
+    device = (environment.device, environment.driver_version)
+    platform = environment.platform_version
+    return repr((device, platform, software, _versions(), _source_digest(), known))
+
+
+def is_ours(spec: TransformSpec) -> bool:
+    """Whether the source of a recipe is known: that of others may change."""
+    transform = REGISTRY.get((spec.name, spec.version))
+    return transform is None or transform.apply.__module__.startswith("feinsum.")
+
+
+@cache
+def _versions() -> tuple[str, ...]:
+    return (sys.version, *(f"{name} {version(name)}" for name in _PACKAGES))
+
+
+@cache
+def _source_digest() -> str:
+    """Of the modules of this installation, for their version may stay as it is."""
+    found = hashlib.sha256()
+    for name in _OURS:
+        folder = Path(import_module(f"feinsum.{name}").__path__[0])
+        for path in sorted(folder.glob("*.py")):
+            found.update(f"{name}/{path.name}\0".encode() + path.read_bytes() + b"\0")
+    return found.hexdigest()

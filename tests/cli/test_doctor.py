@@ -1,0 +1,180 @@
+"""``feinsum doctor``: it finds what is wrong, says what to do, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from feinsum.db import open_store
+from tests.db.conftest import locked_by_another_process, public_folder, unprivileged
+from tests.db.factories import make_record
+
+__all__ = ["public_folder"]
+
+
+@pytest.fixture(autouse=True)
+def _own(tmp_path, monkeypatch):
+    """A user without a database, with a cache."""
+    monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "facts.sqlite"))
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEINSUM_VERIFY", raising=False)
+
+
+@pytest.fixture
+def findings(run):
+    """The findings by check, and whether they are what the exit code says."""
+
+    def look(*options):
+        result = run("doctor", "--json", *options)
+        document = json.loads(result.stdout)
+        states = [finding["state"] for finding in document["findings"]]
+        assert document["is_well"] == ("problem" not in states)
+        assert result.exit_code == (0 if document["is_well"] else 1)
+        for finding in document["findings"]:
+            assert bool(finding["advice"]) == (finding["state"] != "ok")
+        return {finding["check"]: finding for finding in document["findings"]}
+
+    return look
+
+
+def test_a_healthy_installation_is_well(run, tmp_path, findings):
+    """Every check has a finding; nothing is made, not even a database."""
+    found = findings()
+    assert {
+        "settings", "versions", "devices", "device", "packaged facts", "database",
+        "layers", "layer memory", "layer packaged", "cache", "clock",
+    } == set(found)  # fmt: skip
+    assert {finding["state"] for finding in found.values()} == {"ok"}
+    assert "there is none yet" in found["database"]["text"]
+    assert list(tmp_path.iterdir()) == []
+    result = run("doctor")
+    assert result.exit_code == 0
+    assert result.stdout.endswith("all is well\n")
+
+
+def test_a_database_is_counted(tmp_path, findings):
+    """And found writable."""
+    with open_store(tmp_path / "facts.sqlite") as store:
+        store.add(make_record())
+    assert findings()["database"]["text"].endswith(": 1 facts, writable")
+
+
+def test_a_locked_database_is_a_problem(tmp_path, findings, run):
+    """Another process that keeps its write lock is seen."""
+    with open_store(tmp_path / "facts.sqlite"):
+        pass
+    with locked_by_another_process(tmp_path / "facts.sqlite"):
+        found = findings()["database"]
+        result = run("doctor")
+    assert found["state"] == "problem"
+    assert "lock" in found["text"]
+    assert result.exit_code == 1
+    assert "! database: " in result.stdout
+    assert result.stdout.endswith("1 problems\n")
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_database_that_cannot_be_written_is_a_problem(
+    public_folder, findings, is_there
+):
+    """Whether there is one or not."""
+    path = public_folder / "facts.sqlite"
+    if is_there:
+        with open_store(path):
+            pass
+    public_folder.chmod(0o555)
+    with unprivileged():
+        found = findings("--database", str(path))["database"]
+    assert found["state"] == "problem"
+    assert "writ" in found["text"]
+
+
+def test_garbage_is_a_problem(tmp_path, findings):
+    """What is no database is named; the other checks go on."""
+    (tmp_path / "facts.sqlite").write_bytes(b"garbage" * 1000)
+    found = findings()
+    assert "is not an SQLite database" in found["database"]["text"]
+    assert found["clock"]["state"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "check", "state", "words"),
+    [
+        ("FEINSUM_POLICY", "lax", "settings", "problem", "'lax'"),
+        ("FEINSUM_VERIFY", "off", "settings", "note", "not verified"),
+        ("FEINSUM_LAYERS", "users", "layers", "problem", "'users'"),
+        ("FEINSUM_SITE_DATABASE", "/no/site", "layer site", "problem", "no database"),
+        ("FEINSUM_DEVICE", "Cray-1", "device", "problem", "'Cray-1'"),
+        ("FEINSUM_CACHE_DIR", "off", "cache", "note", "off"),
+        ("FEINSUM_REMOTE", "facts.example", "remote", "problem", "no URL"),
+    ],
+)
+def test_settings_are_looked_at(
+    findings, monkeypatch, variable, value, check, state, words
+):
+    """A value that cannot work is a problem; one that costs something is a note."""
+    monkeypatch.setenv(variable, value)
+    found = findings()[check]
+    assert found["state"] == state
+    assert words in found["text"]
+
+
+def test_a_cache_that_is_open_to_others_is_a_problem(tmp_path, findings):
+    """Nothing would be kept there."""
+    (tmp_path / "cache").mkdir(mode=0o755)
+    (tmp_path / "cache").chmod(0o755)
+    found = findings()["cache"]
+    assert found["state"] == "problem"
+    assert "open to others" in found["text"]
+
+
+class Server(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/healthz" else 503)
+        self.end_headers()
+
+    def log_message(self, *_args):
+        """Not on stderr."""
+
+
+def test_a_service_is_asked(findings, monkeypatch):
+    """One that answers is well; one that refuses, or says nothing, is a problem."""
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        monkeypatch.setenv("FEINSUM_REMOTE", f"{url}/")
+        assert findings()["remote"]["state"] == "ok"
+        monkeypatch.setenv("FEINSUM_REMOTE", f"{url}/elsewhere")
+        assert "answers 503" in findings()["remote"]["text"]
+        server.shutdown()
+    monkeypatch.setenv("FEINSUM_REMOTE", url)
+    assert "does not answer" in findings()["remote"]["text"]
+    with closing(socket.socket()) as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+        monkeypatch.setenv("FEINSUM_REMOTE", f"http://127.0.0.1:{port}")
+        assert "does not answer" in findings()["remote"]["text"]
+
+
+def test_a_clock_that_is_off_is_a_problem(findings, monkeypatch):
+    """Where the file system has another time."""
+    monkeypatch.setattr("feinsum.doctor.places.time.time", lambda: 0.0)
+    assert findings()["clock"]["state"] == "problem"
+
+
+def test_a_check_that_fails_is_a_finding(findings, monkeypatch):
+    """The doctor goes on to the next."""
+
+    def fail(*_):
+        raise OSError("odd")
+
+    monkeypatch.setattr(os, "access", fail)
+    found = findings()["cache"]
+    assert "OSError: odd" in found["text"]
