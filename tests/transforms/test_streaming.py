@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum import array, batched_einsum, einsum
+from feinsum.errors import InvalidParameterError
 from feinsum.transforms import applicable_transforms, check_spec, configurations
 from feinsum.transforms.library import ELEMENT_BLOCKED, GENERIC, TRANSPOSED, TURNED
 from tests.strategies import SIZES, counts, einsums, sketches
@@ -187,6 +188,25 @@ def test_squares_are_read_and_stored_by_vectors():
         line for line in lines if line.startswith("feinsum_stream(double, 4, row")
     ]
     assert len(stores) == spec.parameters["lanes"]
+
+
+@pytest.mark.parametrize(
+    "shape", [(5, 7), (4, 19), (19, 37), (8, 12), (N, 19)], ids=str
+)
+def test_any_tile_of_squares_is_right(shape):
+    """Extents are shorter than two vectors, or no multiple of them."""
+    e = stream("ij->ji", A=shape)
+    for spec in sampled(e, TURNED, 4):
+        assert_right(e, spec)
+
+
+def test_tiles_are_made_of_squares():
+    """A square has a place in each tile, and in the array."""
+    e = stream("ij->ji", A=(5, 19))
+    spec = next(configurations(TURNED, e))
+    for change in ({"lanes": 8}, {"width": 20, "lanes": 8}):
+        with pytest.raises(InvalidParameterError):
+            check_spec(TURNED.spec({**spec.parameters, **change}), e)
 
 
 def test_large_batches_are_not_searched_for_blocks_of_elements():

@@ -98,6 +98,7 @@ class TileLoops:
         indices: Sequence[str],
         shared: Mapping[str, str] | None = None,
         part: str = "all",
+        level: int = 0,
         turned: str | None = None,
     ) -> Loops:
         """Loops over the entries of a tile; outer ones end where the array ends.
@@ -106,8 +107,9 @@ class TileLoops:
 
         Args:
             shared: outer loops to use again.
-            part: ``all``, or those register tiles that are ``whole`` in the array, or
-                the ``edge``, where one is not; of what is stored, those vectors.
+            part: ``all``, or what is ``whole`` in the array, or the ``edge``, where
+                something is not.
+            level: of what ``part`` speaks: 0 for register tiles, 1 for vectors.
             turned: an index of one level that gets a second one, of as many entries
                 as there are lanes.
         """
@@ -115,8 +117,7 @@ class TileLoops:
         points: dict[str, Expression] = {}
         for index in indices:
             cut, tile = self.plan.cuts[index], self.tiles.get(index)
-            divided = 1 if stem == "store" else 0
-            is_in_parts = part != "all" and len(cut.levels) > divided + 1
+            is_in_parts = part != "all" and len(cut.levels) > level + 1
             if index == turned:
                 lanes = self.plan.lanes
                 cut = replace(cut, levels=(cut.size // lanes, lanes))
@@ -129,7 +130,7 @@ class TileLoops:
                 else:
                     is_bounded = not cut.is_exact and (not made or stem == "store")
                     limits = [f"{position} < {cut.extent}"] if is_bounded else []
-                    if is_in_parts and len(made) == divided:
+                    if is_in_parts and len(made) == level:
                         last = f"{position} + {stride - 1}"
                         sign = {"whole": "<", "edge": ">="}[part]
                         limits.append(f"{last} {sign} {cut.extent}")

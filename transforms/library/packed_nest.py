@@ -17,7 +17,6 @@ from pymbolic.mapper.substitutor import make_subst_func
 from feinsum.transforms.library.packed_loops import Loops, TileLoops
 from feinsum.transforms.library.packed_tiles import Pack, Packer, written_out
 from feinsum.transforms.library.packing_plan import Plan
-from feinsum.transforms.library.roles import typical
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression
 from feinsum.transforms.primitives.vector_store import stands_together
@@ -134,12 +133,12 @@ class PackedNest:
         Whole vectors are stored at once where the entries are neighbours in memory.
         """
         cut, lanes = self.plan.columns[-1], self.plan.lanes
-        is_known = isinstance(cut.extent, int)
-        is_short = is_known and typical(cut.extent) < lanes
-        if is_short or not stands_together(self.schedule, row, cut.index):
+        known = cut.extent if isinstance(cut.extent, int) else None
+        has_vectors = known is None or known >= lanes
+        if not (has_vectors and stands_together(self.schedule, row, cut.index)):
             self._store_entries(row, sums, late, "all")
             return
-        if not (is_known and typical(cut.extent) % lanes == 0):
+        if known is None or known % lanes:
             self._store_entries(row, sums, late, "edge")
         self._store_vectors(row, sums, late)
 
@@ -148,7 +147,7 @@ class PackedNest:
     ) -> tuple[Loops, dict[str, Expression], list[str]]:
         """The loops of a store, the entry of the output, and the order of all loops."""
         roles, tiles = self.plan.roles, self.loops.tiles
-        loops = self.loops.over("store", self.free, sums.around, part)
+        loops = self.loops.over("store", self.free, sums.around, part, level=1)
         extents = self.schedule.extents
         outer = {i: self.writer.loop(i, size=extents[i]) for i in roles.outer}
         points = {

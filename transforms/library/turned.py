@@ -240,19 +240,31 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     return {
         "vector": (vector,),
         "lanes": (lanes, 2 * lanes),
-        "width": _sizes(einsum, vector, (4096, 256, 1024, 64), lanes),
-        "height": _sizes(einsum, last, (2 * lanes, 64, 16, 32), lanes),
+        "width": _sizes(einsum, vector, (4096, 256, 1024, 64), 2 * lanes),
+        "height": _sizes(einsum, last, (2 * lanes, 64, 16, 32), 2 * lanes),
         "stores": ("streamed", "cached"),
     }
 
 
 def _sizes(
-    einsum: BatchedEinsum, index: str, sizes: Sequence[int], lanes: int
+    einsum: BatchedEinsum, index: str, sizes: Sequence[int], unit: int
 ) -> tuple[int, ...]:
-    """Sizes of tiles, none longer than the index."""
+    """Sizes of tiles in whole units, none much longer than the index."""
     extent = typical(einsum.extents[index])
-    whole = -(-extent // lanes) * lanes
+    whole = -(-extent // unit) * unit
     return tuple(dict.fromkeys(min(size, whole) for size in sizes))
+
+
+def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+    """A tile is made of squares, and there is one in each index."""
+    lanes = number(parameters, "lanes")
+    for index in (text(parameters, "vector"), einsum.output[-1]):
+        if typical(einsum.extents[index]) < lanes:
+            return f"the index {index!r} is shorter than a vector of {lanes}"
+    for name in ("width", "height"):
+        if number(parameters, name) % lanes:
+            return f"the {name} is no multiple of {lanes}, the lanes of a vector"
+    return None
 
 
 TURNED = register(
@@ -262,5 +274,6 @@ TURNED = register(
         "transposes by squares of vectors that are turned in registers",
         _space,
         turned,
+        _constraint,
     )
 )
