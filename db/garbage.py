@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
 
 from feinsum.db.backup import back_up_store
 from feinsum.db.files import write_file
 from feinsum.db.rekeying import REKEYED_FROM
 from feinsum.db.store import SqlStore
-from feinsum.records import Document, TransformSpec, TuningRecord
+from feinsum.records import Document, TuningRecord, tied
 
 __all__ = [
     "NEXT",
@@ -142,12 +141,8 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
 
 def _witnesses(records: Sequence[TuningRecord]) -> set[str]:
     """Facts of recipes that are somewhere no faster than the untransformed kernel."""
-    slow = {_recipe(r) for r in records if not 1 < r.measurement.speedup < inf}
-    return {record.id for record in records if _recipe(record) in slow}
-
-
-def _recipe(record: TuningRecord) -> tuple[TransformSpec, str]:
-    return record.spec, record.workload_text
+    slow = {record.recipe for record in records if not record.measurement.is_faster}
+    return {record.id for record in records if record.recipe in slow}
 
 
 def _groups(records: Sequence[TuningRecord]) -> Iterator[list[TuningRecord]]:
@@ -172,15 +167,12 @@ def _group(record: TuningRecord) -> Hashable:
 
 def _ordered(group: Sequence[TuningRecord]) -> tuple[list[TuningRecord], int]:
     """The facts of a group, the best first, and how many are tied for that place."""
-    intervals = {r.id: r.measurement.speedup_interval for r in group}
-    floor = max(low for low, _ in intervals.values())
+    first = tied(group)
 
     def order(record: TuningRecord) -> tuple[bool, float, str]:
-        is_tied = intervals[record.id][1] >= floor
-        return not is_tied, -record.measurement.speedup, record.id
+        return record.id not in first, -record.measurement.speedup, record.id
 
-    n_tied = sum(high >= floor for _, high in intervals.values())
-    return sorted(group, key=order), n_tied
+    return sorted(group, key=order), len(first)
 
 
 def _surplus(ordered: Sequence[TuningRecord], n_kept: int) -> dict[str, Surplus]:

@@ -14,6 +14,7 @@ from feinsum.records.match import (
     level_of,
     rank,
     resources_of,
+    tied,
 )
 from feinsum.records.measurement import (
     Measurement,
@@ -22,7 +23,7 @@ from feinsum.records.measurement import (
     quartiles,
 )
 from feinsum.records.record import TuningRecord, utc_now
-from feinsum.records.spec import ParameterValue, TransformSpec
+from feinsum.records.spec import FramedSpec, ParameterValue, TransformSpec
 from feinsum.records.store import (
     DocumentStore,
     InMemoryStore,
@@ -43,6 +44,7 @@ __all__ = [
     "DocumentStore",
     "Environment",
     "Extents",
+    "FramedSpec",
     "InMemoryStore",
     "Level",
     "Match",
@@ -65,6 +67,7 @@ __all__ = [
     "quartiles",
     "rank",
     "resources_of",
+    "tied",
     "to_json",
     "utc_now",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf, log2, prod
@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from feinsum.records.environment import Environment
 from feinsum.records.record import TuningRecord
-from feinsum.records.spec import TransformSpec
+from feinsum.records.spec import FramedSpec, TransformSpec
 from feinsum.records.trial import Trial
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "level_of",
     "rank",
     "resources_of",
+    "tied",
 ]
 
 Policy = Literal["strict", "default", "loose"]
@@ -152,19 +153,26 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     the spec, and the content id. A recipe that is no faster than the untransformed
     kernel is left out.
     """
-    useful = [r for r in records if 1 < r.measurement.speedup < inf]
-    if not useful:
-        return ()
-    floor = max(r.measurement.speedup_interval[0] for r in useful)
+    useful = [record for record in records if record.measurement.is_faster]
+    first = tied(useful)
 
     def order(record: TuningRecord) -> tuple[bool, float, bool, int, str, str]:
-        is_tied = record.measurement.speedup_interval[1] >= floor
-        slowness = 0.0 if is_tied else -record.measurement.speedup
-        spec = record.spec
+        is_first, spec = record.id in first, record.spec
+        slowness = 0.0 if is_first else -record.measurement.speedup
         place = spec.is_on_host, resources_of(spec), str(spec)
-        return not is_tied, slowness, *place, record.id
+        return not is_first, slowness, *place, record.id
 
     return tuple(sorted(useful, key=order))
+
+
+def tied(records: Collection[TuningRecord]) -> frozenset[str]:
+    """The ids of those that are tied for the first place.
+
+    Their speed-up intervals reach the highest lower end of all.
+    """
+    intervals = {r.id: r.measurement.speedup_interval for r in records}
+    floor = max((low for low, _ in intervals.values()), default=inf)
+    return frozenset(name for name, (_, high) in intervals.items() if high >= floor)
 
 
 def best_match(
@@ -217,16 +225,12 @@ def _groups(
     records: Sequence[TuningRecord], fits: Mapping[str, _Fit]
 ) -> Iterator[tuple[_Fit, tuple[TuningRecord, ...]]]:
     """Rankings of records of equal fit, the best fit first."""
-    useless: set[tuple[TransformSpec, str]] = set()
+    useless: set[FramedSpec] = set()
     for fit in sorted(set(fits.values())):
-        group = [r for r in records if fits[r.id] == fit and _recipe(r) not in useless]
+        group = [r for r in records if fits[r.id] == fit and r.recipe not in useless]
         ranking = rank(group)
-        useless |= set(map(_recipe, group)) - set(map(_recipe, ranking))
+        useless |= {r.recipe for r in group} - {r.recipe for r in ranking}
         yield fit, ranking
-
-
-def _recipe(record: TuningRecord) -> tuple[TransformSpec, str]:
-    return record.spec, record.workload_text
 
 
 def _reason(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from statistics import median, quantiles
 from typing import Annotated
 
@@ -86,6 +86,11 @@ class Measurement:
     def speedup(self) -> float:
         """Median time of the untransformed kernel over that of this one."""
         return median(self.baseline_s) / self.median_s
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether it is faster than the untransformed kernel, by a finite factor."""
+        return 1 < self.speedup < inf
 
     @property
     def speedup_interval(self) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from feinsum.canonical import WorkloadKey
 from feinsum.records.document import STRICT, content_id
 from feinsum.records.environment import Environment
 from feinsum.records.measurement import Measurement
-from feinsum.records.spec import TransformSpec
+from feinsum.records.spec import FramedSpec, TransformSpec
 
 __all__ = ["TuningRecord", "utc_now"]
 
@@ -52,3 +52,8 @@ class TuningRecord:
     def id(self) -> str:
         """Content id; two records are one fact exactly if their ids are equal."""
         return content_id(self)
+
+    @property
+    def recipe(self) -> FramedSpec:
+        """The recipe, with the text whose names it speaks of."""
+        return FramedSpec(self.spec, self.workload_text)

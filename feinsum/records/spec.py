@@ -9,14 +9,14 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from constantdict import constantdict
 
 from feinsum.errors import InvalidRecordError
 from feinsum.records.document import STRICT
 
-__all__ = ["ParameterValue", "TransformSpec"]
+__all__ = ["FramedSpec", "ParameterValue", "TransformSpec"]
 
 ParameterValue: TypeAlias = bool | int | str | tuple[int | str, ...]
 
@@ -81,6 +81,13 @@ class TransformSpec:
             if not _is_parameter(value):
                 raise _refuse(text, f"{key}={value!r} is no int, bool, text or tuple")
         return cls(name, number, parameters)
+
+
+class FramedSpec(NamedTuple):
+    """A recipe, and the text of the workload whose names it speaks of."""
+
+    spec: TransformSpec
+    frame: str
 
 
 def _parameters(inside: str) -> dict[str, Any]:

@@ -28,19 +28,11 @@ from feinsum.errors import (
 from feinsum.ir import BatchedEinsum, generalize, generalize_each
 from feinsum.measure import open_device
 from feinsum.raising import RaisedKernel, raise_kernel
-from feinsum.records import (
-    Match,
-    Policy,
-    TuningRecord,
-)
+from feinsum.records import FramedSpec, Match, Policy, TuningRecord
 from feinsum.retrieval.kept import Answer, Place, place_of, unless_it_fails
 from feinsum.retrieval.nearest import form_of, known_of, nearest
 from feinsum.retrieval.ranks import Plan, Ranks, chosen_nests, found_together
-from feinsum.retrieval.recipes import (
-    FramedSpec,
-    Judgement,
-    with_recipes,
-)
+from feinsum.retrieval.recipes import Judgement, with_recipes
 from feinsum.retrieval.result import Retrieval
 from feinsum.retrieval.trust import Trust, is_verification_on
 

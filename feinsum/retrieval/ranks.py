@@ -21,9 +21,9 @@ from feinsum.errors import (
     error_from_code,
 )
 from feinsum.raising import RaisedNest
-from feinsum.records import TransformSpec, from_json, to_json
+from feinsum.records import FramedSpec, TransformSpec, from_json, to_json
 from feinsum.records.document import STRICT
-from feinsum.retrieval.recipes import Chosen, FramedSpec
+from feinsum.retrieval.recipes import Chosen
 from feinsum.retrieval.result import NestRetrieval, Retrieval
 
 __all__ = ["Plan", "PlannedNest", "Ranks", "chosen_nests", "found_together"]

@@ -20,6 +20,7 @@ from feinsum.records import (
     WORST_ACCEPTED,
     Environment,
     Extents,
+    FramedSpec,
     Level,
     Match,
     Policy,
@@ -43,7 +44,6 @@ from feinsum.transforms.library.library_unit import HostProgram, LibraryUnit
 __all__ = [
     "ISLPY_WARNING",
     "Chosen",
-    "FramedSpec",
     "Judge",
     "Judgement",
     "Known",
@@ -56,13 +56,6 @@ logger = logging.getLogger(__name__)
 REASON_LENGTH = 1000
 
 ISLPY_WARNING = ".*with implicit conversion of self"
-
-
-class FramedSpec(NamedTuple):
-    """A recipe, and the text of the workload whose names it speaks of."""
-
-    spec: TransformSpec
-    frame: str
 
 
 class Judgement(NamedTuple):
@@ -108,7 +101,8 @@ class Known(NamedTuple):
     def candidates(self, match: Match) -> tuple[FramedSpec, ...]:
         """The recipes of a match, the best first."""
         generic = (FramedSpec(spec, self.nest.form.text) for spec in match.recipes)
-        return tuple(dict.fromkeys((*map(_framed, match.ranking), *generic)))
+        recorded = (record.recipe for record in match.ranking)
+        return tuple(dict.fromkeys((*recorded, *generic)))
 
 
 class Chosen(NamedTuple):
@@ -145,13 +139,13 @@ def match_of(
     Args:
         without: recipes that are left out.
     """
-    left = [record for record in records if _framed(record) not in without]
+    left = [record for record in records if record.recipe not in without]
     match = best_match(
         left, environment, policy, is_nearest=is_nearest, extents=extents
     )
     if match.level != Level.MISS or WORST_ACCEPTED[policy] < Level.GENERIC:
         return match
-    tried = {*map(_framed, records), *without}
+    tried = {*(record.recipe for record in records), *without}
     recipes = tuple(
         spec
         for spec in _generic_recipes(form, environment.device.kind)
@@ -291,10 +285,6 @@ def _in_short(error: Exception) -> str:
     """What went wrong, in no more words than a log can bear."""
     text = str(error) if isinstance(error, FeinsumError) else repr(error)
     return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."
-
-
-def _framed(record: TuningRecord) -> FramedSpec:
-    return FramedSpec(record.spec, record.workload_text)
 
 
 def _passed_over(

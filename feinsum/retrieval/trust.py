@@ -35,13 +35,14 @@ from feinsum.measure.verifier import Question, Verdict
 from feinsum.records import (
     OK,
     Environment,
+    FramedSpec,
     Level,
     Match,
     from_json,
     to_json,
 )
 from feinsum.retrieval.installation import is_ours, surroundings
-from feinsum.retrieval.recipes import FramedSpec, Judgement
+from feinsum.retrieval.recipes import Judgement
 
 __all__ = ["OFF", "VERIFY_VARIABLE", "Trust", "is_verification_on"]
 
@@ -112,7 +113,7 @@ class Trust:
         return match.level == Level.EXACT and any(
             record.environment.software == self.environment.software
             for record in match.ranking
-            if (record.spec, record.workload_text) == recipe
+            if record.recipe == recipe
         )
 
     def _verdict(self, recipe: FramedSpec) -> Verdict:
