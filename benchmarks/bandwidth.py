@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from feinsum import array, batched_einsum, evaluate, generate_loopy
+from feinsum import array, batched_einsum
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import (
     BoundKernel,
@@ -34,18 +34,15 @@ from feinsum.measure import (
     compile_kernel,
     footprint_bytes,
     interleave,
-    n_terms,
     open_device,
     random_arguments,
-    tolerance_for,
     verify,
 )
+from feinsum.measure.cases import make_case
 from feinsum.measure.timing import Timeable
-from feinsum.raising import identify_as_einsum
 from feinsum.transforms import apply_spec, configurations, find_transform
 
 FAMILIES = (("generic", 1), ("transposed", 1), ("turned", 1), ("rowwise", 1))
-NEVER_LONG = 1 << 62
 
 ENTRIES: Mapping[str, tuple[int, dict[str, int]]] = {
     "ij,ij->ij": (1, {"i": 4096, "j": 4096}),
@@ -138,21 +135,15 @@ def measure(
     einsum: BatchedEinsum, opencl: OpenCLDevice, triad: BoundKernel, rounds: int
 ) -> Result:
     """Verify the first recipe of each family, time all in turns, take the fastest."""
-    t_unit, nest = identify_as_einsum(
-        generate_loopy(einsum), einsum, long_extent=NEVER_LONG
-    )
-    arguments = random_arguments(t_unit, {}, np.random.default_rng(0))
-    arrays = {operand.name: arguments[operand.name] for operand in einsum.operands}
-    results = [np.asarray(result) for result in evaluate(einsum, arrays, optimize=True)]
-    expected = dict(zip(nest.outputs, results, strict=True))
+    case = make_case(einsum, {})
     families = [find_transform(*family) for family in FAMILIES]
     specs = [next(configurations(t, einsum)) for t in families if t.fits(einsum)]
-    units = [t_unit, *(apply_spec(spec, t_unit, nest) for spec in specs)]
-    kernels = [compile_kernel(unit, opencl).bind(arguments) for unit in units]
-    tolerance = tolerance_for(results[0].dtype, n_terms(einsum, {}))
+    units = [case.t_unit, *(apply_spec(s, case.t_unit, case.nest) for s in specs)]
+    kernels = [compile_kernel(unit, opencl).bind(case.arguments) for unit in units]
     for kernel in kernels:
-        verify(kernel, expected, tolerance=tolerance)
-    rival = Numpy(einsum, arrays, [np.empty(r.shape, r.dtype) for r in results])
+        verify(kernel, case.expected, tolerance=case.tolerance)
+    results = [np.empty_like(case.expected[name]) for name in case.nest.outputs]
+    rival = Numpy(einsum, case.arguments, results)
     contenders: list[Timeable] = [triad, rival, *kernels]
     times = interleave(contenders, rounds=rounds, warmup=2, max_total_s=60)
     triad_s, numpy_s, plain_s, *ours = map(median, times)

@@ -3,8 +3,8 @@
 ``python benchmarks/fallback.py`` takes the einsums of ``tests/transforms`` at sizes of
 some tens of megabytes, verifies the first configuration of ``generic`` for each, and
 times it in turns with the untransformed kernel; where that takes seconds, it runs once.
-A row says how many times as fast the family is, and in which interval: the quartiles of
-its times against the median of the other's.
+A row says how many times as fast the family is, and in which interval, as
+:attr:`feinsum.records.Measurement.speedup_interval` has it.
 """
 
 from __future__ import annotations

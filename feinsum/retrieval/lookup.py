@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, cast, get_args
 
@@ -99,28 +99,42 @@ def retrieve(
         "policy": policy,
         "verify": verify,
     }
-    is_first = True
-    try:
+
+    def find() -> Answer:
         if comm is None:
-            found = _answer(t_unit, device, database, options)
-        else:
-            ranks = Ranks(comm)
-            is_first = ranks.rank == 0
-            found = _agreed(t_unit, ranks, device, database, options)
+            return _answer(t_unit, device, database, options)
+        return _agreed(t_unit, Ranks(comm), device, database, options)
+
+    return _without_breaking(t_unit, find, on_miss, comm)
+
+
+def _without_breaking(
+    t_unit: lp.TranslationUnit, find: Callable[[], Answer], on_miss: OnMiss, comm: Any
+) -> lp.TranslationUnit:
+    """The kernel that is found; the given one where there is none, or on any error.
+
+    Of several ranks the first one says what is known of none of them.
+    """
+    try:
+        found = find()
         if found.unchanged and on_miss == "raise":
             raise RecordNotFoundError(_joined(found.unchanged))
     except Exception as error:  # a build must never break for want of a recipe
         if on_miss == "raise":
             raise
         reason = _logged_reason(error)
-        is_told_by_first = isinstance(error, RecordNotFoundError) and not is_first
-        if on_miss == "warn" and not is_told_by_first:
+        is_common = isinstance(error, RecordNotFoundError)
+        if on_miss == "warn" and not (is_common and _is_told_by_another(comm)):
             _warn(f"kernel given back unchanged: {reason}")
         return t_unit
-    if found.unchanged and on_miss == "warn" and is_first:
+    if found.unchanged and on_miss == "warn" and not _is_told_by_another(comm):
         n = f"{len(found.unchanged)} of {found.n_nests} einsums"
         _warn(f"{n} of the kernel left unchanged: {_joined(found.unchanged)}")
     return found.t_unit
+
+
+def _is_told_by_another(comm: Any) -> bool:
+    return comm is not None and Ranks(comm).rank != 0
 
 
 def _agreed(
@@ -200,7 +214,7 @@ def _logged_reason(error: Exception) -> str:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, FeinsumWarning, stacklevel=3)
+    warnings.warn(text, FeinsumWarning, stacklevel=4)
 
 
 def look_up(

@@ -140,7 +140,7 @@ def test_two_transforms_of_one_name_and_version_are_refused(toy):
     assert find_transform("toy", 2) is newer
 
 
-def survive_their_texts(e, stride):
+def assert_texts_survive(e, stride):
     for transform in applicable_transforms(e):
         specs = list(configurations(transform, e))
         assert specs
@@ -152,14 +152,14 @@ def survive_their_texts(e, stride):
 @pytest.mark.parametrize("name", EINSUMS)
 def test_configurations_survive_their_texts(name):
     """What configurations() gives is valid, and equal after a way through text."""
-    survive_their_texts(EINSUMS[name], stride=17)
+    assert_texts_survive(EINSUMS[name], stride=17)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", EINSUMS)
 def test_every_configuration_survives_its_text(name):
     """All of them, not one of seventeen."""
-    survive_their_texts(EINSUMS[name], stride=1)
+    assert_texts_survive(EINSUMS[name], stride=1)
 
 
 def test_the_first_configuration_has_the_recommended_values():
