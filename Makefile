@@ -18,7 +18,7 @@ WHEELS ?= .cache/gpu-wheels
 
 .PHONY: help install install-intel demo bench-canonical bench-retrieve bench-database \
 	bench-fresh bench-tccg bench-dgfem bench-agreement bench-bandwidth bench-fallback \
-	gpu-wheels facts test test-long golden-keys golden-schema \
+	bench-service gpu-wheels facts test test-long golden-keys golden-schema \
 	check format figures wheel clean
 
 help:            ## list the targets
@@ -70,6 +70,9 @@ bench-dgfem: $(BENCHED) ## the 40 operators of DG against other libraries; ARGS=
 
 bench-agreement: $(INSTALLED) ## do two runs of the tuner agree? ARGS=...
 	@$(RUN) benchmarks/agreement.py $(ARGS)
+
+bench-service: $(INSTALLED) ## the service under load, on SQLite and PostgreSQL; ARGS=...
+	@$(RUN) benchmarks/service.py $(ARGS)
 
 gpu-wheels: $(INSTALLED) ## wheels for benchmarks/gpu.sh on a machine without network; WHEELS=...
 	@$(RUN) -m pip wheel --quiet --wheel-dir $(WHEELS) --constraint constraints.txt \

@@ -3,7 +3,9 @@
 if __name__ != "feinsum.db":
     raise ImportError("import it as feinsum.db; the folder is not a package")
 
+from feinsum.db.api_keys import ApiKey, Scope
 from feinsum.db.backup import back_up_store
+from feinsum.db.demand import Demand, Miss, is_text_of
 from feinsum.db.exchange import (
     Difference,
     Imported,
@@ -40,6 +42,8 @@ from feinsum.db.opened import (
     process_facts,
     states_of,
 )
+from feinsum.db.pages import ListedDevice, ListedFact, ListedWorkload
+from feinsum.db.reader import Reader, StoredFact
 from feinsum.db.rekeying import (
     REKEYED_FROM,
     Kind,
@@ -50,6 +54,7 @@ from feinsum.db.rekeying import (
     rekey,
     rekeyed,
 )
+from feinsum.db.serving import ServingStore, open_serving_store
 from feinsum.db.shipped import ShippedStore, shipped_facts, write_facts
 from feinsum.db.statistics import DriverCount, Statistics, TransformCount
 from feinsum.db.store import SqlStore, open_store
@@ -60,10 +65,12 @@ __all__ = [
     "REKEYED_FROM",
     "SITE_VARIABLE",
     "USER",
+    "ApiKey",
     "Bad",
     "Collected",
     "Database",
     "DatabaseHealth",
+    "Demand",
     "Difference",
     "DriverCount",
     "Entry",
@@ -73,12 +80,20 @@ __all__ = [
     "LayerKind",
     "LayerState",
     "LayeredStore",
+    "ListedDevice",
+    "ListedFact",
+    "ListedWorkload",
+    "Miss",
     "OnProgress",
+    "Reader",
     "RekeyPlan",
+    "Scope",
+    "ServingStore",
     "ShippedStore",
     "SqlStore",
     "Statistics",
     "StoreInfo",
+    "StoredFact",
     "Surplus",
     "TransformCount",
     "UnavailableStore",
@@ -90,9 +105,11 @@ __all__ = [
     "default_location",
     "examine",
     "find_garbage",
+    "is_text_of",
     "layer_names",
     "line_schema",
     "merge",
+    "open_serving_store",
     "open_store",
     "opened_layers",
     "opened_store",

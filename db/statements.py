@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from typing import Any, cast
 
-from sqlalchemy import Connection, Select, Table, bindparam, select
+from sqlalchemy import Connection, Select, Table, bindparam, exists, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from feinsum.db.rows import Row, document_of
-from feinsum.db.tables import Base, DevicePeaksRow, RecordRow, TrialRow
+from feinsum.db.tables import (
+    Base,
+    DevicePeaksRow,
+    QuarantineRow,
+    RecordRow,
+    TrialRow,
+)
 from feinsum.errors import InvalidRecordError
 from feinsum.records import (
-    Device,
     DevicePeaks,
     Document,
     DocumentKind,
@@ -31,9 +35,11 @@ __all__ = [
     "TABLES",
     "TRIALS",
     "TRIED",
+    "TRUSTED",
     "WORKLOADS",
     "insert_all_missing",
     "insert_missing",
+    "insert_missing_rows",
     "sound",
     "sound_peaks",
     "sound_records",
@@ -53,9 +59,12 @@ RECORDS = select(
     RecordRow.id, RecordRow.workload_key, RecordRow.device_id, RecordRow.document
 )
 
-OF_WORKLOAD = RECORDS.where(RecordRow.workload_key == bindparam("workload")).order_by(
-    RecordRow.id
-)
+TRUSTED = ~exists().where(QuarantineRow.record_id == RecordRow.id)
+"""The condition that a record is not in quarantine; see :mod:`feinsum.db.trust`."""
+
+OF_WORKLOAD = RECORDS.where(
+    RecordRow.workload_key == bindparam("workload"), TRUSTED
+).order_by(RecordRow.id)
 """The look-up; made once, since making a statement takes as long as running it."""
 
 OF_DEVICE = OF_WORKLOAD.where(RecordRow.device_id == bindparam("device"))
@@ -75,7 +84,7 @@ TABLES: dict[DocumentKind, Kept] = {
 }
 
 SELECTS: dict[DocumentKind, Select[*tuple[Any, ...]]] = {
-    "record": RECORDS,
+    "record": RECORDS.where(TRUSTED),
     "peaks": PEAKS,
     "trial": TRIALS,
 }
@@ -88,6 +97,14 @@ def insert_missing(connection: Connection, row: Row) -> bool:
     insert = INSERTS[connection.dialect.name](table).values(values)
     missing = insert.on_conflict_do_nothing().returning(*table.primary_key)
     return connection.execute(missing).first() is not None
+
+
+def insert_missing_rows(connection: Connection, rows: Iterable[Row]) -> bool:
+    """Insert those of some rows that are missing, in order; whether the last was."""
+    is_new = False
+    for row in rows:
+        is_new = insert_missing(connection, row)
+    return is_new
 
 
 def insert_all_missing(connection: Connection, rows: Iterable[Row]) -> int:
@@ -143,14 +160,8 @@ def sound_trials(rows: Iterable[Any]) -> Iterator[Trial]:
 
 
 def _has_columns_of(record: TuningRecord, row: Any) -> bool:
-    content = record.workload, _device_id(record.environment.device)
+    content = record.workload, record.environment.device.id
     return content == (row.workload_key, row.device_id)
-
-
-@lru_cache(1000)
-def _device_id(device: Device) -> str:
-    """The id of a device; every record has one of its own that is equal."""
-    return device.id
 
 
 def _read(kind: DocumentKind, row: Any) -> Document | None:

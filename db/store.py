@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, Select, delete, select
+from sqlalchemy import Connection, Engine, Select, delete
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.engine import engine_of, writer
@@ -30,14 +30,15 @@ from feinsum.db.statements import (
     TRIED,
     WORKLOADS,
     insert_all_missing,
-    insert_missing,
+    insert_missing_rows,
     sound,
     sound_peaks,
     sound_records,
     sound_trials,
 )
 from feinsum.db.statistics import Statistics, summarize
-from feinsum.db.tables import DevicePeaksRow, RecordRow, TrialRow
+from feinsum.db.tables import DevicePeaksRow, QuarantineRow, RecordRow, TrialRow
+from feinsum.db.trust import vouch_for
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import (
     DevicePeaks,
@@ -47,7 +48,7 @@ from feinsum.records import (
     TuningRecord,
 )
 
-__all__ = ["SqlStore", "open_store"]
+__all__ = ["SqlStore", "open_store", "prepared_engine"]
 
 PAGE = 500
 """How many documents are read at once."""
@@ -80,6 +81,11 @@ def open_store(
     only_read = is_read_only or is_immutable
     place = locate(location, is_read_only=only_read, busy_timeout_s=busy_timeout_s)
     place = replace(place, is_immutable=is_immutable and place.path is not None)
+    return SqlStore(prepared_engine(place), place)
+
+
+def prepared_engine(place: Location) -> Engine:
+    """An engine for a database that has the newest schema; see :func:`open_store`."""
     engine = engine_of(place)
     try:
         with translated(place):
@@ -87,15 +93,17 @@ def open_store(
     except BaseException:
         engine.dispose()
         raise
-    return SqlStore(engine, place)
+    return engine
 
 
 class SqlStore:
     """A store of records and of trials in SQLite or PostgreSQL.
 
     A fact is on disk when ``add`` returns. Rows that do not read back as the
-    fact that their id names are left out and logged; they are never served.
-    It may be used from several threads; use :func:`open_store` to make one.
+    fact that their id names are left out and logged; they are never served. Facts
+    in quarantine (:mod:`feinsum.db.trust`) are got by their ids alone; adding a
+    fact here, and not through the service, is to vouch for it. It may be used from
+    several threads; use :func:`open_store` to make one.
     """
 
     def __init__(self, engine: Engine, location: Location) -> None:
@@ -104,14 +112,20 @@ class SqlStore:
         self._is_closed = False
 
     def add(self, record: TuningRecord) -> bool:
-        return self._insert(rows_of(record))
+        rows = rows_of(record)
+        with self._writing() as connection:
+            is_new = insert_missing_rows(connection, rows)
+            vouch_for(connection, [record])
+        return is_new
 
     def add_all(self, documents: Iterable[Document]) -> int:
         """Keep documents of any kind, all or none of them; how many were new."""
-        self._check_writable()
-        rows = [row for document in documents for row in rows_of(document)]
+        given = list(documents)
+        rows = [row for document in given for row in rows_of(document)]
         with self._writing() as connection:
-            return insert_all_missing(connection, rows)
+            n_new = insert_all_missing(connection, rows)
+            vouch_for(connection, [d for d in given if isinstance(d, TuningRecord)])
+        return n_new
 
     def get(self, record_id: str) -> TuningRecord:
         found = self._select(RECORDS.where(RecordRow.id == record_id))
@@ -140,8 +154,9 @@ class SqlStore:
     def ids(self, kind: DocumentKind) -> Iterator[str]:
         """Those of damaged rows included."""
         column = TABLES[kind].id
+        ids = SELECTS[kind].with_only_columns(column).order_by(column)
         with self._reading() as connection:
-            found = connection.scalars(select(column).order_by(column)).all()
+            found = connection.scalars(ids).all()
         yield from found
 
     def documents(
@@ -163,7 +178,6 @@ class SqlStore:
         What is recorded is not to be lost: see :func:`feinsum.db.collect_garbage`,
         which writes it down before.
         """
-        self._check_writable()
         ids, n_removed = sorted(record_ids), 0
         with self._writing() as connection:
             for first in range(0, len(ids), PAGE):
@@ -174,7 +188,8 @@ class SqlStore:
 
     def __len__(self) -> int:
         with self._reading() as connection:
-            return count(connection, RecordRow)
+            n_waiting = count(connection, QuarantineRow)
+            return count(connection, RecordRow) - n_waiting
 
     def add_peaks(self, peaks: DevicePeaks) -> bool:
         return self._insert(rows_of(peaks))
@@ -234,12 +249,8 @@ class SqlStore:
 
     def _insert(self, rows: Sequence[Row]) -> bool:
         """Insert the rows that are missing; whether the last one was."""
-        self._check_writable()
-        is_new = False
         with self._writing() as connection:
-            for row in rows:
-                is_new = insert_missing(connection, row)
-        return is_new
+            return insert_missing_rows(connection, rows)
 
     def _pages(
         self, kind: DocumentKind, among: Collection[str] | None = None
@@ -271,12 +282,10 @@ class SqlStore:
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         self._check_open()
-        with translated(self._location), writer(self._engine).begin() as connection:
-            yield connection
-
-    def _check_writable(self) -> None:
         if self._location.is_read_only:
             raise read_only(self._location)
+        with translated(self._location), writer(self._engine).begin() as connection:
+            yield connection
 
     def _check_open(self) -> None:
         if self._is_closed:

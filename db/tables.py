@@ -3,6 +3,9 @@
 Every fact keeps its whole document as JSON text, so that nothing is lost; the
 other columns are taken from it and serve look-ups. Rows are only ever added; see
 ``garbage.py`` for the one exception.
+
+The tables of the service (keys, recordings, quarantine, demands) stand beside the
+facts; their rows change and go.
 """
 
 from __future__ import annotations
@@ -24,11 +27,15 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 __all__ = [
+    "ApiKeyRow",
     "Base",
+    "DemandRow",
     "DevicePeaksRow",
     "DeviceRow",
     "EnvironmentRow",
+    "QuarantineRow",
     "RecordRow",
+    "RecordingRow",
     "TrialRow",
     "UtcDateTime",
     "WorkloadRow",
@@ -71,6 +78,10 @@ class Base(DeclarativeBase):
 ContentId = Annotated[str, mapped_column(String(64), primary_key=True)]
 DeviceId = Annotated[str, mapped_column(ForeignKey("devices.id"), index=True)]
 Document = Annotated[str, mapped_column(Text)]
+RecordId = Annotated[
+    str,
+    mapped_column(ForeignKey("records.id", ondelete="CASCADE"), primary_key=True),
+]
 Instant = Annotated[datetime, mapped_column(UtcDateTime)]
 Real = Annotated[float, mapped_column(Double)]
 
@@ -161,3 +172,53 @@ class TrialRow(Base):
     ratio: Mapped[Real | None]
     recorded_at: Mapped[Instant]
     document: Mapped[Document]
+
+
+class RecordingRow(Base):
+    """Who recorded a fact through the service; since schema version 0004."""
+
+    __tablename__ = "recordings"
+
+    record_id: Mapped[RecordId]
+    recorder: Mapped[str] = mapped_column(primary_key=True)
+    received_at: Mapped[Instant]
+
+
+class QuarantineRow(Base):
+    """A fact that no look-up sees until it is confirmed; since version 0004."""
+
+    __tablename__ = "quarantine"
+
+    record_id: Mapped[RecordId]
+    received_at: Mapped[Instant]
+
+
+class DemandRow(Base):
+    """A workload that was asked for in vain; since schema version 0004.
+
+    ``device`` is what the question said, or empty; ``workload_text`` is the
+    canonical text, once a question had it.
+    """
+
+    __tablename__ = "demands"
+
+    workload_key: Mapped[str] = mapped_column(Text, primary_key=True)
+    device: Mapped[str] = mapped_column(primary_key=True)
+    workload_text: Mapped[str | None] = mapped_column(Text)
+    count: Mapped[int] = mapped_column(index=True)
+    first_seen: Mapped[Instant]
+    last_seen: Mapped[Instant]
+
+
+class ApiKeyRow(Base):
+    """A key of the service, of which only a digest is kept; since version 0004."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    scope: Mapped[str]
+    digest: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[Instant]
+    expires_at: Mapped[Instant | None]
+    revoked_at: Mapped[Instant | None]

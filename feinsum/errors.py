@@ -15,11 +15,20 @@
     │   ├── TrialTimeoutError       trial-timeout
     │   ├── TrialCrashError         trial-crashed
     │   └── WrongResultError        wrong-result
-    └── StoreError                  store-failed
-        ├── RecordNotFoundError     record-not-found
-        ├── InvalidRecordError      invalid-record
-        ├── SchemaVersionError      schema-version
-        └── StoreUnavailableError   store-unavailable
+    ├── StoreError                  store-failed
+    │   ├── RecordNotFoundError     record-not-found
+    │   ├── InvalidRecordError      invalid-record
+    │   ├── SchemaVersionError      schema-version
+    │   └── StoreUnavailableError   store-unavailable
+    └── ServiceError                service-failed
+        ├── InvalidRequestError     invalid-request
+        ├── NoSuchRouteError        no-such-route
+        ├── WrongMethodError        wrong-method
+        ├── WrongContentTypeError   wrong-content-type
+        ├── TooLargeError           too-large
+        ├── TooManyRequestsError    too-many-requests
+        ├── NotAuthenticatedError   not-authenticated
+        └── NotPermittedError       not-permitted
 
 The codes are part of the public interface: the command line prints them and
 the REST service puts them into its problem documents.
@@ -36,16 +45,25 @@ __all__ = [
     "InvalidEinsumError",
     "InvalidParameterError",
     "InvalidRecordError",
+    "InvalidRequestError",
     "MeasurementError",
+    "NoSuchRouteError",
     "NotAnEinsumError",
+    "NotAuthenticatedError",
+    "NotPermittedError",
     "RecordNotFoundError",
     "SchemaVersionError",
+    "ServiceError",
     "StoreError",
     "StoreUnavailableError",
+    "TooLargeError",
+    "TooManyRequestsError",
     "TransformError",
     "TrialCrashError",
     "TrialTimeoutError",
     "UnknownTransformError",
+    "WrongContentTypeError",
+    "WrongMethodError",
     "WrongResultError",
     "error_from_code",
 ]
@@ -194,6 +212,60 @@ class StoreUnavailableError(StoreError):
     """The database cannot be opened, read or written."""
 
     code = "store-unavailable"
+
+
+class ServiceError(FeinsumError):
+    """The service failed, or refused a request."""
+
+    code = "service-failed"
+
+
+class InvalidRequestError(ServiceError, ValueError):
+    """A parameter or the body of a request is not what the service expects."""
+
+    code = "invalid-request"
+
+
+class NoSuchRouteError(ServiceError, LookupError):
+    """The service has nothing under that address."""
+
+    code = "no-such-route"
+
+
+class WrongMethodError(ServiceError):
+    """The address takes other methods of HTTP."""
+
+    code = "wrong-method"
+
+
+class WrongContentTypeError(ServiceError):
+    """The body of a request is not plain JSON."""
+
+    code = "wrong-content-type"
+
+
+class TooLargeError(ServiceError):
+    """The body of a request is larger than the service takes."""
+
+    code = "too-large"
+
+
+class TooManyRequestsError(ServiceError):
+    """Requests come faster than the service allows."""
+
+    code = "too-many-requests"
+
+
+class NotAuthenticatedError(ServiceError):
+    """A request needs a key, or its key is unknown, revoked or expired."""
+
+    code = "not-authenticated"
+
+
+class NotPermittedError(ServiceError):
+    """The key of a request does not open what was asked for."""
+
+    code = "not-permitted"
 
 
 class FeinsumWarning(UserWarning):

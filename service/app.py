@@ -1,103 +1,125 @@
-"""The REST service: tuning records by key, over HTTP.
+"""The REST service, put together.
 
-It needs no code generator and no OpenCL. Answers and bodies are the JSON
-documents of :mod:`feinsum.records`; errors are problem documents (RFC 9457)
-with the codes of :mod:`feinsum.errors`.
+It needs no code generator and no OpenCL. Facts are sent and answered as the JSON
+documents of :mod:`feinsum.records`; errors are problem documents (RFC 9457) with
+the codes of :mod:`feinsum.errors`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Route
 
-from feinsum.canonical import WorkloadKey
-from feinsum.db import Database, opened_store
-from feinsum.errors import (
-    FeinsumError,
-    InvalidRecordError,
-    RecordNotFoundError,
-    StoreUnavailableError,
-)
-from feinsum.records import RecordStore, TuningRecord, from_json, rank, to_json
+from feinsum.db import Scope, open_serving_store
+from feinsum.service.demand import MissCounter
+from feinsum.service.gate import Gate
+from feinsum.service.keys import KeyRing
+from feinsum.service.limits import RateLimit
+from feinsum.service.lookup import Lookup
+from feinsum.service.openapi import SECURITY, Problem
+from feinsum.service.problems import add_problems
+from feinsum.service.routes import best, canonicalization, facts, lists, operation
+from feinsum.service.settings import Settings, read_settings
+from feinsum.service.state import Service
 
 __all__ = ["create_app"]
 
-STATUS: dict[type[FeinsumError], int] = {
-    InvalidRecordError: 422,
-    RecordNotFoundError: 404,
-    StoreUnavailableError: 503,
-}
+ROUTERS = (best, facts, lists, canonicalization, operation)
 
 
-def create_app(database: Database = None) -> FastAPI:
-    """The application over one database.
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The application over one database; it is opened here and closed at the end.
 
     Args:
-        database: path, URL or store; the user's own by default.
+        settings: those of the environment by default.
+
+    Raises:
+        StoreError: if the database cannot be opened.
     """
-    app = FastAPI(title="feinsum", version="1", summary="Tuning records of einsums")
-    _add_problem_documents(app)
-
-    @contextmanager
-    def store() -> Iterator[RecordStore]:
-        with opened_store(database) as opened:
-            yield opened
-
-    @app.get("/healthz", summary="Whether the database answers")
-    def healthz() -> dict[str, int]:
-        with store() as records:
-            return {"records": len(records)}
-
-    @app.get("/v1/best/{key}", summary="The recipes of a workload, the best first")
-    def best(key: str, device: str | None = None) -> Response:
-        with store() as records:
-            ranking = rank(records.query(WorkloadKey(key), device_id=device))
-        if not ranking:
-            raise RecordNotFoundError(f"no useful fact is recorded for {key!r}")
-        return _json(f"[{','.join(to_json(record) for record in ranking)}]")
-
-    @app.get("/v1/facts/{record_id}", summary="One record, immutable")
-    def fact(record_id: str) -> Response:
-        with store() as records:
-            return _json(to_json(records.get(record_id)))
-
-    @app.post("/v1/facts", summary="Keep a record; 201 if it is new, 200 if known")
-    async def add_fact(request: Request) -> Response:
-        record = from_json(TuningRecord, await request.body())
-        with store() as records:
-            is_new = records.add(record)
-        return _json(json.dumps({"id": record.id}), 201 if is_new else 200)
-
+    chosen = settings or read_settings()
+    service = _service(chosen)
+    app = FastAPI(
+        title="feinsum",
+        version="1",
+        summary="Tuning records of einsums",
+        lifespan=_lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.service = service
+    for module in ROUTERS:
+        app.include_router(module.router)
+    add_problems(app, _routes())
+    app.openapi = partial(_description, app)  # type: ignore[method-assign]
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
+    app.add_middleware(best.Shortcut)
+    app.add_middleware(
+        Gate,
+        keys=KeyRing(service.store.key, _anonymous(chosen)),
+        rate=RateLimit(chosen.rate_per_s, chosen.burst),
+        max_body_bytes=chosen.max_body_bytes,
+    )
     return app
 
 
-def _add_problem_documents(app: FastAPI) -> None:
-    async def of_ours(_request: Request, error: Exception) -> Response:
-        assert isinstance(error, FeinsumError)
-        status = next((s for kind, s in STATUS.items() if isinstance(error, kind)), 500)
-        return _problem(error.code, str(error), status)
-
-    async def of_http(_request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return _problem(f"http-{error.status_code}", error.detail, error.status_code)
-
-    async def of_arguments(_request: Request, error: Exception) -> Response:
-        return _problem("invalid-request", str(error), 422)
-
-    app.add_exception_handler(FeinsumError, of_ours)
-    app.add_exception_handler(HTTPException, of_http)
-    app.add_exception_handler(RequestValidationError, of_arguments)
+def _routes() -> list[Route]:
+    found = [route for module in ROUTERS for route in module.router.routes]
+    return [route for route in found if isinstance(route, Route)]
 
 
-def _problem(code: str, detail: str, status: int) -> Response:
-    document = {"type": code, "title": code, "detail": detail, "status": status}
-    return _json(json.dumps(document), status, "application/problem+json")
+def _service(settings: Settings) -> Service:
+    store = open_serving_store(settings.database)
+    lookup = Lookup(store.reader(), settings.freshness_s, settings.cache_mb * 2**20)
+    write = partial(store.add_misses, most=settings.max_demands)
+    return Service(settings, store, lookup, MissCounter(write))
 
 
-def _json(text: str, status: int = 200, kind: str = "application/json") -> Response:
-    return Response(text, status, media_type=kind)
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Writes misses while the service runs; at the end the last ones, and closes."""
+    service: Service = app.state.service
+    every_s = service.settings.demand_every_s
+    writing = asyncio.create_task(service.misses.flush_forever(every_s))
+    try:
+        yield
+    finally:
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+        await service.misses.flush()
+        service.lookup.close()
+        service.store.close()
+
+
+def _anonymous(settings: Settings) -> frozenset[Scope]:
+    scopes: set[Scope] = set()
+    if settings.anonymous_read:
+        scopes.add("read")
+    if settings.anonymous_record:
+        scopes.add("record")
+    return frozenset(scopes)
+
+
+def _description(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, summary=app.summary, routes=app.routes
+        )
+        parts = document.setdefault("components", {})
+        parts.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
+        parts["securitySchemes"] = SECURITY
+        document["security"] = [{}, {"key": []}]
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -7,6 +7,7 @@ from feinsum.canonical.form import (
     WorkloadKey,
     canonicalize,
     canonicalize_einsum,
+    text_digest,
 )
 from feinsum.canonical.graph import InducedGraph, induced_graph
 from feinsum.canonical.invariants import INVARIANTS, Difference, first_difference
@@ -29,4 +30,5 @@ __all__ = [
     "induced_graph",
     "isomorphism",
     "reconstruct",
+    "text_digest",
 ]

@@ -32,6 +32,7 @@ __all__ = [
     "canonicalize",
     "canonicalize_einsum",
     "computed_form",
+    "text_digest",
 ]
 
 FORM_VERSION = "fe2"
@@ -73,8 +74,12 @@ class CanonicalForm:
 
     @cached_property
     def key(self) -> WorkloadKey:
-        digest = hashlib.sha256(self.text.encode()).hexdigest()[:40]
-        return WorkloadKey(f"{FORM_VERSION}-{CANONICALIZER}-{digest}")
+        return WorkloadKey(f"{FORM_VERSION}-{CANONICALIZER}-{text_digest(self.text)}")
+
+
+def text_digest(text: str) -> str:
+    """What the key of a workload ends in, given its canonical text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 def canonicalize(

@@ -21,6 +21,7 @@ from feinsum.cli import (
     devices,
     doctor,
     explain,
+    keys,
     query,
     roofline,
     serve,
@@ -119,6 +120,7 @@ for _name, (_command, _examples) in COMMANDS.items():
     app.command(_name, epilog=_examples)(_command)
 app.add_typer(db.app, name="db")
 app.add_typer(cache.app, name="cache")
+app.add_typer(keys.app, name="keys")
 
 
 def main() -> None:

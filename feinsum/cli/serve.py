@@ -6,36 +6,57 @@ from typing import Annotated
 
 import typer
 
+from feinsum.cli.extras import service
 from feinsum.cli.options import AsJson, Database
 from feinsum.cli.output import print_json
-from feinsum.errors import FeinsumError
 
 __all__ = ["EXAMPLES", "serve"]
 
 EXAMPLES = """\b
 Examples:
   feinsum serve
-  feinsum serve --host 0.0.0.0 --port 8000 --database team.sqlite
+  feinsum serve --port 8000 --workers 2 --database team.sqlite
+  FEINSUM_SERVE_CONFIRMATIONS=1 feinsum serve
 """
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8765,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Address to listen on. Default: FEINSUM_SERVE_HOST, else 127.0.0.1.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port to listen on. Default: FEINSUM_SERVE_PORT, else 8765.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Processes that answer. Default: FEINSUM_SERVE_WORKERS, else 1."
+        ),
+    ] = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the REST service over a database."""
-    try:
-        from feinsum.service import run
-    except ImportError as error:
-        raise FeinsumError(
-            f"the service needs packages that are missing ({error.name}); "
-            "install 'feinsum[service]'"
-        ) from None
-    url = f"http://{host}:{port}"
+    """Run the REST service over a database.
+
+    What else can be set is set by variables FEINSUM_SERVE_...; see docs/settings.md.
+    Logs are JSON lines on stderr.
+    """
+    found = service()
+    settings = found.read_settings(
+        host=host, port=port, workers=workers, database=database
+    )
+    url = f"http://{settings.host}:{settings.port}"
     if as_json:
         print_json({"url": url})
     else:
         typer.echo(f"serving {url}, Ctrl-C ends it")
-    run(database, host, port)
+    found.run(settings)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from feinsum.cli.failure import INTERRUPTED, interrupted_by_sigterm, say
+from feinsum.cli.failure import FAILED, INTERRUPTED, interrupted_by_sigterm, say
 from feinsum.cli.fractions import fractions_of
 from feinsum.cli.notation import DEFAULT_DTYPE, read_einsum, read_values
 from feinsum.cli.options import (
@@ -22,11 +23,10 @@ from feinsum.cli.options import (
     Rows,
     Sizes,
     SizeValues,
-    Target,
 )
 from feinsum.cli.output import ID_LENGTH, print_json, record_document
 from feinsum.cli.user_file import is_file, read_translation_unit
-from feinsum.errors import MeasurementError
+from feinsum.errors import FeinsumError, MeasurementError
 
 if TYPE_CHECKING:
     import loopy as lp
@@ -43,6 +43,7 @@ Examples:
   feinsum tune "ij,j->i" --sizes i=n,j=4 --size n=1000000 --budget 60
   feinsum tune wave.py:gradient --trials 50 --json > trials.jsonl
   feinsum tune "ij,j->i" --sizes i=n,j=4 --fresh --report report
+  feinsum tune --from-misses https://facts.example --workloads 5
 """
 
 OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype")
@@ -73,6 +74,27 @@ Fresh: TypeAlias = Annotated[
     bool,
     typer.Option("--fresh", help="Make trials again that the database knows."),
 ]
+FromMisses: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL|DATABASE",
+        help="Tune what a service was asked for in vain on this device, the most "
+        "wanted first.",
+    ),
+]
+Workloads: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many of these to tune at most. Default: all."),
+]
+OptionalTarget: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SUBSCRIPTS|FILE.py[:FUNCTION]",
+        help="An einsum, or a Python file with a function (by default build) that "
+        "returns a Loopy translation unit.",
+        show_default=False,
+    ),
+]
 Scheduler: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -91,7 +113,7 @@ Report: TypeAlias = Annotated[
 
 def tune(
     context: typer.Context,
-    target: Target,
+    target: OptionalTarget = None,
     sizes: Sizes = None,
     operands: Operands = None,
     rows: Rows = None,
@@ -104,6 +126,8 @@ def tune(
     fresh: Fresh = False,
     scheduler: Scheduler = None,
     report: Report = None,
+    from_misses: FromMisses = None,
+    workloads: Workloads = None,
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -127,6 +151,19 @@ def tune(
     }
     if report is not None:
         _prepare_report(report)
+    if from_misses is not None:
+        if target is not None or report is not None or as_json:
+            raise typer.BadParameter(
+                "what is tuned is said by the misses; leave the einsum, --report and "
+                "--json out",
+                param_hint="--from-misses",
+            )
+        _refuse_options_of_subscripts(context, "--from-misses")
+        with interrupted_by_sigterm():
+            _tune_misses(from_misses, workloads, database, options)
+        return
+    if target is None:
+        raise typer.BadParameter("give an einsum, a file, or --from-misses")
     if is_file(target):
         _refuse_options_of_subscripts(context, target)
     reports: list[TuningReport] = []
@@ -137,6 +174,45 @@ def tune(
             else read_einsum(target, sizes, operands, rows, dtype)
         )
         _tune(workload, database, options, as_json, report, reports)
+
+
+def _tune_misses(
+    source: str, n_most: int | None, database: str | None, options: dict[str, Any]
+) -> None:
+    """Tune what is in demand, one after the other; a failure ends only its own.
+
+    Facts are recorded in ``database`` or, without one, where the misses are
+    counted, if that is a database.
+    """
+    from feinsum.cli.misses import is_service, wanted_einsums
+    from feinsum.measure import open_device
+
+    if database is None and not is_service(source):
+        database = source
+    here = open_device(options["device"]).device
+    outcomes = [
+        _is_tuned(einsum, count, database, options)
+        for count, einsum in islice(wanted_einsums(source, here), n_most)
+    ]
+    n_good = sum(outcomes)
+    typer.echo(f"tuned {n_good} of {len(outcomes)} workloads that are in demand here")
+    if n_good < len(outcomes):
+        raise typer.Exit(FAILED)
+
+
+def _is_tuned(
+    einsum: BatchedEinsum, count: int, database: str | None, options: dict[str, Any]
+) -> bool:
+    """Tune what was asked for so often; whether that succeeded, and else say why."""
+    typer.echo(f"asked for {count} times: {einsum}")
+    reports: list[TuningReport] = []
+    try:
+        with _interrupts_told(reports, database, as_json=False):
+            _tune(einsum, database, options, False, None, reports)
+    except FeinsumError as error:
+        say(f"[{error.code}] {error}")
+        return False
+    return True
 
 
 @contextmanager

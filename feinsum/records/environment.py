@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from constantdict import constantdict
@@ -39,10 +39,15 @@ class Device:
     @cached_property
     def id(self) -> str:
         """Content id: equal on machines with equal hardware and platform."""
-        return content_id(self)
+        return _id_of_device(self)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.platform})"
+
+
+@lru_cache(256)
+def _id_of_device(device: Device) -> str:
+    return content_id(device)
 
 
 @dataclass(frozen=True)

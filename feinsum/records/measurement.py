@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, sqrt
 from statistics import median, quantiles
 from typing import Annotated
@@ -82,7 +83,7 @@ class Measurement:
         low, high = quartiles(self.samples_s)
         return high - low
 
-    @property
+    @cached_property
     def speedup(self) -> float:
         """Median time of the untransformed kernel over that of this one."""
         return median(self.baseline_s) / self.median_s
@@ -92,7 +93,7 @@ class Measurement:
         """Whether it is faster than the untransformed kernel, by a finite factor."""
         return 1 < self.speedup < inf
 
-    @property
+    @cached_property
     def speedup_interval(self) -> tuple[float, float]:
         """The speed-up at the ends of the interval in which the median lies.
 

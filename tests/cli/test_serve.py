@@ -52,14 +52,28 @@ def test_serve_answers_until_it_is_interrupted(server):
     process, url = server
     document = "".join(iter(process.stdout.readline, "}\n")) + "}"
     assert json.loads(document) == {"url": url}
-    for _ in range(100):
+    for _ in range(600):
         try:
             with urlopen(f"{url}/healthz") as answer:
-                assert json.load(answer) == {"records": 0}
+                assert json.load(answer) == {"status": "ok"}
             break
         except URLError:
             time.sleep(0.1)
     else:
-        pytest.fail("the service did not answer within 10 s")
+        pytest.fail("the service did not answer within 60 s")
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) in (0, -signal.SIGINT)
+    assert process.wait(timeout=60) in (0, -signal.SIGINT)
+
+
+@pytest.mark.parametrize("arguments", [["--port", "70000"], ["--workers", "0"]])
+def test_what_cannot_be_served_on_is_bad_usage(run, arguments):
+    """A port or a number of workers that is none is refused before anything runs."""
+    assert run("serve", *arguments).exit_code == 2
+
+
+def test_a_setting_that_cannot_be_read_is_named(run, monkeypatch):
+    """The message names the variable."""
+    monkeypatch.setenv("FEINSUM_SERVE_MAX_BATCH", "many")
+    result = run("serve")
+    assert result.exit_code == 1
+    assert "FEINSUM_SERVE_MAX_BATCH" in result.stderr

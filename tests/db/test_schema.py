@@ -21,6 +21,7 @@ from feinsum.errors import SchemaVersionError, StoreUnavailableError
 from tests.db.factories import make_device, make_peaks, make_record, make_trial
 
 OLD_SCHEMAS = {v: Path(__file__).with_name(f"schema_{v}.sql") for v in VERSIONS[:-1]}
+NEW_SINCE_0002 = ("trials", "recordings", "quarantine", "demands", "api_keys")
 OLD_SCHEMA = OLD_SCHEMAS["0001"]
 
 
@@ -87,9 +88,10 @@ def test_every_older_database_is_migrated(database: Path, old: str) -> None:
         connection.executescript(OLD_SCHEMAS[old].read_text())
     with open_store(database) as store:
         assert tuple(store.records()) == (make_record(),)
-        assert store.add_trial(make_trial())
+        assert store.add_trial(make_trial()) is (old < "0003")
         assert store.trials(make_trial().workload) == (make_trial(),)
         assert store.peaks(make_device().id) == (make_peaks() if old > "0001" else None)
+        assert len(store) == 1
     assert version(database) == VERSIONS[-1]
 
 
@@ -101,7 +103,8 @@ def test_an_older_database_on_a_server_is_migrated(
         store.add(make_record())
         url = store._location.url.render_as_string(hide_password=False)
         with store._engine.begin() as connection:
-            connection.exec_driver_sql("DROP TABLE trials")
+            for table in NEW_SINCE_0002:
+                connection.exec_driver_sql(f"DROP TABLE {table}")
             connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num='0002'")
     with open_store(url) as migrated:
         assert tuple(migrated.records()) == (make_record(),)
@@ -135,7 +138,7 @@ def test_older_database_that_is_only_read(old_database: Path) -> None:
     assert version(old_database) == "0001"
 
 
-@pytest.mark.parametrize("newer", ["0004", "9999"])
+@pytest.mark.parametrize("newer", ["0005", "9999"])
 def test_newer_database_is_refused(filled_database: Path, newer: str) -> None:
     """A newer database is refused, naming both versions, and left as it is."""
     with closing(sqlite3.connect(filled_database)) as connection, connection:

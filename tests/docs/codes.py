@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from feinsum.service.settings import PREFIX, Settings
 from tests.docs.pages import ROOT, files
 
 __all__ = ["invalid_einsum_rules", "refusal_rules", "settings"]
@@ -41,10 +42,15 @@ def invalid_einsum_rules() -> set[str]:
 
 @cache
 def settings() -> set[str]:
-    """Every environment variable of ours that the code or a test names."""
+    """Every environment variable of ours that the code or a test names.
+
+    Those of the service are the fields of its settings.
+    """
     here = Path(__file__).parent
     texts = [p.read_text() for p in files(".py") if p.parent != here]
-    return {name for text in texts for name in re.findall(r"FEINSUM_[A-Z_]+", text)}
+    named = {name for text in texts for name in re.findall(r"FEINSUM_[A-Z_]+", text)}
+    served = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    return {name for name in named if not name.endswith("_")} | served
 
 
 def _calls(folder: Path) -> Iterator[ast.Call]:

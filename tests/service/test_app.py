@@ -1,58 +1,167 @@
-"""The service keeps and answers what a store does, and every error is a problem."""
+"""The service keeps and answers what a store does, on both databases."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from fastapi.testclient import TestClient
 
-from feinsum.records import InMemoryStore, TuningRecord, from_json, to_json
-from feinsum.service import create_app
-from tests.db.factories import make_record
+from feinsum.canonical import WorkloadKey, canonicalize
+from feinsum.ir import array, einsum, from_text, to_text
+from feinsum.records import DevicePeaks, TuningRecord, from_json, to_json
+from tests.db.factories import (
+    WORKLOAD,
+    make_device,
+    make_environment,
+    make_peaks,
+    make_record,
+)
+from tests.service.conftest import send, store_of
 
 
 @pytest.fixture
-def store():
-    return InMemoryStore()
-
-
-@pytest.fixture
-def client(store):
-    return TestClient(create_app(store))
+def location(any_location):
+    return any_location
 
 
 def test_a_posted_fact_comes_back_equal(client):
     """What is posted is what is answered, by id and as the best of its workload."""
     record = make_record()
-    assert client.post("/v1/facts", content=to_json(record)).status_code == 201
-    answer = client.get(f"/v1/facts/{record.id}")
+    sent = send(client, to_json(record))
+    assert (sent.status_code, sent.json()["id"]) == (201, record.id)
+    assert sent.headers["location"] == f"/v1/facts/{record.id}"
+    answer = client.get(sent.headers["location"])
     assert from_json(TuningRecord, answer.content) == record
-    best = client.get(f"/v1/best/{record.workload}").json()
-    assert len(best) == 1
+    assert "immutable" in answer.headers["cache-control"]
+    (fact,) = client.get(f"/v1/best/{record.workload}").json()["facts"]
+    assert fact["id"] == record.id
+    assert from_json(TuningRecord, json.dumps(fact["document"])) == record
 
 
-def test_posting_twice_is_posting_once(client, store):
+def test_posting_twice_is_posting_once(client):
     """Adding is idempotent: 201 for a new fact, 200 for a known one."""
-    text = to_json(make_record())
-    codes = [client.post("/v1/facts", content=text).status_code for _ in range(2)]
+    codes = [send(client, to_json(make_record())).status_code for _ in range(2)]
     assert codes == [201, 200]
-    assert len(store) == 1
-    assert client.get("/healthz").json() == {"records": 1}
+    assert len(store_of(client)) == 1
+
+
+def test_missing_are_those_that_are_not_stored(client):
+    """Of some ids those come back that no fact has, in the order asked."""
+    send(client, to_json(make_record(0)))
+    ids = [make_record(n).id for n in (2, 0, 1)]
+    answer = client.post("/v1/facts:missing", json={"ids": ids})
+    assert answer.json() == {"ids": [ids[0], ids[2]]}
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "code"),
+    ("query", "found"),
     [
-        ("GET", "/v1/facts/none", None, 404, "record-not-found"),
-        ("GET", "/v1/best/none", None, 404, "record-not-found"),
-        ("POST", "/v1/facts", b"{}", 422, "invalid-record"),
-        ("POST", "/v1/facts", b"\x80not json", 422, "invalid-record"),
-        ("GET", "/nowhere", None, 404, "http-404"),
-        ("PUT", "/v1/facts", None, 405, "http-405"),
+        ("", ["other", "other", "other"]),
+        ("?device={here}&policy=strict", ["device"]),
+        ("?device={here}", ["device", "architecture"]),
+        ("?device={here}&policy=loose", ["device", "architecture", "other"]),
+        ("?device=cpu-1&policy=strict", ["device"]),
+        ("?device=unknown&architecture=gpu/x", ["architecture"]),
+        ("?architecture=cpu/x86_64", ["architecture", "architecture"]),
     ],
 )
-def test_errors_are_problem_documents(client, method, path, body, status, code):
-    """Every refusal is a problem document with a stable code."""
-    answer = client.request(method, path, content=body)
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["type"] == code
+def test_best_is_narrowed_by_device_and_policy(client, query, found):
+    """Nearness is that of the device asked for; the policy says which is accepted."""
+    gpu = make_device(7)
+    gpu = type(gpu)(gpu.platform, "gpu", gpu.vendor, "gpu", "x", 8)
+    for n, device in enumerate([make_device(0), make_device(1), gpu]):
+        environment = make_environment(device)
+        send(client, to_json(make_record(n, environment=environment)))
+    answer = client.get(f"/v1/best/{WORKLOAD}{query.format(here=make_device(0).id)}")
+    assert [fact["nearness"] for fact in answer.json()["facts"]] == found
+
+
+def test_best_of_many_is_best_of_each(client):
+    """A batch answers in the order asked, null for a miss, doubles included."""
+    send(client, to_json(make_record()))
+    one = client.get(f"/v1/best/{WORKLOAD}").json()
+    asked = [WORKLOAD, "none-1", {"key": WORKLOAD}, WORKLOAD]
+    answer = client.post("/v1/best:batch", json={"workloads": asked})
+    assert answer.json() == {"answers": [one, None, one, one]}
+
+
+def test_lists_have_all_pages(client):
+    """Following ``next`` leads through everything once, in order."""
+    records = [make_record(n, workload=WorkloadKey(f"key-{n}")) for n in range(5)]
+    for record in records:
+        send(client, to_json(record))
+    for path, name, of in (
+        ("/v1/workloads", "workloads", lambda item: item["key"]),
+        ("/v1/facts", "facts", lambda item: item["id"]),
+    ):
+        seen, cursor = [], None
+        while True:
+            params = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+            page = client.get(path, params=params).json()
+            seen += map(of, page[name])
+            cursor = page["next"]
+            if cursor is None:
+                break
+        expected = [r.workload if name == "workloads" else r.id for r in records]
+        assert seen == sorted(expected)
+    (device,) = client.get("/v1/devices").json()["devices"]
+    assert (device["id"], device["n_facts"]) == (make_device().id, 5)
+    ours = client.get("/v1/facts", params={"workload": "key-3"}).json()["facts"]
+    assert [fact["id"] for fact in ours] == [records[3].id]
+
+
+def test_measured_limits_come_back(client):
+    """The latest limits of a device are answered; posting is idempotent."""
+    json_type = {"Content-Type": "application/json"}
+    text = to_json(make_peaks())
+    path = f"/v1/peaks/{make_device().id}"
+    assert client.get(path).status_code == 404
+    codes = [
+        client.post("/v1/peaks", content=text, headers=json_type).status_code
+        for _ in range(2)
+    ]
+    assert codes == [201, 200]
+    assert from_json(DevicePeaks, client.get(path).content) == make_peaks()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"text": "p q, q -> p | M[n,4]:<f8 y[4]:<f8 | M y"},
+        {"subscripts": "ij,j->i", "extents": {"i": "N", "j": 4}},
+        {"subscripts": "row col, col -> row", "extents": {"row": "N", "col": 4}},
+        {
+            "subscripts": "j,ij->i",
+            "extents": {"i": 100000, "j": 4},
+            "rows": [["x", "A"]],
+        },
+        {"subscripts": "ij,j", "extents": {"i": "N", "j": 4}, "dtypes": {"A": "<f8"}},
+    ],
+)
+def test_any_spelling_has_one_canonical_form(client, body):
+    """The key is that of ``canonicalize``; the relabeling leads to the text."""
+    form = canonicalize(einsum("ij,j->i", array("A", ("n", 4)), array("x", 4)))
+    found = client.post("/v1/canonicalize", json=body).json()
+    assert (found["key"], found["text"]) == (form.key, form.text)
+    again = canonicalize(from_text(found["einsum"]))
+    assert to_text(again.einsum) == found["text"]
+    assert found["relabeling"]["indices"] == dict(again.relabeling.indices)
+
+
+def test_capabilities_are_the_settings(serve):
+    """A client learns limits and policies before it asks."""
+    found = serve(max_batch=7, confirmations=2).get("/v1/capabilities").json()
+    assert (found["max_batch"], found["confirmations"]) == (7, 2)
+    assert found["form_version"] == "fe2"
+
+
+def test_the_service_says_how_it_is(client):
+    """It is healthy, ready, and counts what it answered under patterns of paths."""
+    client.get("/v1/best/none")
+    assert client.get("/healthz").json() == {"status": "ok"}
+    assert client.get("/readyz").json() == {"status": "ready"}
+    text = client.get("/metrics").text
+    assert (
+        'feinsum_requests_total{method="GET",route="/v1/best/{key}",status="404"}'
+        in text
+    )

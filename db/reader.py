@@ -1,0 +1,153 @@
+"""Fast reads for a server: plain statements, a connection kept by each thread.
+
+:meth:`Reader.generation` says whether anything was committed since it was last
+asked, whoever wrote it, and costs the writers nothing. With it a server may keep
+answers. For SQLite it is ``PRAGMA data_version``. For PostgreSQL it is the
+snapshot: as long as it is equal, the same transactions are visible.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import Engine, PoolProxiedConnection
+from sqlalchemy.exc import DBAPIError
+
+from feinsum.db.failures import translated
+from feinsum.db.location import Location
+from feinsum.db.statements import sound_records
+from feinsum.errors import StoreUnavailableError
+from feinsum.records import Device, TuningRecord
+
+__all__ = ["Reader", "StoredFact"]
+
+GENERATION = {
+    "sqlite": "PRAGMA data_version",
+    "postgresql": "SELECT pg_current_snapshot()::text",
+}
+
+FACTS = """
+SELECT id, workload_key, device_id, document FROM records
+WHERE workload_key IN ({marks})
+AND NOT EXISTS (SELECT 1 FROM quarantine WHERE quarantine.record_id = records.id)
+"""
+
+DEVICES = """
+SELECT id, platform, name, vendor, kind, architecture, compute_units FROM devices
+"""
+
+MARKS = {"sqlite": "?", "postgresql": "%s"}
+
+CHUNK = 500
+"""How many workloads are asked for in one statement."""
+
+
+@dataclass(frozen=True)
+class StoredFact:
+    """A record with the JSON text that it is kept as."""
+
+    record: TuningRecord
+    document: str
+
+
+class Row(NamedTuple):
+    id: str
+    workload_key: str
+    device_id: str
+    document: str
+
+
+class Reader:
+    """Reads of one database, from any thread; :meth:`close` ends all of them."""
+
+    def __init__(self, engine: Engine, location: Location) -> None:
+        self._engine = engine
+        self._location = location
+        self._dialect = engine.dialect.name
+        self._of_thread = threading.local()
+        self._open: list[PoolProxiedConnection] = []
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._watch: PoolProxiedConnection | None = None
+        self._n_watches = 0
+
+    def generation(self) -> object:
+        """A value that differs from all before it once anything was committed."""
+        with self._lock, translated(self._location):
+            if self._watch is None:
+                self._watch = self._connect()
+                self._n_watches += 1
+            try:
+                row = self._run(self._watch, GENERATION[self._dialect], ())[0]
+            except Exception:
+                lost, self._watch = self._watch, None
+                lost.invalidate()
+                raise
+            return self._n_watches, row[0]
+
+    def facts(self, workloads: Sequence[str]) -> dict[str, list[StoredFact]]:
+        """The sound facts of workloads that are not in quarantine."""
+        found: dict[str, list[StoredFact]] = {key: [] for key in workloads}
+        distinct = list(found)
+        for start in range(0, len(distinct), CHUNK):
+            part = distinct[start : start + CHUNK]
+            marks = ", ".join([MARKS[self._dialect]] * len(part))
+            for row in map(Row._make, self._rows(FACTS.format(marks=marks), part)):
+                for record in sound_records([row]):
+                    fact = StoredFact(record, row.document)
+                    found[row.workload_key].append(fact)
+        return found
+
+    def devices(self) -> dict[str, Device]:
+        """Every device by its id."""
+        return {row[0]: Device(*row[1:]) for row in self._rows(DEVICES, ())}
+
+    def close(self) -> None:
+        """Give all connections back; only when no thread reads any more."""
+        self._is_closed = True
+        for connection in self._open:
+            connection.close()
+        self._open.clear()
+
+    def _rows(self, statement: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
+        with translated(self._location), self._connection() as connection:
+            return self._run(connection, statement, values)
+
+    @contextmanager
+    def _connection(self) -> Iterator[PoolProxiedConnection]:
+        """The connection of this thread; a new one after a failure."""
+        kept: PoolProxiedConnection | None = getattr(self._of_thread, "kept", None)
+        connection = self._of_thread.kept = kept or self._connect()
+        try:
+            yield connection
+        except Exception:
+            self._of_thread.kept = None
+            connection.invalidate()
+            raise
+
+    def _connect(self) -> PoolProxiedConnection:
+        if self._is_closed:
+            raise StoreUnavailableError(f"the reader of {self._location} was closed")
+        connection = self._engine.raw_connection()
+        if self._dialect == "postgresql":
+            driver: Any = connection.driver_connection
+            driver.autocommit = True
+        connection.detach()  # it never goes back to the pool of other users
+        self._open.append(connection)
+        return connection
+
+    def _run(
+        self, connection: PoolProxiedConnection, statement: str, values: Sequence[str]
+    ) -> list[tuple[Any, ...]]:
+        cursor = connection.cursor()
+        try:
+            cursor.execute(statement, tuple(values))
+            return list(cursor.fetchall())
+        except self._engine.dialect.loaded_dbapi.Error as error:
+            raise DBAPIError(statement, None, error) from error
+        finally:
+            cursor.close()

@@ -1,0 +1,118 @@
+"""The store behind the service: facts with trust, keys, demand, pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db.api_keys import ApiKey, add_key, all_keys, find_key, revoke_key
+from feinsum.db.demand import Demand, Miss, add_misses, open_demands
+from feinsum.db.location import locate
+from feinsum.db.pages import (
+    ListedDevice,
+    ListedFact,
+    ListedWorkload,
+    known_ids,
+    page_of_devices,
+    page_of_facts,
+    page_of_quarantine,
+    page_of_workloads,
+)
+from feinsum.db.reader import Reader
+from feinsum.db.store import SqlStore, prepared_engine
+from feinsum.db.trust import Trust, confirm, receive, trust_in
+from feinsum.records import TuningRecord
+
+__all__ = ["ServingStore", "open_serving_store"]
+
+
+def open_serving_store(
+    location: str | os.PathLike[str] | None = None,
+) -> ServingStore:
+    """Open a database for the service; see :func:`feinsum.db.open_store`."""
+    place = locate(location)
+    return ServingStore(prepared_engine(place), place)
+
+
+class ServingStore(SqlStore):
+    """An SQL store with what only the service needs."""
+
+    def reader(self) -> Reader:
+        """Fast reads of this database; closed by the caller."""
+        return Reader(self._engine, self._location)
+
+    def receive(
+        self, record: TuningRecord, recorder: str, n_confirmations: int = 0
+    ) -> bool:
+        """Keep a fact that somebody sent; see :func:`feinsum.db.trust.receive`."""
+        with self._writing() as connection:
+            return receive(connection, record, recorder, n_confirmations)
+
+    def trust(self, record_id: str) -> Trust:
+        """Who stands behind a fact, or :class:`RecordNotFoundError`."""
+        with self._reading() as connection:
+            return trust_in(connection, record_id)
+
+    def confirm(self, record_id: str) -> None:
+        """Release a fact from quarantine, or :class:`RecordNotFoundError`."""
+        with self._writing() as connection:
+            confirm(connection, record_id)
+
+    def missing(self, record_ids: list[str]) -> list[str]:
+        """Those ids that are not stored, in the order given."""
+        with self._reading() as connection:
+            known = known_ids(connection, record_ids)
+        return [record_id for record_id in record_ids if record_id not in known]
+
+    def page_of_workloads(self, after: str, limit: int) -> tuple[ListedWorkload, ...]:
+        with self._reading() as connection:
+            return page_of_workloads(connection, after, limit)
+
+    def page_of_devices(self, after: str, limit: int) -> tuple[ListedDevice, ...]:
+        with self._reading() as connection:
+            return page_of_devices(connection, after, limit)
+
+    def page_of_facts(
+        self,
+        after: str,
+        limit: int,
+        workload: str | None = None,
+        device_id: str | None = None,
+    ) -> tuple[ListedFact, ...]:
+        with self._reading() as connection:
+            return page_of_facts(connection, after, limit, workload, device_id)
+
+    def page_of_quarantine(self, after: str, limit: int) -> tuple[ListedFact, ...]:
+        with self._reading() as connection:
+            return page_of_quarantine(connection, after, limit)
+
+    def add_misses(
+        self, counts: Mapping[Miss, int], texts: Mapping[WorkloadKey, str], most: int
+    ) -> None:
+        """Count questions without an answer (:func:`feinsum.db.demand.add_misses`)."""
+        with self._writing() as connection:
+            add_misses(connection, counts, texts, most)
+
+    def demands(
+        self, after: tuple[int, str, str] | None = None, limit: int = 100
+    ) -> tuple[Demand, ...]:
+        with self._reading() as connection:
+            return open_demands(connection, after, limit)
+
+    def add_key(self, key: ApiKey) -> None:
+        with self._writing() as connection:
+            add_key(connection, key)
+
+    def key(self, key_id: str) -> ApiKey | None:
+        with self._reading() as connection:
+            return find_key(connection, key_id)
+
+    def keys(self) -> tuple[ApiKey, ...]:
+        with self._reading() as connection:
+            return all_keys(connection)
+
+    def revoke_key(self, key_id: str) -> ApiKey:
+        """Close a key, or :class:`RecordNotFoundError`."""
+        with self._writing() as connection:
+            return revoke_key(connection, key_id)

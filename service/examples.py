@@ -1,0 +1,69 @@
+"""Examples for the description of the routes; one story, told by all of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from feinsum.canonical import canonicalize
+from feinsum.ir import from_text
+from feinsum.records import (
+    Device,
+    DevicePeaks,
+    Environment,
+    Measurement,
+    TransformSpec,
+    TuningRecord,
+    Verification,
+    to_json,
+)
+
+__all__ = ["DEVICE", "FORM", "PEAKS", "RECORD", "document"]
+
+FORM = canonicalize(from_text("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x"))
+
+DEVICE = Device(
+    platform="Portable Computing Language",
+    name="cpu-znver4",
+    vendor="AuthenticAMD",
+    kind="cpu",
+    architecture="x86_64",
+    compute_units=16,
+)
+
+RECORD = TuningRecord(
+    workload=FORM.key,
+    workload_text=FORM.text,
+    environment=Environment(
+        device=DEVICE,
+        driver_version="6.0",
+        platform_version="OpenCL 3.0 PoCL 6.0",
+        software={"loopy": "2025.2"},
+        policy={"rounds": 3, "timer": "opencl-profiling"},
+    ),
+    spec=TransformSpec("rowwise", 1, {"index": "a", "lanes": 8}),
+    measurement=Measurement(
+        samples_s=(1.0e-3, 1.1e-3, 1.2e-3),
+        baseline_s=(4.0e-3, 4.1e-3, 4.2e-3),
+        timer="opencl-profiling",
+        n_warmup=1,
+        sizes={"N0": 1000000},
+        operations={"float64": 8000000},
+        footprint_bytes=40000032,
+        verification=Verification("numpy", 1e-12, 2e-16, ({"N0": 17},)),
+    ),
+    provenance={"host": "node17"},
+    recorded_at="2026-01-31T12:00:00+00:00",
+)
+
+PEAKS = DevicePeaks(
+    device=DEVICE,
+    bandwidth_bytes_per_s=1.6e11,
+    operations_per_s={"float64": 9.0e11},
+    measured_at="2026-01-31T12:00:00+00:00",
+)
+
+
+def document(value: object) -> Any:
+    """A document as plain data."""
+    return json.loads(to_json(value))

@@ -1,0 +1,177 @@
+"""The gate: what holds for every request, before any route sees it.
+
+It gives each request an id, finds out who asks, holds back who asks too often
+or sends too much, and turns what nothing foresaw into a problem document. When
+the answer is sent it counts and logs it. The log has paths, but no query, no
+header and no body: no key gets into it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import secrets
+import time
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from feinsum.errors import NotAuthenticatedError, TooManyRequestsError
+from feinsum.service.keys import Caller, KeyRing, without_secrets
+from feinsum.service.limits import (
+    RateLimit,
+    check_length,
+    check_media_type,
+    read_body,
+    replayed,
+)
+from feinsum.service.logs import FIELD
+from feinsum.service.metrics import observe
+from feinsum.service.problems import problem_of
+
+__all__ = ["Gate", "caller_of"]
+
+logger = logging.getLogger(__name__)
+
+CALLER = "feinsum.caller"
+
+WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+
+FREE = ("/healthz", "/readyz", "/metrics")
+"""Whoever watches the service is never held back."""
+
+_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+def caller_of(scope: Scope) -> Caller:
+    """Who sent a request that passed the gate."""
+    caller: Caller = scope[CALLER]
+    return caller
+
+
+class Gate:
+    """ASGI middleware; see the module."""
+
+    def __init__(
+        self, app: ASGIApp, keys: KeyRing, rate: RateLimit, max_body_bytes: int
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._rate = rate
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        start = time.perf_counter()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        request_id = _request_id(headers)
+        status, is_admitted = 0, False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [
+                    *message["headers"],
+                    (b"x-request-id", request_id),
+                ]
+            await send(message)
+
+        try:
+            receive = await self._admit(scope, headers, receive)
+            is_admitted = True
+            await self._app(scope, receive, send_with_id)
+        except Exception as error:
+            if status:
+                raise
+            refusal = problem_of(error, _headers(error, is_admitted))
+            if refusal.status_code >= 500:
+                logger.exception("request failed", extra=_fields(scope, request_id))
+            await refusal(scope, receive, send_with_id)
+        finally:
+            self._done(scope, request_id, status, time.perf_counter() - start)
+
+    async def _admit(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive
+    ) -> Receive:
+        """Let a request pass; what the routes receive of it."""
+        scope[CALLER] = self._keys.anonymous
+        if scope["path"] not in FREE:
+            scope[CALLER] = await self._caller(_address(scope), headers)
+        if scope["method"] not in WITH_BODY:
+            return receive
+        check_length(headers, self._max_body_bytes)
+        check_media_type(headers)
+        body = await read_body(receive, self._max_body_bytes)
+        return replayed(body, receive)
+
+    async def _caller(self, address: str, headers: dict[bytes, bytes]) -> Caller:
+        """Who asks; held back by key or, where no key is known yet, by address."""
+        given = headers.get(b"authorization")
+        kind, _, secret = (given or b"").decode("latin-1").strip().partition(" ")
+        known = self._keys.recall(secret) if given else None
+        wait_s = self._rate.wait_s(known.key_id or address if known else address)
+        if wait_s:
+            raise _TooSoonError(wait_s)
+        if given is None:
+            return self._keys.anonymous
+        if kind.lower() != "bearer":
+            raise NotAuthenticatedError(
+                "an Authorization header of another kind was sent, expected "
+                "'Authorization: Bearer KEY'"
+            )
+        if known is None:
+            return await run_in_threadpool(self._keys.recognize, secret)
+        return known
+
+    def _done(
+        self, scope: Scope, request_id: bytes, status: int, seconds: float
+    ) -> None:
+        route = getattr(scope.get("route"), "path", None)
+        method = scope["method"] if route and status != 405 else "other"
+        observe(method, route or "none", status, seconds)
+        if logger.isEnabledFor(logging.INFO):
+            fields = _fields(scope, request_id)
+            fields[FIELD] |= {"status": status, "ms": round(seconds * 1e3, 3)}
+            logger.info("request", extra=fields)
+
+
+class _TooSoonError(TooManyRequestsError):
+    def __init__(self, wait_s: float) -> None:
+        self.wait_s = wait_s
+        super().__init__(f"too many requests; wait {wait_s:.3g} s, and ask in batches")
+
+
+def _headers(error: Exception, is_admitted: bool) -> dict[str, str]:
+    """Headers of a refusal; a body may be left unread where one was not admitted."""
+    found = {} if is_admitted else {"Connection": "close"}
+    if isinstance(error, _TooSoonError):
+        found["Retry-After"] = str(math.ceil(error.wait_s))
+    return found
+
+
+def _request_id(headers: dict[bytes, bytes]) -> bytes:
+    """The id that a proxy gave, if it is harmless, or a new one."""
+    given = headers.get(b"x-request-id", b"")
+    return given if _ID.fullmatch(given) else secrets.token_hex(8).encode()
+
+
+def _address(scope: Scope) -> str:
+    return scope["client"][0] if scope.get("client") else "unknown"
+
+
+def _fields(scope: Scope, request_id: bytes) -> dict[str, dict[str, Any]]:
+    caller: Caller | None = scope.get(CALLER)
+    return {
+        FIELD: {
+            "request_id": request_id.decode(),
+            "method": scope["method"],
+            "path": without_secrets(scope["path"])[:200],
+            "address": _address(scope),
+            "caller": caller.name if caller else None,
+            "key_id": caller.key_id if caller else None,
+        }
+    }

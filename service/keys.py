@@ -1,0 +1,149 @@
+"""API keys: made once, shown once, known afterwards by a digest alone.
+
+A key is ``feinsum_ID_SECRET``: 8 digits that name it, and 256 random bits. What
+is stored is the SHA-256 of all of it. No slower digest is needed, for nobody
+guesses 256 bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import get_args
+
+from feinsum.db import ApiKey, Scope
+from feinsum.errors import NotAuthenticatedError, NotPermittedError
+
+__all__ = [
+    "ANONYMOUS",
+    "Caller",
+    "KeyRing",
+    "key_id_of",
+    "new_key",
+    "require",
+    "without_secrets",
+]
+
+TRUSTED_S = 2.0
+"""How long a key counts as it was read; a revoked one opens nothing afterwards."""
+
+MOST_KEPT = 1000
+
+_SECRET = re.compile(r"feinsum_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: the name of a key and what it opens."""
+
+    name: str
+    scopes: frozenset[Scope]
+    key_id: str | None = None
+
+
+ANONYMOUS = "anonymous"
+"""The name of a caller without a key."""
+
+
+def new_key(
+    name: str, scope: Scope, expires_at: datetime | None = None
+) -> tuple[str, ApiKey]:
+    """A new secret, and what is stored of it."""
+    key_id = secrets.token_hex(4)
+    secret = f"feinsum_{key_id}_{secrets.token_urlsafe(32)}"
+    now = datetime.now(UTC)
+    return secret, ApiKey(key_id, name, scope, _digest(secret), now, expires_at)
+
+
+def key_id_of(secret: str) -> str | None:
+    """The id in a secret; None for what is no key of ours.
+
+    >>> secret, key = new_key("ci", "read")
+    >>> key_id_of(secret) == key.id, key_id_of("x" * 40)
+    (True, None)
+    """
+    found = _SECRET.fullmatch(secret)
+    return found[1] if found else None
+
+
+def without_secrets(text: str) -> str:
+    """A text in which nothing looks like a key any more."""
+    return _SECRET.sub("feinsum_...", text)
+
+
+def require(caller: Caller, scope: Scope) -> None:
+    """Refuse a caller without a scope.
+
+    Raises:
+        NotAuthenticatedError: if a key is needed and none was given.
+        NotPermittedError: if the key does not have it.
+    """
+    if scope in caller.scopes:
+        return
+    if caller.key_id is None:
+        raise NotAuthenticatedError(
+            f"a key with the scope {scope!r} is needed; send it as "
+            "'Authorization: Bearer KEY'"
+        )
+    raise NotPermittedError(
+        f"the key {caller.key_id} of {caller.name!r} has no scope {scope!r}; ask for "
+        "another key"
+    )
+
+
+class KeyRing:
+    """Recognizes keys, and remembers them for :data:`TRUSTED_S`.
+
+    Args:
+        find: reads a stored key by its id.
+        anonymous: what a caller without a key may do.
+    """
+
+    def __init__(
+        self, find: Callable[[str], ApiKey | None], anonymous: frozenset[Scope]
+    ) -> None:
+        self._find = find
+        self._kept: dict[str, tuple[float, Caller]] = {}
+        self.anonymous = Caller(ANONYMOUS, anonymous)
+
+    def recall(self, secret: str) -> Caller | None:
+        """The caller with that secret, if it was recognized a moment ago."""
+        kept = self._kept.get(_digest(secret))
+        return kept[1] if kept and kept[0] > time.monotonic() else None
+
+    def recognize(self, secret: str) -> Caller:
+        """The caller with that secret; reads the database.
+
+        Raises:
+            NotAuthenticatedError: if the key is unknown, revoked or expired.
+        """
+        digest = _digest(secret)
+        key_id = key_id_of(secret)
+        key = self._find(key_id) if key_id else None
+        if key is None or not hmac.compare_digest(key.digest, digest):
+            raise NotAuthenticatedError("the key is not known; ask for a new one")
+        state = key.state(datetime.now(UTC))
+        if state != "valid":
+            raise NotAuthenticatedError(
+                f"the key {key.id} is {state}; ask for a new one"
+            )
+        caller = Caller(key.name, _scopes_of(key.scope), key.id)
+        if len(self._kept) >= MOST_KEPT:
+            self._kept.clear()
+        self._kept[digest] = (time.monotonic() + TRUSTED_S, caller)
+        return caller
+
+
+def _scopes_of(widest: Scope) -> frozenset[Scope]:
+    every: tuple[Scope, ...] = get_args(Scope)
+    return frozenset(every[: every.index(widest) + 1])
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,112 @@
+"""Limits on what one caller may send: a rate, and the length of a body."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from starlette.types import Message, Receive
+
+from feinsum.errors import InvalidRequestError, TooLargeError, WrongContentTypeError
+
+__all__ = ["RateLimit", "check_length", "check_media_type", "read_body", "replayed"]
+
+MOST_CALLERS = 10_000
+"""How many callers are remembered; the one seen longest ago is forgotten first."""
+
+
+class RateLimit:
+    """A bucket of tokens for each caller: one request takes one token.
+
+    Args:
+        rate_per_s: tokens that come back each second; 0 for no limit.
+        burst: tokens of a full bucket.
+
+    >>> now = iter([0.0, 0.0, 0.0, 0.5]).__next__
+    >>> limit = RateLimit(rate_per_s=2, burst=2, clock=now)
+    >>> [limit.wait_s("ann") for _ in range(4)]
+    [0.0, 0.0, 0.5, 0.0]
+    """
+
+    def __init__(
+        self,
+        rate_per_s: float,
+        burst: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rate, self._burst, self._clock = rate_per_s, burst, clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_s(self, caller: str) -> float:
+        """Take a token: 0, or how many seconds until there is one."""
+        if not self._rate:
+            return 0.0
+        now = self._clock()
+        tokens, since = self._buckets.pop(caller, (float(self._burst), now))
+        tokens = min(float(self._burst), tokens + (now - since) * self._rate)
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
+        self._buckets[caller] = (tokens - 1 if tokens >= 1 else tokens, now)
+        if len(self._buckets) > MOST_CALLERS:
+            self._buckets.popitem(last=False)
+        return wait
+
+
+def check_length(headers: Mapping[bytes, bytes], most: int) -> None:
+    """Refuse a body by the length that it announces, before any of it is read."""
+    announced = headers.get(b"content-length", b"0")
+    if not announced.isdigit() or len(announced) > 15 or int(announced) > most:
+        raise _too_large(announced.decode("latin-1")[:20], most)
+
+
+def check_media_type(headers: Mapping[bytes, bytes]) -> None:
+    """Refuse a body that is not JSON, or that is compressed."""
+    has_body = b"transfer-encoding" in headers
+    has_body |= headers.get(b"content-length", b"0") != b"0"
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    coding = headers.get(b"content-encoding", b"identity").strip().lower()
+    if has_body and (kind != b"application/json" or coding != b"identity"):
+        given = b" ".join([kind, coding]).decode("latin-1")[:100]
+        raise WrongContentTypeError(
+            f"a body of the type {given!r} was sent, expected application/json, "
+            "not compressed"
+        )
+
+
+async def read_body(receive: Receive, most: int) -> bytes:
+    """The whole body of a request; it is not read any more where it gets too long.
+
+    Raises:
+        TooLargeError: if it is longer than ``most`` bytes.
+        InvalidRequestError: if the sender went away before its end.
+    """
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise InvalidRequestError("the body ended before its length")
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise _too_large(f"more than {most}", most)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """Gives a body that was read already, and then what comes after it."""
+    is_given = False
+
+    async def receive_again() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
+
+
+def _too_large(given: str, most: int) -> TooLargeError:
+    return TooLargeError(
+        f"a body of {given} bytes was sent, expected {most} at most; send less at once"
+    )

@@ -1,0 +1,58 @@
+"""Metrics in the text format of Prometheus; of all workers together."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.multiprocess import MultiProcessCollector
+
+__all__ = ["CONTENT_TYPE", "FOLDER_VARIABLE", "count_answer", "observe", "page"]
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Where the workers of one service put their numbers together; the library's."""
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+
+REQUESTS = Counter(
+    "feinsum_requests", "Requests answered", ("method", "route", "status")
+)
+SECONDS = Histogram(
+    "feinsum_request_seconds", "Time until an answer was sent", ("route",),
+    buckets=BUCKETS,
+)  # fmt: skip
+ANSWERS = Counter("feinsum_best_answers", "Look-ups of a workload", ("outcome",))
+
+of_requests = cache(REQUESTS.labels)
+of_seconds = cache(SECONDS.labels)
+of_answers = cache(ANSWERS.labels)
+
+
+def observe(method: str, route: str, status: int, seconds: float) -> None:
+    """Count a request; ``route`` is a pattern, never a path that was sent."""
+    of_requests(method, route, str(status)).inc()
+    of_seconds(route).observe(seconds)
+
+
+def count_answer(outcome: str, n: int = 1) -> None:
+    """Count look-ups: ``hit``, ``miss`` or ``not-modified``."""
+    of_answers(outcome).inc(n)
+
+
+def page() -> bytes:
+    """All metrics as text."""
+    if FOLDER_VARIABLE not in os.environ:
+        return generate_latest(REGISTRY)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return generate_latest(registry)

@@ -1,0 +1,54 @@
+"""Cursors: where a page ended, as text that only the service reads."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Annotated, Any, TypeAlias
+
+from fastapi import Query
+
+from feinsum.errors import InvalidRequestError
+
+__all__ = ["Cursor", "Limit", "from_cursor", "to_cursor"]
+
+MOST = 1000
+
+Limit: TypeAlias = Annotated[
+    int, Query(ge=1, le=MOST, description="How many to list at most.")
+]
+Cursor: TypeAlias = Annotated[
+    str | None,
+    Query(max_length=1000, description="`next` of the page before; the first without."),
+]
+
+
+def to_cursor(*place: str | int) -> str:
+    """A place in a list as text.
+
+    >>> from_cursor(to_cursor(7, "é"), int, str)
+    (7, 'é')
+    """
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+def from_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
+    """Inverse of :func:`to_cursor`, for a place of values of these types.
+
+    Raises:
+        InvalidRequestError: for any other text.
+    """
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        place = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError, RecursionError):
+        place = None
+    is_place = isinstance(place, list) and [type(x) for x in place] == list(kinds)
+    if not is_place or any(type(x) is int and abs(x) >= 2**31 for x in place):
+        raise InvalidRequestError(
+            f"the cursor {cursor[:50]!r} was given, expected `next` of the page before"
+        )
+    if any(isinstance(x, str) and "\x00" in x for x in place):
+        raise InvalidRequestError("the cursor has the character NUL")
+    return tuple(place)

@@ -1,0 +1,136 @@
+"""Problem documents (RFC 9457): every refusal, with the code of an error of ours."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from feinsum.errors import (
+    CanonicalizationError,
+    FeinsumError,
+    InvalidEinsumError,
+    InvalidRecordError,
+    InvalidRequestError,
+    NoSuchRouteError,
+    NotAuthenticatedError,
+    NotPermittedError,
+    RecordNotFoundError,
+    ServiceError,
+    StoreUnavailableError,
+    TooLargeError,
+    TooManyRequestsError,
+    WrongContentTypeError,
+    WrongMethodError,
+)
+
+__all__ = ["INTERNAL", "MEDIA_TYPE", "STATUS", "add_problems", "problem", "problem_of"]
+
+logger = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+
+INTERNAL = "internal"
+"""The code of a mistake of ours; it is not of the tree."""
+
+STATUS: dict[type[FeinsumError], int] = {
+    CanonicalizationError: 422,
+    InvalidEinsumError: 422,
+    InvalidRecordError: 422,
+    InvalidRequestError: 422,
+    NoSuchRouteError: 404,
+    NotAuthenticatedError: 401,
+    NotPermittedError: 403,
+    RecordNotFoundError: 404,
+    StoreUnavailableError: 503,
+    TooLargeError: 413,
+    TooManyRequestsError: 429,
+    WrongContentTypeError: 415,
+    WrongMethodError: 405,
+}
+"""The status of each error; 500 for any other."""
+
+OF_HTTP: dict[int, type[ServiceError]] = {
+    404: NoSuchRouteError,
+    405: WrongMethodError,
+    413: TooLargeError,
+    415: WrongContentTypeError,
+}
+
+HEADERS: dict[type[FeinsumError], dict[str, str]] = {
+    NotAuthenticatedError: {"WWW-Authenticate": 'Bearer realm="feinsum"'},
+    StoreUnavailableError: {"Retry-After": "5"},
+}
+
+
+def problem(
+    status: int, code: str, detail: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """A problem document as an answer; it is never kept by a cache."""
+    document = {
+        "type": f"urn:feinsum:problem:{code}",
+        "title": code.replace("-", " "),
+        "status": status,
+        "detail": detail,
+        "code": code,
+    }
+    sent = {"Cache-Control": "no-store", **(headers or {})}
+    return Response(json.dumps(document), status, sent, MEDIA_TYPE)
+
+
+def problem_of(error: Exception, headers: Mapping[str, str] | None = None) -> Response:
+    """The problem document of an error; one that nothing foresaw is not quoted."""
+    if not isinstance(error, FeinsumError):
+        detail = "the service failed; its log has the reason under the request's id"
+        return problem(500, INTERNAL, detail, headers)
+    kind = next((kind for kind in STATUS if isinstance(error, kind)), FeinsumError)
+    status = STATUS.get(kind, 500)
+    sent = {**HEADERS.get(kind, {}), **(headers or {})}
+    return problem(status, error.code, str(error), sent)
+
+
+def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
+    """Answer every refusal of an application with a problem document.
+
+    Args:
+        routes: all that it has, for the header ``Allow``.
+    """
+
+    async def of_ours(_request: Request, error: Exception) -> Response:
+        answer = problem_of(error)
+        if answer.status_code >= 500:
+            logger.error("%s", error)
+        return answer
+
+    async def of_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 400:
+            return problem_of(InvalidRequestError(error.detail))
+        kind = OF_HTTP.get(error.status_code, ServiceError)
+        detail = f"{request.method} {request.url.path}: {error.detail}"
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = _allowed(routes, request.scope["path"])
+        return problem(error.status_code, kind.code, detail, headers)
+
+    async def of_arguments(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        what = "; ".join(
+            f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5]
+        )
+        return problem_of(InvalidRequestError(what))
+
+    app.add_exception_handler(FeinsumError, of_ours)
+    app.add_exception_handler(HTTPException, of_http)
+    app.add_exception_handler(RequestValidationError, of_arguments)
+
+
+def _allowed(routes: Sequence[Route], path: str) -> str:
+    """The methods that a path takes, as one text."""
+    fitting = [route.methods or () for route in routes if route.path_regex.match(path)]
+    return ", ".join(sorted({method for methods in fitting for method in methods}))

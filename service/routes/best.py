@@ -1,0 +1,231 @@
+"""``best``: the facts that may serve for a workload, one at a time or many."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from feinsum.errors import InvalidRequestError, RecordNotFoundError
+from feinsum.records import Policy
+from feinsum.service.answers import (
+    KEY,
+    LONGEST_NAME,
+    Answer,
+    Nearness,
+    Wanted,
+    check_key,
+)
+from feinsum.service.demand import LONGEST_TEXT
+from feinsum.service.examples import DEVICE, FORM, RECORD, document
+from feinsum.service.gate import caller_of
+from feinsum.service.keys import require
+from feinsum.service.metrics import count_answer
+from feinsum.service.openapi import FactOf, answers, parameter
+from feinsum.service.state import Reading, Service, TheService
+
+__all__ = ["Shortcut", "router"]
+
+router = APIRouter(prefix="/v1", tags=["look-ups"])
+
+PREFIX = "/v1/best/"
+
+EXAMPLE = {
+    "workload": FORM.key,
+    "facts": [{"id": RECORD.id, "nearness": "device", "document": document(RECORD)}],
+    "slower": [],
+}
+
+
+class NearFact(FactOf):
+    """A fact, and how near the device is that it was measured on."""
+
+    nearness: Nearness
+
+
+class Best(BaseModel):
+    """The facts that may serve for a workload, the best first.
+
+    Attributes:
+        slower: facts of the same recipes that were no faster than the untransformed
+            kernel; for choosing, not for serving.
+    """
+
+    workload: str
+    facts: list[NearFact]
+    slower: list[NearFact]
+
+
+class BestOfMany(BaseModel):
+    """An answer for each workload, in their order; null for a miss."""
+
+    answers: list[Best | None]
+
+
+QUERY = [
+    parameter("device", "Id or name of a device; any, if not given.", DEVICE.id,
+              maxLength=LONGEST_NAME),
+    parameter("architecture", "Kind and architecture of a device that the service may "
+              "not know.", "cpu/x86_64", maxLength=LONGEST_NAME),
+    parameter("policy", "How near facts have to be.", "default",
+              enum=["strict", "default", "loose"]),
+    parameter("text", "The canonical text, kept with a miss.", FORM.text),
+]  # fmt: skip
+
+PATH: dict[str, Any] = {
+    "name": "key",
+    "in": "path",
+    "required": True,
+    "description": "The key of the workload.",
+    "schema": {"type": "string", "pattern": f"^{KEY}$"},
+    "example": FORM.key,
+}
+
+
+@router.get(
+    "/best/{key}",
+    summary="The facts that may serve for a workload, the best first",
+    response_model=Best,
+    responses=answers(404, status_200=EXAMPLE, status_304=None),
+    openapi_extra={"parameters": [PATH, *QUERY]},
+)
+async def best(request: Request) -> Response:
+    scope = request.scope
+    require(caller_of(scope), "read")
+    service: Service = request.app.state.service
+    workload = check_key(scope["path"][len(PREFIX) :])
+    wanted, text = _query(scope["query_string"])
+    answer = await service.lookup.answer((workload, wanted))
+    if answer is None:
+        service.misses.count(workload, wanted.device, text)
+        count_answer("miss")
+        raise RecordNotFoundError(
+            f"no fact that may serve is recorded for {workload!r} with the policy "
+            f"{wanted.policy!r}; tune it, or keep the kernel as it is"
+        )
+    age = f"{service.visibility}, max-age={service.settings.max_age_s}".encode()
+    return Ready(answer, dict(scope["headers"]), age)
+
+
+class Ready(Response):
+    """An answer that is made already; its parts are sent as they are."""
+
+    def __init__(self, answer: Answer, asked: dict[bytes, bytes], age: bytes) -> None:
+        self.background = None
+        self.raw_headers = [
+            (b"etag", answer.etag),
+            (b"cache-control", age),
+            (b"vary", b"Accept-Encoding, Authorization"),
+        ]
+        if _is_known(asked.get(b"if-none-match"), answer.etag):
+            self.status_code, self.body = 304, b""
+            count_answer("not-modified")
+            return
+        self.status_code, self.body = 200, answer.body
+        count_answer("hit")
+        self.raw_headers.append((b"content-type", b"application/json"))
+        if b"gzip" in asked.get(b"accept-encoding", b""):
+            self.body = answer.compressed
+            self.raw_headers.append((b"content-encoding", b"gzip"))
+        self.raw_headers.append((b"content-length", b"%d" % len(self.body)))
+
+
+class Shortcut:
+    """ASGI middleware that leads straight to :func:`best`, for speed alone."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        is_best = path.startswith(PREFIX) and "/" not in (path[len(PREFIX) :] or "/")
+        answer: ASGIApp
+        if not is_best or scope["type"] != "http" or scope["method"] != "GET":
+            answer = self._app
+        else:
+            scope["route"] = ROUTE
+            answer = await best(Request(scope))
+        await answer(scope, receive, send)
+
+
+ROUTE = router.routes[0]
+
+
+class Question(BaseModel):
+    """A workload that is asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    key: Annotated[str, Field(pattern=f"^{KEY}$", examples=[FORM.key])]
+    text: Annotated[str | None, Field(max_length=LONGEST_TEXT)] = None
+
+
+class Batch(BaseModel):
+    """Workloads that are asked for with one device and policy."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "device": DEVICE.id,
+                "architecture": "cpu/x86_64",
+                "policy": "default",
+                "workloads": [FORM.key, {"key": FORM.key, "text": FORM.text}],
+            }
+        },
+    )
+
+    workloads: list[Annotated[str, Field(pattern=f"^{KEY}$")] | Question]
+    device: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
+    architecture: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
+    policy: Policy = "default"
+
+
+@router.post(
+    "/best:batch",
+    summary="The same for many workloads; null for a miss, in the order asked",
+    response_model=BestOfMany,
+    responses=answers(413, 415, status_200={"answers": [EXAMPLE, None]}),
+)
+async def best_of_many(batch: Batch, service: TheService, _: Reading) -> Response:
+    most = service.settings.max_batch
+    if len(batch.workloads) > most:
+        raise InvalidRequestError(
+            f"{len(batch.workloads)} workloads were asked for, expected {most} at most"
+        )
+    wanted = Wanted(batch.device, batch.architecture, batch.policy)
+    texts = {q.key: q.text for q in batch.workloads if isinstance(q, Question)}
+    keys = [q if isinstance(q, str) else q.key for q in batch.workloads]
+    found = await service.lookup.answers([(key, wanted) for key in keys])
+    missed = [key for key, answer in zip(keys, found, strict=True) if answer is None]
+    for key in missed:
+        service.misses.count(key, wanted.device, texts.get(key))
+    count_answer("miss", len(missed))
+    count_answer("hit", len(found) - len(missed))
+    parts = b",".join(b"null" if a is None else a.body for a in found)
+    return Response(b'{"answers":[' + parts + b"]}", media_type="application/json")
+
+
+@lru_cache(4096)
+def _query(query_string: bytes) -> tuple[Wanted, str | None]:
+    """What the query of a URL says; parameters that are not known say nothing."""
+    try:
+        pairs = parse_qsl(query_string.decode("ascii"), max_num_fields=20)
+    except ValueError:
+        raise InvalidRequestError(
+            "the query cannot be read; expected up to 20 parameters, percent-encoded"
+        ) from None
+    given = dict(pairs)
+    places = {name: given[name] for name in ("device", "architecture") if name in given}
+    return Wanted(**places, policy=given.get("policy", "default")), given.get("text")  # type: ignore[arg-type]
+
+
+def _is_known(asked: bytes | None, etag: bytes) -> bool:
+    """Whether the asker has the answer already; tags are compared weakly."""
+    if asked is None:
+        return False
+    return asked.strip() == b"*" or etag.removeprefix(b"W/") in asked

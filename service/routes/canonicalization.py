@@ -1,0 +1,189 @@
+"""Canonicalization, for clients without nauty."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from feinsum.canonical import canonicalize as canonical_form
+from feinsum.errors import InvalidRequestError
+from feinsum.ir import (
+    BatchedEinsum,
+    IndexList,
+    Operand,
+    array,
+    from_text,
+    generalize,
+    parse_subscripts,
+    to_text,
+)
+from feinsum.service.examples import FORM
+from feinsum.service.openapi import answers
+from feinsum.service.state import Reading, TheService
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1", tags=["canonical form"])
+
+LONGEST = 100_000
+"""Most characters of an einsum."""
+
+EXAMPLE = {
+    "key": FORM.key,
+    "text": FORM.text,
+    "einsum": "i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x",
+    "generalized": {},
+    "relabeling": {
+        "indices": dict(FORM.relabeling.indices),
+        "operands": dict(FORM.relabeling.operands),
+        "size_params": dict(FORM.relabeling.size_params),
+        "rows": list(FORM.relabeling.rows),
+        "positions": [list(order) for order in FORM.relabeling.positions],
+    },
+}
+
+
+class Einsum(BaseModel):
+    """An einsum: its text form, or subscripts with extents and dtypes.
+
+    Attributes:
+        text: as ``feinsum canonicalize`` prints it; the rest is left out then.
+        extents: of every index: a number, or a name for a size that is known only
+            at run time.
+        operands: names, one for each term; A, B, C... if left out.
+        rows: names of the operands of each row of a batch, in place of ``operands``.
+        dtype: numpy's name of the dtype of all operands.
+        dtypes: of single operands, by name.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "subscripts": "ij,j->i",
+                "extents": {"i": "N", "j": 4},
+                "operands": ["A", "x"],
+            }
+        },
+    )
+
+    text: Annotated[str | None, Field(max_length=LONGEST)] = None
+    subscripts: Annotated[str | None, Field(max_length=LONGEST)] = None
+    extents: dict[str, int | str] = {}
+    operands: list[str] | None = None
+    rows: list[list[str]] | None = None
+    dtype: Annotated[str, Field(max_length=50)] = "float64"
+    dtypes: dict[str, Annotated[str, Field(max_length=50)]] = {}
+
+
+class Relabeled(BaseModel):
+    """The bijections from the einsum that was sent to its canonical form."""
+
+    indices: dict[str, str]
+    operands: dict[str, str]
+    size_params: dict[str, str]
+    rows: list[int]
+    positions: list[list[int]]
+
+
+class Canonical(BaseModel):
+    """A canonical form.
+
+    Attributes:
+        key: what ``best`` is asked with.
+        text: what the key digests.
+        einsum: what was sent, with size parameters for its long extents.
+        generalized: the extent behind each of these parameters.
+    """
+
+    key: str
+    text: str
+    einsum: str
+    generalized: dict[str, int]
+    relabeling: Relabeled
+
+
+@router.post(
+    "/canonicalize",
+    summary="The key, the canonical text and the relabeling of an einsum",
+    responses=answers(413, 415, status_200=EXAMPLE),
+)
+def canonicalize(given: Einsum, service: TheService, _: Reading) -> Canonical:
+    general, literal = generalize(einsum_of(given))
+    limit_s = service.settings.canonicalization_s
+    form = canonical_form(general, time_limit_s=limit_s)
+    relabeling = form.relabeling
+    return Canonical(
+        key=form.key,
+        text=form.text,
+        einsum=to_text(general),
+        generalized=dict(literal),
+        relabeling=Relabeled(
+            indices=dict(relabeling.indices),
+            operands=dict(relabeling.operands),
+            size_params=dict(relabeling.size_params),
+            rows=list(relabeling.rows),
+            positions=[list(order) for order in relabeling.positions],
+        ),
+    )
+
+
+def einsum_of(given: Einsum) -> BatchedEinsum:
+    """The einsum that a request describes.
+
+    Raises:
+        InvalidEinsumError, InvalidRequestError: if it describes none.
+
+    >>> print(einsum_of(Einsum(subscripts="ij,j", extents={"i": "n", "j": 4})))
+    ij,j->i of (A B) with A[n,4]:<f8, B[4]:<f8
+    """
+    if (given.text is None) == (given.subscripts is None):
+        raise InvalidRequestError("expected either 'text' or 'subscripts'")
+    if given.text is not None:
+        return from_text(given.text.strip())
+    inputs, output = _index_lists(given.subscripts or "", given.extents)
+    missing = {i for term in (*inputs, output) for i in term} - set(given.extents)
+    if missing:
+        raise InvalidRequestError(f"no extent is given for {min(missing)!r}")
+
+    def operand(name: str, term: IndexList) -> Operand:
+        shape = tuple(given.extents[index] for index in term)
+        return array(name, shape, given.dtypes.get(name, given.dtype))
+
+    table = [_named(names, inputs) for names in _rows(given, len(inputs))]
+    return BatchedEinsum(
+        output,
+        inputs,
+        tuple(tuple(operand(name, term) for name, term in row) for row in table),
+    )
+
+
+def _index_lists(
+    subscripts: str, extents: dict[str, int | str]
+) -> tuple[tuple[IndexList, ...], IndexList]:
+    """The terms and the output; as words where an index is longer than a letter."""
+    if not any(len(index) > 1 for index in extents):
+        return parse_subscripts(subscripts)
+    terms = subscripts.partition("->")[0].split(",")
+    return parse_subscripts(subscripts, [len(term.split()) for term in terms])
+
+
+def _rows(given: Einsum, n_terms: int) -> list[list[str]]:
+    if given.operands is not None and given.rows is not None:
+        raise InvalidRequestError("expected 'operands' or 'rows', not both")
+    if given.rows is not None:
+        return given.rows
+    letters = [f"{chr(65 + k % 26)}{k // 26 or ''}" for k in range(n_terms)]
+    return [letters if given.operands is None else given.operands]
+
+
+def _named(
+    names: list[str], inputs: tuple[IndexList, ...]
+) -> list[tuple[str, IndexList]]:
+    if len(names) != len(inputs):
+        raise InvalidRequestError(
+            f"{len(names)} operands are named, the subscripts have {len(inputs)} terms"
+        )
+    return list(zip(names, inputs, strict=True))

@@ -1,0 +1,212 @@
+"""Facts: one by one, as a list, and who stands behind them."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from feinsum.db import ListedFact
+from feinsum.errors import InvalidRequestError
+from feinsum.records import TuningRecord, from_json, to_json
+from feinsum.service.answers import check_key
+from feinsum.service.examples import RECORD, document
+from feinsum.service.openapi import FactOf, answers
+from feinsum.service.paging import Cursor, Limit, from_cursor, to_cursor
+from feinsum.service.state import Admin, Reading, Recording, TheService
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1", tags=["facts"])
+
+FOREVER = "max-age=31536000, immutable"
+
+CONTENT_ID = r"^[0-9a-f]{64}$"
+
+FactId = Annotated[
+    str, Path(pattern=CONTENT_ID, description="Content id.", examples=[RECORD.id])
+]
+
+PAGE = {"facts": [{"id": RECORD.id, "document": document(RECORD)}], "next": None}
+
+TRUST = {
+    "id": RECORD.id,
+    "is_quarantined": False,
+    "recordings": [{"recorder": "ci", "received_at": "2026-01-31T12:00:01Z"}],
+}
+
+BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"$ref": "#/components/schemas/TuningRecord"},
+                "example": document(RECORD),
+            }
+        },
+    }
+}
+
+
+class Facts(BaseModel):
+    """A page of facts."""
+
+    facts: list[FactOf]
+    next: str | None
+
+
+class Kept(BaseModel):
+    """What became of a fact that was sent."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"id": RECORD.id, "is_quarantined": False}}
+    )
+
+    id: str
+    is_quarantined: bool
+
+
+class Ids(BaseModel):
+    """Content ids of facts."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"ids": [RECORD.id]}}
+    )
+
+    ids: list[Annotated[str, Field(pattern=CONTENT_ID)]]
+
+
+class Recorded(BaseModel):
+    """That somebody sent a fact, and when."""
+
+    recorder: str
+    received_at: datetime
+
+
+class TrustOf(BaseModel):
+    """Who stands behind a fact."""
+
+    id: str
+    is_quarantined: bool
+    recordings: list[Recorded]
+
+
+@router.get(
+    "/facts/{record_id}",
+    summary="A fact by its content id; it never changes",
+    response_model=TuningRecord,
+    responses=answers(404, status_200=document(RECORD)),
+)
+def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
+    headers = {"Cache-Control": f"{service.visibility}, {FOREVER}"}
+    return _json(to_json(service.store.get(record_id)), headers=headers)
+
+
+@router.get(
+    "/facts/{record_id}/trust",
+    summary="Who recorded a fact, and whether it is in quarantine",
+    responses=answers(404, status_200=TRUST),
+)
+def trust(record_id: FactId, service: TheService, _: Reading) -> TrustOf:
+    return TrustOf.model_validate(service.store.trust(record_id), from_attributes=True)
+
+
+@router.get(
+    "/facts",
+    summary="Facts by id; all, of a workload, or of a device",
+    response_model=Facts,
+    responses=answers(status_200=PAGE),
+)
+def facts(
+    service: TheService,
+    _: Reading,
+    workload: Annotated[str | None, Query(max_length=200)] = None,
+    device: Annotated[str | None, Query(pattern=CONTENT_ID)] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> Response:
+    after = from_cursor(cursor, str)[0] if cursor else ""
+    key = check_key(workload) if workload is not None else None
+    return _page(service.store.page_of_facts(after, limit, key, device), limit)
+
+
+@router.post(
+    "/facts",
+    status_code=201,
+    summary="Keep a fact: 201 if it is new, 200 if it was known",
+    response_model=Kept,
+    responses=answers(413, 415, status_200=None)
+    | {200: {"model": Kept, "description": "It was known."}},
+    openapi_extra=BODY,
+)
+async def add_fact(
+    request: Request, service: TheService, caller: Recording
+) -> Response:
+    record = from_json(TuningRecord, await request.body())
+    check_key(record.workload)
+    is_trusted = "admin" in caller.scopes
+    n_others = 0 if is_trusted else service.settings.confirmations
+
+    def keep() -> tuple[bool, bool]:
+        is_new = service.store.receive(record, caller.name, n_others)
+        return is_new, service.store.trust(record.id).is_quarantined
+
+    is_new, is_quarantined = await run_in_threadpool(keep)
+    service.lookup.expire()
+    kept = Kept(id=record.id, is_quarantined=is_quarantined)
+    place = {"Location": f"/v1/facts/{record.id}"}
+    return _json(kept.model_dump_json(), 201 if is_new else 200, place)
+
+
+@router.post(
+    "/facts:missing",
+    summary="Those of some ids that are not stored",
+    responses=answers(413, 415, status_200={"ids": [RECORD.id]}),
+)
+def missing(asked: Ids, service: TheService, _: Reading) -> Ids:
+    most = service.settings.max_batch
+    if len(asked.ids) > most:
+        raise InvalidRequestError(
+            f"{len(asked.ids)} ids were sent, expected {most} at most"
+        )
+    return Ids(ids=service.store.missing(asked.ids))
+
+
+@router.post(
+    "/facts/{record_id}/confirm",
+    summary="Release a fact from quarantine; for administrators",
+    responses=answers(404, 415, status_200={"id": RECORD.id, "is_quarantined": False}),
+)
+def confirm(record_id: FactId, service: TheService, _: Admin) -> Kept:
+    service.store.confirm(record_id)
+    service.lookup.expire()
+    return Kept(id=record_id, is_quarantined=False)
+
+
+@router.get(
+    "/quarantine",
+    summary="Facts that wait for confirmation; for administrators",
+    response_model=Facts,
+    responses=answers(status_200=PAGE),
+)
+def quarantine(
+    service: TheService, _: Admin, cursor: Cursor = None, limit: Limit = 100
+) -> Response:
+    after = from_cursor(cursor, str)[0] if cursor else ""
+    return _page(service.store.page_of_quarantine(after, limit), limit)
+
+
+def _page(found: tuple[ListedFact, ...], limit: int) -> Response:
+    following = to_cursor(found[-1].id) if len(found) == limit else None
+    parts = ",".join(f'{{"id":"{f.id}","document":{f.document}}}' for f in found)
+    return _json(f'{{"facts":[{parts}],"next":{json.dumps(following)}}}')
+
+
+def _json(
+    text: str, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    return Response(text, status, headers, "application/json")

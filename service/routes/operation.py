@@ -1,0 +1,106 @@
+"""What an operator and a client ask the service about itself."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, get_args
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+
+from feinsum.canonical import CANONICALIZER, FORM_VERSION
+from feinsum.records import Policy
+from feinsum.service import metrics
+from feinsum.service.answers import MOST_FACTS
+from feinsum.service.openapi import answers
+from feinsum.service.paging import MOST
+from feinsum.service.state import TheService
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["operation"])
+
+CAPABILITIES: dict[str, Any] = {
+    "version": "0.1.0",
+    "form_version": FORM_VERSION,
+    "canonicalizer": CANONICALIZER,
+    "policies": list(get_args(Policy)),
+    "anonymous_read": True,
+    "anonymous_record": False,
+    "confirmations": 0,
+    "max_body_bytes": 1_000_000,
+    "max_batch": 1000,
+    "max_page": MOST,
+    "max_facts": MOST_FACTS,
+    "max_age_s": 60,
+}
+
+
+class Capabilities(BaseModel):
+    """What this service takes and gives."""
+
+    version: str
+    form_version: str
+    canonicalizer: str
+    policies: list[str]
+    anonymous_read: bool
+    anonymous_record: bool
+    confirmations: int
+    max_body_bytes: int
+    max_batch: int
+    max_page: int
+    max_facts: int
+    max_age_s: int
+
+
+class State(BaseModel):
+    """That all is well; a problem document is sent otherwise."""
+
+    status: str
+
+
+@router.get(
+    "/v1/capabilities",
+    summary="Versions and limits of this service; needs no key",
+    responses=answers(status_200=CAPABILITIES),
+)
+def capabilities(service: TheService) -> Capabilities:
+    settings = service.settings
+    named = {
+        name: getattr(settings, name)
+        for name in Capabilities.model_fields
+        if hasattr(settings, name)
+    }
+    constant = CAPABILITIES | {"version": version("feinsum")} | named
+    return Capabilities.model_validate(constant)
+
+
+@router.get(
+    "/healthz",
+    summary="Whether the process runs",
+    responses=answers(status_200={"status": "ok"}),
+)
+async def healthz() -> State:
+    return State(status="ok")
+
+
+@router.get(
+    "/readyz",
+    summary="Whether the database answers",
+    responses=answers(status_200={"status": "ready"}),
+)
+async def readyz(service: TheService) -> State:
+    await service.lookup.refresh()
+    return State(status="ready")
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics in the text format of Prometheus",
+    response_class=Response,
+    responses={
+        200: {"content": {"text/plain": {"example": "feinsum_requests_total 1"}}}
+    },
+)
+def metrics_page() -> Response:
+    return Response(metrics.page(), media_type=metrics.CONTENT_TYPE)

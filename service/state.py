@@ -1,0 +1,59 @@
+"""What all routes share: the parts of one running service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from feinsum.db import ServingStore
+from feinsum.service.demand import MissCounter
+from feinsum.service.gate import caller_of
+from feinsum.service.keys import Caller, require
+from feinsum.service.lookup import Lookup
+from feinsum.service.settings import Settings
+
+__all__ = ["Admin", "Reading", "Recording", "Service", "TheService", "service_of"]
+
+
+@dataclass(frozen=True)
+class Service:
+    """The parts of one running service."""
+
+    settings: Settings
+    store: ServingStore
+    lookup: Lookup
+    misses: MissCounter
+
+    @property
+    def visibility(self) -> str:
+        """Whether caches that many share may keep what was read."""
+        return "public" if self.settings.anonymous_read else "private"
+
+
+async def service_of(request: Request) -> Service:
+    """The service that a request came to."""
+    service: Service = request.app.state.service
+    return service
+
+
+async def _reading(request: Request) -> Caller:
+    require(caller_of(request.scope), "read")
+    return caller_of(request.scope)
+
+
+async def _recording(request: Request) -> Caller:
+    require(caller_of(request.scope), "record")
+    return caller_of(request.scope)
+
+
+async def _admin(request: Request) -> Caller:
+    require(caller_of(request.scope), "admin")
+    return caller_of(request.scope)
+
+
+TheService = Annotated[Service, Depends(service_of)]
+Reading = Annotated[Caller, Depends(_reading)]
+Recording = Annotated[Caller, Depends(_recording)]
+Admin = Annotated[Caller, Depends(_admin)]

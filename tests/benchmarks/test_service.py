@@ -1,0 +1,35 @@
+"""The benchmark of the service runs, and its client counts what is answered."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from benchmarks.service import BATCH, Load, facts, key_of, report
+from feinsum.records import rank
+
+
+def test_facts_are_of_as_many_workloads_as_said():
+    """Every workload has four useful facts on two devices."""
+    made = list(facts(8))
+    assert [record.workload for record in made] == [
+        key_of(k) for k in [0] * 4 + [1] * 4
+    ]
+    assert len({record.id for record in made}) == 8
+    assert len(rank(made)) == 8
+    assert len({record.environment.device for record in made}) == 2
+
+
+@pytest.mark.parametrize("kind", ["200", "batch"])
+def test_the_table_has_rates_of_answers_and_of_keys(kind):
+    """A batch counts as many keys as it has."""
+    load = Load(kind, n=500, wrong=3, seconds=10, p50_s=0.001, p99_s=0.02, cpu_s=1.1)
+    assert load.per_s == 50
+    console = Console(file=io.StringIO(), width=80)
+    report(console, {"SQLite": [load]})
+    text = console.file.getvalue()
+    cells = text.splitlines()[-2].split()
+    keys = 50 * (BATCH if kind == "batch" else 1)
+    assert cells == ["SQLite", kind, "50", str(keys), "2.00", "1.00", "20.00", "3"]

@@ -1,0 +1,59 @@
+"""``feinsum keys``."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+
+import pytest
+
+from feinsum.db import open_serving_store
+
+
+def test_a_key_is_shown_once(run, database):
+    """It is all of stdout, only its digest is stored, and the list has its id."""
+    result = run("keys", "create", "ci", "--scope", "record")
+    assert result.exit_code == 0
+    secret = result.stdout.strip()
+    assert secret.startswith("feinsum_")
+    with open_serving_store(database) as store:
+        (key,) = store.keys()
+    assert (key.name, key.scope, key.expires_at) == ("ci", "record", None)
+    listed = run("keys", "list").stdout
+    assert key.id in listed
+    assert secret not in listed
+    assert max(map(len, listed.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("text", "n_days"), [("90d", 90), ("4w", 28), ("1y", 365)])
+def test_a_key_ends_when_it_is_told_to(run, text, n_days):
+    """``--expires`` counts from now."""
+    found = json.loads(run("keys", "create", "x", "--expires", text, "--json").stdout)
+    made, ends = (
+        datetime.fromisoformat(found[k]) for k in ("created_at", "expires_at")
+    )
+    assert abs(ends - made - timedelta(days=n_days)) < timedelta(minutes=10)
+    assert (found["state"], found["scope"]) == ("valid", "read")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["x", "--expires", "soon"], ["x", "--expires", "0d"], [""], ["a\nb"], ["y" * 101],
+     ["x", "--scope", "all"]],
+)  # fmt: skip
+def test_what_makes_no_key_is_bad_usage(run, arguments, database):
+    """A time, a name or a scope that is none makes no key."""
+    assert run("keys", "create", *arguments).exit_code == 2
+    assert not database.exists()
+
+
+def test_a_revoked_key_stays_revoked(run):
+    """Revoking is for good; an unknown id is a failure."""
+    key_id = json.loads(run("keys", "create", "x", "--json").stdout)["id"]
+    assert key_id in run("keys", "revoke", key_id).stdout
+    first = json.loads(run("keys", "list", "--json").stdout)
+    assert run("keys", "revoke", key_id, "--json").exit_code == 0
+    assert json.loads(run("keys", "list", "--json").stdout) == first
+    assert first[0]["state"] == "revoked"
+    result = run("keys", "revoke", "00000000")
+    assert (result.exit_code, "record-not-found" in result.stderr) == (1, True)

@@ -1,0 +1,111 @@
+"""``feinsum tune --from-misses``: what was asked for in vain, the most wanted first."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from feinsum.canonical import canonicalize
+from feinsum.cli.notation import read_einsum
+from feinsum.db import Miss, open_serving_store, open_store
+from feinsum.errors import MeasurementError
+from feinsum.measure import open_device
+from feinsum.service import new_key
+from tests.cli.tuning import good
+from tests.service.running import running
+
+
+def form(j):
+    return canonicalize(read_einsum("ij,j->i", ["i=n", f"j={j}"]))
+
+
+FORMS = [form(j) for j in (3, 4, 5)]
+
+
+@pytest.fixture
+def wanted(tmp_path):
+    """A database where three workloads are in demand: 2, 3 and 1 times."""
+    path = tmp_path / "team.sqlite"
+    here = open_device().device
+    counts = {
+        Miss(FORMS[0].key, ""): 2,
+        Miss(FORMS[1].key, here.id): 3,
+        Miss(FORMS[2].key, here.name): 1,
+        Miss(form(6).key, ""): 9,
+        Miss(form(7).key, "elsewhere"): 9,
+    }
+    texts = {f.key: f.text for f in (*FORMS, form(7))}
+    with open_serving_store(path) as store:
+        store.add_misses(counts, texts, 100)
+    return path
+
+
+def told(result):
+    return [int(n) for n in re.findall(r"^asked for (\d+) times", result.stdout, re.M)]
+
+
+def test_the_most_wanted_are_tuned_first(run, autotune, wanted):
+    """Those with a text and for this device, by count; facts go to their database."""
+    seen = autotune()
+    result = run("tune", "--from-misses", str(wanted), "--trials", "5")
+    assert result.exit_code == 0, result.stderr
+    assert told(result) == [3, 2, 1]
+    assert (seen["n_trials"], canonicalize(seen["target"]).key) == (5, FORMS[2].key)
+    assert "tuned 3 of 3" in result.stdout
+    with open_store(wanted) as store:
+        assert store.get(good().id) == good()
+
+
+def test_no_more_than_wanted(run, autotune, wanted):
+    """``--workloads`` ends after so many."""
+    autotune()
+    result = run("tune", "--from-misses", str(wanted), "--workloads", "2")
+    assert told(result) == [3, 2]
+
+
+def test_a_failure_ends_only_its_own_tuning(run, autotune, wanted):
+    """Every workload is tried; the exit code says that some failed."""
+    autotune(n_recorded=0)
+    result = run("tune", "--from-misses", str(wanted))
+    assert (result.exit_code, told(result)) == (1, [3, 2, 1])
+    assert result.stderr.count(MeasurementError.code) == 3
+
+
+@pytest.mark.parametrize(
+    "more", [["ij->i"], ["--json"], ["--report", "x"], ["--sizes", "i=3"]], ids=str
+)
+def test_what_says_something_else_is_bad_usage(run, autotune, wanted, more):
+    """Options that describe a workload do not go with it; nor does nothing at all."""
+    autotune()
+    assert run("tune", "--from-misses", str(wanted), *more).exit_code == 2
+    assert run("tune").exit_code == 2
+
+
+def test_misses_come_from_a_service(run, autotune, wanted, tmp_path, monkeypatch):
+    """By URL with a key; facts go to the user's own database. Without it, a refusal."""
+    autotune()
+    secret, key = new_key("tuner", "read")
+    with open_serving_store(wanted) as store:
+        store.add_key(key)
+    with running(str(wanted), tmp_path, anonymous_read=False) as server:
+        refused = run("tune", "--from-misses", server.url)
+        assert (refused.exit_code, "not-authenticated" in refused.stderr) == (1, True)
+        monkeypatch.setenv("FEINSUM_KEY", secret)
+        result = run("tune", "--from-misses", server.url)
+        lost = run("tune", "--from-misses", f"{server.url}/v2")
+    assert told(result) == [3, 2, 1]
+    assert "no-such-route" in lost.stderr
+    gone = run("tune", "--from-misses", server.url)
+    assert (gone.exit_code, "service-failed" in gone.stderr) == (1, True)
+
+
+def test_a_document_of_another_kind_is_refused(run, autotune, monkeypatch):
+    """An answer without demands is named as such."""
+    from feinsum.cli import misses
+
+    autotune()
+    monkeypatch.setattr(misses, "_get", lambda _: json.loads('["x"]'))
+    result = run("tune", "--from-misses", "http://localhost:1")
+    assert (result.exit_code, "something else" in result.stderr) == (1, True)

@@ -1,0 +1,92 @@
+"""Fast reads see what the store sees, and notice every change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from feinsum.db import Reader, ServingStore, SqlStore, open_serving_store
+from feinsum.db.reader import CHUNK
+from feinsum.errors import StoreUnavailableError
+from feinsum.records import to_json
+from tests.db.factories import WORKLOAD, make_device, make_record
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServingStore]:
+    location = str(tmp_path / "facts.sqlite")
+    if request.param == "postgresql":
+        make: Callable[[], SqlStore] = request.getfixturevalue("make_postgresql_store")
+        location = make()._location.url.render_as_string(hide_password=False)
+    with open_serving_store(location) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reader(store: ServingStore) -> Iterator[Reader]:
+    with closing(store.reader()) as opened:
+        yield opened
+
+
+def test_a_reader_finds_what_a_query_finds(store: ServingStore, reader: Reader) -> None:
+    """The facts of a workload are those of the store, with their documents."""
+    records = [make_record(n) for n in range(4)]
+    store.add_all(records)
+    found = reader.facts([WORKLOAD, "none"])
+    assert found["none"] == []
+    read = sorted((fact.record for fact in found[WORKLOAD]), key=lambda r: r.id)
+    assert tuple(read) == store.query(WORKLOAD)
+    assert all(fact.document == to_json(fact.record) for fact in found[WORKLOAD])
+    assert reader.devices() == {make_device().id: make_device()}
+
+
+def test_a_reader_takes_more_than_one_statement(
+    store: ServingStore, reader: Reader
+) -> None:
+    """However many workloads are asked for, each is answered."""
+    store.add(make_record())
+    keys = [f"none-{n}" for n in range(CHUNK)] + [WORKLOAD, WORKLOAD]
+    found = reader.facts(keys)
+    assert set(found) == set(keys)
+    assert len(found[WORKLOAD]) == 1
+
+
+def test_a_reader_leaves_out_what_is_damaged(
+    store: ServingStore, reader: Reader
+) -> None:
+    """A row whose document was changed is not answered."""
+    store.add(make_record(0))
+    store.add(make_record(1))
+    change = text(
+        "UPDATE records SET document=replace(document, '8', '9') WHERE id=:id"
+    )
+    with store._engine.begin() as connection:
+        connection.execute(change, {"id": make_record(0).id})
+    assert [f.record for f in reader.facts([WORKLOAD])[WORKLOAD]] == [make_record(1)]
+
+
+def test_the_generation_changes_with_every_commit(
+    store: ServingStore, reader: Reader
+) -> None:
+    """It is equal while nothing is written, and another after each write."""
+    seen = [reader.generation()]
+    assert reader.generation() == seen[0]
+    for n in range(3):
+        store.receive(make_record(n), "ann", 1)
+        seen.append(reader.generation())
+    store.confirm(make_record(0).id)
+    seen.append(reader.generation())
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_reader_that_was_closed_is_refused(store: ServingStore) -> None:
+    """It says that it was closed."""
+    reader = store.reader()
+    reader.generation()
+    reader.close()
+    with pytest.raises(StoreUnavailableError):
+        reader.facts([WORKLOAD])

@@ -1,0 +1,77 @@
+"""Running services for the tests: in this process, on SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from feinsum.db import ServingStore, SqlStore
+from feinsum.service import Settings, create_app, new_key
+from tests.db.conftest import make_postgresql_store, postgresql
+
+__all__ = ["make_postgresql_store", "postgresql"]
+
+Serve = Callable[..., TestClient]
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    """Where the database of a service is."""
+    return str(tmp_path / "facts.sqlite")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The same, on SQLite and on PostgreSQL in turn."""
+    if request.param == "sqlite":
+        return str(tmp_path / "facts.sqlite")
+    make: Callable[[], SqlStore] = request.getfixturevalue("make_postgresql_store")
+    return make()._location.url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def serve(location: str) -> Iterator[Serve]:
+    """Makes clients of services with some settings, ended after the test."""
+    with ExitStack() as stack:
+
+        def make(**settings: object) -> TestClient:
+            chosen = {
+                "database": location,
+                "anonymous_record": True,
+                "freshness_s": 0,
+                "rate_per_s": 0,
+                "demand_every_s": 3600,
+            } | settings
+            app = create_app(Settings(**chosen))
+            return stack.enter_context(TestClient(app))
+
+        yield make
+
+
+@pytest.fixture
+def client(serve: Serve) -> TestClient:
+    """A client of a service that anybody may read and record with."""
+    return serve()
+
+
+def store_of(client: TestClient) -> ServingStore:
+    """The store behind a client in this process."""
+    store: ServingStore = client.app.state.service.store
+    return store
+
+
+def key_for(client: TestClient, scope: str, name: str = "ci") -> dict[str, str]:
+    """Headers with a new key of that scope."""
+    secret, key = new_key(name, scope)
+    store_of(client).add_key(key)
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def send(client: TestClient, document: str, **headers: str):
+    """Post a fact."""
+    sent = {"Content-Type": "application/json", **headers}
+    return client.post("/v1/facts", content=document, headers=sent)

@@ -1,0 +1,89 @@
+"""Real servers in processes of their own, and raw requests to them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+PATIENCE_S = 120
+
+
+@dataclass
+class Server:
+    """A service that runs: where, and what it logged once it ended."""
+
+    process: subprocess.Popen
+    port: int
+    log: Path
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def exchange(self, request: bytes) -> bytes:
+        """What comes back for raw bytes until the server closes or has said all."""
+        found = b""
+        with socket.create_connection(("127.0.0.1", self.port), PATIENCE_S) as stream:
+            stream.sendall(request)
+            while not is_whole(found) and (more := stream.recv(65536)):
+                found += more
+        return found
+
+    def end(self) -> int:
+        self.process.terminate()
+        return self.process.wait(PATIENCE_S)
+
+
+def is_whole(answer: bytes) -> bool:
+    """Whether an answer has as many bytes as its head says."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+    return length is not None and len(body) >= int(length[1])
+
+
+@contextmanager
+def running(
+    database: str, folder: Path, workers: int = 1, **settings
+) -> Iterator[Server]:
+    """``feinsum serve``, ready to answer; settings by their names without prefix."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    chosen = {f"FEINSUM_SERVE_{k.upper()}": str(v) for k, v in settings.items()}
+    command = [sys.executable, "-m", "feinsum.cli", "serve", "--port", str(port)]
+    command += ["--workers", str(workers), "--database", database]
+    log = folder / f"serve-{port}.log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            command, env=os.environ | chosen, stdout=subprocess.DEVNULL, stderr=stream
+        )
+        server = Server(process, port, log, chosen)
+        try:
+            wait_until_ready(server)
+            yield server
+        finally:
+            if process.poll() is None:
+                server.end()
+
+
+def wait_until_ready(server: Server) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        assert server.process.poll() is None, server.log.read_text()
+        try:
+            with urlopen(f"{server.url}/readyz", timeout=PATIENCE_S):
+                return
+        except (URLError, ConnectionError):
+            time.sleep(0.1)
+    raise AssertionError("the service did not answer: " + server.log.read_text())

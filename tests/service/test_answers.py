@@ -1,0 +1,159 @@
+"""Answers are kept no longer than they are true, and sent no more than needed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feinsum.db import StoredFact, open_store
+from feinsum.records import TuningRecord, best_match, from_json, to_json
+from feinsum.service.answers import Wanted, answer_of
+from feinsum.service.routes.best import PREFIX, Shortcut
+from tests.db.factories import WORKLOAD, make_device, make_environment, make_record
+from tests.service.conftest import send
+
+BEST = f"/v1/best/{WORKLOAD}"
+
+
+@pytest.fixture
+def location(any_location):
+    return any_location
+
+
+def test_a_known_answer_is_not_sent_again(client):
+    """With its ETag, alone or in a list, an answer is 304 and empty."""
+    send(client, to_json(make_record()))
+    tag = client.get(BEST).headers["etag"]
+    for asked in (tag, f'"other", {tag}', tag.removeprefix("W/"), "*"):
+        answer = client.get(BEST, headers={"If-None-Match": asked})
+        assert (answer.status_code, answer.content) == (304, b"")
+        assert answer.headers["etag"] == tag
+    assert client.get(BEST, headers={"If-None-Match": 'W/"x"'}).status_code == 200
+
+
+def test_an_answer_changes_when_anybody_writes(client, location):
+    """A fact that another program writes is in the next answer, with another ETag."""
+    assert client.get(BEST).status_code == 404
+    tags = []
+    for n in range(3):
+        with open_store(location) as store:
+            store.add(make_record(n))
+        answer = client.get(BEST)
+        tags.append(answer.headers["etag"])
+        assert len(answer.json()["facts"]) == n + 1
+    assert len(set(tags)) == 3
+
+
+def test_what_was_posted_is_answered_at_once(serve):
+    """However long answers are taken to be fresh, a service knows its own facts."""
+    client = serve(freshness_s=3600)
+    assert client.get(BEST).status_code == 404
+    send(client, to_json(make_record()))
+    assert client.get(BEST).status_code == 200
+
+
+@pytest.mark.parametrize("cache_mb", [0, 1])
+def test_answers_are_the_same_without_memory(serve, cache_mb):
+    """Keeping answers changes none of them."""
+    client = serve(cache_mb=cache_mb)
+    send(client, to_json(make_record()))
+    assert client.get(BEST).content == client.get(BEST).content
+
+
+def test_many_ask_at_once(client):
+    """Questions that wait together are all answered, each with its own answer."""
+    for n in range(20):
+        send(client, to_json(make_record(n, workload=f"key-{n}")))
+    barrier = threading.Barrier(8)
+
+    def ask(k):
+        barrier.wait()
+        return [
+            client.get(f"/v1/best/key-{n}").json()["workload"] for n in range(k, 20)
+        ]
+
+    with ThreadPoolExecutor(8) as threads:
+        for k, found in enumerate(threads.map(ask, range(8))):
+            assert found == [f"key-{n}" for n in range(k, 20)]
+
+
+@pytest.mark.parametrize("path", [BEST, "/v1/facts", "/openapi.json"])
+def test_answers_are_compressed_on_demand(client, path):
+    """Gzip is sent to who takes it, and says the same."""
+    for n in range(3):
+        send(client, to_json(make_record(n)))
+    plain = client.get(path, headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    with client.stream("GET", path, headers={"Accept-Encoding": "gzip"}) as answer:
+        raw = b"".join(answer.iter_raw())
+        assert answer.headers["content-encoding"] == "gzip"
+    assert gzip.decompress(raw) == plain.content
+
+
+def test_the_shortcut_changes_nothing(client, monkeypatch):
+    """With and without it, ``best`` answers the same."""
+    send(client, to_json(make_record()))
+    asked = [BEST, BEST + "?policy=strict&device=x", "/v1/best/none", "/v1/best/a%00b"]
+
+    def answers():
+        found = [client.get(path) for path in asked]
+        return [(a.status_code, a.content, a.headers.get("etag")) for a in found]
+
+    short = answers()
+
+    async def without(self, scope, receive, send):
+        await self._app(scope, receive, send)
+
+    monkeypatch.setattr(Shortcut, "__call__", without)
+    assert answers() == short
+    assert PREFIX in BEST
+
+
+@given(order=st.permutations(range(6)))
+def test_an_answer_does_not_depend_on_the_order_of_rows(order):
+    """Permuted facts give the same bytes and the same ETag."""
+    facts = [StoredFact(r, to_json(r)) for r in map(make_record, range(6))]
+    expected = answer_of(WORKLOAD, facts, Wanted(), {})
+    assert answer_of(WORKLOAD, [facts[k] for k in order], Wanted(), {}) == expected
+
+
+def test_a_recipe_that_was_slower_is_told_and_not_served(client):
+    """A client matches an answer as it would match all facts of the workload."""
+    here, there = make_environment(make_device(0)), make_environment(make_device(1))
+    good, other = make_record(0, environment=there), make_record(1, environment=here)
+    measured = replace(good.measurement, baseline_s=(good.measurement.median_s / 2,))
+    slow = replace(good, environment=here, measurement=measured)
+    useless = replace(slow, spec=make_record(2).spec)
+    every = (good, other, slow, useless)
+    for record in every:
+        send(client, to_json(record))
+    answer = client.get(f"{BEST}?device={make_device(0).id}").json()
+    assert [f["id"] for f in answer["facts"]] == [other.id, good.id]
+    assert [f["id"] for f in answer["slower"]] == [slow.id]
+    told = [
+        from_json(TuningRecord, json.dumps(f["document"]))
+        for f in answer["facts"] + answer["slower"]
+    ]
+    for driver in ("6.0", "7.0"):
+        at = make_environment(make_device(0), driver)
+        assert best_match(told, at).ranking == best_match(every, at).ranking
+
+
+def test_answers_of_shared_caches(serve, location):
+    """Where reading needs a key, no shared cache may keep what was read."""
+    client = serve()
+    record = make_record()
+    send(client, to_json(record))
+    for path in (BEST, f"/v1/facts/{record.id}"):
+        assert client.get(path).headers["cache-control"].startswith("public")
+    closed = serve(anonymous_read=False)
+    assert isinstance(closed, TestClient)
+    assert closed.get(BEST).headers["cache-control"] == "no-store"

@@ -1,0 +1,118 @@
+"""Misses are counted, with the text that they are tuned by, until there is a fact."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from feinsum.canonical import canonicalize
+from feinsum.ir import array, einsum
+from feinsum.records import to_json
+from feinsum.service import demand as demand_module
+from tests.db.factories import make_device, make_record
+from tests.service.conftest import send, store_of
+
+FORM = canonicalize(einsum("ij,j->i", array("A", ("n", 4)), array("x", 4)))
+BEST = f"/v1/best/{FORM.key}"
+
+
+@pytest.fixture
+def location(any_location):
+    return any_location
+
+
+def demands(client):
+    found = client.get("/v1/demand").json()["demands"]
+    return [(d["workload"], d["device"], d["count"], d["workload_text"]) for d in found]
+
+
+def test_a_miss_counts_a_demand(client):
+    """Each miss counts one, by workload and device, the most wanted first."""
+    for _ in range(3):
+        client.get(BEST, params={"device": "gpu"})
+    client.get(BEST)
+    assert demands(client) == [(FORM.key, "gpu", 3, None), (FORM.key, "", 1, None)]
+    client.get(BEST, params={"device": "gpu"})
+    assert demands(client)[0] == (FORM.key, "gpu", 4, None)
+
+
+def test_the_text_of_a_miss_is_kept_if_it_is_the_workloads(client):
+    """A text is kept once it has the digest of the key; another never is."""
+    client.get(BEST, params={"text": "another"})
+    assert demands(client) == [(FORM.key, "", 1, None)]
+    asked = [{"key": FORM.key, "text": FORM.text}, "none-1"]
+    client.post("/v1/best:batch", json={"workloads": asked})
+    client.get(BEST, params={"text": "another"})
+    assert demands(client)[0] == (FORM.key, "", 3, FORM.text)
+
+
+def test_a_hit_is_no_demand(client):
+    """What is answered is not in demand, and not any more once it is recorded."""
+    here = make_device()
+    client.get(BEST, params={"device": here.id})
+    client.get(BEST, params={"device": "elsewhere"})
+    assert len(demands(client)) == 2
+    send(client, to_json(make_record(workload=FORM.key)))
+    client.get(BEST, params={"device": here.id})
+    assert demands(client) == [(FORM.key, "elsewhere", 1, None)]
+
+
+def test_a_refused_question_is_no_demand(client):
+    """Only misses count."""
+    client.get(f"{BEST}?policy=nonsense")
+    client.get("/v1/nowhere")
+    assert demands(client) == []
+
+
+def test_demand_has_a_limit(serve):
+    """New demands are not kept beyond a number; known ones are counted on."""
+    client = serve(max_demands=2)
+    for key in ("k-1", "k-1", "k-2", "k-2", "k-3"):
+        client.get(f"/v1/best/{key}")
+    assert [d[0] for d in demands(client)] == ["k-1", "k-2"]
+    client.get("/v1/best/k-2")
+    client.get("/v1/best/k-4")
+    assert [(d[0], d[2]) for d in demands(client)] == [("k-2", 3), ("k-1", 2)]
+
+
+def test_waiting_misses_have_a_limit(client, monkeypatch):
+    """Between two writes no more than a number of different misses is counted."""
+    monkeypatch.setattr(demand_module, "MOST_WAITING", 2)
+    for key in ("k-1", "k-2", "k-3", "k-1"):
+        client.get(f"/v1/best/{key}")
+    assert {(d[0], d[2]) for d in demands(client)} == {("k-1", 2), ("k-2", 1)}
+
+
+def test_pages_of_demand_lead_through_all(client):
+    """Every demand is on one page, in one order."""
+    for n in range(7):
+        for _ in range(n % 3 + 1):
+            client.get(f"/v1/best/k-{n}")
+    every = [d[0] for d in demands(client)]
+    seen, cursor = [], ""
+    while cursor is not None:
+        params = {"limit": 3} | ({"cursor": cursor} if cursor else {})
+        page = client.get("/v1/demand", params=params).json()
+        seen += [d["workload"] for d in page["demands"]]
+        cursor = page["next"]
+    assert seen == every
+    assert len(set(seen)) == 7
+
+
+def test_misses_are_written_at_the_end(serve, location):
+    """A service that ends loses no miss."""
+    client = serve()
+    client.get(BEST)
+    client.__exit__(None, None, None)
+    assert store_of(serve()).demands()[0].count == 1
+
+
+def test_many_services_count_together(serve):
+    """Two services over one database add to one count."""
+    clients = [serve(), serve()]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda c: [c.get(BEST) for _ in range(10)], clients))
+    for client in clients:
+        client.get("/v1/demand")
+    assert demands(clients[0]) == [(FORM.key, "", 20, None)]

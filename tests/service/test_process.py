@@ -1,0 +1,174 @@
+"""A real server: workers, logs, hostile bytes, and a graceful end."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import threading
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from feinsum.db import open_serving_store
+from feinsum.records import to_json
+from feinsum.service import new_key
+from tests.db.factories import WORKLOAD, make_record
+from tests.service.running import PATIENCE_S, running
+
+ENDED = (0, -signal.SIGTERM)
+"""How a server may end that was told to; uvicorn hands the signal on."""
+
+HUGE = 100 * 2**20
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    return tmp_path_factory.mktemp("served") / "facts.sqlite"
+
+
+@pytest.fixture(scope="module")
+def secret(database):
+    made, key = new_key("ci", "record")
+    with open_serving_store(database) as store:
+        store.add_key(key)
+        store.add(make_record())
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(database, secret, tmp_path_factory):
+    """Two workers that log all they can."""
+    folder = tmp_path_factory.mktemp("logs")
+    with running(str(database), folder, workers=2, log_level="debug") as found:
+        yield found
+
+
+def ask(server, path, *, secret=None, body=None, method=None):
+    headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    request = Request(server.url + path, body, headers, method=method)
+    try:
+        with urlopen(request, timeout=PATIENCE_S) as answer:
+            return answer.status, answer.read()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_every_worker_knows_what_one_took(server, secret):
+    """A fact that one worker took is answered by all, once they asked."""
+    record = make_record(7, workload="shared-1")
+    assert (
+        ask(server, "/v1/facts", secret=secret, body=to_json(record).encode())[0] == 201
+    )
+    done = threading.Event()
+    deadline = threading.Timer(PATIENCE_S, done.set)
+    deadline.start()
+    n_right = 0
+    while n_right < 20 and not done.is_set():
+        n_right = n_right + 1 if ask(server, "/v1/best/shared-1")[0] == 200 else 0
+    deadline.cancel()
+    assert n_right == 20
+
+
+def test_metrics_are_those_of_all_workers(server):
+    """However requests are spread, their number is right."""
+
+    def count():
+        text = ask(server, "/metrics")[1].decode()
+        found = re.findall(r'requests_total\{[^}]*"/v1/devices"[^}]*\} (\S+)', text)
+        return sum(map(float, found))
+
+    before = count()
+    for _ in range(20):
+        assert ask(server, "/v1/devices")[0] == 200
+    assert count() == before + 20
+
+
+def head(path="/v1/facts", **headers):
+    lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def test_a_huge_body_is_refused_without_being_read(server):
+    """Of 100 MB that are announced none is waited for; of a stream, little is taken."""
+    answer = server.exchange(head(Content_Length=HUGE))
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"code": "too-large"' in answer
+    sent = 0
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as stream:
+        stream.sendall(head(Transfer_Encoding="chunked"))
+        chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
+        try:
+            while sent < HUGE:
+                stream.sendall(chunk)
+                sent += len(chunk)
+        except OSError:
+            pass
+    assert sent < HUGE
+
+
+def test_a_body_that_ends_early_harms_nobody(server):
+    """A client that goes away in the middle of its body leaves the server as it was."""
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as stream:
+        stream.sendall(head(Content_Length=1000) + b'{"workload"')
+    assert ask(server, f"/v1/best/{WORKLOAD}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"\x80\x04\x95pickle\r\n\r\n",
+        b"GET /v1/best/" + b"k" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /v1/facts/..%2f..%2fetc%2fpasswd HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET //v1/best/../../x HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /v1/best/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+        head(Content_Length="-5"),
+    ],
+    ids=["pickle", "long", "dots", "slashes", "bytes", "negative"],
+)
+def test_hostile_bytes_are_refused(server, request_bytes):
+    """Nothing but a refusal comes back for what is no request of ours."""
+    answer = server.exchange(request_bytes)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+    assert ask(server, "/healthz")[0] == 200
+
+
+def test_logs_are_json_with_ids_and_without_keys(database, secret, tmp_path):
+    """Wherever a key is put, and right or wrong, no log has it; the id is there."""
+    wrong = new_key("eve", "admin")[0]
+    with running(str(database), tmp_path, log_level="debug") as server:
+        for key in (secret, wrong):
+            ask(server, f"/v1/best/{WORKLOAD}", secret=key)
+            ask(server, f"/v1/best/{key}")
+            ask(server, f"/v1/workloads?key={key}&cursor={key}")
+            ask(server, "/v1/facts", secret=key, body=json.dumps({"k": key}).encode())
+            ask(server, f"/nowhere/{key}", secret=key)
+        server.exchange(
+            f"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Request-ID: from-proxy\r\n"
+            f"X-Key: {secret}\r\n\r\n".encode()
+        )
+        assert server.end() in ENDED
+        text = server.log.read_text()
+    assert secret not in text
+    assert wrong not in text
+    assert secret.split("_", 2)[2] not in text
+    lines = [json.loads(line) for line in text.splitlines()]
+    asked = [line for line in lines if line["message"] == "request"]
+    assert {line["key_id"] for line in asked} >= {secret.split("_")[1], None}
+    assert any(line["request_id"] == "from-proxy" for line in asked)
+    assert all({"time", "level", "path", "status", "ms"} <= set(line) for line in asked)
+
+
+def test_the_end_is_graceful(database, secret, tmp_path):
+    """SIGTERM ends a server, and the misses that it counted are written."""
+    with running(str(database), tmp_path, demand_every_s=3600) as server:
+        assert ask(server, "/v1/best/wanted-1")[0] == 404
+        assert server.end() in ENDED
+    with open_serving_store(database) as store:
+        assert "wanted-1" in [demand.workload for demand in store.demands()]

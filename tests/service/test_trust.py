@@ -1,0 +1,169 @@
+"""Facts of others wait until enough of them agree; what waits is never served."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from feinsum.db import open_store
+from feinsum.records import to_json
+from tests.db.factories import (
+    WORKLOAD,
+    make_device,
+    make_environment,
+    make_measurement,
+    make_record,
+)
+from tests.service.conftest import key_for, send
+from tests.service.test_problems import is_problem
+
+BEST = f"/v1/best/{WORKLOAD}"
+
+
+@pytest.fixture
+def location(any_location):
+    return any_location
+
+
+@pytest.fixture
+def careful(serve):
+    """A service that wants one other recorder to agree."""
+    return serve(confirmations=1, anonymous_record=False)
+
+
+def note(text, faster=1.0, **changes):
+    """A fact with one recipe, measured by somebody."""
+    measured = make_measurement(1e-3)
+    samples = tuple(sample / faster for sample in measured.samples_s)
+    return replace(
+        make_record(**changes),
+        measurement=replace(measured, samples_s=samples),
+        provenance={"by": text},
+    )
+
+
+def sent(client, record, name, scope="record"):
+    answer = send(client, to_json(record), **key_for(client, scope, name))
+    assert answer.status_code in (200, 201)
+    return answer.json()["is_quarantined"]
+
+
+def served(client, policy="loose"):
+    found = client.get(f"{BEST}?policy={policy}")
+    return {f["id"] for f in found.json().get("facts", ())}
+
+
+def test_a_fact_waits_for_another_recorder(careful):
+    """One recorder is not enough, however often; two who agree are, for both."""
+    ann, again, bob = note("ann"), note("ann again"), note("bob")
+    assert sent(careful, ann, "ann")
+    assert sent(careful, again, "ann")
+    assert served(careful) == set()
+    assert not sent(careful, bob, "bob")
+    assert served(careful) == {ann.id, again.id, bob.id}
+
+
+@pytest.mark.parametrize("policy", ["strict", "default", "loose"])
+def test_what_waits_is_in_no_answer(careful, policy, location):
+    """No policy, batch or list has a fact in quarantine, nor has a store."""
+    record = note("eve")
+    assert sent(careful, record, "eve")
+    assert served(careful, policy) == set()
+    asked = {"workloads": [WORKLOAD], "policy": policy}
+    assert careful.post("/v1/best:batch", json=asked).json() == {"answers": [None]}
+    assert careful.get("/v1/facts").json()["facts"] == []
+    assert careful.get("/v1/workloads").json()["workloads"][0]["n_facts"] == 0
+    with open_store(location) as store:
+        assert store.query(WORKLOAD) == ()
+        assert list(store.records()) == []
+        assert len(store) == 0
+        assert store.get(record.id) == record
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        note("bob", faster=3),
+        note("bob", number=1),
+        note("bob", environment=make_environment(make_device(1))),
+    ],
+    ids=["another speed-up", "another recipe", "another device"],
+)
+def test_who_says_something_else_confirms_nothing(careful, other):
+    """Only the same recipe on the same device, about as fast, confirms."""
+    assert sent(careful, note("ann"), "ann")
+    assert sent(careful, other, "bob")
+    assert served(careful) == set()
+
+
+def test_the_number_of_others_is_a_setting(serve):
+    """With two confirmations, the third recorder releases all."""
+    client = serve(confirmations=2, anonymous_record=False)
+    assert sent(client, note("a"), "a")
+    assert sent(client, note("b"), "b")
+    assert not sent(client, note("c"), "c")
+    assert len(served(client)) == 3
+
+
+def test_without_quarantine_everything_is_served(serve):
+    """No confirmation needed: served at once, and it is kept who recorded."""
+    client = serve(confirmations=0, anonymous_record=False)
+    record = note("ann")
+    assert not sent(client, record, "ann")
+    assert served(client) == {record.id}
+    trust = client.get(f"/v1/facts/{record.id}/trust").json()
+    assert [r["recorder"] for r in trust["recordings"]] == ["ann"]
+
+
+def test_the_recorder_is_no_part_of_the_fact(careful):
+    """One fact sent by two has one id, two recorders, and is confirmed."""
+    record = note("shared")
+    assert sent(careful, record, "ann")
+    assert not sent(careful, record, "bob")
+    trust = careful.get(f"/v1/facts/{record.id}/trust").json()
+    assert {r["recorder"] for r in trust["recordings"]} == {"ann", "bob"}
+    assert not trust["is_quarantined"]
+    assert careful.get(f"/v1/facts/{record.id}").json()["provenance"] == {
+        "by": "shared"
+    }
+
+
+def test_an_administrator_confirms(careful):
+    """One word of an administrator releases a fact and what agrees with it."""
+    first, second, other = note("ann"), note("ann again"), note("eve", faster=50)
+    for record in (first, second, other):
+        sent(careful, record, "ann")
+    admin = key_for(careful, "admin", "root")
+    waiting = careful.get("/v1/quarantine", headers=admin).json()["facts"]
+    assert {f["id"] for f in waiting} == {first.id, second.id, other.id}
+    answer = careful.post(f"/v1/facts/{first.id}/confirm", headers=admin)
+    assert answer.json() == {"id": first.id, "is_quarantined": False}
+    assert served(careful) == {first.id, second.id}
+    nothing = careful.post(f"/v1/facts/{'0' * 64}/confirm", headers=admin)
+    assert is_problem(nothing, 404, "record-not-found")
+
+
+def test_an_administrator_is_trusted(careful):
+    """What an administrator records is served, and confirms what agrees."""
+    ann, root = note("ann"), note("root")
+    assert sent(careful, ann, "ann")
+    assert not sent(careful, root, "root", "admin")
+    assert served(careful) == {ann.id, root.id}
+
+
+@pytest.mark.parametrize("in_bulk", [False, True])
+def test_a_measurement_at_the_database_confirms(careful, location, in_bulk):
+    """A fact that is recorded into the database itself releases what agrees."""
+    ann, eve, local = note("ann"), note("eve", faster=9), note("here")
+    sent(careful, ann, "ann")
+    sent(careful, eve, "eve")
+    with open_store(location) as store:
+        if in_bulk:
+            store.add_all([local])
+        else:
+            store.add(local)
+    assert served(careful) == {ann.id, local.id}
+    late = note("late")
+    assert not sent(careful, late, "late")
+    assert late.id in served(careful)
