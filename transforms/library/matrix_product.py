@@ -15,8 +15,8 @@ from feinsum.transforms.library.array_function import Array, ArrayFunction, Box
 
 __all__ = ["LibraryProgram", "MatrixProduct", "boxes", "merged"]
 
-PIECE_ENTRIES = 1 << 15
-"""Of what is evaluated or moved at once: all of it stays in a cache."""
+PIECE_ENTRIES = 1 << 19
+"""Of what is evaluated or moved at once: all of it stays in the last cache level."""
 SUM = "feinsum sum"
 """What expressions call the sum of a row; no argument can have that name."""
 
