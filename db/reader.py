@@ -30,11 +30,14 @@ GENERATION = {
     "postgresql": "SELECT pg_current_snapshot()::text",
 }
 
-FACTS = """
-SELECT id, workload_key, device_id, document FROM records
-WHERE workload_key IN ({marks})
+TRUSTED = """
+FROM records WHERE workload_key IN ({marks})
 AND NOT EXISTS (SELECT 1 FROM quarantine WHERE quarantine.record_id = records.id)
 """
+
+FACTS = "SELECT id, workload_key, device_id, document" + TRUSTED
+
+IDS = "SELECT workload_key, id" + TRUSTED
 
 DEVICES = """
 SELECT id, platform, name, vendor, kind, architecture, compute_units FROM devices
@@ -92,15 +95,17 @@ class Reader:
     def facts(self, workloads: Sequence[str]) -> dict[str, list[StoredFact]]:
         """The sound facts of workloads that are not in quarantine."""
         found: dict[str, list[StoredFact]] = {key: [] for key in workloads}
-        distinct = list(found)
-        for start in range(0, len(distinct), CHUNK):
-            part = distinct[start : start + CHUNK]
-            marks = ", ".join([MARKS[self._dialect]] * len(part))
-            for row in map(Row._make, self._rows(FACTS.format(marks=marks), part)):
-                for record in sound_records([row]):
-                    fact = StoredFact(record, row.document)
-                    found[row.workload_key].append(fact)
+        for row in map(Row._make, self._rows_of(FACTS, workloads)):
+            for record in sound_records([row]):
+                found[row.workload_key].append(StoredFact(record, row.document))
         return found
+
+    def ids(self, workloads: Sequence[str]) -> dict[str, frozenset[str]]:
+        """The ids of the facts of workloads that are not in quarantine."""
+        found: dict[str, set[str]] = {key: set() for key in workloads}
+        for workload, record_id in self._rows_of(IDS, workloads):
+            found[workload].add(record_id)
+        return {workload: frozenset(ids) for workload, ids in found.items()}
 
     def devices(self) -> dict[str, Device]:
         """Every device by its id."""
@@ -112,6 +117,16 @@ class Reader:
         for connection in self._open:
             connection.close()
         self._open.clear()
+
+    def _rows_of(
+        self, statement: str, workloads: Sequence[str]
+    ) -> Iterator[tuple[Any, ...]]:
+        """The rows of workloads, some of them at a time."""
+        distinct = list(dict.fromkeys(workloads))
+        for start in range(0, len(distinct), CHUNK):
+            part = distinct[start : start + CHUNK]
+            marks = ", ".join([MARKS[self._dialect]] * len(part))
+            yield from self._rows(statement.format(marks=marks), part)
 
     def _rows(self, statement: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
         with translated(self._location), self._connection() as connection:

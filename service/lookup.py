@@ -1,8 +1,10 @@
-"""Look-ups: answers are made once, and kept until the database changes.
+"""Look-ups: answers are made once, and kept until their facts change.
 
-Whether it changed is asked at most every ``freshness_s`` seconds. A question
-whose answer is kept is answered in the event loop, from a dictionary. All others
-wait for a thread that reads the database for as many of them as there are then.
+Whether anything changed in the database is asked at most every ``freshness_s``
+seconds. While nothing did, a question whose answer is kept is answered in the event
+loop, from a dictionary. All others wait for a thread that reads the database for as
+many of them as there are then. Facts never change; so an answer that is kept from
+before a change is as good as new if it was made of the facts that there are now.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -24,13 +27,34 @@ __all__ = ["Lookup", "Question"]
 Question: TypeAlias = tuple[str, Wanted]
 """A workload, and for which device."""
 
-Answers: TypeAlias = dict[Question, Answer | None]
 
-MISS_BYTES = 300
-"""How much memory a question takes that has no answer."""
+KEPT_BYTES = 600
+"""How much memory a question takes, without its answer."""
+
+ID_BYTES = 150
+"""How much memory an id takes."""
 
 AT_ONCE = 200
 """How many questions are read at once at most, so that the first need not wait."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An answer, or None for a miss.
+
+    Attributes:
+        ids: of all facts that it was made of.
+        generation: of the database for which it is known to be true.
+    """
+
+    answer: Answer | None
+    ids: frozenset[str]
+    generation: object = None
+
+    @property
+    def n_bytes(self) -> int:
+        n_bytes = self.answer.n_bytes if self.answer else 0
+        return KEPT_BYTES + ID_BYTES * len(self.ids) + n_bytes
 
 
 class Lookup:
@@ -46,7 +70,7 @@ class Lookup:
         self._freshness_s = freshness_s
         self._most_bytes = most_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lookup")
-        self._kept: OrderedDict[Question, Answer | None] = OrderedDict()
+        self._kept: OrderedDict[Question, Kept] = OrderedDict()
         self._n_bytes = 0
         self._generation: object = None
         self._devices: Mapping[str, Device] = {}
@@ -63,21 +87,20 @@ class Lookup:
         """
         if time.monotonic() >= self._fresh_until:
             await self.refresh()
-        if question in self._kept:
-            self._kept.move_to_end(question)
-            return self._kept[question]
+        if kept := self._fresh(question):
+            return kept.answer
         return await self._queued(question)
 
     async def answers(self, questions: Sequence[Question]) -> list[Answer | None]:
         """The same for many, in their order."""
         if time.monotonic() >= self._fresh_until:
             await self.refresh()
-        kept = {q: self._kept[q] for q in questions if q in self._kept}
-        missing = list(dict.fromkeys(q for q in questions if q not in kept))
+        found = {q: kept.answer for q in questions if (kept := self._fresh(q))}
+        missing = list(dict.fromkeys(q for q in questions if q not in found))
         if missing:
-            found = await asyncio.gather(*map(self._queued, missing))
-            kept.update(zip(missing, found, strict=True))
-        return [kept[question] for question in questions]
+            read = await asyncio.gather(*map(self._queued, missing))
+            found.update(zip(missing, read, strict=True))
+        return [found[question] for question in questions]
 
     async def refresh(self) -> None:
         """Ask the database whether it changed; many at once ask together.
@@ -105,12 +128,21 @@ class Lookup:
             generation = await loop.run_in_executor(thread, self._reader.generation)
             if generation != self._generation:
                 devices = await loop.run_in_executor(thread, self._reader.devices)
-                self._kept.clear()
-                self._n_bytes = 0
+                if devices != self._devices:  # an answer may depend on each of them
+                    self._kept.clear()
+                    self._n_bytes = 0
                 self._generation, self._devices = generation, devices
             self._fresh_until = asked_at + self._freshness_s
         finally:
             self._check = None
+
+    def _fresh(self, question: Question) -> Kept | None:
+        """What is kept, if it is known to be true."""
+        kept = self._kept.get(question)
+        if kept is None or kept.generation != self._generation:
+            return None
+        self._kept.move_to_end(question)
+        return kept
 
     def _queued(self, question: Question) -> asyncio.Future[Answer | None]:
         """The answer once it was read; equal questions are read once."""
@@ -127,45 +159,51 @@ class Lookup:
             while part := list(self._waiting)[:AT_ONCE]:
                 generation, devices = self._generation, self._devices
                 futures = {question: self._waiting.pop(question) for question in part}
-                read = partial(_read, self._reader, part, devices)
+                known = {q: self._kept[q] for q in part if q in self._kept}
+                read = partial(_read, self._reader, part, known, devices)
                 try:
                     found = await loop.run_in_executor(self._thread, read)
                 except Exception as error:  # noqa: BLE001  # it is who asked that fails
                     _fail(futures.values(), error)
                     continue
-                if generation == self._generation:
-                    self._keep(found)
+                if devices == self._devices:
+                    self._keep(found, generation)
                 for question, future in futures.items():
                     if not future.cancelled():
-                        future.set_result(found[question])
+                        future.set_result(found[question].answer)
         finally:
             self._reading = None
 
-    def _keep(self, answers: Answers) -> None:
-        for question, answer in answers.items():
-            if question not in self._kept:
-                self._kept[question] = answer
-                self._n_bytes += _n_bytes(answer)
+    def _keep(self, found: Mapping[Question, Kept], generation: object) -> None:
+        for question, kept in found.items():
+            old = self._kept.pop(question, None)
+            self._n_bytes += kept.n_bytes - (old.n_bytes if old else 0)
+            self._kept[question] = replace(kept, generation=generation)
         while self._n_bytes > self._most_bytes:
             _, gone = self._kept.popitem(last=False)
-            self._n_bytes -= _n_bytes(gone)
+            self._n_bytes -= gone.n_bytes
 
 
 def _read(
-    reader: Reader, questions: Sequence[Question], devices: Mapping[str, Device]
-) -> Answers:
-    facts = reader.facts([workload for workload, _ in questions])
-    return {
-        (workload, wanted): answer_of(workload, facts[workload], wanted, devices)
-        for workload, wanted in questions
-    }
+    reader: Reader,
+    questions: Sequence[Question],
+    known: Mapping[Question, Kept],
+    devices: Mapping[str, Device],
+) -> dict[Question, Kept]:
+    """What there is now; what is known stays where it was made of the same facts."""
+    ids = reader.ids([workload for workload, _ in known])
+    found = {q: kept for q, kept in known.items() if kept.ids == ids[q[0]]}
+    changed = [question for question in questions if question not in found]
+    facts = reader.facts([workload for workload, _ in changed])
+    for workload, wanted in changed:
+        of_workload = facts[workload]
+        answer = answer_of(workload, of_workload, wanted, devices)
+        made_of = frozenset(fact.record.id for fact in of_workload)
+        found[workload, wanted] = Kept(answer, made_of)
+    return found
 
 
 def _fail(futures: Iterable[asyncio.Future[Answer | None]], error: Exception) -> None:
     for future in futures:
         if not future.cancelled():
             future.set_exception(error)
-
-
-def _n_bytes(answer: Answer | None) -> int:
-    return MISS_BYTES + (answer.n_bytes if answer else 0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -13,9 +15,10 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.db import StoredFact, open_store
+from feinsum.db import StoredFact, open_serving_store, open_store
 from feinsum.records import TuningRecord, best_match, from_json, to_json
 from feinsum.service.answers import Wanted, answer_of
+from feinsum.service.lookup import Lookup
 from feinsum.service.routes.best import PREFIX, Shortcut
 from tests.db.factories import WORKLOAD, make_device, make_environment, make_record
 from tests.service.conftest import send
@@ -58,6 +61,30 @@ def test_what_was_posted_is_answered_at_once(serve):
     assert client.get(BEST).status_code == 404
     send(client, to_json(make_record()))
     assert client.get(BEST).status_code == 200
+
+
+def test_an_answer_is_made_anew_only_if_its_facts_changed(location):
+    """Facts of other workloads change no answer."""
+    with open_serving_store(location) as store, closing(store.reader()) as reader:
+        read = []
+        facts = reader.facts
+        reader.facts = lambda keys: read.extend(keys) or facts(keys)
+        lookup = Lookup(reader, freshness_s=0, most_bytes=2**20)
+        question = (WORKLOAD, Wanted())
+
+        async def ask_thrice():
+            first = await lookup.answer(question)
+            store.add(make_record(1, workload="other"))
+            second = await lookup.answer(question)
+            store.add(make_record(1))
+            return first, second, await lookup.answer(question)
+
+        store.add(make_record(0))
+        first, second, third = asyncio.run(ask_thrice())
+        assert first is second
+        assert third != first
+        assert read == [WORKLOAD, WORKLOAD]
+        lookup.close()
 
 
 @pytest.mark.parametrize("cache_mb", [0, 1])
