@@ -23,6 +23,9 @@ from feinsum.transforms.primitives.vector_store import stands_together
 
 __all__ = ["PackedNest"]
 
+REGISTER_TAGS = ("unr_hint", "unr_hint", "vec")
+"""Of rows, vectors and lanes: OpenCL's compiler unrolls, and code stays short."""
+
 
 @dataclass(frozen=True)
 class _Sums:
@@ -103,7 +106,7 @@ class PackedNest:
             (update, entry, p.Sum((entry, term))),
             (last, last.entry(sums, place), last.entry(tile, axes)),
         ):
-            for axis, tag in zip(axes, ("unr", "unr", "vec"), strict=True):
+            for axis, tag in zip(axes, REGISTER_TAGS, strict=True):
                 self.writer.tag(loops.iname(axis), tag)
             order = [*self.loops.around, *self._around(loops)]
             step = self.writer.assign(f"row_{row}", assignee, value, order, after)
@@ -185,7 +188,7 @@ class PackedNest:
         vector, step = self._vector(row, lanes, value, order, sums.after)
         if plan.rows[-1].is_exact and plan.columns[-1].is_exact:
             for axis in plan.register_axes[:-1]:
-                self.writer.tag(loops.iname(axis), "unr")
+                self.writer.tag(loops.iname(axis), "unr_hint")
         first = SubstitutionMapper(make_subst_func({lane: 0}))
         self.writer.store_vector(
             row,
