@@ -5,11 +5,15 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 
+import hypothesis
 import loopy as lp
 import numpy as np
 import pyopencl as cl
 import pyopencl.array
 import pytest
+from hypothesis import strategies as st
+from pymbolic import primitives as p
+from pymbolic import var
 
 from feinsum import array, batched_einsum, canonicalize, einsum, record_facts
 from feinsum.errors import TransformError
@@ -24,6 +28,7 @@ from feinsum.transforms import (
     suits_device,
 )
 from feinsum.transforms.library import LIBRARY_CONTRACTION
+from feinsum.transforms.library.array_function import ArrayFunction
 from feinsum.transforms.library.library_unit import LibraryUnit
 from feinsum.transforms.library.matrix_product import boxes, merged
 from tests.retrieval.facts import surely_faster
@@ -428,3 +433,33 @@ def test_merged_axes_are_a_view():
     assert matrices.shape == (1, 6, 4)
     matrices[0, 5, 3] = 1
     assert whole[1, 2, 0, 3] == 1
+
+
+def expressions():
+    """Arithmetic of arrays of single and double precision, a vector and a scalar."""
+    i, j = var("i"), var("j")
+    leaves = st.sampled_from(
+        [var("A")[i, j], var("B")[j, i], var("F")[i, j], var("x")[j], var("c"), 2]
+    )
+
+    def combined(parts):
+        return st.builds(
+            lambda kind, children: kind(tuple(children)),
+            st.sampled_from([p.Sum, p.Product]),
+            st.lists(parts, min_size=2, max_size=3),
+        )
+
+    return combined(st.recursive(leaves, combined, max_leaves=6))
+
+
+@hypothesis.given(expression=expressions(), dtype=st.sampled_from(["f4", "f8"]))
+def test_memory_for_values_on_the_way_changes_no_value(expression, dtype):
+    """A function has the same values, to the last bit, with and without it."""
+    rng = np.random.default_rng(0)
+    values = {name: rng.random((5, 4)) for name in "AC"} | {"B": rng.random((4, 5))}
+    values |= {"F": values["C"].astype("f4"), "x": rng.random(4), "c": np.float64(3)}
+    function = ArrayFunction(expression, {"i": "i", "j": "j"})
+    results = [np.empty((5, 4), dtype) for _ in range(2)]
+    for is_scratch, result in enumerate(results):
+        function.into(result, values, ("i", "j"), {}, is_scratch=bool(is_scratch))
+    np.testing.assert_array_equal(*results)

@@ -8,7 +8,7 @@ comparisons and choices. Nothing in a kernel is executed as Python.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -98,6 +98,8 @@ class ArrayFunction:
         order: IndexList,
         box: Box,
         given: Mapping[str, Any] | None = None,
+        *,
+        is_scratch: bool = False,
     ) -> None:
         """Evaluate over a box.
 
@@ -105,10 +107,11 @@ class ArrayFunction:
             out: memory for the values, an axis for each index of ``order``.
             values: the arguments of the kernel by name.
             given: more values, which have the axes of ``out``.
+            is_scratch: ``out`` is no argument; it may hold values on the way.
         """
         evaluate = _Evaluator(values, self.indices, order, box, given or {})
         with np.errstate(all="ignore"):  # as OpenCL does
-            evaluate(self.expression, out)
+            evaluate.rec(self.expression, _Target(out, is_scratch))
 
 
 def read_function(
@@ -148,6 +151,30 @@ def _view(
     return array[tuple(whole if name in left else None for name in order)]
 
 
+@dataclass(frozen=True)
+class _Target:
+    """Where a value has to be, or may be.
+
+    Attributes:
+        is_scratch: the array may hold values on the way, too.
+        is_needed: the value has to be there in the end.
+    """
+
+    array: Array
+    is_scratch: bool
+    is_needed: bool = True
+
+    @property
+    def on_the_way(self) -> _Target | None:
+        return replace(self, is_needed=False) if self.is_scratch else None
+
+    def takes(self, values: Sequence[Any]) -> bool:
+        """Whether it holds what an operation makes of some values, and no less."""
+        shape = np.broadcast_shapes(*map(np.shape, values))
+        is_like = self.array.dtype == np.result_type(*values)
+        return self.is_needed or (is_like and self.array.shape == shape)
+
+
 class _Evaluator(Mapper[Any, [Any]]):  # type: ignore[misc]
     """The value of an expression; the last operation writes to memory if given."""
 
@@ -163,65 +190,70 @@ class _Evaluator(Mapper[Any, [Any]]):  # type: ignore[misc]
         self.place = indices, values, order, box
         self.values = {**values, **given}
 
-    def __call__(self, expr: Expression, out: Array | None = None) -> Any:
-        return self.rec(expr, out)
-
-    def rec(self, expr: Expression, out: Array | None = None) -> Any:
+    def rec(self, expr: Expression, out: _Target | None = None) -> Any:
         return super().rec(expr, out)
 
-    def map_constant(self, expr: Any, out: Array | None) -> Any:
+    def map_constant(self, expr: Any, out: _Target | None) -> Any:
         return _stored(expr, out)
 
-    def map_variable(self, expr: p.Variable, out: Array | None) -> Any:
+    def map_variable(self, expr: p.Variable, out: _Target | None) -> Any:
         return _stored(self.values[expr.name], out)
 
-    def map_subscript(self, expr: p.Subscript, out: Array | None) -> Any:
+    def map_subscript(self, expr: p.Subscript, out: _Target | None) -> Any:
         return _stored(_view(expr, *self.place), out)
 
-    def map_sum(self, expr: p.Sum, out: Array | None) -> Any:
+    def map_sum(self, expr: p.Sum, out: _Target | None) -> Any:
         return self._folded(np.add, expr.children, out)
 
-    def map_product(self, expr: p.Product, out: Array | None) -> Any:
+    def map_product(self, expr: p.Product, out: _Target | None) -> Any:
         return self._folded(np.multiply, expr.children, out)
 
-    def map_quotient(self, expr: p.Quotient, out: Array | None) -> Any:
+    def map_quotient(self, expr: p.Quotient, out: _Target | None) -> Any:
         return self._folded(np.true_divide, (expr.numerator, expr.denominator), out)
 
-    def map_power(self, expr: p.Power, out: Array | None) -> Any:
+    def map_power(self, expr: p.Power, out: _Target | None) -> Any:
         return self._folded(np.power, (expr.base, expr.exponent), out)
 
-    def map_call(self, expr: p.Call, out: Array | None) -> Any:
+    def map_call(self, expr: p.Call, out: _Target | None) -> Any:
         values = [self.rec(x) for x in expr.parameters]
         return _called(UFUNCS[expr.function.name], values, out)
 
-    def map_comparison(self, expr: p.Comparison, out: Array | None) -> Any:
+    def map_comparison(self, expr: p.Comparison, out: _Target | None) -> Any:
         values = [self.rec(expr.left), self.rec(expr.right)]
         return _called(_COMPARISONS[str(expr.operator)], values, out)
 
-    def map_if(self, expr: p.If, out: Array | None) -> Any:
+    def map_if(self, expr: p.If, out: _Target | None) -> Any:
         parts = (self.rec(x) for x in (expr.condition, expr.then, expr.else_))
         return _stored(np.where(*parts), out)
 
     def _folded(
-        self, ufunc: Callable[..., Any], parts: Sequence[Expression], out: Array | None
+        self,
+        ufunc: Callable[..., Any],
+        parts: Sequence[Expression],
+        out: _Target | None,
     ) -> Any:
-        value, *others = (self.rec(part) for part in parts)
-        for k, other in enumerate(others, start=2):
-            value = _called(ufunc, [value, other], out if k == len(parts) else None)
-        return value if others else _stored(value, out)
+        """From left to right; no more than one value on the way is in ``out``."""
+        first, *others = parts
+        if not others:
+            return self.rec(first, out)
+        on_the_way = out.on_the_way if out else None
+        value = self.rec(first, on_the_way)
+        for other in others[:-1]:
+            value = _called(ufunc, [value, self.rec(other)], on_the_way)
+        return _called(ufunc, [value, self.rec(others[-1])], out)
 
 
-def _called(ufunc: Callable[..., Any], values: list[Any], out: Array | None) -> Any:
-    if out is None:
+def _called(ufunc: Callable[..., Any], values: list[Any], out: _Target | None) -> Any:
+    if out is None or not out.takes(values):
         return ufunc(*values)
-    return ufunc(*values, out=out, casting="same_kind")
+    return ufunc(*values, out=out.array, casting="same_kind")
 
 
-def _stored(value: Any, out: Array | None) -> Any:
-    if out is None:
+def _stored(value: Any, out: _Target | None) -> Any:
+    if out is None or not out.is_needed:
         return value
-    np.copyto(out, value, casting="same_kind")
-    return out
+    np.copyto(out.array, value, casting="same_kind")
+    return out.array
 
 
 class _Checker(Mapper[None, []]):  # type: ignore[misc]

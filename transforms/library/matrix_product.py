@@ -113,7 +113,8 @@ class _Run:
         own = tuple(index for index in order if index in term)
         memory = self._memory(side, self._shape(own, box))
         for piece in boxes(self._ranges(own, box), own[-1:] + term[-1:]):
-            function.into(_part(memory, own, box, piece), self.values, own, piece)
+            part = _part(memory, own, box, piece)
+            function.into(part, self.values, own, piece, is_scratch=True)
         full = memory[tuple(slice(None) if i in own else None for i in order)]
         matrices = merged(full, lengths)
         assert matrices is not None
