@@ -10,6 +10,7 @@ OTHER := $(VENV)/other/pynauty-$(OLDEST_PYNAUTY)
 
 BENCHED := $(VENV)/.installed-bench
 INTEL := $(VENV)/.installed-intel
+BROWSER := $(VENV)/.installed-browser
 # Options of the experiments, as in: make bench-tccg ARGS="--only abc- --tune 20"
 ARGS ?=
 
@@ -18,8 +19,8 @@ WHEELS ?= .cache/gpu-wheels
 
 .PHONY: help install install-intel demo bench-canonical bench-retrieve bench-database \
 	bench-fresh bench-tccg bench-dgfem bench-agreement bench-bandwidth bench-fallback \
-	bench-service gpu-wheels facts test test-long golden-keys golden-schema \
-	check format figures wheel clean
+	bench-service gpu-wheels facts test test-long test-browser golden-keys golden-schema \
+	check format figures screenshots wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -93,6 +94,19 @@ test: $(INSTALLED) $(OTHER) ## the test suite
 test-long: $(INSTALLED) $(OTHER) ## the long counts, and everything else
 	@$(RUN) -m pytest -q -n 2 --dist loadfile -m long
 
+test-browser: $(BROWSER) ## the pages in headless Chromium; root gets it from Debian
+	@for one in chromium chromium-browser google-chrome; do \
+		command -v $$one >/dev/null && exit 0; done; \
+	test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq \
+		--no-install-recommends -o DPkg::Lock::Timeout=600 chromium >/dev/null \
+		|| { echo "No Chromium is found; install it: apt-get install chromium"; exit 1; }
+	@$(RUN) -m pytest -q -m browser tests/service/pages
+
+$(BROWSER): pyproject.toml constraints.txt | $(INSTALLED)
+	@echo "Installing Playwright into $(VENV) (once) ..."
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
+	@touch $@
+
 golden-keys: $(INSTALLED) ## add new workloads to the golden keys
 	@$(RUN) -m tests.canonical.golden
 
@@ -111,6 +125,9 @@ format: $(INSTALLED) ## format the code
 
 figures: $(INSTALLED) ## draw the pictures of the documentation
 	@$(RUN) docs/figures/induced_graph.py
+
+screenshots: $(BROWSER) ## take the pictures of the pages; needs Chromium
+	@$(RUN) -m docs.figures.pages
 
 wheel: $(INSTALLED) ## build the wheel from the sdist, try it in a fresh environment
 	@$(RUN) tests/try_wheel.py

@@ -42,6 +42,7 @@ from feinsum.db.opened import (
     process_facts,
     states_of,
 )
+from feinsum.db.overview import DriverOf, Overview
 from feinsum.db.pages import ListedDevice, ListedFact, ListedWorkload
 from feinsum.db.reader import Reader, StoredFact
 from feinsum.db.rekeying import (
@@ -73,6 +74,7 @@ __all__ = [
     "Demand",
     "Difference",
     "DriverCount",
+    "DriverOf",
     "Entry",
     "GarbagePlan",
     "Imported",
@@ -85,6 +87,7 @@ __all__ = [
     "ListedWorkload",
     "Miss",
     "OnProgress",
+    "Overview",
     "Reader",
     "RekeyPlan",
     "Scope",

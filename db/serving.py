@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.api_keys import ApiKey, add_key, all_keys, find_key, revoke_key
 from feinsum.db.demand import Demand, Miss, add_misses, open_demands
 from feinsum.db.location import locate
+from feinsum.db.overview import (
+    DriverOf,
+    Overview,
+    drivers_of,
+    fastest_facts,
+    latest_facts,
+    overview,
+)
 from feinsum.db.pages import (
     ListedDevice,
     ListedFact,
     ListedWorkload,
+    find_device,
+    find_workload,
     known_ids,
+    notations_in,
     page_of_devices,
     page_of_facts,
     page_of_quarantine,
@@ -65,13 +76,49 @@ class ServingStore(SqlStore):
             known = known_ids(connection, record_ids)
         return [record_id for record_id in record_ids if record_id not in known]
 
-    def page_of_workloads(self, after: str, limit: int) -> tuple[ListedWorkload, ...]:
+    def page_of_workloads(
+        self, after: str, limit: int, notations: Collection[str] | None = None
+    ) -> tuple[ListedWorkload, ...]:
         with self._reading() as connection:
-            return page_of_workloads(connection, after, limit)
+            return page_of_workloads(connection, after, limit, notations)
+
+    def listed_workload(self, key: str) -> ListedWorkload | None:
+        with self._reading() as connection:
+            return find_workload(connection, key)
+
+    def notations(self) -> frozenset[str]:
+        """How the texts of workloads begin; see :func:`notations_in`."""
+        with self._reading() as connection:
+            return notations_in(connection)
 
     def page_of_devices(self, after: str, limit: int) -> tuple[ListedDevice, ...]:
         with self._reading() as connection:
             return page_of_devices(connection, after, limit)
+
+    def listed_device(self, device_id: str) -> ListedDevice | None:
+        with self._reading() as connection:
+            return find_device(connection, device_id)
+
+    def drivers_of(self, device_id: str) -> tuple[DriverOf, ...]:
+        """The drivers with which a device was measured, the latest first."""
+        with self._reading() as connection:
+            return drivers_of(connection, device_id)
+
+    def overview(self) -> Overview:
+        with self._reading() as connection:
+            return overview(connection)
+
+    def latest_facts(
+        self, limit: int, device_id: str | None = None
+    ) -> tuple[TuningRecord, ...]:
+        """The facts that were recorded last, the newest first."""
+        with self._reading() as connection:
+            return latest_facts(connection, limit, device_id)
+
+    def fastest_facts(self, workload: str, limit: int) -> tuple[TuningRecord, ...]:
+        """The facts of a workload by speed-up, the best first."""
+        with self._reading() as connection:
+            return fastest_facts(connection, workload, limit)
 
     def page_of_facts(
         self,

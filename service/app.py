@@ -1,4 +1,4 @@
-"""The REST service, put together.
+"""The REST service and its pages, put together.
 
 It needs no code generator and no OpenCL. Facts are sent and answered as the JSON
 documents of :mod:`feinsum.records`; errors are problem documents (RFC 9457) with
@@ -25,6 +25,8 @@ from feinsum.service.keys import KeyRing
 from feinsum.service.limits import RateLimit
 from feinsum.service.lookup import Lookup
 from feinsum.service.openapi import SECURITY, Problem
+from feinsum.service.pages.notations import Notations
+from feinsum.service.pages.routes import router as pages
 from feinsum.service.problems import add_problems
 from feinsum.service.routes import best, canonicalization, facts, lists, operation
 from feinsum.service.settings import Settings, read_settings
@@ -32,7 +34,10 @@ from feinsum.service.state import Service
 
 __all__ = ["create_app"]
 
-ROUTERS = (best, facts, lists, canonicalization, operation)
+ROUTERS = (
+    *(m.router for m in (best, facts, lists, canonicalization, operation)),
+    pages,
+)
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -58,8 +63,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.service = service
-    for module in ROUTERS:
-        app.include_router(module.router)
+    for router in ROUTERS:
+        app.include_router(router)
     add_problems(app, _routes())
     app.openapi = partial(_description, app)  # type: ignore[method-assign]
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
@@ -74,7 +79,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 def _routes() -> list[Route]:
-    found = [route for module in ROUTERS for route in module.router.routes]
+    found = [route for router in ROUTERS for route in router.routes]
     return [route for route in found if isinstance(route, Route)]
 
 
@@ -82,7 +87,8 @@ def _service(settings: Settings) -> Service:
     store = open_serving_store(settings.database)
     lookup = Lookup(store.reader(), settings.freshness_s, settings.cache_mb * 2**20)
     write = partial(store.add_misses, most=settings.max_demands)
-    return Service(settings, store, lookup, MissCounter(write))
+    notations = Notations(store.notations)
+    return Service(settings, store, lookup, MissCounter(write), notations)
 
 
 @asynccontextmanager

@@ -8,6 +8,8 @@ header and no body: no key gets into it.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import logging
 import math
 import re
@@ -29,6 +31,7 @@ from feinsum.service.limits import (
 )
 from feinsum.service.logs import FIELD
 from feinsum.service.metrics import observe
+from feinsum.service.pages.problem import as_asked
 from feinsum.service.problems import problem_of
 
 __all__ = ["Gate", "caller_of"]
@@ -38,6 +41,8 @@ logger = logging.getLogger(__name__)
 CALLER = "feinsum.caller"
 
 WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
+
+READING = ("GET", "HEAD")
 
 FREE = ("/healthz", "/readyz", "/metrics")
 """Whoever watches the service is never held back."""
@@ -90,7 +95,7 @@ class Gate:
             refusal = problem_of(error, _headers(error, is_admitted))
             if refusal.status_code >= 500:
                 logger.exception("request failed", extra=_fields(scope, request_id))
-            await refusal(scope, receive, send_with_id)
+            await as_asked(scope, refusal)(scope, receive, send_with_id)
         finally:
             self._done(scope, request_id, status, time.perf_counter() - start)
 
@@ -100,7 +105,7 @@ class Gate:
         """Let a request pass; what the routes receive of it."""
         scope[CALLER] = self._keys.anonymous
         if scope["path"] not in FREE:
-            scope[CALLER] = await self._caller(_address(scope), headers)
+            scope[CALLER] = await self._caller(scope, headers)
         if scope["method"] not in WITH_BODY:
             return receive
         check_length(headers, self._max_body_bytes)
@@ -108,17 +113,18 @@ class Gate:
         body = await read_body(receive, self._max_body_bytes)
         return replayed(body, receive)
 
-    async def _caller(self, address: str, headers: dict[bytes, bytes]) -> Caller:
+    async def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
         """Who asks; held back by key or, where no key is known yet, by address."""
         given = headers.get(b"authorization")
-        kind, _, secret = (given or b"").decode("latin-1").strip().partition(" ")
-        known = self._keys.recall(secret) if given else None
+        secret = _secret(given, scope["method"]) if given is not None else None
+        known = self._keys.recall(secret) if secret else None
+        address = _address(scope)
         wait_s = self._rate.wait_s(known.key_id or address if known else address)
         if wait_s:
             raise _TooSoonError(wait_s)
         if given is None:
             return self._keys.anonymous
-        if kind.lower() != "bearer":
+        if secret is None:
             raise NotAuthenticatedError(
                 "an Authorization header of another kind was sent, expected "
                 "'Authorization: Bearer KEY'"
@@ -143,6 +149,28 @@ class _TooSoonError(TooManyRequestsError):
     def __init__(self, wait_s: float) -> None:
         self.wait_s = wait_s
         super().__init__(f"too many requests; wait {wait_s:.3g} s, and ask in batches")
+
+
+def _secret(authorization: bytes, method: str) -> str | None:
+    """The key in a header; None if it is of another kind.
+
+    A browser sends it as the password of a person. It does so for every site that
+    makes it ask, so that counts for reading only.
+
+    >>> _secret(b"Bearer key", "POST"), _secret(b"Basic YW5uOmtleQ==", "GET")
+    ('key', 'key')
+    >>> _secret(b"Basic YW5uOmtleQ==", "POST")
+    """
+    kind, _, rest = authorization.decode("latin-1").strip().partition(" ")
+    if kind.lower() == "bearer":
+        return rest
+    if kind.lower() != "basic" or method not in READING:
+        return None
+    try:
+        pair = base64.b64decode(rest.strip(), validate=True).decode("latin-1")
+    except binascii.Error:
+        return None
+    return pair.partition(":")[2]
 
 
 def _headers(error: Exception, is_admitted: bool) -> dict[str, str]:

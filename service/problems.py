@@ -28,6 +28,7 @@ from feinsum.errors import (
     WrongContentTypeError,
     WrongMethodError,
 )
+from feinsum.service.pages.problem import as_asked
 
 __all__ = ["INTERNAL", "MEDIA_TYPE", "STATUS", "add_problems", "problem", "problem_of"]
 
@@ -95,35 +96,37 @@ def problem_of(error: Exception, headers: Mapping[str, str] | None = None) -> Re
 
 
 def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
-    """Answer every refusal of an application with a problem document.
+    """Answer every refusal with a problem document, or with a page for browsers.
 
     Args:
         routes: all that it has, for the header ``Allow``.
     """
 
-    async def of_ours(_request: Request, error: Exception) -> Response:
+    async def of_ours(request: Request, error: Exception) -> Response:
         answer = problem_of(error)
         if answer.status_code >= 500:
             logger.error("%s", error)
-        return answer
+        return as_asked(request.scope, answer)
 
     async def of_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 400:
-            return problem_of(InvalidRequestError(error.detail))
+            bad = problem_of(InvalidRequestError(error.detail))
+            return as_asked(request.scope, bad)
         kind = OF_HTTP.get(error.status_code, ServiceError)
         detail = f"{request.method} {request.url.path}: {error.detail}"
         headers = dict(error.headers or {})
         if error.status_code == 405:
             headers["Allow"] = _allowed(routes, request.scope["path"])
-        return problem(error.status_code, kind.code, detail, headers)
+        found = problem(error.status_code, kind.code, detail, headers)
+        return as_asked(request.scope, found)
 
-    async def of_arguments(_request: Request, error: Exception) -> Response:
+    async def of_arguments(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         what = "; ".join(
             f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5]
         )
-        return problem_of(InvalidRequestError(what))
+        return as_asked(request.scope, problem_of(InvalidRequestError(what)))
 
     app.add_exception_handler(FeinsumError, of_ours)
     app.add_exception_handler(HTTPException, of_http)

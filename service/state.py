@@ -12,6 +12,7 @@ from feinsum.service.demand import MissCounter
 from feinsum.service.gate import caller_of
 from feinsum.service.keys import Caller, require
 from feinsum.service.lookup import Lookup
+from feinsum.service.pages.notations import Notations
 from feinsum.service.settings import Settings
 
 __all__ = ["Admin", "Reading", "Recording", "Service", "TheService", "service_of"]
@@ -25,6 +26,7 @@ class Service:
     store: ServingStore
     lookup: Lookup
     misses: MissCounter
+    notations: Notations
 
     @property
     def visibility(self) -> str:

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 SMOKE = """
 import warnings
+from pathlib import Path
 import numpy as np
 import feinsum
 from feinsum.measure import compile_kernel, largest_error, open_device
@@ -24,6 +25,9 @@ from feinsum.suites import NAMES, read_suite
 
 assert [len(read_suite(name)) for name in NAMES] == [48, 40]
 assert "site-packages" in feinsum.__file__, feinsum.__file__
+pages = Path(feinsum.__file__).parent / "service" / "pages"
+for name in ("static/pages.css", "templates/base.html"):
+    assert (pages / name).is_file()
 A, x = feinsum.array("A", ("N", 8)), feinsum.array("x", 8)
 einsum = feinsum.einsum("ij,j->i", A, x)
 spec = "rowwise@1(block=64, index='a')"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Literal, TypeAlias
 
@@ -20,19 +20,19 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.textpath import TextPath
 
+from feinsum.drawing.boxes import PITCH, Box, boxes
 from feinsum.drawing.dot import dot_text
 from feinsum.drawing.kinds import KINDS
-from feinsum.drawing.layout import Layout, layout_of
-from feinsum.drawing.outline import outline, padding
+from feinsum.drawing.layout import layout_of
+from feinsum.drawing.outline import outline
 from feinsum.drawing.picture import Picture, Vertex, picture_of
+from feinsum.drawing.shapes import padding
 from feinsum.ir import BatchedEinsum, require_einsum
 
 Weight: TypeAlias = Literal["normal", "bold"]
 
-__all__ = ["Box", "boxes", "render"]
+__all__ = ["render", "size_of"]
 
-PITCH = 40.0
-"""Distance of vertices that are 1 apart."""
 MARGIN = 14.0
 NAME_SIZE, DATA_SIZE, LEGEND_SIZE = 10.0, 7.5, 9.0
 LEGEND_PITCH = 19.0
@@ -53,16 +53,6 @@ STYLE: dict[str, object] = {
     "svg.fonttype": "path",
     "text.parse_math": False,
 }
-
-
-@dataclass(frozen=True)
-class Box:
-    """The place of a vertex: its middle, and the size of its outline."""
-
-    x: float
-    y: float
-    width: float
-    height: float
 
 
 def render(einsum: BatchedEinsum, format: str) -> bytes:
@@ -99,26 +89,8 @@ def _metadata(einsum: BatchedEinsum, format: str) -> dict[str, str | None]:
             return {"Title": title, "Software": None}
 
 
-def boxes(picture: Picture, layout: Layout) -> dict[int, Box]:
-    """Where every vertex and waypoint is drawn; boxes do not overlap.
-
-    A waypoint is as wide as its layer. Heights are measured downwards.
-    """
-    gap = min(40 + 4 * max(layout.heights.values()), 160)
-    found, left = {}, 0.0
-    for layer in layout.layers:
-        sizes = {
-            v: _size(picture.vertices[v]) for v in layer if v < len(picture.vertices)
-        }
-        width = max(w for w, _ in sizes.values())
-        for v in layer:
-            w, h = sizes.get(v, (width, 0.0))
-            found[v] = Box(left + width / 2, layout.heights[v] * PITCH, w, h)
-        left += width + gap
-    return found
-
-
-def _size(vertex: Vertex) -> tuple[float, float]:
+def size_of(vertex: Vertex) -> tuple[float, float]:
+    """Width and height of the outline of a vertex with its words, in points."""
     width = max(
         _text_width(vertex.name, NAME_SIZE, "bold"),
         _text_width(vertex.data, DATA_SIZE),
@@ -138,7 +110,7 @@ def _text_width(text: str, size: float, weight: Weight = "normal") -> float:
 
 def _figure(picture: Picture) -> Figure:
     layout = layout_of(picture)
-    places = boxes(picture, layout)
+    places = boxes(picture, layout, size_of)
     kinds = [name for name in KINDS if picture.of_kind(name)]
     graph_width = max(box.x + box.width / 2 for box in places.values())
     width = max(graph_width, _legend_width(kinds))

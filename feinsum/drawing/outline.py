@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
-__all__ = ["outline", "padding"]
+from feinsum.drawing.shapes import POLYGONS
 
-POLYGONS: dict[str, Sequence[tuple[float, float]]] = {
-    "box": [(-1, -1), (1, -1), (1, 1), (-1, 1)],
-    "diamond": [(-1, 0), (0, -1), (1, 0), (0, 1)],
-    "hexagon": [(-1, 0), (-0.75, -1), (0.75, -1), (1, 0), (0.75, 1), (-0.75, 1)],
-    "parallelogram": [(-1, 1), (-0.7, -1), (1, -1), (0.7, 1)],
-}
-"""Corners in a square from -1 to 1."""
+__all__ = ["outline"]
 
 
 def outline(
@@ -35,22 +27,6 @@ def outline(
         corners = POLYGONS[shape]
         path = Path([*corners, corners[0]], closed=True)
     return Affine2D().scale(width / 2, height / 2).translate(x, y).transform_path(path)
-
-
-def padding(shape: str, width: float, height: float) -> tuple[float, float]:
-    """The size of a shape around a text of that size."""
-    match shape:
-        case "circle":
-            side = max(width, height) + 10
-            return side, side
-        case "diamond":
-            return width + 20, height + 16
-        case "ellipse":
-            return 1.25 * width + 12, height + 8
-        case "hexagon" | "parallelogram":
-            return 1.2 * width + 16, height + 8
-        case _:
-            return width + 14, height + 7
 
 
 def _rounded(x: float, y: float, w: float, h: float, r: float) -> Path:

@@ -23,6 +23,7 @@ from feinsum.records.measurement import (
     quartiles,
 )
 from feinsum.records.record import TuningRecord, utc_now
+from feinsum.records.roofline import roofline_s
 from feinsum.records.spec import FramedSpec, ParameterValue, TransformSpec
 from feinsum.records.store import (
     DocumentStore,
@@ -67,6 +68,7 @@ __all__ = [
     "quartiles",
     "rank",
     "resources_of",
+    "roofline_s",
     "tied",
     "to_json",
     "utc_now",

@@ -23,7 +23,7 @@ from feinsum.service.examples import FORM
 from feinsum.service.openapi import answers
 from feinsum.service.state import Reading, TheService
 
-__all__ = ["router"]
+__all__ = ["Einsum", "einsum_of", "index_lists", "router"]
 
 router = APIRouter(prefix="/v1", tags=["canonical form"])
 
@@ -143,7 +143,7 @@ def einsum_of(given: Einsum) -> BatchedEinsum:
         raise InvalidRequestError("expected either 'text' or 'subscripts'")
     if given.text is not None:
         return from_text(given.text.strip())
-    inputs, output = _index_lists(given.subscripts or "", given.extents)
+    inputs, output = index_lists(given.subscripts or "", given.extents)
     missing = {i for term in (*inputs, output) for i in term} - set(given.extents)
     if missing:
         raise InvalidRequestError(f"no extent is given for {min(missing)!r}")
@@ -160,7 +160,7 @@ def einsum_of(given: Einsum) -> BatchedEinsum:
     )
 
 
-def _index_lists(
+def index_lists(
     subscripts: str, extents: dict[str, int | str]
 ) -> tuple[tuple[IndexList, ...], IndexList]:
     """The terms and the output; as words where an index is longer than a letter."""

@@ -6,7 +6,8 @@ from itertools import combinations
 
 from hypothesis import given
 
-from feinsum.drawing.figure import PITCH, Box, boxes
+from feinsum.drawing.boxes import PITCH, Box, boxes
+from feinsum.drawing.figure import size_of
 from feinsum.drawing.kinds import KINDS
 from feinsum.drawing.layout import WAYPOINT, layers_of, layout_of
 from feinsum.drawing.picture import Picture, picture_of
@@ -64,7 +65,7 @@ def test_axes_of_a_term_stand_under_each_other(picture: Picture) -> None:
 @given(PICTURES)
 def test_nothing_overlaps(picture: Picture) -> None:
     """Boxes of vertices are disjoint, and no edge passes through one."""
-    found = boxes(picture, layout_of(picture))
+    found = boxes(picture, layout_of(picture), size_of)
     assert all(are_apart(one, other) for one, other in combinations(found.values(), 2))
     assert all(box.height < PITCH for box in found.values())
 
@@ -74,14 +75,14 @@ def test_long_names_widen_their_layer() -> None:
     name = "stiffness_of_the_reference_tetrahedron_"
     e = einsum(f"{name} j, j -> {name}", array(name, (name, 4)), array("x", 4))
     picture = picture_of(e)
-    found = list(boxes(picture, layout_of(picture)).values())
+    found = list(boxes(picture, layout_of(picture), size_of).values())
     assert all(are_apart(one, other) for one, other in combinations(found, 2))
 
 
 def test_a_hundred_vertices_are_not_crowded() -> None:
     """The layout grows with the batch: nothing overlaps in one of forty rows."""
     picture = picture_of(large_batch(40))
-    found = list(boxes(picture, layout_of(picture)).values())
+    found = list(boxes(picture, layout_of(picture), size_of).values())
     assert len(picture.vertices) > 80
     assert all(are_apart(one, other) for one, other in combinations(found, 2))
 

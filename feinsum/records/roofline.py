@@ -1,0 +1,49 @@
+"""The roofline: the least time that the measured limits of a device allow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from feinsum.errors import MeasurementError
+from feinsum.records.environment import DevicePeaks
+
+__all__ = ["roofline_s"]
+
+_REAL_PER_COMPLEX = 4
+"""A complex multiply-add, two operations, is eight real operations."""
+
+
+def roofline_s(
+    operations: Mapping[str, int], footprint_bytes: int, peaks: DevicePeaks
+) -> float:
+    """The larger of the time to compute and the time to move the data, in seconds.
+
+    Args:
+        operations: number of operations by dtype; the times of the dtypes add
+            up. A complex operation counts as four real ones, which is exact for
+            multiply-adds.
+        footprint_bytes: bytes that must be moved.
+        peaks: measured limits of the device.
+
+    Raises:
+        MeasurementError: if the peak of a dtype is not known.
+
+    Source: Williams, Waterman, Patterson, *Roofline*, CACM 52(4), 2009.
+    """
+    compute_s = sum(_compute_s(*item, peaks) for item in operations.items())
+    return max(compute_s, footprint_bytes / peaks.bandwidth_bytes_per_s)
+
+
+def _compute_s(dtype: str, count: int, peaks: DevicePeaks) -> float:
+    kind = np.dtype(dtype)
+    is_complex = kind.kind == "c"
+    real = np.empty(0, kind).real.dtype.str if is_complex else kind.str
+    if real not in peaks.operations_per_s:
+        raise MeasurementError(
+            f"the peak of {real} on {peaks.device} is not known; measured are "
+            f"{sorted(peaks.operations_per_s)}, see measure_peaks(dtypes=...)"
+        )
+    weight = _REAL_PER_COMPLEX if is_complex else 1
+    return count * weight / peaks.operations_per_s[real]

@@ -1,0 +1,1 @@
+"""Pages for people, over the same database: HTML made on the server."""

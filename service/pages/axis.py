@@ -1,0 +1,94 @@
+"""A logarithmic axis, and what is marked along it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import ceil, floor, isfinite, log10
+
+__all__ = ["WIDTH", "Axis", "Tick", "axis_of"]
+
+WIDTH = 320.0
+"""Length of an axis, in pixels."""
+
+MARGIN = 16.0
+"""Room beside the outermost marks, for half of a label."""
+
+MOST_TICKS = 5
+
+STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))
+"""Which multiples of powers of ten have ticks, the coarsest choice first."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A value with a label, and where it is."""
+
+    x: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A logarithmic axis from ``low`` to ``high``, both above 0 and finite."""
+
+    low: float
+    high: float
+    ticks: tuple[Tick, ...] = ()
+    width: float = WIDTH
+
+    def at(self, value: float) -> float:
+        """Where a value is, in pixels; the nearest end for one that is beyond.
+
+        >>> round(Axis(1.0, 100.0).at(10.0))
+        160
+        """
+        return place(value, self.low, self.high, self.width)
+
+
+def axis_of(
+    values: Iterable[float], label: Callable[[float], str], width: float = WIDTH
+) -> Axis:
+    """An axis that shows some values; those that it cannot are left out.
+
+    >>> axis = axis_of([0.9, 30.0], "{:g}".format)
+    >>> [tick.label for tick in axis.ticks]
+    ['1', '3', '10', '30']
+    """
+    shown = [value for value in values if isfinite(value) and value > 1e-300]
+    low, high = min(shown, default=1.0), min(max(shown, default=1.0), 1e300)
+    low, high = min(low, high / 1.2), max(high, low * 1.2)
+    ticks = tuple(
+        Tick(place(value, low, high, width), label(value))
+        for value in _round_values(low, high)
+    )
+    return Axis(low, high, ticks, width)
+
+
+def place(value: float, low: float, high: float, width: float) -> float:
+    """Where a value is between two others, by their logarithms; to a tenth."""
+    if not value > low:
+        return MARGIN
+    if value >= high:
+        return width - MARGIN
+    share = (log10(value) - log10(low)) / (log10(high) - log10(low))
+    return round(MARGIN + share * (width - 2 * MARGIN), 1)
+
+
+def _round_values(low: float, high: float) -> list[float]:
+    """Round values between two others: as many as have room, at least one."""
+    finer: list[float] = []
+    for steps in STEPS:
+        found = _multiples(low, high, steps)
+        if len(found) > MOST_TICKS:
+            return finer or found[:: -(-len(found) // MOST_TICKS)]
+        finer = found
+    return finer or [low]
+
+
+def _multiples(low: float, high: float, steps: Iterable[float]) -> list[float]:
+    first, last = floor(log10(low)), ceil(log10(high))
+    every = max(1, (last - first) // 20)  # a value at 1e-300 has no company
+    powers = [float(f"1e{power}") for power in range(first, last + 1, every)]
+    found = (step * power for power in powers for step in steps)
+    return [value for value in found if low <= value <= high]

@@ -1,0 +1,335 @@
+"""Facts side by side: the ranking of a device, and the history of a recipe."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import median
+
+from feinsum.errors import MeasurementError
+from feinsum.records import (
+    Device,
+    DevicePeaks,
+    Measurement,
+    TransformSpec,
+    TuningRecord,
+    median_interval,
+    rank,
+    roofline_s,
+    tied,
+)
+from feinsum.service.pages.axis import Axis, axis_of
+from feinsum.service.pages.words import clipped, ratio, seconds
+
+__all__ = [
+    "MOST_ROWS",
+    "History",
+    "Ranking",
+    "Row",
+    "Strip",
+    "Timeline",
+    "history_of",
+    "ranking_of",
+    "roofline_of",
+    "timeline_of",
+]
+
+MOST_ROWS = 20
+"""How many recipes of a device, or facts of a recipe, are shown."""
+
+MOST_SAMPLES = 200
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A line of a chart, in pixels along its axis.
+
+    Attributes:
+        middle, low, high: the median, and the interval that it lies in.
+        baseline: the untransformed kernel.
+        roof: what the measured limits of the device allow.
+        words: the same for who does not see it.
+        samples: all of them, or none.
+    """
+
+    middle: float
+    low: float
+    high: float
+    baseline: float | None
+    roof: float | None
+    words: str
+    samples: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A fact in a table.
+
+    Attributes:
+        place: 1 for the best; None for one that is never served.
+        n_alike: how many facts of its recipe there are, itself included.
+        parameters: of the recipe, as text; in a ranking, those that differ from the
+            best recipe of the same transform.
+        fraction: of the roofline, 1 at the limit; None if that is not known.
+    """
+
+    record: TuningRecord
+    place: int | None
+    is_tied: bool
+    parameters: str
+    fraction: float | None
+    strip: Strip
+    n_alike: int = 1
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The recipes of a workload on one device, the best first.
+
+    Attributes:
+        n_more: how many are not shown.
+        n_slower: how many of all are no faster than the untransformed kernel.
+    """
+
+    device: Device
+    axis: Axis
+    rows: tuple[Row, ...]
+    n_more: int
+    n_slower: int
+    has_roof: bool
+
+
+@dataclass(frozen=True)
+class History:
+    """A recipe on one device, over drivers and time, the latest first."""
+
+    device: Device
+    axis: Axis
+    rows: tuple[Row, ...]
+    n_drivers: int
+    has_roof: bool
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All samples of a fact, and those of the untransformed kernel beside it."""
+
+    axis: Axis
+    recipe: Strip
+    baseline: Strip
+    roof_s: float | None
+
+
+def ranking_of(
+    device: Device, records: Sequence[TuningRecord], peaks: DevicePeaks | None
+) -> Ranking:
+    """Rank the recipes of a workload on a device, each by its best fact.
+
+    The order is that of :func:`feinsum.records.rank`; recipes that are no faster than
+    the untransformed kernel follow.
+    """
+    served = rank(records)
+    first = tied(served)
+    known = {record.id for record in served}
+    slower = [record for record in records if record.id not in known]
+    slower.sort(key=lambda record: (-record.measurement.speedup, record.id))
+    best = {record.recipe: record for record in reversed((*served, *slower))}
+    n_alike = Counter(record.recipe for record in records)
+    recipes = [r for r in (*served, *slower) if best[r.recipe] is r]
+    shown = recipes[:MOST_ROWS]
+    roofs = {r.id: roofline_of(r.measurement, peaks) for r in shown}
+    n_first = sum(record.id in first for record in recipes)
+    axis = _speedup_axis(shown, roofs)
+    of_family = {_family(r.spec): (k, r.spec) for k, r in _numbered(shown)[::-1]}
+    rows = tuple(
+        Row(
+            record=record,
+            place=place if record.id in known else None,
+            is_tied=n_first > 1 and record.id in first,
+            parameters=_difference(record.spec, *of_family[_family(record.spec)]),
+            fraction=_fraction(record.measurement, roofs[record.id]),
+            strip=_speedup_strip(record.measurement, roofs[record.id], axis),
+            n_alike=n_alike[record.recipe],
+        )
+        for place, record in _numbered(shown)
+    )
+    return Ranking(
+        device,
+        axis,
+        rows,
+        n_more=len(recipes) - len(shown),
+        n_slower=sum(record.id not in known for record in recipes),
+        has_roof=any(roofs.values()),
+    )
+
+
+def _speedup_axis(
+    records: Iterable[TuningRecord], roofs: Mapping[str, float | None]
+) -> Axis:
+    values = [1.0]
+    for record in records:
+        timing = record.measurement
+        values += [*_speedups(timing), timing.speedup]
+        values += _over(_baseline_s(timing), roofs[record.id])
+    return axis_of(values, "{:g}×".format)
+
+
+def history_of(
+    device: Device, records: Iterable[TuningRecord], peaks: DevicePeaks | None
+) -> History:
+    """The facts of one recipe on a device by the time of recording."""
+    newest_first = sorted(records, key=lambda r: (r.recorded_at, r.id), reverse=True)
+    shown = newest_first[:MOST_ROWS]
+    roofs = {r.id: roofline_of(r.measurement, peaks) for r in shown}
+    values: list[float] = []
+    for record in shown:
+        timing = record.measurement
+        values += [*median_interval(timing.samples_s), timing.median_s]
+        values += [_baseline_s(timing), *_known(roofs[record.id])]
+    axis = axis_of(values, seconds)
+    rows = tuple(
+        Row(
+            record=record,
+            place=place,
+            is_tied=False,
+            parameters=_parameters(record.spec),
+            fraction=_fraction(record.measurement, roofs[record.id]),
+            strip=_time_strip(record.measurement, roofs[record.id], axis),
+        )
+        for place, record in enumerate(shown, start=1)
+    )
+    drivers = {record.environment.driver_version for record in newest_first}
+    return History(device, axis, rows, len(drivers), any(roofs.values()))
+
+
+def timeline_of(record: TuningRecord, peaks: DevicePeaks | None) -> Timeline:
+    """Every sample of a fact."""
+    timing = record.measurement
+    roof_s = roofline_of(timing, peaks)
+    samples, baseline = timing.samples_s, timing.baseline_s
+    axis = axis_of([*samples, *baseline, *_known(roof_s)], seconds)
+    return Timeline(
+        axis,
+        _sample_strip(samples, roof_s, axis),
+        _sample_strip(baseline, roof_s, axis),
+        roof_s,
+    )
+
+
+def roofline_of(timing: Measurement, peaks: DevicePeaks | None) -> float | None:
+    """The time in seconds that the limits of the device allow, if it is known."""
+    if peaks is None or not _are_positive(peaks):
+        return None
+    try:
+        found = roofline_s(timing.operations, timing.footprint_bytes, peaks)
+    except (MeasurementError, SyntaxError, TypeError, ValueError, OverflowError):
+        return None  # a dtype that nobody measured, or that is none
+    return found if found > 0 and isfinite(found) else None
+
+
+def _are_positive(peaks: DevicePeaks) -> bool:
+    limits = [peaks.bandwidth_bytes_per_s, *peaks.operations_per_s.values()]
+    return all(limit > 0 for limit in limits)
+
+
+def _speedup_strip(timing: Measurement, roof_s: float | None, axis: Axis) -> Strip:
+    low, high = _speedups(timing)
+    roof = next(iter(_over(_baseline_s(timing), roof_s)), None)
+    words = f"{ratio(timing.speedup)}, between {ratio(low)} and {ratio(high)}"
+    if roof:
+        words += f"; the roofline allows {ratio(roof)}"
+    return _strip(axis, words, (timing.speedup, low, high), 1.0, roof)
+
+
+def _time_strip(timing: Measurement, roof_s: float | None, axis: Axis) -> Strip:
+    low, high = median_interval(timing.samples_s)
+    baseline_s = _baseline_s(timing)
+    words = f"{seconds(timing.median_s)}, between {seconds(low)} and {seconds(high)}"
+    words += f"; untransformed {seconds(baseline_s)}"
+    if roof_s:
+        words += f"; the roofline allows {seconds(roof_s)}"
+    return _strip(axis, words, (timing.median_s, low, high), baseline_s, roof_s)
+
+
+def _sample_strip(
+    samples: tuple[float, ...], roof_s: float | None, axis: Axis
+) -> Strip:
+    words = (
+        f"median {seconds(median(samples))}, from {seconds(min(samples))} "
+        f"to {seconds(max(samples))}"
+    )
+    values = (median(samples), *median_interval(samples))
+    return _strip(axis, words, values, None, roof_s, samples[:MOST_SAMPLES])
+
+
+def _strip(
+    axis: Axis,
+    words: str,
+    values: tuple[float, float, float],
+    baseline: float | None,
+    roof: float | None,
+    samples: tuple[float, ...] = (),
+) -> Strip:
+    """Values to places: the middle with its interval, and what it is compared with."""
+    middle, low, high = map(axis.at, values)
+    return Strip(
+        middle,
+        low,
+        high,
+        baseline=None if baseline is None else axis.at(baseline),
+        roof=None if roof is None else axis.at(roof),
+        words=words,
+        samples=tuple(map(axis.at, samples)),
+    )
+
+
+def _speedups(timing: Measurement) -> tuple[float, float]:
+    """The interval of the speed-up; an end without bounds is at the middle."""
+    low, high = timing.speedup_interval
+    return low, high if isfinite(high) else timing.speedup
+
+
+def _fraction(timing: Measurement, roof_s: float | None) -> float | None:
+    return roof_s / timing.median_s if roof_s else None
+
+
+def _baseline_s(timing: Measurement) -> float:
+    return median(timing.baseline_s)
+
+
+def _over(baseline_s: float, roof_s: float | None) -> list[float]:
+    return [baseline_s / roof_s] if roof_s else []
+
+
+def _known(value: float | None) -> list[float]:
+    return [] if value is None else [value]
+
+
+def _numbered(records: Sequence[TuningRecord]) -> list[tuple[int, TuningRecord]]:
+    return list(enumerate(records, start=1))
+
+
+def _family(spec: TransformSpec) -> tuple[str, int]:
+    return spec.name, spec.version
+
+
+def _parameters(spec: TransformSpec) -> str:
+    return clipped(", ".join(f"{k}={v!r}" for k, v in spec.parameters.items()))
+
+
+def _difference(spec: TransformSpec, place: int, best: TransformSpec) -> str:
+    """The parameters of a recipe, or those in which it is not the best one's.
+
+    >>> best = TransformSpec("rowwise", 1, {"block": 32, "lanes": 8})
+    >>> _difference(best, 3, best)
+    'block=32, lanes=8'
+    >>> _difference(TransformSpec("rowwise", 1, {"block": 64, "lanes": 8}), 3, best)
+    'as 3, but block=64'
+    """
+    known = best.parameters
+    if spec == best or known.keys() != spec.parameters.keys():
+        return _parameters(spec)
+    other = {k: v for k, v in spec.parameters.items() if v != known[k]}
+    return f"as {place}, but {_parameters(TransformSpec('', 0, other))}"

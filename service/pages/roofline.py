@@ -1,0 +1,131 @@
+"""The roofline of a device, with the best recipe of each workload under it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from feinsum.records import DevicePeaks, TuningRecord
+from feinsum.service.pages.axis import Axis, Tick, axis_of
+from feinsum.service.pages.notation import notation_of
+from feinsum.service.pages.ranking import roofline_of
+from feinsum.service.pages.words import dtype, rate
+
+__all__ = ["Chart", "Dot", "Roof", "roofline_chart"]
+
+WIDTH, HEIGHT = 860.0, 380.0
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A workload with its fastest fact: where it is, and its numbers."""
+
+    x: float
+    y: float
+    workload: str
+    title: str
+    intensity: float
+    rate: float
+    fraction: float | None
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The limit that a dtype has: a slope and a level, as a path."""
+
+    path: str
+    label: str
+    y: float
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A roofline on a sheet, in pixels; both axes are logarithmic."""
+
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    roofs: tuple[Roof, ...]
+    dots: tuple[Dot, ...]
+    width: float = WIDTH
+    height: float = HEIGHT
+
+
+def roofline_chart(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> Chart | None:
+    """The chart of some facts of a device; None if there is nothing to show.
+
+    Source: Williams, Waterman, Patterson, *Roofline*, CACM 52(4), 2009.
+    """
+    best = _fastest(facts)
+    limits = {
+        kind: peak for kind, peak in peaks.operations_per_s.items() if _is_sound(peak)
+    }
+    if not best or not limits or not _is_sound(peaks.bandwidth_bytes_per_s):
+        return None
+    bandwidth = peaks.bandwidth_bytes_per_s
+    at = [_intensity(fact) for fact in best]
+    at += [peak / bandwidth for peak in limits.values()]
+    x_axis = axis_of([min(at) / 1.5, max(at) * 2.5], "{:g}".format, WIDTH)
+    rates = [x_axis.low * bandwidth, *map(_rate, best)]
+    y_axis = axis_of(
+        [min(rates) / 1.3, max(*rates, *limits.values()) * 1.6], _op, HEIGHT
+    )
+    highest_first = sorted(limits.items(), key=lambda item: -item[1])
+    return Chart(
+        x_axis.ticks,
+        tuple(Tick(HEIGHT - tick.x, tick.label) for tick in y_axis.ticks),
+        tuple(_roof(*one, bandwidth, x_axis, y_axis) for one in highest_first),
+        tuple(_dot(fact, peaks, x_axis, y_axis) for fact in best),
+    )
+
+
+def _fastest(facts: Iterable[TuningRecord]) -> list[TuningRecord]:
+    """The fastest fact of each workload whose work is known."""
+    best: dict[str, TuningRecord] = {}
+    for fact in facts:
+        known = best.setdefault(fact.workload, fact)
+        if fact.measurement.speedup > known.measurement.speedup:
+            best[fact.workload] = fact
+    return [
+        f for f in best.values() if _is_sound(_intensity(f)) and _is_sound(_rate(f))
+    ]
+
+
+def _is_sound(value: float) -> bool:
+    return 1e-200 < value < 1e200
+
+
+def _intensity(fact: TuningRecord) -> float:
+    """Operations per byte."""
+    timing = fact.measurement
+    return sum(timing.operations.values()) / max(1, timing.footprint_bytes)
+
+
+def _rate(fact: TuningRecord) -> float:
+    """Operations per second."""
+    return sum(fact.measurement.operations.values()) / fact.measurement.median_s
+
+
+def _op(per_s: float) -> str:
+    return rate(per_s, "op")
+
+
+def _roof(kind: str, peak: float, bandwidth: float, x_axis: Axis, y_axis: Axis) -> Roof:
+    ridge = x_axis.at(peak / bandwidth)
+    level = HEIGHT - y_axis.at(peak)
+    start = x_axis.at(x_axis.low), HEIGHT - y_axis.at(x_axis.low * bandwidth)
+    end = x_axis.at(x_axis.high)
+    path = f"M{start[0]:.1f},{start[1]:.1f}L{ridge:.1f},{level:.1f}H{end:.1f}"
+    return Roof(path, f"{_op(peak)}, {dtype(kind)}", round(level, 1))
+
+
+def _dot(fact: TuningRecord, peaks: DevicePeaks, x_axis: Axis, y_axis: Axis) -> Dot:
+    roof_s = roofline_of(fact.measurement, peaks)
+    return Dot(
+        x_axis.at(_intensity(fact)),
+        round(HEIGHT - y_axis.at(_rate(fact)), 1),
+        fact.workload,
+        notation_of(fact.workload_text).title,
+        _intensity(fact),
+        _rate(fact),
+        roof_s / fact.measurement.median_s if roof_s else None,
+    )

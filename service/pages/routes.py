@@ -1,0 +1,227 @@
+"""The pages, by their paths; reading them takes what reading ``/v1`` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from feinsum.errors import NoSuchRouteError, RecordNotFoundError
+from feinsum.records import Device, DevicePeaks, TuningRecord
+from feinsum.service.answers import check_key
+from feinsum.service.pages.code import code_of
+from feinsum.service.pages.graph import drawing_of
+from feinsum.service.pages.notation import notation_of
+from feinsum.service.pages.ranking import history_of, ranking_of, timeline_of
+from feinsum.service.pages.rendering import asset, html
+from feinsum.service.pages.roofline import roofline_chart
+from feinsum.service.pages.search import LONGEST, Asked, search
+from feinsum.service.paging import Cursor, from_cursor, to_cursor
+from feinsum.service.routes.facts import FOREVER, FactId
+from feinsum.service.routes.lists import DeviceId
+from feinsum.service.state import Reading, Service, TheService
+
+__all__ = ["router"]
+
+router = APIRouter(include_in_schema=False)
+
+page = partial(router.api_route, methods=["GET", "HEAD"], response_class=Response)
+
+PER_PAGE = 50
+"""Entries of a list on one page."""
+
+MOST_FACTS = 2000
+"""How many facts of a workload are ranked, the fastest ones."""
+
+N_LATEST = 8
+N_IN_CHART = 200
+
+Words = Annotated[str, Query(max_length=2 * LONGEST)]
+
+
+@page("/")
+def home(service: TheService, _: Reading) -> Response:
+    store = service.store
+    return _html(
+        service,
+        "home.html",
+        here="home",
+        asked=Asked(),
+        overview=store.overview(),
+        latest=_with_words(store.latest_facts(N_LATEST)),
+    )
+
+
+@page("/workloads")
+def workloads(
+    service: TheService,
+    _: Reading,
+    q: Words = "",
+    sizes: Words = "",
+    dtype: Annotated[str, Query(max_length=50)] = "",
+    cursor: Cursor = None,
+) -> Response:
+    """All workloads, or those that are searched for."""
+    after = from_cursor(cursor, str)[0] if cursor else ""
+    asked = Asked(q.strip(), sizes.strip(), dtype.strip() or Asked.dtype)
+    found = None
+    if asked.q:
+        limit_s = service.settings.canonicalization_s
+        found = search(
+            asked, service.store, service.notations, limit_s, after, PER_PAGE
+        )
+        listed = found.others
+    else:
+        listed = service.store.page_of_workloads(after, PER_PAGE)
+    following = to_cursor(listed[-1].key) if len(listed) == PER_PAGE else None
+    return _html(
+        service,
+        "workloads.html",
+        here="workloads",
+        asked=asked,
+        found=found,
+        listed=[(one, notation_of(one.text)) for one in listed],
+        exact_words=notation_of(found.exact.text) if found and found.exact else None,
+        following=following,
+    )
+
+
+@page("/workloads/{key}")
+def workload(
+    key: Annotated[str, Path(max_length=200)], service: TheService, _: Reading
+) -> Response:
+    store = service.store
+    listed = store.listed_workload(check_key(key))
+    if listed is None:
+        raise RecordNotFoundError(
+            f"no fact is recorded of the workload {key!r}; search for its subscripts"
+        )
+    facts = store.fastest_facts(key, MOST_FACTS)
+    peaks = _peaks(service, (fact.environment.device for fact in facts))
+    rankings = [
+        ranking_of(device, [f for f in facts if f.environment.device == device], limits)
+        for device, limits in peaks.items()
+    ]
+    return _html(
+        service,
+        "workload.html",
+        here="workloads",
+        listed=listed,
+        words=notation_of(listed.text),
+        drawing=drawing_of(listed.text),
+        rankings=rankings,
+        n_unread=max(0, listed.n_facts - MOST_FACTS),
+    )
+
+
+@page("/facts/{record_id}")
+def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
+    """A fact, and the history of its recipe on all devices."""
+    store = service.store
+    record = store.get(record_id)
+    alike = [
+        one
+        for one in (*store.fastest_facts(record.workload, MOST_FACTS), record)
+        if one.recipe == record.recipe
+    ]
+    facts = {one.id: one for one in alike}.values()
+    peaks = _peaks(service, (one.environment.device for one in facts))
+    return _html(
+        service,
+        "fact.html",
+        here="workloads",
+        record=record,
+        trust=store.trust(record_id),
+        words=notation_of(record.workload_text),
+        code=code_of(record),
+        timeline=timeline_of(record, peaks[record.environment.device]),
+        histories=[
+            history_of(
+                device, [f for f in facts if f.environment.device == device], limits
+            )
+            for device, limits in peaks.items()
+        ],
+    )
+
+
+@page("/devices")
+def devices(service: TheService, _: Reading, cursor: Cursor = None) -> Response:
+    after = from_cursor(cursor, str)[0] if cursor else ""
+    listed = service.store.page_of_devices(after, PER_PAGE)
+    following = to_cursor(listed[-1].id) if len(listed) == PER_PAGE else None
+    return _html(
+        service, "devices.html", here="devices", listed=listed, following=following
+    )
+
+
+@page("/devices/{device_id}")
+def device(device_id: DeviceId, service: TheService, _: Reading) -> Response:
+    store = service.store
+    listed = store.listed_device(device_id)
+    if listed is None:
+        raise RecordNotFoundError(f"no device has the id {device_id!r}")
+    latest = store.latest_facts(N_IN_CHART, device_id)
+    peaks = store.peaks(device_id)
+    return _html(
+        service,
+        "device.html",
+        here="devices",
+        listed=listed,
+        peaks=peaks,
+        drivers=store.drivers_of(device_id),
+        latest=_with_words(latest[:N_LATEST]),
+        chart=roofline_chart(latest, peaks) if peaks else None,
+    )
+
+
+@page("/demand")
+async def demand(
+    request: Request, service: TheService, _: Reading, cursor: Cursor = None
+) -> Response:
+    after = from_cursor(cursor, int, str, str) if cursor else None
+    await service.misses.flush()
+    listed = await run_in_threadpool(service.store.demands, after, PER_PAGE)
+    last = listed[-1] if len(listed) == PER_PAGE else None
+    following = to_cursor(last.count, last.workload, last.device) if last else None
+    known = await run_in_threadpool(service.store.page_of_devices, "", 1000)
+    return _html(
+        service,
+        "demand.html",
+        here="demand",
+        listed=[(one, notation_of(one.workload_text or "")) for one in listed],
+        names={one.id: one.device.name for one in known},
+        url=str(request.base_url).rstrip("/"),
+        following=following,
+    )
+
+
+@page("/static/{name}")
+def static(name: str) -> Response:
+    """A file that pages load; it is open to all, for it says nothing."""
+    found = asset(name)
+    if found is None:
+        raise NoSuchRouteError(f"there is no file {name[:50]!r}")
+    headers = {
+        "Cache-Control": f"public, {FOREVER}",
+        "X-Content-Type-Options": "nosniff",
+    }
+    return Response(found.content, 200, headers, found.media_type)
+
+
+def _html(service: Service, template: str, **context: Any) -> Response:
+    headers = {"Cache-Control": f"{service.visibility}, no-cache"}
+    return html(template, context, headers=headers)
+
+
+def _with_words(facts: Iterable[TuningRecord]) -> list[tuple[TuningRecord, str]]:
+    return [(fact, notation_of(fact.workload_text).title) for fact in facts]
+
+
+def _peaks(
+    service: Service, devices: Iterable[Device]
+) -> Mapping[Device, DevicePeaks | None]:
+    """The limits of some devices; in the order of these, each once."""
+    return {device: service.store.peaks(device.id) for device in dict.fromkeys(devices)}

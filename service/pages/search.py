@@ -1,0 +1,186 @@
+"""Search by subscripts: any spelling of an einsum finds its workloads."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+
+from feinsum.canonical import CanonicalForm, canonicalize
+from feinsum.db import ListedWorkload, ServingStore
+from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidRequestError
+from feinsum.ir import BatchedEinsum, IndexList, array, from_text, generalize
+from feinsum.service.pages.notations import Notations
+from feinsum.service.routes.canonicalization import Einsum, einsum_of, index_lists
+
+__all__ = ["LONGEST", "Asked", "Found", "search"]
+
+LONGEST = 2_000
+"""Most characters of what is searched for."""
+
+ARROW = "→"
+"""As pages write it; what was copied from one is understood."""
+
+MOST_NOTATIONS = 1_000
+"""How many spellings of stored workloads one search may find."""
+
+_KEY = re.compile(r"fe\d+-[A-Za-z0-9._-]{1,120}")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is searched for.
+
+    Attributes:
+        q: subscripts, the text of a workload, or its key.
+        sizes: extents as on the command line, ``i=N,j=4``; may be left out.
+        dtype: of all operands, if sizes are given.
+    """
+
+    q: str = ""
+    sizes: str = ""
+    dtype: str = "float64"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        exact: the workload itself, if all sizes were given and facts are known.
+        form: its canonical form, if all sizes were given.
+        others: workloads of the same subscripts at any extents.
+        problem: why nothing could be searched for, in words.
+        is_partial: not all workloads were compared in the time that a search has.
+    """
+
+    exact: ListedWorkload | None = None
+    form: CanonicalForm | None = None
+    others: tuple[ListedWorkload, ...] = ()
+    problem: str = ""
+    is_partial: bool = False
+
+
+def search(
+    asked: Asked,
+    store: ServingStore,
+    notations: Notations,
+    limit_s: float,
+    after: str = "",
+    limit: int = 100,
+) -> Found:
+    """The workloads that a text means.
+
+    Args:
+        limit_s: how long canonicalization may take, in all.
+        after: the key of the last workload of the page before.
+    """
+    text = asked.q.strip().replace(ARROW, "->")
+    if len(text) > LONGEST or len(asked.sizes) > LONGEST:
+        return Found(problem=f"expected at most {LONGEST} characters")
+    if _KEY.fullmatch(text):
+        return Found(exact=store.listed_workload(text))
+    try:
+        inputs, output, einsum = _read(text, asked)
+        form = _form(einsum, limit_s)
+        deadline = time.monotonic() + limit_s
+        wanted = _shape_key(inputs, output, limit_s)
+    except FeinsumError as error:
+        return Found(problem=str(error))
+    alike, is_partial = _alike(inputs, output, wanted, notations(), deadline)
+    others = store.page_of_workloads(after, limit, alike) if alike else ()
+    exact = store.listed_workload(form.key) if form else None
+    return Found(exact, form, others, is_partial=is_partial)
+
+
+def _form(einsum: BatchedEinsum | None, limit_s: float) -> CanonicalForm | None:
+    if einsum is None:
+        return None
+    return canonicalize(generalize(einsum)[0], time_limit_s=limit_s)
+
+
+def _read(
+    text: str, asked: Asked
+) -> tuple[tuple[IndexList, ...], IndexList, BatchedEinsum | None]:
+    """The index lists of what was typed, and the einsum if its sizes are known."""
+    if "|" in text:
+        einsum = from_text(text)
+        return einsum.inputs, einsum.output, einsum
+    extents = _extents(asked.sizes)
+    inputs, output = index_lists(text, extents)
+    indices = {index for term in inputs for index in term}
+    unknown = sorted(set(extents) - indices)
+    if unknown:
+        raise InvalidRequestError(f"the subscripts have no index {unknown[0]!r}")
+    if not indices or indices - set(extents):
+        return inputs, output, None
+    given = Einsum(subscripts=text, extents=extents, dtype=asked.dtype[:50])
+    return inputs, output, einsum_of(given)
+
+
+def _extents(sizes: str) -> dict[str, int | str]:
+    """Extents by index.
+
+    >>> _extents("i=N, j=4")
+    {'i': 'N', 'j': 4}
+    """
+    found: dict[str, int | str] = {}
+    for item in filter(None, map(str.strip, sizes.split(","))):
+        index, equals, value = (part.strip() for part in item.partition("="))
+        is_number = value.isascii() and value.isdecimal() and len(value) < 20
+        if not (index and equals and (is_number or value.isidentifier())):
+            raise InvalidRequestError(
+                f"{item[:50]!r} was given as a size, expected i=4 or i=N"
+            )
+        found[index] = int(value) if is_number else value
+    return found
+
+
+def _alike(
+    inputs: tuple[IndexList, ...],
+    output: IndexList,
+    wanted: str,
+    known: frozenset[str],
+    deadline: float,
+) -> tuple[list[str], bool]:
+    """Those notations that are spellings of one einsum; whether time ran out."""
+    profile = _profile(" , ".join(map(" ".join, inputs)), " ".join(output))
+    found: list[str] = []
+    for notation in sorted(known):
+        if len(found) >= MOST_NOTATIONS or time.monotonic() > deadline:
+            return found, True
+        terms, _, result = notation.partition("->")
+        if _profile(terms, result) == profile and _key_of(notation) == wanted:
+            found.append(notation)
+    return found, False
+
+
+def _profile(terms: str, output: str) -> tuple[list[int], int]:
+    """What spellings have in common and is found at once: all numbers of indices."""
+    return sorted(len(term.split()) for term in terms.split(",")), len(output.split())
+
+
+@lru_cache(50_000)
+def _key_of(notation: str) -> str | None:
+    """The key of the subscripts of a workload; None if they are none."""
+    terms, _, output = notation.partition("->")
+    inputs = tuple(tuple(term.split()) for term in terms.split(","))
+    try:
+        return _shape_key(inputs, tuple(output.split()), 0.5)
+    except FeinsumError:
+        return None
+
+
+def _shape_key(inputs: tuple[IndexList, ...], output: IndexList, limit_s: float) -> str:
+    """The key of subscripts alone: of the einsum with all extents alike.
+
+    >>> _shape_key((("i", "j"), ("j", "k")), ("i", "k"), 1.0) == _shape_key(
+    ...     (("b", "c"), ("a", "b")), ("a", "c"), 1.0)
+    True
+    """
+    if len(inputs) > LONGEST:
+        raise InvalidEinsumError("too many operands", rules=("subscripts",))
+    operands = tuple(array(f"A{k}", (2,) * len(term)) for k, term in enumerate(inputs))
+    einsum = BatchedEinsum(output, inputs, (operands,))
+    return canonicalize(einsum, time_limit_s=limit_s).key

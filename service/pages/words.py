@@ -1,0 +1,101 @@
+"""Numbers, times and names as a page shows them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from feinsum.drawing.tuning import time_text
+
+__all__ = ["FILTERS", "clipped", "count", "dtype", "rate", "ratio", "seconds"]
+
+THIN = "\u202f"
+"""A narrow space that no line is broken at."""
+
+RATES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+DTYPES = {"<f4": "float32", "<f8": "float64", "<c8": "complex64", "<c16": "complex128"}
+
+
+def count(number: int) -> str:
+    """A number in groups of three digits.
+
+    >>> count(1234567).replace(THIN, " ")
+    '1 234 567'
+    """
+    return f"{number:,}".replace(",", THIN)
+
+
+def ratio(factor: float) -> str:
+    """A factor with two or three digits.
+
+    >>> ratio(56.48), ratio(1.234), ratio(0.9), ratio(1234.0)
+    ('56.5×', '1.23×', '0.90×', '1234×')
+    """
+    if factor >= 1e6:
+        return f"{factor:.1e}×"
+    return f"{factor:.{0 if factor >= 100 else 1 if factor >= 10 else 2}f}×"
+
+
+def seconds(time_s: float) -> str:
+    """Three digits and a unit; see :func:`feinsum.drawing.tuning.time_text`."""
+    return time_text(time_s).replace(" ", THIN)
+
+
+def rate(per_s: float, unit: str) -> str:
+    """Three digits, a prefix and a unit per second.
+
+    >>> rate(4.2e10, "op").replace(THIN, " "), rate(12.0, "B").replace(THIN, " ")
+    ('42 Gop/s', '12 B/s')
+    """
+    one, prefix = next((r for r in RATES if per_s >= r[0]), RATES[-1])
+    return f"{per_s / one:.3g}{THIN}{prefix}{unit}/s"
+
+
+def day(when: str | datetime) -> str:
+    """The day and the minute, in UTC as it was recorded.
+
+    >>> day("2026-01-31T12:00:01+00:00")
+    '2026-01-31 12:00'
+    """
+    text = when if isinstance(when, str) else when.isoformat()
+    return text[:16].replace("T", " ")
+
+
+def clipped(text: str, limit: int = 300) -> str:
+    """A text that is not longer than it can be read.
+
+    >>> clipped("abcdef", 4)
+    'abc…'
+    """
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """How many of what.
+
+    >>> plural(1, "fact"), plural(2, "fact"), plural(0, "vertex", "vertices")
+    ('1 fact', '2 facts', '0 vertices')
+    """
+    return f"{count(number)} {noun if number == 1 else nouns or f'{noun}s'}"
+
+
+def dtype(name: str) -> str:
+    """The name of a dtype that a record writes in short.
+
+    >>> dtype("<f8"), dtype("anything")
+    ('float64', 'anything')
+    """
+    return DTYPES.get(name, name)
+
+
+FILTERS = {
+    "clipped": clipped,
+    "count": count,
+    "day": day,
+    "dtype": dtype,
+    "plural": plural,
+    "rate": rate,
+    "ratio": ratio,
+    "seconds": seconds,
+}
+"""What templates call them."""

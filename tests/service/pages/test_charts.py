@@ -1,0 +1,107 @@
+"""Charts: every mark is where its value is; graphs are those of the einsums."""
+
+from __future__ import annotations
+
+from math import isfinite, log10
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feinsum.canonical import induced_graph
+from feinsum.ir import from_text, to_text
+from feinsum.service.pages.axis import MARGIN, WIDTH, axis_of
+from feinsum.service.pages.graph import MOST_VERTICES, drawing_of
+from feinsum.service.pages.notation import notation_of
+from feinsum.service.pages.ranking import roofline_of
+from feinsum.service.pages.roofline import roofline_chart
+from tests.db.factories import make_device, make_peaks
+from tests.service.pages.facts import make_fact, make_limits
+from tests.strategies import counts, einsums
+
+FLOATS = st.floats(1e-12, 1e12)
+
+
+@given(st.lists(FLOATS, min_size=1, max_size=20))
+def test_an_axis_keeps_the_order_of_values(values):
+    """Marks are on the sheet and in order; ticks are round values where they say."""
+    axis = axis_of(values, repr)
+    places = [axis.at(value) for value in sorted(values)]
+    assert places == sorted(places)
+    assert all(MARGIN <= place <= WIDTH - MARGIN for place in places)
+    assert 1 <= len(axis.ticks) <= 6
+    for tick in axis.ticks:
+        assert abs(axis.at(float(tick.label)) - tick.x) < 0.1
+
+
+@given(FLOATS, FLOATS, FLOATS)
+def test_an_axis_is_logarithmic(low, factor, share):
+    """Equal ratios are equally far apart."""
+    high = low * max(factor, 4.0)
+    axis = axis_of([low, high], repr)
+    middle = 10 ** ((log10(low) + log10(high)) / 2)
+    assert abs(axis.at(middle) - WIDTH / 2) < 1e-3 * WIDTH
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=8))
+def test_an_axis_of_anything_is_an_axis(values):
+    """What is not above 0 and finite is left out, and put at an end."""
+    axis = axis_of(values, repr)
+    assert 0 < axis.low < axis.high < float("inf")
+    assert all(MARGIN <= axis.at(v) <= WIDTH - MARGIN for v in [*values, 1.0])
+
+
+@counts(40, 2000)
+@given(einsums())
+def test_a_drawing_is_the_induced_graph(einsum):
+    """A node for every vertex, a line for every edge; the same in every call."""
+    drawing = drawing_of(to_text(einsum))
+    graph = induced_graph(einsum)
+    if drawing is None:
+        assert len(graph.colors) > MOST_VERTICES
+        return
+    assert len(drawing.nodes) == len(graph.colors)
+    assert len(drawing.edges) == len(list(graph.edges))
+    assert all(
+        0 < n.x < drawing.width and 0 < n.y < drawing.height for n in drawing.nodes
+    )
+    assert drawing_of.__wrapped__(to_text(einsum)) == drawing
+
+
+@counts(40, 2000)
+@given(einsums())
+def test_words_of_an_einsum_name_all_of_it(einsum):
+    """Every array is listed, and every index of the output stands in a formula."""
+    words = notation_of(to_text(einsum))
+    assert [array.name for array in words.arrays] == [o.name for o in einsum.operands]
+    assert all(index in words.formulas[0] for index in einsum.indices)
+
+
+def test_large_graphs_are_not_drawn():
+    """Nobody could read them."""
+    rows = "; ".join(f"A{k}" for k in range(MOST_VERTICES))
+    operands = " ".join(f"A{k}[4]:<f8" for k in range(MOST_VERTICES))
+    text = f"i -> i | {operands} | {rows}"
+    assert from_text(text).batch_size == MOST_VERTICES
+    assert drawing_of(text) is None
+
+
+def test_the_roofline_of_a_fact_is_that_of_its_device():
+    """The time that the limits allow; unknown without limits of its dtype."""
+    fact = make_fact()
+    limits = make_limits(make_device())
+    assert roofline_of(fact.measurement, limits) == 5e-4
+    assert roofline_of(fact.measurement, None) is None
+    assert roofline_of(fact.measurement, make_peaks()) is None
+
+
+def test_dots_are_under_the_roof_that_limits_them():
+    """A kernel at half of the roofline is below its level, at its intensity."""
+    limits = make_limits(make_device())
+    chart = roofline_chart([make_fact(1e-3), make_fact(4e-3)], limits)
+    assert chart is not None
+    (dot,) = chart.dots
+    level = next(roof.y for roof in chart.roofs if "float64" in roof.label)
+    assert (dot.fraction, dot.intensity, dot.rate) == (0.5, 2.0, 8e9)
+    assert dot.y > level
+    assert all(isfinite(tick.x) for tick in (*chart.x_ticks, *chart.y_ticks))
+    assert roofline_chart([], limits) is None

@@ -1,0 +1,268 @@
+"""What pages show: everything that is known, in order, page by page."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db import Miss
+from feinsum.records import rank, to_json
+from feinsum.service.pages.rendering import MEDIA_TYPES
+from feinsum.service.pages.words import ratio
+from tests.db.factories import make_device, make_environment, make_record
+from tests.service.conftest import key_for, send, store_of
+from tests.service.pages.documents import get, links, text_of
+from tests.service.pages.facts import MATVEC, form_of, make_fact
+
+KEY = form_of(*MATVEC).key
+DEVICE = make_device(0)
+LATEST = make_fact(1e-3, environment=make_environment(DEVICE, "7.0"), day=3)
+
+PATHS = ["/", "/workloads", "/devices", "/demand"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_pages_of_an_empty_database_say_so(client, path):
+    """Without a fact every list is a page that says that there is none."""
+    assert "No fact" in text_of(get(client, path)) or path == "/demand"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *PATHS,
+        f"/workloads/{KEY}",
+        f"/devices/{DEVICE.id}",
+        f"/facts/{LATEST.id}",
+        "/workloads?q=ij,j&sizes=i=N",
+        "/workloads?q=%3Cb%3E",
+    ],
+)
+def test_every_page_is_valid_and_can_be_read_aloud(reader, path):
+    """A strict parser takes it; landmarks, captions, labels and titles are there."""
+    store_of(reader).add_misses({Miss(WorkloadKey("k"), DEVICE.id): 2}, {}, most=9)
+    get(reader, path)
+
+
+def test_everything_is_reached_by_links(reader):
+    """From the first page links lead to every workload, fact and device."""
+    seen, todo = set(), ["/"]
+    while todo:
+        path = todo.pop()
+        found = [p for p in links(get(reader, path), "/") if not p.startswith("/v1/")]
+        todo += {p.partition("#")[0] for p in found} - seen - set(todo) - {path}
+        todo = [p for p in todo if p != "/openapi.json"]
+        seen.add(path)
+    store = store_of(reader)
+    assert {f"/devices/{d.id}" for d in store.page_of_devices("", 9)} <= seen
+    assert {f"/workloads/{w.key}" for w in store.page_of_workloads("", 9)} <= seen
+    assert {f"/facts/{record.id}" for record in store.records()} <= seen
+
+
+def rows_of(page, number=0):
+    table = [t for t in page.iter("table") if "ranking" in t.get("class", "")][number]
+    return [[text_of(cell) for cell in row] for row in table.find("tbody").iter("tr")]
+
+
+def test_a_workload_shows_the_ranking_of_each_device(reader):
+    """Recipes stand in the order of ``rank``; slower ones have no place."""
+    page = get(reader, f"/workloads/{KEY}")
+    facts = store_of(reader).query(KEY, device_id=DEVICE.id)
+    assert [record.spec.name for record in rank(facts)] == ["rowwise"] * 3
+    rows = next(r for r in (rows_of(page, k) for k in range(2)) if len(r) == 3)
+    assert [row[0] for row in rows] == ["1", "2", "–"]
+    assert [row[3] for row in rows] == ["10.0×", "2.00×", "0.50×"]
+    assert [row[5] for row in rows] == ["50 %", "10 %", "2 %"]
+    assert "2 facts" in rows[0][1]
+    assert "as 1, but block=8" in rows[1][1]
+    (row,) = next(r for r in (rows_of(page, k) for k in range(2)) if len(r) == 1)
+    assert (row[3], row[5]) == ("2.50×", "unknown")
+
+
+def test_a_chart_says_what_it_shows(reader):
+    """Every line of a chart has its numbers in words."""
+    page = get(reader, f"/workloads/{KEY}")
+    words = [e.get("aria-label", "") for e in page.iter() if e.get("role") == "img"]
+    low, high = LATEST.measurement.speedup_interval
+    expected = (
+        f"10.0×, between {ratio(low)} and {ratio(high)}; the roofline allows 20.0×"
+    )
+    assert expected in words
+
+
+def test_the_graph_of_a_workload_is_drawn(reader):
+    """As many vertices and edges as the induced graph has."""
+    page = get(reader, f"/workloads/{KEY}")
+    (figure,) = (
+        e for e in page.iter() if e.get("aria-labelledby") == "graph-title graph-words"
+    )
+    kinds = [e.get("class") for e in figure.iter() if "node" in e.get("class", "")]
+    assert sorted(kinds) == sorted(
+        ["node use"] * 2 + ["node axis"] * 3 + ["node index"] * 2 + ["node size-param"]
+    )
+
+
+def test_a_fact_shows_the_history_of_its_recipe(reader):
+    """The facts of the recipe on each device, the latest first, with their drivers."""
+    page = get(reader, f"/facts/{LATEST.id}")
+    near, far = sorted((rows_of(page, k) for k in (1, 2)), key=len, reverse=True)
+    assert [row[:2] for row in near] == [
+        ["2025-01-03 12:00", "7.0"],
+        ["2025-01-02 12:00", "6.0"],
+    ]
+    assert [row[3:] for row in far] == [["4 ms", "2.50×"]]
+    assert str(LATEST.spec) in text_of(page)
+
+
+def test_the_program_of_a_recipe_prints_its_code(reader):
+    """What a fact's page offers to copy runs, and prints the code of the recipe."""
+    page = get(reader, f"/facts/{LATEST.id}")
+    (program,) = (e for e in page.iter("pre") if e.get("id") == "program")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", "".join(program.itertext())],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "__kernel void" in done.stdout
+    assert "64 * gid(0)" in done.stdout
+
+
+def test_facts_in_quarantine_are_on_no_list(serve):
+    """Only the page of the fact itself shows it, and says so."""
+    client = serve(confirmations=1)
+    fact = make_fact()
+    assert send(client, to_json(fact)).json()["is_quarantined"]
+    for path in ("/", f"/workloads/{fact.workload}", f"/devices/{DEVICE.id}"):
+        assert links(get(client, path), "/facts/") == []
+    assert "in quarantine" in text_of(get(client, f"/facts/{fact.id}"))
+
+
+def test_demand_is_shown_in_order(reader):
+    """The most wanted first, with the einsum if its text is known."""
+    form = form_of("abc,cd->abd", {"a": "N", "b": 3, "c": 8, "d": 8})
+    counts = {Miss(form.key, DEVICE.id): 5, Miss(WorkloadKey("unknown"), "gpu"): 9}
+    store_of(reader).add_misses(counts, {form.key: form.text}, most=9)
+    page = get(reader, "/demand")
+    rows = [[text_of(c) for c in r] for r in page.find(".//tbody").iter("tr")]
+    assert [row[0] for row in rows] == ["9×", "5×"]
+    assert rows[0][1].startswith("unknown")
+    assert (rows[1][1].startswith("dc, abd → abc"), rows[1][2]) == (True, DEVICE.name)
+    assert "feinsum tune --from-misses http://testserver" in text_of(page)
+
+
+@pytest.mark.parametrize(
+    ("path", "prefix"),
+    [
+        ("/workloads", "/workloads/"),
+        ("/workloads?q=ij,jk-%3Eik", "/workloads/"),
+        ("/devices", "/devices/"),
+    ],
+)
+def test_lists_have_all_pages(client, path, prefix, monkeypatch):
+    """Following the link for more leads through everything once, in order."""
+    monkeypatch.setattr("feinsum.service.pages.routes.PER_PAGE", 2)
+    facts = [
+        make_fact(
+            workload=("ij,jk->ik", {"i": "N", "j": 7, "k": 5 + n}),
+            environment=make_environment(make_device(n)),
+        )
+        for n in range(5)
+    ]
+    store_of(client).add_all(facts)
+    seen, following = [], path
+    while following:
+        page = get(client, following)
+        seen += links(page, prefix)
+        more = [a.get("href") for a in page.iter("a") if a.get("rel") == "next"]
+        following = more[0] if more else None
+    ids = [
+        f.workload if prefix == "/workloads/" else f.environment.device.id
+        for f in facts
+    ]
+    assert seen == [f"{prefix}{one}" for one in sorted(ids)]
+
+
+def test_demand_has_all_pages(client, monkeypatch):
+    """The same for what is in demand."""
+    monkeypatch.setattr("feinsum.service.pages.routes.PER_PAGE", 2)
+    keys = [f"key-{n}" for n in range(5)]
+    store_of(client).add_misses({Miss(WorkloadKey(k), ""): 1 for k in keys}, {}, most=9)
+    seen, following = [], "/demand"
+    while following:
+        page = get(client, following)
+        seen += [text_of(c) for c in page.iter("code") if text_of(c).startswith("key")]
+        more = [a.get("href") for a in page.iter("a") if a.get("rel") == "next"]
+        following = more[0] if more else None
+    assert seen == keys
+
+
+def test_many_recipes_are_cut_short_and_counted(client):
+    """A page shows the best ones, and says how many there are more."""
+    store_of(client).add_all([make_fact(1e-3 + n * 1e-4, block=n) for n in range(30)])
+    page = get(client, f"/workloads/{KEY}")
+    assert len(rows_of(page)) == 20
+    assert "10 more recipes on this device are not shown." in text_of(page)
+
+
+def test_a_text_that_is_no_einsum_is_shown_as_it_is(client):
+    """A fact of another version is listed, without a formula and a graph."""
+    record = make_record()
+    store_of(client).add(record)
+    page = get(client, f"/workloads/{record.workload}")
+    assert text_of(page.find(".//h1")) == record.workload_text
+    assert "too large to be drawn" in text_of(page)
+
+
+def test_pages_are_no_part_of_the_interface(client):
+    """The description of the REST interface has no page."""
+    paths = client.get("/openapi.json").json()["paths"]
+    assert not [p for p in paths if not p.startswith("/v1/") and p.count("/") > 1]
+    assert "/" not in paths
+
+
+@pytest.mark.parametrize("name", MEDIA_TYPES)
+def test_files_are_kept_for_ever_and_named_by_content(client, name):
+    """A file is immutable under its address; a new content has a new address."""
+    answer = client.get(f"/static/{name}")
+    assert answer.headers["content-type"].startswith(MEDIA_TYPES[name])
+    assert "immutable" in answer.headers["cache-control"]
+
+
+@pytest.mark.parametrize("name", ["..%2fwords.py", "x.css", "%2e%2e"])
+def test_no_other_file_is_given_out(client, name):
+    """Only the files of pages are there."""
+    assert client.get(f"/static/{name}").status_code == 404
+
+
+def test_reading_takes_what_reading_of_v1_takes(serve):
+    """Where reading needs a key, pages need it; a browser sends it as a password."""
+    client = serve(anonymous_read=False)
+    answer = client.get("/", headers={"Accept": "text/html"})
+    assert answer.headers["www-authenticate"].startswith("Basic ")
+    assert "Reading needs a key" in text_of(get(client, "/", 401))
+    secret = key_for(client, "read")["Authorization"].removeprefix("Bearer ")
+    with_key = client.get(
+        "/", auth=("anybody", secret), headers={"Accept": "text/html"}
+    )
+    assert with_key.status_code == 200
+    assert with_key.headers["cache-control"].startswith("private")
+    assert client.get("/static/pages.css").status_code == 200
+    wrong = client.get(
+        "/", auth=("anybody", "nothing"), headers={"Accept": "text/html"}
+    )
+    assert wrong.status_code == 401
+
+
+def test_a_password_opens_nothing_but_reading(serve):
+    """A browser sends passwords unasked, so that they record and confirm nothing."""
+    client = serve(anonymous_record=False)
+    secret = key_for(client, "admin")["Authorization"].removeprefix("Bearer ")
+    fact = make_fact()
+    sent = client.post(f"/v1/facts/{fact.id}/confirm", auth=("ann", secret))
+    assert (sent.status_code, sent.json()["code"]) == (401, "not-authenticated")

@@ -1,0 +1,131 @@
+"""Whatever a fact says is text on a page; problems are pages for browsers alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db import Miss
+from feinsum.records import DevicePeaks, to_json
+from feinsum.service.problems import MEDIA_TYPE
+from tests.service.conftest import send, store_of
+from tests.service.pages.documents import ACCEPT, get, text_of
+from tests.service.pages.facts import HOSTILE, MARKUP, make_fact
+
+DEVICE = HOSTILE.environment.device
+
+PATHS = [
+    "/",
+    "/workloads",
+    f"/workloads/{HOSTILE.workload}",
+    f"/facts/{HOSTILE.id}",
+    "/devices",
+    f"/devices/{DEVICE.id}",
+    "/demand",
+]
+
+
+@pytest.fixture
+def attacked(client):
+    """A service to which somebody sent markup wherever there is text."""
+    assert send(client, to_json(HOSTILE)).status_code == 201
+    store = store_of(client)
+    store.add_peaks(DevicePeaks(DEVICE, -1.0, {MARKUP: 0.0}, "2025-01-01T00:00:00"))
+    store.add_misses({Miss(WorkloadKey("k"), MARKUP): 1}, {}, most=9)
+    return client
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_markup_in_facts_is_text(attacked, path):
+    """No element and no attribute comes from a fact; what it says can be read."""
+    page = get(attacked, path)
+    assert len(list(page.iter("script"))) == 2
+    assert list(page.iter("img")) == []
+    assert "<script>alert(1)" in text_of(page) or path == "/workloads"
+    assert "49" not in text_of(page.find(".//h1"))
+
+
+def test_markup_in_a_search_is_text(client):
+    """What was typed comes back as the value of its field, and nothing else."""
+    request = client.build_request("GET", "/workloads", params={"q": MARKUP})
+    page = get(client, str(request.url.raw_path, "ascii"))
+    assert len(list(page.iter("script"))) == 2
+    assert page.find(".//input[@name='q']").get("value") == MARKUP
+
+
+@pytest.mark.parametrize(
+    ("samples", "baseline"),
+    [
+        ((1e-300,), (1e308,)),
+        ((1e300, 1e-300, 1.0), (1e-300,)),
+        ((5e-200,) * 300, (1e-200,)),
+        ((1e308, 1e308), (1e308,)),
+    ],
+)
+def test_absurd_times_are_drawn_somewhere(client, samples, baseline):
+    """Times that nobody can have measured break no page."""
+    fact = make_fact()
+    document = to_json(fact)
+    timing = to_json(fact.measurement)
+    absurd = type(fact.measurement)(
+        **{
+            name: getattr(fact.measurement, name)
+            for name in fact.measurement.__dataclass_fields__
+        }
+        | {"samples_s": samples, "baseline_s": baseline}
+    )
+    sent = send(client, document.replace(timing, to_json(absurd)))
+    if sent.status_code == 201:
+        get(client, f"/workloads/{fact.workload}")
+        get(client, f"/facts/{sent.json()['id']}")
+
+
+PROBLEMS = [
+    ("/nowhere", 404, "no-such-route"),
+    ("/workloads/none", 404, "record-not-found"),
+    (f"/facts/{'0' * 64}", 404, "record-not-found"),
+    (f"/devices/{'0' * 64}", 404, "record-not-found"),
+    ("/facts/nothing", 422, "invalid-request"),
+    ("/workloads?cursor=x", 422, "invalid-request"),
+    ("/workloads/%3Cb%3E", 422, "invalid-request"),
+]
+
+
+@pytest.mark.parametrize(("path", "status", "code"), PROBLEMS)
+def test_a_browser_is_told_problems_on_a_page(client, path, status, code):
+    """Status and code are those of the problem document."""
+    page = get(client, path, status)
+    assert f"Status {status}, code {code}." in text_of(page)
+
+
+@pytest.mark.parametrize(("path", "status", "code"), PROBLEMS)
+@pytest.mark.parametrize("accept", ["*/*", "application/json, text/html", ""])
+def test_all_others_get_problem_documents(client, path, status, code, accept):
+    """Who does not put HTML first gets the document."""
+    answer = client.get(path, headers={"Accept": accept})
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert answer.headers["content-type"] == MEDIA_TYPE
+
+
+def test_problems_of_v1_are_always_documents(client):
+    """Under ``/v1`` a problem is a document, whatever is accepted."""
+    for path in ("/v1/best/none", "/v1/nowhere", "/v1/workloads?limit=0"):
+        answer = client.get(path, headers=ACCEPT)
+        assert answer.headers["content-type"] == MEDIA_TYPE
+
+
+def test_a_browser_is_told_to_wait_on_a_page(serve):
+    """Also what the gate refuses is a page, with the same headers."""
+    client = serve(rate_per_s=0.01, burst=1)
+    assert client.get("/", headers=ACCEPT).status_code == 200
+    answer = client.get("/", headers=ACCEPT)
+    assert answer.status_code == 429
+    assert int(answer.headers["retry-after"]) > 0
+    assert "Too many requests" in answer.text
+
+
+def test_a_wrong_method_is_told_the_right_ones(client):
+    """Pages are read with GET and HEAD."""
+    answer = client.post("/workloads")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert client.head("/workloads").status_code == 200

@@ -1,0 +1,152 @@
+"""Search: every spelling of an einsum finds its workloads."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feinsum.db import open_serving_store
+from feinsum.service.pages.notations import Notations
+from feinsum.service.pages.search import Asked, search
+from tests.service.conftest import store_of
+from tests.service.pages.documents import get, links, text_of
+from tests.service.pages.facts import MATMUL, MATVEC, form_of, make_fact
+from tests.strategies import counts
+
+MATVEC_KEY, MATMUL_KEY = form_of(*MATVEC).key, form_of(*MATMUL).key
+GRADIENT = ("xre,rij,ej->xei", {"x": 3, "r": 3, "e": "N", "i": 10, "j": 10})
+
+
+def found(reader, **query):
+    request = reader.build_request("GET", "/workloads", params=query)
+    return get(reader, str(request.url.raw_path, "ascii"))
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "ij,j->i",
+        "ij,j",
+        "pq, q -> p",
+        "q,pq->p",
+        " b , a b -> a ",
+        "row col, col -> row",
+        "ij, j → i",
+        form_of(*MATVEC).text,
+        MATVEC_KEY,
+    ],
+)
+def test_every_spelling_finds_the_workload(reader, spelling):
+    """Names, order, spaces, words, implicit output: the same workload is found."""
+    page = found(reader, q=spelling)
+    assert links(page, "/workloads/") == [f"/workloads/{MATVEC_KEY}"]
+
+
+def test_sizes_find_the_workload_itself(reader):
+    """With all sizes it is said whether just this workload is known."""
+    page = found(reader, q="ab,bc", sizes="a=M, b=8, c=8")
+    assert text_of(page.find(".//p[@role='status']")) == "Found."
+    assert links(page, "/workloads/") == [f"/workloads/{MATMUL_KEY}"]
+    page = found(reader, q="ab,bc", sizes="a=M,b=8,c=9")
+    words = text_of(page.find(".//p[@role='status']"))
+    other = form_of("ij,jk->ik", {"i": "N", "j": 8, "k": 9}).key
+    assert words.startswith("No fact is recorded of it at these sizes; at others")
+    assert other in words
+    assert links(page, "/workloads/") == [f"/workloads/{MATMUL_KEY}"]
+
+
+def test_the_dtype_counts_with_sizes(reader):
+    """Sizes and another dtype are another workload."""
+    page = found(reader, q="ij,j", sizes="i=N,j=4", dtype="float32")
+    assert text_of(page.find(".//p[@role='status']")).startswith("No fact")
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"q": "ij,jk->ikl"}, "output"),
+        ({"q": "i$,j"}, "no index name"),
+        ({"q": "ij,j", "sizes": "i"}, "expected i=4 or i=N"),
+        ({"q": "ij,j", "sizes": "z=4"}, "no index 'z'"),
+        ({"q": "ij,j", "sizes": "i=4,j=4", "dtype": "text"}, "dtype"),
+        ({"q": "x" * 2001}, "at most 2000"),
+        ({"q": "a | b | c"}, "einsum text"),
+        ({"q": "...i,i"}, "ellipsis"),
+    ],
+)
+def test_what_cannot_be_read_is_said(reader, query, words):
+    """A text that is no einsum is answered with what is wrong with it."""
+    page = found(reader, **query)
+    assert words in text_of(page.find(".//p[@role='status']"))
+    assert links(page, "/workloads/") == []
+
+
+def test_what_is_typed_stays_in_the_field(reader):
+    """The form of an answer holds the question."""
+    page = found(reader, q="ab,bc", sizes="a=M", dtype="float32")
+    fields = {e.get("name"): e.get("value") for e in page.iter("input")}
+    assert fields == {"q": "ab,bc", "sizes": "a=M"}
+    chosen = [text_of(e) for e in page.iter("option") if "selected" in e.attrib]
+    assert chosen == ["float32"]
+
+
+def test_a_batch_is_found_by_its_subscripts(client):
+    """Rows do not matter for a search by subscripts, and sizes neither."""
+    facts = [
+        make_fact(workload=("ij,jk->ik", {"i": 3 + n, "j": 4, "k": "N"}))
+        for n in range(3)
+    ]
+    store_of(client).add_all(facts)
+    page = found(client, q="xy,yz")
+    expected = [f"/workloads/{f.workload}" for f in facts]
+    assert links(page, "/workloads/") == sorted(expected)
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """A store with three workloads, and its notations."""
+    location = tmp_path_factory.mktemp("search") / "facts.sqlite"
+    with open_serving_store(location) as store:
+        store.add_all([make_fact(workload=w) for w in (MATVEC, MATMUL, GRADIENT)])
+        yield store, Notations(store.notations)
+
+
+@counts(30, 1000)
+@given(seed=st.integers(0, 2**32), workload=st.sampled_from([MATVEC, MATMUL, GRADIENT]))
+def test_any_renaming_and_reordering_finds_it(shelf, seed, workload):
+    """For every renaming of indices and order of terms there is the same answer."""
+    store, notations = shelf
+    chance = random.Random(seed)
+    subscripts, _ = workload
+    letters = sorted(set(subscripts) - set(",->"))
+    names = dict(zip(letters, chance.sample("abcdefghijklmnop", 5), strict=False))
+    terms, _, output = subscripts.translate(str.maketrans(names)).partition("->")
+    order = terms.split(",")
+    chance.shuffle(order)
+    asked = Asked(f"{','.join(order)}->{output}")
+    result = search(asked, store, notations, limit_s=60)
+    assert [one.key for one in result.others] == [form_of(*workload).key]
+
+
+@counts(50, 5000)
+@given(st.text(max_size=60), st.text(max_size=30), st.text(max_size=10))
+def test_no_text_breaks_the_search(shelf, q, sizes, dtype):
+    """Whatever is typed, there is an answer."""
+    search(Asked(q, sizes, dtype), *shelf, limit_s=60)
+
+
+def test_notations_are_read_again_after_a_while():
+    """Of questions in quick succession one reads; what is new is seen later."""
+    calls = []
+
+    def read():
+        calls.append(1)
+        return frozenset({str(len(calls))})
+
+    notations = Notations(read)
+    assert notations() == notations() == {"1"}
+    notations._until = 0.0
+    assert notations() == {"2"}
