@@ -17,10 +17,11 @@ ARGS ?=
 # Where the wheels for a GPU machine are collected (some GB, because of CUDA).
 WHEELS ?= .cache/gpu-wheels
 
-.PHONY: help install install-intel demo bench-canonical bench-retrieve bench-database \
-	bench-fresh bench-tccg bench-dgfem bench-agreement bench-bandwidth bench-fallback \
-	bench-service gpu-wheels facts test test-long test-browser golden-keys golden-schema \
-	check format figures screenshots wheel clean
+.PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
+	bench-database bench-fresh bench-tccg bench-dgfem bench-agreement bench-bandwidth \
+	bench-fallback bench-service bench-soak bench-storage bench-cache-hits gpu-wheels \
+	facts test test-long test-browser golden-keys golden-schema check format figures screenshots \
+	wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -48,6 +49,10 @@ $(INTEL): pyproject.toml constraints.txt | $(INSTALLED)
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[intel]'
 	@touch $@
 
+install-nginx:   ## Debian's nginx, which the tests of the proxy need (as root)
+	@apt-get update -qq
+	@DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends nginx-light openssl
+
 demo: $(INSTALLED) ## tune, retrieve and check three real kernels (under 4 minutes)
 	@$(RUN) benchmarks/demo.py
 
@@ -74,6 +79,15 @@ bench-agreement: $(INSTALLED) ## do two runs of the tuner agree? ARGS=...
 
 bench-service: $(INSTALLED) ## the service under load, on SQLite and PostgreSQL; ARGS=...
 	@$(RUN) benchmarks/service.py $(ARGS)
+
+bench-soak: $(INSTALLED) ## does memory of the service grow in 10 minutes? ARGS=...
+	@$(RUN) -m benchmarks.soak $(ARGS)
+
+bench-storage: $(INSTALLED) ## bytes of a fact in each kind of database; ARGS=...
+	@$(RUN) -m benchmarks.storage $(ARGS)
+
+bench-cache-hits: $(INSTALLED) ## simulate who answers a million builds a day; ARGS=...
+	@$(RUN) benchmarks/cache_hits.py $(ARGS)
 
 gpu-wheels: $(INSTALLED) ## wheels for benchmarks/gpu.sh on a machine without network; WHEELS=...
 	@$(RUN) -m pip wheel --quiet --wheel-dir $(WHEELS) --constraint constraints.txt \

@@ -115,6 +115,9 @@ class Connection(asyncio.Protocol):
         if self._answer and not self._answer.done():
             self._answer.set_exception(error or ConnectionResetError())
 
+    def close(self) -> None:
+        self._transport.close()
+
     async def ask(self, request: bytes) -> tuple[int, bytes]:
         """The status, and the head of the answer."""
         self._answer = asyncio.get_running_loop().create_future()
@@ -135,12 +138,12 @@ class Connection(asyncio.Protocol):
         self._answer.set_result((int(head[9:12]), head))
 
 
-def _get(key: str, more: str = "") -> bytes:
+def get(key: str, more: str = "") -> bytes:
     query = f"device={DEVICE.id}"
     return f"GET /v1/best/{key}?{query} HTTP/1.1\r\nHost: x\r\n{more}\r\n".encode()
 
 
-def _post(keys: Sequence[str]) -> bytes:
+def post(keys: Sequence[str]) -> bytes:
     body = json.dumps({"device": DEVICE.id, "workloads": keys})
     head = "POST /v1/best:batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
     return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
@@ -153,16 +156,16 @@ async def requests_of(
     any_key = [key_of(k) for k in range(n_workloads)]
     few = any_key[:FEW]
     if kind == "batch":
-        return lambda: _post(random.sample(any_key, BATCH))
+        return lambda: post(random.sample(any_key, BATCH))
     if kind == "304":
         known = []
         for key in few:
-            _, head = await connection.ask(_get(key))
+            _, head = await connection.ask(get(key))
             tag = head.split(b"etag: ", 1)[1].split(b"\r\n", 1)[0].decode()
             tag = tag.replace("w/", "W/")
-            known.append(_get(key, f"If-None-Match: {tag}\r\n"))
+            known.append(get(key, f"If-None-Match: {tag}\r\n"))
         return lambda: random.choice(known)
-    of = [_get(key) for key in (any_key if kind == "200" else few)]
+    of = [get(key) for key in (any_key if kind == "200" else few)]
     return lambda: random.choice(of)
 
 
@@ -196,12 +199,18 @@ async def load(
 
 
 @contextmanager
-def serving(location: str, workers: int) -> Iterator[tuple[int, psutil.Process]]:
-    """``feinsum serve`` over a database: its port, and its process."""
+def serving(
+    location: str, workers: int, **settings: str
+) -> Iterator[tuple[int, psutil.Process]]:
+    """``feinsum serve`` over a database: its port, and its process.
+
+    Args:
+        settings: of the service, by their names in capitals and without prefix.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    limits = {"RATE_PER_S": "0", "LOG_LEVEL": "warning"}
+    limits = {"RATE_PER_S": "0", "LOG_LEVEL": "warning"} | settings
     command = [sys.executable, "-m", "feinsum.cli", "serve", "--port", str(port)]
     command += ["--workers", str(workers), "--database", location]
     process = subprocess.Popen(

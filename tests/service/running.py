@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,8 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 PATIENCE_S = 120
+
+PROGRAM = (sys.executable, "-m", "feinsum.cli")
 
 
 @dataclass
@@ -52,19 +54,30 @@ def is_whole(answer: bytes) -> bool:
     return length is not None and len(body) >= int(length[1])
 
 
-@contextmanager
-def running(
-    database: str, folder: Path, workers: int = 1, **settings
-) -> Iterator[Server]:
-    """``feinsum serve``, ready to answer; settings by their names without prefix."""
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@contextmanager
+def running(
+    database: str,
+    folder: Path,
+    workers: int = 1,
+    port: int | None = None,
+    program: Sequence[str] = PROGRAM,
+    **settings,
+) -> Iterator[Server]:
+    """``feinsum serve``, ready to answer; settings by their names without prefix."""
+    port = port or free_port()
     chosen = {f"FEINSUM_SERVE_{k.upper()}": str(v) for k, v in settings.items()}
-    command = [sys.executable, "-m", "feinsum.cli", "serve", "--port", str(port)]
+    command = [*program, "serve", "--port", str(port)]
     command += ["--workers", str(workers), "--database", database]
     log = folder / f"serve-{port}.log"
-    with log.open("w") as stream:
+    with log.open("a") as stream:
         process = subprocess.Popen(
             command, env=os.environ | chosen, stdout=subprocess.DEVNULL, stderr=stream
         )

