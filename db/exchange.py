@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from feinsum.db.lines import Bad, Entry
 from feinsum.errors import InvalidRecordError
@@ -36,6 +36,15 @@ T = TypeVar("T")
 
 OnStep = Callable[[int], None]
 """Is told how many more are done."""
+
+
+@runtime_checkable
+class FarStore(Protocol):
+    """A store that is better asked what it lacks than what it has."""
+
+    def lacking(self, record_ids: Iterable[str]) -> frozenset[str]:
+        """Those of some ids that it has no facts of."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ def merge(
     """
     n_new: Counter[DocumentKind] = Counter()
     for kind in KINDS:
-        missing = set(source.ids(kind)) - set(target.ids(kind))
+        missing = _missing(kind, source, target)
         entries = ((kind, found) for found in source.documents(kind, missing))
         n_new.update(take_in(target, entries, _log, on_step).n_new)
     return n_new
@@ -184,6 +193,16 @@ def _add(store: DocumentStore, documents: Sequence[Document]) -> Counter[Documen
         alike = [document for document in documents if kind_of(document) == kind]
         n_new[kind] += store.add_all(alike) if alike else 0
     return n_new
+
+
+def _missing(
+    kind: DocumentKind, source: DocumentStore, target: DocumentStore
+) -> frozenset[str]:
+    """The ids of a kind that a store has and another one lacks."""
+    ids = frozenset(source.ids(kind))
+    if kind == "record" and isinstance(target, FarStore):
+        return target.lacking(ids)
+    return ids - frozenset(target.ids(kind))
 
 
 def _difference(kind: DocumentKind, a: DocumentStore, b: DocumentStore) -> Difference:

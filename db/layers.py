@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn, TypeVar
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError, StoreError, StoreUnavailableError
-from feinsum.records import DevicePeaks, RecordStore, Trial, TrialStore, TuningRecord
+from feinsum.records import (
+    Candidates,
+    DevicePeaks,
+    LookUp,
+    RecordStore,
+    Trial,
+    TrialStore,
+    TuningRecord,
+    candidates,
+)
 
-__all__ = ["LayeredStore", "UnavailableStore"]
+__all__ = ["LayeredStore", "ToldError", "UnavailableStore"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _told: set[str] = set()
+
+
+class ToldError(StoreUnavailableError):
+    """A layer cannot be asked, and the log has said so already."""
 
 
 class LayeredStore:
@@ -59,14 +72,17 @@ class LayeredStore:
         self, workload: WorkloadKey, *, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
         answers = self._ask(lambda layer: layer.query(workload, device_id=device_id))
-        found = {record.id: record for records in answers for record in records}
-        return tuple(found[record_id] for record_id in sorted(found))
+        return _union(answers)
+
+    def candidates(self, look_up: LookUp) -> Candidates:
+        """What each layer gives by :func:`feinsum.records.candidates`, united."""
+        answers = self._ask(lambda layer: candidates(layer, look_up))
+        return {
+            key: _union(answer[key] for answer in answers) for key in look_up.workloads
+        }
 
     def records(self) -> Iterator[TuningRecord]:
-        answers = self._ask(lambda layer: tuple(layer.records()))
-        found = {record.id: record for records in answers for record in records}
-        for record_id in sorted(found):
-            yield found[record_id]
+        yield from _union(self._ask(lambda layer: tuple(layer.records())))
 
     def __len__(self) -> int:
         return sum(1 for _ in self.records())
@@ -116,13 +132,19 @@ class LayeredStore:
 
     def _pass_over(self, k: int, error: StoreError) -> None:
         self.problems[k] = error
-        if str(error) not in _told:
+        if str(error) not in _told and not isinstance(error, ToldError):
             _told.add(str(error))
             logger.warning("a layer of facts is passed over: %s", error)
 
     def _first_problem(self) -> StoreError:
         none = StoreUnavailableError("no layer of facts is given")
         return next(iter(self.problems.values()), none)
+
+
+def _union(answers: Iterable[Iterable[TuningRecord]]) -> tuple[TuningRecord, ...]:
+    """All records of some answers, each once, ordered by id."""
+    found = {record.id: record for records in answers for record in records}
+    return tuple(found[record_id] for record_id in sorted(found))
 
 
 class UnavailableStore:

@@ -11,6 +11,7 @@ from platformdirs import user_data_path
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from feinsum.db.remote.address import is_service
 from feinsum.errors import StoreUnavailableError
 
 __all__ = ["BUSY_TIMEOUT_S", "Location", "default_location", "locate", "may_write"]
@@ -73,6 +74,12 @@ def locate(
             server, if it is no regular file, or if none can be made there.
     """
     text = _text(default_location() if given is None else given)
+    if is_service(text):
+        raise StoreUnavailableError(
+            "the URL of a service was given, expected a database: a path or "
+            "postgresql://user@host/database; a service is asked by FEINSUM_REMOTE, or "
+            "as the database of retrieve, tune, query, merge, import and export"
+        )
     if "://" not in text:
         return _file(Path(text), is_read_only, busy_timeout_s)
     url = _parse(text)

@@ -1,14 +1,14 @@
 """Opening a database for as long as it is needed, whatever names it.
 
 The user's own database is one of several layers: facts of this process, of the user, of
-the site, of the package. Which ones are asked is a setting.
+the site, of the package, of a service. Which ones are asked is a setting.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from os import PathLike
@@ -16,19 +16,30 @@ from typing import TypeAlias
 
 from feinsum.db.layers import LayeredStore, UnavailableStore
 from feinsum.db.location import default_location, locate
+from feinsum.db.remote import (
+    HttpStore,
+    RemoteLayer,
+    address_of,
+    is_service,
+    open_remote,
+    remote_url,
+)
 from feinsum.db.shipped import shipped_facts
-from feinsum.db.store import open_store
+from feinsum.db.store import SqlStore, open_store
 from feinsum.errors import StoreError, StoreUnavailableError
 from feinsum.records import InMemoryStore, RecordStore
 
 __all__ = [
     "LAYERS_VARIABLE",
     "OPENERS",
+    "REMOTE",
     "SITE_VARIABLE",
     "USER",
     "Database",
     "LayerState",
     "layer_names",
+    "looked_up_store",
+    "opened_documents",
     "opened_layers",
     "opened_store",
     "process_facts",
@@ -36,7 +47,8 @@ __all__ = [
 ]
 
 Database: TypeAlias = str | PathLike[str] | RecordStore | None
-"""A path or URL, an open store, or None for the user's own database."""
+"""A path, the URL of a database or of a service, an open store, or None for the
+user's own database."""
 
 LAYERS_VARIABLE = "FEINSUM_LAYERS"
 """Environment variable with the layers that are asked, separated by commas."""
@@ -47,6 +59,9 @@ SITE_VARIABLE = "FEINSUM_SITE_DATABASE"
 USER = "user"
 """The name of the layer that takes what is new."""
 
+REMOTE = "remote"
+"""The name of the layer that is a service."""
+
 
 @dataclass(frozen=True)
 class LayerState:
@@ -56,15 +71,21 @@ class LayerState:
         location: path or URL, or what else it is.
         problem: why it was passed over; empty if it was not.
         n_records: how many facts it has, if they were counted.
+        note: why it answered from what it said before; mostly empty.
     """
 
     name: str
     location: str
     problem: str = ""
     n_records: int | None = None
+    note: str = ""
 
     def __str__(self) -> str:
-        state = f"passed over, because {self.problem}" if self.problem else "asked"
+        state = "asked"
+        if self.problem:
+            state = f"passed over, because {self.problem}"
+        elif self.note:
+            state = f"answered from disk, because {self.note}"
         return f"{self.name} ({self.location}): {state}"
 
 
@@ -105,6 +126,9 @@ OPENERS: dict[str, LayerKind] = {
         lambda: bool(_site()),
     ),
     "packaged": LayerKind(shipped_facts, lambda: "this installation"),
+    REMOTE: LayerKind(
+        open_remote, lambda: _service(remote_url()), lambda: bool(remote_url())
+    ),
 }
 """Every layer by name, in the order in which they are asked."""
 
@@ -144,20 +168,58 @@ def opened_store(
         yield database
         return
     is_own = database is None and has_shipped
-    store = NamedLayers(layer_names()) if is_own else open_store(database)
+    store = NamedLayers(layer_names()) if is_own else _named(database)
     try:
         yield store
     finally:
         store.close()
 
 
+@contextmanager
+def looked_up_store(database: Database) -> Iterator[RecordStore]:
+    """The store that ``database`` names, for a look-up that must not be held up.
+
+    As :func:`opened_store` with the other layers; but a service that is named is asked
+    as the layer of one is: within its budget, and else from what it said before.
+    """
+    if isinstance(database, str) and is_service(database):
+        yield open_remote(database)
+        return
+    with opened_store(database, has_shipped=True) as store:
+        yield store
+
+
+@contextmanager
+def opened_documents(
+    location: str | PathLike[str] | None, *, is_read_only: bool = False
+) -> Iterator[SqlStore | HttpStore]:
+    """A database or a service as a set of documents; closed at the end.
+
+    Raises:
+        StoreUnavailableError, SchemaVersionError: see :func:`open_store`.
+    """
+    with ExitStack() as stack:
+        if isinstance(location, str) and is_service(location):
+            yield HttpStore.at(location)
+        else:
+            store = open_store(location, is_read_only=is_read_only)
+            yield stack.enter_context(store)
+
+
 def states_of(store: RecordStore) -> tuple[LayerState, ...]:
     """The layers of a store, as far as it has some."""
+    if isinstance(store, RemoteLayer):
+        return (LayerState(REMOTE, str(store.address), note=store.note),)
     if not isinstance(store, NamedLayers):
         return ()
     return tuple(
-        LayerState(name, OPENERS[name].location(), str(store.problems.get(k, "")))
-        for k, name in enumerate(store.names)
+        LayerState(
+            name,
+            OPENERS[name].location(),
+            str(store.problems.get(k, "")),
+            note=layer.note if isinstance(layer, RemoteLayer) else "",
+        )
+        for k, (name, layer) in enumerate(zip(store.names, store.layers, strict=True))
     )
 
 
@@ -192,11 +254,25 @@ class NamedLayers(LayeredStore):
         self.names = names
 
 
+def _named(database: str | PathLike[str] | None) -> RecordStore:
+    if isinstance(database, str) and is_service(database):
+        return HttpStore.at(database)
+    return open_store(database)
+
+
 def _opened(name: str) -> RecordStore:
     try:
         return OPENERS[name].open()
     except StoreError as error:
         return UnavailableStore(error)
+
+
+def _service(url: str) -> str:
+    """A URL of a service, if it is one."""
+    try:
+        return str(address_of(url))
+    except StoreError:
+        return "not usable"
 
 
 def _shown(location: str) -> str:

@@ -28,6 +28,7 @@ settings.register_profile(
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if _is_long(config) else "default")
     os.environ["FEINSUM_CACHE_DIR"] = "off"  # no test depends on what ran before it
+    os.environ.pop("FEINSUM_REMOTE", None)  # no test asks a service of others
     os.environ["FEINSUM_VERIFY"] = "off"  # but where it is what is tested
 
 

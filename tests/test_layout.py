@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -71,6 +72,20 @@ def test_importing_the_package_loads_nothing_heavy():
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_look_up_without_a_service_loads_no_client():
+    """Who set none does not pay for one."""
+    code = (
+        "import sys\n"
+        "from feinsum.db import looked_up_store\n"
+        "with looked_up_store(None) as store:\n"
+        "    store.query('fe2-x')\n"
+        "assert 'urllib3' not in sys.modules"
+    )
+    own = {"FEINSUM_DATABASE": "", "FEINSUM_LAYERS": "memory,packaged"}
+    environment = {n: v for n, v in os.environ.items() if n != "FEINSUM_REMOTE"} | own
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
 def test_the_service_needs_no_code_generator():

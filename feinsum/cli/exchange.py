@@ -64,13 +64,13 @@ def export(
 
     A file that exists is replaced when the new one is complete.
     """
-    from feinsum.db import all_documents, open_store
+    from feinsum.db import all_documents, opened_documents
 
     if file == STREAM and (as_json or t4):
         raise typer.BadParameter(
             "standard output takes neither --json nor --kernel-tuner"
         )
-    with open_store(database) as store, counting("writing ...") as step:
+    with opened_documents(database) as store, counting("writing ...") as step:
         documents = all_documents(store, has_trials=trials)
         n_written = _write(counted(documents, step), file, is_t4=t4)
     if as_json:
@@ -104,11 +104,11 @@ def import_(
     again. At the first one that cannot be kept the import ends; those before it are
     kept. With --skip-bad it goes on, and ends with exit code 1.
     """
-    from feinsum.db import open_store, read_file, read_lines, take_in
+    from feinsum.db import opened_documents, read_file, read_lines, take_in
 
     source = typer.get_binary_stream("stdin") if file == STREAM else None
     entries = read_file(Path(file)) if source is None else read_lines(source)
-    with open_store(database) as store, counting("reading ...") as step:
+    with opened_documents(database) as store, counting("reading ...") as step:
         found = take_in(store, entries, _report if skip_bad else _end, step)
     if as_json:
         print_json(vars(found))

@@ -95,9 +95,9 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
 
 
 def _document(found: Retrieval, database: str | None) -> dict[str, Any]:
-    from feinsum.db import opened_store
+    from feinsum.db import looked_up_store
 
-    with opened_store(database, has_shipped=True) as store:
+    with looked_up_store(database) as store:
         nests = [_nest_document(nest, store) for nest in found.nests]
     return {
         "nests": nests,

@@ -184,7 +184,8 @@ def _tune_misses(
     Facts are recorded in ``database`` or, without one, where the misses are
     counted, if that is a database.
     """
-    from feinsum.cli.misses import is_service, wanted_einsums
+    from feinsum.cli.misses import wanted_einsums
+    from feinsum.db import is_service
     from feinsum.measure import open_device
 
     if database is None and not is_service(source):

@@ -48,11 +48,11 @@ def diff(a: DatabaseA, b: DatabaseB, as_json: AsJson = False) -> None:
 
     Ends with exit code 1 if they differ.
     """
-    from feinsum.db import compare, open_store
+    from feinsum.db import compare, opened_documents
 
     with (
-        open_store(a, is_read_only=True) as store_a,
-        open_store(b, is_read_only=True) as store_b,
+        opened_documents(a, is_read_only=True) as store_a,
+        opened_documents(b, is_read_only=True) as store_b,
     ):
         found = compare(store_a, store_b)
     is_same = all(difference.is_empty for difference in found)
@@ -83,15 +83,15 @@ def merge(
     """
     from contextlib import ExitStack
 
-    from feinsum.db import merge, open_store
+    from feinsum.db import merge, opened_documents
 
     n_new: Counter[str] = Counter()
     with ExitStack() as stack:
         opened = [
-            stack.enter_context(open_store(source, is_read_only=True))
+            stack.enter_context(opened_documents(source, is_read_only=True))
             for source in sources
         ]
-        target = stack.enter_context(open_store(database))
+        target = stack.enter_context(opened_documents(database))
         step = stack.enter_context(counting("adding ..."))
         for source in opened:
             n_new.update(merge(target, source, step))

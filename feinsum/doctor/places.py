@@ -10,11 +10,20 @@ from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
 from typing import get_args
-from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
 
 from feinsum.cache import cache_folder
-from feinsum.db import OPENERS, USER, examine, layer_names, opened_layers
+from feinsum.db import (
+    BUDGET_VARIABLE,
+    OPENERS,
+    REMOTE,
+    REMOTE_VARIABLE,
+    USER,
+    examine,
+    examine_service,
+    layer_names,
+    opened_layers,
+    remote_url,
+)
 from feinsum.doctor.finding import Finding, note, ok, problem
 from feinsum.errors import StoreError
 from feinsum.records import Policy
@@ -22,7 +31,6 @@ from feinsum.retrieval.lookup import POLICY_VARIABLE
 from feinsum.retrieval.trust import VERIFY_VARIABLE, is_verification_on
 
 __all__ = [
-    "REMOTE_VARIABLE",
     "check_cache",
     "check_clock",
     "check_database",
@@ -31,11 +39,7 @@ __all__ = [
     "check_settings",
 ]
 
-REMOTE_VARIABLE = "FEINSUM_REMOTE"
-"""Environment variable with the URL of a service."""
-
 CLOCK_TOLERANCE_S = 5.0
-REMOTE_LIMIT_S = 2.0
 OLDEST = datetime(2025, 1, 1, tzinfo=UTC)
 
 
@@ -74,14 +78,14 @@ def check_database(database: str | PathLike[str] | None) -> Iterator[Finding]:
 
 
 def check_layers() -> Iterator[Finding]:
-    """Where facts are looked for, in this order; the user's is a check of its own."""
+    """Where facts are looked for; the user's and a service are checks of their own."""
     try:
         names = layer_names()
     except StoreError as error:
         yield problem("layers", str(error), f"name some of {', '.join(OPENERS)}")
         return
     yield ok("layers", ", ".join(names))
-    for state in opened_layers(name for name in names if name != USER):
+    for state in opened_layers(n for n in names if n not in (USER, REMOTE)):
         if state.problem:
             yield problem(
                 f"layer {state.name}",
@@ -142,30 +146,22 @@ def check_clock() -> Iterator[Finding]:
 
 
 def check_remote() -> Iterator[Finding]:
-    """Does the service answer, if one is set?"""
-    url = os.environ.get(REMOTE_VARIABLE, "").strip()
+    """Does the service answer, if one is set, and take the key?"""
+    url = remote_url()
     if not url:
         return
-    if not url.startswith(("http://", "https://")):
-        yield problem(
+    found = examine_service(url)
+    if found.problem:
+        advice = "check the URL, the key, the network and the server's log"
+        text = f"{found.location}: {found.problem}"
+        yield problem("remote", text, f"{advice}; or unset {REMOTE_VARIABLE}")
+    elif found.left_alone:
+        yield note(
             "remote",
-            f"{REMOTE_VARIABLE} is no URL of the web",
-            "give one such as https://facts.example",
+            f"{found.location} answers, but failed within the last minute: "
+            f"{found.left_alone}",
+            "wait a minute: look-ups leave it alone until then; where it is slow, "
+            f"set {BUDGET_VARIABLE}",
         )
-        return
-    try:
-        with urlopen(f"{url.rstrip('/')}/healthz", timeout=REMOTE_LIMIT_S) as answer:  # noqa: S310
-            yield ok("remote", f"{url} answers ({answer.status})")
-    except HTTPError as error:
-        yield problem(
-            "remote",
-            f"{url} answers {error.code}",
-            "check the URL and the server's log",
-        )
-        error.close()
-    except (URLError, OSError, ValueError) as error:
-        yield problem(
-            "remote",
-            f"{url} does not answer within {REMOTE_LIMIT_S:g} s: {error}",
-            "check the URL, the network and the server",
-        )
+    else:
+        yield ok("remote", f"{found.location} answers, version {found.version}")

@@ -3,6 +3,7 @@
 from feinsum.records.document import content_id, from_json, to_json
 from feinsum.records.environment import Device, DevicePeaks, Environment
 from feinsum.records.kinds import KINDS, Document, DocumentKind, kind_of
+from feinsum.records.look_up import Candidates, CandidateStore, LookUp, candidates
 from feinsum.records.match import (
     WORST_ACCEPTED,
     Extents,
@@ -38,6 +39,8 @@ __all__ = [
     "MESSAGE_LENGTH",
     "OK",
     "WORST_ACCEPTED",
+    "CandidateStore",
+    "Candidates",
     "Device",
     "DevicePeaks",
     "Document",
@@ -48,6 +51,7 @@ __all__ = [
     "FramedSpec",
     "InMemoryStore",
     "Level",
+    "LookUp",
     "Match",
     "Measurement",
     "ParameterValue",
@@ -59,6 +63,7 @@ __all__ = [
     "TuningRecord",
     "Verification",
     "best_match",
+    "candidates",
     "content_id",
     "distance",
     "from_json",

@@ -20,7 +20,8 @@ class RecordStore(Protocol):
     """An append-only set of tuning records, and of measured device peaks.
 
     Adding is idempotent: a record is known by its content id. A store that
-    fails raises a :class:`feinsum.errors.StoreError`.
+    fails raises a :class:`feinsum.errors.StoreError`; one behind a service also what
+    that says, a :class:`feinsum.errors.ServiceError`.
     """
 
     def add(self, record: TuningRecord) -> bool:

@@ -18,8 +18,8 @@ _PACKAGES = ("cgen", "constantdict", "genpy", "pymbolic", "pytools")
 """Whose versions matter beside those that an environment names."""
 
 _OURS = (
-    "canonical", "codegen", "db", "ir", "measure", "raising", "records", "retrieval",
-    "transforms", "transforms.library", "transforms.primitives",
+    "canonical", "codegen", "db", "db.remote", "ir", "measure", "raising", "records",
+    "retrieval", "transforms", "transforms.library", "transforms.primitives",
 )  # fmt: skip
 """The packages of which the source decides what comes out of a retrieval."""
 

@@ -18,9 +18,9 @@ import loopy as lp
 import numpy as np
 
 from feinsum.cache import DiskCache, default_cache
-from feinsum.db import Database, opened_store
+from feinsum.db import Database, looked_up_store
 from feinsum.measure.code import CodedUnit, DeviceCode
-from feinsum.records import Environment
+from feinsum.records import Device, Environment, LookUp, Policy, candidates
 from feinsum.retrieval.installation import is_ours, surroundings
 from feinsum.retrieval.kernel_text import NoTextError, text_of
 from feinsum.retrieval.result import Retrieval
@@ -59,10 +59,13 @@ class Place:
 
     Attributes:
         key: digest of all that is given.
+        device, policy: for which facts are looked up.
     """
 
     cache: DiskCache
     key: str
+    device: Device
+    policy: Policy
 
     def recall(self, database: Database) -> Answer | None:
         """The answer that was kept, if the database knows now what it knew then.
@@ -74,10 +77,12 @@ class Place:
         if content is None:
             return None
         facts, answer = pickle.loads(content)  # noqa: S301  (signed by the cache)
-        with opened_store(database, has_shipped=True) as store:
-            for workload, ids in facts.items():
-                if tuple(record.id for record in store.query(workload)) != ids:
-                    return None
+        asked = LookUp(dict.fromkeys(facts, ""), self.device, self.policy)
+        with looked_up_store(database) as store:
+            found = candidates(store, asked)
+        for workload, ids in facts.items():
+            if tuple(record.id for record in found[workload]) != ids:
+                return None
         for name in answer.t_unit.entrypoints:
             tell_sets_apart(answer.t_unit[name])
         return self._coded(answer, content)
@@ -121,7 +126,8 @@ def place_of(
     """The place of a retrieval; None if the cache is off or the kernel has no text.
 
     Args:
-        options: ``arguments`` and all others that are no device and no database.
+        options: ``arguments``, ``policy``, and all others that are no device and no
+            database.
     """
     kept = default_cache()
     if kept is None:
@@ -134,7 +140,8 @@ def place_of(
     except NoTextError as error:
         logger.info("the retrieval is not kept: %s", error)
         return None
-    return Place(kept, _digest("\n".join((text, surroundings(environment))).encode()))
+    key = _digest("\n".join((text, surroundings(environment))).encode())
+    return Place(kept, key, environment.device, options["policy"])
 
 
 def _shape_and_dtype(given: Any) -> Any:

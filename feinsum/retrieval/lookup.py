@@ -17,8 +17,8 @@ from typing import Any, Literal, cast, get_args
 
 import loopy as lp
 
-from feinsum.canonical import WorkloadKey, canonicalize
-from feinsum.db import Database, opened_store, states_of
+from feinsum.canonical import canonicalize
+from feinsum.db import Database, looked_up_store, opened_store, states_of
 from feinsum.errors import (
     FeinsumError,
     FeinsumWarning,
@@ -28,7 +28,8 @@ from feinsum.errors import (
 from feinsum.ir import BatchedEinsum, generalize, generalize_each
 from feinsum.measure import open_device
 from feinsum.raising import RaisedKernel, raise_kernel
-from feinsum.records import FramedSpec, Match, Policy, TuningRecord
+from feinsum.records import FramedSpec, Match, Policy
+from feinsum.retrieval.facts import Facts
 from feinsum.retrieval.kept import Answer, Place, place_of, unless_it_fails
 from feinsum.retrieval.nearest import form_of, known_of, nearest
 from feinsum.retrieval.ranks import Plan, Ranks, chosen_nests, found_together
@@ -70,8 +71,8 @@ def retrieve(
         arguments: see :func:`feinsum.raise_kernel`. Short sizes are fixed in the
             result, and are no arguments of it any more.
         device: part of a name, see :func:`feinsum.measure.open_device`.
-        database: path, URL or store; default is the user's own, and the layers
-            beside it.
+        database: path, URL of a database or of a service, or store; default is the
+            user's own, and the layers beside it.
         instructions: a Loopy match expression that selects einsums.
         kernel_name: which kernel of the unit, if it has several.
         on_miss: without a recipe, ``warn``, ``raise`` the reason, or ``return``.
@@ -241,21 +242,16 @@ def look_up(
     if not raised.raised:
         return Retrieval(t_unit, raised, ())
     environment = open_device(device).environment({})
-    facts: dict[str, tuple[str, ...]] = {}
-    with opened_store(database, has_shipped=True) as store:
-
-        def ask(workload: WorkloadKey) -> Sequence[TuningRecord]:
-            records = store.query(workload)
-            facts[workload] = tuple(record.id for record in records)
-            return records
-
-        known = [known_of(n, ask, environment, chosen) for n in raised.raised]
+    with looked_up_store(database) as store:
+        facts = Facts(store, environment.device, chosen)
+        facts.ask(nest.form for nest in raised.raised)
+        known = [known_of(n, facts, environment, chosen) for n in raised.raised]
         layers = states_of(store)
     trust = Trust(environment, is_on=is_verification_on(verify))
     unit, nests = with_recipes(raised.t_unit, raised.kernel_name, known, trust.judge)
     is_changed = any(nest.applied for nest in nests)
     return Retrieval(
-        unit if is_changed else t_unit, raised, tuple(nests), facts, chosen, layers
+        unit if is_changed else t_unit, raised, tuple(nests), facts.ids, chosen, layers
     )
 
 
@@ -306,7 +302,8 @@ def query(
         form_of(canonicalize(e), n) for e, n in chain([(general, literal)], others)
     )
     with opened_store(database, has_shipped=True) as store:
-        return nearest(forms, store.query, environment, chosen).match
+        facts = Facts(store, environment.device, chosen)
+        return nearest(forms, facts, environment, chosen).match
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
+from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError
 from feinsum.ir import from_text
 from feinsum.raising import RaisedNest
 from feinsum.records import Environment, Extents, Level, Match, Policy, TuningRecord
+from feinsum.retrieval.facts import Facts
 from feinsum.retrieval.recipes import Known, match_of
 from feinsum.transforms import suits_device
 
-__all__ = ["Ask", "Form", "Nearest", "form_of", "known_of", "nearest"]
+__all__ = ["Form", "Nearest", "form_of", "known_of", "nearest"]
 
 logger = logging.getLogger(__name__)
-
-Ask: TypeAlias = Callable[[WorkloadKey], Sequence[TuningRecord]]
-"""What a store knows of a workload."""
 
 FRAME_FACTOR = 16
 """How much longer than today's an older text of a workload may be."""
@@ -43,12 +41,12 @@ Form: TypeAlias = tuple[CanonicalForm, Mapping[str, int]]
 
 
 def known_of(
-    nest: RaisedNest, ask: Ask, environment: Environment, policy: Policy
+    nest: RaisedNest, facts: Facts, environment: Environment, policy: Policy
 ) -> Known:
     """What is known of a nest, or else of the same one at other extents."""
     nests = [nest, *nest.generalized_each()]
     forms = (form_of(one.form, one.generalized) for one in nests)
-    near = nearest(forms, ask, environment, policy)
+    near = nearest(forms, facts, environment, policy)
     return Known(
         nests[near.k],
         near.records,
@@ -66,27 +64,32 @@ def form_of(form: CanonicalForm, sizes: Mapping[str, int]) -> Form:
 
 
 def nearest(
-    forms: Iterable[Form], ask: Ask, environment: Environment, policy: Policy
+    forms: Iterable[Form], facts: Facts, environment: Environment, policy: Policy
 ) -> Nearest:
-    """Which form has the best match.
+    """Which form has the best match; the others are asked for if the first has none.
 
     Args:
         forms: of an einsum, and then of the same one at other extents.
 
     Recipes for other kinds of devices than this one are left out.
     """
-    found = []
-    kind = environment.device.kind
-    for k, (form, sizes) in enumerate(forms):
-        known, extents = _known(form, sizes, ask)
-        records = [r for r in known if suits_device(r.spec, kind)]
+
+    def known(k: int, form: CanonicalForm, sizes: Mapping[str, int]) -> Nearest:
+        sound, extents = _known(form, sizes, facts)
+        records = [r for r in sound if suits_device(r.spec, environment.device.kind)]
         match = match_of(
             form, records, environment, policy, extents=extents, is_nearest=k > 0
         )
-        found.append(Nearest(k, records, extents, match))
-        if k == 0 and match.level < Level.NEAREST_EXTENTS:
-            break
-    return min(found, key=_nearness)
+        return Nearest(k, records, extents, match)
+
+    rest = iter(forms)
+    first = known(0, *next(rest))
+    if first.match.level < Level.NEAREST_EXTENTS:
+        return first
+    others = list(rest)
+    facts.ask(form for form, _ in others)
+    found = [known(k, form, sizes) for k, (form, sizes) in enumerate(others, start=1)]
+    return min([first, *found], key=_nearness)
 
 
 def _nearness(found: Nearest) -> tuple[Level, bool, float, int]:
@@ -95,13 +98,13 @@ def _nearness(found: Nearest) -> tuple[Level, bool, float, int]:
 
 
 def _known(
-    form: CanonicalForm, sizes: Mapping[str, int], ask: Ask
+    form: CanonicalForm, sizes: Mapping[str, int], facts: Facts
 ) -> tuple[list[TuningRecord], Extents]:
     """The records of a workload, and its extents in the names of each text of them.
 
     Records of another workload under its key are logged and left out.
     """
-    records = ask(form.key)
+    records = facts.of(form)
     extents: dict[str, Mapping[str, int]] = {}
     doubts: dict[str, str] = {}
     for frame in sorted({record.workload_text for record in records}):

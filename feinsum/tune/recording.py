@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from feinsum.db import LayeredStore, SqlStore
+from feinsum.db import HttpStore, LayeredStore, SqlStore
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import (
     Measurement,
@@ -35,10 +35,13 @@ def check_writable(store: RecordStore) -> None:
     """Refuse a store that cannot take facts before work is done for them.
 
     Raises:
-        StoreUnavailableError: if it is open for reading only.
+        StoreUnavailableError: if it is open for reading only, or does not answer.
+        ServiceError: if it is a service that does not let one record.
     """
     if isinstance(store, LayeredStore):
         store = store.layers[0]
+    if isinstance(store, HttpStore):
+        store.check_writable()
     if isinstance(store, SqlStore) and (info := store.info()).is_read_only:
         raise StoreUnavailableError(
             f"the database {info.location} is open for reading only and cannot take "

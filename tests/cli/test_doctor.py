@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-from contextlib import closing
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 
 import pytest
 
+from feinsum.canonical import FORM_VERSION
 from feinsum.db import open_store
+from feinsum.db.remote import open_remote
+from feinsum.errors import StoreUnavailableError
+from feinsum.records import LookUp
 from tests.db.conftest import locked_by_another_process, public_folder, unprivileged
 from tests.db.factories import make_record
+from tests.remote.chaos import answering, chaos, refusing, silent
 
 __all__ = ["public_folder"]
 
@@ -134,33 +135,37 @@ def test_a_cache_that_is_open_to_others_is_a_problem(tmp_path, findings):
     assert "open to others" in found["text"]
 
 
-class Server(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200 if self.path == "/healthz" else 503)
-        self.end_headers()
-
-    def log_message(self, *_args):
-        """Not on stderr."""
+def capabilities(**changes):
+    return json.dumps({"version": "7.1", "form_version": FORM_VERSION, **changes})
 
 
 def test_a_service_is_asked(findings, monkeypatch):
-    """One that answers is well; one that refuses, or says nothing, is a problem."""
-    with HTTPServer(("127.0.0.1", 0), Server) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        monkeypatch.setenv("FEINSUM_REMOTE", f"{url}/")
-        assert findings()["remote"]["state"] == "ok"
-        monkeypatch.setenv("FEINSUM_REMOTE", f"{url}/elsewhere")
-        assert "answers 503" in findings()["remote"]["text"]
-        server.shutdown()
-    monkeypatch.setenv("FEINSUM_REMOTE", url)
-    assert "does not answer" in findings()["remote"]["text"]
-    with closing(socket.socket()) as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        port = silent.getsockname()[1]
-        monkeypatch.setenv("FEINSUM_REMOTE", f"http://127.0.0.1:{port}")
-        assert "does not answer" in findings()["remote"]["text"]
+    """One of ours that answers is well; one that refuses or is silent is a problem."""
+    with chaos(answering("200 OK", capabilities())) as server:
+        monkeypatch.setenv("FEINSUM_REMOTE", f"{server.url}/")
+        found = findings()["remote"]
+        assert (found["state"], "answers, version 7.1" in found["text"]) == ("ok", True)
+        for behave, words in (
+            (answering("200 OK", capabilities(form_version="fe0")), "'fe0'"),
+            (answering("200 OK", "{}"), "no service of feinsum"),
+            (answering("503 No", "", "text/plain"), "status 503"),
+            (refusing(401, "not-authenticated", "expired"), "[not-authenticated]"),
+            (silent, "did not answer"),
+        ):
+            server.behave = behave
+            found = findings()["remote"]
+            assert (found["state"], words in found["text"]) == ("problem", True), found
+
+
+def test_a_service_that_failed_just_now_is_a_note(findings, monkeypatch):
+    """It answers the doctor, but look-ups leave it alone for a while."""
+    with chaos(answering("500 No", "", "text/plain")) as server:
+        monkeypatch.setenv("FEINSUM_REMOTE", server.url)
+        with pytest.raises(StoreUnavailableError):
+            open_remote().candidates(LookUp({"fe2-x": ""}))
+        server.behave = answering("200 OK", capabilities())
+        found = findings()["remote"]
+        assert (found["state"], "status 500" in found["text"]) == ("note", True)
 
 
 def test_a_clock_that_is_off_is_a_problem(findings, monkeypatch):

@@ -14,6 +14,7 @@ from feinsum.errors import MeasurementError
 from feinsum.measure import open_device
 from feinsum.service import new_key
 from tests.cli.tuning import good
+from tests.remote.chaos import answering, chaos
 from tests.service.running import running
 
 
@@ -92,20 +93,45 @@ def test_misses_come_from_a_service(run, autotune, wanted, tmp_path, monkeypatch
     with running(str(wanted), tmp_path, anonymous_read=False) as server:
         refused = run("tune", "--from-misses", server.url)
         assert (refused.exit_code, "not-authenticated" in refused.stderr) == (1, True)
-        monkeypatch.setenv("FEINSUM_KEY", secret)
+        monkeypatch.setenv("FEINSUM_REMOTE_KEY", secret)
         result = run("tune", "--from-misses", server.url)
         lost = run("tune", "--from-misses", f"{server.url}/v2")
     assert told(result) == [3, 2, 1]
     assert "no-such-route" in lost.stderr
     gone = run("tune", "--from-misses", server.url)
-    assert (gone.exit_code, "service-failed" in gone.stderr) == (1, True)
+    assert (gone.exit_code, "store-unavailable" in gone.stderr) == (1, True)
 
 
-def test_a_document_of_another_kind_is_refused(run, autotune, monkeypatch):
+@pytest.mark.parametrize("demand", ["x", {"count": "many"}, None])
+def test_a_document_of_another_kind_is_refused(run, autotune, demand):
     """An answer without demands is named as such."""
-    from feinsum.cli import misses
-
     autotune()
-    monkeypatch.setattr(misses, "_get", lambda _: json.loads('["x"]'))
-    result = run("tune", "--from-misses", "http://localhost:1")
+    with chaos(
+        answering("200 OK", json.dumps({"demands": [demand], "next": None}))
+    ) as s:
+        result = run("tune", "--from-misses", s.url)
     assert (result.exit_code, "something else" in result.stderr) == (1, True)
+
+
+def test_what_was_found_is_sent_to_the_service(
+    run, autotune, wanted, tmp_path, monkeypatch
+):
+    """With the service as the database, and a key to record."""
+    autotune()
+    keys = {scope: new_key(scope, scope) for scope in ("read", "record")}
+    with open_serving_store(wanted) as store:
+        for _, key in keys.values():
+            store.add_key(key)
+    with running(str(wanted), tmp_path) as server:
+        command = ["tune", "--from-misses", server.url, "--database", server.url]
+        more = ["--workloads", "1"]
+        monkeypatch.setenv("FEINSUM_REMOTE_KEY", keys["read"][0])
+        refused = run(*command, *more)
+        assert (refused.exit_code, "not-permitted" in refused.stderr) == (1, True)
+        monkeypatch.setenv("FEINSUM_REMOTE_KEY", keys["record"][0])
+        result = run(*command, *more)
+        assert result.exit_code == 0, result.stderr
+        asked = run("query", FORMS[1].text, "--database", server.url)
+        assert (asked.exit_code, "match: exact" in asked.stdout) == (0, True)
+    with open_store(wanted) as store:
+        assert store.query(FORMS[1].key) == (good(),)

@@ -1,0 +1,30 @@
+"""A service of facts as a store: its client, quick for look-ups, patient for others."""
+
+from feinsum.db.remote.address import (
+    KEY_FILE_VARIABLE,
+    KEY_OVER_HTTP_VARIABLE,
+    KEY_VARIABLE,
+    REMOTE_VARIABLE,
+    address_of,
+    is_service,
+    remote_url,
+)
+from feinsum.db.remote.health import ServiceHealth, examine_service
+from feinsum.db.remote.layer import BUDGET_VARIABLE, RemoteLayer, open_remote
+from feinsum.db.remote.store import HttpStore
+
+__all__ = [
+    "BUDGET_VARIABLE",
+    "KEY_FILE_VARIABLE",
+    "KEY_OVER_HTTP_VARIABLE",
+    "KEY_VARIABLE",
+    "REMOTE_VARIABLE",
+    "HttpStore",
+    "RemoteLayer",
+    "ServiceHealth",
+    "address_of",
+    "examine_service",
+    "is_service",
+    "open_remote",
+    "remote_url",
+]

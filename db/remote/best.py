@@ -1,0 +1,157 @@
+"""``best``: what a service knows of workloads, for a device and a policy.
+
+Its ranking is not believed, for it does not know the driver here: all that it sends
+are candidates, from which :func:`feinsum.records.best_match` chooses.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db.exchange import batches
+from feinsum.db.remote.client import Client, parsed
+from feinsum.db.remote.documents import sound
+from feinsum.errors import RecordNotFoundError, ServiceError
+from feinsum.records import LookUp, TuningRecord
+
+__all__ = ["AT_ONCE", "LONGEST_TEXT", "BestAnswer", "best_of", "facts_in"]
+
+MAX_AGE_S = 60.0
+"""For how long an answer is believed that does not say so: a miss, or one of many."""
+
+MOST_AGE_S = 86400.0
+
+AT_ONCE = 200
+"""How many workloads are asked for in one request."""
+
+LONGEST_TEXT = 20_000
+"""The longest text of a workload that a service keeps with a miss."""
+
+LONGEST_IN_URL = 2_000
+"""The longest text that is sent in a URL; longer ones are sent in a body."""
+
+_ETAG = re.compile(r'(W/)?"[!#-~]{1,200}"')
+_MAX_AGE = re.compile(r"\bmax-age=(\d{1,9})\b")
+
+
+class BestAnswer(NamedTuple):
+    """What a service says of a workload.
+
+    Attributes:
+        document: None for a miss.
+        is_unchanged: it is what was answered before, and is not sent again.
+        etag: empty if it has none.
+        max_age_s: for how long one need not ask again.
+    """
+
+    document: Any
+    is_unchanged: bool = False
+    etag: str = ""
+    max_age_s: float = MAX_AGE_S
+
+
+def best_of(
+    client: Client, look_up: LookUp, etags: Mapping[WorkloadKey, str] | None = None
+) -> dict[WorkloadKey, BestAnswer]:
+    """Ask for one workload by itself, for more of them together.
+
+    Args:
+        etags: of answers that are known already.
+
+    Raises:
+        StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
+    """
+    found: dict[WorkloadKey, BestAnswer] = {}
+    for part in batches(look_up.workloads.items(), AT_ONCE):
+        if len(part) == 1 and len(quote(part[0][1])) <= LONGEST_IN_URL:
+            ((workload, text),) = part
+            etag = (etags or {}).get(workload, "")
+            found[workload] = _one(client, look_up, workload, text, etag)
+        else:
+            found.update(_many(client, look_up, part))
+    return found
+
+
+def facts_in(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
+    """The sound records of an answer, ordered by id; none for a miss.
+
+    Raises:
+        ServiceError: if it is no answer about that workload.
+    """
+    if document is None:
+        return ()
+    given = document if isinstance(document, dict) else {}
+    facts, slower = given.get("facts"), given.get("slower", [])
+    is_about = given.get("workload") == workload
+    if not (is_about and isinstance(facts, list) and isinstance(slower, list)):
+        raise ServiceError(
+            f"a service answered with something else than facts of {workload}"
+        )
+    records = {r.id: r for r in sound([*facts, *slower], workload)}
+    return tuple(records[record_id] for record_id in sorted(records))
+
+
+def _one(
+    client: Client, look_up: LookUp, workload: WorkloadKey, text: str, etag: str
+) -> BestAnswer:
+    query = {**_place(look_up), **({"text": text} if text else {})}
+    path = f"/v1/best/{quote(workload, safe='')}"
+    try:
+        reply = client.get(path, query, etag=etag)
+    except RecordNotFoundError:
+        return BestAnswer(None)
+    age_s = _max_age_s(reply.headers.get("cache-control", ""))
+    if reply.status == 304:
+        return BestAnswer(None, is_unchanged=True, etag=etag, max_age_s=age_s)
+    new = reply.headers.get("etag", "")
+    tag = new if _ETAG.fullmatch(new) else ""
+    document = parsed(client.address, reply)
+    if document is None:
+        raise ServiceError(f"the service at {client.address} answered with nothing")
+    return BestAnswer(document, etag=tag, max_age_s=age_s)
+
+
+def _many(
+    client: Client, look_up: LookUp, asked: Sequence[tuple[WorkloadKey, str]]
+) -> dict[WorkloadKey, BestAnswer]:
+    workloads = [
+        {"key": workload, "text": text if len(text) <= LONGEST_TEXT else None}
+        if text
+        else workload
+        for workload, text in asked
+    ]
+    question = json.dumps({**_place(look_up), "workloads": workloads})
+    document = parsed(client.address, client.post("/v1/best:batch", question))
+    answers = document.get("answers") if isinstance(document, dict) else None
+    if not isinstance(answers, list) or len(answers) != len(asked):
+        raise ServiceError(
+            f"the service at {client.address} answered with something else than "
+            f"{len(asked)} answers"
+        )
+    return {
+        workload: BestAnswer(answer)
+        for (workload, _), answer in zip(asked, answers, strict=True)
+    }
+
+
+def _place(look_up: LookUp) -> dict[str, str]:
+    """For which device, in the words of the service; all devices without one."""
+    device = look_up.device
+    place: dict[str, str] = {"policy": look_up.policy}
+    if device is None:
+        return place
+    architecture = f"{device.kind}/{device.architecture}"
+    return {**place, "device": device.id, "architecture": architecture}
+
+
+def _max_age_s(cache_control: str) -> float:
+    """For how long an answer need not be asked for again, as far as it says so."""
+    if "no-store" in cache_control or "no-cache" in cache_control:
+        return 0.0
+    found = _MAX_AGE.search(cache_control)
+    return min(float(found[1]), MOST_AGE_S) if found else MAX_AGE_S

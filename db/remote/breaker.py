@@ -1,0 +1,72 @@
+"""A breaker: who failed just now is not asked again, by this process nor by others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+
+from feinsum.cache import default_cache
+from feinsum.db.remote.address import Address
+
+__all__ = ["PAUSE_S", "Breaker", "forget_failures"]
+
+PAUSE_S = 60.0
+"""For how long a service is left alone after it failed."""
+
+_failures: dict[str, tuple[float, str]] = {}
+
+
+class Breaker:
+    """Whether a service may be asked now.
+
+    The time of a failure and its reason are known to this process and, through a file
+    in the cache, to the others of the user. With another key a service may be asked.
+    """
+
+    def __init__(self, address: Address, key: str | None) -> None:
+        asked = f"failure\0{address}\0{key or ''}"
+        self._name = hashlib.sha256(asked.encode()).hexdigest()
+
+    def why_open(self) -> str:
+        """Why the service is not asked now; empty if it may be."""
+        known = _failures.get(self._name)
+        if known is None or not _counts(known[0]):
+            known = self._of_others()
+        if known is None or not _counts(known[0]):
+            return ""
+        _failures[self._name] = known
+        return known[1]
+
+    def trip(self, reason: str) -> None:
+        """Leave the service alone from now on."""
+        _failures[self._name] = failure = (time.time(), reason)
+        if cache := default_cache():
+            cache.write(self._name, json.dumps(failure).encode())
+
+    def reset(self) -> None:
+        """It answered: forget the failure, if there was one."""
+        failed = _failures.pop(self._name, None)
+        if failed and (cache := default_cache()):
+            cache.remove(self._name)
+
+    def _of_others(self) -> tuple[float, str] | None:
+        cache = default_cache()
+        content = cache.read(self._name) if cache else None
+        if content is None:
+            return None
+        try:
+            at, reason = json.loads(content)
+            return float(at), str(reason)
+        except (TypeError, ValueError):
+            return None
+
+
+def forget_failures() -> None:
+    """Forget what this process remembers; what is on disk stays."""
+    _failures.clear()
+
+
+def _counts(at: float) -> bool:
+    """Whether a failure is recent; one from the future was told by another clock."""
+    return 0 <= time.time() - at < PAUSE_S

@@ -1,0 +1,218 @@
+"""Asking a service: requests as it expects them, its refusals as errors of ours."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+from feinsum.db.remote.address import Address, address_of, key_for
+from feinsum.db.remote.wire import Limits, Reply, Request, exchange
+from feinsum.errors import (
+    CanonicalizationError,
+    FeinsumError,
+    InvalidEinsumError,
+    NoSuchRouteError,
+    RecordNotFoundError,
+    ServiceError,
+    StoreError,
+    error_from_code,
+)
+
+__all__ = ["PATIENT", "Client", "pages", "parsed"]
+
+PATIENT = Limits(total_s=30.0, connect_s=10.0, most_bytes=64 * 2**20)
+"""For who must have an answer, or must know why there is none."""
+
+MOST_WAITING_S = 120.0
+"""How long to come back to a service that says that it is busy."""
+
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+
+_TOLD = (StoreError, ServiceError, CanonicalizationError, InvalidEinsumError)
+"""The errors that a service may state."""
+
+_CODE = re.compile(r"[a-z]+(-[a-z]+){0,7}")
+_MOST_WORDS = 500
+_BUSY = (429, 503)
+
+
+@dataclass(frozen=True)
+class Client:
+    """Asks one service.
+
+    Args:
+        key: is sent with every request; None to send none.
+        waiting_s: how long to come back where it says that it is busy, and when to.
+    """
+
+    address: Address
+    key: str | None = field(default=None, repr=False)
+    limits: Limits = PATIENT
+    waiting_s: float = MOST_WAITING_S
+
+    @classmethod
+    def of(cls, url: str) -> Client:
+        """A patient client of the service at a URL, with the key for it.
+
+        Raises:
+            StoreUnavailableError: if it is no URL of a service, or if its key cannot
+                be sent.
+        """
+        address = address_of(url)
+        return cls(address, key_for(address))
+
+    def get(
+        self,
+        path: str,
+        query: Mapping[str, str | int] | None = None,
+        *,
+        etag: str = "",
+    ) -> Reply:
+        """Read what is at a path; 304 only if an ``etag`` was given.
+
+        Raises:
+            StoreUnavailableError: if no answer comes.
+            FeinsumError: as the service says, by its code.
+        """
+        target = f"{path}?{urlencode(query)}" if query else path
+        headers = {"If-None-Match": etag} if etag else {}
+        return self._ask("GET", target, headers, None, (200, 304) if etag else (200,))
+
+    def post(
+        self, path: str, document: str, *, expected: Collection[int] = (200,)
+    ) -> Reply:
+        """Send a JSON document.
+
+        Raises:
+            StoreUnavailableError, FeinsumError: see :meth:`get`.
+        """
+        headers = {"Content-Type": JSON}
+        return self._ask("POST", path, headers, document.encode(), expected)
+
+    def _ask(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        expected: Collection[int],
+    ) -> Reply:
+        key = self.key
+        sent = {
+            "Accept": JSON,
+            "Accept-Encoding": "gzip",
+            "Connection": "close",
+            "User-Agent": "feinsum",
+            **headers,
+            **({"Authorization": f"Bearer {key}"} if key else {}),
+        }
+        request = Request(method, self.address.prefix + target, sent, body)
+        until = time.monotonic() + self.waiting_s
+        while True:
+            reply = exchange(self.address, request, self.limits)
+            if reply.status in expected:
+                return reply
+            pause_s = _pause_s(reply)
+            if pause_s is None or time.monotonic() + pause_s > until:
+                raise _error(self.address, reply, key)
+            time.sleep(pause_s)
+
+
+def parsed(address: Address, reply: Reply) -> Any:
+    """The document of an answer.
+
+    Raises:
+        ServiceError: if it is no JSON.
+    """
+    if reply.media_type != JSON:
+        given = _words(reply.media_type) or "no type"
+        raise _no_service(address, f"answered with {given}, expected {JSON}")
+    try:
+        return json.loads(reply.body.decode())
+    except (ValueError, RecursionError):
+        raise _no_service(address, "answered with something that is no JSON") from None
+
+
+def pages(
+    client: Client, path: str, name: str, query: Mapping[str, str | int]
+) -> Iterator[Any]:
+    """The entries of a list, page by page.
+
+    Args:
+        name: of the list in a page.
+
+    Raises:
+        ServiceError: for an answer that is no page, or that does not go on.
+        StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
+    """
+    cursor: str | None = ""
+    while cursor is not None:
+        asked = {**query, "cursor": cursor} if cursor else query
+        page = parsed(client.address, client.get(path, asked))
+        try:
+            entries, following = page[name], page["next"]
+        except (KeyError, TypeError, IndexError):
+            entries, following = None, None
+        goes_on = following is None or (
+            isinstance(following, str) and following not in ("", cursor) and entries
+        )
+        if not isinstance(entries, list) or not goes_on:
+            raise _no_service(client.address, f"answered with no page of {name}")
+        yield from entries
+        cursor = following
+
+
+def _pause_s(reply: Reply) -> int | None:
+    """After how many seconds a busy service wants to be asked again."""
+    after = reply.headers.get("retry-after", "")
+    is_number = after.isdecimal() and len(after) < 6
+    return int(after) if reply.status in _BUSY and is_number else None
+
+
+def _error(address: Address, reply: Reply, key: str | None) -> FeinsumError:
+    """What a refusal says; a key that it repeats is left out."""
+    code, detail = _problem(reply)
+    if key:
+        detail = detail.replace(key, "(the key)")
+    if code is None:
+        where = ", which leads elsewhere" if 300 <= reply.status < 400 else ""
+        return _no_service(address, f"answered with status {reply.status}{where}")
+    error = error_from_code(code, f"the service at {address} says: {detail}")
+    is_miss = isinstance(error, (RecordNotFoundError, NoSuchRouteError))
+    if not isinstance(error, _TOLD) or is_miss != (reply.status == 404):
+        return ServiceError(
+            f"the service at {address} answered {reply.status}, {code}: {detail}"
+        )
+    return error
+
+
+def _problem(reply: Reply) -> tuple[str | None, str]:
+    """Code and words of a problem document; no code if it is none."""
+    if reply.media_type == PROBLEM:
+        try:
+            document = json.loads(reply.body)
+            code, detail = document["code"], document["detail"]
+            if _CODE.fullmatch(code):
+                return code, _words(detail)
+        except (ValueError, RecursionError, KeyError, TypeError):
+            pass
+    return None, ""
+
+
+def _words(text: str) -> str:
+    """A text of somebody else in one line that a terminal can bear."""
+    line = " ".join(text[: 4 * _MOST_WORDS].split())[:_MOST_WORDS]
+    return "".join(c if c.isprintable() else "?" for c in line)
+
+
+def _no_service(address: Address, problem: str) -> ServiceError:
+    return ServiceError(
+        f"the service at {address} {problem}; check that the address is that of a "
+        "service of feinsum"
+    )

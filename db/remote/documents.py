@@ -1,0 +1,91 @@
+"""Documents that a service sent: checked as the rows of a database are."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db.rows import document_of
+from feinsum.errors import InvalidRecordError
+from feinsum.records import DevicePeaks, TuningRecord, from_json
+
+__all__ = ["is_content_id", "peaks_of", "record_of", "sound"]
+
+logger = logging.getLogger(__name__)
+
+_DIGITS = frozenset("0123456789abcdef")
+
+
+def is_content_id(text: object) -> bool:
+    """Whether a text can be the id of a document."""
+    return isinstance(text, str) and len(text) == 64 and _DIGITS.issuperset(text)
+
+
+def record_of(record_id: str, document: Any) -> TuningRecord:
+    """The record of a document that has that id.
+
+    Raises:
+        InvalidRecordError: if it is not well formed, or is another one.
+    """
+    try:
+        text = json.dumps(
+            document, sort_keys=True, separators=(",", ":"), allow_nan=False
+        )
+    except (ValueError, RecursionError) as error:
+        raise InvalidRecordError(f"record {record_id}: no document: {error}") from None
+    record = document_of("record", record_id, text)
+    assert isinstance(record, TuningRecord)
+    return record
+
+
+def sound(
+    entries: Iterable[Any], workload: WorkloadKey | None = None
+) -> list[TuningRecord]:
+    """The records of a list of facts that are what their ids say, in order.
+
+    What is damaged, or of another workload than was asked for, is left out, and the
+    log says so once.
+    """
+    found, doubts = [], []
+    for entry in entries:
+        try:
+            record = record_of(*_parts(entry))
+            if workload not in (None, record.workload):
+                raise InvalidRecordError(f"record {record.id}: of another workload")
+        except InvalidRecordError as error:
+            doubts.append(str(error))
+        else:
+            found.append(record)
+    if doubts:
+        first = "".join(c if c.isprintable() else "?" for c in doubts[0][:500])
+        logger.error(
+            "%d facts of a service are left out; the first one: %s", len(doubts), first
+        )
+    return found
+
+
+def peaks_of(document: Any, device_id: str) -> DevicePeaks:
+    """The limits of a device in a document.
+
+    Raises:
+        InvalidRecordError: if they are not well formed, or of another device.
+    """
+    try:
+        peaks = from_json(DevicePeaks, json.dumps(document))
+    except (ValueError, RecursionError) as error:
+        raise InvalidRecordError(f"limits of a service: {error}") from None
+    if peaks.device.id != device_id:
+        raise InvalidRecordError(
+            f"a service sent the limits of the device {peaks.device.id}, expected "
+            f"those of {device_id}"
+        )
+    return peaks
+
+
+def _parts(entry: Any) -> tuple[str, Any]:
+    if not isinstance(entry, dict) or not is_content_id(entry.get("id")):
+        raise InvalidRecordError("an entry without a content id")
+    return entry["id"], entry.get("document")

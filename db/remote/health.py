@@ -1,0 +1,63 @@
+"""Whether a service can be asked now: for a doctor, who changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from feinsum.canonical import FORM_VERSION
+from feinsum.db.remote.address import address_of, key_for
+from feinsum.db.remote.breaker import Breaker
+from feinsum.db.remote.client import Client, parsed
+from feinsum.db.remote.wire import Limits
+from feinsum.errors import FeinsumError
+
+__all__ = ["ServiceHealth", "examine_service"]
+
+MOST_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class ServiceHealth:
+    """What was seen of a service.
+
+    Attributes:
+        problem: why it cannot be read; empty if it can.
+        left_alone: why look-ups do not ask it now, after a failure; mostly empty.
+        version: of the program that answers, as it says.
+    """
+
+    location: str
+    problem: str = ""
+    left_alone: str = ""
+    version: str = ""
+
+
+def examine_service(url: str, *, patience_s: float = 2.0) -> ServiceHealth:
+    """Ask a service what it is, and read a little with the key that there is.
+
+    Args:
+        patience_s: for each of the two questions.
+    """
+    try:
+        address = address_of(url)
+        key = key_for(address)
+    except FeinsumError as error:
+        return ServiceHealth("the URL that is given", str(error))
+    client = Client(address, key, Limits(patience_s, patience_s, MOST_BYTES), 0.0)
+    left_alone = Breaker(address, key).why_open()
+    try:
+        said = parsed(address, client.get("/v1/capabilities"))
+        if not isinstance(said, dict) or "form_version" not in said:
+            problem = "it does not say what it is: it is no service of feinsum"
+            return ServiceHealth(str(address), problem, left_alone)
+        client.get("/v1/workloads", {"limit": 1})
+    except FeinsumError as error:
+        return ServiceHealth(str(address), f"[{error.code}] {error}", left_alone)
+    version = str(said.get("version", ""))[:50]
+    if said["form_version"] != FORM_VERSION:
+        problem = (
+            f"its keys are of the form {str(said['form_version'])[:50]!r}, and here "
+            f"they are of {FORM_VERSION!r}: it knows nothing that is asked for"
+        )
+        return ServiceHealth(str(address), problem, left_alone, version)
+    return ServiceHealth(str(address), "", left_alone, version)

@@ -1,0 +1,228 @@
+"""A service as one of the places where a look-up asks: quick, or passed over."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NoReturn
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db.exchange import batches
+from feinsum.db.layers import ToldError
+from feinsum.db.remote.address import Address, address_of, key_for, remote_url
+from feinsum.db.remote.best import AT_ONCE, BestAnswer, best_of, facts_in
+from feinsum.db.remote.breaker import PAUSE_S, Breaker
+from feinsum.db.remote.client import Client, parsed
+from feinsum.db.remote.documents import is_content_id, record_of
+from feinsum.db.remote.shelf import Kept, Shelf
+from feinsum.db.remote.wire import Limits
+from feinsum.errors import FeinsumError, RecordNotFoundError, StoreUnavailableError
+from feinsum.records import Candidates, DevicePeaks, LookUp, TuningRecord
+
+__all__ = ["BUDGET_VARIABLE", "RemoteLayer", "forget_warnings", "open_remote"]
+
+logger = logging.getLogger(__name__)
+
+BUDGET_VARIABLE = "FEINSUM_REMOTE_BUDGET_MS"
+"""Environment variable with how long all questions of one look-up may take."""
+
+BUDGET_MS = 300.0
+MOST_BUDGET_MS = 60_000.0
+CONNECT_SHARE = 1 / 3
+"""How much of the budget one attempt to connect may take."""
+
+MOST_BYTES = 16 * 2**20
+
+_told: set[str] = set()
+
+
+class RemoteLayer:
+    """What a service knows, for a look-up that must neither wait nor fail.
+
+    All questions together may take the budget. Answers are kept on disk: fresh ones are
+    not asked for again, and old ones answer when the service does not. After a
+    failure it is left alone for a minute, by all processes of the user. The log
+    says so once in a process.
+
+    Args:
+        key: is sent with every question; None to send none.
+        budget_s: for all questions of this layer.
+
+    Attributes:
+        note: what is to be said of the answers; empty if they came as they should.
+    """
+
+    def __init__(self, address: Address, key: str | None, budget_s: float) -> None:
+        self.address = address
+        self._key = key
+        self.note = ""
+        self._left_s = self._budget_s = budget_s
+        self._breaker = Breaker(address, key)
+
+    def candidates(self, look_up: LookUp) -> Candidates:
+        """What the service says, or said when it last answered.
+
+        Raises:
+            StoreUnavailableError: if nothing at all can be answered.
+        """
+        shelf = Shelf(self.address, look_up)
+        kept = {key: shelf.read(key) for key in look_up.workloads}
+        old = {key: known for key, known in kept.items() if known}
+        stale = [key for key in kept if key not in old or not old[key].is_fresh]
+        if stale:
+            try:
+                old |= self._ask(shelf, look_up, stale, old)
+            except FeinsumError as error:
+                failure = self._failed(error)
+                if not old:
+                    raise failure from None
+        return {key: old[key].records if key in old else () for key in kept}
+
+    def query(
+        self, workload: WorkloadKey, *, device_id: str | None = None
+    ) -> tuple[TuningRecord, ...]:
+        """The facts that may serve anywhere, or on a device; never all there are."""
+        found = self.candidates(LookUp({workload: ""}))[workload]
+        return tuple(r for r in found if device_id in (None, r.environment.device.id))
+
+    def get(self, record_id: str) -> TuningRecord:
+        if not is_content_id(record_id):
+            raise RecordNotFoundError(f"{record_id!r} is no id of a record")
+        try:
+            with self._asking() as client:
+                reply = client.get(f"/v1/facts/{record_id}")
+            return record_of(record_id, parsed(self.address, reply))
+        except RecordNotFoundError:
+            raise
+        except FeinsumError as error:
+            raise self._failed(error) from None
+
+    def records(self) -> Iterator[TuningRecord]:
+        """None: a service is asked for what is needed, and not read as a whole."""
+        yield from ()
+
+    def __len__(self) -> int:
+        return 0
+
+    def add(self, record: TuningRecord) -> bool:
+        self._refuse()
+
+    def add_peaks(self, peaks: DevicePeaks) -> bool:
+        self._refuse()
+
+    def peaks(self, device_id: str) -> DevicePeaks | None:
+        """None: no look-up needs limits of devices."""
+        return None
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _ask(
+        self,
+        shelf: Shelf,
+        look_up: LookUp,
+        wanted: list[WorkloadKey],
+        old: Mapping[WorkloadKey, Kept],
+    ) -> dict[WorkloadKey, Kept]:
+        found: dict[WorkloadKey, Kept] = {}
+        etags = {key: known.etag for key, known in old.items()}
+        for part in batches(wanted, AT_ONCE):
+            texts = {key: look_up.workloads[key] for key in part}
+            with self._asking() as client:
+                answers = best_of(client, replace(look_up, workloads=texts), etags)
+            for key, answer in answers.items():
+                found[key] = _kept(key, answer, old)
+                shelf.put(key, found[key])
+        self._breaker.reset()
+        return found
+
+    @contextmanager
+    def _asking(self) -> Iterator[Client]:
+        """A client that has what is left of the budget; the time is counted.
+
+        Raises:
+            StoreUnavailableError: if the service is not to be asked now.
+        """
+        if reason := self._breaker.why_open():
+            raise _OpenError(reason)
+        if self._left_s <= 0:
+            raise StoreUnavailableError(
+                f"the service at {self.address} took all of the "
+                f"{self._budget_s * 1e3:g} ms of this look-up"
+            )
+        connect_s = min(self._left_s, self._budget_s * CONNECT_SHARE)
+        limits = Limits(self._left_s, connect_s, MOST_BYTES)
+        began_s = time.monotonic()
+        try:
+            yield Client(self.address, self._key, limits, waiting_s=0.0)
+        finally:
+            self._left_s -= time.monotonic() - began_s
+
+    def _failed(self, error: FeinsumError) -> ToldError:
+        """Leave the service alone, and say so once."""
+        reason = str(error)
+        if not isinstance(error, _OpenError):
+            self._breaker.trip(reason)
+        self.note = reason
+        if str(self.address) not in _told:
+            _told.add(str(self.address))
+            logger.warning(
+                "%s; it is left alone for %g s, and what it answered before counts on",
+                reason,
+                PAUSE_S,
+            )
+        return ToldError(reason)
+
+    def _refuse(self) -> NoReturn:
+        raise StoreUnavailableError(
+            f"look-ups only read from the service at {self.address}; give its URL as "
+            "the database to record there"
+        )
+
+
+def forget_warnings() -> None:
+    """Forget what the log was told in this process."""
+    _told.clear()
+
+
+class _OpenError(StoreUnavailableError):
+    """The service failed less than a minute ago."""
+
+
+def open_remote(url: str | None = None) -> RemoteLayer:
+    """The service at a URL, or at that of ``FEINSUM_REMOTE``, for one look-up.
+
+    Raises:
+        StoreUnavailableError: if it is no URL of a service, if its key cannot be sent,
+            or if ``FEINSUM_REMOTE_BUDGET_MS`` is no number of milliseconds.
+    """
+    address = address_of(remote_url() if url is None else url)
+    return RemoteLayer(address, key_for(address), _budget_s())
+
+
+def _kept(
+    workload: WorkloadKey, answer: BestAnswer, old: Mapping[WorkloadKey, Kept]
+) -> Kept:
+    if answer.is_unchanged:
+        records = old[workload].records
+    else:
+        records = facts_in(answer.document, workload)
+    return Kept(records, time.time(), answer.max_age_s, answer.etag)
+
+
+def _budget_s() -> float:
+    given = os.environ.get(BUDGET_VARIABLE, "").strip()
+    try:
+        budget_ms = float(given) if given else BUDGET_MS
+    except ValueError:
+        budget_ms = 0.0
+    if not 0 < budget_ms <= MOST_BUDGET_MS:
+        raise StoreUnavailableError(
+            f"{BUDGET_VARIABLE} is {given!r}; expected milliseconds, more than 0 and "
+            f"at most {MOST_BUDGET_MS:g}"
+        )
+    return budget_ms / 1e3

@@ -1,0 +1,113 @@
+"""Answers of a service that are kept: in this process, and on disk for all others.
+
+On disk is the text of each record. It is read and checked like what a service sends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from feinsum.cache import DiskCache, default_cache
+from feinsum.canonical import WorkloadKey
+from feinsum.db.remote.address import Address
+from feinsum.errors import InvalidRecordError
+from feinsum.records import LookUp, TuningRecord, from_json, to_json
+
+__all__ = ["Kept", "Shelf", "forget_answers"]
+
+MOST_IN_MEMORY = 2000
+"""How many answers a process remembers; the one used longest ago goes first."""
+
+_memory: OrderedDict[str, Kept] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An answer, and when it was given.
+
+    Attributes:
+        records: none for a miss.
+        at: seconds since the epoch.
+        max_age_s: for how long one need not ask again.
+        etag: by which the service knows it again; may be empty.
+    """
+
+    records: tuple[TuningRecord, ...]
+    at: float
+    max_age_s: float
+    etag: str = ""
+
+    @property
+    def is_fresh(self) -> bool:
+        return 0 <= time.time() - self.at < self.max_age_s
+
+
+class Shelf:
+    """The answers of one service for one device and policy."""
+
+    def __init__(self, address: Address, look_up: LookUp) -> None:
+        device = look_up.device.id if look_up.device else ""
+        self._asked = ("remote", str(address), device, look_up.policy)
+        self._cache: DiskCache | None = default_cache()
+
+    def read(self, workload: WorkloadKey) -> Kept | None:
+        """What was answered about a workload, however long ago.
+
+        That of another process counts if it is fresher than what this one has.
+        """
+        name = self._name(workload)
+        known = _memory.get(name)
+        if known is None or not known.is_fresh:
+            content = self._cache.read(name) if self._cache else None
+            other = _from_bytes(content, workload) if content else None
+            if other and (known is None or other.at > known.at):
+                known = other
+        if known is not None:
+            _remember(name, known)
+        return known
+
+    def put(self, workload: WorkloadKey, kept: Kept) -> None:
+        """Keep an answer, in place of the one before."""
+        name = self._name(workload)
+        _remember(name, kept)
+        if self._cache is not None:
+            self._cache.write(name, _to_bytes(kept))
+
+    def _name(self, workload: WorkloadKey) -> str:
+        asked = "\0".join((*self._asked, workload))
+        return hashlib.sha256(asked.encode()).hexdigest()
+
+
+def forget_answers() -> None:
+    """Forget what this process remembers; what is on disk stays."""
+    _memory.clear()
+
+
+def _remember(name: str, kept: Kept) -> None:
+    _memory.pop(name, None)  # to come last
+    _memory[name] = kept
+    if len(_memory) > MOST_IN_MEMORY:
+        _memory.popitem(last=False)
+
+
+def _to_bytes(kept: Kept) -> bytes:
+    head = {"at": kept.at, "max_age_s": kept.max_age_s, "etag": kept.etag}
+    return "\n".join([json.dumps(head), *map(to_json, kept.records)]).encode()
+
+
+def _from_bytes(content: bytes, workload: WorkloadKey) -> Kept | None:
+    """Inverse of :func:`_to_bytes`; None for anything else."""
+    try:
+        head, *lines = content.decode().split("\n")
+        given = json.loads(head)
+        at, max_age_s = float(given["at"]), float(given["max_age_s"])
+        records = tuple(from_json(TuningRecord, line) for line in lines)
+    except (InvalidRecordError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+    if any(record.workload != workload for record in records):
+        return None
+    return Kept(records, at, max_age_s, str(given.get("etag", "")))

@@ -1,0 +1,202 @@
+"""The store of a service: for who must have an answer, or know why there is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, Self
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db.demand import Demand
+from feinsum.db.exchange import batches
+from feinsum.db.remote.best import LONGEST_TEXT, best_of, facts_in
+from feinsum.db.remote.client import Client, pages, parsed
+from feinsum.db.remote.documents import is_content_id, peaks_of, record_of, sound
+from feinsum.errors import (
+    InvalidRecordError,
+    RecordNotFoundError,
+    ServiceError,
+)
+from feinsum.records import (
+    Candidates,
+    DevicePeaks,
+    Document,
+    DocumentKind,
+    LookUp,
+    Trial,
+    TuningRecord,
+    from_json,
+    to_json,
+)
+
+__all__ = ["HttpStore"]
+
+PAGE = 200
+"""How many facts are read at once."""
+
+
+class HttpStore:
+    """A :class:`feinsum.records.RecordStore` behind a service.
+
+    A fact is on the disk of the service when ``add`` returns. Facts that are not what
+    their ids say are left out and logged, as are rows of a database. Trials are not
+    kept there.
+
+    Every method raises a :class:`StoreUnavailableError` if the service does not answer,
+    and what it says, by its code, if it refuses: a :class:`feinsum.errors.ServiceError`
+    for a key that is missing or does not suffice.
+
+    >>> HttpStore.at("https://facts.example/team/")
+    HttpStore('https://facts.example/team')
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @classmethod
+    def at(cls, url: str) -> Self:
+        """The store of the service at a URL, with the key that is set for it.
+
+        Raises:
+            StoreUnavailableError: if it is no URL of a service, or if its key cannot
+                be sent.
+        """
+        return cls(Client.of(url))
+
+    def add(self, record: TuningRecord) -> bool:
+        reply = self._client.post("/v1/facts", to_json(record), expected=(200, 201))
+        kept = parsed(self._client.address, reply)
+        if not isinstance(kept, dict) or kept.get("id") != record.id:
+            raise self._odd("kept another fact than the one that was sent")
+        return reply.status == 201
+
+    def get(self, record_id: str) -> TuningRecord:
+        if not is_content_id(record_id):
+            raise RecordNotFoundError(f"{record_id!r} is no id of a record")
+        reply = self._client.get(f"/v1/facts/{record_id}")
+        return record_of(record_id, parsed(self._client.address, reply))
+
+    def query(
+        self, workload: WorkloadKey, *, device_id: str | None = None
+    ) -> tuple[TuningRecord, ...]:
+        if device_id is not None and not is_content_id(device_id):
+            return ()
+        wanted: dict[str, str] = {"workload": workload}
+        if device_id is not None:
+            wanted["device"] = device_id
+        return tuple(sound(self._facts(wanted), workload))
+
+    def candidates(self, look_up: LookUp) -> Candidates:
+        """What :func:`feinsum.records.candidates` gives, in few requests."""
+        found = best_of(self._client, look_up)
+        return {key: facts_in(answer.document, key) for key, answer in found.items()}
+
+    def records(self) -> Iterator[TuningRecord]:
+        """Every record that is not in quarantine, page by page, ordered by id."""
+        for part in batches(self._facts({}), PAGE):
+            yield from sound(part)
+
+    def __len__(self) -> int:
+        found = pages(self._client, "/v1/workloads", "workloads", {"limit": 1000})
+        try:
+            return sum(int(workload["n_facts"]) for workload in found)
+        except (KeyError, TypeError, ValueError):
+            raise self._odd("does not say how many facts it has") from None
+
+    def add_peaks(self, peaks: DevicePeaks) -> bool:
+        reply = self._client.post("/v1/peaks", to_json(peaks), expected=(200, 201))
+        return reply.status == 201
+
+    def peaks(self, device_id: str) -> DevicePeaks | None:
+        if not is_content_id(device_id):
+            return None
+        try:
+            reply = self._client.get(f"/v1/peaks/{device_id}")
+        except RecordNotFoundError:
+            return None
+        return peaks_of(parsed(self._client.address, reply), device_id)
+
+    def ids(self, kind: DocumentKind) -> Iterator[str]:
+        """The ids of what a service lists: of trials none."""
+        yield from (document.id for document in self.documents(kind))
+
+    def documents(
+        self, kind: DocumentKind, among: Collection[str] | None = None
+    ) -> Iterator[Document]:
+        """Facts, and of every device the latest limits; trials are not kept there."""
+        found: Iterable[Document] = ()
+        if kind == "record":
+            found = self.records()
+        elif kind == "peaks":
+            found = sorted(self._all_peaks(), key=lambda peaks: peaks.id)
+        yield from (d for d in found if among is None or d.id in among)
+
+    def add_all(self, documents: Iterable[Document]) -> int:
+        """Send documents one after the other, but no trials; how many were new.
+
+        What was sent before a failure stays there: sending it again is no matter.
+        """
+        return sum(map(self._add, documents))
+
+    def lacking(self, record_ids: Iterable[str]) -> frozenset[str]:
+        """Those of some ids that the service has no facts of, in quarantine or not."""
+        missing: set[str] = set()
+        for part in batches(record_ids):
+            asked = json.dumps({"ids": part})
+            said = parsed(
+                self._client.address, self._client.post("/v1/facts:missing", asked)
+            )
+            ids = said.get("ids") if isinstance(said, dict) else None
+            if not isinstance(ids, list):
+                raise self._odd("does not say which facts it lacks")
+            missing |= set(part).intersection(filter(is_content_id, ids))
+        return frozenset(missing)
+
+    def check_writable(self) -> None:
+        """Refuse before work is done, if facts could not be sent when it is.
+
+        Raises:
+            StoreUnavailableError, ServiceError: saying why.
+        """
+        try:
+            self._client.post("/v1/facts", "{}")
+        except InvalidRecordError:  # the key suffices: it came to what was sent
+            return
+        raise self._odd("took a fact that is none")
+
+    def demands(self) -> Iterator[Demand]:
+        """What was asked for in vain, the most wanted first."""
+        for entry in pages(self._client, "/v1/demand", "demands", {"limit": 1000}):
+            try:
+                demand = from_json(Demand, json.dumps(entry))
+            except (InvalidRecordError, ValueError, RecursionError):
+                raise self._odd("answered with something else than demands") from None
+            if len(demand.workload_text or "") <= LONGEST_TEXT:
+                yield demand
+
+    def close(self) -> None:
+        """Nothing to release: every request has a connection of its own."""
+
+    def __repr__(self) -> str:
+        return f"HttpStore({str(self._client.address)!r})"
+
+    def _add(self, document: Document) -> bool:
+        if isinstance(document, Trial):
+            return False
+        if isinstance(document, DevicePeaks):
+            return self.add_peaks(document)
+        return self.add(document)
+
+    def _facts(self, wanted: dict[str, str]) -> Iterator[Any]:
+        return pages(self._client, "/v1/facts", "facts", {**wanted, "limit": PAGE})
+
+    def _all_peaks(self) -> Iterator[DevicePeaks]:
+        for device in pages(self._client, "/v1/devices", "devices", {"limit": 1000}):
+            device_id = device.get("id") if isinstance(device, dict) else None
+            if not is_content_id(device_id):
+                raise self._odd("answered with something else than devices")
+            if found := self.peaks(str(device_id)):
+                yield found
+
+    def _odd(self, problem: str) -> ServiceError:
+        return ServiceError(f"the service at {self._client.address} {problem}")

@@ -1,0 +1,206 @@
+"""One exchange over HTTP, under one limit of time and one of size.
+
+The one door to urllib3, whose time-outs hold for each single read: a server that
+drips could hold a reader for ever, and so could the look-up of a name. So the
+exchange runs in a thread of its own; when its time is over the connection is shut
+down, and nobody waits for that thread. Redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from feinsum.db.remote.address import Address
+from feinsum.errors import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from urllib3.connection import HTTPConnection
+
+__all__ = ["Limits", "Reply", "Request", "exchange"]
+
+_PART = 65536
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one exchange may take.
+
+    Attributes:
+        total_s: from the look-up of the name to the last byte.
+        connect_s: of these, for one attempt to connect.
+        most_bytes: of the body of an answer, when it is decompressed.
+    """
+
+    total_s: float
+    connect_s: float
+    most_bytes: int
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is sent; headers may hold a key, and are not printed."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back, complete.
+
+    Attributes:
+        headers: by their names in small letters.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+
+    @property
+    def media_type(self) -> str:
+        given = self.headers.get("content-type", "")
+        return given.partition(";")[0].strip().lower()
+
+
+def exchange(address: Address, request: Request, limits: Limits) -> Reply:
+    """Send a request, and wait for the whole answer.
+
+    Raises:
+        StoreUnavailableError: if it does not come, not in time, or not whole.
+    """
+    call = _Call(address, request, limits)
+    thread = Thread(target=call.run, name="feinsum-remote", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise _failure(address, f"cannot be asked ({error})") from None
+    thread.join(limits.total_s)
+    return call.outcome()
+
+
+class _TooLongError(Exception):
+    """The body of an answer is longer than it may be."""
+
+
+class _Call:
+    """An exchange, run by one thread and awaited by another."""
+
+    def __init__(self, address: Address, request: Request, limits: Limits) -> None:
+        self._address, self._request, self._limits = address, request, limits
+        self._connection: HTTPConnection | None = None
+        self._is_over = False
+        self._reply: Reply | None = None
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._connection = _connection(self._address, self._limits)
+            self._reply = self._exchanged(self._connection)
+        except Exception as error:  # noqa: BLE001  (told to the thread that waits)
+            self._error = error
+        finally:
+            if self._connection is not None:
+                with suppress(OSError):
+                    self._connection.close()
+
+    def outcome(self) -> Reply:
+        """The answer there is now; without one the connection is ended."""
+        if self._reply is not None:
+            return self._reply
+        error = self._error
+        if error is None:
+            self._hang_up()
+            within = f"{self._limits.total_s * 1e3:.0f} ms"
+            raise _failure(self._address, f"did not answer within {within}")
+        raise _failure(self._address, _what_failed(error))
+
+    def _exchanged(self, connection: HTTPConnection) -> Reply:
+        request = self._request
+        connection.connect()
+        connection.timeout = self._limits.total_s
+        if self._is_over:
+            raise TimeoutError
+        connection.request(
+            request.method,
+            request.target,
+            body=request.body,
+            headers=request.headers,
+            preload_content=False,
+        )
+        response = connection.getresponse()
+        body = bytearray()
+        for part in response.stream(_PART, decode_content=True):
+            body += part
+            if len(body) > self._limits.most_bytes:
+                raise _TooLongError(
+                    f"more than the {self._limits.most_bytes} bytes that are read"
+                )
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return Reply(response.status, headers, bytes(body))
+
+    def _hang_up(self) -> None:
+        """End the connection under the thread that reads from it."""
+        self._is_over = True
+        stream = self._connection.sock if self._connection is not None else None
+        if stream is not None:
+            with suppress(OSError):
+                socket.socket.shutdown(stream, socket.SHUT_RDWR)  # below TLS
+
+
+def _connection(address: Address, limits: Limits) -> HTTPConnection:
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+
+    host, port, wait_s = address.host, address.port, limits.connect_s
+    if address.scheme == "http":
+        return HTTPConnection(host, port, timeout=wait_s)
+    return HTTPSConnection(host, port, timeout=wait_s, ssl_context=_tls())
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """The certificates that the system trusts; ``SSL_CERT_FILE`` names others."""
+    return ssl.create_default_context()
+
+
+def _what_failed(error: Exception) -> str:
+    """A failure in words, as far as they are ours or the system's."""
+    from urllib3.exceptions import (
+        ConnectTimeoutError,
+        HTTPError,
+        NameResolutionError,
+        NewConnectionError,
+    )
+
+    if isinstance(error, _TooLongError):
+        return f"answered with {error}"
+    if isinstance(error, NameResolutionError):
+        return "has a name that is not known"
+    if isinstance(error, NewConnectionError):
+        return f"cannot be reached ({_reason(error.__cause__)})"
+    if isinstance(error, (ConnectTimeoutError, TimeoutError)):
+        return "did not take the connection in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"has a certificate that is not trusted ({error.verify_message})"
+    if isinstance(error, (HTTPError, OSError, ValueError)):
+        return f"broke off its answer, or is no service ({type(error).__name__})"
+    return f"cannot be asked ({type(error).__name__})"
+
+
+def _reason(error: BaseException | None) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+def _failure(address: Address, problem: str) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"the service at {address} {problem}; check the address, the network, and "
+        "that it runs"
+    )

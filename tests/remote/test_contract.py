@@ -1,0 +1,46 @@
+"""The store behind a live service keeps the contract of every store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from feinsum.db import HttpStore
+from feinsum.db.remote.wire import Limits
+from tests.db.contract import MakeStore, RecordStoreContract
+from tests.remote.live import LiveService, leased_store, live_service
+
+VERY_PATIENT = Limits(600.0, 600.0, 2**26)
+
+
+class LeasedStore(HttpStore):
+    """Gives its database back when it is closed, so that few of them are needed."""
+
+    leases: ExitStack
+
+    def close(self) -> None:
+        self.leases.close()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    with live_service(tmp_path_factory.mktemp("service")) as running:
+        yield running
+
+
+class TestHttpStore(RecordStoreContract):
+    @pytest.fixture
+    def make_store(self, service: LiveService) -> Iterator[MakeStore]:
+        with ExitStack() as stack:
+
+            def make() -> HttpStore:
+                leases = stack.enter_context(ExitStack())
+                plain = leases.enter_context(leased_store(service))
+                store = LeasedStore(replace(plain._client, limits=VERY_PATIENT))
+                store.leases = leases
+                return store
+
+            yield make

@@ -1,0 +1,245 @@
+"""A service as a database: what it refuses is an error of ours, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from feinsum.db import (
+    HttpStore,
+    merge,
+    open_serving_store,
+    open_store,
+    opened_documents,
+)
+from feinsum.errors import (
+    InvalidRecordError,
+    NoSuchRouteError,
+    NotAuthenticatedError,
+    NotPermittedError,
+    RecordNotFoundError,
+    ServiceError,
+    StoreError,
+    StoreUnavailableError,
+    TooLargeError,
+    TooManyRequestsError,
+)
+from feinsum.records import DocumentStore, LookUp, candidates
+from feinsum.service import new_key
+from tests.db.factories import (
+    WORKLOAD,
+    make_device,
+    make_peaks,
+    make_record,
+    make_trial,
+)
+from tests.remote.answers import entry
+from tests.remote.chaos import answering, chaos, refusing, saying
+from tests.remote.live import live_service
+from tests.remote.test_chaos import FAILURES
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("service")
+    with live_service(folder, anonymous_read=False, anonymous_record=False) as service:
+        yield service
+
+
+@pytest.fixture
+def service(running):
+    """The URL of a live service that wants keys."""
+    url = running.lease()
+    yield url
+    running.give_back(url)
+
+
+@pytest.fixture
+def key(running, service, monkeypatch):
+    """Sets a new key of a scope."""
+
+    def make(scope):
+        secret, key = new_key(scope, scope)
+        with open_serving_store(running.path(service)) as store:
+            store.add_key(key)
+        monkeypatch.setenv("FEINSUM_REMOTE_KEY", secret)
+        return secret
+
+    return make
+
+
+def test_scopes_open_what_they_say(service, key, monkeypatch):
+    """Without a key nothing, with one to read no recording; the error says which."""
+    with pytest.raises(NotAuthenticatedError):
+        HttpStore.at(service).query(WORKLOAD)
+    key("read")
+    assert HttpStore.at(service).query(WORKLOAD) == ()
+    for write in (
+        lambda: HttpStore.at(service).add(make_record()),
+        lambda: HttpStore.at(service).add_peaks(make_peaks()),
+        HttpStore.at(service).check_writable,
+    ):
+        with pytest.raises(NotPermittedError, match="the service at http"):
+            write()
+    key("record")
+    HttpStore.at(service).check_writable()
+    assert len(HttpStore.at(service)) == 0
+    assert HttpStore.at(service).add(make_record())
+    monkeypatch.setenv("FEINSUM_REMOTE_KEY", "fk_unknown")
+    with pytest.raises(NotAuthenticatedError):
+        HttpStore.at(service).get(make_record().id)
+
+
+def test_candidates_are_those_of_the_service(service, key):
+    """One workload or many; a device that is far has none under a strict policy."""
+    key("record")
+    store = HttpStore.at(service)
+    store.add(make_record())
+    assert candidates(store, LookUp({WORKLOAD: ""})) == {WORKLOAD: (make_record(),)}
+    both = LookUp({WORKLOAD: "", "fe1-none": "text"}, make_device(5), "strict")
+    assert candidates(store, both) == {WORKLOAD: (), "fe1-none": ()}
+
+
+def test_databases_and_services_are_merged(service, key, tmp_path):
+    """Both ways: facts and limits go, trials stay; again there is nothing new."""
+    key("record")
+    with open_store(tmp_path / "own.sqlite") as own:
+        own.add_all([*(make_record(n) for n in range(5)), make_peaks(), make_trial()])
+        with opened_documents(service) as far:
+            assert isinstance(far, DocumentStore)
+            assert merge(far, own) == {"record": 5, "peaks": 1, "trial": 0}
+            assert merge(far, own).total() == 0
+    with open_store(tmp_path / "new.sqlite") as new, opened_documents(service) as far:
+        assert merge(new, far) == {"record": 5, "peaks": 1, "trial": 0}
+        assert merge(new, far).total() == 0
+        assert new.peaks(make_device().id) == make_peaks()
+        assert list(new.ids("record")) == list(far.ids("record"))
+        assert [r.id for r in far.documents("record", {make_record(1).id})] == [
+            make_record(1).id
+        ]
+
+
+CODES = [
+    (401, NotAuthenticatedError), (403, NotPermittedError), (404, RecordNotFoundError),
+    (404, NoSuchRouteError), (413, TooLargeError), (422, InvalidRecordError),
+    (429, TooManyRequestsError), (503, StoreUnavailableError), (500, StoreError),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "kind"), CODES, ids=lambda x: str(x))
+def test_a_problem_document_is_the_error_of_its_code(status, kind):
+    """In the words of the service, on one line."""
+    with chaos(refusing(status, kind.code, "so\n\x1b[31mit is")) as server:
+        with pytest.raises(kind) as caught:
+            HttpStore.at(server.url).get("0" * 64)
+        assert type(caught.value) is kind
+        assert str(caught.value) == f"the service at {server.url} says: so ?[31mit is"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(500, "record-not-found"), (404, "too-large"), (200, "x"), (422, "wrong-result"),
+     (422, "build-failed"), (400, "never-heard-of"), (418, "x" * 999), (400, "a b")],
+)  # fmt: skip
+def test_what_no_service_says_is_an_error_of_services(status, code):
+    """A code that does not go with its status, or that is not for it to state."""
+    with chaos(refusing(status, code, "words")) as server:
+        with pytest.raises(ServiceError) as caught:
+            HttpStore.at(server.url).get("0" * 64)
+        assert type(caught.value) is ServiceError
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(FAILURES) - {"bomb", "100 MB", "429", "503"})
+)
+def test_who_names_a_service_is_told_of_every_failure(name):
+    """By an error of the tree; each is tried, for whoever writes must know."""
+    with chaos(FAILURES[name]) as server:
+        store = HttpStore.at(server.url)
+        for n in (1, 2):
+            with pytest.raises((StoreError, ServiceError)):
+                store.add(make_record())
+            assert server.n_connections == n
+
+
+def test_a_busy_service_is_asked_again_when_it_says():
+    """A patient client waits; one that is to wait too long gives up."""
+
+    def busy_once(server, stream):
+        if server.n_connections == 1:
+            refusing(429, "too-many-requests", "", Retry_After="0")(server, stream)
+        else:
+            kept = json.dumps({"id": make_record().id})
+            answering("201 Created", kept)(server, stream)
+
+    with chaos(busy_once) as server:
+        assert HttpStore.at(server.url).add(make_record())
+        assert server.n_connections == 2
+        server.behave = refusing(503, "store-unavailable", "", Retry_After="9999")
+        with pytest.raises(StoreUnavailableError):
+            HttpStore.at(server.url).add(make_record())
+        assert server.n_connections == 3
+
+
+def test_what_was_kept_is_what_was_sent():
+    """A service that kept another fact, or does not say which, is none of ours."""
+    for said in ('{"id": "' + "0" * 64 + '"}', "{}", "[]", "1"):
+        with (
+            chaos(answering("201 Created", said)) as server,
+            pytest.raises(ServiceError, match="another fact"),
+        ):
+            HttpStore.at(server.url).add(make_record())
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["{}", "[]", '{"facts": {}, "next": null}', '{"facts": [], "next": "again"}',
+     '{"facts": [1], "next": 1}', '{"facts": [1], "next": ""}'],
+)  # fmt: skip
+def test_a_list_that_does_not_end_is_refused(page):
+    """A page that is none, or that goes on without anything in it."""
+    with chaos(answering("200 OK", page)) as server:
+        with pytest.raises(ServiceError, match="no page"):
+            list(HttpStore.at(server.url).records())
+        assert server.n_connections == 1
+
+
+def test_a_list_in_circles_is_refused():
+    """The cursor of the page before is no next one."""
+    facts = json.dumps({"facts": [entry(make_record())], "next": "x"})
+    with chaos(answering("200 OK", facts)) as server:
+        with pytest.raises(ServiceError, match="no page"):
+            list(HttpStore.at(server.url).records())
+        assert server.n_connections == 2
+
+
+@pytest.mark.parametrize("path", ["workloads", "devices", "demand", "peaks", "missing"])
+@pytest.mark.parametrize("entries", ["[1]", '[{"n_facts": "x", "id": 3}]', "[null]"])
+def test_lists_of_something_else_are_refused(path, entries):
+    """Numbers, ids, demands, limits: each is checked."""
+    name = {"demand": "demands"}.get(path, path)
+    body = f'{{"{name}": {entries}, "next": null, "ids": 1}}'
+    ask = {
+        "workloads": len,
+        "devices": lambda store: list(store.ids("peaks")),
+        "demand": lambda store: list(store.demands()),
+        "peaks": lambda store: store.peaks("0" * 64),
+        "missing": lambda store: store.lacking(["0" * 64]),
+    }[path]
+    refused = pytest.raises((ServiceError, InvalidRecordError))
+    with chaos(answering("200 OK", body)) as server, refused:
+        ask(HttpStore.at(server.url))
+
+
+def test_a_command_that_needs_a_database_says_so():
+    """By the URL of a service no file is made."""
+    with pytest.raises(StoreUnavailableError, match="the URL of a service was given"):
+        open_store("https://facts.example")
+
+
+def test_no_answer_at_all_is_an_error():
+    """As for every store."""
+    refused = pytest.raises(StoreUnavailableError, match="the service at")
+    with chaos(saying(b"")) as server, refused:
+        HttpStore.at(server.url).peaks("0" * 64)
