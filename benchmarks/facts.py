@@ -4,6 +4,9 @@
 the database that it fills has no fact of it on this device and driver. Recipes that
 were fast for the same notation come first. It then writes the best of each entry to
 the packaged facts, one record a line.
+
+``--summary`` tunes nothing. It prints how many entries have a packaged fact, and how
+many times as fast as the untransformed kernel these recipes are.
 """
 
 from __future__ import annotations
@@ -11,18 +14,28 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import geometric_mean
 
+from rich import box
 from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.experiments.entries import Entry, both_suites  # noqa: E402
 from feinsum import autotune, query  # noqa: E402
-from feinsum.db import ShippedStore, open_store, write_facts  # noqa: E402
+from feinsum.db import (  # noqa: E402
+    ShippedStore,
+    open_store,
+    shipped_facts,
+    write_facts,
+)
 from feinsum.errors import FeinsumError  # noqa: E402
+from feinsum.ir import from_text  # noqa: E402
 from feinsum.measure import open_device  # noqa: E402
 from feinsum.records import Level, RecordStore, TuningRecord  # noqa: E402
 
@@ -33,6 +46,9 @@ STDERR = Console(stderr=True)
 def main() -> None:
     options = _options()
     entries = both_suites(options.only, max_gflop=options.max_gflop)
+    if options.summary:
+        Console(width=120).print(summary(shipped_facts().records()))
+        return
     options.database.parent.mkdir(parents=True, exist_ok=True)
     with open_store(options.database) as store:
         for entry in track(entries, "entries", console=STDERR):
@@ -45,6 +61,30 @@ def main() -> None:
     print(f"{len(best)} facts of {len(entries)} entries written to {path.name}")
 
 
+def summary(facts: Iterable[TuningRecord]) -> Table:
+    """A row for each device, driver and dtype; means are geometric."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for fact in facts:
+        device, driver = fact.environment.device, fact.environment.driver_version
+        dtype = from_text(fact.workload_text).operands[0].dtype.name
+        speedups = groups.setdefault((str(device), driver, dtype), [])
+        speedups.append(fact.measurement.speedup)
+    heads = (
+        "device",
+        "driver",
+        "dtype",
+        "workloads",
+        "least",
+        "geometric mean",
+        "most",
+    )
+    table = Table(*heads, box=box.MARKDOWN)
+    for place, speedups in sorted(groups.items()):
+        rates = min(speedups), geometric_mean(speedups), max(speedups)
+        table.add_row(*place, str(len(speedups)), *(f"{rate:.1f}" for rate in rates))
+    return table
+
+
 def _others(path: Path, best: list[TuningRecord]) -> list[TuningRecord]:
     """The facts of a file that are of other workloads; they stay."""
     known = ShippedStore((path.read_text("utf-8"),) if path.exists() else ())
@@ -54,6 +94,7 @@ def _others(path: Path, best: list[TuningRecord]) -> list[TuningRecord]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--summary", action="store_true", help="print what is shipped")
     parser.add_argument("--only", default="", help="entries whose names match")
     parser.add_argument("--device", help="part of a device's name")
     parser.add_argument("--dtype", default="float64", help="of all operands")
