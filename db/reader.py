@@ -88,7 +88,7 @@ class Reader:
                 row = self._run(self._watch, GENERATION[self._dialect], ())[0]
             except Exception:
                 lost, self._watch = self._watch, None
-                lost.invalidate()
+                self._give_up(lost)
                 raise
             return self._n_watches, row[0]
 
@@ -141,7 +141,7 @@ class Reader:
             yield connection
         except Exception:
             self._of_thread.kept = None
-            connection.invalidate()
+            self._give_up(connection)
             raise
 
     def _connect(self) -> PoolProxiedConnection:
@@ -154,6 +154,11 @@ class Reader:
         connection.detach()  # it never goes back to the pool of other users
         self._open.append(connection)
         return connection
+
+    def _give_up(self, connection: PoolProxiedConnection) -> None:
+        """Drop a connection that failed."""
+        self._open.remove(connection)
+        connection.close()  # it is of no pool: this ends it
 
     def _run(
         self, connection: PoolProxiedConnection, statement: str, values: Sequence[str]

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from feinsum.db import Reader, ServingStore, SqlStore, open_serving_store
 from feinsum.db.reader import CHUNK
-from feinsum.errors import StoreUnavailableError
+from feinsum.errors import StoreError, StoreUnavailableError
 from feinsum.records import to_json
 from tests.db.factories import WORKLOAD, make_device, make_record
 
@@ -90,3 +90,18 @@ def test_a_reader_that_was_closed_is_refused(store: ServingStore) -> None:
     reader.close()
     with pytest.raises(StoreUnavailableError):
         reader.facts([WORKLOAD])
+
+
+def test_a_connection_that_failed_is_dropped(
+    store: ServingStore, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After any number of failures a reader holds no more connections than before."""
+    reader.facts([WORKLOAD])
+    n_open = len(reader._open)
+    for _ in range(3):
+        with monkeypatch.context() as patched:
+            patched.setattr("feinsum.db.reader.FACTS", "SELECT nothing {marks}")
+            with pytest.raises(StoreError):
+                reader.facts([WORKLOAD])
+        reader.facts([WORKLOAD])
+    assert len(reader._open) == n_open
