@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -27,6 +28,8 @@ settings.register_profile(
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if _is_long(config) else "default")
+    # A shell has its background jobs ignore Control-C, and tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["FEINSUM_CACHE_DIR"] = "off"  # no test depends on what ran before it
     os.environ.pop("FEINSUM_REMOTE", None)  # no test asks a service of others
     os.environ["FEINSUM_VERIFY"] = "off"  # but where it is what is tested
