@@ -40,6 +40,11 @@ class Demand:
     first_seen: datetime
     last_seen: datetime
 
+    @property
+    def place(self) -> tuple[int, str, str]:
+        """Where it stands among others, the most wanted first."""
+        return self.count, self.workload, self.device
+
 
 def is_text_of(text: str, workload: str) -> bool:
     """Whether a text is the canonical text that a key digests.

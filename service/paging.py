@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from fastapi import Query
 
 from feinsum.errors import InvalidRequestError
 
-__all__ = ["Cursor", "Limit", "from_cursor", "to_cursor"]
+__all__ = ["Cursor", "Limit", "from_cursor", "key_after", "next_cursor", "to_cursor"]
+
+T = TypeVar("T")
 
 MOST = 1000
 
@@ -31,6 +34,28 @@ def to_cursor(*place: str | int) -> str:
     (7, 'é')
     """
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+def next_cursor(
+    found: Sequence[T], limit: int, place: Callable[[T], tuple[str | int, ...]]
+) -> str | None:
+    """The cursor of what comes after a page; None if the page is not full.
+
+    >>> next_cursor("abc", 3, lambda letter: (letter,)) == to_cursor("c")
+    True
+    >>> next_cursor("abc", 4, lambda letter: (letter,)) is None
+    True
+    """
+    return to_cursor(*place(found[-1])) if len(found) == limit else None
+
+
+def key_after(cursor: str | None) -> str:
+    """Behind which key or id a page begins; empty for the first.
+
+    Raises:
+        InvalidRequestError: see :func:`from_cursor`.
+    """
+    return str(from_cursor(cursor, str)[0]) if cursor else ""
 
 
 def from_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:

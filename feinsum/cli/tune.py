@@ -152,13 +152,7 @@ def tune(
     if report is not None:
         _prepare_report(report)
     if from_misses is not None:
-        if target is not None or report is not None or as_json:
-            raise typer.BadParameter(
-                "what is tuned is said by the misses; leave the einsum, --report and "
-                "--json out",
-                param_hint="--from-misses",
-            )
-        _refuse_options_of_subscripts(context, "--from-misses")
+        _check_alone(context, target, report, as_json)
         with interrupted_by_sigterm():
             _tune_misses(from_misses, workloads, database, options)
         return
@@ -174,6 +168,19 @@ def tune(
             else read_einsum(target, sizes, operands, rows, dtype)
         )
         _tune(workload, database, options, as_json, report, reports)
+
+
+def _check_alone(
+    context: typer.Context, target: str | None, report: Path | None, as_json: bool
+) -> None:
+    """Refuse what has no meaning where the misses say what is tuned."""
+    if target is not None or report is not None or as_json:
+        raise typer.BadParameter(
+            "what is tuned is said by the misses; leave the einsum, --report and "
+            "--json out",
+            param_hint="--from-misses",
+        )
+    _refuse_options_of_subscripts(context, "--from-misses")
 
 
 def _tune_misses(

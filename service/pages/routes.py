@@ -19,7 +19,7 @@ from feinsum.service.pages.ranking import history_of, ranking_of, timeline_of
 from feinsum.service.pages.rendering import asset, html
 from feinsum.service.pages.roofline import roofline_chart
 from feinsum.service.pages.search import LONGEST, Asked, search
-from feinsum.service.paging import Cursor, from_cursor, to_cursor
+from feinsum.service.paging import Cursor, from_cursor, key_after, next_cursor
 from feinsum.service.routes.facts import FOREVER, FactId
 from feinsum.service.routes.lists import DeviceId
 from feinsum.service.state import Reading, Service, TheService
@@ -65,7 +65,7 @@ def workloads(
     cursor: Cursor = None,
 ) -> Response:
     """All workloads, or those that are searched for."""
-    after = from_cursor(cursor, str)[0] if cursor else ""
+    after = key_after(cursor)
     asked = Asked(q.strip(), sizes.strip(), dtype.strip() or Asked.dtype)
     found = None
     if asked.q:
@@ -76,7 +76,7 @@ def workloads(
         listed = found.others
     else:
         listed = service.store.page_of_workloads(after, PER_PAGE)
-    following = to_cursor(listed[-1].key) if len(listed) == PER_PAGE else None
+    following = next_cursor(listed, PER_PAGE, lambda one: (one.key,))
     return _html(
         service,
         "workloads.html",
@@ -149,9 +149,8 @@ def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
 
 @page("/devices")
 def devices(service: TheService, _: Reading, cursor: Cursor = None) -> Response:
-    after = from_cursor(cursor, str)[0] if cursor else ""
-    listed = service.store.page_of_devices(after, PER_PAGE)
-    following = to_cursor(listed[-1].id) if len(listed) == PER_PAGE else None
+    listed = service.store.page_of_devices(key_after(cursor), PER_PAGE)
+    following = next_cursor(listed, PER_PAGE, lambda one: (one.id,))
     return _html(
         service, "devices.html", here="devices", listed=listed, following=following
     )
@@ -184,8 +183,7 @@ async def demand(
     after = from_cursor(cursor, int, str, str) if cursor else None
     await service.misses.flush()
     listed = await run_in_threadpool(service.store.demands, after, PER_PAGE)
-    last = listed[-1] if len(listed) == PER_PAGE else None
-    following = to_cursor(last.count, last.workload, last.device) if last else None
+    following = next_cursor(listed, PER_PAGE, lambda one: one.place)
     known = await run_in_threadpool(service.store.page_of_devices, "", 1000)
     return _html(
         service,

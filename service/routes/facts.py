@@ -16,7 +16,7 @@ from feinsum.records import TuningRecord, from_json, to_json
 from feinsum.service.answers import check_key
 from feinsum.service.examples import RECORD, document
 from feinsum.service.openapi import FactOf, answers
-from feinsum.service.paging import Cursor, Limit, from_cursor, to_cursor
+from feinsum.service.paging import Cursor, Limit, key_after, next_cursor
 from feinsum.service.state import Admin, Reading, Recording, TheService
 
 __all__ = ["router"]
@@ -129,7 +129,7 @@ def facts(
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
-    after = from_cursor(cursor, str)[0] if cursor else ""
+    after = key_after(cursor)
     key = check_key(workload) if workload is not None else None
     return _page(service.store.page_of_facts(after, limit, key, device), limit)
 
@@ -196,12 +196,12 @@ def confirm(record_id: FactId, service: TheService, _: Admin) -> Kept:
 def quarantine(
     service: TheService, _: Admin, cursor: Cursor = None, limit: Limit = 100
 ) -> Response:
-    after = from_cursor(cursor, str)[0] if cursor else ""
+    after = key_after(cursor)
     return _page(service.store.page_of_quarantine(after, limit), limit)
 
 
 def _page(found: tuple[ListedFact, ...], limit: int) -> Response:
-    following = to_cursor(found[-1].id) if len(found) == limit else None
+    following = next_cursor(found, limit, lambda one: (one.id,))
     parts = ",".join(f'{{"id":"{f.id}","document":{f.document}}}' for f in found)
     return _json(f'{{"facts":[{parts}],"next":{json.dumps(following)}}}')
 

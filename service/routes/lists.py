@@ -13,7 +13,13 @@ from feinsum.errors import RecordNotFoundError
 from feinsum.records import DevicePeaks, from_json, to_json
 from feinsum.service.examples import DEVICE, FORM, PEAKS, document
 from feinsum.service.openapi import answers
-from feinsum.service.paging import Cursor, Limit, from_cursor, to_cursor
+from feinsum.service.paging import (
+    Cursor,
+    Limit,
+    from_cursor,
+    key_after,
+    next_cursor,
+)
 from feinsum.service.state import Reading, Recording, TheService
 
 __all__ = ["router"]
@@ -121,10 +127,8 @@ class Demands(BaseModel):
 def workloads(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Workloads:
-    found = service.store.page_of_workloads(
-        from_cursor(cursor, str)[0] if cursor else "", limit
-    )
-    following = to_cursor(found[-1].key) if len(found) == limit else None
+    found = service.store.page_of_workloads(key_after(cursor), limit)
+    following = next_cursor(found, limit, lambda one: (one.key,))
     return _listed(Workloads, workloads=found, next=following)
 
 
@@ -136,10 +140,8 @@ def workloads(
 def devices(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Devices:
-    found = service.store.page_of_devices(
-        from_cursor(cursor, str)[0] if cursor else "", limit
-    )
-    following = to_cursor(found[-1].id) if len(found) == limit else None
+    found = service.store.page_of_devices(key_after(cursor), limit)
+    following = next_cursor(found, limit, lambda one: (one.id,))
     return _listed(Devices, devices=found, next=following)
 
 
@@ -154,8 +156,7 @@ async def demand(
     after = from_cursor(cursor, int, str, str) if cursor else None
     await service.misses.flush()
     found = await run_in_threadpool(service.store.demands, after, limit)
-    last = found[-1] if len(found) == limit else None
-    following = to_cursor(last.count, last.workload, last.device) if last else None
+    following = next_cursor(found, limit, lambda one: one.place)
     return _listed(Demands, demands=found, next=following)
 
 

@@ -23,7 +23,7 @@ from feinsum.records import TuningRecord, to_json
 from feinsum.service import new_key
 from tests.db.conftest import postgresql
 from tests.db.factories import make_record
-from tests.deploy.walk import SESSIONS, run_session, shell
+from tests.deploy.walk import SESSIONS, differences, shell
 from tests.docs.pages import fenced, page
 from tests.service.running import PATIENCE_S, Server, running
 
@@ -187,7 +187,7 @@ def test_every_console_block_is_a_session() -> None:
 def test_the_first_start_does_what_it_shows(tmp_path: Path) -> None:
     """A service is started, a fact is sent with a new key, and the service ended."""
     (tmp_path / "fact.json").write_text(to_json(make_record()))
-    run_session("First start", tmp_path, shell(tmp_path))
+    assert differences("First start", tmp_path, shell(tmp_path)) == []
 
 
 def test_sessions_with_a_service_do_what_they_show(
@@ -197,7 +197,9 @@ def test_sessions_with_a_service_do_what_they_show(
     with running(file_place.location, tmp_path) as server:
         (tmp_path / "service.log").symlink_to(server.log)
         for name in OF_A_SERVICE:
-            run_session(name, tmp_path, file_place.environment, server.port)
+            assert (
+                differences(name, tmp_path, file_place.environment, server.port) == []
+            )
 
 
 @pytest.mark.long
@@ -208,7 +210,7 @@ def test_the_session_on_postgresql_does_what_it_shows(
     with open_store(tmp_path / "laptop.sqlite") as store:
         store.add(make_record())
         write_file(all_documents(store, has_trials=True), tmp_path / "facts.jsonl")
-    run_session("PostgreSQL", tmp_path, server_environment)
+    assert differences("PostgreSQL", tmp_path, server_environment) == []
 
 
 def test_no_acknowledged_fact_is_lost(place: Place, tmp_path: Path) -> None:
@@ -225,16 +227,19 @@ def test_no_acknowledged_fact_is_lost(place: Place, tmp_path: Path) -> None:
         with posting(poster):
             poster.wait_for(BACKUP_AFTER)
             before = {record.id for record in list(poster.acknowledged)}
-            run_session(f"Backup of a {place.kind}", tmp_path, place.environment)
+            assert (
+                differences(f"Backup of a {place.kind}", tmp_path, place.environment)
+                == []
+            )
             poster.wait_for(len(poster.acknowledged) + MORE)
     acknowledged = {record.id for record in poster.acknowledged}
     with open_store(tmp_path / "laptop.sqlite") as laptop:
         laptop.add_all(poster.acknowledged)
     place.destroy()
-    run_session(f"Restore of a {place.kind}", tmp_path, place.environment)
+    assert differences(f"Restore of a {place.kind}", tmp_path, place.environment) == []
     restored = ids(place.location)
     assert before <= restored < acknowledged
-    run_session("Bring back what came later", tmp_path, place.environment)
+    assert differences("Bring back what came later", tmp_path, place.environment) == []
     assert ids(place.location) == acknowledged
     with open_serving_store(place.location) as store:
         assert store.key(key.id) == key

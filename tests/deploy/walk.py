@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.docs.pages import ROOT, page
 from tests.service.running import PATIENCE_S, free_port
 
-__all__ = ["SESSIONS", "Step", "run_session", "shell"]
+__all__ = ["SESSIONS", "Step", "differences", "shell"]
 
 _SESSION = re.compile(
     r"^\*([^*\n]+)\*\n\n```console\n(.*?)^```$", re.MULTILINE | re.DOTALL
@@ -51,13 +51,16 @@ def shell(folder: Path, **more: str) -> dict[str, str]:
     return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)} | more
 
 
-def run_session(
+def differences(
     name: str, folder: Path, environment: Mapping[str, str], port: int | None = None
-) -> None:
-    """Run the commands of a session in one shell; all succeed and print what is shown.
+) -> list[str]:
+    """Run the commands of a session in one shell; those that print something else.
 
     Args:
         port: of the service; if it starts one itself, one that is free.
+
+    Raises:
+        AssertionError: if a command fails.
     """
     port = port or free_port()
     lines = ["trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT"]
@@ -77,6 +80,13 @@ def run_session(
     printed = re.split(rf"^{_MARK}\d+\n", done.stdout, flags=re.MULTILINE)[1:]
     is_as_shown = doctest.OutputChecker().check_output
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    for step, output in zip(SESSIONS[name], printed, strict=True):
-        wanted = step.output or ("" if step.command.startswith("curl") else "...")
-        assert is_as_shown(wanted, output, flags), f"{step.command}: {output}"
+    return [
+        f"{step.command}: {output}"
+        for step, output in zip(SESSIONS[name], printed, strict=True)
+        if not is_as_shown(_wanted(step), output, flags)
+    ]
+
+
+def _wanted(step: Step) -> str:
+    """What has to be printed; of a command without output anything, but for curl."""
+    return step.output or ("" if step.command.startswith("curl") else "...")

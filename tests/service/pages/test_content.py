@@ -14,7 +14,7 @@ from feinsum.service.pages.rendering import MEDIA_TYPES
 from feinsum.service.pages.words import ratio
 from tests.db.factories import make_device, make_environment, make_record
 from tests.service.conftest import key_for, send, store_of
-from tests.service.pages.documents import get, links, text_of
+from tests.service.pages.documents import get, is_sound_page, links, text_of
 from tests.service.pages.facts import MATVEC, form_of, make_fact
 
 KEY = form_of(*MATVEC).key
@@ -44,7 +44,7 @@ def test_pages_of_an_empty_database_say_so(client, path):
 def test_every_page_is_valid_and_can_be_read_aloud(reader, path):
     """A strict parser takes it; landmarks, captions, labels and titles are there."""
     store_of(reader).add_misses({Miss(WorkloadKey("k"), DEVICE.id): 2}, {}, most=9)
-    get(reader, path)
+    assert is_sound_page(get(reader, path))
 
 
 def test_everything_is_reached_by_links(reader):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from feinsum.canonical import WorkloadKey
@@ -9,7 +11,7 @@ from feinsum.db import Miss
 from feinsum.records import DevicePeaks, to_json
 from feinsum.service.problems import MEDIA_TYPE
 from tests.service.conftest import send, store_of
-from tests.service.pages.documents import ACCEPT, get, text_of
+from tests.service.pages.documents import ACCEPT, get, is_sound_page, text_of
 from tests.service.pages.facts import HOSTILE, MARKUP, make_fact
 
 DEVICE = HOSTILE.environment.device
@@ -53,31 +55,34 @@ def test_markup_in_a_search_is_text(client):
     assert page.find(".//input[@name='q']").get("value") == MARKUP
 
 
+def sent_with_times(client, samples, baseline):
+    """A fact with other times than it was measured with, and the answer to it."""
+    fact = make_fact()
+    absurd = {"samples_s": samples, "baseline_s": baseline}
+    timing = json.loads(to_json(fact.measurement)) | absurd
+    document = json.loads(to_json(fact)) | {"measurement": timing}
+    return fact, send(client, json.dumps(document))
+
+
 @pytest.mark.parametrize(
     ("samples", "baseline"),
-    [
-        ((1e-300,), (1e308,)),
-        ((1e300, 1e-300, 1.0), (1e-300,)),
-        ((5e-200,) * 300, (1e-200,)),
-        ((1e308, 1e308), (1e308,)),
-    ],
+    [([1e300, 1e-300, 1.0], [1e-300]), ([5e-200] * 300, [1e-200])],
 )
 def test_absurd_times_are_drawn_somewhere(client, samples, baseline):
     """Times that nobody can have measured break no page."""
-    fact = make_fact()
-    document = to_json(fact)
-    timing = to_json(fact.measurement)
-    absurd = type(fact.measurement)(
-        **{
-            name: getattr(fact.measurement, name)
-            for name in fact.measurement.__dataclass_fields__
-        }
-        | {"samples_s": samples, "baseline_s": baseline}
-    )
-    sent = send(client, document.replace(timing, to_json(absurd)))
-    if sent.status_code == 201:
-        get(client, f"/workloads/{fact.workload}")
-        get(client, f"/facts/{sent.json()['id']}")
+    fact, sent = sent_with_times(client, samples, baseline)
+    assert sent.status_code == 201
+    for path in (f"/workloads/{fact.workload}", f"/facts/{sent.json()['id']}"):
+        assert is_sound_page(get(client, path))
+
+
+@pytest.mark.parametrize(
+    ("samples", "baseline"), [([1e-300], [1e308]), ([1e308, 1e308], [1e308])]
+)
+def test_times_beyond_all_numbers_come_on_no_page(client, samples, baseline):
+    """A ratio or a sum that is not finite is refused when it is sent."""
+    _, sent = sent_with_times(client, samples, baseline)
+    assert (sent.status_code, sent.json()["code"]) == (422, "invalid-record")
 
 
 PROBLEMS = [

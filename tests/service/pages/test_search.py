@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from feinsum.db import open_serving_store
 from feinsum.service.pages.notations import Notations
-from feinsum.service.pages.search import Asked, search
+from feinsum.service.pages.search import Asked, Found, search
 from tests.service.conftest import store_of
 from tests.service.pages.documents import get, links, text_of
 from tests.service.pages.facts import MATMUL, MATVEC, form_of, make_fact
@@ -134,8 +134,10 @@ def test_any_renaming_and_reordering_finds_it(shelf, seed, workload):
 @counts(50, 5000)
 @given(st.text(max_size=60), st.text(max_size=30), st.text(max_size=10))
 def test_no_text_breaks_the_search(shelf, q, sizes, dtype):
-    """Whatever is typed, there is an answer."""
-    search(Asked(q, sizes, dtype), *shelf, limit_s=60)
+    """Whatever is typed, there is an answer, or the reason why there is none."""
+    found = search(Asked(q, sizes, dtype), *shelf, limit_s=60)
+    assert isinstance(found, Found)
+    assert not (found.problem and (found.exact or found.others))
 
 
 def test_notations_are_read_again_after_a_while():
