@@ -53,7 +53,7 @@ def axis_of(
 
     >>> axis = axis_of([0.9, 30.0], "{:g}".format)
     >>> [tick.label for tick in axis.ticks]
-    ['1', '3', '10', '30']
+    ['1', '2', '5', '10', '20']
     """
     shown = [value for value in values if isfinite(value) and value > 1e-300]
     low, high = min(shown, default=1.0), min(max(shown, default=1.0), 1e300)
