@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import loopy as lp
 import numpy as np
+from pymbolic.primitives import Variable
 
 from feinsum.codegen import generate_loopy
 from feinsum.errors import InvalidEinsumError, MeasurementError, TransformError
@@ -19,7 +20,7 @@ from feinsum.raising import LoopNest, identify_as_einsum
 from feinsum.records import TransformSpec
 from feinsum.transforms import find_transform
 
-__all__ = ["Case", "make_case", "ragged_cases", "ragged_unit"]
+__all__ = ["Case", "functional_case", "make_case", "ragged_cases", "ragged_unit"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NEVER_LONG = 1 << 62
@@ -67,6 +68,35 @@ def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
         dict(zip(names, results, strict=True)),
         tolerance_for(dtype, n_terms(einsum, sizes)),
     )
+
+
+def functional_case(case: Case) -> Case:
+    """The same case with functions for operands: each is an array times a scalar.
+
+    The scalars are 1 and known at run time only, so that results stay the same.
+    A recipe of a library has to evaluate such operands before it can call it.
+
+    >>> from feinsum.ir import array, einsum
+    >>> case = make_case(einsum("ij,j->i", array("A", (3, 4)), array("x", 4)), {})
+    >>> rules = functional_case(case).t_unit.default_entrypoint.substitutions
+    >>> print(rules["x_rule"].expression)
+    factor_x*x[_0]
+    """
+    einsum, kernel = case.einsum, case.t_unit.default_entrypoint
+    rules, factors = dict(kernel.substitutions), {}
+    unique = kernel.get_var_name_generator()
+    for op in einsum.operands:
+        name = unique(f"factor_{op.name}")
+        factors[name] = op.dtype.type(1)
+        rule = rules[case.nest.rules[op.name]]
+        rules[rule.name] = rule.copy(expression=Variable(name) * rule.expression)
+    scalars = [lp.ValueArg(name, value.dtype) for name, value in factors.items()]
+    changed = kernel.copy(substitutions=rules, args=[*kernel.args, *scalars])
+    t_unit, nest = identify_as_einsum(
+        case.t_unit.with_kernel(changed), einsum, long_extent=NEVER_LONG
+    )
+    arguments = {**case.arguments, **factors}
+    return replace(case, t_unit=t_unit, nest=nest, arguments=arguments)
 
 
 def ragged_unit(spec: TransformSpec, case: Case) -> lp.TranslationUnit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from threading import get_ident
 
 import hypothesis
 import loopy as lp
@@ -27,7 +28,7 @@ from feinsum.transforms import (
     configurations,
     suits_device,
 )
-from feinsum.transforms.library import LIBRARY_CONTRACTION
+from feinsum.transforms.library import LIBRARY_CONTRACTION, matrix_product
 from feinsum.transforms.library.array_function import ArrayFunction
 from feinsum.transforms.library.library_unit import LibraryUnit
 from feinsum.transforms.library.matrix_product import boxes, merged
@@ -424,6 +425,29 @@ def test_boxes_are_a_partition():
         assert part.size <= 20
         part += 1
     assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("n_cores", [1, 2, 5])
+def test_cores_share_what_is_evaluated(n_cores, monkeypatch):
+    """Every entry is evaluated once, by as many threads as there are cores at most."""
+    monkeypatch.setattr(matrix_product, "_n_cores", lambda: n_cores)
+    seen, threads = np.zeros((300, 700), int), set()
+    ranges = {i: slice(0, n) for i, n in zip("ab", seen.shape, strict=True)}
+
+    def evaluate(box):
+        threads.add(get_ident())
+        seen[box["a"], box["b"]] += 1
+
+    matrix_product.on_all_cores(evaluate, ranges, ("b",))
+    assert (seen == 1).all()
+    assert len(threads) <= n_cores
+    assert (threads == {get_ident()}) == (n_cores == 1)
+
+
+def test_an_error_of_a_thread_is_not_lost(monkeypatch):
+    monkeypatch.setattr(matrix_product, "_n_cores", lambda: 2)
+    with pytest.raises(ZeroDivisionError):
+        matrix_product.on_all_cores(lambda box: 1 / 0, {"a": slice(0, 1 << 20)}, ())
 
 
 def test_merged_axes_are_a_view():

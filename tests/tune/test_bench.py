@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from itertools import islice
 
 import pytest
 
+from feinsum import array, canonicalize, einsum
 from feinsum.measure import open_device
 from feinsum.measure.cases import ragged_cases
 from feinsum.records import from_json, to_json
+from feinsum.transforms import configurations, find_transform
 from feinsum.tune import make_problem
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Answer, Request
@@ -109,6 +112,20 @@ def test_a_right_recipe_is_measured(bench):
 
 
 RIGHT, ALSO_RIGHT = odd_spec("odd_right", 4), odd_spec("odd_right", 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_factors"),
+    [("library_contraction", 2), ("rowwise", 0)],
+)
+def test_a_library_is_timed_with_functions_for_operands(name, n_factors):
+    """Evaluating them belongs to its time; others evaluate them where they read."""
+    e = canonicalize(einsum("ij,jk->ik", array("A", (64, 64)), array("B", (64, 64))))
+    bench = Bench(make_problem(e.einsum))
+    (spec,) = islice(configurations(find_transform(name, 1), e.einsum), 1)
+    assert bench.trial(spec, None).measurement.samples_s
+    kernel = bench.verified_kernel(spec)
+    assert sum(slot.startswith("factor") for slot in kernel.slots) == n_factors
 
 
 def against(bench, spec, reference=None):

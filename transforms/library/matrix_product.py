@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -17,6 +19,8 @@ __all__ = ["LibraryProgram", "MatrixProduct", "boxes", "merged"]
 
 PIECE_ENTRIES = 1 << 19
 """Of what is evaluated or moved at once: all of it stays in the last cache level."""
+FEW_ENTRIES = 1 << 15
+"""They are evaluated sooner than a thread is started."""
 SUM = "feinsum sum"
 """What expressions call the sum of a row; no argument can have that name."""
 
@@ -112,9 +116,12 @@ class _Run:
                 return whole
         own = tuple(index for index in order if index in term)
         memory = self._memory(side, self._shape(own, box))
-        for piece in boxes(self._ranges(own, box), own[-1:] + term[-1:]):
+
+        def evaluate(piece: Box) -> None:
             part = _part(memory, own, box, piece)
             function.into(part, self.values, own, piece, is_scratch=True)
+
+        on_all_cores(evaluate, self._ranges(own, box), own[-1:] + term[-1:])
         full = memory[tuple(slice(None) if i in own else None for i in order)]
         matrices = merged(full, lengths)
         assert matrices is not None
@@ -135,15 +142,14 @@ class _Run:
         matrices = merged(sums, lengths)
         assert matrices is not None
         np.matmul(left, right, out=matrices)
+
+        def finish(piece: Box) -> None:
+            part = _part(result, order, box, piece)
+            own = {SUM: _part(sums, order, box, piece)}
+            p.finish.into(part, self.values, order, piece, own)
+
         near = order[-1:] + self._last_of_result()
-        for piece in boxes(self._ranges(order, box), near):
-            p.finish.into(
-                _part(result, order, box, piece),
-                self.values,
-                order,
-                piece,
-                {SUM: _part(sums, order, box, piece)},
-            )
+        on_all_cores(finish, self._ranges(order, box), near)
 
     def _last_of_result(self) -> IndexList:
         last = self.product.result.expression.index_tuple[-1]
@@ -192,6 +198,36 @@ def merged(array: Array, lengths: Iterable[int]) -> Array | None:
         shape.append(prod(length for length, _ in axes))
         strides.append(axes[-1][1] if axes else array.itemsize)
     return np.lib.stride_tricks.as_strided(array, shape, strides)
+
+
+def on_all_cores(
+    evaluate: Callable[[Box], None], ranges: Mapping[str, slice], near: IndexList
+) -> None:
+    """Evaluate over ranges, box by box; numpy lets other threads run meanwhile.
+
+    Args:
+        evaluate: writes the entries of one box, and no others.
+        near: the indices along which boxes are longer.
+    """
+    n_cores = _n_cores()
+    n_entries = prod(r.stop - r.start for r in ranges.values())
+    share = max(-(-n_entries // n_cores), FEW_ENTRIES)
+    pieces = list(boxes(ranges, near, min(share, PIECE_ENTRIES)))
+    n_threads = min(n_cores, len(pieces))
+    if n_threads < 2:
+        for piece in pieces:
+            evaluate(piece)
+        return
+    with ThreadPoolExecutor(n_threads) as pool:
+        for _ in pool.map(evaluate, pieces):
+            pass  # an error of a thread is raised here
+
+
+def _n_cores() -> int:
+    """Those on which this process may run."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def boxes(
