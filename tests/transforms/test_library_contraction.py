@@ -28,10 +28,10 @@ from feinsum.transforms import (
     configurations,
     suits_device,
 )
-from feinsum.transforms.library import LIBRARY_CONTRACTION, matrix_product
+from feinsum.transforms.library import LIBRARY_CONTRACTION
 from feinsum.transforms.library.array_function import ArrayFunction
 from feinsum.transforms.library.library_unit import LibraryUnit
-from feinsum.transforms.library.matrix_product import boxes, merged
+from feinsum.transforms.library.matrix_product import boxes, each_box, merged
 from tests.retrieval.facts import surely_faster
 from tests.retrieval.support import given
 from tests.transforms.support import (
@@ -428,9 +428,8 @@ def test_boxes_are_a_partition():
 
 
 @pytest.mark.parametrize("n_cores", [1, 2, 5])
-def test_cores_share_what_is_evaluated(n_cores, monkeypatch):
+def test_cores_share_what_is_evaluated(n_cores):
     """Every entry is evaluated once, by as many threads as there are cores at most."""
-    monkeypatch.setattr(matrix_product, "_n_cores", lambda: n_cores)
     seen, threads = np.zeros((300, 700), int), set()
     ranges = {i: slice(0, n) for i, n in zip("ab", seen.shape, strict=True)}
 
@@ -438,16 +437,15 @@ def test_cores_share_what_is_evaluated(n_cores, monkeypatch):
         threads.add(get_ident())
         seen[box["a"], box["b"]] += 1
 
-    matrix_product.on_all_cores(evaluate, ranges, ("b",))
+    each_box(evaluate, ranges, ("b",), n_cores)
     assert (seen == 1).all()
     assert len(threads) <= n_cores
     assert (threads == {get_ident()}) == (n_cores == 1)
 
 
-def test_an_error_of_a_thread_is_not_lost(monkeypatch):
-    monkeypatch.setattr(matrix_product, "_n_cores", lambda: 2)
+def test_an_error_of_a_thread_is_not_lost():
     with pytest.raises(ZeroDivisionError):
-        matrix_product.on_all_cores(lambda box: 1 / 0, {"a": slice(0, 1 << 20)}, ())
+        each_box(lambda box: 1 / 0, {"a": slice(0, 1 << 20)}, (), n_cores=2)
 
 
 def test_merged_axes_are_a_view():

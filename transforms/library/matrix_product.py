@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from feinsum.ir import Extent, IndexList, SizeParam
 from feinsum.transforms.library.array_function import Array, ArrayFunction, Box
 
-__all__ = ["LibraryProgram", "MatrixProduct", "boxes", "merged"]
+__all__ = ["LibraryProgram", "MatrixProduct", "boxes", "each_box", "merged"]
 
 PIECE_ENTRIES = 1 << 19
 """Of what is evaluated or moved at once: all of it stays in the last cache level."""
@@ -71,8 +72,10 @@ class LibraryProgram:
             index: int(values[n.name]) if isinstance(n, SizeParam) else n
             for index, n in self.extents.items()
         }
+        n_cores = _n_cores()
         for product in self.products:
-            _Run(product, values, sizes, scratch).all_blocks()
+            _Run(product, values, sizes, scratch).all_blocks(n_cores)
+            n_cores = 1
 
 
 @dataclass(frozen=True)
@@ -82,16 +85,22 @@ class _Run:
     sizes: Mapping[str, int]
     scratch: dict[Any, Any]
 
-    def all_blocks(self) -> None:
-        """An operand without the index of the blocks is evaluated once."""
+    def all_blocks(self, n_cores: int) -> None:
+        """An operand without the index of the blocks is evaluated once.
+
+        Args:
+            n_cores: for what comes before the first product; threads of the library
+                go on spinning after it.
+        """
         product = self.product
         kept: dict[str, Array] = {}
         for box in self._blocks():
             if "left" not in kept or product.index in product.left_term:
-                kept["left"] = self._matrices("left", box)
+                kept["left"] = self._matrices("left", box, n_cores)
             if "right" not in kept or product.index in product.right_term:
-                kept["right"] = self._matrices("right", box)
+                kept["right"] = self._matrices("right", box, n_cores)
             self._multiply(kept["left"], kept["right"], box)
+            n_cores = 1
 
     def _blocks(self) -> Iterator[Box]:
         index, block = self.product.index, self.product.block
@@ -101,7 +110,7 @@ class _Run:
         for start in range(0, self.sizes[index], block):
             yield {index: slice(start, min(start + block, self.sizes[index]))}
 
-    def _matrices(self, side: str, box: Box) -> Array:
+    def _matrices(self, side: str, box: Box, n_cores: int) -> Array:
         """An operand as matrices: where it can be a view of an array, it is."""
         p = self.product
         function = p.left if side == "left" else p.right
@@ -121,7 +130,7 @@ class _Run:
             part = _part(memory, own, box, piece)
             function.into(part, self.values, own, piece, is_scratch=True)
 
-        on_all_cores(evaluate, self._ranges(own, box), own[-1:] + term[-1:])
+        each_box(evaluate, self._ranges(own, box), own[-1:] + term[-1:], n_cores)
         full = memory[tuple(slice(None) if i in own else None for i in order)]
         matrices = merged(full, lengths)
         assert matrices is not None
@@ -149,7 +158,7 @@ class _Run:
             p.finish.into(part, self.values, order, piece, own)
 
         near = order[-1:] + self._last_of_result()
-        on_all_cores(finish, self._ranges(order, box), near)
+        each_box(finish, self._ranges(order, box), near, n_cores=1)
 
     def _last_of_result(self) -> IndexList:
         last = self.product.result.expression.index_tuple[-1]
@@ -200,8 +209,11 @@ def merged(array: Array, lengths: Iterable[int]) -> Array | None:
     return np.lib.stride_tricks.as_strided(array, shape, strides)
 
 
-def on_all_cores(
-    evaluate: Callable[[Box], None], ranges: Mapping[str, slice], near: IndexList
+def each_box(
+    evaluate: Callable[[Box], None],
+    ranges: Mapping[str, slice],
+    near: IndexList,
+    n_cores: int,
 ) -> None:
     """Evaluate over ranges, box by box; numpy lets other threads run meanwhile.
 
@@ -209,18 +221,23 @@ def on_all_cores(
         evaluate: writes the entries of one box, and no others.
         near: the indices along which boxes are longer.
     """
-    n_cores = _n_cores()
     n_entries = prod(r.stop - r.start for r in ranges.values())
     share = max(-(-n_entries // n_cores), FEW_ENTRIES)
     pieces = list(boxes(ranges, near, min(share, PIECE_ENTRIES)))
-    n_threads = min(n_cores, len(pieces))
-    if n_threads < 2:
-        for piece in pieces:
-            evaluate(piece)
-        return
-    with ThreadPoolExecutor(n_threads) as pool:
-        for _ in pool.map(evaluate, pieces):
-            pass  # an error of a thread is raised here
+    is_shared = n_cores > 1 and len(pieces) > 1
+    spread = _threads(n_cores, os.getpid()).map if is_shared else map
+    for _ in spread(evaluate, pieces):
+        pass  # an error of a thread is raised here
+
+
+@cache
+def _threads(n: int, process: int) -> ThreadPoolExecutor:
+    """Threads that are kept: new ones share a core for the first milliseconds.
+
+    Args:
+        process: which asks; those of another one are not in it after a fork.
+    """
+    return ThreadPoolExecutor(n, f"feinsum-{process}")
 
 
 def _n_cores() -> int:
