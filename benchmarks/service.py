@@ -46,7 +46,7 @@ FEW = 2000
 BATCH = 100
 WARM_UP_S = 1.0
 STDERR = Console(stderr=True)
-KINDS = ("200", "200 kept", "304", "batch")
+KINDS = ("200", "200 kept", "304", "batch", "batch kept")
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,9 @@ async def requests_of(
     """Makes the requests of one kind."""
     any_key = [key_of(k) for k in range(n_workloads)]
     few = any_key[:FEW]
-    if kind == "batch":
-        return lambda: post(random.sample(any_key, BATCH))
+    keys = few if kind.endswith("kept") else any_key
+    if kind.startswith("batch"):
+        return lambda: post(random.sample(keys, BATCH))
     if kind == "304":
         known = []
         for key in few:
@@ -165,7 +166,7 @@ async def requests_of(
             tag = tag.replace("w/", "W/")
             known.append(get(key, f"If-None-Match: {tag}\r\n"))
         return lambda: random.choice(known)
-    of = [get(key) for key in (any_key if kind == "200" else few)]
+    of = [get(key) for key in keys]
     return lambda: random.choice(of)
 
 
@@ -298,7 +299,7 @@ def report(console: Console, found: dict[str, list[Load]]) -> None:
         table.add_column(heading, justify="right")
     for name, loads in found.items():
         for one in loads:
-            keys = one.per_s * (BATCH if one.kind == "batch" else 1)
+            keys = one.per_s * (BATCH if one.kind.startswith("batch") else 1)
             of_all = one.cpu_s / max(1, one.n) * one.seconds / (one.seconds + WARM_UP_S)
             times = (f"{1e3 * t:.2f}" for t in (of_all, one.p50_s, one.p99_s))
             rates = (f"{rate:.0f}" for rate in (one.per_s, keys))
