@@ -31,7 +31,7 @@ GENERATION = {
 }
 
 TRUSTED = """
-FROM records WHERE workload_key IN ({marks})
+FROM records WHERE workload_key {among}
 AND NOT EXISTS (SELECT 1 FROM quarantine WHERE quarantine.record_id = records.id)
 """
 
@@ -43,7 +43,8 @@ DEVICES = """
 SELECT id, platform, name, vendor, kind, architecture, compute_units FROM devices
 """
 
-MARKS = {"sqlite": "?", "postgresql": "%s"}
+BY_INDEX = "SET plan_cache_mode = force_generic_plan"
+"""Else PostgreSQL reads a table as a whole while it has no statistics of it."""
 
 CHUNK = 500
 """How many workloads are asked for in one statement."""
@@ -125,10 +126,13 @@ class Reader:
         distinct = list(dict.fromkeys(workloads))
         for start in range(0, len(distinct), CHUNK):
             part = distinct[start : start + CHUNK]
-            marks = ", ".join([MARKS[self._dialect]] * len(part))
-            yield from self._rows(statement.format(marks=marks), part)
+            if self._dialect == "postgresql":  # prepared once for any number of them
+                yield from self._rows(statement.format(among="= ANY(%s)"), [part])
+            else:
+                marks = ", ".join("?" * len(part))
+                yield from self._rows(statement.format(among=f"IN ({marks})"), part)
 
-    def _rows(self, statement: str, values: Sequence[str]) -> list[tuple[Any, ...]]:
+    def _rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         with translated(self._location), self._connection() as connection:
             return self._run(connection, statement, values)
 
@@ -148,11 +152,13 @@ class Reader:
         if self._is_closed:
             raise StoreUnavailableError(f"the reader of {self._location} was closed")
         connection = self._engine.raw_connection()
-        if self._dialect == "postgresql":
-            driver: Any = connection.driver_connection
-            driver.autocommit = True
+        driver: Any = connection.driver_connection
         connection.detach()  # it never goes back to the pool of other users
         self._open.append(connection)
+        if self._dialect == "postgresql":
+            driver.autocommit = True
+            driver.prepare_threshold = 0
+            self._run(connection, BY_INDEX, ())
         return connection
 
     def _give_up(self, connection: PoolProxiedConnection) -> None:
@@ -161,12 +167,12 @@ class Reader:
         connection.close()  # it is of no pool: this ends it
 
     def _run(
-        self, connection: PoolProxiedConnection, statement: str, values: Sequence[str]
+        self, connection: PoolProxiedConnection, statement: str, values: Sequence[Any]
     ) -> list[tuple[Any, ...]]:
         cursor = connection.cursor()
         try:
             cursor.execute(statement, tuple(values))
-            return list(cursor.fetchall())
+            return list(cursor.fetchall()) if cursor.description else []
         except self._engine.dialect.loaded_dbapi.Error as error:
             raise DBAPIError(statement, None, error) from error
         finally:

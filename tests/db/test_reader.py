@@ -100,8 +100,29 @@ def test_a_connection_that_failed_is_dropped(
     n_open = len(reader._open)
     for _ in range(3):
         with monkeypatch.context() as patched:
-            patched.setattr("feinsum.db.reader.FACTS", "SELECT nothing {marks}")
+            patched.setattr("feinsum.db.reader.FACTS", "SELECT nothing {among}")
             with pytest.raises(StoreError):
                 reader.facts([WORKLOAD])
         reader.facts([WORKLOAD])
     assert len(reader._open) == n_open
+
+
+def test_a_new_table_is_read_by_its_index(
+    make_postgresql_store: Callable[[], SqlStore],
+) -> None:
+    """Also before PostgreSQL has statistics of it: it would read all of it."""
+    url = make_postgresql_store()._location.url
+    with open_serving_store(url.render_as_string(hide_password=False)) as store:
+        facts = (make_record(n, workload=f"key-{n}") for n in range(3000))
+        store.add_all(list(facts))
+        with closing(store.reader()) as reader:
+            assert len(reader.facts([f"key-{n}" for n in range(100)])) == 100
+            ((name,),) = reader._rows(
+                "SELECT name FROM pg_prepared_statements WHERE custom_plans = 0"
+                " AND position('document' in statement) > 0"
+                " ORDER BY prepare_time LIMIT 1",
+                (),
+            )
+            keys = ", ".join(f"'key-{n}'" for n in range(100))
+            plan = reader._rows(f'EXPLAIN EXECUTE "{name}" (ARRAY[{keys}])', ())
+    assert not [line for (line,) in plan if "Seq Scan on records" in line]
