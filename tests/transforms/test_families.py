@@ -173,6 +173,23 @@ def test_every_remainder_of_a_register_tile_is_right(rows):
     case.assert_right(case.apply(spec), sizes)
 
 
+BATCHES = {name: e for name, e in OPERATORS.items() if len(e.rows) > 1}
+OF_LOOPY = (*ANY_EXTENT, "element_blocked")
+"""Families whose loops are ordered by Loopy, or a row at a time."""
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [(name, spec) for name, spec in recipes(BATCHES, 0) if spec.name not in OF_LOOPY],
+)
+def test_a_batch_has_one_order_of_loops(name, spec):
+    """However many rows there are: Loopy compares all orders with each other, in a
+    time that grows with the cube of their number.
+    """
+    kernel = generated(BATCHES[name]).apply(spec).default_entrypoint
+    assert len(kernel.loop_priority) == 1
+
+
 def test_the_same_code_is_generated_again():
     """Applying a recipe changes nothing in the kernel that it is applied to."""
     case = generated(EINSUMS["mass"])

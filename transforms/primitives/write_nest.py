@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from graphlib import TopologicalSorter
+from itertools import pairwise
 from typing import Any
 
 import islpy as isl
@@ -229,13 +231,23 @@ class NestWriter:
         inames = frozenset({*schedule.inames.values(), *self._inames})
         t_unit = lp.remove_unused_inames(schedule.t_unit, inames)
         t_unit = lp.tag_inames(t_unit, self._tags)
-        for order in self._orders:
-            nested = [i for i in order if not self._tags.get(i, "").startswith("g.")]
-            t_unit = lp.prioritize_loops(t_unit, nested)
+        t_unit = lp.prioritize_loops(t_unit, self._nesting())
         schedule = schedule.with_unit(t_unit)
         for name in self._vectors:
             schedule = vectorize_last_axis(schedule, name)
         return with_store_macros(schedule) if self._has_vector_stores else schedule
+
+    def _nesting(self) -> Names:
+        """All loops that are no grid in one order, which is that of every statement.
+
+        Loopy compares each pair of loops in each order that it is given.
+        """
+        sorter: TopologicalSorter[str] = TopologicalSorter()
+        for order in self._orders:
+            loops = [i for i in order if not self._tags.get(i, "").startswith("g.")]
+            for outer, inner in pairwise(loops):
+                sorter.add(inner, outer)
+        return tuple(sorter.static_order())
 
     @property
     def _before(self) -> frozenset[str]:
