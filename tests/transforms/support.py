@@ -43,6 +43,9 @@ RAGGED = (1, 5, 37, 101, 301)
 OTHERS = (9, 33, 2, 17, 50)
 """Extents of the second and later size parameters."""
 
+DRAWS = 500
+"""At most, for random configurations."""
+
 Arrays = Mapping[str, Any]
 
 
@@ -159,10 +162,20 @@ EINSUMS = OPERATORS | CONTRACTIONS | CHAINS | TRANSPOSES | OTHER_DTYPES
 def sampled(
     e: BatchedEinsum, transform: Transform, n_samples: int
 ) -> tuple[TransformSpec, ...]:
-    """The first configuration and ``n_samples`` others; always the same ones."""
-    first, *others = configurations(transform, e)
+    """The first configuration and up to ``n_samples`` others; always the same ones.
+
+    They are drawn, since there are millions in all.
+    """
+    found = {next(configurations(transform, e)): None}
     rng = random.Random(f"{e} {transform.name}")
-    return first, *rng.sample(others, min(n_samples, len(others)))
+    space = transform.space(e) or {}
+    for _ in range(DRAWS if n_samples else 0):
+        drawn = {name: rng.choice(values) for name, values in space.items()}
+        if transform.constraint(e, drawn) is None:
+            found[transform.spec(drawn)] = None
+        if len(found) > n_samples:
+            break
+    return tuple(found)
 
 
 def recipes(
