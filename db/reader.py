@@ -1,4 +1,4 @@
-"""Fast reads for a server: plain statements, a connection kept by each thread.
+"""Fast reads for a server: plain statements, over connections that are kept.
 
 :meth:`Reader.generation` says whether anything was committed since it was last
 asked, whoever wrote it, and costs the writers nothing. With it a server may keep
@@ -46,6 +46,11 @@ SELECT id, platform, name, vendor, kind, architecture, compute_units FROM device
 BY_INDEX = "SET plan_cache_mode = force_generic_plan"
 """Else PostgreSQL reads a table as a whole while it has no statistics of it."""
 
+LITTLE_CACHE = "PRAGMA cache_size = -256"
+"""KiB of pages for a connection to SQLite, which takes 2 MiB by default. The system
+keeps the pages of the file once for all of them.
+"""
+
 CHUNK = 500
 """How many workloads are asked for in one statement."""
 
@@ -66,14 +71,18 @@ class Row(NamedTuple):
 
 
 class Reader:
-    """Reads of one database, from any thread; :meth:`close` ends all of them."""
+    """Reads of one database, from any thread; :meth:`close` ends all of them.
+
+    There are as many connections as there were reads at once. The one that was used
+    last is used next.
+    """
 
     def __init__(self, engine: Engine, location: Location) -> None:
         self._engine = engine
         self._location = location
         self._dialect = engine.dialect.name
-        self._of_thread = threading.local()
         self._open: list[PoolProxiedConnection] = []
+        self._idle: list[PoolProxiedConnection] = []
         self._is_closed = False
         self._lock = threading.Lock()
         self._watch: PoolProxiedConnection | None = None
@@ -118,6 +127,7 @@ class Reader:
         for connection in self._open:
             connection.close()
         self._open.clear()
+        self._idle.clear()
 
     def _rows_of(
         self, statement: str, workloads: Sequence[str]
@@ -138,15 +148,17 @@ class Reader:
 
     @contextmanager
     def _connection(self) -> Iterator[PoolProxiedConnection]:
-        """The connection of this thread; a new one after a failure."""
-        kept: PoolProxiedConnection | None = getattr(self._of_thread, "kept", None)
-        connection = self._of_thread.kept = kept or self._connect()
+        """A connection that nothing else uses meanwhile; dropped after a failure."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
         try:
             yield connection
-        except Exception:
-            self._of_thread.kept = None
+        except BaseException:
             self._give_up(connection)
             raise
+        self._idle.append(connection)
 
     def _connect(self) -> PoolProxiedConnection:
         if self._is_closed:
@@ -159,6 +171,8 @@ class Reader:
             driver.autocommit = True
             driver.prepare_threshold = 0
             self._run(connection, BY_INDEX, ())
+        else:
+            self._run(connection, LITTLE_CACHE, ())
         return connection
 
     def _give_up(self, connection: PoolProxiedConnection) -> None:

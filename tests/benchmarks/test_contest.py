@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain, count, repeat
 from time import process_time
 
-from benchmarks.experiments.contest import STEP_S, settle
+from benchmarks.experiments.contest import LONG_S, STEP_S, Watched, settle
 
 
 def test_a_run_waits_until_all_threads_are_at_rest():
@@ -28,3 +28,29 @@ def test_work_is_that_of_all_threads():
     before = process_time()
     settle(0.01)
     assert process_time() - before < 1.0
+
+
+class Scripted:
+    """Takes the times of a script, one after the other."""
+
+    def __init__(self, *times_s):
+        self.times_s = list(times_s)
+
+    def run(self, timer):
+        assert timer == "wall"
+        return self.times_s.pop(0)
+
+
+def test_a_run_that_wakes_threads_does_not_count():
+    """The one after it does."""
+    noted = []
+    contender = Watched("mine", Scripted(0.02, 0.01), noted.append, 0.0)
+    assert contender.run() == 0.01
+    assert noted == ["mine"]
+
+
+def test_a_long_run_counts_itself():
+    """Nobody waits for the second."""
+    script = Scripted(2 * LONG_S)
+    assert Watched("slow", script, lambda name: None, 0.0).run() == 2 * LONG_S
+    assert not script.times_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -105,6 +106,32 @@ def test_a_connection_that_failed_is_dropped(
                 reader.facts([WORKLOAD])
         reader.facts([WORKLOAD])
     assert len(reader._open) == n_open
+
+
+def test_threads_that_end_leave_no_connections(
+    store: ServingStore, reader: Reader
+) -> None:
+    """A server's threads come and go; there are as many as reads at once."""
+    store.add(make_record())
+    for _ in range(20):
+        with ThreadPoolExecutor(1) as thread:
+            assert len(thread.submit(reader.facts, [WORKLOAD]).result()[WORKLOAD]) == 1
+    assert len(reader._open) == 1
+
+
+def test_reads_at_once_have_connections_of_their_own(
+    store: ServingStore, reader: Reader
+) -> None:
+    """None waits for another, and what one reads is not what another asked for."""
+    store.add_all([make_record(n, workload=f"key-{n}") for n in range(8)])
+
+    def read(n: int) -> bool:
+        key = f"key-{n % 8}"
+        return [f.record.workload for f in reader.facts([key])[key]] == [key]
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(read, range(400)))
+    assert 1 <= len(reader._open) <= 8
 
 
 def test_a_new_table_is_read_by_its_index(
