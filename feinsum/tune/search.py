@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Literal, Protocol, get_args
 
@@ -130,9 +130,11 @@ class _Tpe:
     """Optuna's tree-structured Parzen estimator, after what is likely to be good.
 
     First comes what is preferred, then the recommended configuration of each family,
-    then the best of these with one parameter changed at a time. What is proposed and
-    not answered yet counts as bad until it is, so that nothing close to it is proposed
-    beside it.
+    then the best of these with one parameter changed at a time, and with all of the
+    changes that made it faster. From then on every other proposal is the best so far
+    with one parameter changed, so that searches with other seeds end at like ones. What
+    is proposed and not answered yet counts as bad until it is, so that nothing close to
+    it is proposed beside it.
     """
 
     FAILED = 1e9
@@ -156,8 +158,9 @@ class _Tpe:
         self.n_configurations = len(self.left)
         self._first = [next(iter(specs.values())) for specs in self._specs.values()]
         self._trials: dict[TransformSpec, Any] = {}
-        self._best: tuple[float, TransformSpec] | None = None
-        self._is_varied = False
+        self._costs: dict[TransformSpec, float] = {}
+        self._guesses = self._near_the_best()
+        self._random = random.Random(seed)  # noqa: S311  (no cryptography)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler = optuna.samplers.TPESampler(
@@ -177,9 +180,9 @@ class _Tpe:
     def ask(self) -> TransformSpec | None:
         if not self.left:
             return None
-        first = self._next_first()
-        if first is not None:
-            return self._take_known(first)
+        guess = self._next_guess()
+        if guess is not None:
+            return self._take_known(guess)
         for _ in range(20):
             trial = self._study.ask()
             wanted = self._suggest(trial)
@@ -192,26 +195,55 @@ class _Tpe:
         trial = self._trials.pop(spec, None)
         if trial is not None:
             self._study.tell(trial, min(cost, self.FAILED))
-        if cost < min(self._best[0] if self._best else self.FAILED, self.FAILED):
-            self._best = cost, spec
+        if cost < self.FAILED:
+            self._costs[spec] = cost
 
-    def _next_first(self) -> TransformSpec | None:
-        """The next of those that come before the estimator's own."""
+    @property
+    def _best(self) -> TransformSpec:
+        return min(self._costs, key=self._costs.__getitem__)
+
+    def _next_guess(self) -> TransformSpec | None:
+        """What comes before the estimator's own, which is next if there is none."""
         self._first = [spec for spec in self._first if spec in self.left]
-        if not self._first and self._best and not self._is_varied:
-            self._is_varied = True
-            self._first = self._varied(self._best[1])
-        return next(iter(self._first), None)
+        if self._first:
+            return self._first[0]
+        if not self._costs:
+            return None
+        return next(s for s in self._guesses if s is None or s in self.left)
 
-    def _varied(self, spec: TransformSpec) -> list[TransformSpec]:
-        """What differs in one parameter, by the value of it that is offered first."""
+    def _near_the_best(self) -> Iterator[TransformSpec | None]:
+        """Guesses without end; None for one of the estimator."""
+        base = self._best
+        changed = [near[0] for near in self._changed(base)]
+        yield from changed
+        yield self._together(base, changed)
+        while True:
+            yield None
+            near = list(chain.from_iterable(self._changed(self._best)))
+            yield self._random.choice(near) if near else None
+
+    def _changed(self, spec: TransformSpec) -> list[list[TransformSpec]]:
+        """For each parameter what is left that differs in it alone; no empty ones."""
         specs, known = self._specs[spec.name], dict(_choices(spec))
         found = []
         for parameter, values in self._spaces[spec.name].items():
             others = ({**known, parameter: value} for value in values)
             near = (specs.get(tuple(choices.items())) for choices in others)
-            found += [s for s in near if s in self.left and s != spec][:1]
-        return [s for s in found if s is not None]
+            found.append([s for s in near if s is not None and s in self.left])
+        return [near for near in found if near]
+
+    def _together(
+        self, base: TransformSpec, changed: Sequence[TransformSpec]
+    ) -> TransformSpec:
+        """All changes that made ``base`` faster, the best first, as far as they fit."""
+        specs, together = self._specs[base.name], dict(_choices(base))
+        limit = self._costs[base]
+        faster = [s for s in changed if self._costs.get(s, limit) < limit]
+        for spec in sorted(faster, key=self._costs.__getitem__):
+            change = dict(set(_choices(spec)) - set(_choices(base)))
+            wanted = {**together, **change}
+            together = wanted if tuple(wanted.items()) in specs else together
+        return specs[tuple(together.items())]
 
     def _take_known(self, spec: TransformSpec) -> TransformSpec:
         """Have Optuna propose this one."""

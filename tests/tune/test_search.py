@@ -117,6 +117,42 @@ def test_tpe_goes_on_with_one_change_of_the_best_at_a_time():
     assert len(changed) == len(set(changed)) == 5
 
 
+def n_changed(first, second) -> int:
+    """In how many parameters two recipes of a family differ."""
+    return sum(first.parameters[n] != value for n, value in second.parameters.items())
+
+
+def test_tpe_puts_together_what_is_good():
+    """After the changes of one parameter comes the recipe with all that were faster,
+    then every other one is close to the best so far.
+    """
+    families = space(GRADIENT)
+    first = families["packed_contraction"][0]
+    good = {"depth", "inside"}
+
+    def cost(spec):
+        if spec.name != "packed_contraction":
+            return 10.0
+        better = (n for n in good if spec.parameters[n] != first.parameters[n])
+        return 1.0 - 0.1 * len(list(better))
+
+    search = make_search("tpe", GRADIENT, applicable_transforms(GRADIENT), 0)
+    found = []
+    while not found or n_changed(first, found[-1]) < 2:
+        spec = search.ask()
+        search.tell(spec, cost(spec))
+        found += [spec] if spec.name == "packed_contraction" else []
+    best = found[-1]
+    assert {n for n in good if best.parameters[n] != first.parameters[n]} == good
+    assert n_changed(first, best) == 2
+    after = []
+    for _ in range(8):
+        after.append(search.ask())
+        search.tell(after[-1], 20.0)
+    near = [s for s in after if s.name == best.name and n_changed(best, s) == 1]
+    assert len(near) >= 4
+
+
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 def test_what_is_asked_for_comes_first(strategy):
     """Recipes that are given come before all others, once; those of others do not."""
