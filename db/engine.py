@@ -103,6 +103,7 @@ def _file_engine(location: Location, path: Path) -> Engine:
             poolclass=QueuePool,
             pool_size=5,
             max_overflow=40,
+            pool_use_lifo=True,  # few connections are used, each has a cache of pages
         )
     event.listen(engine, "begin", _begin)
     return engine
