@@ -43,12 +43,13 @@ DEVICES = """
 SELECT id, platform, name, vendor, kind, architecture, compute_units FROM devices
 """
 
-BY_INDEX = "SET plan_cache_mode = force_generic_plan"
-"""Else PostgreSQL reads a table as a whole while it has no statistics of it."""
-
-LITTLE_CACHE = "PRAGMA cache_size = -256"
-"""KiB of pages for a connection to SQLite, which takes 2 MiB by default. The system
-keeps the pages of the file once for all of them.
+SET_UP = {
+    "sqlite": "PRAGMA cache_size = -256",
+    "postgresql": "SET plan_cache_mode = force_generic_plan",
+}
+"""For SQLite KiB of pages that a connection keeps, 2 MiB by default; the system has the
+pages of the file once for all of them. PostgreSQL would read a table as a whole while
+it has no statistics of it.
 """
 
 CHUNK = 500
@@ -164,16 +165,22 @@ class Reader:
         if self._is_closed:
             raise StoreUnavailableError(f"the reader of {self._location} was closed")
         connection = self._engine.raw_connection()
-        driver: Any = connection.driver_connection
         connection.detach()  # it never goes back to the pool of other users
         self._open.append(connection)
+        try:
+            self._set_up(connection)
+        except BaseException:
+            self._give_up(connection)
+            raise
+        return connection
+
+    def _set_up(self, connection: PoolProxiedConnection) -> None:
+        """The settings of a connection that only reads."""
         if self._dialect == "postgresql":
+            driver: Any = connection.dbapi_connection
             driver.autocommit = True
             driver.prepare_threshold = 0
-            self._run(connection, BY_INDEX, ())
-        else:
-            self._run(connection, LITTLE_CACHE, ())
-        return connection
+        self._run(connection, SET_UP[self._dialect], ())
 
     def _give_up(self, connection: PoolProxiedConnection) -> None:
         """Drop a connection that failed."""

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from feinsum.db import Reader, ServingStore, SqlStore, open_serving_store
-from feinsum.db.reader import CHUNK
+from feinsum.db.reader import CHUNK, SET_UP
 from feinsum.errors import StoreError, StoreUnavailableError
 from feinsum.records import to_json
 from tests.db.factories import WORKLOAD, make_device, make_record
@@ -108,10 +108,24 @@ def test_a_connection_that_failed_is_dropped(
     assert len(reader._open) == n_open
 
 
+def test_a_connection_that_cannot_be_set_up_is_dropped(
+    store: ServingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is closed, and the next read tries again."""
+    with closing(store.reader()) as reader:
+        with monkeypatch.context() as patched:
+            patched.setattr("feinsum.db.reader.SET_UP", dict.fromkeys(SET_UP, "NO"))
+            for _ in range(3):
+                with pytest.raises(StoreError):
+                    reader.facts([WORKLOAD])
+        assert not reader._open
+        assert reader.facts([WORKLOAD]) == {WORKLOAD: []}
+
+
 def test_threads_that_end_leave_no_connections(
     store: ServingStore, reader: Reader
 ) -> None:
-    """A server's threads come and go; there are as many as reads at once."""
+    """Threads of a server come and go; its connections are as many as reads at once."""
     store.add(make_record())
     for _ in range(20):
         with ThreadPoolExecutor(1) as thread:
