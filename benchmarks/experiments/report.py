@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +24,9 @@ def show(report: Report, console: Console) -> None:
     console.print(_times(report))
     for line in _means(report):
         say(line)
+    if len(devices := _devices(report)) > 1:
+        say("\nmedians of ours by device, each with its ratio")
+        console.print(_times_by_device(report, devices))
     say("\nrates of ours (GFLOP/s, GB/s), and the share of the roofline")
     console.print(_rates(report))
     if report.limits:
@@ -57,6 +60,40 @@ def _times(report: Report) -> Table:
             f"{ours.first_s:.1f}" if ours and ours.first_s is not None else "-",
         )
     return table
+
+
+def _devices(report: Report) -> list[str]:
+    """The contenders that are ours, one for each device."""
+    names = (
+        name
+        for result in report.results.values()
+        for terms in result.runs
+        for name in result.ours_by_device(terms)
+    )
+    return list(dict.fromkeys(names))
+
+
+def _times_by_device(report: Report, devices: Sequence[str]) -> Table:
+    """Ours on each device, under the terms that suit the best rival best."""
+    headings = (x for name in devices for x in (_of_device(name), "ratio"))
+    table = _table(("entry",), *headings)
+    for result in report.results.values():
+        cells = []
+        for name in devices:
+            compared = result.against(ours=name)
+            cells.append(milliseconds(compared.ours.median_s if compared else None))
+            cells.append(ratio(compared))
+        table.add_row(result.name, *cells)
+    return table
+
+
+def _of_device(contender: str) -> str:
+    """At most 16 columns, for a terminal of 80 and two devices.
+
+    >>> _of_device("feinsum on portable computing language")
+    'portable computi'
+    """
+    return contender.partition(" on ")[2][:16] or "default"
 
 
 def _rates(report: Report) -> Table:

@@ -101,12 +101,16 @@ class Result:
 
     def ours(self, terms: str) -> Outcome | None:
         """The retrieved kernel; of several devices, on that where it is fastest."""
-        found = [
-            outcome
+        found = self.ours_by_device(terms).values()
+        return min(found, key=lambda outcome: outcome.median_s, default=None)
+
+    def ours_by_device(self, terms: str) -> dict[str, Outcome]:
+        """The retrieved kernel on each device where it did well, by contender."""
+        return {
+            name: outcome
             for name, outcome in self.runs.get(terms, {}).items()
             if name.startswith(OURS) and outcome.is_ok
-        ]
-        return min(found, key=lambda outcome: outcome.median_s, default=None)
+        }
 
     def rivals(self) -> Iterator[tuple[str, str, Outcome]]:
         """Terms, name and outcome of each rival that did well."""
@@ -116,18 +120,21 @@ class Result:
                 if is_rival and outcome.is_ok:
                     yield terms, name, outcome
 
-    def against(self, rival: str | None = None) -> Comparison | None:
+    def against(
+        self, rival: str | None = None, *, ours: str | None = None
+    ) -> Comparison | None:
         """Ours and a rival, under the terms that suit the rival best.
 
         Args:
             rival: its name; by default the fastest of all.
+            ours: the contender of a device; by default the fastest of ours.
         """
         known = [r for r in self.rivals() if rival in (None, r[1])]
         if not known:
             return None
         terms, name, outcome = min(known, key=lambda r: r[2].median_s)
-        ours = self.ours(terms)
-        return None if ours is None else Comparison(ours, outcome, name, terms)
+        mine = self.ours_by_device(terms).get(ours) if ours else self.ours(terms)
+        return None if mine is None else Comparison(mine, outcome, name, terms)
 
     def best(self) -> tuple[str, Outcome] | None:
         """The rival that is fastest under any terms."""

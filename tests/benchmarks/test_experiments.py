@@ -148,6 +148,19 @@ def test_the_tables_fit_a_terminal(suite: str) -> None:
     assert f"tblis crashed: signal SIGSEGV [{n} entries]" in lines
 
 
+def test_of_several_devices_each_is_shown_and_the_fastest_counts() -> None:
+    entry = KINDS[0]
+    times = {f"{OURS} on x": 2.0, f"{OURS} on y": 1.0, "numpy": 3.0}
+    runs = {"fresh": {name: of_samples(t) for name, t in times.items()}}
+    result = Result.of(entry, runs)
+    console = Console(width=80, file=StringIO())
+    show(Report("tccg", [], None, {entry.name: result}), console)
+    rows = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["entry", "x", "ratio", "y", "ratio"] in rows
+    assert [entry.name, "2040", "1.50", "1020", "3.00"] in rows
+    assert result.against().ratio == pytest.approx(3.0)
+
+
 @pytest.mark.parametrize("suite", SUITES)
 def test_the_figure_is_drawn(suite: str, tmp_path) -> None:
     """As PNG, also of a report without any time."""
