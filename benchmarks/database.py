@@ -10,6 +10,7 @@ they are medians, the first tenth left out.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import tempfile
 import time
@@ -112,6 +113,7 @@ def measure(path: Path, n_records: int, rounds: int) -> Iterator[tuple[str, ...]
         size = store.info().size_bytes
         yield "size on disk", f"{size / 1e6:.0f} MB"
         yield "size on disk, a fact", f"{size / n_records:.0f} bytes"
+    os.sync()  # or what the system still has to write slows the look-ups down
     yield "opening, and closing", *cells(middle(lambda _: _open(path), range(20)))
     n_workloads = max(1, n_records // (N_RECIPES * N_DEVICES))
     keys = random.Random(1).choices(range(n_workloads), k=rounds)

@@ -1,12 +1,12 @@
 """Garbage: facts that no look-up can prefer, and taking them out of a database.
 
-Facts compete in a group: of one workload as it was written, on one device with one
-driver, at the same sizes, with the same version of a transform. Kept are those that are
-tied for the best place of their group, some more after them, what these were rekeyed
-from, and all of a recipe that was somewhere no faster than the untransformed kernel:
-they keep a look-up from taking it where it fits worse. So every look-up has the same
-answer as before: whatever machine asks, under whatever policy, with whatever transforms
-installed.
+Kept are all facts of a recipe that was somewhere no faster than the untransformed
+kernel: they keep a look-up from taking it where it fits worse. As such a recipe may be
+passed over, the others compete without it, in groups: of one workload as it was written,
+on one device with one driver, at the same sizes, with the same version of a transform.
+Of these are kept those that are tied for the best place of their group, some more after
+them, and what all of these were rekeyed from. So every look-up has the same answer as
+before: whatever machine asks, under whatever policy, with whatever transforms installed.
 
 Limits of devices and trials are left alone.
 """
@@ -98,16 +98,17 @@ def find_garbage(
         n_next: how many are kept after those that are tied for the best place.
     """
     n_records, surplus = 0, dict[str, Surplus]()
-    origins: set[str] = set()
+    origins: set[object] = set()
     for records in workloads:
         n_records += len(records)
-        origins |= _witnesses(records)
-        for group in _groups(records):
+        slow = {record.recipe for record in records if not record.measurement.is_faster}
+        kept = [record for record in records if record.recipe in slow]
+        for group in _groups(r for r in records if r.recipe not in slow):
             ordered, n_tied = _ordered(group)
             n_kept = n_tied + n_next
-            for record in ordered[:n_kept]:
-                origins.add(record.provenance.get(REKEYED_FROM, record.id))
+            kept += ordered[:n_kept]
             surplus.update(_surplus(ordered, n_kept))
+        origins |= {record.provenance.get(REKEYED_FROM) for record in kept}
     left = [entry for entry in surplus.values() if entry.id not in origins]
     return GarbagePlan(n_records, tuple(left))
 
@@ -139,13 +140,7 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
     return Collected(store.remove(written), backup, removed)
 
 
-def _witnesses(records: Sequence[TuningRecord]) -> set[str]:
-    """Facts of recipes that are somewhere no faster than the untransformed kernel."""
-    slow = {record.recipe for record in records if not record.measurement.is_faster}
-    return {record.id for record in records if record.recipe in slow}
-
-
-def _groups(records: Sequence[TuningRecord]) -> Iterator[list[TuningRecord]]:
+def _groups(records: Iterable[TuningRecord]) -> Iterator[list[TuningRecord]]:
     found: dict[Hashable, list[TuningRecord]] = {}
     for record in records:
         found.setdefault(_group(record), []).append(record)

@@ -130,6 +130,19 @@ def test_facts_that_warn_are_kept() -> None:
     assert left_of(records, 0) == records
 
 
+def test_what_comes_after_a_recipe_that_is_slow_elsewhere_is_kept() -> None:
+    """Where the best recipe of a device is slow, the next one of it is taken."""
+    fast, slower = distinct(2)
+    slow_here = replace(
+        fast,
+        environment=ENVIRONMENTS[-1],
+        measurement=replace(fast.measurement, baseline_s=fast.measurement.samples_s),
+    )
+    records = [fast, slower, slow_here]
+    assert best_match(records, ENVIRONMENTS[-1], "loose").record == slower
+    assert left_of(records, 0) == records
+
+
 def test_groups_do_not_compete() -> None:
     """Another device, driver, size, transform or spelling is another group."""
     fast, slow = distinct(2)
