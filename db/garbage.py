@@ -6,7 +6,7 @@ passed over, so the others compete without it, in groups: of one workload as it 
 written, on one device with one driver, at the same sizes, with the same version of a
 transform. Kept are those that are tied for the best place of their group, some more
 after them, and what all of these were rekeyed from. So every look-up has the same
-answer as before: whatever machine asks, under whatever policy, with whatever transforms.
+answer as before: whatever machine asks, under whatever policy, whatever is installed.
 
 Limits of devices and trials are left alone.
 """
