@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import ceil, floor, isfinite, log10
+from math import ceil, floor, log10
 
 __all__ = ["WIDTH", "Axis", "Tick", "axis_of"]
 
@@ -55,8 +55,8 @@ def axis_of(
     >>> [tick.label for tick in axis.ticks]
     ['1', '2', '5', '10', '20']
     """
-    shown = [value for value in values if isfinite(value) and value > 1e-300]
-    low, high = min(shown, default=1.0), min(max(shown, default=1.0), 1e300)
+    shown = [value for value in values if 1e-300 < value < 1e300]
+    low, high = min(shown, default=1.0), max(shown, default=1.0)
     low, high = min(low, high / 1.2), max(high, low * 1.2)
     ticks = tuple(
         Tick(place(value, low, high, width), label(value))

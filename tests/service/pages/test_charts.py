@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isfinite, log10
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from feinsum.canonical import induced_graph
@@ -42,6 +42,7 @@ def test_an_axis_is_logarithmic(low, factor, share):
     assert abs(axis.at(middle) - WIDTH / 2) < 1e-3 * WIDTH
 
 
+@example([1.5e308])
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=8))
 def test_an_axis_of_anything_is_an_axis(values):
     """What is not above 0 and finite is left out, and put at an end."""
