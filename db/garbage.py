@@ -4,8 +4,8 @@ Kept are all facts of a recipe that was somewhere no faster than the untransform
 kernel: they keep a look-up from taking it where it fits worse. Such a recipe may be
 passed over, so the others compete without it, in groups: of one workload as it was
 written, on one device with one driver, at the same sizes, with the same version of a
-transform. Kept are those that are tied for the best place of their group, some more
-after them, and what all of these were rekeyed from. So every look-up has the same
+transform. Of them those are kept that are tied for the best place of their group, and
+some more after them; and what any kept fact was rekeyed from. So every look-up has the same
 answer as before: whatever machine asks, under whatever policy, whatever is installed.
 
 Limits of devices and trials are left alone.
