@@ -27,6 +27,9 @@ def show(report: Report, console: Console) -> None:
     if len(devices := _devices(report)) > 1:
         say("\nmedians of ours by device, each with its ratio")
         console.print(_times_by_device(report, devices))
+        for name in devices:
+            words = f"the best rival on {_of_device(name)}"
+            say(_mean(report, words, ours=name))
     say("\nrates of ours (GFLOP/s, GB/s), and the share of the roofline")
     console.print(_rates(report))
     if report.limits:
@@ -132,19 +135,25 @@ def _why_not(report: Report, name: str) -> str:
 
 
 def _means(report: Report) -> Iterator[str]:
-    for rival, words in ((None, "the best rival"), ("jax", "JAX")):
-        found = [c for r in report.results.values() if (c := r.against(rival))]
-        mean = geometric_mean(c.ratio for c in found)
-        if mean is None:
-            yield f"geometric mean against {words}: no entry has both times"
-            continue
-        n_tied = sum(c.is_tied for c in found)
-        n_won = sum(c.ratio > 1 and not c.is_tied for c in found)
-        yield (
-            f"geometric mean against {words}: {mean:.2f} over {len(found)} of "
-            f"{len(report.results)} entries; faster {n_won}, tied {n_tied}, "
-            f"slower {len(found) - n_won - n_tied}"
-        )
+    yield _mean(report, "the best rival")
+    yield _mean(report, "JAX", rival="jax")
+
+
+def _mean(
+    report: Report, words: str, *, rival: str | None = None, ours: str | None = None
+) -> str:
+    """Of the ratios to a rival, or to the best of each; of ours, or of the fastest."""
+    found = [c for r in report.results.values() if (c := r.against(rival, ours=ours))]
+    mean = geometric_mean(c.ratio for c in found)
+    if mean is None:
+        return f"geometric mean against {words}: no entry has both times"
+    n_tied = sum(c.is_tied for c in found)
+    n_won = sum(c.ratio > 1 and not c.is_tied for c in found)
+    return (
+        f"geometric mean against {words}: {mean:.2f} over {len(found)} of "
+        f"{len(report.results)} entries; faster {n_won}, tied {n_tied}, "
+        f"slower {len(found) - n_won - n_tied}"
+    )
 
 
 def _about(limits: Limits) -> str:

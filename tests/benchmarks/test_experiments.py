@@ -158,6 +158,9 @@ def test_of_several_devices_each_is_shown_and_the_fastest_counts() -> None:
     rows = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["entry", "x", "ratio", "y", "ratio"] in rows
     assert [entry.name, "2040", "1.50", "1020", "3.00"] in rows
+    said = console.file.getvalue()
+    assert "geometric mean against the best rival: 3.00 over 1 of 1 entries" in said
+    assert "geometric mean against the best rival on x: 1.50 over 1 of 1" in said
     assert result.against().ratio == pytest.approx(3.0)
 
 

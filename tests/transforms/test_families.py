@@ -106,13 +106,16 @@ def _small(name: str, size: int) -> dict[str, int]:
 def assert_right_if_it_fits(
     case: Case, transform: Transform, spec: TransformSpec
 ) -> None:
-    """Refused as too short if the index of the lanes has a single value, else right."""
+    """Right, or refused as too short as the index of the lanes has a single value."""
     lanes = spec.parameters.get("vector", spec.parameters.get("element"))
-    if spec.name not in ANY_EXTENT and case.nest.extent(lanes) == 1:
-        with pytest.raises(TransformError, match="too short"):
-            transform.apply(case.t_unit, case.nest, spec.parameters)
+    try:
+        transformed = transform.apply(case.t_unit, case.nest, spec.parameters)
+    except TransformError as error:
+        is_single = case.nest.extent(lanes) == 1 and spec.name not in ANY_EXTENT
+        if not is_single or "too short" not in str(error):
+            raise
         return
-    case.assert_right(transform.apply(case.t_unit, case.nest, spec.parameters), [{}])
+    case.assert_right(transformed, [{}])
 
 
 LITERALS = [
