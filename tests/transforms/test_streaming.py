@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import loopy as lp
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from feinsum import array, batched_einsum, einsum
-from feinsum.errors import InvalidParameterError
+from feinsum.errors import InvalidParameterError, NotAnEinsumError
 from feinsum.transforms import applicable_transforms, check_spec, configurations
 from feinsum.transforms.library import ELEMENT_BLOCKED, GENERIC, TRANSPOSED, TURNED
 from tests.strategies import SIZES, counts, einsums, sketches
@@ -123,11 +123,23 @@ def native_einsums(draw):
     return replace(sketch, dtypes=native).build()
 
 
+def _mixes_integers(row):
+    dtypes = {operand.dtype for operand in row}
+    return len(dtypes) > 1 and any(dtype.kind in "biu" for dtype in dtypes)
+
+
 @counts(default=12, long=1000)
 @given(e=native_einsums(), seed=st.integers(0, 1 << 16))
 def test_any_configuration_is_right_for_any_einsum(e, seed):
-    """Also with repeated indices and mixed dtypes."""
-    case = generated(e)
+    """Also with repeated indices and mixed dtypes. Rows of integers among others may be
+    refused, as recipes reorder their products; see the raising of narrow factors.
+    """
+    try:
+        case = generated(e)
+    except NotAnEinsumError:
+        if not any(map(_mixes_integers, e.rows)):
+            raise
+        reject()
     spec = random.Random(seed).choice(list(configurations(GENERIC, e)))
     sizes = [{x.name: SIZES[x.name] for x in e.size_params}]
     case.assert_right(case.apply(spec), sizes)
