@@ -14,6 +14,7 @@ from itertools import pairwise
 from threading import Thread, Timer
 from time import monotonic, sleep
 
+import dask
 import psutil
 import pytest
 from distributed import LocalCluster, Nanny, Scheduler, SpecCluster
@@ -237,27 +238,28 @@ def test_a_recipe_that_kills_workers_has_crashed(registered, scheduler, counter)
     assert "3 workers were lost with it" in trial.message
 
 
-def test_a_restart_of_the_scheduler_loses_nothing(registered, port, caplog):
+def test_a_restart_of_the_scheduler_loses_nothing(registered, port, caplog, counter):
     """The tuner waits, connects again, and makes what was under way again."""
-    registered("odd_right")
+    registered("odd_waits_once")
     clusters = [workers_of_this_machine(1, port)]
 
-    def restart():
-        clusters.pop().close()
+    def restart_while_a_trial_is_under_way():
+        while not counter.exists():
+            sleep(0.05)
+        there = clusters.pop()
+        there.sync(there.scheduler.close)  # before its workers
+        with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+            there.close()
         clusters.append(workers_of_this_machine(1, port))
 
-    restarting = Thread(target=restart)  # while the next trial is under way
+    restarting = Thread(target=restart_while_a_trial_is_under_way, daemon=True)
+    restarting.start()
     store = InMemoryStore()
-    report = autotune(
-        LITERAL,
-        database=store,
-        scheduler=f"tcp://127.0.0.1:{port}",
-        on_progress=lambda p: restarting.start() if p.n_done == 1 else None,
-    )
+    report = autotune(LITERAL, database=store, scheduler=f"tcp://127.0.0.1:{port}")
     restarting.join()
     clusters.pop().close()
     assert "is gone; waiting for it" in caplog.text
-    good = [odd_spec("odd_right", size) for size in (4, 8)]
+    good = [odd_spec("odd_waits_once", size) for size in (4, 8)]
     assert statuses(report) == dict.fromkeys(good, "ok")
     assert len(report.trials) == 2
     assert set(store.records()) == set(report.records)
