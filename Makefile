@@ -19,9 +19,9 @@ WHEELS ?= .cache/gpu-wheels
 
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-agreement bench-bandwidth \
-	bench-fallback bench-service bench-soak bench-storage bench-cache-hits gpu-wheels \
-	facts test test-long test-browser golden-keys golden-schema check format figures screenshots \
-	wheel clean
+	bench-fallback bench-limits bench-service bench-soak bench-storage bench-cache-hits \
+	gpu-wheels facts test test-long test-browser golden-keys golden-schema check format \
+	figures screenshots wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -98,6 +98,9 @@ bench-bandwidth: $(INSTALLED) ## einsums bound by memory bandwidth against the t
 
 bench-fallback: $(INSTALLED) ## the family for every einsum against the untransformed kernel
 	@$(RUN) benchmarks/fallback.py $(ARGS)
+
+bench-limits: $(INSTALLED) ## what limits the recipes on record, by the same ones at other sizes
+	@$(RUN) benchmarks/limits.py $(ARGS)
 
 facts: $(INSTALLED) ## tune both suites, write the facts that are shipped (hours)
 	@$(RUN) benchmarks/facts.py $(ARGS)

@@ -56,6 +56,8 @@ class Transform:
         is_searched: whether a search should try the family at all. Recipes that are
             on record serve in any case.
         devices: the kinds of devices that its recipes are for.
+        starts: configurations of the space, beside the recommended one, with which a
+            search begins: such as for devices of another kind of registers.
         admits: whether a recipe on record may have a value that is not offered; it may
             raise InvalidParameterError itself.
     """
@@ -70,6 +72,7 @@ class Transform:
     )
     is_searched: Callable[[BatchedEinsum], bool] = lambda _einsum: True
     devices: frozenset[DeviceKind] = ALL_DEVICES
+    starts: Callable[[BatchedEinsum], tuple[Parameters, ...]] = lambda _einsum: ()
     admits: Callable[[BatchedEinsum, str, ParameterValue], bool] = (
         lambda _einsum, _name, _value: False
     )

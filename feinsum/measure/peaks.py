@@ -18,6 +18,8 @@ __all__ = ["measure_peaks", "triad_array_bytes"]
 _MIB = 1 << 20
 _WIDTHS = (1, 2, 4, 8, 16)
 _CHAINS = 8
+_PERIOD = 64
+"""So many work-items start at different numbers."""
 _CTYPES = {"<f8": "double", "<f4": "float"}
 _A, _B = 0.999, 0.001
 
@@ -30,11 +32,12 @@ __kernel void triad(__global {T} *restrict a, __global const {T} *restrict b,
 """
 
 # Written as x*a + b and contracted by the compiler: the built-in fma() is a call of
-# a slow function on some devices (a tenth of the rate with PoCL 3.0).
+# a slow function on some devices (a tenth of the rate with PoCL 3.0). Work-items start
+# at numbers of their own, or a compiler computes once what is the same for all of them.
 _FMA = """
 #pragma OPENCL FP_CONTRACT ON
 __kernel void chains(__global {T} *out, {S} a, {S} b, uint n) {{
-    {T} va = a, vb = b;
+    {T} va = a, vb = b, start = ({S}) (get_global_id(0) % {period});
     {declare}
     for (uint k = 0; k < n; ++k) {{ {step} }}
     out[get_global_id(0)] = {total};
@@ -162,14 +165,16 @@ def _long_enough(run_s: Callable[[int], float], min_run_s: float) -> int:
 
 
 def _check_chains(result: np.ndarray[Any, np.dtype[Any]], n_steps: int) -> None:
-    """Compare with the closed form of x -> a*x + b from x = 1 ... 8."""
+    """Compare with the closed form of x -> a*x + b from x = start + 1 ... start + 8."""
     fixed = _B / (1 - _A)
     decay = _A**n_steps
-    expected = sum(decay * x + (1 - decay) * fixed for x in range(1, _CHAINS + 1))
+    start = np.arange(len(result))[:, np.newaxis] % _PERIOD
+    firsts = _CHAINS * start + sum(range(1, _CHAINS + 1))
+    expected = decay * firsts + (1 - decay) * _CHAINS * fixed
     if not np.allclose(result, expected, rtol=1e-2, atol=0):
         raise WrongResultError(
             f"multiply-adds of {result.dtype} give {result.min()} to {result.max()}, "
-            f"expected {expected}"
+            f"expected {expected.min()} to {expected.max()}"
         )
 
 
@@ -180,7 +185,10 @@ def _fma_source(dtype: str, width: int) -> str:
     return _FMA.format(
         T=vector,
         S=scalar,
-        declare=" ".join(f"{vector} {x} = {k + 1};" for k, x in enumerate(names)),
+        period=_PERIOD,
+        declare=" ".join(
+            f"{vector} {x} = start + {k + 1};" for k, x in enumerate(names)
+        ),
         step=" ".join(f"{x} = {x} * va + vb;" for x in names),
         total=" + ".join(names),
     )

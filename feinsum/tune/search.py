@@ -77,7 +77,8 @@ def make_search(
             random.Random(seed).shuffle(rest)  # noqa: S311  (no cryptography)
             return _Listed(rest)
         case "tpe":
-            return _Tpe(spaces, seed)
+            starts = [t.spec(p) for t in transforms for p in t.starts(einsum)]
+            return _Tpe(spaces, starts, seed)
 
 
 def check_strategy(strategy: str) -> None:
@@ -129,12 +130,12 @@ class _Listed:
 class _Tpe:
     """Optuna's tree-structured Parzen estimator, after what is likely to be good.
 
-    First comes what is preferred, then the recommended configuration of each family,
-    then the best of these with one parameter changed at a time, and with all of the
-    changes that made it faster. From then on every other proposal is the best so far
-    with one parameter changed, so that searches with other seeds end at like ones. What
-    is proposed and not answered yet counts as bad until it is, so that nothing close to
-    it is proposed beside it.
+    First comes what is preferred, then the recommended configuration of each family and
+    what else families start with, then the best of these with one parameter changed at
+    a time, and with all of the changes that made it faster. From then on every other
+    proposal is the best so far with one parameter changed, so that searches with other
+    seeds end at like ones. What is proposed and not answered yet counts as bad until it
+    is, so that nothing close to it is proposed beside it.
     """
 
     FAILED = 1e9
@@ -143,6 +144,7 @@ class _Tpe:
     def __init__(
         self,
         spaces: dict[Transform, list[TransformSpec]],
+        starts: Sequence[TransformSpec],
         seed: int,
     ) -> None:
         import optuna
@@ -156,7 +158,8 @@ class _Tpe:
         self._spaces = {name: _offered(specs) for name, specs in self._specs.items()}
         self.left: dict[TransformSpec, None] = dict.fromkeys(_interleaved(spaces))
         self.n_configurations = len(self.left)
-        self._first = [next(iter(specs.values())) for specs in self._specs.values()]
+        heads = [next(iter(specs.values())) for specs in self._specs.values()]
+        self._first = [*heads, *starts]
         self._trials: dict[TransformSpec, Any] = {}
         self._costs: dict[TransformSpec, float] = {}
         self._guesses = self._near_the_best()

@@ -75,18 +75,27 @@ def test_arrays_exceed_the_cache(opencl):
         assert 3 * n_bytes > handle.global_mem_cache_size
 
 
+def multiply_adds(n_steps, n_items=2, width=4):
+    """The sums of eight chains of each work-item, step by step."""
+    chains = np.arange(1.0, 9.0) + np.arange(n_items)[:, np.newaxis]
+    for _ in range(n_steps):
+        chains = chains * 0.999 + 0.001
+    return np.repeat(chains.sum(axis=1, keepdims=True), width, axis=1)
+
+
 def test_multiply_adds_are_checked():
     """A run of multiply-adds that skips steps is told from a full one."""
-    x = 1.0
-    for _ in range(64):
-        x = x * 0.999 + 0.001
-    assert x == 1.0  # the fixed point; the other chains move towards it
-    chains = np.arange(1.0, 9.0)
-    for _ in range(64):
-        chains = chains * 0.999 + 0.001
-    _check_chains(np.full((2, 4), chains.sum()), 64)
+    _check_chains(multiply_adds(64), 64)
     with pytest.raises(WrongResultError):
-        _check_chains(np.full((2, 4), chains.sum()), 128)
+        _check_chains(multiply_adds(64), 128)
+
+
+def test_work_items_compute_what_no_other_does():
+    """What is computed once for several work-items is not counted for each."""
+    result = multiply_adds(64)
+    assert len(np.unique(result)) == len(result)
+    with pytest.raises(WrongResultError):
+        _check_chains(np.broadcast_to(result[:1], result.shape), 64)
 
 
 def test_timer_is_one_of_two(opencl):

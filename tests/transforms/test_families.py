@@ -19,6 +19,7 @@ from feinsum.transforms import (
     configurations,
     find_transform,
 )
+from feinsum.transforms.library import ELEMENT_BLOCKED
 from tests.cpus import CPUS
 from tests.strategies import SIZES, counts, sketches
 from tests.transforms.support import (
@@ -90,6 +91,22 @@ def test_a_random_configuration_is_right(name, spec):
     assert_right(name, spec)
 
 
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        (name, transform.spec(parameters))
+        for name in ("matrix product", "in single precision")
+        for transform in applicable_transforms(EINSUMS[name])
+        for parameters in transform.starts(EINSUMS[name])[:1]
+    ],
+)
+def test_what_a_search_starts_with_is_right(name, spec):
+    """So is the first of what else a family recommends: vectors of 64 bytes."""
+    itemsize = EINSUMS[name].operands[0].dtype.itemsize
+    assert spec.parameters["lanes"] * itemsize == 64
+    assert_right(name, spec)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "spec"), recipes(EINSUMS, 12))
 def test_many_configurations_are_right(name, spec):
@@ -149,6 +166,14 @@ def test_literal_extents_shorter_than_a_block_are_right(name, spec, size):
     assert_right_if_it_fits(case, transform, spec)
     nest = replace(case.nest, einsum=EINSUMS[name], sizes=constantdict(sizes))
     assert_right_if_it_fits(replace(case, nest=nest), transform, spec)
+
+
+def test_a_single_element_has_no_vectors():
+    """A family of vectors over elements refuses an einsum that has only one."""
+    case = generated(with_literals(EINSUMS["mass"], _small("mass", 1)))
+    spec = next(configurations(ELEMENT_BLOCKED, EINSUMS["mass"]))
+    with pytest.raises(TransformError, match="too short for vectors"):
+        ELEMENT_BLOCKED.apply(case.t_unit, case.nest, spec.parameters)
 
 
 def test_recipes_that_share_a_kernel_do_not_disturb_each_other():

@@ -99,6 +99,17 @@ def test_a_truth_value_is_no_number(toy, wrong):
         check_spec(with_parameters(good, **wrong), MASS)
 
 
+@pytest.mark.parametrize("name", EINSUMS)
+def test_what_a_search_starts_with_lies_in_the_space(name):
+    """Starts are configurations, each another one, and not the recommended one."""
+    e = EINSUMS[name]
+    for transform in applicable_transforms(e):
+        specs = [transform.spec(parameters) for parameters in transform.starts(e)]
+        assert len({next(configurations(transform, e)), *specs}) == len(specs) + 1
+        for spec in specs:
+            assert check_spec(spec, e) is transform
+
+
 def test_missing_and_extra_parameters_are_refused():
     """A spec has exactly the parameters of the space."""
     missing = dict(BLOCKED.parameters)

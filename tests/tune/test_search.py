@@ -100,6 +100,16 @@ def test_tpe_begins_with_the_first_of_each_family(einsum):
     assert found == [specs[0] for specs in families.values()]
 
 
+def test_tpe_begins_with_what_families_start_with():
+    """Right after the recommended configurations, each once."""
+    transforms = applicable_transforms(GEMM)
+    starts = [t.spec(parameters) for t in transforms for parameters in t.starts(GEMM)]
+    assert starts
+    n_first = len(space(GEMM))
+    found = proposals("tpe", GEMM, limit=n_first + len(starts))
+    assert found[n_first:] == starts
+
+
 def test_tpe_goes_on_with_one_change_of_the_best_at_a_time():
     """Each parameter of the best recommended configuration is changed once, alone."""
     families = space(GRADIENT)

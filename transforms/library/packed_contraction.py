@@ -32,7 +32,13 @@ from feinsum.transforms.library.roles import (
 )
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import Names
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Space,
+    Transform,
+    configurations,
+    register,
+)
 
 __all__ = ["PACKED_CONTRACTION", "suits_packing"]
 
@@ -53,6 +59,8 @@ STREAMED_ENTRIES = 1_000_000
 """Outputs of more are best stored past the caches."""
 N_REGISTERS = 16
 """Vector registers of a core that has the fewest."""
+WIDE_BYTES, N_WIDE = 64, 32
+"""The longest vectors of a core, and how many registers come with them (AVX-512)."""
 
 
 def packed_contraction(
@@ -137,7 +145,7 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     registers = list(dict.fromkeys(register_index for _, register_index in pairs))
     registers.sort(key=lambda index: _register_cost(einsum, index))
     registers = [i for i in registers if typical(einsum.extents[i]) >= 8] or registers
-    lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4)
+    lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4, 16)
     n_vectors = _vectors(einsum.extents[vectors[0]], lanes[0])
     best = next(pair for pair in product(vectors, registers) if pair in pairs)
     widths, heights = _areas(einsum, *best)
@@ -158,6 +166,30 @@ def _space(einsum: BatchedEinsum) -> Space | None:
 def _space_1(einsum: BatchedEinsum) -> Space | None:
     space = _space(einsum)
     return space and {name: space[name] for name in space if name != "stores"}
+
+
+def _wide_tiles(einsum: BatchedEinsum) -> tuple[Parameters, ...]:
+    """The recommended configuration with the longest vectors, in two register tiles.
+
+    Those that load the least per multiplication, idle lanes counted; none where a
+    quarter of the lanes or more would be idle.
+    """
+    recommended = next(configurations(PACKED_CONTRACTION, einsum), None)
+    if recommended is None:
+        return ()
+    best = recommended.parameters
+    lanes = WIDE_BYTES // einsum.operands[0].dtype.itemsize
+    column, row = (einsum.extents[text(best, name)] for name in ("vector", "register"))
+    length = typical(column)
+
+    def idle(n: int) -> float:
+        return -length % (n * lanes) / length
+
+    full = [n for n in _vectors(column, lanes) if idle(n) < 1 / 4]
+    tiles = [(n, _rows(row, n, N_WIDE)[0]) for n in full]
+    tiles.sort(key=lambda tile: (1 + idle(tile[0])) * sum(1 / n for n in tile))
+    starts = [{**best, "lanes": lanes, "vectors": n, "rows": m} for n, m in tiles]
+    return tuple(p for p in starts if _constraint(einsum, p) is None)[:2]
 
 
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
@@ -255,7 +287,9 @@ def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
     return tuple(sorted(preferred, key=lambda n: -(-length // (n * lanes)) * n))
 
 
-def _rows(extent: Extent, vectors: int) -> tuple[int, ...]:
+def _rows(
+    extent: Extent, vectors: int, n_registers: int = N_REGISTERS
+) -> tuple[int, ...]:
     """Numbers of rows, the largest tile first that finds room in the registers.
 
     They hold the sums, the vectors of a column, and an entry of a row. Where a tenth
@@ -265,7 +299,7 @@ def _rows(extent: Extent, vectors: int) -> tuple[int, ...]:
     ((6, 4, 3, 2, 8, 12), (4, 3, 2, 6, 8, 12), (2, 3, 4, 6, 8, 12))
     """
     choices = (2, 3, 4, 6, 8, 12)
-    few = [rows for rows in choices if (rows + 1) * vectors < N_REGISTERS]
+    few = [rows for rows in choices if (rows + 1) * vectors < n_registers]
     length = typical(extent)
 
     def is_wasteful(rows: int) -> bool:
@@ -329,6 +363,7 @@ PACKED_CONTRACTION = register(
         _space,
         packed_contraction,
         _constraint,
+        starts=_wide_tiles,
     )
 )
 

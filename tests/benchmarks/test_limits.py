@@ -1,0 +1,114 @@
+"""What limits a recipe: instances that take one limit away, and a run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from math import prod
+
+import pytest
+
+from benchmarks.experiments.entries import both_suites
+from benchmarks.limits import NEAR_BYTES, SIDE, Instance, Limits, deep, near
+from feinsum import record_facts
+from feinsum.db import open_store
+from feinsum.transforms import configurations, find_transform
+from feinsum.tune import make_problem
+from tests.docs.pages import ROOT
+
+OPERATOR = "^gradient_b1_Ni4$"
+
+
+def problem_of(name, elements_scale=1.0):
+    (entry,) = both_suites(name, max_gflop=4.0, elements_scale=elements_scale)
+    return make_problem(entry.einsum(), entry.parameters)
+
+
+def recommended(problem):
+    family = find_transform("packed_contraction", 2)
+    return next(configurations(family, problem.einsum))
+
+
+@pytest.mark.parametrize(
+    "name", ["^gradient_b3_Ni20$", "^ab-ac-cb$", "^ab-acd-dbc$", "^abcdef-dega-gfbc$"]
+)
+def test_what_is_near_fits_the_cache(name):
+    """Sides that were short stay as they are, and the recipe still fits."""
+    problem = problem_of(name)
+    spec = recommended(problem)
+    whole = Instance(problem.einsum, problem.sizes)
+    short = near(whole, spec)
+    assert short.footprint_bytes <= NEAR_BYTES < whole.footprint_bytes
+    assert find_transform(spec.name, spec.version).fits(short.einsum)
+
+
+def lengths(instance):
+    """Numbers of rows, columns and terms."""
+    first, second = map(set, instance.einsum.inputs)
+    sides = (first - second, second - first, first & second)
+    return [prod(instance.extents[index] for index in side) for side in sides]
+
+
+@pytest.mark.parametrize("name", ["^abc-bda-dc$", "^abcde-efbad-cf$", "^abc-adec-ebd$"])
+def test_the_longest_side_of_a_contraction_is_shortened(name):
+    """A short side, for which an operand is packed, stays as it is."""
+    problem = problem_of(name)
+    whole = Instance(problem.einsum, problem.sizes)
+    before, after = lengths(whole), lengths(near(whole, recommended(problem)))
+    assert min(before) == min(after)
+    assert max(before) > max(after)
+
+
+@pytest.mark.parametrize("name", ["^abc-bda-dc$", "^ab-ac-cb$", "^abcdef-dega-gfbc$"])
+def test_contractions_get_three_long_sides(name):
+    """Rows, columns and sums are long, and the arrays fit the cache."""
+    problem = problem_of(name)
+    found = deep(Instance(problem.einsum, problem.sizes), recommended(problem))
+    assert found is not None
+    assert found.footprint_bytes <= NEAR_BYTES
+    first, second = map(set, problem.einsum.inputs)
+    for side in (first - second, second - first, first & second):
+        length = prod(found.einsum.extents[index] for index in side)
+        assert SIDE <= length < 2 * SIDE
+
+
+def test_operators_are_not_made_deeper():
+    """Their extents are those of an element."""
+    problem = problem_of(OPERATOR)
+    assert deep(Instance(problem.einsum, problem.sizes), recommended(problem)) is None
+
+
+def test_shares_are_parts_of_the_time():
+    """They make up all of it; the largest one is named."""
+    found = Limits("", "", 1.0, near=0.7, deep=0.2, triad=0.1, peak=0.1)
+    assert found.shares == pytest.approx({"memory": 0.3, "tiles": 0.5, "cores": 0.2})
+    assert found.largest == "tiles"
+    found = Limits("", "", 1.0, near=0.4, deep=None, triad=0.5, peak=0.1)
+    assert found.shares == pytest.approx({"memory": 0.6, "cores": 0.4})
+    assert found.largest == "memory"
+
+
+def test_a_recipe_on_record_is_taken_apart(tmp_path):
+    """A row with shares, and a file with all of them."""
+    database, written = tmp_path / "facts.sqlite", tmp_path / "limits.json"
+    problem = problem_of(OPERATOR, 0.05)
+    with open_store(database) as store:
+        spec = recommended(problem)
+        record_facts(problem.einsum, spec, sizes=problem.sizes, database=store)
+    command = [sys.executable, "benchmarks/limits.py", "--database", database]
+    options = ["--only", OPERATOR, "--elements-scale", "0.05"]
+    done = subprocess.run(
+        [*command, *options, "--rounds", "3", "--json", written],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (found, *_) = json.loads(written.read_text())
+    assert found["name"] == "gradient_b1_Ni4"
+    assert found["whole_s"] > 0
+    assert found["near"] > 0
+    assert found["triad"] > 0
+    assert "| gradient_b1_Ni4" in done.stdout
+    assert found["most"] in ("memory", "cores")
