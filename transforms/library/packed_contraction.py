@@ -145,7 +145,7 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     registers = list(dict.fromkeys(register_index for _, register_index in pairs))
     registers.sort(key=lambda index: _register_cost(einsum, index))
     registers = [i for i in registers if typical(einsum.extents[i]) >= 8] or registers
-    lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4, 16)
+    lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4)
     n_vectors = _vectors(einsum.extents[vectors[0]], lanes[0])
     best = next(pair for pair in product(vectors, registers) if pair in pairs)
     widths, heights = _areas(einsum, *best)
@@ -172,13 +172,13 @@ def _wide_tiles(einsum: BatchedEinsum) -> tuple[Parameters, ...]:
     """The recommended configuration with the longest vectors, in two register tiles.
 
     Those that load the least per multiplication, idle lanes counted; none where a
-    quarter of the lanes or more would be idle.
+    quarter of the lanes or more would be idle, or where so many are not offered.
     """
     recommended = next(configurations(PACKED_CONTRACTION, einsum), None)
-    if recommended is None:
+    lanes = WIDE_BYTES // einsum.operands[0].dtype.itemsize
+    if recommended is None or lanes not in (_space(einsum) or {}).get("lanes", ()):
         return ()
     best = recommended.parameters
-    lanes = WIDE_BYTES // einsum.operands[0].dtype.itemsize
     column, row = (einsum.extents[text(best, name)] for name in ("vector", "register"))
     length = typical(column)
 
