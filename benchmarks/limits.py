@@ -63,6 +63,7 @@ STDERR = Console(stderr=True)
 NEAR_BYTES = 12_000_000
 """Of all arrays together; a last cache level has more."""
 LANES = 8
+"""Of the longest vectors in double precision."""
 SIDE = 512
 """Rows, columns and terms beside which packing and stores hardly count."""
 
@@ -274,9 +275,13 @@ def main() -> None:
     parser.add_argument("--only", default="", help="entries whose names match")
     parser.add_argument("--device", help="part of a device's name")
     parser.add_argument("--database", help="facts; by default the user's own")
-    parser.add_argument("--max-gflop", type=float, default=4.0)
-    parser.add_argument("--elements-scale", type=float, default=1.0)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument(
+        "--max-gflop", type=float, default=4.0, help="tccg: scales entries down to this"
+    )
+    parser.add_argument(
+        "--elements-scale", type=float, default=1.0, help="times the mesh of operators"
+    )
+    parser.add_argument("--rounds", type=int, default=9, help="runs of each instance")
     parser.add_argument("--json", metavar="FILE", help="write all shares there")
     options = parser.parse_args()
     warnings.simplefilter("ignore")

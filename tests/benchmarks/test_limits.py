@@ -34,7 +34,7 @@ def recommended(problem):
     "name", ["^gradient_b3_Ni20$", "^ab-ac-cb$", "^ab-acd-dbc$", "^abcdef-dega-gfbc$"]
 )
 def test_what_is_near_fits_the_cache(name):
-    """Sides that were short stay as they are, and the recipe still fits."""
+    """All arrays do, where they did not before; and the family fits the einsum."""
     problem = problem_of(name)
     spec = recommended(problem)
     whole = Instance(problem.einsum, problem.sizes)

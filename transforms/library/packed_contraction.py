@@ -176,7 +176,7 @@ def _wide_tiles(einsum: BatchedEinsum) -> tuple[Parameters, ...]:
     """
     recommended = next(configurations(PACKED_CONTRACTION, einsum), None)
     lanes = WIDE_BYTES // einsum.operands[0].dtype.itemsize
-    if recommended is None or lanes not in (_space(einsum) or {}).get("lanes", ()):
+    if recommended is None:
         return ()
     best = recommended.parameters
     column, row = (einsum.extents[text(best, name)] for name in ("vector", "register"))
@@ -189,7 +189,13 @@ def _wide_tiles(einsum: BatchedEinsum) -> tuple[Parameters, ...]:
     tiles = [(n, _rows(row, n, N_WIDE)[0]) for n in full]
     tiles.sort(key=lambda tile: (1 + idle(tile[0])) * sum(1 / n for n in tile))
     starts = [{**best, "lanes": lanes, "vectors": n, "rows": m} for n, m in tiles]
-    return tuple(p for p in starts if _constraint(einsum, p) is None)[:2]
+    return tuple(p for p in starts if _is_offered(einsum, p))[:2]
+
+
+def _is_offered(einsum: BatchedEinsum, parameters: Parameters) -> bool:
+    space = _space(einsum) or {}
+    is_in = all(parameters[name] in values for name, values in space.items())
+    return is_in and _constraint(einsum, parameters) is None
 
 
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
