@@ -91,7 +91,7 @@ bench-cache-hits: $(INSTALLED) ## simulate who answers a million builds a day; A
 
 gpu-wheels: $(INSTALLED) ## wheels for benchmarks/gpu.sh on a machine without network; WHEELS=...
 	@$(RUN) -m pip wheel --quiet --wheel-dir $(WHEELS) --constraint constraints.txt \
-		'.[pocl,plots]' 'jax[cuda12]'
+		'.[plots]' 'jax[cuda12]'
 
 bench-bandwidth: $(INSTALLED) ## einsums bound by memory bandwidth against the triad
 	@$(RUN) benchmarks/bandwidth.py $(ARGS)

@@ -30,7 +30,7 @@ from feinsum import array, batched_einsum
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import (
     BoundKernel,
-    OpenCLDevice,
+    OpenDevice,
     compile_kernel,
     footprint_bytes,
     interleave,
@@ -117,7 +117,7 @@ def make_einsum(
     )
 
 
-def make_triad(opencl: OpenCLDevice, n_entries: int) -> BoundKernel:
+def make_triad(opened: OpenDevice, n_entries: int) -> BoundKernel:
     """The kernel ``a = b + 3*c`` over doubles."""
     t_unit = lp.make_kernel(
         f"{{[i]: 0 <= i < {n_entries}}}",
@@ -128,18 +128,18 @@ def make_triad(opencl: OpenCLDevice, n_entries: int) -> BoundKernel:
     )
     t_unit = lp.split_iname(t_unit, "i", 4096, outer_tag="g.0")
     arguments = random_arguments(t_unit, {}, np.random.default_rng(0))
-    return compile_kernel(t_unit, opencl).bind(arguments)
+    return compile_kernel(t_unit, opened).bind(arguments)
 
 
 def measure(
-    einsum: BatchedEinsum, opencl: OpenCLDevice, triad: BoundKernel, rounds: int
+    einsum: BatchedEinsum, opened: OpenDevice, triad: BoundKernel, rounds: int
 ) -> Result:
     """Verify the first recipe of each family, time all in turns, take the fastest."""
     case = make_case(einsum, {})
     families = [find_transform(*family) for family in FAMILIES]
     specs = [next(configurations(t, einsum)) for t in families if t.fits(einsum)]
     units = [case.t_unit, *(apply_spec(s, case.t_unit, case.nest) for s in specs)]
-    kernels = [compile_kernel(unit, opencl).bind(case.arguments) for unit in units]
+    kernels = [compile_kernel(unit, opened).bind(case.arguments) for unit in units]
     for kernel in kernels:
         verify(kernel, case.expected, tolerance=case.tolerance)
     results = [np.empty_like(case.expected[name]) for name in case.nest.outputs]
@@ -167,14 +167,14 @@ def main() -> None:
     parser.add_argument("--triad-entries", type=int, default=1 << 24)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    opencl = open_device()
-    triad = make_triad(opencl, options.triad_entries)
+    opened = open_device()
+    triad = make_triad(opened, options.triad_entries)
     heads = ("einsum", "GB/s", "of triad", "untransformed", "numpy", "recipe")
     table = Table(*heads, box=box.MARKDOWN)
     for subscripts, (n_rows, sizes) in ENTRIES.items():
         if re.search(options.only, subscripts):
             einsum = make_einsum(subscripts, n_rows, sizes)
-            result = measure(einsum, opencl, triad, options.rounds)
+            result = measure(einsum, opened, triad, options.rounds)
             table.add_row(*result.cells)
             Console(stderr=True).print(*result.cells[:5])
     Console(width=200).print(table)

@@ -1,8 +1,9 @@
 """What a call costs beside its kernel: `feinsum.call_einsum` on small and long arrays.
 
-Prints a table. *first* is the first call of its kind, with an empty database; *call*
-and *kernel* are medians over rounds; *beside* is what is left, that is Python, Loopy's
-launcher, and for arrays of the host their copies to the device and back.
+Prints a table. *first* is the first call of its kind, with an empty database; *call*,
+*prepared* and *kernel* are medians over rounds; *beside* is what a prepared call adds
+to the kernel. Arrays of the host are computed on the host; those of a device, where one
+of OpenCL works, on that device.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import pyopencl.array as cl_array
 
 import feinsum
 from feinsum.calling import clear_call_cache, prepare_call
-from feinsum.measure import open_device
+from feinsum.measure import device_states, open_device
 from feinsum.records import InMemoryStore
 
 NO_FACTS = InMemoryStore()
@@ -36,59 +36,89 @@ class Times:
 
     first_s: float
     call_s: float
+    prepared_s: float
     kernel_s: float
+    numpy_s: float
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
     rounds = parser.parse_args().rounds
-    queue = open_device().queue
-    print("einsum            operands   first ms    call us  kernel us  beside us")
+    queue = opencl_queue()
+    print(HEAD)
     for subscripts, shapes in KINDS:
         arrays = [np.random.default_rng(0).random(shape) for shape in shapes]
-        on_device = [cl_array.to_device(queue, array) for array in arrays]
-        for place, operands in (("host", arrays), ("device", on_device)):
-            times = measure(subscripts, operands, rounds)
-            print(row(subscripts, place, times))
+        places = {"host": arrays}
+        if queue is not None:
+            places["device"] = [on_device(queue, array) for array in arrays]
+        for place, operands in places.items():
+            print(row(subscripts, place, measure(subscripts, operands, arrays, rounds)))
 
 
-def measure(subscripts: str, operands: Sequence[Any], rounds: int) -> Times:
+HEAD = (
+    "einsum            operands   first ms  call us  prepared  kernel  beside  numpy us"
+)
+
+
+def opencl_queue() -> Any:
+    """Of the first device of OpenCL that works; None if there is none."""
+    for state in device_states():
+        if state.target == "opencl" and state.device and not state.trouble:
+            return open_device(state.device.id).queue
+    return None
+
+
+def on_device(queue: Any, array: Any) -> Any:
+    import pyopencl.array as cl_array
+
+    return cl_array.to_device(queue, array)
+
+
+def measure(
+    subscripts: str, operands: Sequence[Any], arrays: Sequence[Any], rounds: int
+) -> Times:
     """One call after the other, each until its result is there."""
 
-    def call() -> None:
-        result = feinsum.call_einsum(subscripts, *operands, database=NO_FACTS)
-        if isinstance(result, cl_array.Array):
+    def finished(result: Any) -> None:
+        if hasattr(result, "queue"):
             result.queue.finish()
+
+    def call() -> None:
+        finished(feinsum.call_einsum(subscripts, *operands, database=NO_FACTS))
 
     clear_call_cache()
     first_s = seconds(call)
-    call_s = median(seconds(call) for _ in range(rounds))
     prepared = prepare_call(subscripts, *operands, database=NO_FACTS)
     t_unit = prepared.kernel.t_unit
     arguments = {
-        feed.name: host(operands[feed.position]) for feed in prepared.reading.feeds
-    }
-    sizes = prepared.reading.sizes
-    kernel_s = median(feinsum.timeit(t_unit, {**arguments, **sizes}, rounds=rounds))
-    return Times(first_s, call_s, kernel_s)
+        feed.name: arrays[feed.position] for feed in prepared.reading.feeds
+    } | dict(prepared.reading.sizes)
+    device = prepared.kernel.compiled.opened
+    return Times(
+        first_s,
+        median(seconds(call) for _ in range(rounds)),
+        median(
+            seconds(lambda: finished(prepared.run(operands))) for _ in range(rounds)
+        ),
+        median(feinsum.timeit(t_unit, arguments, device=device, rounds=rounds)),
+        median(seconds(lambda: np.einsum(subscripts, *arrays)) for _ in range(rounds)),
+    )
 
 
-def host(array: Any) -> Any:
-    return array.get() if isinstance(array, cl_array.Array) else array
-
-
-def seconds(call: Callable[[], None]) -> float:
+def seconds(call: Callable[[], object]) -> float:
     start = perf_counter()
     call()
     return perf_counter() - start
 
 
 def row(subscripts: str, place: str, times: Times) -> str:
-    beside_us = (times.call_s - times.kernel_s) * 1e6
+    numbers = (times.call_s, times.prepared_s, times.kernel_s,
+               times.prepared_s - times.kernel_s, times.numpy_s)  # fmt: skip
+    call, prepared, kernel, beside, by_numpy = (f"{x * 1e6:.1f}" for x in numbers)
     return (
-        f"{subscripts:<17} {place:<8} {times.first_s * 1e3:10.0f} "
-        f"{times.call_s * 1e6:10.0f} {times.kernel_s * 1e6:10.0f} {beside_us:10.0f}"
+        f"{subscripts:<17} {place:<8} {times.first_s * 1e3:10.0f} {call:>8} "
+        f"{prepared:>9} {kernel:>7} {beside:>7} {by_numpy:>9}"
     )
 
 

@@ -2,7 +2,11 @@
 
 Run by ``make demo``. Two operators of a discontinuous Galerkin code on a
 perturbed tetrahedral mesh, order 3, and a contraction of the TCCG suite, all
-with operands that are functions.
+with operands that are functions. They run on the host.
+
+What is retrieved is compared with ``numpy.einsum(optimize=True)``, and with the
+untransformed kernel, compiled with the same flags, its outermost loop on the same
+threads.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ HERE = Path(__file__).parent
 DATABASE = HERE.parent / ".cache" / "demo" / "facts.sqlite"
 N_TRIALS = 10
 CUBES_PER_SIDE = 26
+BLOCK = 8
+DEVICE = "host"
 Arrays = dict[str, Any]
 console = Console()
 
@@ -46,7 +52,13 @@ class Example:
     arguments: Arrays
     output: str
     in_numpy: Callable[[Arrays], np.ndarray]
+    outermost: str
     sizes: dict[str, int]
+
+    @property
+    def on_threads(self) -> lp.TranslationUnit:
+        """The kernel with blocks of its outermost loop on several threads."""
+        return lp.split_iname(self.kernel, self.outermost, BLOCK, outer_tag="g.0")
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,12 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        return self.untransformed_s / self.retrieved_s
+        """The time of the faster rival over that of what was retrieved."""
+        return min(self.untransformed_s, self.numpy_s) / self.retrieved_s
+
+    @property
+    def is_good(self) -> bool:
+        return bool(self.found.applied) and self.error < 1e-10 and self.ratio > 1
 
 
 def inverse_jacobians(n: int, rng: np.random.Generator) -> np.ndarray:
@@ -112,6 +129,7 @@ def dg_examples(rng: np.random.Generator) -> list[Example]:
             {**shared, **field(3)},
             "div",
             lambda a: dg_in_numpy("xre,rij,xej->ei", a),
+            "e",
             {"Nel": n_elements},
         ),
         Example(
@@ -120,6 +138,7 @@ def dg_examples(rng: np.random.Generator) -> list[Example]:
             {**shared, **field()},
             "grad",
             lambda a: dg_in_numpy("xre,rij,ej->xei", a),
+            "e",
             {"Nel": n_elements},
         ),
     ]
@@ -143,6 +162,7 @@ def dg_kernel(
         ],
         name=f"local_{output}",
         lang_version=(2018, 2),
+        target=lp.ExecutableCTarget(),
     )
 
 
@@ -178,6 +198,7 @@ def contraction_example(name: str, rng: np.random.Generator) -> Example:
         ],
         name="contraction",
         lang_version=(2018, 2),
+        target=lp.ExecutableCTarget(),
     )
     arguments = {
         "A": rng.normal(size=shape(first)),
@@ -198,6 +219,7 @@ def contraction_example(name: str, rng: np.random.Generator) -> Example:
             a["gamma"] * a["B"] + a["delta"],
             optimize=True,
         ),
+        output[0],
         {},
     )
 
@@ -206,7 +228,7 @@ def show_miss(example: Example) -> None:
     """Retrieve from an empty database: a warning, and the kernel unchanged."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", feinsum.FeinsumWarning)
-        unchanged = feinsum.retrieve(example.kernel, database=DATABASE)
+        unchanged = feinsum.retrieve(example.kernel, device=DEVICE, database=DATABASE)
     assert unchanged is example.kernel
     for warning in caught:
         if issubclass(warning.category, feinsum.FeinsumWarning):
@@ -229,6 +251,7 @@ def tune(example: Example) -> None:
         report = feinsum.autotune(
             example.kernel,
             sizes=example.sizes,
+            device=DEVICE,
             database=DATABASE,
             n_trials=N_TRIALS,
             budget_s=40,
@@ -242,11 +265,11 @@ def tune(example: Example) -> None:
 
 def measure(example: Example) -> Result:
     """Retrieve, run, compare with numpy, and time all three in one run."""
-    found = look_up(example.kernel, database=DATABASE)
-    opencl = open_device()
+    found = look_up(example.kernel, device=DEVICE, database=DATABASE)
+    opened = open_device(DEVICE)
     kernels = [
-        compile_kernel(t_unit, opencl).bind(example.arguments)
-        for t_unit in (example.kernel, found.t_unit)
+        compile_kernel(t_unit, opened).bind(example.arguments)
+        for t_unit in (example.on_threads, found.t_unit)
     ]
     expected = example.in_numpy(example.arguments)
     errors = []
@@ -271,29 +294,33 @@ def measure(example: Example) -> Result:
 
 
 def show_results(results: list[Result]) -> None:
-    table = Table(title=f"on {open_device().device}", box=None)
+    device = open_device(DEVICE).device
+    table = Table(title=f"{device}: {device.processor}", box=None)
     for heading in ("kernel", "canonical", "match"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("plain ms", "found ms", "numpy ms", "ratio", "error"):
+    for heading in ("found ms", "plain ms", "numpy ms", "ratio", "error"):
         table.add_column(heading, justify="right", no_wrap=True)
     for r in results:
         table.add_row(
             r.example.name,
             r.found.nests[0].nest.form.einsum.subscripts,
             str(r.found.nests[0].match.level),
-            f"{r.untransformed_s * 1e3:.1f}",
             f"{r.retrieved_s * 1e3:.2f}",
+            f"{r.untransformed_s * 1e3:.1f}",
             f"{r.numpy_s * 1e3:.1f}",
             f"{r.ratio:.1f}",
             f"{r.error:.0e}",
         )
     console.print(table)
-    console.print("plain: the untransformed kernel; found: the retrieved one")
+    console.print(
+        "found: the retrieved kernel; plain: the untransformed one on the same "
+        "threads; ratio: the faster of plain and numpy over found"
+    )
     console.print(f"The database is {DATABASE}", soft_wrap=True, highlight=False)
 
 
 def main() -> None:
-    """Do the main job; exit code 1 if a kernel is not found, wrong or slow."""
+    """Do the main job; exit code 1 if a kernel is not found, wrong or no faster."""
     logging.basicConfig(level=logging.ERROR)
     start = time.perf_counter()
     rng = np.random.default_rng(0)
@@ -311,12 +338,8 @@ def main() -> None:
     results = [measure(example) for example in examples]
     show_results(results)
     console.print(f"in all {time.perf_counter() - start:.0f} s")
-    for result in results:
-        if not (result.found.applied and result.error < 1e-10 and result.ratio >= 5):
-            raise SystemExit(
-                f"{result.example.name}: not retrieved, wrong, or less than 5 times "
-                f"as fast as the untransformed kernel (ratio {result.ratio:.1f})"
-            )
+    if bad := [result.example.name for result in results if not result.is_good]:
+        raise SystemExit(f"not retrieved, wrong, or no faster: {', '.join(bad)}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ import time
 import warnings
 from pathlib import Path
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.progress import track
@@ -83,37 +82,27 @@ def child(name: str, database: str, max_gflop: float) -> Seconds:
     import feinsum
     from benchmarks.experiments.entries import both_suites
     from benchmarks.experiments.user_kernel import user_kernel
-    from feinsum.measure import open_device
+    from feinsum.measure import compile_kernel, open_device
 
     (entry,) = both_suites(f"^{re.escape(name)}$", max_gflop=max_gflop)
     kernel, store = user_kernel(entry), _facts(entry, database)
-    opencl = open_device()
+    opened = open_device()
     retrieve = feinsum.retrieve  # imports what it needs
     clock = Clock()
     unit = retrieve(kernel, database=store, on_miss="raise")
     clock.stop("find")
-    executor = unit.executor(opencl.context)
-    executor.translation_unit_info(None)
+    compiled = compile_kernel(unit, opened)
     clock.stop("build")
-    arguments = {**_on_device(entry.values(), opencl.queue), **entry.parameters}
+    kernel = compiled.bind({**entry.values(), **entry.parameters})
     clock.start()
     for stage in ("launch", "run"):
-        executor(opencl.queue, **arguments)[0].wait()
+        kernel.run()
         clock.stop(stage)
     launch, run = clock.seconds["launch"], clock.seconds.pop("run")
     clock.seconds["launch"] = tuple(
         max(0.0, x - y) for x, y in zip(launch, run, strict=True)
     )
     return clock.seconds
-
-
-def _on_device(values: dict[str, object], queue: object) -> dict[str, object]:
-    import pyopencl.array as cla
-
-    return {
-        name: cla.to_device(queue, value) if isinstance(value, np.ndarray) else value
-        for name, value in values.items()
-    }
 
 
 def _facts(entry, path: str):

@@ -44,7 +44,7 @@ from feinsum import query  # noqa: E402
 from feinsum.ir import BatchedEinsum, SizeParam, with_extents  # noqa: E402
 from feinsum.measure import (  # noqa: E402
     BoundKernel,
-    OpenCLDevice,
+    OpenDevice,
     Timer,
     compile_kernel,
     einsum_operations,
@@ -198,11 +198,11 @@ def deep(instance: Instance, spec: TransformSpec) -> Instance | None:
     return Instance(with_extents(einsum, extents), {})
 
 
-def bind(instance: Instance, spec: TransformSpec, opencl: OpenCLDevice) -> Again:
+def bind(instance: Instance, spec: TransformSpec, opened: OpenDevice) -> Again:
     """The recipe on an instance, verified."""
     case = make_case(instance.einsum, instance.sizes)
     unit = apply_spec(spec, case.t_unit, case.nest)
-    kernel = compile_kernel(unit, opencl).bind(case.arguments)
+    kernel = compile_kernel(unit, opened).bind(case.arguments)
     verify(kernel, case.expected, tolerance=case.tolerance)
     return Again(kernel)
 
@@ -211,7 +211,7 @@ def limits_of(
     name: str,
     problem: Problem,
     spec: TransformSpec,
-    opencl: OpenCLDevice,
+    opened: OpenDevice,
     peaks: DevicePeaks,
     rounds: int,
 ) -> Limits:
@@ -220,7 +220,7 @@ def limits_of(
     cube = deep(whole, spec)
     instances = [whole, near(whole, spec)]
     instances += [] if cube is None else [cube]
-    kernels = [bind(instance, spec, opencl) for instance in instances]
+    kernels = [bind(instance, spec, opened) for instance in instances]
     times = interleave(kernels, rounds=rounds, warmup=1, max_total_s=20)
     per_operation = [
         min(samples) / instance.operations
@@ -262,9 +262,12 @@ def _percent(share: float | None) -> str:
 def recipe_of(
     entry: Entry, device: str | None, database: str | None
 ) -> TransformSpec | None:
-    """The recipe on record for the entry on this device, unless a library is called."""
-    match = query(entry.einsum(), device=device, database=database, policy="strict")
-    if match.level != Level.EXACT or match.record is None:
+    """The recipe on record that fits this device best, unless a library is called.
+
+    It is of this architecture at the least, and of this very einsum.
+    """
+    match = query(entry.einsum(), device=device, database=database)
+    if match.level > Level.SAME_ARCHITECTURE or match.record is None:
         return None
     return None if match.record.spec.is_on_host else match.record.spec
 
@@ -285,9 +288,9 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE", help="write all shares there")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    opencl = open_device(options.device)
-    peaks = measure_peaks(opencl, ["<f8"])
-    cached = measure_peaks(opencl, ["<f8"], array_bytes=NEAR_BYTES // 3)
+    opened = open_device(options.device)
+    peaks = measure_peaks(opened, ["<f8"])
+    cached = measure_peaks(opened, ["<f8"], array_bytes=NEAR_BYTES // 3)
     found, without = [], []
     entries = both_suites(
         options.only,
@@ -301,10 +304,10 @@ def main() -> None:
             continue
         problem = make_problem(entry.einsum(), entry.parameters, options.device)
         found.append(
-            limits_of(entry.name, problem, spec, opencl, peaks, options.rounds)
+            limits_of(entry.name, problem, spec, opened, peaks, options.rounds)
         )
     print(
-        f"percent of the time on {opencl.device}; the triad has "
+        f"percent of the time on {opened.device}; the triad has "
         f"{peaks.bandwidth_bytes_per_s / 1e9:.1f} GB/s, in the cache "
         f"{cached.bandwidth_bytes_per_s / 1e9:.1f}, and multiply-adds "
         f"{peaks.operations_per_s['<f8'] / 1e9:.1f} GFLOP/s"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 
 from feinsum.errors import DeviceUnavailableError
-from feinsum.measure import list_devices, open_device
+from feinsum.records import Device
+from feinsum.targets.opencl import OPENCL
 
 NO_GPU = 3
 
@@ -19,7 +20,7 @@ def main(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
     devices = _devices()
     for device in devices:
-        print(_facts(device.id), file=sys.stderr)
+        print(_facts(device), file=sys.stderr)
     gpus = [d.id for d in devices if d.kind == "gpu" and name.lower() in str(d).lower()]
     if not gpus:
         print(f"no GPU among {len(devices)} OpenCL devices", file=sys.stderr)
@@ -30,15 +31,15 @@ def main(arguments: list[str]) -> int:
 
 def _devices():
     try:
-        return list_devices()
+        return OPENCL.devices()
     except DeviceUnavailableError as error:
         print(error, file=sys.stderr)
         return ()
 
 
-def _facts(device_id: str) -> str:
+def _facts(device: Device) -> str:
     """One block of lines, in the words of OpenCL."""
-    opencl = open_device(device_id)
+    opencl = OPENCL.open(device)
     handle = opencl.handle
     facts = {
         "platform": f"{handle.platform.name}, {handle.platform.version}",

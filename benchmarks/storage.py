@@ -19,7 +19,9 @@ from rich.table import Table
 
 from benchmarks.database import DEVICES, N_DEVICES, N_RECIPES, facts, fill, workload
 from benchmarks.service import databases
-from feinsum.db import SqlStore, StoredFact, all_documents, open_store, write_file
+from feinsum.db import SqlStore, open_store
+from feinsum.db.exchange import all_documents, write_file
+from feinsum.db.server import StoredFact
 from feinsum.records import to_json
 from feinsum.service.answers import Wanted, answer_of
 

@@ -1,67 +1,96 @@
-"""Several stores as one: one of them takes what is new, all are asked."""
+"""Several sources of facts as one store: all are asked, one takes what is new."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError, StoreError, StoreUnavailableError
+from feinsum.memory import remembered
 from feinsum.records import (
     Candidates,
     DevicePeaks,
+    FactSource,
+    FactStore,
     LookUp,
-    RecordStore,
     Trial,
-    TrialStore,
     TuningRecord,
-    candidates,
 )
 
-__all__ = ["LayeredStore", "ToldError", "UnavailableStore"]
+__all__ = ["LayeredStore", "ToldError"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_told: set[str] = set()
+
+class _Told(set[str]):
+    """What the log was told of layers."""
 
 
 class ToldError(StoreUnavailableError):
     """A layer cannot be asked, and the log has said so already."""
 
 
-class LayeredStore:
-    """A :class:`feinsum.records.RecordStore` over others.
+class LayeredStore(FactStore):
+    """Several sources of facts as one store.
 
     What is known is the union; which record serves is decided by how well it fits,
     not by where it lies. A layer that fails is passed over when something is read: the
     log says so once, and :attr:`problems` says why. Only if all fail is that an error.
 
     Args:
-        layers: in the order in which they are asked.
-        written: the one that takes what is new; by default the first.
+        layers: in the order in which they are asked; in place of one that could not be
+            opened, why.
+        written: the one that takes what is new, or why there is none; by default the
+            first.
 
     Attributes:
         problems: why layers were passed over, by their number.
     """
 
     def __init__(
-        self, layers: Sequence[RecordStore], written: RecordStore | None = None
+        self,
+        layers: Sequence[FactSource | StoreError],
+        written: FactSource | StoreError | None = None,
     ) -> None:
         self.layers = tuple(layers)
-        self.written = self.layers[0] if written is None else written
         self.problems: dict[int, StoreError] = {}
+        self._written = written
 
     def add(self, record: TuningRecord) -> bool:
         return self.written.add(record)
+
+    def add_peaks(self, peaks: DevicePeaks) -> bool:
+        return self.written.add_peaks(peaks)
+
+    def add_trial(self, trial: Trial) -> bool:
+        return self.written.add_trial(trial)
+
+    def check_writable(self) -> None:
+        self.written.check_writable()
+
+    @property
+    def written(self) -> FactStore:
+        """The layer that takes what is new.
+
+        Raises:
+            StoreError: if there is none.
+        """
+        written = self.layers[0] if self._written is None else self._written
+        if isinstance(written, StoreError):
+            raise _again(written)
+        if not isinstance(written, FactStore):
+            raise StoreUnavailableError("the layer to write to is only read")
+        return written
 
     def get(self, record_id: str) -> TuningRecord:
         missing = None
         for k, layer in enumerate(self.layers):
             try:
-                return layer.get(record_id)
+                return _sound(layer).get(record_id)
             except RecordNotFoundError as error:
                 missing = error
             except StoreError as error:
@@ -75,8 +104,7 @@ class LayeredStore:
         return _union(answers)
 
     def candidates(self, look_up: LookUp) -> Candidates:
-        """What each layer gives by :func:`feinsum.records.candidates`, united."""
-        answers = self._ask(lambda layer: candidates(layer, look_up))
+        answers = self._ask(lambda layer: layer.candidates(look_up))
         return {
             key: _union(answer[key] for answer in answers) for key in look_up.workloads
         }
@@ -84,46 +112,36 @@ class LayeredStore:
     def records(self) -> Iterator[TuningRecord]:
         yield from _union(self._ask(lambda layer: tuple(layer.records())))
 
+    def like(self, notation: str) -> Iterator[TuningRecord]:
+        yield from _union(self._ask(lambda layer: tuple(layer.like(notation))))
+
     def __len__(self) -> int:
         return sum(1 for _ in self.records())
-
-    def add_peaks(self, peaks: DevicePeaks) -> bool:
-        return self.written.add_peaks(peaks)
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         answers = self._ask(lambda layer: layer.peaks(device_id))
         known = [found for found in answers if found]
         return max(known, key=lambda found: (found.measured_at, found.id), default=None)
 
-    def add_trial(self, trial: Trial) -> bool:
-        if not isinstance(self.written, TrialStore):
-            raise StoreUnavailableError("the layer that is written keeps no trials")
-        return self.written.add_trial(trial)
-
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
-        answers = self._ask(
-            lambda layer: (
-                layer.trials(workload) if isinstance(layer, TrialStore) else ()
-            )
-        )
+        answers = self._ask(lambda layer: layer.trials(workload))
         found = {trial.id: trial for trials in answers for trial in trials}
         return tuple(sorted(found.values(), key=lambda t: (t.recorded_at, t.id)))
 
     def tried(self) -> tuple[WorkloadKey, ...]:
-        answers = self._ask(
-            lambda layer: layer.tried() if isinstance(layer, TrialStore) else ()
-        )
+        answers = self._ask(lambda layer: layer.tried())
         return tuple(sorted({key for keys in answers for key in keys}))
 
     def close(self) -> None:
         for layer in self.layers:
-            layer.close()
+            if isinstance(layer, FactSource):
+                layer.close()
 
-    def _ask(self, question: Callable[[RecordStore], T]) -> list[T]:
+    def _ask(self, question: Callable[[FactSource], T]) -> list[T]:
         answers = []
         for k, layer in enumerate(self.layers):
             try:
-                answers.append(question(layer))
+                answers.append(question(_sound(layer)))
             except StoreError as error:
                 self._pass_over(k, error)
         if not answers:
@@ -132,8 +150,9 @@ class LayeredStore:
 
     def _pass_over(self, k: int, error: StoreError) -> None:
         self.problems[k] = error
-        if str(error) not in _told and not isinstance(error, ToldError):
-            _told.add(str(error))
+        told = remembered(_Told)
+        if str(error) not in told and not isinstance(error, ToldError):
+            told.add(str(error))
             logger.warning("a layer of facts is passed over: %s", error)
 
     def _first_problem(self) -> StoreError:
@@ -141,56 +160,18 @@ class LayeredStore:
         return next(iter(self.problems.values()), none)
 
 
+def _sound(layer: FactSource | StoreError) -> FactSource:
+    if isinstance(layer, StoreError):
+        raise _again(layer)
+    return layer
+
+
+def _again(error: StoreError) -> StoreError:
+    """The same error without the traceback that it has gathered."""
+    return type(error)(str(error))
+
+
 def _union(answers: Iterable[Iterable[TuningRecord]]) -> tuple[TuningRecord, ...]:
     """All records of some answers, each once, ordered by id."""
     found = {record.id: record for records in answers for record in records}
     return tuple(found[record_id] for record_id in sorted(found))
-
-
-class UnavailableStore:
-    """A store that cannot be opened: whatever is asked of it raises why.
-
-    Args:
-        error: as it was raised.
-    """
-
-    def __init__(self, error: StoreError) -> None:
-        self.error = error
-
-    def add(self, record: TuningRecord) -> bool:
-        self._refuse()
-
-    def get(self, record_id: str) -> TuningRecord:
-        self._refuse()
-
-    def query(
-        self, workload: WorkloadKey, *, device_id: str | None = None
-    ) -> tuple[TuningRecord, ...]:
-        self._refuse()
-
-    def records(self) -> Iterator[TuningRecord]:
-        self._refuse()
-
-    def __len__(self) -> int:
-        self._refuse()
-
-    def add_peaks(self, peaks: DevicePeaks) -> bool:
-        self._refuse()
-
-    def peaks(self, device_id: str) -> DevicePeaks | None:
-        self._refuse()
-
-    def add_trial(self, trial: Trial) -> bool:
-        self._refuse()
-
-    def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
-        self._refuse()
-
-    def tried(self) -> tuple[WorkloadKey, ...]:
-        self._refuse()
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-    def _refuse(self) -> NoReturn:
-        raise type(self.error)(str(self.error))

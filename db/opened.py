@@ -7,15 +7,13 @@ the site, of the package, of a service. Which ones are asked is a setting.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from os import PathLike
 from typing import TypeAlias
 
-from feinsum.db.layers import LayeredStore, UnavailableStore
-from feinsum.db.location import default_location, locate
+from feinsum.db.layers import LayeredStore
 from feinsum.db.remote import (
     HttpStore,
     RemoteLayer,
@@ -24,10 +22,13 @@ from feinsum.db.remote import (
     open_remote,
     remote_url,
 )
+from feinsum.db.server.serving import open_serving_store
 from feinsum.db.shipped import shipped_facts
-from feinsum.db.store import SqlStore, open_store
+from feinsum.db.sql.location import default_location, locate
+from feinsum.db.sql.store import SqlStore, open_store
 from feinsum.errors import StoreError, StoreUnavailableError
-from feinsum.records import InMemoryStore, RecordStore
+from feinsum.memory import remembered
+from feinsum.records import FactSource, FactStore, InMemoryStore
 
 __all__ = [
     "LAYERS_VARIABLE",
@@ -46,9 +47,9 @@ __all__ = [
     "states_of",
 ]
 
-Database: TypeAlias = str | PathLike[str] | RecordStore | None
-"""A path, the URL of a database or of a service, an open store, or None for the
-user's own database."""
+Database: TypeAlias = str | PathLike[str] | FactSource | None
+"""A path, the URL of a database or of a service, an open source of facts, or None for
+the user's own database."""
 
 LAYERS_VARIABLE = "FEINSUM_LAYERS"
 """Environment variable with the layers that are asked, separated by commas."""
@@ -89,17 +90,20 @@ class LayerState:
         return f"{self.name} ({self.location}): {state}"
 
 
-@cache
+class _ProcessFacts(InMemoryStore):
+    """The facts of a process."""
+
+
 def process_facts() -> InMemoryStore:
     """The facts of this process, which a program may add to."""
-    return InMemoryStore()
+    return remembered(_ProcessFacts)
 
 
 def _site() -> str:
     return os.environ.get(SITE_VARIABLE, "").strip()
 
 
-Opener: TypeAlias = Callable[[], RecordStore]
+Opener: TypeAlias = Callable[[], FactSource]
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ def layer_names() -> tuple[str, ...]:
 @contextmanager
 def opened_store(
     database: Database, *, has_shipped: bool = False
-) -> Iterator[RecordStore]:
+) -> Iterator[FactStore]:
     """The store that ``database`` names; closed at the end if opened here.
 
     Args:
@@ -164,8 +168,11 @@ def opened_store(
     Raises:
         StoreUnavailableError, SchemaVersionError: see :func:`open_store`.
     """
-    if isinstance(database, RecordStore):
+    if isinstance(database, FactStore):
         yield database
+        return
+    if isinstance(database, FactSource):
+        yield LayeredStore([database], READ_ONLY)
         return
     is_own = database is None and has_shipped
     store = NamedLayers(layer_names()) if is_own else _named(database)
@@ -176,7 +183,7 @@ def opened_store(
 
 
 @contextmanager
-def looked_up_store(database: Database) -> Iterator[RecordStore]:
+def looked_up_store(database: Database) -> Iterator[FactSource]:
     """The store that ``database`` names, for a look-up that must not be held up.
 
     As :func:`opened_store` with the other layers; but a service that is named is asked
@@ -195,18 +202,22 @@ def opened_documents(
 ) -> Iterator[SqlStore | HttpStore]:
     """A database or a service as a set of documents; closed at the end.
 
+    Whoever adds facts to a database vouches for them; see :mod:`feinsum.db.server`.
+
     Raises:
         StoreUnavailableError, SchemaVersionError: see :func:`open_store`.
     """
-    with ExitStack() as stack:
-        if isinstance(location, str) and is_service(location):
-            yield HttpStore.at(location)
-        else:
-            store = open_store(location, is_read_only=is_read_only)
-            yield stack.enter_context(store)
+    if isinstance(location, str) and is_service(location):
+        yield HttpStore.at(location)
+    elif is_read_only:
+        with open_store(location, is_read_only=True) as store:
+            yield store
+    else:
+        with open_serving_store(location) as serving:
+            yield serving
 
 
-def states_of(store: RecordStore) -> tuple[LayerState, ...]:
+def states_of(store: FactSource) -> tuple[LayerState, ...]:
     """The layers of a store, as far as it has some."""
     if isinstance(store, RemoteLayer):
         return (LayerState(REMOTE, str(store.address), note=store.note),)
@@ -226,45 +237,45 @@ def states_of(store: RecordStore) -> tuple[LayerState, ...]:
 def opened_layers(names: Iterable[str]) -> Iterator[LayerState]:
     """Open and count every layer, one after another, for as long as that takes."""
     for name in names:
-        store = _opened(name)
         location = OPENERS[name].location()
         try:
-            yield LayerState(name, location, n_records=len(store))
+            with closing(OPENERS[name].open()) as store:
+                n_records = len(store) if isinstance(store, Sized) else None
         except StoreError as error:
             yield LayerState(name, location, str(error))
-        finally:
-            store.close()
+        else:
+            yield LayerState(name, location, n_records=n_records)
 
 
 class NamedLayers(LayeredStore):
     """The layers that the settings name; what is new goes to the user's."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        stores = [_opened(name) for name in names]
-        if USER in names:
-            written = stores[names.index(USER)]
-        else:
-            written = UnavailableStore(
-                StoreUnavailableError(
-                    f"{LAYERS_VARIABLE} leaves out the layer {USER!r}, which is the "
-                    "one that takes new facts; give the path of a database"
-                )
-            )
-        super().__init__(stores, written)
+        stores = {name: _opened(name) for name in names}
+        none = StoreUnavailableError(
+            f"{LAYERS_VARIABLE} leaves out the layer {USER!r}, which is the one that "
+            "takes new facts; give the path of a database"
+        )
+        super().__init__([*stores.values()], stores.get(USER, none))
         self.names = names
 
 
-def _named(database: str | PathLike[str] | None) -> RecordStore:
+READ_ONLY = StoreUnavailableError(
+    "the source of facts that was given is only read; give the path of a database"
+)
+
+
+def _named(database: str | PathLike[str] | None) -> FactStore:
     if isinstance(database, str) and is_service(database):
         return HttpStore.at(database)
     return open_store(database)
 
 
-def _opened(name: str) -> RecordStore:
+def _opened(name: str) -> FactSource | StoreError:
     try:
         return OPENERS[name].open()
     except StoreError as error:
-        return UnavailableStore(error)
+        return error
 
 
 def _service(url: str) -> str:

@@ -9,8 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from feinsum.canonical import WorkloadKey
-from feinsum.errors import RecordNotFoundError, StoreUnavailableError
-from feinsum.records import DevicePeaks, TuningRecord
+from feinsum.errors import RecordNotFoundError
+from feinsum.records import FactSource, TuningRecord
 from feinsum.records.document import from_json, to_json
 
 __all__ = ["ShippedStore", "shipped_facts", "write_facts"]
@@ -35,8 +35,8 @@ def write_facts(records: Iterable[TuningRecord], path: Path) -> None:
     path.write_text("".join(f"{line}\n" for line in ordered), "utf-8")
 
 
-class ShippedStore:
-    """A :class:`feinsum.records.RecordStore` of texts, which are read when asked for.
+class ShippedStore(FactSource):
+    """Facts in texts, which are read when asked for.
 
     Args:
         texts: files of one JSON document a line; see :func:`write_facts`.
@@ -73,30 +73,6 @@ class ShippedStore:
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
-
-    def add(self, record: TuningRecord) -> bool:
-        """Nothing can be added.
-
-        Raises:
-            StoreUnavailableError: always.
-        """
-        raise StoreUnavailableError(
-            "the facts that come with the package are only read; give the path of a "
-            "database"
-        )
-
-    def add_peaks(self, peaks: DevicePeaks) -> bool:
-        """Nothing can be added; see :meth:`add`."""
-        raise StoreUnavailableError(
-            "the facts that come with the package are only read"
-        )
-
-    def peaks(self, device_id: str) -> DevicePeaks | None:
-        """Limits are not shipped."""
-        return None
-
-    def close(self) -> None:
-        """Nothing to release."""
 
     def _record(self, line: str) -> TuningRecord:
         if line not in self._records:

@@ -155,13 +155,13 @@ class MeasurementError(FeinsumError):
 
 
 class DeviceUnavailableError(MeasurementError):
-    """No OpenCL device, or not the one asked for."""
+    """There is no device, or not the one that was asked for."""
 
     code = "device-unavailable"
 
 
 class BuildError(MeasurementError):
-    """Code generation or the OpenCL compiler failed on a kernel."""
+    """Code generation or a compiler failed on a kernel."""
 
     code = "build-failed"
 

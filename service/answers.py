@@ -15,9 +15,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice, zip_longest
 from typing import Literal, TypeAlias, get_args
 
-from feinsum.db import StoredFact
+from feinsum.db.server import StoredFact
 from feinsum.errors import InvalidRequestError
 from feinsum.records import Device, Policy, TransformSpec, TuningRecord, rank
 
@@ -131,7 +132,7 @@ def answer_of(
             groups[near].append(fact.record)
             documents[fact.record.id] = fact.document
     rankings = {near: rank(records) for near, records in groups.items()}
-    chosen = [(n, r) for n, ranking in rankings.items() for r in ranking[:MOST_FACTS]]
+    chosen = [(n, r) for n, ranking in rankings.items() for r in _first(ranking)]
     if not chosen:
         return None
     slower = _slower(groups, rankings, {_recipe(record) for _, record in chosen})
@@ -146,6 +147,21 @@ def answer_of(
     body = f'{{"workload":{json.dumps(workload)},"facts":[{good}],"slower":[{bad}]}}'
     digest = hashlib.sha256(repr((workload, ids)).encode()).hexdigest()[:32]
     return Answer(f'W/"{digest}"'.encode(), body.encode())
+
+
+def _first(ranking: Sequence[TuningRecord]) -> list[TuningRecord]:
+    """Of a ranking no more than are answered, from each kind of device in turn.
+
+    For a client prefers devices like its own, however fast recipes are on others.
+    """
+    kinds: dict[tuple[str, str | None], list[TuningRecord]] = {}
+    for record in ranking:
+        device = record.environment.device
+        kind = device.platform, device.microarchitecture
+        kinds.setdefault(kind, []).append(record)
+    in_turn = chain.from_iterable(zip_longest(*kinds.values()))
+    chosen = {r.id for r in islice((r for r in in_turn if r), MOST_FACTS)}
+    return [record for record in ranking if record.id in chosen]
 
 
 def _slower(

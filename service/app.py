@@ -18,7 +18,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Route
 
-from feinsum.db import Scope, open_serving_store
+from feinsum.db.server import Scope, open_serving_store
 from feinsum.service.demand import MissCounter
 from feinsum.service.gate import Gate
 from feinsum.service.keys import KeyRing

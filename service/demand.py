@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from starlette.concurrency import run_in_threadpool
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import Miss, is_text_of
 from feinsum.errors import StoreError
+from feinsum.records import Miss, is_text_of
 
 __all__ = ["LONGEST_TEXT", "MissCounter"]
 

@@ -12,6 +12,7 @@ from feinsum.records import (
     DevicePeaks,
     Environment,
     Measurement,
+    Processor,
     TransformSpec,
     TuningRecord,
     Verification,
@@ -29,6 +30,16 @@ DEVICE = Device(
     kind="cpu",
     architecture="x86_64",
     compute_units=16,
+    processor=Processor(
+        vendor="AuthenticAMD",
+        family=25,
+        model=17,
+        stepping=1,
+        microarchitecture="zen4",
+        features=("avx", "avx2", "avx512f", "fma"),
+        n_cores=8,
+        cache_bytes={"L1d": 32 * 2**10, "L2": 2**20, "L3": 32 * 2**20},
+    ),
 )
 
 RECORD = TuningRecord(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import get_args
 
-from feinsum.db import ApiKey, Scope
+from feinsum.db.server import ApiKey, Scope
 from feinsum.errors import NotAuthenticatedError, NotPermittedError
 
 __all__ = [

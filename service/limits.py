@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
+from cachetools import LRUCache
 from starlette.types import Message, Receive
 
 from feinsum.errors import InvalidRequestError, TooLargeError, WrongContentTypeError
@@ -36,19 +36,17 @@ class RateLimit:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rate, self._burst, self._clock = rate_per_s, burst, clock
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(MOST_CALLERS)
 
     def wait_s(self, caller: str) -> float:
         """Take a token: 0, or how many seconds until there is one."""
         if not self._rate:
             return 0.0
         now = self._clock()
-        tokens, since = self._buckets.pop(caller, (float(self._burst), now))
+        tokens, since = self._buckets.get(caller, (float(self._burst), now))
         tokens = min(float(self._burst), tokens + (now - since) * self._rate)
         wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
         self._buckets[caller] = (tokens - 1 if tokens >= 1 else tokens, now)
-        if len(self._buckets) > MOST_CALLERS:
-            self._buckets.popitem(last=False)
         return wait
 
 

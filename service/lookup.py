@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from feinsum.db import Reader
+from cachetools import LRUCache
+
+from feinsum.db.server import Reader
 from feinsum.records import Device
 from feinsum.service.answers import Answer, Wanted, answer_of
 
@@ -68,10 +69,10 @@ class Lookup:
     def __init__(self, reader: Reader, freshness_s: float, most_bytes: int) -> None:
         self._reader = reader
         self._freshness_s = freshness_s
-        self._most_bytes = most_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lookup")
-        self._kept: OrderedDict[Question, Kept] = OrderedDict()
-        self._n_bytes = 0
+        self._kept: LRUCache[Question, Kept] = LRUCache(
+            most_bytes, getsizeof=lambda kept: kept.n_bytes
+        )
         self._generation: object = None
         self._devices: Mapping[str, Device] = {}
         self._fresh_until = 0.0
@@ -130,7 +131,6 @@ class Lookup:
                 devices = await loop.run_in_executor(thread, self._reader.devices)
                 if devices != self._devices:  # an answer may depend on each of them
                     self._kept.clear()
-                    self._n_bytes = 0
                 self._generation, self._devices = generation, devices
             self._fresh_until = asked_at + self._freshness_s
         finally:
@@ -139,10 +139,7 @@ class Lookup:
     def _fresh(self, question: Question) -> Kept | None:
         """What is kept, if it is known to be true."""
         kept = self._kept.get(question)
-        if kept is None or kept.generation != self._generation:
-            return None
-        self._kept.move_to_end(question)
-        return kept
+        return kept if kept and kept.generation == self._generation else None
 
     def _queued(self, question: Question) -> asyncio.Future[Answer | None]:
         """The answer once it was read; equal questions are read once."""
@@ -176,12 +173,8 @@ class Lookup:
 
     def _keep(self, found: Mapping[Question, Kept], generation: object) -> None:
         for question, kept in found.items():
-            old = self._kept.pop(question, None)
-            self._n_bytes += kept.n_bytes - (old.n_bytes if old else 0)
-            self._kept[question] = replace(kept, generation=generation)
-        while self._n_bytes > self._most_bytes:
-            _, gone = self._kept.popitem(last=False)
-            self._n_bytes -= gone.n_bytes
+            if kept.n_bytes <= self._kept.maxsize:
+                self._kept[question] = replace(kept, generation=generation)
 
 
 def _read(

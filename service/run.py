@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
-from feinsum.db import open_serving_store
+from feinsum.db.server import open_serving_store
 from feinsum.service.app import create_app
 from feinsum.service.logs import configure
 from feinsum.service.metrics import FOLDER_VARIABLE

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from feinsum.db import ServingStore
+from feinsum.db.server import ServingStore
 from feinsum.service.demand import MissCounter
 from feinsum.service.gate import caller_of
 from feinsum.service.keys import Caller, require

@@ -1,20 +1,49 @@
-"""The OpenCL runtimes for CPUs on which recipes must be right."""
+"""The CPU devices on which recipes must be right: the host, and runtimes of OpenCL."""
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
-from feinsum.measure.intel import driver
+from feinsum.measure import list_devices, open_device
+from feinsum.targets.devices import why_unusable
+from feinsum.targets.opencl.intel import driver
 
-POCL, INTEL = "portable computing", "intel(r) opencl"
+HOST, POCL, INTEL = "host", "portable computing", "intel(r) opencl"
 """Selectors: parts of the names of the platforms."""
 
 needs_intel = pytest.mark.skipif(
     driver() is None, reason="the extra 'intel' is not installed"
 )
 
-CPUS = [
-    pytest.param(POCL, id="pocl"),
-    pytest.param(INTEL, id="intel", marks=needs_intel),
-]
-"""For ``parametrize``: PoCL always, Intel's runtime where it is installed."""
+CPUS = [pytest.param(selector, id=name) for selector, name in (
+    (HOST, "host"), (POCL, "pocl"), (INTEL, "intel"))]  # fmt: skip
+"""For ``parametrize``; give the selector to :func:`opened`."""
+
+OPENCL_CPUS = CPUS[1:]
+"""The same without the host."""
+
+
+def opened(selector: str):
+    """The device; the test is skipped, by name, where there is none that works."""
+    trouble = _trouble(selector)
+    if trouble:
+        pytest.skip(f"{selector}: {trouble}")
+    return open_device(selector)
+
+
+def any_opencl():
+    """A device of OpenCL that works; the test is skipped where there is none."""
+    troubles = [_trouble(selector) for selector in (POCL, INTEL)]
+    for selector, trouble in zip((POCL, INTEL), troubles, strict=True):
+        if not trouble:
+            return open_device(selector)
+    pytest.skip(f"no device of OpenCL works here: {troubles}")
+
+
+@cache
+def _trouble(selector: str) -> str:
+    """Why a device cannot be tested on; empty if it can. Each is tried once."""
+    found = [d for d in list_devices() if selector in d.platform.lower()]
+    return why_unusable(found[0]) if found else "it is not installed"

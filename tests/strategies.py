@@ -17,6 +17,7 @@ from feinsum.records import (
     Device,
     Environment,
     Measurement,
+    Processor,
     TransformSpec,
     TuningRecord,
     Verification,
@@ -205,6 +206,18 @@ specs = st.builds(
     ),
 )
 
+processors = st.builds(
+    Processor,
+    vendor=LABELS,
+    family=st.integers(-1, 1000),
+    model=st.integers(-1, 1000),
+    stepping=st.integers(-1, 1000),
+    microarchitecture=LABELS,
+    features=st.lists(LABELS, max_size=3).map(sorted).map(tuple),
+    n_cores=st.integers(-1, 1000),
+    cache_bytes=st.dictionaries(LABELS, st.integers(0, 2**40), max_size=2),
+)
+
 devices = st.builds(
     Device,
     platform=LABELS,
@@ -213,6 +226,7 @@ devices = st.builds(
     kind=st.sampled_from(["cpu", "gpu", "accelerator", "other"]),
     architecture=LABELS,
     compute_units=st.integers(1, 1000),
+    processor=st.none() | processors,
 )
 
 environments = st.builds(
@@ -255,7 +269,10 @@ tuning_records = st.builds(
     recorded_at=LABELS,
 )
 
-CPU = Device("Portable OpenCL", "Some CPU", "Maker", "cpu", "x86_64", 8)
+PROCESSOR = Processor(
+    "Maker", 25, 17, 1, "zen4", ("avx2", "avx512f"), 8, {"L1d": 2**15, "L2": 2**20}
+)
+CPU = Device("Portable OpenCL", "Some CPU", "Maker", "cpu", "x86_64", 8, PROCESSOR)
 HERE = Environment(CPU, "driver 1", "platform 1", {"loopy": "2025.2"}, {"rounds": 5})
 
 

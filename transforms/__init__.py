@@ -3,7 +3,7 @@
 if __name__ != "feinsum.transforms":
     raise ImportError("import it as feinsum.transforms; the folder is not a package")
 
-from feinsum.transforms import library
+from feinsum.transforms import host, library
 from feinsum.transforms.plugins import load_plugins
 from feinsum.transforms.registry import (
     ALL_DEVICES,
@@ -31,6 +31,7 @@ __all__ = [
     "check_spec",
     "configurations",
     "find_transform",
+    "host",
     "library",
     "load_plugins",
     "register",

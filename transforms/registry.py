@@ -134,12 +134,9 @@ def applicable_transforms(
         kind: of the device; by default only transforms for every kind are given.
     """
     kinds = ALL_DEVICES if kind is None else {kind}
-    newest = [REGISTRY[key] for key in dict(sorted(REGISTRY)).items()]
-    return tuple(
-        t
-        for t in newest
-        if kinds <= t.devices and t.fits(einsum) and t.is_searched(einsum)
-    )
+    suited = sorted(key for key, t in REGISTRY.items() if kinds <= t.devices)
+    newest = [REGISTRY[key] for key in dict(suited).items()]
+    return tuple(t for t in newest if t.fits(einsum) and t.is_searched(einsum))
 
 
 def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:

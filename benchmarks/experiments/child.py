@@ -27,13 +27,13 @@ MATRIX = 2048
 
 def limits(device: str | None = None, n: int = MATRIX) -> Limits:
     """Feinsum's peaks of the device, and on a CPU numpy's product of matrices."""
-    opencl = open_device(device)
-    peaks = measure_peaks(opencl, ("<f8",))
+    opened = open_device(device)
+    peaks = measure_peaks(opened, ("<f8",))
     return Limits(
         peaks.bandwidth_bytes_per_s,
         peaks.operations_per_s["<f8"],
-        _matmul_rate(n) if opencl.device.kind == "cpu" else 0.0,
-        str(opencl.device),
+        _matmul_rate(n) if opened.device.kind == "cpu" else 0.0,
+        str(opened.device),
     )
 
 

@@ -11,7 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.experiments.terms import TERMS, n_cores
+from benchmarks.experiments.terms import TERMS, n_cores, openblas
+from feinsum.targets.processor import host_processor
 
 PACKAGES = (
     "feinsum", "loopy", "pyopencl", "pocl-binary-distribution", "numpy", "jax",
@@ -36,16 +37,17 @@ def about(arguments: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
             **{name: found for name in PACKAGES if (found := _version(name))},
         },
         "terms": {name: dict(tunables) for name, tunables in TERMS.items()},
+        "openblas": openblas(),
         "options": options,
     }
 
 
 def processor() -> str:
-    """The name that Linux gives the first processor."""
+    """The name that Linux gives the first processor, and what it really is."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.is_file() else []
     names = (x.partition(":")[2].strip() for x in lines if x.startswith("model name"))
-    return next(names, platform.machine())
+    return f"{next(names, platform.machine())} ({host_processor()})"
 
 
 def _version(package: str) -> str | None:

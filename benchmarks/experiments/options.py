@@ -53,7 +53,7 @@ OPTIONS = (
     Option("--without", "NAME", _contender, [], "a contender to leave out; repeatable"),
     Option("--database", "URL", str, None, "facts; by default the user's own"),
     Option("--tune", "N", int, 0, "first tune every einsum, with N trials"),
-    Option("--device", "NAME", str, [], "OpenCL devices; repeatable: the best counts"),
+    Option("--device", "NAME", str, [], "devices; repeatable: the best counts"),
     Option("--limit", "S", float, 3600.0,
            "seconds until the process of an entry is stopped"),
     Option("--out", "FOLDER", Path, ROOT / ".cache" / "bench",

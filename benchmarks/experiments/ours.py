@@ -41,7 +41,7 @@ class Retrieved:
 
     device: str | None = None
     database: str | None = None
-    package: str = "pyopencl"
+    package: str = "loopy"
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class Untransformed:
     device: str | None = None
     limit_s: float = 20.0
     name: str = "untransformed"
-    package: str = "pyopencl"
+    package: str = "loopy"
 
     def prepare(self, entry: Entry, values: Values) -> Ready:
         estimate_s = self._estimate_s(entry)

@@ -1,6 +1,6 @@
 """A service of facts as a store: its client, quick for look-ups, patient for others."""
 
-from feinsum.db.remote.address import (
+from feinsum.db.address import (
     KEY_FILE_VARIABLE,
     KEY_OVER_HTTP_VARIABLE,
     KEY_VARIABLE,

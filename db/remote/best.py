@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.exchange import batches
+from feinsum.db.exchange.merging import batches
 from feinsum.db.remote.client import Client, parsed
 from feinsum.db.remote.documents import sound
 from feinsum.errors import RecordNotFoundError, ServiceError

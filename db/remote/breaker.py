@@ -7,14 +7,17 @@ import json
 import time
 
 from feinsum.cache import default_cache
-from feinsum.db.remote.address import Address
+from feinsum.db.address import Address
+from feinsum.memory import remembered
 
-__all__ = ["PAUSE_S", "Breaker", "forget_failures"]
+__all__ = ["PAUSE_S", "Breaker"]
 
 PAUSE_S = 60.0
 """For how long a service is left alone after it failed."""
 
-_failures: dict[str, tuple[float, str]] = {}
+
+class _Failures(dict[str, tuple[float, str]]):
+    """When services failed, and why."""
 
 
 class Breaker:
@@ -30,23 +33,23 @@ class Breaker:
 
     def why_open(self) -> str:
         """Why the service is not asked now; empty if it may be."""
-        known = _failures.get(self._name)
+        known = remembered(_Failures).get(self._name)
         if known is None or not _counts(known[0]):
             known = self._of_others()
         if known is None or not _counts(known[0]):
             return ""
-        _failures[self._name] = known
+        remembered(_Failures)[self._name] = known
         return known[1]
 
     def trip(self, reason: str) -> None:
         """Leave the service alone from now on."""
-        _failures[self._name] = failure = (time.time(), reason)
+        remembered(_Failures)[self._name] = failure = (time.time(), reason)
         if cache := default_cache():
             cache.write(self._name, json.dumps(failure).encode())
 
     def reset(self) -> None:
         """It answered: forget the failure, if there was one."""
-        failed = _failures.pop(self._name, None)
+        failed = remembered(_Failures).pop(self._name, None)
         if failed and (cache := default_cache()):
             cache.remove(self._name)
 
@@ -60,11 +63,6 @@ class Breaker:
             return float(at), str(reason)
         except (TypeError, ValueError):
             return None
-
-
-def forget_failures() -> None:
-    """Forget what this process remembers; what is on disk stays."""
-    _failures.clear()
 
 
 def _counts(at: float) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
-from feinsum.db.remote.address import Address, address_of, key_for
+from feinsum.db.address import Address, address_of, key_for
 from feinsum.db.remote.wire import Limits, Reply, Request, exchange
 from feinsum.errors import (
     CanonicalizationError,

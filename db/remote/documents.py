@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.rows import document_of
+from feinsum.db.sql.rows import document_of
 from feinsum.errors import InvalidRecordError
 from feinsum.records import DevicePeaks, TuningRecord, from_json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from feinsum.canonical import FORM_VERSION
-from feinsum.db.remote.address import address_of, key_for
+from feinsum.db.address import address_of, key_for
 from feinsum.db.remote.breaker import Breaker
 from feinsum.db.remote.client import Client, parsed
 from feinsum.db.remote.wire import Limits

@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NoReturn
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.exchange import batches
+from feinsum.db.address import Address, address_of, key_for, remote_url
+from feinsum.db.exchange.merging import batches
 from feinsum.db.layers import ToldError
-from feinsum.db.remote.address import Address, address_of, key_for, remote_url
 from feinsum.db.remote.best import AT_ONCE, BestAnswer, best_of, facts_in
 from feinsum.db.remote.breaker import PAUSE_S, Breaker
 from feinsum.db.remote.client import Client, parsed
@@ -21,9 +20,10 @@ from feinsum.db.remote.documents import is_content_id, record_of
 from feinsum.db.remote.shelf import Kept, Shelf
 from feinsum.db.remote.wire import Limits
 from feinsum.errors import FeinsumError, RecordNotFoundError, StoreUnavailableError
-from feinsum.records import Candidates, DevicePeaks, LookUp, TuningRecord
+from feinsum.memory import remembered
+from feinsum.records import Candidates, FactSource, LookUp, TuningRecord
 
-__all__ = ["BUDGET_VARIABLE", "RemoteLayer", "forget_warnings", "open_remote"]
+__all__ = ["BUDGET_VARIABLE", "RemoteLayer", "open_remote"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +37,15 @@ CONNECT_SHARE = 1 / 3
 
 MOST_BYTES = 16 * 2**20
 
-_told: set[str] = set()
+
+class _Told(set[str]):
+    """The services of whose failures the log was told."""
 
 
-class RemoteLayer:
+class RemoteLayer(FactSource):
     """What a service knows, for a look-up that must neither wait nor fail.
+
+    It is asked for what is needed, and not read as a whole.
 
     All questions together may take the budget. Answers are kept on disk: fresh ones are
     not asked for again, and old ones answer when the service does not. After a
@@ -101,26 +105,6 @@ class RemoteLayer:
         except FeinsumError as error:
             raise self._failed(error) from None
 
-    def records(self) -> Iterator[TuningRecord]:
-        """None: a service is asked for what is needed, and not read as a whole."""
-        yield from ()
-
-    def __len__(self) -> int:
-        return 0
-
-    def add(self, record: TuningRecord) -> bool:
-        self._refuse()
-
-    def add_peaks(self, peaks: DevicePeaks) -> bool:
-        self._refuse()
-
-    def peaks(self, device_id: str) -> DevicePeaks | None:
-        """None: no look-up needs limits of devices."""
-        return None
-
-    def close(self) -> None:
-        """Nothing to release."""
-
     def _ask(
         self,
         shelf: Shelf,
@@ -168,25 +152,15 @@ class RemoteLayer:
         if not isinstance(error, _OpenError):
             self._breaker.trip(reason)
         self.note = reason
-        if str(self.address) not in _told:
-            _told.add(str(self.address))
+        told = remembered(_Told)
+        if str(self.address) not in told:
+            told.add(str(self.address))
             logger.warning(
                 "%s; it is left alone for %g s, and what it answered before counts on",
                 reason,
                 PAUSE_S,
             )
         return ToldError(reason)
-
-    def _refuse(self) -> NoReturn:
-        raise StoreUnavailableError(
-            f"look-ups only read from the service at {self.address}; give its URL as "
-            "the database to record there"
-        )
-
-
-def forget_warnings() -> None:
-    """Forget what the log was told in this process."""
-    _told.clear()
 
 
 class _OpenError(StoreUnavailableError):

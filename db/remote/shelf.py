@@ -8,21 +8,22 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
+from threading import Lock
+
+from cachetools import LRUCache
 
 from feinsum.cache import DiskCache, default_cache
 from feinsum.canonical import WorkloadKey
-from feinsum.db.remote.address import Address
+from feinsum.db.address import Address
 from feinsum.errors import InvalidRecordError
+from feinsum.memory import remembered
 from feinsum.records import LookUp, TuningRecord, from_json, to_json
 
-__all__ = ["Kept", "Shelf", "forget_answers"]
+__all__ = ["Kept", "Shelf"]
 
 MOST_IN_MEMORY = 2000
 """How many answers a process remembers; the one used longest ago goes first."""
-
-_memory: OrderedDict[str, Kept] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,22 @@ class Kept:
         return 0 <= time.time() - self.at < self.max_age_s
 
 
+class _Answers:
+    """The answers that a process remembers; threads of it may look up at once."""
+
+    def __init__(self) -> None:
+        self._kept: LRUCache[str, Kept] = LRUCache(MOST_IN_MEMORY)
+        self._using = Lock()
+
+    def get(self, name: str) -> Kept | None:
+        with self._using:
+            return self._kept.get(name)
+
+    def put(self, name: str, kept: Kept) -> None:
+        with self._using:
+            self._kept[name] = kept
+
+
 class Shelf:
     """The answers of one service for one device and policy."""
 
@@ -60,38 +77,27 @@ class Shelf:
         That of another process counts if it is fresher than what this one has.
         """
         name = self._name(workload)
-        known = _memory.get(name)
+        answers = remembered(_Answers)
+        known = answers.get(name)
         if known is None or not known.is_fresh:
             content = self._cache.read(name) if self._cache else None
             other = _from_bytes(content, workload) if content else None
             if other and (known is None or other.at > known.at):
                 known = other
         if known is not None:
-            _remember(name, known)
+            answers.put(name, known)
         return known
 
     def put(self, workload: WorkloadKey, kept: Kept) -> None:
         """Keep an answer, in place of the one before."""
         name = self._name(workload)
-        _remember(name, kept)
+        remembered(_Answers).put(name, kept)
         if self._cache is not None:
             self._cache.write(name, _to_bytes(kept))
 
     def _name(self, workload: WorkloadKey) -> str:
         asked = "\0".join((*self._asked, workload))
         return hashlib.sha256(asked.encode()).hexdigest()
-
-
-def forget_answers() -> None:
-    """Forget what this process remembers; what is on disk stays."""
-    _memory.clear()
-
-
-def _remember(name: str, kept: Kept) -> None:
-    _memory.pop(name, None)  # to come last
-    _memory[name] = kept
-    if len(_memory) > MOST_IN_MEMORY:
-        _memory.popitem(last=False)
 
 
 def _to_bytes(kept: Kept) -> bytes:

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Self
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.demand import Demand
-from feinsum.db.exchange import batches
+from feinsum.db.exchange.merging import batches
 from feinsum.db.remote.best import LONGEST_TEXT, best_of, facts_in
 from feinsum.db.remote.client import Client, pages, parsed
 from feinsum.db.remote.documents import is_content_id, peaks_of, record_of, sound
@@ -19,9 +18,11 @@ from feinsum.errors import (
 )
 from feinsum.records import (
     Candidates,
+    Demand,
     DevicePeaks,
     Document,
     DocumentKind,
+    FactStore,
     LookUp,
     Trial,
     TuningRecord,
@@ -35,8 +36,8 @@ PAGE = 200
 """How many facts are read at once."""
 
 
-class HttpStore:
-    """A :class:`feinsum.records.RecordStore` behind a service.
+class HttpStore(FactStore):
+    """The facts of a service.
 
     A fact is on the disk of the service when ``add`` returns. Facts that are not what
     their ids say are left out and logged, as are rows of a database. Trials are not
@@ -87,9 +88,13 @@ class HttpStore:
         return tuple(sound(self._facts(wanted), workload))
 
     def candidates(self, look_up: LookUp) -> Candidates:
-        """What :func:`feinsum.records.candidates` gives, in few requests."""
+        """In as few requests as there can be."""
         found = best_of(self._client, look_up)
         return {key: facts_in(answer.document, key) for key, answer in found.items()}
+
+    def like(self, notation: str) -> Iterator[TuningRecord]:
+        """None: a service is not read as a whole for them."""
+        yield from ()
 
     def records(self) -> Iterator[TuningRecord]:
         """Every record that is not in quarantine, page by page, ordered by id."""
@@ -102,6 +107,10 @@ class HttpStore:
             return sum(int(workload["n_facts"]) for workload in found)
         except (KeyError, TypeError, ValueError):
             raise self._odd("does not say how many facts it has") from None
+
+    def add_trial(self, trial: Trial) -> bool:
+        """Trials are not kept there."""
+        return False
 
     def add_peaks(self, peaks: DevicePeaks) -> bool:
         reply = self._client.post("/v1/peaks", to_json(peaks), expected=(200, 201))
@@ -138,26 +147,23 @@ class HttpStore:
         """
         return sum(map(self._add, documents))
 
-    def lacking(self, record_ids: Iterable[str]) -> frozenset[str]:
-        """Those of some ids that the service has no facts of, in quarantine or not."""
+    def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
+        """Facts in quarantine are not lacking."""
+        if kind != "record":
+            return frozenset(ids) - frozenset(self.ids(kind))
         missing: set[str] = set()
-        for part in batches(record_ids):
+        for part in batches(ids):
             asked = json.dumps({"ids": part})
             said = parsed(
                 self._client.address, self._client.post("/v1/facts:missing", asked)
             )
-            ids = said.get("ids") if isinstance(said, dict) else None
-            if not isinstance(ids, list):
+            named = said.get("ids") if isinstance(said, dict) else None
+            if not isinstance(named, list):
                 raise self._odd("does not say which facts it lacks")
-            missing |= set(part).intersection(filter(is_content_id, ids))
+            missing |= set(part).intersection(filter(is_content_id, named))
         return frozenset(missing)
 
     def check_writable(self) -> None:
-        """Refuse before work is done, if facts could not be sent when it is.
-
-        Raises:
-            StoreUnavailableError, ServiceError: saying why.
-        """
         try:
             self._client.post("/v1/facts", "{}")
         except InvalidRecordError:  # the key suffices: it came to what was sent
@@ -174,15 +180,12 @@ class HttpStore:
             if len(demand.workload_text or "") <= LONGEST_TEXT:
                 yield demand
 
-    def close(self) -> None:
-        """Nothing to release: every request has a connection of its own."""
-
     def __repr__(self) -> str:
         return f"HttpStore({str(self._client.address)!r})"
 
     def _add(self, document: Document) -> bool:
         if isinstance(document, Trial):
-            return False
+            return self.add_trial(document)
         if isinstance(document, DevicePeaks):
             return self.add_peaks(document)
         return self.add(document)

@@ -17,7 +17,7 @@ from functools import cache
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from feinsum.db.remote.address import Address
+from feinsum.db.address import Address
 from feinsum.errors import StoreUnavailableError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from feinsum.drawing import draw
+from feinsum.drawing.graph import draw
 from feinsum.ir import array, batched_einsum
 
 A, B, D = array("A", ("n", 4)), array("B", ("n", 4)), array("D", (4, 4))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-__all__ = ["locked"]
+from filelock import FileLock, Timeout
 
-_STEP_S = 0.05
+__all__ = ["locked"]
 
 
 @contextmanager
@@ -24,27 +21,12 @@ def locked(folder: Path, name: str, patience_s: float) -> Iterator[bool]:
     Yields:
         whether it is locked. It is not where no such file can be made.
     """
-    file = -1
-    with suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(folder / name, flags, 0o600)
-    try:
-        yield file >= 0 and _is_locked(file, time.monotonic() + patience_s)
-    finally:
-        if file >= 0:
-            os.close(file)
-
-
-def _is_locked(file: int, deadline: float) -> bool:
-    while True:
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_STEP_S)
-        except OSError:  # a file system without locks
-            return False
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = FileLock(folder / name, timeout=patience_s, mode=0o600)
+            held.enter_context(lock)
+        except (Timeout, OSError, NotImplementedError):  # or a system without locks
+            yield False
         else:
-            return True
+            yield True

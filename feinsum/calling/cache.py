@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import RLock
 from typing import Generic, TypeVar
+
+from cachetools import LRUCache
 
 __all__ = ["BoundedCache"]
 
@@ -22,8 +23,7 @@ class BoundedCache(Generic[K, V]):
     """
 
     def __init__(self, bound: int) -> None:
-        self._bound = bound
-        self._entries: OrderedDict[K, V] = OrderedDict()
+        self._entries: LRUCache[K, V] = LRUCache(bound)
         self._using = RLock()
         self._making = RLock()
 
@@ -48,13 +48,8 @@ class BoundedCache(Generic[K, V]):
 
     def _known(self, key: K) -> V | None:
         with self._using:
-            value = self._entries.get(key)
-            if value is not None:
-                self._entries.move_to_end(key)
-            return value
+            return self._entries.get(key)
 
     def _keep(self, key: K, value: V) -> None:
         with self._using:
             self._entries[key] = value
-            while len(self._entries) > self._bound:
-                self._entries.popitem(last=False)

@@ -3,36 +3,58 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
 
+from feinsum.calling.arguments import (
+    COPIED,
+    IN_ORDER,
+    Form,
+    as_array,
+    can_write,
+    form_of,
+    lie_of,
+    strides_of,
+    values_of,
+)
 from feinsum.calling.cache import BoundedCache
-from feinsum.calling.kernel import CallKernel, CallOptions, build_kernel
-from feinsum.calling.prepared import PreparedCall
+from feinsum.calling.kernel import OUTPUT, CallKernel, CallOptions, build_kernel
+from feinsum.calling.prepared import PreparedCall, from_device, from_host
 from feinsum.calling.reading import Reading, first_uses, read_shapes
-from feinsum.db import Database, default_location
+from feinsum.codegen import Strides
+from feinsum.db import Database
+from feinsum.db.sql.location import ENVIRONMENT_VARIABLE
 from feinsum.errors import DeviceUnavailableError, InvalidEinsumError
-from feinsum.measure import OpenCLDevice, open_device
-from feinsum.measure.device import DEVICE_VARIABLE
-from feinsum.measure.residence import (
+from feinsum.measure import OpenDevice, open_device
+from feinsum.memory import remembered
+from feinsum.records import Policy
+from feinsum.retrieval import OnMiss
+from feinsum.targets.devices import DEVICE_VARIABLE
+from feinsum.targets.opencl.residence import (
     check_device_arrays,
     device_of,
     is_device_array,
 )
-from feinsum.records import Policy
-from feinsum.retrieval import OnMiss
 
 __all__ = ["CACHE_BOUND", "call_einsum", "clear_call_cache", "prepare_call"]
 
 CACHE_BOUND = 256
 """Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
 
-_CALLS: BoundedCache[Hashable, PreparedCall] = BoundedCache(CACHE_BOUND)
-_KERNELS: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
-"""Kernels that several calls share, for as long as one of these is kept."""
+
+class _Calls:
+    """What is kept of calls.
+
+    Attributes:
+        kernels: those that several calls share, for as long as one of these is kept.
+    """
+
+    def __init__(self) -> None:
+        self.prepared: BoundedCache[Hashable, PreparedCall] = BoundedCache(CACHE_BOUND)
+        self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
 
 
 def call_einsum(
@@ -53,10 +75,12 @@ def call_einsum(
     Args:
         subscripts: as for :func:`numpy.einsum`, or with words for indices. Axes
             of extent 1 are broadcast.
-        operands: arrays, or what numpy takes for arrays; or all of them
-            C-contiguous :class:`pyopencl.array.Array` of one context. One object
-            given twice is one operand to the kernel.
-        device: part of an OpenCL device's name, for operands on the host; see
+        operands: arrays, also views with any strides, or what numpy takes for arrays,
+            or what offers its memory by DLPack; or all of them C-contiguous
+            :class:`pyopencl.array.Array` of one context. One object given twice is one
+            operand to the kernel. The host reads arrays of the result's dtype where
+            they are.
+        device: part of a device's name, for operands on the host; see
             :func:`feinsum.measure.open_device`.
         database, policy, on_miss: as for :func:`feinsum.retrieve`. Without a
             recipe the einsum is evaluated by an untransformed kernel.
@@ -78,14 +102,11 @@ def call_einsum(
     [3.0, 4.0]
     """
     arrays = [_as_array(operand) for operand in operands]
+    if out is not None:
+        _check_out(out)
     options = CallOptions(database, policy, on_miss)
-    call = _prepared(subscripts, operands, arrays, device, options)
-    if out is None:
-        return call.run(arrays)
-    _check_out(out, call.reading)
-    result = call.run(arrays)
-    out[...] = result.get() if is_device_array(result) else result
-    return out
+    call = _prepared(subscripts, operands, arrays, device, options, out)
+    return call.run(arrays, out)
 
 
 def prepare_call(
@@ -95,21 +116,25 @@ def prepare_call(
     database: Database = None,
     policy: Policy | None = None,
     on_miss: OnMiss = "return",
+    out: Any = None,
 ) -> PreparedCall:
     """What :func:`call_einsum` keeps for these arguments; nothing is computed."""
     arrays = [_as_array(operand) for operand in operands]
     options = CallOptions(database, policy, on_miss)
-    return _prepared(subscripts, operands, arrays, device, options)
+    return _prepared(subscripts, operands, arrays, device, options, out)
 
 
 def clear_call_cache() -> None:
     """Forget all kernels of calls, so that new facts are asked for."""
-    _CALLS.clear()
-    _KERNELS.clear()
+    calls = remembered(_Calls)
+    calls.prepared.clear()
+    calls.kernels.clear()
 
 
 def _as_array(operand: Any) -> Any:
-    return operand if is_device_array(operand) else np.asarray(operand)
+    if type(operand) is np.ndarray or is_device_array(operand):
+        return operand
+    return as_array(operand)
 
 
 def _prepared(
@@ -118,30 +143,77 @@ def _prepared(
     arrays: Sequence[Any],
     device: str | None,
     options: CallOptions,
+    out: Any,
 ) -> PreparedCall:
     place = _place(arrays, device)
+    forms = tuple(map(form_of if place.is_host else _form_there, arrays))
+    target = None if out is None else form_of(out)
     first = first_uses(operands)
-    given = tuple((array.shape, array.dtype) for array in arrays)
     where = (place, _name_of(options.database), options.policy, options.on_miss)
 
     def make() -> PreparedCall:
-        reading = read_shapes(subscripts, given, first)
+        reading = read_shapes(subscripts, [(f.shape, f.dtype) for f in forms], first)
+        _check_form(target, reading)
         if reading.is_empty:
             return PreparedCall(reading, None, options)
-        opencl = open_device(place.selector) if place.is_host else device_of(arrays[0])
-        kernel = _kernel(reading, (reading.einsum, where), opencl, options)
-        return PreparedCall(reading, kernel, options)
+        if place.is_host:
+            return _on_host(reading, forms, target, where, options)
+        return _on_device(reading, arrays, where, options)
 
-    return _CALLS.get((str(subscripts), given, first, where), make)
+    key = (str(subscripts), forms, target, first, where)
+    return remembered(_Calls).prepared.get(key, make)
+
+
+def _on_host(
+    reading: Reading,
+    forms: Sequence[Form],
+    target: Form | None,
+    where: _Where,
+    options: CallOptions,
+) -> PreparedCall:
+    """A call of arrays of the host, on whatever device."""
+    opened, dtype = open_device(where[0].selector), reading.work_dtype
+    lies = {x.name: lie_of(x, forms[x.position], dtype) for x in reading.feeds}
+    into = IN_ORDER if target is None else can_write(OUTPUT, target, dtype)
+    if not opened.reads_in_place:
+        lies, into = dict.fromkeys(lies, COPIED), COPIED
+    named = {**lies, OUTPUT: into}
+    kernel = _kernel(reading, strides_of(named), where, opened, options)
+    takes = (
+        (x.position, None if lies[x.name].is_in_place else from_host(x, dtype))
+        for x in reading.feeds
+    )
+    constants = {**reading.sizes, **values_of(named)}
+    caller = kernel.compiled.built.caller([*lies], constants)
+    is_written = into.is_in_place and reading.dtype == dtype
+    return PreparedCall(reading, kernel, options, tuple(takes), caller, is_written)
+
+
+def _on_device(
+    reading: Reading, arrays: Sequence[Any], where: _Where, options: CallOptions
+) -> PreparedCall:
+    """A call of arrays of an OpenCL device."""
+    opened, dtype = device_of(arrays[0]), reading.work_dtype
+    kernel = _kernel(reading, {}, where, opened, options)
+    takes = ((x.position, from_device(x, dtype)) for x in reading.feeds)
+    names = [x.name for x in reading.feeds]
+    caller = kernel.compiled.built.caller(names, reading.sizes, arrays[0].queue)
+    return PreparedCall(reading, kernel, options, tuple(takes), caller)
 
 
 def _kernel(
-    reading: Reading, key: Hashable, opencl: OpenCLDevice, options: CallOptions
+    reading: Reading,
+    strides: Mapping[str, Strides],
+    where: _Where,
+    opened: OpenDevice,
+    options: CallOptions,
 ) -> CallKernel:
-    kernel = _KERNELS.get(key)
+    key = (reading.einsum, tuple(sorted(strides.items())), where)
+    kernels = remembered(_Calls).kernels
+    kernel = kernels.get(key)
     if kernel is None:
-        kernel = build_kernel(reading.einsum, reading.sizes, opencl, options)
-        _KERNELS[key] = kernel
+        kernel = build_kernel(reading.einsum, reading.sizes, strides, opened, options)
+        kernels[key] = kernel
     return kernel
 
 
@@ -149,13 +221,17 @@ class _Place(NamedTuple):
     """Where a call is computed: a context does not survive a fork."""
 
     process: int
-    context: int
+    queue: int
     selector: str
 
     @property
     def is_host(self) -> bool:
         """The operands are on the host; any device that matches will do."""
-        return not self.context
+        return not self.queue
+
+
+_Where: TypeAlias = tuple[_Place, Hashable, Policy | None, OnMiss]
+"""All that decides which kernel is found for an einsum."""
 
 
 def _place(arrays: Sequence[Any], device: str | None) -> _Place:
@@ -169,24 +245,36 @@ def _place(arrays: Sequence[Any], device: str | None) -> _Place:
         )
     check_device_arrays(arrays)
     queue = arrays[0].queue
-    return _Place(os.getpid(), queue.context.int_ptr, str(queue.device.int_ptr))
+    return _Place(os.getpid(), queue.int_ptr, str(queue.device.int_ptr))
+
+
+def _form_there(array: Any) -> Form:
+    """That of an array of a device, which is in C's order."""
+    return Form(array.shape, (), array.dtype, True)
 
 
 def _name_of(database: Database) -> Hashable:
     """What tells databases apart; a store is kept by the call, so its id is its own."""
     if database is None:
-        return default_location()
+        return os.environ.get(ENVIRONMENT_VARIABLE, "")
     if isinstance(database, str | os.PathLike):
         return os.fspath(database)
     return id(database)
 
 
-def _check_out(out: Any, reading: Reading) -> None:
+def _check_out(out: Any) -> None:
     if not isinstance(out, np.ndarray):
         raise InvalidEinsumError(
             f"out is a {type(out).__name__}; expected a numpy array", rules=("shape",)
         )
-    if out.shape != reading.shape or out.dtype != reading.dtype:
+    if not out.flags.writeable:
+        raise InvalidEinsumError(
+            "out is read-only; expected an array that can be written", rules=("shape",)
+        )
+
+
+def _check_form(out: Form | None, reading: Reading) -> None:
+    if out is not None and (out.shape, out.dtype) != (reading.shape, reading.dtype):
         raise InvalidEinsumError(
             f"out has shape {out.shape} and dtype {out.dtype}, the result has "
             f"{reading.shape} and {reading.dtype}",

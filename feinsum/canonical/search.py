@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ import pynauty
 from feinsum.canonical import search_process
 from feinsum.canonical.search_process import ANSWER, searched_order
 from feinsum.errors import CanonicalizationError
+from feinsum.processes import run_to_end
 
 __all__ = ["CANONICALIZER", "Deadline", "bounded_order"]
 
@@ -105,36 +105,24 @@ def bounded_order(
         raise _failed(n_vertices, "needs a Python interpreter, and here is none")
     limit_s = deadline.left_s
     given = [limit_s + 1, n_vertices, [sorted(cell) for cell in cells], edges]
+    command = [sys.executable, "-P", search_process.__file__]
+    env = os.environ | {"PYTHONPATH": str(Path(pynauty.__file__).parents[1])}
     try:
-        return _order_from_process(json.dumps(given), limit_s)
-    except subprocess.TimeoutExpired:
-        what = (
-            f"was stopped after {deadline.limit_s:g} s; more time is given by "
-            f"time_limit_s= or {SETTING}"
-        )
-    except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or [f"code {error.returncode}"])[-1]
-        what = f"ended with an error ({last})"
+        ended = run_to_end(command, json.dumps(given), limit_s=limit_s, env=env)
     except OSError as error:
-        what = f"could not be started ({error})"
+        raise _failed(n_vertices, f"could not be started ({error})") from None
+    if ended.code is None:
+        raise _failed(
+            n_vertices,
+            f"was stopped after {deadline.limit_s:g} s; more time is given by "
+            f"time_limit_s= or {SETTING}",
+        )
+    if not ended.is_ok:
+        raise _failed(n_vertices, f"ended with {ended}")
+    try:
+        order: list[int] = json.loads(ended.said.rpartition(ANSWER)[2])
     except ValueError:
-        what = "gave no answer that can be read"
-    raise _failed(n_vertices, what)
-
-
-def _order_from_process(given: str, limit_s: float) -> list[int]:
-    """Let a process of its own search; it finds pynauty where this one did."""
-    folder = str(Path(pynauty.__file__).parents[1])
-    done = subprocess.run(  # noqa: S603 (our own script)
-        [sys.executable, "-P", search_process.__file__],
-        input=given,
-        env=os.environ | {"PYTHONPATH": folder},
-        capture_output=True,
-        timeout=limit_s,
-        check=True,
-        text=True,
-    )
-    order: list[int] = json.loads(done.stdout.rpartition(ANSWER)[2])
+        raise _failed(n_vertices, "gave no answer that can be read") from None
     return order
 
 

@@ -21,14 +21,13 @@ from feinsum.cli import (
     devices,
     doctor,
     explain,
-    keys,
     query,
     roofline,
-    serve,
     transforms,
     tune,
 )
-from feinsum.cli.failure import report_bug, report_failure
+from feinsum.cli.service import keys, serve
+from feinsum.cli.shared.failure import report_bug, report_failure
 from feinsum.errors import FeinsumError
 
 __all__ = ["COMMANDS", "app", "main"]

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import typer
 
-from feinsum.cli.options import AsJson
-from feinsum.cli.output import print_json
+from feinsum.cli.shared.options import AsJson
+from feinsum.cli.shared.output import print_json
 
 __all__ = ["app"]
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from feinsum.cli.failure import say
-from feinsum.cli.options import AsJson, Database
-from feinsum.cli.output import ID_LENGTH, print_json, print_table, to_digits
+from feinsum.cli.shared.failure import say
+from feinsum.cli.shared.options import AsJson, Database
+from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table, to_digits
 from feinsum.errors import DeviceUnavailableError
 
 if TYPE_CHECKING:
-    from feinsum.records import Device, DevicePeaks, RecordStore
+    from feinsum.records import Device, DevicePeaks, FactStore
+    from feinsum.targets.devices import DeviceState
 
 __all__ = ["EXAMPLES", "devices"]
 
@@ -23,7 +28,17 @@ Examples:
   feinsum devices --again
 """
 
-Found = list[tuple["Device", str | None, "DevicePeaks | None"]]
+WIDTH, INDENT = 80, " " * 4
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """A device, whether it works, and what is known of it."""
+
+    device: Device
+    trouble: str
+    driver: str | None
+    peaks: DevicePeaks | None
 
 
 def devices(
@@ -40,66 +55,83 @@ def devices(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the OpenCL devices and their measured limits.
+    """List the devices, whether they work, and measured limits.
 
     The limits are those of a triad and of multiply-adds; they are the roof of
     a roofline. Measuring takes some seconds a device and needs it idle.
     """
     from feinsum.db import opened_store
-    from feinsum.measure import list_devices
+    from feinsum.measure import device_states
 
+    states = [state for state in device_states() if state.device is not None]
     with opened_store(database) as store:
         if measure or again:
-            _measure_all(store, again)
-        found = [(d, _driver_of(d), store.peaks(d.id)) for d in list_devices()]
+            _measure_all(store, states, again)
+        found = [_listed(state, store) for state in states]
     if as_json:
-        print_json({"devices": [_document(*entry) for entry in found]})
+        print_json({"devices": [_document(one) for one in found]})
     elif found:
         _print(found)
     else:
-        typer.echo("no OpenCL device was found")
+        typer.echo("no device was found; 'feinsum doctor' says why")
 
 
-def _measure_all(store: RecordStore, again: bool) -> None:
-    """Store the limits of every device; measured once, or now with ``again``."""
-    from feinsum.measure import OpenCLDevice, list_devices, measure_peaks, open_device
+def _measure_all(store: FactStore, states: Sequence[DeviceState], again: bool) -> None:
+    """Store the limits of every device that works; measured once, or now with
+    ``again``.
+    """
+    from feinsum.measure import OpenDevice, measure_peaks, open_device
     from feinsum.tune import peaks_of
 
-    def measure(opencl: OpenCLDevice) -> DevicePeaks:
-        say(f"measuring {opencl.device} ...")
-        return measure_peaks(opencl)
+    def measure(opened: OpenDevice) -> DevicePeaks:
+        say(f"measuring {opened.device} ...")
+        return measure_peaks(opened)
 
-    for device in list_devices():
-        opencl = open_device(device.id)
+    for _, device, trouble in states:
+        if device is None or trouble:
+            say(f"{device} is passed over: {trouble}")
+            continue
+        opened = open_device(device.id)
         if again:
-            store.add_peaks(measure(opencl))
+            store.add_peaks(measure(opened))
         else:
-            peaks_of(opencl, store, measure=measure)
+            peaks_of(opened, store, measure=measure)
 
 
-def _driver_of(device: Device) -> str | None:
-    """The driver's version; None for a device that cannot be opened now."""
+def _listed(state: DeviceState, store: FactStore) -> _Listed:
+    """What is known; no driver of a device that cannot be opened now."""
     from feinsum.measure import open_device
 
+    assert state.device is not None
+    peaks = store.peaks(state.device.id)
     try:
-        return open_device(device.id).environment({}).driver_version
+        driver = open_device(state.device.id).environment({}).driver_version
     except DeviceUnavailableError as error:
         say(f"[{error.code}] {error}")
-        return None
+        return _Listed(state.device, str(error), None, peaks)
+    return _Listed(state.device, state.trouble, driver, peaks)
 
 
-def _document(
-    device: Device, driver: str | None, peaks: DevicePeaks | None
-) -> dict[str, Any]:
+def _document(one: _Listed) -> dict[str, Any]:
+    device = one.device
     return {
         "id": device.id,
         "platform": device.platform,
         "name": device.name,
         "kind": device.kind,
         "compute_units": device.compute_units,
-        "driver_version": driver,
-        "peaks": None if peaks is None else _peaks_document(peaks),
+        "processor": _processor_document(device),
+        "works": not one.trouble,
+        "trouble": one.trouble,
+        "driver_version": one.driver,
+        "peaks": None if one.peaks is None else _peaks_document(one.peaks),
     }
+
+
+def _processor_document(device: Device) -> Any:
+    from feinsum.records import to_json
+
+    return None if device.processor is None else json.loads(to_json(device.processor))
 
 
 def _peaks_document(peaks: DevicePeaks) -> dict[str, Any]:
@@ -110,16 +142,29 @@ def _peaks_document(peaks: DevicePeaks) -> dict[str, Any]:
     }
 
 
-def _print(found: Found) -> None:
+def _print(found: Sequence[_Listed]) -> None:
     print_table(
         ("platform", "name", "driver"),
-        ("kind", "units", "id"),
+        ("works", "units", "id"),
         [
-            (d.platform, d.name, driver or "?", d.kind, str(d.compute_units), _id(d))
-            for d, driver, _ in found
+            (
+                one.device.platform,
+                one.device.name,
+                one.driver or "?",
+                "no" if one.trouble else "yes",
+                str(one.device.compute_units),
+                _id(one.device),
+            )
+            for one in found
         ],
     )
-    known = [peaks for _, _, peaks in found if peaks is not None]
+    for one in found:
+        if one.trouble:
+            _echo(f"{_id(one.device)} does not work: {one.trouble}")
+    devices = [one.device for one in found]
+    for processor in dict.fromkeys(d.processor for d in devices if d.processor):
+        _echo(f"processor: {processor}")
+    known = [one.peaks for one in found if one.peaks is not None]
     if not known:
         typer.echo("no limits are known; measure them with 'feinsum devices --measure'")
         return
@@ -129,6 +174,10 @@ def _print(found: Found) -> None:
         ("GB/s", *(f"Gop/s {dtype}" for dtype in dtypes), "id"),
         [_limits(peaks, dtypes) for peaks in known],
     )
+
+
+def _echo(line: str) -> None:
+    typer.echo(textwrap.fill(line, WIDTH, subsequent_indent=INDENT))
 
 
 def _limits(peaks: DevicePeaks, dtypes: list[str]) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ from dataclasses import asdict
 
 import typer
 
-from feinsum.cli.failure import FAILED
-from feinsum.cli.options import AsJson, Database, Device
-from feinsum.cli.output import print_json
+from feinsum.cli.shared.failure import FAILED
+from feinsum.cli.shared.options import AsJson, Database, Device
+from feinsum.cli.shared.output import print_json
 
 __all__ = ["EXAMPLES", "doctor"]
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from feinsum.cli.failure import NO_FACT, is_bad_usage
-from feinsum.cli.fractions import fractions_of
-from feinsum.cli.options import AsJson, Database, Device, Policy
-from feinsum.cli.output import print_json, record_document
-from feinsum.cli.user_file import read_translation_unit
+from feinsum.cli.shared.failure import NO_FACT, is_bad_usage
+from feinsum.cli.shared.fractions import fractions_of
+from feinsum.cli.shared.options import AsJson, Database, Device, Policy
+from feinsum.cli.shared.output import print_json, record_document
+from feinsum.cli.shared.user_file import read_translation_unit
 from feinsum.errors import NotAnEinsumError
 
 if TYPE_CHECKING:
     import loopy as lp
 
-    from feinsum.records import RecordStore
-    from feinsum.retrieval import NestRetrieval, Retrieval
+    from feinsum.records import FactSource
+    from feinsum.retrieval import NestSelection, Retrieval
 
 __all__ = ["EXAMPLES", "explain"]
 
@@ -111,7 +111,7 @@ def _document(found: Retrieval, database: str | None) -> dict[str, Any]:
     }
 
 
-def _nest_document(found: NestRetrieval, store: RecordStore) -> dict[str, Any]:
+def _nest_document(found: NestSelection, store: FactSource) -> dict[str, Any]:
     nest, match = found.nest, found.match
     fractions = fractions_of(match.ranking, store)
     return {

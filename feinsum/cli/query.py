@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from feinsum.cli.failure import NO_FACT
-from feinsum.cli.fractions import Fractions, fractions_of
-from feinsum.cli.notation import DEFAULT_DTYPE, read_einsum
-from feinsum.cli.options import (
+from feinsum.cli.shared.failure import NO_FACT
+from feinsum.cli.shared.fractions import Fractions, fractions_of
+from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum
+from feinsum.cli.shared.options import (
     AsJson,
     Database,
     Device,
@@ -20,7 +20,7 @@ from feinsum.cli.options import (
     Sizes,
     Subscripts,
 )
-from feinsum.cli.output import print_json, print_records, record_document
+from feinsum.cli.shared.output import print_json, print_records, record_document
 
 if TYPE_CHECKING:
     from feinsum.records import Match

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from feinsum.cli.notation import DEFAULT_DTYPE, read_einsum
-from feinsum.cli.options import AsJson, Dtype, Operands, Rows, Sizes
-from feinsum.cli.output import print_json, print_table
+from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum
+from feinsum.cli.shared.options import AsJson, Dtype, Operands, Rows, Sizes
+from feinsum.cli.shared.output import print_json, print_table
 
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum

@@ -1,6 +1,6 @@
 """From a batched einsum to an untransformed Loopy translation unit."""
 
-from feinsum.codegen.generate import generate_loopy
+from feinsum.codegen.generate import Strides, generate_loopy
 from feinsum.codegen.path import ContractionPath, contraction_path
 
-__all__ = ["ContractionPath", "contraction_path", "generate_loopy"]
+__all__ = ["ContractionPath", "Strides", "contraction_path", "generate_loopy"]

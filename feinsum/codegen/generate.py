@@ -5,9 +5,9 @@ Source: paper, section 7 (idealized functional batched einsums) and appendix A.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import loopy as lp
 import numpy as np
@@ -24,15 +24,21 @@ from feinsum.ir import (
     precise_first,
     require_einsum,
 )
+from feinsum.targets.host.code import HostCTarget
 
-__all__ = ["generate_loopy"]
+__all__ = ["Strides", "generate_loopy"]
+
+Strides: TypeAlias = Sequence[int | str]
+"""Of the axes of an array, in entries; numbers, or names of arguments."""
 
 
 def generate_loopy(
     einsum: BatchedEinsum,
     *,
     path: ContractionPath | None = None,
+    strides: Mapping[str, Strides] | None = None,
     name: str = "feinsum_kernel",
+    target: Any = None,
 ) -> lp.TranslationUnit:
     """A Loopy kernel that evaluates ``einsum``, nothing optimized.
 
@@ -44,14 +50,19 @@ def generate_loopy(
         path: contract pairwise in this order, by way of arrays in global
             memory; by default a row is a single sum over one product. See
             :func:`feinsum.codegen.contraction_path`.
+        strides: for operands and outputs whose entries lie otherwise than in C's
+            order, the distance of neighbours along each axis, in entries: a number,
+            or the name of a new argument, of 64 bits.
         name: of the kernel.
+        target: one of Loopy's; by default that of the host.
 
     >>> from feinsum.ir import array, einsum
     >>> e = einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))
     >>> print(generate_loopy(e).default_entrypoint.instructions[0])
     row_0: out[i] <- reduce(sum, [j], A_rule(i, j)*x_rule(j))
     """
-    return _Generator(require_einsum(einsum), name).generate(path)
+    generator = _Generator(require_einsum(einsum), name, strides or {}, target)
+    return generator.generate(path)
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,8 @@ class _Generator:
 
     einsum: BatchedEinsum
     name: str
+    strides: Mapping[str, Strides]
+    target: Any
     unique: UniqueNameGenerator = field(init=False)
     inames: dict[str, str] = field(init=False)
     rules: dict[str, lp.SubstitutionRule] = field(default_factory=dict)
@@ -83,6 +96,7 @@ class _Generator:
         einsum = self.einsum
         taken = {op.name for op in einsum.operands}
         taken |= {param.name for param in einsum.size_params}
+        taken |= set(self._named_strides)
         self.unique = UniqueNameGenerator(taken)
         self.inames = {index: self.unique(index) for index in einsum.indices}
         for op in einsum.operands:
@@ -95,8 +109,9 @@ class _Generator:
         if not self.domains:
             self.domains.append(self._domain(self.inames))
         sizes = [lp.ValueArg(x.name, np.int32) for x in self.einsum.size_params]
+        sizes += [lp.ValueArg(name, np.int64) for name in self._named_strides]
         arrays = [
-            _global_arg(op.name, op.shape, op.dtype) for op in self.einsum.operands
+            self._global_arg(op.name, op.shape, op.dtype) for op in self.einsum.operands
         ]
         return lp.make_kernel(
             self.domains,
@@ -105,7 +120,15 @@ class _Generator:
             name=self.name,
             lang_version=(2018, 2),
             assumptions=" and ".join(f"{x} >= 1" for x in self.einsum.size_params),
+            index_dtype=np.int64 if self.strides else np.int32,
+            target=self.target or HostCTarget(),
         )
+
+    @property
+    def _named_strides(self) -> dict[str, None]:
+        """The names of strides, each once."""
+        steps = (step for steps in self.strides.values() for step in steps)
+        return dict.fromkeys(step for step in steps if isinstance(step, str))
 
     def _row(self, k: int, path: ContractionPath | None) -> lp.GlobalArg:
         einsum = self.einsum
@@ -119,7 +142,14 @@ class _Generator:
             self._store(output, einsum.output, row, f"row_{k}", self.inames)
         else:
             self._contract(k, row, path, output)
-        return _global_arg(output, einsum.output_shape, einsum.output_dtypes[k])
+        return self._global_arg(output, einsum.output_shape, einsum.output_dtypes[k])
+
+    def _global_arg(
+        self, name: str, shape: tuple[Extent, ...], dtype: np.dtype[Any]
+    ) -> lp.GlobalArg:
+        steps = self.strides.get(name)
+        lie = {} if steps is None else {"strides": tuple(map(_stride, steps))}
+        return lp.GlobalArg(name, dtype, shape=tuple(map(_expression, shape)), **lie)
 
     def _contract(
         self, k: int, arrays: list[_Array], path: ContractionPath, output: str
@@ -213,11 +243,9 @@ def _subscripts(name: str) -> Any:
     )
 
 
-def _global_arg(
-    name: str, shape: tuple[Extent, ...], dtype: np.dtype[Any]
-) -> lp.GlobalArg:
-    return lp.GlobalArg(name, dtype, shape=tuple(map(_expression, shape)))
-
-
 def _expression(extent: Extent) -> Any:
     return p.Variable(extent.name) if isinstance(extent, SizeParam) else extent
+
+
+def _stride(step: int | str) -> Any:
+    return p.Variable(step) if isinstance(step, str) else step

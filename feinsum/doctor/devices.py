@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from feinsum.db import shipped_facts
 from feinsum.doctor.finding import Finding, note, ok, problem
 from feinsum.errors import DeviceUnavailableError
-from feinsum.measure import list_devices, open_device
+from feinsum.measure import device_states, open_device
 from feinsum.records import Level, level_of
+from feinsum.targets.devices import DeviceState
 
 __all__ = ["check_devices", "check_packaged_facts", "check_versions"]
 
@@ -19,8 +20,10 @@ PACKAGES = ("feinsum", "loopy", "pymbolic", "islpy", "pyopencl", "pynauty", "num
             "sqlalchemy", "pydantic")  # fmt: skip
 ID_LENGTH = 12
 DEVICE_ADVICE = (
-    "pip install 'feinsum[pocl]' for a device on any CPU; docs/devices.md says more"
+    "install a C compiler, or set FEINSUM_DEVICE to a part of the name of a device "
+    "that works; docs/devices.md says more"
 )
+OPTIONAL = "nothing, if another device works; docs/devices.md says more"
 
 
 def check_versions() -> Iterator[Finding]:
@@ -41,37 +44,40 @@ def check_versions() -> Iterator[Finding]:
 
 
 def check_devices(selector: str | None) -> Iterator[Finding]:
-    """Every device with its fingerprint, and the one that is taken."""
-    try:
-        devices = list_devices()
-    except DeviceUnavailableError as error:
-        yield problem("devices", str(error), DEVICE_ADVICE)
-        return
-    for device in devices:
-        yield from _check_device(device.id)
+    """Every device, whether it works, and the one that is taken."""
+    for state in sorted(device_states(), key=lambda state: state.device is not None):
+        yield from _check_device(state)
     try:
         chosen = open_device(selector).device
     except DeviceUnavailableError as error:
-        advice = DEVICE_ADVICE
-        if devices:
-            advice = "set FEINSUM_DEVICE to a part of the name of one of these devices"
-        yield problem("device", str(error), advice)
+        yield problem("device", str(error), DEVICE_ADVICE)
     else:
         yield ok("device", f"{chosen} is taken, id {chosen.id[:ID_LENGTH]}")
 
 
-def _check_device(device_id: str) -> Iterator[Finding]:
-    try:
-        environment = open_device(device_id).environment({})
-    except DeviceUnavailableError as error:
-        yield problem("devices", str(error), "check its driver, or use another device")
+def _check_device(state: DeviceState) -> Iterator[Finding]:
+    device = state.device
+    if device is None:
+        yield ok("devices", f"{state.target}: {state.trouble}")
         return
-    device = environment.device
+    if state.trouble:
+        text = f"{device}, id {device.id[:ID_LENGTH]}, does not work: {state.trouble}"
+        yield note("devices", text, OPTIONAL)
+        return
+    environment = open_device(device.id).environment({})
+    processor = f", {device.processor}" if device.processor else ""
     yield ok(
         "devices",
-        f"{device}: {device.kind}, {device.architecture}, {device.compute_units} "
-        f"units, driver {environment.driver_version}, id {device.id[:ID_LENGTH]}",
+        f"{device} works: {device.kind}, {device.architecture}, "
+        f"{device.compute_units} units, driver {environment.driver_version}, "
+        f"id {device.id[:ID_LENGTH]}{processor}",
     )
+    if not device.is_identified:
+        yield note(
+            "processor",
+            f"{device}: its processor is not known, so that no fact is exact here",
+            "let the process read /proc/cpuinfo; docs/devices.md says more",
+        )
 
 
 def check_packaged_facts(selector: str | None) -> Iterator[Finding]:

@@ -12,22 +12,18 @@ from pathlib import Path
 from typing import get_args
 
 from feinsum.cache import cache_folder
-from feinsum.db import (
+from feinsum.db import OPENERS, REMOTE, USER, layer_names, opened_layers
+from feinsum.db.remote import (
     BUDGET_VARIABLE,
-    OPENERS,
-    REMOTE,
     REMOTE_VARIABLE,
-    USER,
-    examine,
     examine_service,
-    layer_names,
-    opened_layers,
     remote_url,
 )
+from feinsum.db.sql import examine
 from feinsum.doctor.finding import Finding, note, ok, problem
 from feinsum.errors import StoreError
 from feinsum.records import Policy
-from feinsum.retrieval.lookup import POLICY_VARIABLE
+from feinsum.retrieval.request import POLICY_VARIABLE
 from feinsum.retrieval.trust import VERIFY_VARIABLE, is_verification_on
 
 __all__ = [

@@ -1,7 +1,6 @@
 """Pictures: induced graphs as DOT text, SVG, PNG or PDF; rooflines, and tunings."""
 
-from feinsum.drawing.dot import dot_text
-from feinsum.drawing.draw import SUFFIXES, check_plots, draw
+from feinsum.drawing.graph import SUFFIXES, check_plots, dot_text, draw
 from feinsum.drawing.roofline import Chart, Dot, Step, draw_roofline
 
 __all__ = [

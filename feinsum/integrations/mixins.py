@@ -15,8 +15,8 @@ import numpy as np
 
 from feinsum.db import Database
 from feinsum.integrations.program import transform_program
-from feinsum.measure.device import describe
 from feinsum.records import Policy
+from feinsum.targets.opencl.device import describe
 
 __all__ = ["RetrievesEagerly", "RetrievesLazily"]
 

@@ -4,7 +4,8 @@ from feinsum.ir.build import array, batched_einsum, einsum
 from feinsum.ir.check import RULES, violations
 from feinsum.ir.einsum import BatchedEinsum, IndexList, require_einsum
 from feinsum.ir.evaluate import bind_sizes, evaluate
-from feinsum.ir.functional import FUNCTIONS, FunctionalBatchedEinsum, OperandFunction
+from feinsum.ir.functional import FunctionalBatchedEinsum, OperandFunction
+from feinsum.ir.functions import FUNCTIONS, UFUNCS
 from feinsum.ir.generalize import (
     LONG_EXTENT,
     generalize,
@@ -21,6 +22,7 @@ __all__ = [
     "FUNCTIONS",
     "LONG_EXTENT",
     "RULES",
+    "UFUNCS",
     "BatchedEinsum",
     "Extent",
     "FunctionalBatchedEinsum",

@@ -17,9 +17,10 @@ from constantdict import constantdict
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsum import BatchedEinsum, IndexList
 from feinsum.ir.evaluate import evaluate
+from feinsum.ir.functions import function_of
 from feinsum.ir.operand import SizeParam
 
-__all__ = ["FUNCTIONS", "FunctionalBatchedEinsum", "OperandFunction"]
+__all__ = ["FunctionalBatchedEinsum", "OperandFunction"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -213,7 +214,7 @@ def _evaluate(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> Any:
             place = tuple(_evaluate(p, names, live) for p in parts)
             return _read(name, np.asarray(names[name]), place, live)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            function = _FUNCTIONS.get(name) or _ufunc(name, len(args))
+            function = function_of(name, len(args))
             if function is not None:
                 return function(*(_evaluate(arg, names, live) for arg in args))
     raise InvalidEinsumError(
@@ -245,33 +246,3 @@ def _unreadable(name: str, array: Array, what: str) -> InvalidEinsumError:
         f"operand function: array {name!r} of shape {array.shape} is read with {what}",
         rules=("function",),
     )
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": np.abs,
-    "imag": np.imag,
-    "max": np.maximum,
-    "min": np.minimum,
-    "real": np.real,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    **{
-        dtype.__name__: lambda x, dtype=dtype: np.asarray(x).astype(dtype)
-        for dtype in (np.float32, np.float64, np.complex64, np.complex128)
-    },
-}
-"""Functions that kernels call and that are no numpy ufuncs."""
-
-FUNCTIONS = frozenset(
-    {"abs", "acos", "asin", "atan", "atan2", "ceil", "conj", "copysign", "cos", "cosh"}
-    | {"exp", "fabs", "floor", "fmax", "fmin", "imag", "log", "log10", "max", "min"}
-    | {"pow", "real", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh"}
-)
-"""Functions of floating point numbers that raised operand functions may call."""
-
-
-def _ufunc(name: str, n_args: int) -> Callable[..., Any] | None:
-    """The ufunc that takes ``n_args`` numbers (and no array to write to) to one."""
-    function = getattr(np, name, None)
-    if not isinstance(function, np.ufunc) or function.signature is not None:
-        return None
-    return function if (function.nin, function.nout) == (n_args, 1) else None

@@ -1,6 +1,6 @@
 """Measurement: devices, timing, counts, rooflines, verification.
 
-The only room that knows pyopencl, which is imported when a device is asked for.
+On any target: see :mod:`feinsum.targets`.
 """
 
 from feinsum.measure.arguments import random_arguments
@@ -10,13 +10,11 @@ from feinsum.measure.counts import (
     kernel_operations,
     n_terms,
 )
-from feinsum.measure.device import OpenCLDevice, list_devices, open_device
 from feinsum.measure.giga_op_rate import measure_giga_op_rate
 from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
 from feinsum.measure.ladder import Rung, measure_ladder
 from feinsum.measure.peaks import measure_peaks
 from feinsum.measure.roofline import Work, fraction_of_roofline, roofline_s
-from feinsum.measure.timer import Timer, choose_timer
 from feinsum.measure.timing import bind_at, common_timer, interleave, timeit
 from feinsum.measure.verification import (
     check_outputs,
@@ -25,20 +23,22 @@ from feinsum.measure.verification import (
     tolerance_for,
     verify,
 )
+from feinsum.targets.devices import device_states, list_devices, open_device
+from feinsum.targets.protocol import OpenDevice, Timer
 
 __all__ = [
     "BoundKernel",
     "CompiledKernel",
-    "OpenCLDevice",
+    "OpenDevice",
     "Rung",
     "Timer",
     "Work",
     "bind_at",
     "check_outputs",
     "check_result",
-    "choose_timer",
     "common_timer",
     "compile_kernel",
+    "device_states",
     "einsum_operations",
     "footprint_bytes",
     "fraction_of_roofline",

@@ -10,7 +10,7 @@ import numpy as np
 from loopy.symbolic import DependencyMapper
 from pymbolic.primitives import Subscript, Variable
 
-from feinsum.measure.layout import array_layout, entry_kernel, typed
+from feinsum.targets.layout import array_layout, entry_kernel, typed
 
 __all__ = ["random_arguments"]
 

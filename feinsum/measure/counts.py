@@ -30,8 +30,8 @@ import numpy as np
 from feinsum.codegen.contraction import contraction_steps
 from feinsum.errors import MeasurementError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam
-from feinsum.measure.layout import entry_kernel, typed
-from feinsum.measure.opencl import first_lines
+from feinsum.targets.layout import entry_kernel, typed
+from feinsum.targets.messages import first_lines
 
 __all__ = ["einsum_operations", "footprint_bytes", "kernel_operations", "n_terms"]
 

@@ -9,9 +9,9 @@ from typing import Any
 from feinsum.errors import MeasurementError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure.counts import einsum_operations
-from feinsum.measure.device import OpenCLDevice
-from feinsum.measure.layout import bind_sizes_of, entry_kernel
 from feinsum.measure.timing import timeit
+from feinsum.targets.layout import bind_sizes_of, entry_kernel
+from feinsum.targets.protocol import OpenDevice
 
 __all__ = ["measure_giga_op_rate"]
 
@@ -21,7 +21,7 @@ def measure_giga_op_rate(
     einsum: BatchedEinsum,
     arguments: Mapping[str, Any],
     *,
-    device: OpenCLDevice | str | None = None,
+    device: OpenDevice | str | None = None,
     sizes: Mapping[str, int] | None = None,
     **policy: Any,
 ) -> dict[str, float]:

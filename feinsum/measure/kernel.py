@@ -7,93 +7,79 @@ import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
-from time import perf_counter, sleep
+from time import sleep
 from typing import Any
 
 import loopy as lp
 import numpy as np
 from loopy.diagnostic import ParameterFinderWarning
 
-from feinsum.errors import BuildError, MeasurementError
-from feinsum.measure.device import OpenCLDevice
-from feinsum.measure.layout import (
+from feinsum.errors import BuildError, DeviceUnavailableError, MeasurementError
+from feinsum.measure.verification import poison_value
+from feinsum.targets.layout import (
     Layout,
     array_layout,
     bind_sizes_of,
     entry_kernel,
     typed,
 )
-from feinsum.measure.opencl import (
-    first_lines,
-    opencl_errors,
-    pyopencl,
-    quiet_builds,
-    unmasked,
-)
-from feinsum.measure.timer import Timer, choose_timer, event_seconds
-from feinsum.measure.verification import poison_value
+from feinsum.targets.messages import first_lines
+from feinsum.targets.protocol import Array, Built, OpenDevice, Timer
 
 __all__ = ["BoundKernel", "CompiledKernel", "compile_kernel"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 SPIN_S = 0.12
 """How long threads of a library look for more work, on cores that others need."""
 
 
-def compile_kernel(t_unit: Any, opencl: OpenCLDevice) -> CompiledKernel:
+def compile_kernel(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
     """Generate and build the code of a translation unit with one entry point.
 
+    The unit may be for any of Loopy's targets; it is built for that of the device.
     Nothing is printed: what Loopy prints about a kernel that it cannot
     translate becomes a note of the error.
 
     Raises:
+        DeviceUnavailableError: if what builds is gone, such as a compiler.
         BuildError: with the first lines of the cause, of the build log if it
-            is the OpenCL compiler that failed.
+            is a compiler that failed.
     """
     printed = io.StringIO()
     try:
-        with redirect_stdout(printed), quiet_builds(), warnings.catch_warnings():
+        with redirect_stdout(printed), warnings.catch_warnings():
             # bind() passes every size, so that Loopy need not find it from shapes
             warnings.simplefilter("ignore", ParameterFinderWarning)
-            complete = typed(t_unit)
-            executor = complete.executor(opencl.context)
-            info = executor.translation_unit_info(None)
-    except (BuildError, Warning):
+            built = opened.build(typed(opened.prepare(t_unit)))
+    except (BuildError, DeviceUnavailableError, Warning):
         raise  # a warning is an error only where the user asked for it
     except Exception as error:
         names = ", ".join(sorted(t_unit.entrypoints))
-        cause = unmasked(error)
         failure = BuildError(
-            f"kernel {names!r} cannot be built for {opencl.device}: "
-            f"{type(cause).__name__}: {first_lines(cause)}"
+            f"kernel {names!r} cannot be built for {opened.device}: "
+            f"{type(error).__name__}: {first_lines(error)}"
         )
         if printed.getvalue():
             failure.add_note(first_lines(printed.getvalue(), n_lines=60))
         raise failure from error
-    return CompiledKernel(opencl, complete, executor, len(vars(info.cl_kernels)))
+    return CompiledKernel(opened, built)
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledKernel:
-    """A kernel that is built for a device.
+    """A kernel that is built for a device."""
 
-    Attributes:
-        t_unit: the translation unit, every dtype known.
-        executor: Loopy's executor.
-        n_launches: number of OpenCL kernels that one run enqueues; more than
-            one if the translation unit has global barriers, none if a library of
-            the host computes the results.
-    """
+    opened: OpenDevice
+    built: Built
 
-    opencl: OpenCLDevice
-    t_unit: Any
-    executor: Any
-    n_launches: int
+    @property
+    def t_unit(self) -> Any:
+        """The translation unit that was built, every dtype known."""
+        return self.built.t_unit
 
     @property
     def timer(self) -> Timer:
-        """``wall`` unless a run makes one event, else what the device allows."""
-        return "wall" if self.n_launches != 1 else choose_timer(self.opencl)
+        """The clock to be trusted."""
+        return self.built.timer
 
     def bind(self, arguments: Mapping[str, Any]) -> BoundKernel:
         """Move the arguments to the device.
@@ -118,23 +104,17 @@ class CompiledKernel:
                 continue
             layout = array_layout(arg, sizes)
             buffer = _initial_buffer(arg, layout, given)
-            slots[arg.name] = _Slot(layout, self._upload(arg.name, layout, buffer))
             if arg.is_output and arg.is_input:
-                initial[arg.name] = buffer
+                initial[arg.name] = buffer.copy()
+            slots[arg.name] = _Slot(layout, self._upload(arg.name, layout, buffer))
         outputs = tuple(arg.name for arg in kernel.args if arg.is_output)
         return BoundKernel(self, slots, outputs, initial)
 
     def _upload(self, name: str, layout: Layout, buffer: Array) -> Any:
-        queue = self.opencl.queue
-        with opencl_errors(f"argument {name!r} ({buffer.nbytes} bytes)"):
-            flat = pyopencl().array.to_device(queue, buffer)
-            return pyopencl().array.Array(
-                queue,
-                layout.shape,
-                layout.dtype,
-                strides=layout.strides_bytes,
-                data=flat.base_data,
-            )
+        try:
+            return self.opened.upload(buffer, layout)
+        except MeasurementError as error:
+            raise MeasurementError(f"argument {name!r}: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,28 +151,20 @@ class BoundKernel:
             timer: the clock; :attr:`timer` by default.
 
         Returns:
-            Seconds: end minus start of the event for ``opencl-profiling`` (of
-            the last event if there are several), host time from before the
-            launch until the queue is empty for ``wall``.
+            Seconds, by :data:`feinsum.targets.protocol.Timer`.
 
         Raises:
             MeasurementError: if the device refuses or fails.
         """
-        clock = timer or self.timer
-        queue = self.compiled.opencl.queue
         arguments = {
             name: slot.array if isinstance(slot, _Slot) else slot
             for name, slot in self.slots.items()
         }
-        with quiet_builds(), opencl_errors("the kernel failed to run"):
-            queue.finish()
-            start = perf_counter()
-            event, _ = self.compiled.executor(queue, **arguments)
-            queue.finish()
-            elapsed_s = perf_counter() - start
-            if self.compiled.n_launches == 0:
-                sleep(SPIN_S)
-            return elapsed_s if clock == "wall" else event_seconds(event)
+        built = self.compiled.built
+        elapsed_s = built.run(arguments, timer or self.timer)
+        if built.n_launches == 0:
+            sleep(SPIN_S)
+        return elapsed_s
 
     def sharing(self, other: BoundKernel) -> BoundKernel:
         """The same kernel on the arrays of another one, where they lie alike.
@@ -230,18 +202,11 @@ class BoundKernel:
             self._write(self.slots[name], buffer)
 
     def _read(self, slot: _Slot) -> Array:
-        buffer = np.empty(slot.layout.n_entries, slot.layout.dtype)
-        with opencl_errors("an output cannot be read"):
-            pyopencl().enqueue_copy(
-                self.compiled.opencl.queue, buffer, slot.array.base_data
-            )
+        buffer = self.compiled.opened.download(slot.array, slot.layout)
         return slot.layout.unpack(buffer).copy(order="C")
 
     def _write(self, slot: _Slot, buffer: Array) -> None:
-        with opencl_errors("an output cannot be written"):
-            pyopencl().enqueue_copy(
-                self.compiled.opencl.queue, slot.array.base_data, buffer
-            )
+        self.compiled.opened.overwrite(slot.array, buffer)
 
 
 def _check_names(kernel: Any, arguments: Mapping[str, Any]) -> None:

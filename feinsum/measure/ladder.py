@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
-from feinsum.measure.device import OpenCLDevice
-from feinsum.measure.launch import launch_s
-from feinsum.measure.opencl import opencl_errors, pyopencl, quiet_builds
 from feinsum.measure.peaks import triad_array_bytes
 from feinsum.measure.roofline import Work
-from feinsum.measure.timer import Timer, choose_timer
 from feinsum.measure.timing import interleave
 from feinsum.records import quartiles
+from feinsum.targets.layout import Layout
+from feinsum.targets.protocol import OpenDevice, Program, Timer
 
 __all__ = ["STEPS", "Rung", "measure_ladder"]
 
@@ -36,11 +33,13 @@ _S, _A, _T = 3.0, 0.999, 0.001
 # they are a work-group's length apart, so that neighbouring work-items load neighbours.
 # Multiply-adds are contracted by the compiler, as in the peaks.
 _RUNG = """
+#ifdef __OPENCL_VERSION__
 #pragma OPENCL FP_CONTRACT ON
-__kernel void rung(__global {T} *restrict out, __global const {T} *restrict b,
-                   __global const {T} *restrict c, {S} s, {S} a, {S} t, uint n) {{
+#endif
+KERNEL(rung, __global {T} *restrict out, __global const {T} *restrict b,
+       __global const {T} *restrict c, {S} s, {S} a, {S} t, uint n) {{
     size_t at = {at};
-    {T} va = a, vt = t;
+    {T} va = SPLAT({T}, a), vt = SPLAT({T}, t);
     {load}
     for (uint k = 1; k < n; ++k) {{ {step} }}
     {store}
@@ -75,7 +74,7 @@ class Rung:
 
 
 def measure_ladder(
-    opencl: OpenCLDevice,
+    opened: OpenDevice,
     dtype: str = "<f8",
     steps: Sequence[int] = STEPS,
     *,
@@ -101,22 +100,20 @@ def measure_ladder(
 
     Source: paper, section 6, figure 3 (saturation of the arithmetic intensity).
     """
-    has_dtype = dtype != "<f8" or bool(opencl.handle.double_fp_config)
+    has_dtype = dtype != "<f8" or opened.has_double
     if dtype not in _CTYPES or not has_dtype:
         raise MeasurementError(
-            f"no ladder of {dtype} on {opencl.device}: expected one of "
+            f"no ladder of {dtype} on {opened.device}: expected one of "
             f"{sorted(_CTYPES)} that the device computes with"
         )
-    with quiet_builds(), opencl_errors("cannot measure the ladder"):
-        arrays = _Arrays.of(opencl, dtype, array_bytes or triad_array_bytes(opencl))
-        is_cpu = opencl.device.kind == "cpu"
-        kernels = [_Kernel.of(arrays, width, is_cpu) for width in _WIDTHS]
-        rungs = [_fastest(kernels, n_steps) for n_steps in steps]
-        samples = interleave(
-            rungs, rounds=rounds, warmup=1, min_total_s=0.0, max_total_s=max_total_s
-        )
-        for rung in rungs:
-            rung.check()
+    arrays = _Arrays.of(opened, dtype, array_bytes or triad_array_bytes(opened))
+    kernels = [_Kernel.of(arrays, width) for width in _WIDTHS]
+    rungs = [_fastest(kernels, n_steps) for n_steps in steps]
+    samples = interleave(
+        rungs, rounds=rounds, warmup=1, min_total_s=0.0, max_total_s=max_total_s
+    )
+    for rung in rungs:
+        rung.check()
     return tuple(
         Rung(rung.n_steps, rung.work, times)
         for rung, times in zip(rungs, samples, strict=True)
@@ -135,41 +132,35 @@ def _fastest(kernels: Sequence[_Kernel], n_steps: int) -> _Kernel:
 class _Arrays:
     """The memory that all rungs share: ``b`` of ones, ``c`` of twos."""
 
-    opencl: OpenCLDevice
-    dtype: np.dtype[Any]
-    n_entries: int
+    opened: OpenDevice
+    layout: Layout
     buffers: tuple[Any, Any, Any]
 
     @classmethod
-    def of(cls, opencl: OpenCLDevice, dtype: str, array_bytes: int) -> _Arrays:
-        cl, kind = pyopencl(), np.dtype(dtype)
+    def of(cls, opened: OpenDevice, dtype: str, array_bytes: int) -> _Arrays:
+        kind = np.dtype(dtype)
         n_entries = max(1, array_bytes // (_BLOCK * kind.itemsize)) * _BLOCK
-        n_bytes = n_entries * kind.itemsize
-        flags = cl.mem_flags.READ_WRITE
-        out, b, c = (cl.Buffer(opencl.context, flags, n_bytes) for _ in range(3))
-        for buffer, value in ((out, np.nan), (b, 1.0), (c, 2.0)):
-            pattern = kind.type(value)
-            cl.enqueue_fill_buffer(opencl.queue, buffer, pattern, 0, n_bytes)
-        return cls(opencl, kind, n_entries, (out, b, c))
+        layout = Layout((n_entries,), (1,), kind)
+        out, b, c = (
+            opened.upload(np.full(n_entries, value, kind), layout)
+            for value in (np.nan, 1.0, 2.0)
+        )
+        return cls(opened, layout, (out, b, c))
 
     @property
     def n_bytes(self) -> int:
-        return self.n_entries * self.dtype.itemsize
+        return self.layout.n_entries * self.layout.dtype.itemsize
 
     def check(self, n_steps: int) -> None:
-        """Compare the first and the last block of results with the closed form."""
+        """Compare the results with the closed form."""
         decay, fixed = _A ** (n_steps - 1), _T / (1 - _A)
         expected = decay * (1 + _S * 2) + (1 - decay) * fixed
-        block = np.empty(_BLOCK, self.dtype)
-        for offset in (0, self.n_bytes - block.nbytes):
-            pyopencl().enqueue_copy(
-                self.opencl.queue, block, self.buffers[0], src_offset=offset
+        found = self.opened.download(self.buffers[0], self.layout)
+        if not np.allclose(found, expected, rtol=1e-3, atol=0):
+            raise WrongResultError(
+                f"{n_steps} multiply-adds of {self.layout.dtype} give {found.min()} to "
+                f"{found.max()}, expected {expected}"
             )
-            if not np.allclose(block, expected, rtol=1e-3, atol=0):
-                raise WrongResultError(
-                    f"{n_steps} multiply-adds of {self.dtype} give {block.min()} to "
-                    f"{block.max()}, expected {expected}"
-                )
 
 
 @dataclass(frozen=True)
@@ -178,32 +169,32 @@ class _Kernel:
 
     arrays: _Arrays
     width: int
-    kernel: Any
+    kernel: Program
     n_steps: int = 1
 
     @classmethod
-    def of(cls, arrays: _Arrays, width: int, is_cpu: bool) -> _Kernel:
-        source = _source(arrays.dtype.str, width, is_cpu)
-        program = pyopencl().Program(arrays.opencl.context, source).build()
-        return cls(arrays, width, program.rung)
+    def of(cls, arrays: _Arrays, width: int) -> _Kernel:
+        is_cpu = arrays.opened.device.kind == "cpu"
+        source = _source(arrays.layout.dtype.str, width, is_cpu)
+        return cls(arrays, width, arrays.opened.program(source, "rung"))
 
     @property
     def work(self) -> Work:
         """Two operations a multiply-add; two arrays loaded and one stored."""
-        arrays = self.arrays
-        operations = {arrays.dtype.str: 2 * self.n_steps * arrays.n_entries}
-        return Work(operations, 3 * arrays.n_bytes)
+        layout = self.arrays.layout
+        operations = {layout.dtype.str: 2 * self.n_steps * layout.n_entries}
+        return Work(operations, 3 * self.arrays.n_bytes)
 
-    @cached_property
+    @property
     def timer(self) -> Timer:
-        return choose_timer(self.arrays.opencl)
+        return self.arrays.opened.timer
 
     def run(self, timer: Timer | None = None) -> float:
-        scalar = self.arrays.dtype.type
-        scalars = map(scalar, (_S, _A, _T))
-        self.kernel.set_args(*self.arrays.buffers, *scalars, np.uint32(self.n_steps))
-        n_items = self.arrays.n_entries // (_CHAINS * self.width)
-        return launch_s(self.arrays.opencl, self.kernel, n_items, _LOCAL, timer)
+        layout = self.arrays.layout
+        scalars = map(layout.dtype.type, (_S, _A, _T))
+        given = (*self.arrays.buffers, *scalars, np.uint32(self.n_steps))
+        n_items = layout.n_entries // (_CHAINS * self.width)
+        return self.kernel.run(given, n_items, _LOCAL, timer)
 
     def check(self) -> None:
         """Run, and see that the result is right."""

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
-from feinsum.measure.device import OpenCLDevice
-from feinsum.measure.launch import launch_s
-from feinsum.measure.opencl import opencl_errors, pyopencl, quiet_builds
 from feinsum.records import DevicePeaks, utc_now
+from feinsum.targets.layout import Layout
+from feinsum.targets.protocol import OpenDevice
 
 __all__ = ["measure_peaks", "triad_array_bytes"]
 
@@ -24,8 +23,8 @@ _CTYPES = {"<f8": "double", "<f4": "float"}
 _A, _B = 0.999, 0.001
 
 _TRIAD = """
-__kernel void triad(__global {T} *restrict a, __global const {T} *restrict b,
-                    __global const {T} *restrict c, float s) {{
+KERNEL(triad, __global {T} *restrict a, __global const {T} *restrict b,
+       __global const {T} *restrict c, float s) {{
     size_t i = get_global_id(0);
     a[i] = b[i] + s * c[i];
 }}
@@ -35,9 +34,12 @@ __kernel void triad(__global {T} *restrict a, __global const {T} *restrict b,
 # a slow function on some devices (a tenth of the rate with PoCL 3.0). Work-items start
 # at numbers of their own, or a compiler computes once what is the same for all of them.
 _FMA = """
+#ifdef __OPENCL_VERSION__
 #pragma OPENCL FP_CONTRACT ON
-__kernel void chains(__global {T} *out, {S} a, {S} b, uint n) {{
-    {T} va = a, vb = b, start = ({S}) (get_global_id(0) % {period});
+#endif
+KERNEL(chains, __global {T} *restrict out, {S} a, {S} b, uint n) {{
+    {T} va = SPLAT({T}, a), vb = SPLAT({T}, b);
+    {T} start = SPLAT({T}, ({S}) (get_global_id(0) % {period}));
     {declare}
     for (uint k = 0; k < n; ++k) {{ {step} }}
     out[get_global_id(0)] = {total};
@@ -46,7 +48,7 @@ __kernel void chains(__global {T} *out, {S} a, {S} b, uint n) {{
 
 
 def measure_peaks(
-    opencl: OpenCLDevice,
+    opened: OpenDevice,
     dtypes: Sequence[str] = ("<f8", "<f4"),
     *,
     array_bytes: int | None = None,
@@ -73,85 +75,77 @@ def measure_peaks(
     """
     if unknown := sorted(set(dtypes) - set(_CTYPES)):
         raise MeasurementError(f"dtypes {unknown}: expected some of {sorted(_CTYPES)}")
-    has_double = bool(opencl.handle.double_fp_config)
-    n_bytes = array_bytes or triad_array_bytes(opencl)
-    with quiet_builds(), opencl_errors("cannot measure peaks"):
-        return DevicePeaks(
-            device=opencl.device,
-            bandwidth_bytes_per_s=_bandwidth(opencl, n_bytes, repeats),
-            operations_per_s={
-                dtype: max(
-                    _fma_rate(opencl, dtype, width, min_run_s, repeats)
-                    for width in _WIDTHS
-                )
-                for dtype in dtypes
-                if dtype != "<f8" or has_double
-            },
-            measured_at=utc_now(),
-        )
+    n_bytes = array_bytes or triad_array_bytes(opened)
+    return DevicePeaks(
+        device=opened.device,
+        bandwidth_bytes_per_s=_bandwidth(opened, n_bytes, repeats),
+        operations_per_s={
+            dtype: max(
+                _fma_rate(opened, dtype, width, min_run_s, repeats) for width in _WIDTHS
+            )
+            for dtype in dtypes
+            if dtype != "<f8" or opened.has_double
+        },
+        measured_at=utc_now(),
+    )
 
 
-def triad_array_bytes(opencl: OpenCLDevice) -> int:
+def triad_array_bytes(opened: OpenDevice) -> int:
     """Bytes of one array of the triad: far more than the caches hold.
 
     256 MiB, or the size of the last cache if that is larger, so that three
     arrays are three times the cache; within the largest allocation, and all
     three within half of the device's memory. A multiple of 1 MiB.
     """
-    handle = opencl.handle
-    wanted = max(256 * _MIB, handle.global_mem_cache_size)
-    limit = min(handle.max_mem_alloc_size, handle.global_mem_size // 6)
+    memory = opened.memory
+    wanted = max(256 * _MIB, memory.cache_bytes)
+    limit = min(memory.allocation_bytes, memory.total_bytes // 6)
     return max(1, int(min(wanted, limit)) // _MIB) * _MIB
 
 
-def _bandwidth(opencl: OpenCLDevice, array_bytes: int, repeats: int) -> float:
+def _bandwidth(opened: OpenDevice, array_bytes: int, repeats: int) -> float:
     """Bytes per second of the best triad over all widths."""
-    cl = pyopencl()
-    n_bytes = -(-array_bytes // 4096) * 4096
-    flags = cl.mem_flags.READ_WRITE
-    a, b, c = (cl.Buffer(opencl.context, flags, n_bytes) for _ in range(3))
-    for buffer, value in ((a, np.nan), (b, 1.0), (c, 2.0)):
-        cl.enqueue_fill_buffer(opencl.queue, buffer, np.float32(value), 0, n_bytes)
+    n_entries = -(-array_bytes // 4096) * 1024
+    layout = Layout((n_entries,), (1,), np.dtype(np.float32))
+    a, b, c = (
+        opened.upload(np.full(n_entries, value, np.float32), layout)
+        for value in (np.nan, 1.0, 2.0)
+    )
     best_s = np.inf
     for width in _WIDTHS:
         source = _TRIAD.format(T=_vector("float", width))
-        triad = cl.Program(opencl.context, source).build().triad
-        triad.set_args(a, b, c, np.float32(3.0))
-        n_items = n_bytes // (4 * width)
-        seconds = [launch_s(opencl, triad, n_items) for _ in range(repeats + 1)]
+        triad = opened.program(source, "triad")
+        given = (a, b, c, np.float32(3.0))
+        seconds = [triad.run(given, n_entries // width) for _ in range(repeats + 1)]
         best_s = min(best_s, *seconds)
-    _check_triad(opencl, a, n_bytes)
-    return 3 * n_bytes / best_s
+    _check_triad(opened.download(a, layout))
+    return 3 * layout.n_entries * 4 / best_s
 
 
-def _check_triad(opencl: OpenCLDevice, a: Any, n_bytes: int) -> None:
-    """Compare the first, a middle and the last page with 1 + 3*2."""
-    page = np.empty(1024, np.float32)
-    for offset in (0, n_bytes // 8192 * 4096, n_bytes - page.nbytes):
-        pyopencl().enqueue_copy(opencl.queue, page, a, src_offset=offset)
-        if not np.all(page == 7.0):
-            raise WrongResultError(f"the triad is wrong near byte {offset}: {page}")
+def _check_triad(result: np.ndarray[Any, np.dtype[Any]]) -> None:
+    """Compare with 1 + 3*2."""
+    if not np.all(result == 7.0):
+        wrong = int(np.flatnonzero(result != 7.0)[0])
+        raise WrongResultError(f"entry {wrong} of the triad is {result[wrong]}, not 7")
 
 
 def _fma_rate(
-    opencl: OpenCLDevice, dtype: str, width: int, min_run_s: float, repeats: int
+    opened: OpenDevice, dtype: str, width: int, min_run_s: float, repeats: int
 ) -> float:
     """Operations per second of fused multiply-adds in vectors of one width."""
-    cl = pyopencl()
-    chains = cl.Program(opencl.context, _fma_source(dtype, width)).build().chains
+    chains = opened.program(_fma_source(dtype, width), "chains")
     scalar = np.dtype(dtype).type
-    n_items = 1024 * opencl.device.compute_units
-    result = np.empty((n_items, width), dtype)
-    out = cl.Buffer(opencl.context, cl.mem_flags.WRITE_ONLY, result.nbytes)
+    n_items = 1024 * opened.device.compute_units
+    layout = Layout((n_items, width), (width, 1), np.dtype(dtype))
+    out = opened.upload(np.empty(layout.n_entries, dtype), layout)
 
     def run_s(n_steps: int) -> float:
-        chains.set_args(out, scalar(_A), scalar(_B), np.uint32(n_steps))
-        return launch_s(opencl, chains, n_items)
+        given = (out, scalar(_A), scalar(_B), np.uint32(n_steps))
+        return chains.run(given, n_items)
 
     n_steps = _long_enough(run_s, min_run_s)
     best_s = min(run_s(n_steps) for _ in range(repeats))
-    cl.enqueue_copy(opencl.queue, result, out)
-    _check_chains(result, n_steps)
+    _check_chains(opened.download(out, layout).reshape(layout.shape), n_steps)
     return 2.0 * n_items * width * _CHAINS * n_steps / best_s
 
 

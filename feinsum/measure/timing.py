@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from feinsum.measure.arguments import random_arguments
-from feinsum.measure.device import OpenCLDevice, open_device
 from feinsum.measure.kernel import BoundKernel, compile_kernel
-from feinsum.measure.layout import bind_sizes_of, entry_kernel
-from feinsum.measure.timer import Timer
+from feinsum.targets.devices import open_device
+from feinsum.targets.layout import bind_sizes_of, entry_kernel
+from feinsum.targets.protocol import OpenDevice, Timer
 
 __all__ = ["MIN_SAMPLES", "Timeable", "bind_at", "common_timer", "interleave", "timeit"]
 
@@ -35,7 +35,7 @@ def timeit(
     t_unit: Any,
     arguments: Mapping[str, Any],
     *,
-    device: OpenCLDevice | str | None = None,
+    device: OpenDevice | str | None = None,
     rounds: int = 20,
     warmup: int = 5,
     min_total_s: float = 0.05,
@@ -64,11 +64,12 @@ def bind_at(
     t_unit: Any,
     arguments: Mapping[str, Any],
     *,
-    device: OpenCLDevice | str | None = None,
+    device: OpenDevice | str | None = None,
 ) -> BoundKernel:
     """Compile and bind, drawing at random what ``arguments`` leave out."""
-    opencl = device if isinstance(device, OpenCLDevice) else open_device(device)
-    compiled = compile_kernel(t_unit, opencl)
+    if device is None or isinstance(device, str):
+        device = open_device(device)
+    compiled = compile_kernel(t_unit, device)
     sizes = bind_sizes_of(entry_kernel(compiled.t_unit), arguments)
     drawn = random_arguments(compiled.t_unit, sizes, np.random.default_rng(0))
     return compiled.bind({**drawn, **arguments})

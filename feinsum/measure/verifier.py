@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from feinsum.errors import FeinsumError, TransformError, WrongResultError
 from feinsum.ir import BatchedEinsum, from_text
 from feinsum.measure import (
-    OpenCLDevice,
+    OpenDevice,
     compile_kernel,
     einsum_operations,
     footprint_bytes,
@@ -79,17 +79,17 @@ def main() -> None:
     os.dup2(2, 1)
     try:
         question = from_json(Question, sys.stdin.read())
-        opencl = open_device(question.device)
-        if opencl.device.kind == "cpu":
+        opened = open_device(question.device)
+        if opened.device.kind == "cpu":
             _limit_memory(question.memory_bytes)
-        verify_recipe(question, opencl)
+        verify_recipe(question, opened)
         verdict = Verdict(OK)
     except FeinsumError as error:
         verdict = Verdict(error.code, str(error))
     print(to_json(verdict), file=answers, flush=True)
 
 
-def verify_recipe(question: Question, opencl: OpenCLDevice) -> None:
+def verify_recipe(question: Question, opened: OpenDevice) -> None:
     """Compare a recipe with numpy at extents that no tile divides, and at 1.
 
     Raises:
@@ -97,10 +97,10 @@ def verify_recipe(question: Question, opencl: OpenCLDevice) -> None:
     """
     einsum, spec = from_text(question.frame), question.spec
     check_spec(spec, einsum)
-    if not suits_device(spec, opencl.device.kind):
-        raise TransformError(f"{spec} is not for devices like {opencl.device}")
+    if not suits_device(spec, opened.device.kind):
+        raise TransformError(f"{spec} is not for devices like {opened.device}")
     for unit, cases in _units(spec, einsum):
-        compiled = compile_kernel(unit, opencl)
+        compiled = compile_kernel(unit, opened)
         for case in cases:
             try:
                 kernel = compiled.bind(case.arguments)

@@ -1,19 +1,21 @@
 """Tuning records as plain data, their choice, and the protocol of their stores."""
 
+from feinsum.records.demand import Demand, Miss, is_text_of
 from feinsum.records.document import content_id, from_json, to_json
 from feinsum.records.environment import Device, DevicePeaks, Environment
 from feinsum.records.kinds import KINDS, Document, DocumentKind, kind_of
-from feinsum.records.look_up import Candidates, CandidateStore, LookUp, candidates
 from feinsum.records.match import (
     WORST_ACCEPTED,
     Extents,
     Level,
     Match,
     Policy,
+    Remoteness,
     best_match,
     distance,
     level_of,
     rank,
+    remoteness,
     resources_of,
     tied,
 )
@@ -23,14 +25,17 @@ from feinsum.records.measurement import (
     median_interval,
     quartiles,
 )
+from feinsum.records.processor import Processor
 from feinsum.records.record import TuningRecord, utc_now
 from feinsum.records.roofline import roofline_s
 from feinsum.records.spec import FramedSpec, ParameterValue, TransformSpec
 from feinsum.records.store import (
+    Candidates,
     DocumentStore,
+    FactSource,
+    FactStore,
     InMemoryStore,
-    RecordStore,
-    TrialStore,
+    LookUp,
 )
 from feinsum.records.trial import MESSAGE_LENGTH, OK, Trial
 
@@ -39,8 +44,8 @@ __all__ = [
     "MESSAGE_LENGTH",
     "OK",
     "WORST_ACCEPTED",
-    "CandidateStore",
     "Candidates",
+    "Demand",
     "Device",
     "DevicePeaks",
     "Document",
@@ -48,30 +53,34 @@ __all__ = [
     "DocumentStore",
     "Environment",
     "Extents",
+    "FactSource",
+    "FactStore",
     "FramedSpec",
     "InMemoryStore",
     "Level",
     "LookUp",
     "Match",
     "Measurement",
+    "Miss",
     "ParameterValue",
     "Policy",
-    "RecordStore",
+    "Processor",
+    "Remoteness",
     "TransformSpec",
     "Trial",
-    "TrialStore",
     "TuningRecord",
     "Verification",
     "best_match",
-    "candidates",
     "content_id",
     "distance",
     "from_json",
+    "is_text_of",
     "kind_of",
     "level_of",
     "median_interval",
     "quartiles",
     "rank",
+    "remoteness",
     "resources_of",
     "roofline_s",
     "tied",

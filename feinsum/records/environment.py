@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 from constantdict import constantdict
+from pydantic import Field
 
 from feinsum.records.document import STRICT, content_id
+from feinsum.records.processor import Processor
 
-__all__ = ["Device", "DeviceKind", "DevicePeaks", "Environment"]
+__all__ = ["HOST_PLATFORM", "Device", "DeviceKind", "DevicePeaks", "Environment"]
+
+HOST_PLATFORM = "Host C compiler"
+"""The platform of facts of the target ``host``; other platforms are OpenCL's."""
 
 DeviceKind = Literal["cpu", "gpu", "accelerator", "other"]
+
+
+def _is_none(value: object) -> bool:
+    return value is None
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,8 @@ class Device:
     Attributes:
         architecture: instruction set of a CPU (``x86_64``), vendor of a GPU.
         compute_units: number of parallel compute units.
+        processor: which CPU it is; None for a GPU, and in facts from before this
+            field existed. Their documents do not mention it, so their ids stay.
     """
 
     __pydantic_config__ = STRICT
@@ -35,11 +46,32 @@ class Device:
     kind: DeviceKind
     architecture: str
     compute_units: int
+    processor: Annotated[Processor | None, Field(exclude_if=_is_none)] = None
 
     @cached_property
     def id(self) -> str:
         """Content id: equal on machines with equal hardware and platform."""
         return _id_of_device(self)
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether an equal device is the same hardware.
+
+        The names of CPUs do not tell: on clouds, processors of several generations
+        have one name.
+        """
+        if self.kind != "cpu":
+            return True
+        return self.processor is not None and self.processor.is_known
+
+    def is_surely(self, other: Device) -> bool:
+        """Whether both are the same hardware under the same platform."""
+        return self == other and self.is_identified
+
+    @property
+    def microarchitecture(self) -> str | None:
+        """That of the processor; None if it is not known, as for a GPU."""
+        return (self.processor.microarchitecture or None) if self.processor else None
 
     def __str__(self) -> str:
         return f"{self.name} ({self.platform})"

@@ -8,7 +8,7 @@ from enum import IntEnum
 from math import inf, log2, prod
 from typing import Literal, NamedTuple
 
-from feinsum.records.environment import Environment
+from feinsum.records.environment import Device, Environment
 from feinsum.records.record import TuningRecord
 from feinsum.records.spec import FramedSpec, TransformSpec
 from feinsum.records.trial import Trial
@@ -19,10 +19,12 @@ __all__ = [
     "Level",
     "Match",
     "Policy",
+    "Remoteness",
     "best_match",
     "distance",
     "level_of",
     "rank",
+    "remoteness",
     "resources_of",
     "tied",
 ]
@@ -55,6 +57,20 @@ WORST_ACCEPTED: dict[Policy, Level] = {
 }
 
 
+class Remoteness(NamedTuple):
+    """How far one device is from another; the less the better.
+
+    The platform weighs more: it compiles the recipe and also the untransformed kernel
+    that a speed-up is over, so that speed-ups of two platforms cannot be compared.
+    """
+
+    is_other_platform: bool
+    is_other_microarchitecture: bool
+
+
+NEAR = Remoteness(is_other_platform=False, is_other_microarchitecture=False)
+
+
 @dataclass(frozen=True)
 class Match:
     """What a look-up returns.
@@ -63,6 +79,7 @@ class Match:
         level: how well the best record fits; :attr:`Level.MISS` for none.
         reason: why, in words.
         ranking: all acceptable records of that level, the best first.
+        remoteness: how far the device of the best record is from this one.
         distance: how far the extents of the best record are from the kernel's, see
             :func:`distance`.
         recipes: at :attr:`Level.GENERIC`, if there is no record: recipes that are
@@ -72,6 +89,7 @@ class Match:
     level: Level
     reason: str
     ranking: tuple[TuningRecord, ...] = ()
+    remoteness: Remoteness = NEAR
     distance: float = 0.0
     recipes: tuple[TransformSpec, ...] = ()
 
@@ -88,19 +106,28 @@ class Match:
 class _Fit(NamedTuple):
     """How well a record fits; the less the better.
 
+    The machine goes before the extents, by its level and by its remoteness: records of
+    two platforms must not compete by speed-up, whatever their extents. Distances are
+    told to a tenth, so that after them remoteness would hardly ever decide.
+
     Attributes:
         there: the level of the machine alone.
     """
 
     level: Level
     there: Level
+    remoteness: Remoteness
     distance: float
 
 
 def level_of(record: TuningRecord | Trial, environment: Environment) -> Level:
-    """How well a record, or a trial, fits a machine."""
+    """How well a record, or a trial, fits a machine.
+
+    It fits a CPU of which the processor is not known no better than all others of its
+    architecture: an equal name proves nothing.
+    """
     there, here = record.environment, environment
-    if there.device == here.device:
+    if there.device.is_surely(here.device):
         is_same_driver = (there.driver_version, there.platform_version) == (
             here.driver_version,
             here.platform_version,
@@ -112,6 +139,18 @@ def level_of(record: TuningRecord | Trial, environment: Environment) -> Level:
     ):
         return Level.SAME_ARCHITECTURE
     return Level.GENERIC
+
+
+def remoteness(there: Device, here: Device) -> Remoteness:
+    """How far a device is from another; microarchitectures that are not known differ.
+
+    >>> unknown = Device("PoCL", "AMD EPYC", "AuthenticAMD", "cpu", "x86_64", 2)
+    >>> remoteness(unknown, unknown)
+    Remoteness(is_other_platform=False, is_other_microarchitecture=True)
+    """
+    known = there.microarchitecture
+    is_other = known is None or known != here.microarchitecture
+    return Remoteness(there.platform != here.platform, is_other)
 
 
 def distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
@@ -185,9 +224,9 @@ def best_match(
 ) -> Match:
     """The best acceptable record, the level of its fit, and why.
 
-    Of one level, records that were measured at extents nearer to the kernel's come
-    first. A recipe that was no faster than the untransformed kernel where it fits
-    better is not taken from where it fits worse.
+    Of one level, records of nearer devices come first, and among these the ones that
+    were measured at extents nearer to the kernel's. A recipe that was no faster than
+    the untransformed kernel where it fits better is not taken from where it fits worse.
 
     Args:
         is_nearest: the records are of the same einsum at other extents.
@@ -209,7 +248,7 @@ def best_match(
     ranking = [r for fit, found in groups if fit.level == best.level for r in found]
     here = known.get(ranking[0].workload_text, {})
     reason = _reason(ranking, best, environment, here)
-    return Match(best.level, reason, tuple(ranking), best.distance)
+    return Match(best.level, reason, tuple(ranking), best.remoteness, best.distance)
 
 
 def _fit(
@@ -217,8 +256,9 @@ def _fit(
 ) -> _Fit:
     there = level_of(record, environment)
     level = max(Level.NEAREST_EXTENTS if is_nearest else Level.EXACT, there)
+    place = remoteness(record.environment.device, environment.device)
     here = extents.get(record.workload_text, {})
-    return _Fit(level, there, distance(record.measurement.sizes, here))
+    return _Fit(level, there, place, distance(record.measurement.sizes, here))
 
 
 def _groups(
@@ -245,7 +285,10 @@ def _reason(
         Level.EXACT: f"on this device and driver ({there.driver_version})",
         Level.SAME_DEVICE_OTHER_DRIVER: f"on this device with driver "
         f"{there.driver_version}; here it is {environment.driver_version}",
-    }.get(fit.there, f"on {there.device}; here it is {environment.device}")
+    }.get(
+        fit.there,
+        f"on {_named(there.device)}; here it is {_named(environment.device)}",
+    )
     sizes = best.measurement.sizes
     at = ""
     if fit.level == Level.NEAREST_EXTENTS or fit.distance:
@@ -257,6 +300,15 @@ def _reason(
         f"{best.spec} ran {best.measurement.speedup:.1f} times as fast as the "
         f"untransformed kernel {where}; {len(ranking)} candidates{at}"
     )
+
+
+def _named(device: Device) -> str:
+    """A device in words; a CPU with what tells it from others of its name."""
+    if device.kind != "cpu":
+        return str(device)
+    design = device.microarchitecture or "unknown microarchitecture"
+    units = f"{device.compute_units} units"
+    return f"{device.name} ({device.platform}, {design}, {units})"
 
 
 def _listed(sizes: Mapping[str, int]) -> str:

@@ -1,78 +1,133 @@
-"""The protocols of stores: of facts, of trials, of all documents; one in memory."""
+"""Sources of facts, stores that also take them, sets of documents; one in memory."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Protocol
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError
-from feinsum.records.environment import DevicePeaks
+from feinsum.records.environment import Device, DevicePeaks
 from feinsum.records.kinds import Document, DocumentKind
+from feinsum.records.match import Policy
 from feinsum.records.record import TuningRecord
 from feinsum.records.trial import Trial
 
-__all__ = ["DocumentStore", "InMemoryStore", "RecordStore", "TrialStore"]
+__all__ = [
+    "Candidates",
+    "DocumentStore",
+    "FactSource",
+    "FactStore",
+    "InMemoryStore",
+    "LookUp",
+]
+
+Candidates = Mapping[WorkloadKey, tuple[TuningRecord, ...]]
+"""For each workload its records, ordered by id."""
 
 
-@runtime_checkable
-class RecordStore(Protocol):
-    """An append-only set of tuning records, and of measured device peaks.
+@dataclass(frozen=True)
+class LookUp:
+    """Workloads that are looked up together.
 
-    Adding is idempotent: a record is known by its content id. A store that
-    fails raises a :class:`feinsum.errors.StoreError`; one behind a service also what
-    that says, a :class:`feinsum.errors.ServiceError`.
+    Attributes:
+        workloads: their canonical texts by key; a text may be empty.
+        device: for which; None for any.
+        policy: the worst match that is accepted there.
     """
 
-    def add(self, record: TuningRecord) -> bool:
-        """Keep ``record``; whether it was new."""
-        ...
+    workloads: Mapping[WorkloadKey, str]
+    device: Device | None = None
+    policy: Policy = "loose"
 
+
+class FactSource(ABC):
+    """Where facts are looked up.
+
+    A source that fails raises a :class:`feinsum.errors.StoreError`; one behind a
+    service also what that says, a :class:`feinsum.errors.ServiceError`. Sources that
+    are not read as a whole, keep no limits of devices or no trials, have none.
+    """
+
+    @abstractmethod
     def get(self, record_id: str) -> TuningRecord:
         """The record of that id, or :class:`RecordNotFoundError`."""
-        ...
 
+    @abstractmethod
     def query(
         self, workload: WorkloadKey, *, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
         """All records of a workload, ordered by id."""
-        ...
+
+    def candidates(self, look_up: LookUp) -> Candidates:
+        """All records that :func:`feinsum.records.best_match` may choose or needs.
+
+        Those that the policy refuses on that device may be left out.
+        """
+        return {workload: self.query(workload) for workload in look_up.workloads}
 
     def records(self) -> Iterator[TuningRecord]:
         """Every record, ordered by id."""
-        ...
+        yield from ()
 
-    def __len__(self) -> int: ...
-
-    def add_peaks(self, peaks: DevicePeaks) -> bool:
-        """Keep measured device limits; whether they were new."""
-        ...
+    def like(self, notation: str) -> Iterator[TuningRecord]:
+        """The records whose canonical text begins with ``notation + " |"``."""
+        for record in self.records():
+            if record.workload_text.partition(" | ")[0] == notation:
+                yield record
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         """The latest measured limits of a device."""
-        ...
-
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class TrialStore(Protocol):
-    """An append-only set of trials, apart from the facts: no look-up sees them."""
-
-    def add_trial(self, trial: Trial) -> bool:
-        """Keep ``trial``; whether it was new."""
-        ...
+        return None
 
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
-        """All trials of a workload, the oldest first."""
-        ...
+        """All trials of a workload, the oldest first. No look-up sees them."""
+        return ()
 
     def tried(self) -> tuple[WorkloadKey, ...]:
         """The workloads that have trials, ordered by key."""
-        ...
+        return ()
+
+    def close(self) -> None:  # noqa: B027  (most have nothing to release)
+        """Release what is held; the source cannot be used any more."""
 
 
-@runtime_checkable
+class FactStore(FactSource):
+    """A source that also takes facts, measured limits of devices, and trials.
+
+    It only grows. Adding is idempotent: everything is known by its content id.
+    """
+
+    @abstractmethod
+    def add(self, record: TuningRecord) -> bool:
+        """Keep ``record``; whether it was new."""
+
+    @abstractmethod
+    def add_peaks(self, peaks: DevicePeaks) -> bool:
+        """Keep measured device limits; whether they were new."""
+
+    @abstractmethod
+    def add_trial(self, trial: Trial) -> bool:
+        """Keep ``trial``, apart from the facts; whether it was new.
+
+        A store that keeps no trials forgets it.
+        """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many records there are."""
+
+    def check_writable(self) -> None:
+        """Refuse before work is done whose results could not be kept.
+
+        Raises:
+            StoreUnavailableError: if the store is only read, or does not answer.
+            ServiceError: if it is a service that does not let one record.
+        """
+
+
 class DocumentStore(Protocol):
     """A set of documents of all kinds, each known by its content id.
 
@@ -81,6 +136,10 @@ class DocumentStore(Protocol):
 
     def ids(self, kind: DocumentKind) -> Iterator[str]:
         """The ids of all documents of a kind, in order."""
+        ...
+
+    def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
+        """Those of some ids of a kind that are not here."""
         ...
 
     def documents(
@@ -94,7 +153,7 @@ class DocumentStore(Protocol):
         ...
 
 
-class InMemoryStore:
+class InMemoryStore(FactStore):
     """A store that lives as long as the process."""
 
     def __init__(self) -> None:
@@ -156,6 +215,9 @@ class InMemoryStore:
     def ids(self, kind: DocumentKind) -> Iterator[str]:
         yield from sorted(self._of_kind(kind))
 
+    def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
+        return frozenset(ids) - self._of_kind(kind).keys()
+
     def documents(
         self, kind: DocumentKind, among: Collection[str] | None = None
     ) -> Iterator[Document]:
@@ -181,6 +243,3 @@ class InMemoryStore:
             "trial": self._trials,
         }
         return tables[kind]
-
-    def close(self) -> None:
-        """Nothing to release."""

@@ -7,10 +7,11 @@ Source: paper, section 7 (figure 2, listing 4).
 """
 
 from feinsum.retrieval.lookup import OnMiss, explain, look_up, query, retrieve
-from feinsum.retrieval.result import NestRetrieval, Retrieval
+from feinsum.retrieval.result import Retrieval
+from feinsum.retrieval.selection import NestSelection
 
 __all__ = [
-    "NestRetrieval",
+    "NestSelection",
     "OnMiss",
     "Retrieval",
     "explain",

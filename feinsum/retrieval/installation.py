@@ -18,10 +18,10 @@ _PACKAGES = ("cgen", "constantdict", "genpy", "pymbolic", "pytools")
 """Whose versions matter beside those that an environment names."""
 
 _OURS = (
-    "canonical", "codegen", "db", "db.remote", "ir", "measure", "raising", "records",
-    "retrieval", "transforms", "transforms.library", "transforms.primitives",
+    "canonical", "codegen", "db", "ir", "measure", "raising", "records", "retrieval",
+    "targets", "transforms",
 )  # fmt: skip
-"""The packages of which the source decides what comes out of a retrieval."""
+"""The rooms whose sources decide what comes out of a retrieval."""
 
 
 def surroundings(environment: Environment) -> str:
@@ -52,6 +52,7 @@ def _source_digest() -> str:
     found = hashlib.sha256()
     for name in _OURS:
         folder = Path(import_module(f"feinsum.{name}").__path__[0])
-        for path in sorted(folder.glob("*.py")):
-            found.update(f"{name}/{path.name}\0".encode() + path.read_bytes() + b"\0")
+        for path in sorted(folder.rglob("*.py")):
+            place = f"{name}/{path.relative_to(folder)}\0"
+            found.update(place.encode() + path.read_bytes() + b"\0")
     return found.hexdigest()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -19,12 +19,13 @@ import numpy as np
 
 from feinsum.cache import DiskCache, default_cache
 from feinsum.db import Database, looked_up_store
-from feinsum.measure.code import CodedUnit, DeviceCode
-from feinsum.records import Device, Environment, LookUp, Policy, candidates
+from feinsum.records import Device, Environment, LookUp, Policy
 from feinsum.retrieval.installation import is_ours, surroundings
 from feinsum.retrieval.kernel_text import NoTextError, text_of
+from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
-from feinsum.transforms.library.library_unit import LibraryUnit
+from feinsum.retrieval.selection import Plan, plan_of
+from feinsum.targets.units import CodedUnit, LibraryUnit
 from feinsum.transforms.primitives.set_cache import tell_sets_apart
 
 __all__ = ["Answer", "Place", "place_of", "unless_it_fails"]
@@ -36,21 +37,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a retrieval gives back, if a recipe was applied.
-
-    Attributes:
-        unchanged: why einsums of the kernel stayed as they are; mostly empty.
-        n_nests: how many einsums it has.
-    """
+    """What a retrieval gives back: the kernel, and the plan that was applied to it."""
 
     t_unit: lp.TranslationUnit
-    unchanged: tuple[str, ...]
-    n_nests: int
+    plan: Plan
 
     @classmethod
     def of(cls, found: Retrieval) -> Self:
-        reasons = tuple(nest.why_unchanged for nest in found.unchanged)
-        return cls(found.t_unit, reasons, len(found.nests))
+        return cls(found.t_unit, plan_of(found.nests))
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,7 @@ class Place:
         facts, answer = pickle.loads(content)  # noqa: S301  (signed by the cache)
         asked = LookUp(dict.fromkeys(facts, ""), self.device, self.policy)
         with looked_up_store(database) as store:
-            found = candidates(store, asked)
+            found = store.candidates(asked)
         for workload, ids in facts.items():
             if tuple(record.id for record in found[workload]) != ids:
                 return None
@@ -100,7 +94,7 @@ class Place:
     def _coded(self, answer: Answer, content: bytes) -> Answer:
         shelf = _Shelf(self.cache, _digest(self.key.encode() + content))
         unit = CodedUnit.of(answer.t_unit, shelf)
-        return Answer(unit, answer.unchanged, answer.n_nests)
+        return Answer(unit, answer.plan)
 
 
 @dataclass(frozen=True)
@@ -110,38 +104,34 @@ class _Shelf:
     cache: DiskCache
     key: str
 
-    def code(self) -> DeviceCode | None:
+    def code(self) -> Any:
         content = self.cache.read(self.key)
         if content is None:
             return None
         return unless_it_fails(lambda: pickle.loads(content))  # noqa: S301  (signed)
 
-    def put_code(self, code: DeviceCode) -> None:
+    def put_code(self, code: Any) -> None:
         unless_it_fails(lambda: self.cache.write(self.key, pickle.dumps(code)))
 
 
-def place_of(
-    t_unit: lp.TranslationUnit, environment: Environment, options: Mapping[str, Any]
-) -> Place | None:
-    """The place of a retrieval; None if the cache is off or the kernel has no text.
-
-    Args:
-        options: ``arguments``, ``policy``, and all others that are no device and no
-            database.
-    """
+def place_of(request: Request, environment: Environment) -> Place | None:
+    """The place of a retrieval; None if the cache is off or the kernel has no text."""
     kept = default_cache()
     if kept is None:
         return None
-    arguments = options.get("arguments") or {}
-    others = {name: value for name, value in options.items() if name != "arguments"}
+    arguments = request.arguments or {}
+    given = (
+        request.t_unit,
+        {name: _shape_and_dtype(value) for name, value in arguments.items()},
+        (request.instructions, request.kernel_name, request.policy, request.verify),
+    )
     try:
-        given = (t_unit, {n: _shape_and_dtype(x) for n, x in arguments.items()}, others)
         text = text_of(given)
     except NoTextError as error:
         logger.info("the retrieval is not kept: %s", error)
         return None
     key = _digest("\n".join((text, surroundings(environment))).encode())
-    return Place(kept, key, environment.device, options["policy"])
+    return Place(kept, key, environment.device, request.policy)
 
 
 def _shape_and_dtype(given: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 
 import islpy as isl
 import numpy as np
+from loopy.target import TargetBase
 from pytools.tag import Tag
 
 __all__ = ["NoTextError", "text_of"]
@@ -110,6 +111,13 @@ def _domain(value: Any) -> str:
     return repr(str(value.align_params(space)))
 
 
+def _target(value: Any) -> str:
+    """All but the C compiler that Loopy has found: nothing is compiled with it here."""
+    if value.__module__.partition(".")[0] not in {"loopy", "feinsum"}:
+        raise NoTextError(f"a {type(value).__qualname__} cannot be written as text")
+    return _named({k: v for k, v in _attributes(value).items() if k != "compiler"})
+
+
 _SCALARS = (type(None), bool, int, float, complex, bytes)
 _WRITERS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
     (Enum, lambda value: f"'{value.name}'"),
@@ -122,4 +130,5 @@ _WRITERS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
     (AbstractSet, lambda value: _listed("{", sorted(map(text_of, value)), "}")),
     (Mapping, _mapping),
     ((isl.BasicSet, isl.Set, isl.Map, isl.BasicMap), _domain),
+    (TargetBase, _target),
 )

@@ -1,7 +1,8 @@
 """Retrieval: a user's kernel in, the kernel with the best known recipe out.
 
-Three values lead from one to the other: what the kernel is (raised), what is
-known about it (a match), and the kernel that results.
+A line of values leads from one to the other: the request, the kernel with its einsums
+(raised), the recipes that each of them could get (selections), and the kernel with the
+best of these that could be verified and applied.
 
 Source: paper, section 7 (figure 2, listing 4).
 """
@@ -9,11 +10,11 @@ Source: paper, section 7 (figure 2, listing 4).
 from __future__ import annotations
 
 import logging
-import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import loopy as lp
 
@@ -26,24 +27,23 @@ from feinsum.errors import (
     RecordNotFoundError,
 )
 from feinsum.ir import BatchedEinsum, generalize, generalize_each
-from feinsum.measure import open_device
-from feinsum.raising import RaisedKernel, raise_kernel
-from feinsum.records import FramedSpec, Match, Policy
-from feinsum.retrieval.facts import Facts
-from feinsum.retrieval.kept import Answer, Place, place_of, unless_it_fails
-from feinsum.retrieval.nearest import form_of, known_of, nearest
-from feinsum.retrieval.ranks import Plan, Ranks, chosen_nests, found_together
-from feinsum.retrieval.recipes import Judgement, with_recipes
+from feinsum.raising import RaisedKernel
+from feinsum.records import Match, Policy
+from feinsum.retrieval.applying import applied, fitting, separable
+from feinsum.retrieval.kept import Answer, place_of, unless_it_fails
+from feinsum.retrieval.known import Facts, form_of, nearest, selected
+from feinsum.retrieval.ranks import Ranks, found_together, planned_nests
+from feinsum.retrieval.request import Request, check_choice, check_policy, policy_of
 from feinsum.retrieval.result import Retrieval
-from feinsum.retrieval.trust import Trust, is_verification_on
+from feinsum.retrieval.selection import NestSelection, Plan, plan_of
+from feinsum.retrieval.trust import Trust
+from feinsum.targets.devices import open_device, target_of
 
 __all__ = ["OnMiss", "explain", "look_up", "query", "retrieve"]
 
 logger = logging.getLogger(__name__)
 
 OnMiss = Literal["warn", "raise", "return"]
-POLICY_VARIABLE = "FEINSUM_POLICY"
-"""Environment variable with the policy, where none is given."""
 
 
 def retrieve(
@@ -70,7 +70,8 @@ def retrieve(
         t_unit: a kernel that evaluates batched einsums.
         arguments: see :func:`feinsum.raise_kernel`. Short sizes are fixed in the
             result, and are no arguments of it any more.
-        device: part of a name, see :func:`feinsum.measure.open_device`.
+        device: part of a name, see :func:`feinsum.measure.open_device`; by default
+            one that runs kernels of the unit's target.
         database: path, URL of a database or of a service, or store; default is the
             user's own, and the layers beside it.
         instructions: a Loopy match expression that selects einsums.
@@ -91,20 +92,21 @@ def retrieve(
 
     Source: paper, section 7, listing 4.
     """
-    _check_choice("on_miss", on_miss, get_args(OnMiss))
-    _check_policy(policy)
-    options = {
-        "arguments": arguments,
-        "instructions": instructions,
-        "kernel_name": kernel_name,
-        "policy": policy,
-        "verify": verify,
-    }
+    check_choice("on_miss", on_miss, get_args(OnMiss))
+    check_policy(policy)
 
     def find() -> Answer:
-        if comm is None:
-            return _answer(t_unit, device, database, options)
-        return _agreed(t_unit, Ranks(comm), device, database, options)
+        request = Request.of(
+            t_unit,
+            arguments=arguments,
+            device=device,
+            database=database,
+            instructions=instructions,
+            kernel_name=kernel_name,
+            policy=policy,
+            verify=verify,
+        )
+        return _answer(request) if comm is None else _agreed(request, Ranks(comm))
 
     return _without_breaking(t_unit, find, on_miss, comm)
 
@@ -118,8 +120,9 @@ def _without_breaking(
     """
     try:
         found = find()
-        if found.unchanged and on_miss == "raise":
-            raise RecordNotFoundError(_joined(found.unchanged))
+        unchanged = found.plan.unchanged
+        if unchanged and on_miss == "raise":
+            raise RecordNotFoundError(_joined(unchanged))
     except Exception as error:  # a build must never break for want of a recipe
         if on_miss == "raise":
             raise
@@ -128,9 +131,9 @@ def _without_breaking(
         if on_miss == "warn" and not (is_common and _is_told_by_another(comm)):
             _warn(f"kernel given back unchanged: {reason}")
         return t_unit
-    if found.unchanged and on_miss == "warn" and not _is_told_by_another(comm):
-        n = f"{len(found.unchanged)} of {found.n_nests} einsums"
-        _warn(f"{n} of the kernel left unchanged: {_joined(found.unchanged)}")
+    if unchanged and on_miss == "warn" and not _is_told_by_another(comm):
+        n = f"{len(unchanged)} of {len(found.plan.nests)} einsums"
+        _warn(f"{n} of the kernel left unchanged: {_joined(unchanged)}")
     return found.t_unit
 
 
@@ -138,13 +141,7 @@ def _is_told_by_another(comm: Any) -> bool:
     return comm is not None and Ranks(comm).rank != 0
 
 
-def _agreed(
-    t_unit: lp.TranslationUnit,
-    ranks: Ranks,
-    device: str | None,
-    database: Database,
-    options: Mapping[str, Any],
-) -> Answer:
+def _agreed(request: Request, ranks: Ranks) -> Answer:
     """What rank 0 finds, applied on all ranks or on none.
 
     Raises:
@@ -152,56 +149,36 @@ def _agreed(
             wrong here.
     """
 
-    def find() -> Retrieval:
-        return look_up(t_unit, device=device, database=database, **options)
-
     def apply(plan: Plan) -> Retrieval:
-        given = ("arguments", "instructions", "kernel_name")
-        raised = raise_kernel(t_unit, **{name: options[name] for name in given})
-        _check_target(raised)
-        chosen = chosen_nests(plan, raised.raised)
-        unit, nests = with_recipes(
-            raised.t_unit, raised.kernel_name, chosen, _trust_first_rank
-        )
-        return Retrieval(unit, raised, tuple(nests))
+        raised = request.raised()
+        nests = planned_nests(plan, raised.raised)
+        for one in nests:
+            if one.chosen:
+                fitting(one)
+        unit, failures = applied(raised, nests)
+        for error in failures.values():
+            raise error
+        return Retrieval(_delivered(request, unit), raised, nests)
 
-    return Answer.of(found_together(ranks, find, apply))
-
-
-def _trust_first_rank(_recipe: FramedSpec, _match: Match) -> Judgement:
-    return Judgement(True, "trusted by the first rank")
+    return Answer.of(found_together(ranks, lambda: _retrieval(request), apply))
 
 
-def _answer(
-    t_unit: lp.TranslationUnit,
-    device: str | None,
-    database: Database,
-    options: Mapping[str, Any],
-) -> Answer:
+def _answer(request: Request) -> Answer:
     """The answer that was kept by an earlier process, or one that is found now.
 
     Raises:
         NotAnEinsumError: if the kernel has no einsum.
         RecordNotFoundError: if there is no recipe to apply.
     """
-    options = {
-        **options,
-        "policy": _policy(options["policy"]),
-        "verify": is_verification_on(options["verify"]),
-    }
-
-    def place() -> Place | None:
-        return place_of(t_unit, open_device(device).environment({}), options)
-
-    kept = unless_it_fails(place)
-    known = unless_it_fails(lambda: kept.recall(database)) if kept else None
+    kept = unless_it_fails(lambda: place_of(request, request.opened().environment({})))
+    known = unless_it_fails(lambda: kept.recall(request.database)) if kept else None
     if known is not None:
         return known
-    found = look_up(t_unit, device=device, database=database, **options)
+    found = _retrieval(request)
     if not found.nests:
         raise _refusal(found.raised)
     if not found.applied:
-        raise RecordNotFoundError(_joined(Answer.of(found).unchanged))
+        raise RecordNotFoundError(_joined(plan_of(found.nests).unchanged))
     kept_answer = unless_it_fails(lambda: kept.keep(found)) if kept else None
     return kept_answer or Answer.of(found)
 
@@ -232,27 +209,77 @@ def look_up(
     """What :func:`retrieve` does, with everything that it found out.
 
     Raises:
-        FeinsumError: if it is no kernel for OpenCL, or device or database fail.
+        FeinsumError: if no target here runs such kernels, or device or database fail.
     """
-    chosen = _policy(policy)
-    raised = raise_kernel(
-        t_unit, arguments=arguments, instructions=instructions, kernel_name=kernel_name
+    return _retrieval(
+        Request.of(
+            t_unit,
+            arguments=arguments,
+            device=device,
+            database=database,
+            instructions=instructions,
+            kernel_name=kernel_name,
+            policy=policy,
+            verify=verify,
+        )
     )
-    _check_target(raised)
+
+
+def _retrieval(request: Request) -> Retrieval:
+    """Raise, look up, select, verify, apply."""
+    raised = request.raised()
     if not raised.raised:
-        return Retrieval(t_unit, raised, ())
-    environment = open_device(device).environment({})
-    with looked_up_store(database) as store:
-        facts = Facts(store, environment.device, chosen)
+        return Retrieval(request.t_unit, raised, ())
+    environment = request.opened().environment({})
+    with looked_up_store(request.database) as store:
+        facts = Facts(store, environment.device, request.policy)
         facts.ask(nest.form for nest in raised.raised)
-        known = [known_of(n, facts, environment, chosen) for n in raised.raised]
+        nests = tuple(
+            selected(nest, facts, environment, request.policy) for nest in raised.raised
+        )
         layers = states_of(store)
-    trust = Trust(environment, is_on=is_verification_on(verify))
-    unit, nests = with_recipes(raised.t_unit, raised.kernel_name, known, trust.judge)
-    is_changed = any(nest.applied for nest in nests)
-    return Retrieval(
-        unit if is_changed else t_unit, raised, tuple(nests), facts.ids, chosen, layers
-    )
+    trust = Trust(environment, is_on=request.verify)
+    unit, nests = _transformed(raised, separable(raised, nests), trust)
+    is_changed = any(nest.chosen for nest in nests)
+    found = _delivered(request, unit) if is_changed else request.t_unit
+    return Retrieval(found, raised, nests, facts.ids, request.policy, layers)
+
+
+def _transformed(
+    raised: RaisedKernel, nests: tuple[NestSelection, ...], trust: Trust
+) -> tuple[lp.TranslationUnit, tuple[NestSelection, ...]]:
+    """Apply the best recipes that can be, each verified before it is tried."""
+    while True:
+        nests = tuple(_verified(one, trust) for one in nests)
+        unit, failures = applied(raised, nests)
+        if not failures:
+            return unit, nests
+        nests = tuple(
+            _passed_over(one, failures[k]) if k in failures else one
+            for k, one in enumerate(nests)
+        )
+
+
+def _verified(one: NestSelection, trust: Trust) -> NestSelection:
+    """The first of the candidates that fits the nest and that may be used here."""
+    while one.chosen and not one.judgement:
+        try:
+            fitting(one)
+            one = replace(one, judgement=trust.judge(one.candidates[0]))
+        except Exception as error:  # noqa: BLE001  (no recipe may break a build)
+            one = _passed_over(one, error)
+    return one
+
+
+def _passed_over(one: NestSelection, error: Exception) -> NestSelection:
+    left = one.without_first(error)
+    logger.warning("recipe %s was passed over: %s", *left.failures[-1])
+    return left
+
+
+def _delivered(request: Request, unit: lp.TranslationUnit) -> lp.TranslationUnit:
+    target = request.t_unit.target
+    return target_of(target).delivered(unit, target)
 
 
 def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
@@ -264,7 +291,7 @@ def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
     Raises:
         ValueError: if ``policy`` is none of those that :func:`retrieve` names.
     """
-    _check_policy(options.get("policy"))
+    check_policy(options.get("policy"))
     try:
         return str(look_up(t_unit, **options))
     except NotAnEinsumError as error:
@@ -293,8 +320,8 @@ def query(
         DeviceUnavailableError: if there is no such device.
         ValueError: if ``policy`` is none of those that :func:`retrieve` names.
     """
-    _check_policy(policy)
-    chosen = _policy(policy)
+    check_policy(policy)
+    chosen = policy_of(policy)
     environment = open_device(device).environment({})
     general, literal = generalize(einsum)
     others = ((other, {**literal, **more}) for other, more in generalize_each(general))
@@ -303,46 +330,8 @@ def query(
     )
     with opened_store(database, has_shipped=True) as store:
         facts = Facts(store, environment.device, chosen)
-        return nearest(forms, facts, environment, chosen).match
-
-
-def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value!r}; expected one of {', '.join(choices)}")
-
-
-def _check_policy(policy: str | None) -> None:
-    if policy is not None:
-        _check_choice("policy", policy, get_args(Policy))
-
-
-def _policy(given: Policy | None) -> Policy:
-    """The policy that is given, or else that of the variable.
-
-    Raises:
-        FeinsumError: if the variable holds none.
-    """
-    if given is not None:
-        return given
-    named = os.environ.get(POLICY_VARIABLE, "").strip() or "default"
-    for known in get_args(Policy):
-        if named == known:
-            return cast(Policy, known)
-    raise FeinsumError(
-        f"{POLICY_VARIABLE} is {named!r}; expected one of {', '.join(get_args(Policy))}"
-    )
-
-
-def _check_target(raised: RaisedKernel) -> None:
-    """A recipe makes work-groups, which are OpenCL's."""
-    target = raised.t_unit.target
-    if not isinstance(target, lp.OpenCLTarget):
-        raise NotAnEinsumError(
-            f"kernel {raised.kernel_name!r} is for {target}; recipes are for OpenCL "
-            "targets",
-            rule="target",
-            instructions=tuple(i for nest in raised.raised for i in nest.instructions),
-        )
+        _, match = nearest(forms, facts, environment, chosen)
+    return match
 
 
 def _refusal(raised: RaisedKernel) -> NotAnEinsumError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,44 +20,19 @@ from feinsum.errors import (
     error_from_code,
 )
 from feinsum.raising import RaisedNest
-from feinsum.records import FramedSpec, TransformSpec, from_json, to_json
-from feinsum.records.document import STRICT
-from feinsum.retrieval.recipes import Chosen
-from feinsum.retrieval.result import NestRetrieval, Retrieval
+from feinsum.records import FramedSpec, Match, from_json, to_json
+from feinsum.retrieval.result import Retrieval
+from feinsum.retrieval.selection import (
+    Candidate,
+    NestSelection,
+    Plan,
+    PlannedNest,
+    plan_of,
+)
 
-__all__ = ["Plan", "PlannedNest", "Ranks", "chosen_nests", "found_together"]
+__all__ = ["Ranks", "found_together", "planned_nests"]
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PlannedNest:
-    """What one nest of a kernel gets.
-
-    Attributes:
-        workload: its key.
-        frame: the text of the workload whose names the recipe speaks of.
-        spec: the recipe; None if it stays as it is.
-        reason: why it stays as it is, or why this recipe.
-    """
-
-    __pydantic_config__ = STRICT
-
-    workload: str
-    frame: str
-    spec: TransformSpec | None
-    reason: str
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the nests of a kernel get, in their order; or why none gets anything."""
-
-    __pydantic_config__ = STRICT
-
-    nests: tuple[PlannedNest, ...] = ()
-    error_code: str | None = None
-    error: str = ""
 
 
 class Ranks:
@@ -112,7 +86,6 @@ def found_together(
         plan = from_json(Plan, told)
         if found is None and plan.error_code is None:
             found = apply(plan)
-            _check_applied(plan, found.nests)
     except Exception as error:
         logger.exception("the recipes of rank 0 cannot be applied on %d", ranks.rank)
         failure = error
@@ -130,7 +103,7 @@ def found_together(
     return found
 
 
-def chosen_nests(plan: Plan, nests: Sequence[RaisedNest]) -> list[Chosen]:
+def planned_nests(plan: Plan, nests: Sequence[RaisedNest]) -> tuple[NestSelection, ...]:
     """The nests of a kernel of this rank with what rank 0 chose for them.
 
     Raises:
@@ -141,16 +114,18 @@ def chosen_nests(plan: Plan, nests: Sequence[RaisedNest]) -> list[Chosen]:
             f"the kernel of this rank has {len(nests)} einsums, that of rank 0 has "
             f"{len(plan.nests)}; give all ranks one kernel"
         )
-    return [_chosen(*pair) for pair in zip(plan.nests, nests, strict=True)]
+    return tuple(_as_planned(*pair) for pair in zip(plan.nests, nests, strict=True))
 
 
-def _chosen(planned: PlannedNest, nest: RaisedNest) -> Chosen:
+def _as_planned(planned: PlannedNest, nest: RaisedNest) -> NestSelection:
+    match = Match(planned.level, planned.reason)
     if planned.spec is None:
-        return Chosen(nest, None, planned.reason)
-    recipe = FramedSpec(planned.spec, planned.frame)
+        return NestSelection(nest, match)
+    chosen = Candidate(FramedSpec(planned.spec, planned.frame), match)
     for one in (nest, *nest.generalized_each()):
         if one.key == planned.workload:
-            return Chosen(one, recipe, planned.reason)
+            judgement = f"{planned.judgement}, by the first rank"
+            return NestSelection(one, match, (chosen,), judgement=judgement)
     raise TransformError(
         f"the einsum of {', '.join(nest.instructions)} has the key {nest.key} on this "
         f"rank, and {planned.workload} on rank 0; give all ranks one kernel"
@@ -160,13 +135,13 @@ def _chosen(planned: PlannedNest, nest: RaisedNest) -> Chosen:
 def _first_rank_plan(
     find: Callable[[], Retrieval],
 ) -> tuple[Plan, Retrieval | None]:
-    """What rank 0 found, and that as text can tell it."""
+    """The result of rank 0, and its plan for the others."""
     try:
         found = find()
         if not found.applied:
             reasons = "; ".join(nest.why_unchanged for nest in found.nests)
             raise RecordNotFoundError(reasons or "the kernel has no einsum")
-        plan = Plan(tuple(map(_planned, found.nests)))
+        plan = plan_of(found.nests)
     except FeinsumError as error:
         return Plan(error_code=RecordNotFoundError.code, error=str(error)), None
     except Exception as error:  # the other ranks wait for an answer
@@ -174,17 +149,3 @@ def _first_rank_plan(
         reason = f"look-up failed on rank 0 with {type(error).__name__}: {error}"
         return Plan(error_code=RecordNotFoundError.code, error=reason), None
     return plan, found
-
-
-def _planned(found: NestRetrieval) -> PlannedNest:
-    reason = found.why_unchanged if found.applied is None else found.match.reason
-    nest = found.nest
-    return PlannedNest(nest.key, found.frame, found.applied, reason)
-
-
-def _check_applied(plan: Plan, nests: Sequence[NestRetrieval]) -> None:
-    for planned, found in zip(plan.nests, nests, strict=True):
-        if found.applied != planned.spec:
-            raise TransformError(
-                f"{planned.spec} cannot be applied on this rank: {found.why_unchanged}"
-            )

@@ -1,4 +1,4 @@
-"""What a look-up found: each nest of a kernel, what is known, what was applied."""
+"""What a retrieval found, and its explanation."""
 
 from __future__ import annotations
 
@@ -8,51 +8,11 @@ from dataclasses import dataclass, field
 import loopy as lp
 
 from feinsum.db import LayerState
-from feinsum.raising import RaisedKernel, RaisedNest, RefusedNest
-from feinsum.records import Level, Match, Policy, TransformSpec
+from feinsum.raising import RaisedKernel, RefusedNest
+from feinsum.records import Level, Policy, TransformSpec
+from feinsum.retrieval.selection import NestSelection
 
-__all__ = ["NestRetrieval", "Retrieval"]
-
-
-@dataclass(frozen=True)
-class NestRetrieval:
-    """How one nest of a kernel was looked up, and what came of it.
-
-    Attributes:
-        nest: the einsum.
-        match: what the database knows of it.
-        applied: the recipe that was applied, if any.
-        failures: recipes that could not be applied, and why.
-        frame: the text of the workload whose names :attr:`applied` speaks of.
-        judgement: why the recipe that was applied may be used on this machine.
-        is_separable: whether it can run apart from the rest of its kernel; where
-            it cannot, no recipe is tried.
-    """
-
-    nest: RaisedNest
-    match: Match
-    applied: TransformSpec | None = None
-    failures: tuple[tuple[TransformSpec, str], ...] = ()
-    frame: str = ""
-    judgement: str = ""
-    is_separable: bool = True
-
-    @property
-    def why_unchanged(self) -> str:
-        """Why no recipe was applied, with what to do."""
-        nest = self.nest
-        if self.match.level == Level.MISS:
-            return (
-                f"{self.match.reason} (workload {nest.form.text}, key {nest.key}); "
-                "tune it with feinsum.autotune or 'feinsum tune'"
-            )
-        if not self.is_separable:
-            return (
-                f"the loops of {', '.join(nest.instructions)} cannot be run apart from "
-                "other instructions; move these to other loops, or state their order"
-            )
-        reasons = "; ".join(why for _, why in self.failures)
-        return f"no recorded recipe could be applied: {reasons}"
+__all__ = ["Retrieval"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +30,7 @@ class Retrieval:
 
     t_unit: lp.TranslationUnit
     raised: RaisedKernel
-    nests: tuple[NestRetrieval, ...]
+    nests: tuple[NestSelection, ...]
     facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     policy: Policy = "default"
     layers: tuple[LayerState, ...] = ()
@@ -81,7 +41,7 @@ class Retrieval:
         return tuple(n.applied for n in self.nests if n.applied is not None)
 
     @property
-    def unchanged(self) -> tuple[NestRetrieval, ...]:
+    def unchanged(self) -> tuple[NestSelection, ...]:
         """The nests that got no recipe."""
         return tuple(n for n in self.nests if n.applied is None)
 
@@ -106,7 +66,7 @@ def _explanation(found: Retrieval) -> Iterator[str]:
     )
 
 
-def _nest_explanation(found: NestRetrieval) -> Iterator[str]:
+def _nest_explanation(found: NestSelection) -> Iterator[str]:
     nest, match = found.nest, found.match
     yield f"raised: {nest.einsum.subscripts}, {nest.einsum.batch_size} rows"
     yield f"instructions: {', '.join(nest.instructions)}"

@@ -10,13 +10,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import signal
-import subprocess
 import sys
 import tempfile
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from time import monotonic
 
 from feinsum.cache import DiskCache, default_cache, locked
@@ -30,8 +27,9 @@ from feinsum.errors import (
     UnknownTransformError,
     WrongResultError,
 )
-from feinsum.measure.child import child_environment, how_it_ended
 from feinsum.measure.verifier import Question, Verdict
+from feinsum.memory import remembered
+from feinsum.processes import child_environment, run_to_end
 from feinsum.records import (
     OK,
     Environment,
@@ -42,7 +40,7 @@ from feinsum.records import (
     to_json,
 )
 from feinsum.retrieval.installation import is_ours, surroundings
-from feinsum.retrieval.recipes import Judgement
+from feinsum.retrieval.selection import Candidate
 
 __all__ = ["OFF", "VERIFY_VARIABLE", "Trust", "is_verification_on"]
 
@@ -71,7 +69,9 @@ _DAY = timedelta(days=1)
 
 _LOCK = "verification.lock"
 
-_seen: dict[str, Verdict] = {}
+
+class _Verdicts(dict[str, Verdict]):
+    """What verifications of this process found."""
 
 
 def is_verification_on(verify: bool | None) -> bool:
@@ -93,20 +93,24 @@ class Trust:
         self.is_on = is_on
         self._left_s = BUDGET_S
 
-    def judge(self, recipe: FramedSpec, match: Match) -> Judgement:
-        """Whether a recipe of a match may be used, and why or why not."""
+    def judge(self, candidate: Candidate) -> str:
+        """Why a recipe may be used.
+
+        Raises:
+            TransformError: if it may not be.
+        """
+        recipe, match = candidate
         if self._is_measured_here(recipe, match):
-            return Judgement(True, "verified where it was measured, which is here")
+            return "verified where it was measured, which is here"
         if not self.is_on:
-            return Judgement(True, "not verified on this machine: verification is off")
+            return "not verified on this machine: verification is off"
         verdict = self._verdict(recipe)
-        if verdict.is_ok:
-            return Judgement(True, f"verified on this machine at {verdict.found_at}")
-        return Judgement(
-            False,
-            f"verified on this machine at {verdict.found_at}, it failed "
-            f"({verdict.code}): {verdict.message}",
-        )
+        if not verdict.is_ok:
+            raise TransformError(
+                f"verified on this machine at {verdict.found_at}, it failed "
+                f"({verdict.code}): {verdict.message}"
+            )
+        return f"verified on this machine at {verdict.found_at}"
 
     def _is_measured_here(self, recipe: FramedSpec, match: Match) -> bool:
         """By this driver and this software: then the tuner verified it here."""
@@ -142,7 +146,7 @@ class Trust:
         began_s = monotonic()
         verdict = _asked(question, min(LIMIT_S, self._left_s))
         self._left_s -= monotonic() - began_s
-        _seen[key] = verdict
+        remembered(_Verdicts)[key] = verdict
         if cache is not None and verdict.code in _LASTING | _PASSING:
             cache.write(key, to_json(verdict).encode())
         return verdict
@@ -155,8 +159,8 @@ def _key(recipe: FramedSpec, environment: Environment) -> str:
 
 def _recall(cache: DiskCache | None, key: str) -> Verdict | None:
     """What an earlier verification found, if that still counts."""
-    if key in _seen:
-        return _seen[key]
+    if verdict := remembered(_Verdicts).get(key):
+        return verdict
     content = None if cache is None else cache.read(key)
     if content is None:
         return None
@@ -173,40 +177,16 @@ def _asked(question: Question, limit_s: float) -> Verdict:
     with tempfile.TemporaryDirectory(
         prefix="feinsum-verify-", ignore_cleanup_errors=True
     ) as folder:
-        log = Path(folder) / "stderr"
+        env = child_environment(folder)
         try:
-            with (
-                log.open("wb") as stderr,
-                subprocess.Popen(  # noqa: S603  (our own module)
-                    COMMAND,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=stderr,
-                    text=True,
-                    env=child_environment(folder),
-                    start_new_session=True,
-                ) as process,
-            ):
-                return _answer(process, question, limit_s, log)
+            ended = run_to_end(COMMAND, to_json(question), limit_s=limit_s, env=env)
         except OSError as error:
-            return Verdict(
-                TrialCrashError.code, f"no process can be started: {error.strerror}"
-            )
-
-
-def _answer(
-    process: subprocess.Popen[str], question: Question, limit_s: float, log: Path
-) -> Verdict:
+            why = f"no process can be started: {error.strerror}"
+            return Verdict(TrialCrashError.code, why)
+    if ended.code is None:
+        why = f"no answer within {limit_s:g} s; it was stopped"
+        return Verdict(TrialTimeoutError.code, why)
     try:
-        answer, _ = process.communicate(to_json(question), timeout=limit_s)
-        return from_json(Verdict, answer)
-    except subprocess.TimeoutExpired:
-        return Verdict(
-            TrialTimeoutError.code, f"no answer within {limit_s:g} s; it was stopped"
-        )
+        return from_json(Verdict, ended.said)
     except InvalidRecordError:
-        how = how_it_ended(process.returncode, log)
-        return Verdict(TrialCrashError.code, f"its process ended with {how}")
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        return Verdict(TrialCrashError.code, f"its process ended with {ended}")

@@ -13,15 +13,15 @@ from feinsum.db import Database, opened_store
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import raise_kernel, single_nest
-from feinsum.records import Environment, RecordStore, TransformSpec, TuningRecord
+from feinsum.records import Environment, FactStore, TransformSpec, TuningRecord
 from feinsum.records.environment import DeviceKind
 from feinsum.transforms import ALL_DEVICES, applicable_transforms, check_spec
 from feinsum.tune.cluster import ClusterBench
-from feinsum.tune.history import known_trials, trials_of
+from feinsum.tune.history import known_trials
 from feinsum.tune.isolation import IsolatedBench
 from feinsum.tune.problem import Problem, make_problem
 from feinsum.tune.progress import Finalist, TuningProgress, TuningReport, TuningStart
-from feinsum.tune.recording import N_RECORDED, check_writable, finals, record
+from feinsum.tune.recording import N_RECORDED, finals, record
 from feinsum.tune.search import Search, Strategy, check_strategy, make_search
 from feinsum.tune.seeds import neighbours
 from feinsum.tune.session import Session, roofline_of
@@ -97,12 +97,12 @@ def autotune(
         opened_store(database, has_shipped=True) as store,
         _bench(problem, trial_limit_s, scheduler) as bench,
     ):
-        check_writable(store)
+        store.check_writable()
         environment = bench.start()
         search = _search_for(problem, environment.device.kind, strategy, seed)
         n_trials = _n_trials(n_trials, strategy, search)
         roof_s = roofline_of(problem, store, environment)
-        session = Session(bench, search, trials_of(store), n_trials, budget_s, roof_s)
+        session = Session(bench, search, store, n_trials, budget_s, roof_s)
         near = neighbours(store, problem.workload_text, environment, search.left)
         start = _started(session, environment, [*first, *near], resume=resume)
         with _reporting_when_stopped(session, environment, on_stop):
@@ -148,7 +148,7 @@ def record_facts(
         opened_store(database) as store,
         IsolatedBench(problem, trial_limit_s) as bench,
     ):
-        check_writable(store)
+        store.check_writable()
         (outcome,) = bench.compare([known])
         if outcome.measurement is None:
             raise outcome.to_error()
@@ -221,7 +221,7 @@ def _problem_of(
     return make_problem(nest.einsum, {**nest.generalized, **(sizes or {})}, device)
 
 
-def _record(session: Session, store: RecordStore, strategy: str) -> None:
+def _record(session: Session, store: FactStore, strategy: str) -> None:
     """Keep the best of the finalists."""
     best = [(f.spec, f.measurement) for f in session.finalists[:N_RECORDED]]
     session.records = record(session.bench, best, store, strategy)
@@ -243,7 +243,7 @@ def _reporting_when_stopped(
 
 @contextmanager
 def _recording_when_stopped(
-    session: Session, store: RecordStore, strategy: str
+    session: Session, store: FactStore, strategy: str
 ) -> Iterator[None]:
     """Record the best of the trials done so far if the body is interrupted."""
     try:

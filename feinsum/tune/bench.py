@@ -15,7 +15,7 @@ import loopy as lp
 from feinsum.errors import TransformError, WrongResultError
 from feinsum.measure import (
     BoundKernel,
-    OpenCLDevice,
+    OpenDevice,
     Timer,
     check_outputs,
     common_timer,
@@ -79,7 +79,7 @@ class Bench:
     def __init__(self, problem: Problem, turn: Turn = nullcontext) -> None:
         self.problem = problem
         self.turn = turn
-        self.opencl: OpenCLDevice = open_device(problem.device)
+        self.opened: OpenDevice = open_device(problem.device)
         self.case = make_case(problem.einsum, problem.sizes)
         variant, sizes = ragged_cases(problem.einsum)
         self.ragged = [make_case(variant, s) for s in sizes]
@@ -137,7 +137,7 @@ class Bench:
 
     @property
     def environment(self) -> Environment:
-        return self.opencl.environment(self.policy)
+        return self.opened.environment(self.policy)
 
     def trial(self, spec: TransformSpec, reference: TransformSpec | None) -> Timed:
         """Verify a recipe, and time it in turns with a reference.
@@ -202,9 +202,9 @@ class Bench:
             TransformError, BuildError, WrongResultError: what went wrong.
         """
         case = self._functional_case if spec.is_on_host else self.case
-        if not suits_device(spec, self.opencl.device.kind):
-            raise TransformError(f"{spec} is not for devices like {self.opencl.device}")
-        compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opencl)
+        if not suits_device(spec, self.opened.device.kind):
+            raise TransformError(f"{spec} is not for devices like {self.opened.device}")
+        compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opened)
         kernel = compiled.bind(case.arguments)
         error = self._verify(kernel, case)
         if spec not in self._verified:
@@ -226,7 +226,7 @@ class Bench:
         """Errors at run-time extents that no tile divides."""
         if not self.ragged:
             return []
-        compiled = compile_kernel(ragged_unit(spec, self.ragged[0]), self.opencl)
+        compiled = compile_kernel(ragged_unit(spec, self.ragged[0]), self.opened)
         errors = []
         for case in self.ragged:
             kernel = compiled.bind(case.arguments)
@@ -238,7 +238,7 @@ class Bench:
         return errors
 
     def _bind(self, t_unit: lp.TranslationUnit, case: Case) -> BoundKernel:
-        return compile_kernel(t_unit, self.opencl).bind(case.arguments)
+        return compile_kernel(t_unit, self.opened).bind(case.arguments)
 
     def _time(
         self, kernels: Sequence[BoundKernel], **policy: Any

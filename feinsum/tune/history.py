@@ -7,26 +7,19 @@ from collections.abc import Iterable
 from feinsum.records import (
     MESSAGE_LENGTH,
     Environment,
-    InMemoryStore,
+    FactSource,
     Level,
-    RecordStore,
     Trial,
-    TrialStore,
     level_of,
 )
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.problem import Problem
 
-__all__ = ["best_first", "known_trials", "make_trial", "trials_of"]
-
-
-def trials_of(store: RecordStore) -> TrialStore:
-    """Where the trials of a tuning are kept: beside its facts, if that is possible."""
-    return store if isinstance(store, TrialStore) else InMemoryStore()
+__all__ = ["best_first", "known_trials", "make_trial"]
 
 
 def known_trials(
-    store: TrialStore, problem: Problem, environment: Environment
+    store: FactSource, problem: Problem, environment: Environment
 ) -> list[Trial]:
     """The latest trial of each recipe, the oldest first.
 

@@ -7,9 +7,7 @@ caches that are shared between processes have crashed.
 
 from __future__ import annotations
 
-import os
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +25,7 @@ from feinsum.errors import (
     TrialTimeoutError,
     error_from_code,
 )
-from feinsum.measure.child import child_environment, how_it_ended
+from feinsum.processes import Ended, child_environment, end_session
 from feinsum.records import Environment, TransformSpec, from_json, to_json
 from feinsum.tune.messages import Answer, Request
 from feinsum.tune.outcome import TrialOutcome
@@ -119,8 +117,7 @@ class IsolatedBench(TrialBench):
     def close(self) -> None:
         """End the process with all that it started, and remove its cache."""
         if self._process is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            end_session(self._process)
             self._process.wait()
             for stream in (self._process.stdin, self._process.stdout):
                 if stream is not None:
@@ -242,8 +239,8 @@ def _obituary(process: subprocess.Popen[str], log: Path) -> str:
     """How a process ended, and the last that it said."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(EXIT_LIMIT_S)
-    how = how_it_ended(process.poll(), log)
-    return f"the process of the trial ended with {how}"
+    ended = Ended(process.poll(), logged=log.read_text(errors="replace"))
+    return f"the process of the trial ended with {ended}"
 
 
 def _read_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:

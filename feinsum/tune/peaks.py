@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from feinsum.measure import OpenCLDevice, measure_peaks
-from feinsum.records import DevicePeaks, RecordStore
+from feinsum.measure import OpenDevice, measure_peaks
+from feinsum.records import DevicePeaks, FactStore
 
 __all__ = ["MeasurePeaks", "peaks_of"]
 
-MeasurePeaks: TypeAlias = Callable[[OpenCLDevice], DevicePeaks]
+MeasurePeaks: TypeAlias = Callable[[OpenDevice], DevicePeaks]
 
 
 def peaks_of(
-    opencl: OpenCLDevice,
-    store: RecordStore,
+    opened: OpenDevice,
+    store: FactStore,
     *,
     measure: MeasurePeaks = measure_peaks,
 ) -> DevicePeaks:
@@ -28,9 +28,9 @@ def peaks_of(
         MeasurementError, WrongResultError: see :func:`measure_peaks`.
         StoreError: if the store cannot be read, or cannot take the new limits.
     """
-    known = store.peaks(opencl.device.id)
+    known = store.peaks(opened.device.id)
     if known is not None:
         return known
-    peaks = measure(opencl)
+    peaks = measure(opened)
     store.add_peaks(peaks)
     return peaks

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from typing import Any
 
 from feinsum.errors import DeviceUnavailableError, error_from_code
-from feinsum.records import Environment
+from feinsum.records import Device, Environment, Processor
 from feinsum.tune.messages import Answer
 
 __all__ = ["check_agreement", "difference"]
@@ -49,6 +50,19 @@ def difference(environment: Environment, expected: Environment) -> str | None:
             if keys:
                 pairs = [f"{k} {here.get(k)}, not {there.get(k)}" for k in keys]
                 return f"{name}: {', '.join(pairs)}"
+        elif isinstance(here, Device) and here != there:
+            names = ", ".join(_fields_apart(here, there))
+            return f"device {here}, not {there}: it differs in {names}"
         elif here != there:
             return f"{name.replace('_', ' ')} {here}, not {there}"
     return None
+
+
+def _fields_apart(here: Device | Processor, there: Any) -> Iterator[str]:
+    """The fields that differ; of processors, which are known on both sides, theirs."""
+    for name in (field.name for field in fields(here)):
+        one, two = getattr(here, name), getattr(there, name)
+        if isinstance(one, Processor) and two is not None:
+            yield from _fields_apart(one, two)
+        elif one != two:
+            yield name

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from feinsum.db import HttpStore, LayeredStore, SqlStore
-from feinsum.errors import StoreUnavailableError
 from feinsum.records import (
+    FactStore,
     Measurement,
-    RecordStore,
     TransformSpec,
     Trial,
     TuningRecord,
@@ -20,7 +18,7 @@ from feinsum.tune.progress import Finalist
 from feinsum.tune.scale import paired_ratio
 from feinsum.tune.trial_bench import TrialBench
 
-__all__ = ["N_FINALISTS", "N_RECORDED", "check_writable", "finals", "record"]
+__all__ = ["N_FINALISTS", "N_RECORDED", "finals", "record"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,25 +27,6 @@ N_FINALISTS = 10
 
 N_RECORDED = 3
 """How many of these are recorded."""
-
-
-def check_writable(store: RecordStore) -> None:
-    """Refuse a store that cannot take facts before work is done for them.
-
-    Raises:
-        StoreUnavailableError: if it is open for reading only, or does not answer.
-        ServiceError: if it is a service that does not let one record.
-    """
-    if isinstance(store, LayeredStore):
-        store = store.layers[0]
-    if isinstance(store, HttpStore):
-        store.check_writable()
-    if isinstance(store, SqlStore) and (info := store.info()).is_read_only:
-        raise StoreUnavailableError(
-            f"the database {info.location} is open for reading only and cannot take "
-            "what a tuning finds: ask for write permission on the file and on its "
-            "folder, or give another database"
-        )
 
 
 def finals(
@@ -87,7 +66,7 @@ def _compare_apart(
 def record(
     bench: TrialBench,
     measured: Sequence[tuple[TransformSpec, Measurement]],
-    store: RecordStore,
+    store: FactStore,
     strategy: str,
 ) -> tuple[TuningRecord, ...]:
     """Keep what a comparison measured; the facts, in the order given."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import chain, groupby, zip_longest
 
-from feinsum.db import HttpStore
 from feinsum.records import (
     Environment,
-    RecordStore,
+    FactSource,
+    Remoteness,
     TransformSpec,
     TuningRecord,
     level_of,
     rank,
+    remoteness,
 )
 
 __all__ = ["N_SEEDS", "neighbours"]
@@ -21,7 +22,7 @@ N_SEEDS = 4
 
 
 def neighbours(
-    store: RecordStore,
+    store: FactSource,
     workload_text: str,
     environment: Environment,
     fitting: Collection[TransformSpec],
@@ -32,27 +33,27 @@ def neighbours(
     The structure is the notation of the canonical einsum, in whose names a recipe is
     written; extents, dtypes, the number of rows, sizes and devices may differ. Nearest
     are facts of this very einsum, then those with the same arrays but for extents;
-    each on this device before others. Every neighbour has its best recipe taken
-    before any has its second.
+    each on this device before others, the nearer of these first. Every neighbour has
+    its best recipe taken before any has its second.
 
     Args:
         fitting: the recipes that the einsum can have; all others are left out.
 
-    Complexity: every record of the store is read once. A service is not read as a
-    whole, and gives none.
+    A service gives none: it is not read as a whole.
     """
-    if isinstance(store, HttpStore):
-        return []
-    notation = _notation(workload_text)
-    alike = [r for r in store.records() if _notation(r.workload_text) == notation]
+    alike = [*store.like(_notation(workload_text))]
 
-    def distance(record: TuningRecord) -> tuple[bool, bool, int, str, str]:
+    def distance(
+        record: TuningRecord,
+    ) -> tuple[bool, bool, int, Remoteness, str, str]:
+        there = record.environment.device
         return (
             record.workload_text != workload_text,
             _dtypes(record.workload_text) != _dtypes(workload_text),
             level_of(record, environment),
+            remoteness(there, environment.device),
             record.workload,
-            record.environment.device.id,
+            there.id,
         )
 
     groups = groupby(sorted(alike, key=distance), key=distance)

@@ -10,10 +10,9 @@ from feinsum.errors import MeasurementError
 from feinsum.measure import einsum_operations, footprint_bytes, roofline_s
 from feinsum.records import (
     Environment,
-    RecordStore,
+    FactStore,
     TransformSpec,
     Trial,
-    TrialStore,
     TuningRecord,
 )
 from feinsum.tune.history import best_first, make_trial
@@ -40,7 +39,7 @@ class Session:
 
     bench: TrialBench
     search: Search
-    store: TrialStore
+    store: FactStore
     n_trials: int
     budget_s: float | None
     roofline_s: float | None
@@ -124,7 +123,7 @@ class Session:
 
 
 def roofline_of(
-    problem: Problem, store: RecordStore, environment: Environment
+    problem: Problem, store: FactStore, environment: Environment
 ) -> float | None:
     """The least time that measured limits of the device allow, if there are any."""
     peaks = store.peaks(environment.device.id)

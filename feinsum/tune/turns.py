@@ -7,7 +7,6 @@ file stands for the device on this machine, for one user and one temporary folde
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import tempfile
@@ -16,17 +15,19 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
+from filelock import FileLock, Timeout
+
 from feinsum.errors import MeasurementError
-from feinsum.measure import OpenCLDevice
+from feinsum.measure import OpenDevice
 
 __all__ = ["Turn", "take_turn", "turn_file"]
 
 Turn: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
-def turn_file(opencl: OpenCLDevice) -> Path:
+def turn_file(opened: OpenDevice) -> Path:
     """The file that stands for a device; equal ones that cannot be told apart share."""
-    name = f"feinsum-{os.geteuid()}-{opencl.device.id[:16]}-{opencl.slot}.lock"
+    name = f"feinsum-{os.geteuid()}-{opened.device.id[:16]}-{opened.slot}.lock"
     return Path(tempfile.gettempdir()) / re.sub(r"[^\w.-]", "_", name)
 
 
@@ -41,23 +42,23 @@ def take_turn(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]:
     Raises:
         MeasurementError: if there can be no such file.
     """
+    lock = FileLock(path, mode=0o600)
     try:
-        file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        _acquire(lock, on_wait)
     except OSError as error:
         raise MeasurementError(
             f"no turn on the device can be taken: {path}: {error.strerror}"
         ) from None
     try:
-        _lock(file, on_wait)
         yield
     finally:
-        os.close(file)
+        lock.release()
 
 
-def _lock(file: int, on_wait: Callable[[bool], None]) -> None:
+def _acquire(lock: FileLock, on_wait: Callable[[bool], None]) -> None:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        lock.acquire(blocking=False)
+    except Timeout:
         on_wait(True)
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock.acquire()
         on_wait(False)

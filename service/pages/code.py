@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from feinsum.records import TuningRecord
+from feinsum.records.environment import HOST_PLATFORM
 
 __all__ = ["code_of"]
 
@@ -15,7 +16,7 @@ from feinsum.transforms import apply_spec
 
 einsum = from_text({text!r})
 recipe = feinsum.TransformSpec.parse({spec!r})
-kernel = feinsum.generate_loopy(einsum)
+kernel = feinsum.generate_loopy(einsum{target})
 kernel, nest = identify_as_einsum(kernel, einsum, long_extent={never})
 kernel = apply_spec(recipe, kernel, nest)
 print(lp.generate_code_v2(kernel).device_code())
@@ -26,7 +27,11 @@ NEVER_LONG = 1 << 62
 
 
 def code_of(record: TuningRecord) -> str:
-    """A program that prints the OpenCL code of a recipe, for a reader to copy."""
+    """A program that prints the code of a recipe, for a reader to copy."""
+    is_host = record.environment.device.platform == HOST_PLATFORM
     return PROGRAM.format(
-        text=record.workload_text, spec=str(record.spec), never=NEVER_LONG
+        text=record.workload_text,
+        spec=str(record.spec),
+        never=NEVER_LONG,
+        target="" if is_host else ", target=lp.PyOpenCLTarget()",
     )

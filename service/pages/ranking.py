@@ -21,7 +21,7 @@ from feinsum.records import (
     tied,
 )
 from feinsum.service.pages.axis import Axis, axis_of
-from feinsum.service.pages.words import clipped, ratio, seconds
+from feinsum.service.pages.words import clipped, is_doubtful, ratio, seconds
 
 __all__ = [
     "MOST_ROWS",
@@ -100,6 +100,11 @@ class Ranking:
     n_slower: int
     has_roof: bool
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a share of the roofline may be of another machine's."""
+        return any(is_doubtful(row.fraction, self.device) for row in self.rows)
+
 
 @dataclass(frozen=True)
 class History:
@@ -114,12 +119,19 @@ class History:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All samples of a fact, and those of the untransformed kernel beside it."""
+    """All samples of a fact, and those of the untransformed kernel beside it.
+
+    Attributes:
+        fraction: of the roofline, 1 at the limit; None if that is not known.
+        is_doubtful: whether the limits may be those of another machine.
+    """
 
     axis: Axis
     recipe: Strip
     baseline: Strip
     roof_s: float | None
+    fraction: float | None
+    is_doubtful: bool
 
 
 def ranking_of(
@@ -210,11 +222,14 @@ def timeline_of(record: TuningRecord, peaks: DevicePeaks | None) -> Timeline:
     roof_s = roofline_of(timing, peaks)
     samples, baseline = timing.samples_s, timing.baseline_s
     axis = axis_of([*samples, *baseline, *_known(roof_s)], seconds)
+    fraction = _fraction(timing, roof_s)
     return Timeline(
         axis,
         _sample_strip(samples, roof_s, axis),
         _sample_strip(baseline, roof_s, axis),
         roof_s,
+        fraction,
+        is_doubtful(fraction, record.environment.device),
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from feinsum.records import DevicePeaks, TuningRecord
+from feinsum.records import Device, DevicePeaks, TuningRecord
 from feinsum.service.pages.axis import Axis, Tick, axis_of
 from feinsum.service.pages.notation import notation_of
 from feinsum.service.pages.ranking import roofline_of
-from feinsum.service.pages.words import dtype, rate
+from feinsum.service.pages.words import dtype, is_doubtful, rate
 
 __all__ = ["Chart", "Dot", "Roof", "roofline_chart"]
 
@@ -42,12 +42,18 @@ class Roof:
 class Chart:
     """A roofline on a sheet, in pixels; both axes are logarithmic."""
 
+    device: Device
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     roofs: tuple[Roof, ...]
     dots: tuple[Dot, ...]
     width: float = WIDTH
     height: float = HEIGHT
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a share of the roofline may be of another machine's."""
+        return any(is_doubtful(dot.fraction, self.device) for dot in self.dots)
 
 
 def roofline_chart(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> Chart | None:
@@ -71,6 +77,7 @@ def roofline_chart(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> Chart |
     )
     highest_first = sorted(limits.items(), key=lambda item: -item[1])
     return Chart(
+        peaks.device,
         x_axis.ticks,
         tuple(Tick(HEIGHT - tick.x, tick.label) for tick in y_axis.ticks),
         tuple(_roof(*one, bandwidth, x_axis, y_axis) for one in highest_first),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from feinsum.canonical import CanonicalForm, canonicalize
-from feinsum.db import ListedWorkload, ServingStore
+from feinsum.db.server import ListedWorkload, ServingStore
 from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidRequestError
 from feinsum.ir import BatchedEinsum, IndexList, array, from_text, generalize
 from feinsum.service.pages.notations import Notations

@@ -5,11 +5,24 @@ from __future__ import annotations
 from datetime import datetime
 
 from feinsum.drawing.tuning import time_text
+from feinsum.records import Device
 
-__all__ = ["FILTERS", "clipped", "count", "dtype", "rate", "ratio", "seconds"]
+__all__ = [
+    "FILTERS",
+    "clipped",
+    "count",
+    "dtype",
+    "is_doubtful",
+    "rate",
+    "ratio",
+    "seconds",
+    "share",
+]
 
 THIN = "\u202f"
 """A narrow space that no line is broken at."""
+
+DOUBT = "(another machine?)"
 
 RATES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
@@ -61,6 +74,28 @@ def day(when: str | datetime) -> str:
     return text[:16].replace("T", " ")
 
 
+def share(fraction: float, device: Device) -> str:
+    """A fraction of the roofline in percent.
+
+    Facts and limits of a device that is not identified may be of two machines, which
+    is said where it shows.
+
+    >>> gpu = Device("CUDA", "A GPU", "NVIDIA", "gpu", "NVIDIA", 132)
+    >>> share(0.501, gpu).replace(THIN, " "), share(1.2, gpu).replace(THIN, " ")
+    ('50 %', '120 %')
+    >>> epyc = Device("PoCL", "AMD EPYC", "AuthenticAMD", "cpu", "x86_64", 2)
+    >>> share(0.501, epyc).replace(THIN, " "), share(1.2, epyc).replace(THIN, " ")
+    ('50 %', '120 % (another machine?)')
+    """
+    percent = f"{fraction * 100:.0f} %"
+    return f"{percent} {DOUBT}" if is_doubtful(fraction, device) else percent
+
+
+def is_doubtful(fraction: float | None, device: Device) -> bool:
+    """Whether a share gets the mark of :func:`share`."""
+    return fraction is not None and fraction > 1 and not device.is_identified
+
+
 def clipped(text: str, limit: int = 300) -> str:
     """A text that is not longer than it can be read.
 
@@ -97,5 +132,6 @@ FILTERS = {
     "rate": rate,
     "ratio": ratio,
     "seconds": seconds,
+    "share": share,
 }
 """What templates call them."""

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from feinsum.db import ListedFact
+from feinsum.db.server import ListedFact
 from feinsum.errors import InvalidRequestError
 from feinsum.records import TuningRecord, from_json, to_json
 from feinsum.service.answers import check_key

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from feinsum.errors import RecordNotFoundError
-from feinsum.records import DevicePeaks, from_json, to_json
+from feinsum.records import DevicePeaks, Processor, from_json, to_json
 from feinsum.service.examples import DEVICE, FORM, PEAKS, document
 from feinsum.service.openapi import answers
 from feinsum.service.paging import (
@@ -76,7 +76,7 @@ class Workloads(BaseModel):
 
 
 class HardwareOf(BaseModel):
-    """A device as OpenCL reports it."""
+    """A device as OpenCL reports it, and its processor if that was recorded."""
 
     platform: str
     name: str
@@ -84,6 +84,7 @@ class HardwareOf(BaseModel):
     kind: str
     architecture: str
     compute_units: int
+    processor: Processor | None = None
 
 
 class DeviceOf(BaseModel):

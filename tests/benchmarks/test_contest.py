@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain, count, repeat
 from time import process_time
 
-from benchmarks.experiments.contest import LONG_S, STEP_S, Watched, settle
+from benchmarks.experiments.contest import LONG_S, STEP_S, WARM_S, Watched, settle
 
 
 def test_a_run_waits_until_all_threads_are_at_rest():
@@ -41,12 +41,13 @@ class Scripted:
         return self.times_s.pop(0)
 
 
-def test_a_run_that_wakes_threads_does_not_count():
-    """The one after it does."""
+def test_runs_that_wake_threads_do_not_count():
+    """The one does that comes when they have lasted long enough."""
     noted = []
-    contender = Watched("mine", Scripted(0.02, 0.01), noted.append, 0.0)
-    assert contender.run() == 0.01
+    script = Scripted(0.5 * WARM_S, 0.5 * WARM_S, 0.01, 7.0)
+    assert Watched("mine", script, noted.append, 0.0).run() == 0.01
     assert noted == ["mine"]
+    assert script.times_s == [7.0]
 
 
 def test_a_long_run_counts_itself():

@@ -12,12 +12,12 @@ from importlib.util import find_spec
 import pytest
 
 from benchmarks.experiments.rivals import Jax
-from feinsum.measure import list_devices
+from feinsum.targets.opencl import OPENCL
 from tests.benchmarks.test_experiments_entries import KINDS
 from tests.docs.pages import ROOT, page
 
 SCRIPT = ROOT / "benchmarks" / "gpu.sh"
-HAS_GPU = any(device.kind == "gpu" for device in list_devices())
+HAS_GPU = any(device.kind == "gpu" for device in OPENCL.devices())
 
 
 def call(*arguments, **variables):
@@ -37,7 +37,7 @@ def test_without_a_gpu_the_script_says_so_and_runs_nothing(tmp_path):
     result = call(OUT=str(tmp_path))
     assert result.returncode == 3, result.stderr
     assert "no GPU has an OpenCL driver here" in result.stderr
-    for device in list_devices():
+    for device in OPENCL.devices():
         assert f"{device.name} ({device.kind})" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["opencl.txt"]
 

@@ -26,6 +26,7 @@ from feinsum.canonical.refinement import (
 from feinsum.canonical.search import Deadline
 from feinsum.canonical.search_process import searched_order
 from feinsum.errors import CanonicalizationError
+from feinsum.processes import Ended
 from tests.strategies import counts
 
 Colored = tuple[list[int], list[tuple[int, int]]]
@@ -181,13 +182,13 @@ def test_search_beyond_its_time_is_stopped() -> None:
 def test_all_searches_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part of a graph gets the time that those before it have left."""
     limits: list[float] = []
-    in_process = search._order_from_process
+    run = search.run_to_end
 
-    def spy(given: str, limit_s: float) -> list[int]:
-        limits.append(limit_s)
-        return in_process(given, limit_s)
+    def watched(command: list[str], given: str, **options: Any) -> Ended:
+        limits.append(options["limit_s"])
+        return run(command, given, **options)
 
-    monkeypatch.setattr(search, "_order_from_process", spy)
+    monkeypatch.setattr(search, "run_to_end", watched)
     n, _, edges = ring(100)
     edges = [(u + n * k, v + n * k) for k in range(3) for u, v in edges]
     assert sorted(canonical_places([0] * (3 * n), edges, 60.0)) == list(range(3 * n))
@@ -208,15 +209,13 @@ def test_process_ends_itself() -> None:
 def test_answer_is_found_in_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreter that prints more than the answer does no harm."""
     printed = "hello\n\n" + search_process.ANSWER + json.dumps(list(range(200)))
-    done = subprocess.CompletedProcess([], 0, printed, "")
-    monkeypatch.setattr(subprocess, "run", lambda *_args, **_options: done)
+    monkeypatch.setattr(search, "run_to_end", lambda *_, **__: Ended(0, printed))
     assert search.bounded_order(*ring(200), Deadline()) == list(range(200))
 
 
 def test_no_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """So is a process that ends well and says nothing."""
-    done = subprocess.CompletedProcess([], 0, "hello", "")
-    monkeypatch.setattr(subprocess, "run", lambda *_args, **_options: done)
+    monkeypatch.setattr(search, "run_to_end", lambda *_, **__: Ended(0, "hello"))
     with pytest.raises(CanonicalizationError, match="gave no answer"):
         search.bounded_order(*ring(200), Deadline())
 
@@ -237,7 +236,7 @@ def test_search_that_cannot_start(
 def test_search_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last line of a process that fails is in the error."""
     monkeypatch.setattr(search.search_process, "__file__", "/nowhere/script.py")
-    with pytest.raises(CanonicalizationError, match=r"ended with an error.*script\.py"):
+    with pytest.raises(CanonicalizationError, match=r"ended with code 2: .*script\.py"):
         search.bounded_order(*ring(200), Deadline())
 
 

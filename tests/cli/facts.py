@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from feinsum.canonical import canonicalize
-from feinsum.cli.notation import read_einsum
+from feinsum.cli.shared.notation import read_einsum
 from feinsum.measure import open_device
 from feinsum.records import Device, DevicePeaks, TransformSpec, TuningRecord
 from tests.db.factories import make_peaks, make_record

@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_written_is_bad_usage(run, tmp_path, name, words):
 def test_without_matplotlib_the_error_says_what_to_install(run, tmp_path, monkeypatch):
     """A figure fails with one line; text for Graphviz is written all the same."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "feinsum.drawing.figure", raising=False)
+    monkeypatch.delitem(sys.modules, "feinsum.drawing.graph.figure", raising=False)
     result = run("canonicalize", *MATVEC, "--graph", str(tmp_path / "graph.svg"))
     assert (result.exit_code, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()

@@ -8,6 +8,8 @@ import feinsum.measure
 from feinsum.db import open_store
 from feinsum.errors import DeviceUnavailableError
 from feinsum.measure import list_devices
+from feinsum.records import Processor, from_json
+from feinsum.targets.devices import DeviceState
 from tests.db.factories import make_peaks
 
 
@@ -19,6 +21,19 @@ def test_every_device_is_listed(run):
     assert [entry["id"] for entry in listed] == [d.id for d in list_devices()]
     assert all(entry["driver_version"] for entry in listed)
     assert all(entry["peaks"] is None for entry in listed)
+
+
+def test_the_processor_of_a_cpu_is_shown(run):
+    """As a document in JSON; in text once for all devices of the machine."""
+    known = {device.id: device.processor for device in list_devices()}
+    for entry in json.loads(run("devices", "--json").stdout)["devices"]:
+        shown, processor = entry["processor"], known[entry["id"]]
+        assert (shown is None) == (processor is None)
+        if processor is not None:
+            assert from_json(Processor, json.dumps(shown)) == processor
+    text = " ".join(run("devices").stdout.split())
+    for processor in filter(None, known.values()):
+        assert text.count(f"processor: {processor}") == 1
 
 
 def test_the_table_fits_80_columns(run):
@@ -87,5 +102,18 @@ def test_a_device_that_cannot_be_opened_is_listed(run, monkeypatch):
 
 def test_no_device_is_said(run, monkeypatch):
     """A machine without devices is no failure."""
-    monkeypatch.setattr(feinsum.measure, "list_devices", tuple)
-    assert run("devices").stdout == "no OpenCL device was found\n"
+    monkeypatch.setattr(feinsum.measure, "device_states", list)
+    assert run("devices").stdout == "no device was found; 'feinsum doctor' says why\n"
+
+
+def test_a_device_that_does_not_work_is_passed_over(run, monkeypatch):
+    """It is listed with the reason, and its limits are not measured."""
+    device = list_devices()[0]
+    state = DeviceState("host", device, "it burns")
+    monkeypatch.setattr(feinsum.measure, "device_states", lambda: [state])
+    result = run("devices", "--measure", "--json")
+    (entry,) = json.loads(result.stdout)["devices"]
+    assert (entry["works"], entry["trouble"]) == (False, "it burns")
+    assert entry["peaks"] is None
+    assert "is passed over: it burns" in result.stderr
+    assert f"{device.id[:12]} does not work: it burns" in run("devices").stdout

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from feinsum.canonical import FORM_VERSION
 from feinsum.db import open_store
 from feinsum.db.remote import open_remote
+from feinsum.doctor import devices
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import LookUp
+from feinsum.targets.devices import DeviceState
+from feinsum.targets.processor import host_processor
 from tests.db.conftest import locked_by_another_process, public_folder, unprivileged
-from tests.db.factories import make_record
+from tests.db.factories import make_device, make_environment, make_record
 from tests.remote.chaos import answering, chaos, refusing, silent
 
 __all__ = ["public_folder"]
@@ -45,7 +49,7 @@ def findings(run):
 
 
 def test_a_healthy_installation_is_well(run, tmp_path, findings):
-    """Every check has a finding; nothing is made, not even a database."""
+    """Every check has a finding; nothing is made but the cache, and no database."""
     found = findings()
     assert {
         "settings", "versions", "devices", "device", "packaged facts", "database",
@@ -53,10 +57,29 @@ def test_a_healthy_installation_is_well(run, tmp_path, findings):
     } == set(found)  # fmt: skip
     assert {finding["state"] for finding in found.values()} == {"ok"}
     assert "there is none yet" in found["database"]["text"]
-    assert list(tmp_path.iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} <= {"cache"}
     result = run("doctor")
     assert result.exit_code == 0
     assert result.stdout.endswith("all is well\n")
+
+
+def test_the_processor_is_in_the_line_of_its_device(findings):
+    """With microarchitecture, features and caches, as far as they are known."""
+    assert str(host_processor()) in findings()["devices"]["text"]
+
+
+def test_an_unknown_processor_is_worth_knowing(findings, monkeypatch):
+    """Without it no fact is exact; the advice says what a container has to show."""
+    environment = make_environment(make_device())
+    opened = SimpleNamespace(
+        device=environment.device, environment=lambda policy: environment
+    )
+    state = DeviceState("host", environment.device, "")
+    monkeypatch.setattr(devices, "device_states", lambda: [state])
+    monkeypatch.setattr(devices, "open_device", lambda selector: opened)
+    found = findings()["processor"]
+    assert (found["state"], "no fact is exact" in found["text"]) == ("note", True)
+    assert "/proc/cpuinfo" in found["advice"]
 
 
 def test_a_database_is_counted(tmp_path, findings):

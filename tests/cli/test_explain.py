@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from feinsum.cli.user_file import is_file, read_translation_unit
+from feinsum.cli.shared.user_file import is_file, read_translation_unit
 from feinsum.db import open_store
 from feinsum.records import TransformSpec
 from feinsum.retrieval import explain

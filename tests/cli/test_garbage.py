@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from feinsum.db import open_store
-from tests.db.factories import make_peaks, make_trial
+from tests.db.factories import (
+    make_device,
+    make_environment,
+    make_peaks,
+    make_processor,
+    make_record,
+    make_trial,
+)
 from tests.db.test_garbage import distinct
 
 
@@ -70,6 +77,20 @@ def test_statistics_are_tables(run, filled):
     assert document["drivers"][0]["driver_version"] == "6.0"
     assert document["oldest"] == "2025-01-31T12:00:00+00:00"
     assert document["transforms"][0]["n_workloads"] == 1
+
+
+def test_statistics_tell_processors_apart(run, database):
+    """Devices of one name have a row each, with their microarchitectures."""
+    with open_store(database) as store:
+        for processor in (None, make_processor("zen4"), make_processor("zen5")):
+            there = make_environment(make_device(processor=processor))
+            store.add(make_record(environment=there))
+    document = json.loads(run("db", "stats", "--json").stdout)
+    names = {entry["microarchitecture"] for entry in document["drivers"]}
+    assert names == {None, "zen4", "zen5"}
+    text = run("db", "stats").stdout
+    assert "zen4" in text
+    assert "zen5" in text
 
 
 def test_an_empty_database_has_statistics(run, database):

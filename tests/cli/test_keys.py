@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from feinsum.db import open_serving_store
+from feinsum.db.server import open_serving_store
 
 
 def test_a_key_is_shown_once(run, database):

@@ -8,10 +8,12 @@ import re
 import pytest
 
 from feinsum.canonical import canonicalize
-from feinsum.cli.notation import read_einsum
-from feinsum.db import Miss, open_serving_store, open_store
+from feinsum.cli.shared.notation import read_einsum
+from feinsum.db import open_store
+from feinsum.db.server import open_serving_store
 from feinsum.errors import MeasurementError
 from feinsum.measure import open_device
+from feinsum.records import Miss
 from feinsum.service import new_key
 from tests.cli.tuning import good
 from tests.remote.chaos import answering, chaos

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import typer
 
-from feinsum.cli.notation import read_einsum, read_einsums, read_values
+from feinsum.cli.shared.notation import read_einsum, read_einsums, read_values
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import SizeParam, array, batched_einsum, einsum, to_text
 

@@ -8,8 +8,8 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from feinsum.cli.output import speedup_text, time_text
 from feinsum.cli.query import query
+from feinsum.cli.shared.output import speedup_text, time_text
 from feinsum.db import open_store
 from feinsum.records import Policy, rank
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record

@@ -8,10 +8,12 @@ from functools import partial
 
 import pytest
 
+import feinsum.drawing
 import feinsum.measure
 from feinsum.db import open_store
 from feinsum.measure import measure_ladder, measure_peaks, open_device
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record
+from tests.db.factories import make_processor
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +90,48 @@ def test_the_best_fact_of_the_device_is_shown(run, known_records):
         entry["operations_per_s"] / entry["roofline_operations_per_s"]
     )
     assert (other["record"], other["operations_per_s"]) == (None, None)
+
+
+@pytest.mark.parametrize("processor", [None, make_processor()], ids=["unknown", "zen5"])
+def test_a_share_by_another_machine_is_marked(run, database, processor):
+    """Below 100 % and above: the limits are not those of the machine that was measured;
+    a footnote and the JSON say so.
+    """
+    here = matvec_record(0)
+    device = replace(here.environment.device, processor=processor)
+    there = replace(here, environment=replace(here.environment, device=device))
+    fast = replace(there.measurement, samples_s=(1e-5,))
+    with open_store(database) as store:
+        store.add(replace(there, measurement=fast))
+    printed = run("roofline", *MATVEC).stdout
+    assert "400%*\n" in printed.replace(" \n", "\n")
+    assert "* The fact is of another machine" in printed
+    assert "above 100%" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    (entry,) = document(run, *MATVEC)["workloads"]
+    assert entry["is_of_this_device"] is False
+    assert entry["measured_on"] == str(device)
+    with open_store(database) as store:
+        store.add(here)
+    printed = run("roofline", *MATVEC).stdout
+    assert "*" not in printed
+    (entry,) = document(run, *MATVEC)["workloads"]
+    assert (entry["record"], entry["is_of_this_device"]) == (here.id, True)
+
+
+def test_a_picture_with_other_machines_says_so(run, database, monkeypatch, tmp_path):
+    """In its title; else the points above the roof would be a riddle."""
+    charts = []
+    monkeypatch.setattr(feinsum.drawing, "draw_roofline", lambda c, _: charts.append(c))
+    here = matvec_record(0)
+    device = replace(here.environment.device, processor=make_processor())
+    there = replace(here, environment=replace(here.environment, device=device))
+    for record in (there, here):
+        with open_store(database) as store:
+            store.add(record)
+        document(run, *MATVEC, "--png", str(tmp_path / "roof.png"))
+    words = "some rates are of other machines"
+    assert [words in chart.title for chart in charts] == [True, False]
 
 
 def test_sizes_without_a_fact_are_those_given(run):

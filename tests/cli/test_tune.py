@@ -12,9 +12,9 @@ from typing import get_args, get_type_hints
 import pytest
 from rich.console import Console
 
-from feinsum.cli.notation import read_einsum
-from feinsum.cli.tune import tune
-from feinsum.cli.tune_view import ProgressBar
+from feinsum.cli.shared.notation import read_einsum
+from feinsum.cli.tune.command import tune
+from feinsum.cli.tune.view import ProgressBar
 from feinsum.db import open_store
 from feinsum.measure import open_device
 from feinsum.tune import Strategy, TuningProgress
@@ -168,7 +168,7 @@ def test_the_progress_bar_shows_trials_best_baseline_and_time_left(monkeypatch):
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(
-        "feinsum.cli.tune_view.Console", lambda stderr: terminal, raising=True
+        "feinsum.cli.tune.view.Console", lambda stderr: terminal, raising=True
     )
     with ProgressBar() as bar:
         bar.show(TuningProgress(2, 20, trials()[1], trials()[1], 4e-5, 3600.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from feinsum.cli.notation import read_einsum
+from feinsum.cli.shared.notation import read_einsum
 from feinsum.records import Trial
 from feinsum.tune import (
     Finalist,

@@ -16,18 +16,25 @@ from hypothesis import strategies as st
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError
-from feinsum.records import RecordStore, TrialStore, TuningRecord
+from feinsum.records import (
+    FactStore,
+    Level,
+    LookUp,
+    TuningRecord,
+    best_match,
+)
 from tests.db.factories import (
     WORKLOAD,
     make_device,
     make_environment,
     make_peaks,
+    make_processor,
     make_record,
     make_trial,
     tuning_records,
 )
 
-MakeStore: TypeAlias = Callable[[], RecordStore]
+MakeStore: TypeAlias = Callable[[], FactStore]
 
 few_records = st.lists(tuning_records(), max_size=6)
 stores_settings = settings(
@@ -47,7 +54,7 @@ def released(make_store: MakeStore) -> Iterator[MakeStore]:
         yield lambda: stack.enter_context(closing(make_store()))
 
 
-def filled(make_store: MakeStore, records: Iterable[TuningRecord]) -> RecordStore:
+def filled(make_store: MakeStore, records: Iterable[TuningRecord]) -> FactStore:
     """A new store with these records."""
     store = make_store()
     for record in records:
@@ -55,38 +62,39 @@ def filled(make_store: MakeStore, records: Iterable[TuningRecord]) -> RecordStor
     return store
 
 
-def merged(make_store: MakeStore, *sources: RecordStore) -> RecordStore:
+def merged(make_store: MakeStore, *sources: FactStore) -> FactStore:
     """A new store with the records of all sources."""
     return filled(make_store, (r for source in sources for r in source.records()))
 
 
-def content(store: RecordStore) -> tuple[TuningRecord, ...]:
+def content(store: FactStore) -> tuple[TuningRecord, ...]:
     """All that a store holds."""
     return tuple(store.records())
 
 
-class RecordStoreContract:
-    """The laws of a :class:`feinsum.records.RecordStore`."""
+class FactStoreContract:
+    """The laws of a :class:`feinsum.records.FactStore`."""
 
     @pytest.fixture
     def make_store(self) -> MakeStore:
         raise NotImplementedError("a contract is run by its subclasses")
 
     @pytest.fixture
-    def store(self, make_store: MakeStore) -> RecordStore:
+    def store(self, make_store: MakeStore) -> FactStore:
         return make_store()
 
-    def test_follows_the_protocol(self, store: RecordStore) -> None:
-        """A store has every member of the protocol."""
-        assert isinstance(store, RecordStore)
+    def test_is_a_store(self, store: FactStore) -> None:
+        """It can be opened by whoever takes a database, and is not read-only."""
+        assert isinstance(store, FactStore)
+        store.check_writable()
 
-    def test_new_store_is_empty(self, store: RecordStore) -> None:
+    def test_new_store_is_empty(self, store: FactStore) -> None:
         """A new store holds nothing."""
         assert len(store) == 0
         assert content(store) == ()
         assert store.query(WORKLOAD) == ()
 
-    def test_add_is_idempotent(self, store: RecordStore) -> None:
+    def test_add_is_idempotent(self, store: FactStore) -> None:
         """Adding a fact twice is adding it once; only the first time it is new."""
         assert store.add(make_record()) is True
         assert store.add(make_record()) is False
@@ -102,7 +110,7 @@ class RecordStoreContract:
         assert found == record
         assert found.id == record.id
 
-    def test_unknown_id_is_refused(self, store: RecordStore) -> None:
+    def test_unknown_id_is_refused(self, store: FactStore) -> None:
         """An id that was never added raises RecordNotFoundError, naming it."""
         store.add(make_record())
         with pytest.raises(RecordNotFoundError, match="no-such-id"):
@@ -126,7 +134,27 @@ class RecordStoreContract:
                         r for r in expected if r.environment.device.id == device_id
                     )
 
-    def test_query_is_ordered_by_id(self, store: RecordStore) -> None:
+    def test_processors_do_not_hide_facts(self, store: FactStore) -> None:
+        """Where the processor alone is another, or not known, facts are candidates,
+        and fit as those of the same architecture.
+        """
+        known = (None, make_processor("zen4"), make_processor("zen5"))
+        devices = [make_device(processor=one) for one in known]
+        facts = [make_record(environment=make_environment(one)) for one in devices]
+        for fact in facts[:2]:
+            store.add(fact)
+        here = facts[2].environment
+        look_up = LookUp({WORKLOAD: ""}, here.device, "default")
+        found = store.candidates(look_up)[WORKLOAD]
+        assert {one.id for one in found} == {one.id for one in facts[:2]}
+        assert best_match(found, here).level == Level.SAME_ARCHITECTURE
+        assert store.query(WORKLOAD, device_id=here.device.id) == ()
+        assert best_match(found, here, "strict").level == Level.MISS
+        store.add(facts[2])
+        found = store.candidates(look_up)[WORKLOAD]
+        assert best_match(found, here, "strict").record == facts[2]
+
+    def test_query_is_ordered_by_id(self, store: FactStore) -> None:
         """The records of a workload come ordered by id, whenever they were added."""
         records = [make_record(n) for n in range(12)]
         for record in records:
@@ -134,7 +162,20 @@ class RecordStoreContract:
         ids = [record.id for record in store.query(WORKLOAD)]
         assert ids == sorted(record.id for record in records)
 
-    def test_records_are_ordered_by_id(self, store: RecordStore) -> None:
+    @pytest.mark.parametrize("start", ["a b -> a", "a b", "A b -> a"])
+    def test_like_is_a_filter(self, store: FactStore, start: str) -> None:
+        """Records whose text begins so, up to the bar and to the letter, by id."""
+        texts = ["a b -> a | A0", "a b -> a | A1", "a b -> a b | A0", "b a -> b | A0"]
+        for n, text in enumerate(texts):
+            key = WorkloadKey(f"fe1-test-workload-{n}")
+            store.add(make_record(n, workload=key, workload_text=text))
+        wanted = [
+            r for r in store.records() if r.workload_text.startswith(f"{start} |")
+        ]
+        assert list(store.like(start)) == wanted
+        assert len(wanted) == (2 if start == "a b -> a" else 0)
+
+    def test_records_are_ordered_by_id(self, store: FactStore) -> None:
         """All records, of every workload, come ordered by id."""
         for n in range(12):
             store.add(make_record(n, workload=WorkloadKey(f"key-{n % 3}")))
@@ -142,7 +183,7 @@ class RecordStoreContract:
         assert len(ids) == len(store) == 12
         assert ids == sorted(ids)
 
-    def test_adding_while_iterating(self, store: RecordStore) -> None:
+    def test_adding_while_iterating(self, store: FactStore) -> None:
         """A store may be added to while its records are read."""
         store.add(make_record(0))
         for record in store.records():
@@ -150,25 +191,25 @@ class RecordStoreContract:
             assert store.add_peaks(make_peaks())
         assert len(store) == 1
 
-    def test_same_recipe_elsewhere_is_another_fact(self, store: RecordStore) -> None:
+    def test_same_recipe_elsewhere_is_another_fact(self, store: FactStore) -> None:
         """Facts that differ only in the environment are both kept."""
         store.add(make_record(environment=make_environment(driver="6.0")))
         store.add(make_record(environment=make_environment(driver="7.0")))
         assert len(store.query(WORKLOAD)) == 2
 
-    def test_unknown_device_has_no_peaks(self, store: RecordStore) -> None:
+    def test_unknown_device_has_no_peaks(self, store: FactStore) -> None:
         """A device that was not measured has no limits."""
         store.add_peaks(make_peaks(make_device(0)))
         assert store.peaks(make_device(1).id) is None
 
-    def test_adding_peaks_is_idempotent(self, store: RecordStore) -> None:
+    def test_adding_peaks_is_idempotent(self, store: FactStore) -> None:
         """Measured limits are new only the first time."""
         assert store.add_peaks(make_peaks()) is True
         assert store.add_peaks(make_peaks()) is False
         assert store.peaks(make_device().id) == make_peaks()
 
     @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
-    def test_latest_peaks_win(self, store: RecordStore, order: tuple[int, ...]) -> None:
+    def test_latest_peaks_win(self, store: FactStore, order: tuple[int, ...]) -> None:
         """The limits of a device are the latest ones, in whatever order added."""
         known = [make_peaks(measured_at=f"2025-01-0{n + 1}T00:00:00") for n in range(3)]
         store.add_peaks(make_peaks(make_device(1), measured_at="2026-01-01T00:00:00"))
@@ -215,12 +256,8 @@ class RecordStoreContract:
             assert content(merged(make, a, a)) == content(a)
 
 
-class TrialStoreContract:
-    """The laws of a :class:`feinsum.records.TrialStore` that keeps facts as well."""
-
-    def test_keeps_trials(self, store: RecordStore) -> None:
-        """A store has every member of the protocol."""
-        assert isinstance(store, TrialStore)
+class TrialsContract:
+    """The laws of a :class:`feinsum.records.FactStore` that keeps trials."""
 
     def test_adding_a_trial_is_idempotent(self, store: Any) -> None:
         """A trial is new only the first time, good or bad."""

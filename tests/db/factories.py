@@ -10,6 +10,7 @@ from feinsum.records import (
     DevicePeaks,
     Environment,
     Measurement,
+    Processor,
     TransformSpec,
     Trial,
     TuningRecord,
@@ -19,7 +20,21 @@ from feinsum.records import (
 WORKLOAD = WorkloadKey("fe1-test-workload-0")
 
 
-def make_device(number: int = 0) -> Device:
+def make_processor(microarchitecture: str = "zen5") -> Processor:
+    """A processor of that microarchitecture."""
+    return Processor(
+        vendor="AuthenticAMD",
+        family=26,
+        model=2,
+        stepping=-1,
+        microarchitecture=microarchitecture,
+        features=("avx2", "avx512f"),
+        n_cores=2,
+        cache_bytes={"L1d": 48 * 2**10, "L2": 2**20},
+    )
+
+
+def make_device(number: int = 0, processor: Processor | None = None) -> Device:
     """The device of that number; different numbers are different devices."""
     return Device(
         platform="Portable Computing Language",
@@ -28,6 +43,7 @@ def make_device(number: int = 0) -> Device:
         kind="cpu",
         architecture="x86_64",
         compute_units=4 + number,
+        processor=processor,
     )
 
 
@@ -60,13 +76,14 @@ def make_record(
     number: int = 0,
     *,
     workload: WorkloadKey = WORKLOAD,
+    workload_text: str = "",
     environment: Environment | None = None,
     note: str = "",
 ) -> TuningRecord:
     """A record; different numbers are different facts of a workload."""
     return TuningRecord(
         workload=workload,
-        workload_text=f"text of {workload}",
+        workload_text=workload_text or f"text of {workload}",
         environment=environment or make_environment(),
         spec=TransformSpec(
             "rowwise", 1, {"lanes": 8, "order": ("i", "j"), "n": number}
@@ -122,7 +139,7 @@ def tuning_records() -> st.SearchStrategy[TuningRecord]:
         workload=st.integers(0, 2).map(lambda n: WorkloadKey(f"fe1-test-workload-{n}")),
         environment=st.builds(
             make_environment,
-            st.integers(0, 1).map(make_device),
+            st.sampled_from([make_device(), make_device(processor=make_processor())]),
             st.sampled_from(["6.0", "7.0"]),
         ),
         note=st.sampled_from(["", "é, 'quoted'", "\x00 and \n", "中文 🎈"]),

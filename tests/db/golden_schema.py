@@ -6,11 +6,11 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from feinsum.db import line_schema
+from feinsum.db.exchange import line_schema
 
 __all__ = ["GOLDEN", "schema_text"]
 
-GOLDEN = Path(str(files("feinsum.db") / "line.schema.json"))
+GOLDEN = Path(str(files("feinsum.db.exchange") / "line.schema.json"))
 
 
 def schema_text() -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from feinsum.canonical import canonicalize
-from feinsum.db import RekeyPlan, plan_rekey, rekey
+from feinsum.db.exchange import RekeyPlan, plan_rekey, rekey
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
-from feinsum.records import RecordStore, TuningRecord
+from feinsum.records import FactStore, TuningRecord
 from tests.db.factories import make_record
 from tests.older import respelled, under_older_key
 
@@ -55,7 +55,7 @@ def older_facts() -> list[TuningRecord]:
     return [record for e in EINSUMS for record in older_facts_of(e)]
 
 
-def rekey_all(store: RecordStore) -> RekeyPlan:
+def rekey_all(store: FactStore) -> RekeyPlan:
     """Rekey a store; the plan that was followed."""
     plan = plan_rekey(store)
     assert rekey(store, plan).total() == len(plan.missing)

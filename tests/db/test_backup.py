@@ -9,15 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from feinsum.db import (
-    SqlStore,
-    back_up_store,
-    compare,
-    merge,
-    open_store,
-    read_file,
-    take_in,
-)
+from feinsum.db import SqlStore, open_store
+from feinsum.db.exchange import back_up_store, compare, merge, read_file, take_in
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import InMemoryStore
 from tests.db.factories import make_peaks, make_record, make_trial

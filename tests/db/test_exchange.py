@@ -15,13 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import (
+from feinsum.db import SqlStore, open_store
+from feinsum.db.exchange import (
     Bad,
-    SqlStore,
     all_documents,
     compare,
     merge,
-    open_store,
     read_file,
     take_in,
     write_file,

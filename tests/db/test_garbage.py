@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import (
-    SqlStore,
+from feinsum.db import SqlStore, open_store
+from feinsum.db.exchange import (
     collect_garbage,
     compare,
     find_garbage,
     merge,
-    open_store,
     read_file,
     rekeyed,
     take_in,
@@ -30,14 +29,19 @@ from tests.db.factories import (
     make_device,
     make_environment,
     make_peaks,
+    make_processor,
     make_record,
     make_trial,
 )
 from tests.strategies import counts
 
 ENVIRONMENTS = [
-    make_environment(make_device(device), driver)
-    for device in range(2)
+    make_environment(device, driver)
+    for device in (
+        make_device(0),
+        make_device(0, make_processor("zen4")),
+        make_device(1, make_processor("zen5")),
+    )
     for driver in ("6.0", "7.0")
 ]
 TRANSFORMS = ("rowwise", "transposed")
@@ -73,7 +77,7 @@ def test_no_look_up_has_another_answer(records: list[TuningRecord]) -> None:
             [record for record in found if record.spec.name in known]
             for found in (records, left)
         )
-        elsewhere = make_environment(make_device(7))
+        elsewhere = make_environment(make_device(7, make_processor("zen5")))
         for environment in (*ENVIRONMENTS, elsewhere):
             for policy in get_args(Policy):
                 one = best_match(before, environment, policy)

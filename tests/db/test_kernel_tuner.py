@@ -10,8 +10,16 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import t4_document, write_t4
-from tests.db.factories import make_environment, make_peaks, make_record, make_trial
+from feinsum.db.exchange import t4_document, write_t4
+from feinsum.records import Device, from_json
+from tests.db.factories import (
+    make_device,
+    make_environment,
+    make_peaks,
+    make_processor,
+    make_record,
+    make_trial,
+)
 
 WORDS = ["timeout", "compile", "runtime", "correctness", "constraints", "correct"]
 NUMBER, TEXT, LIST, OBJECT = (
@@ -82,6 +90,17 @@ def test_a_fact_is_a_correct_result() -> None:
         "measurements"
     ]
     assert result["objectives"] == ["time"]
+
+
+def test_the_hardware_is_the_device_with_its_processor() -> None:
+    """As it is written in the fact; without one where none was recorded."""
+    device = make_device(processor=make_processor("zen5"))
+    for one in (device, make_device()):
+        document = t4_document([make_record(environment=make_environment(one))])
+        T4.validate(document)
+        (hardware,) = document["metadata"]["hardware"]["hardware_description"]
+        assert from_json(Device, json.dumps(hardware)) == one
+        assert ("processor" in hardware) == (one is device)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from feinsum.db import (
     LAYERS_VARIABLE,
     SITE_VARIABLE,
     LayeredStore,
-    UnavailableStore,
     open_store,
     opened_store,
     process_facts,
@@ -20,7 +19,8 @@ from feinsum.db import (
     states_of,
 )
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
-from feinsum.records import InMemoryStore, RecordStore, TrialStore
+from feinsum.memory import fresh_memory
+from feinsum.records import InMemoryStore
 from tests.db.conftest import unprivileged
 from tests.db.factories import WORKLOAD, make_peaks, make_record, make_trial
 
@@ -33,7 +33,8 @@ def own(tmp_path, monkeypatch):
     monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "own" / "facts.sqlite"))
     monkeypatch.delenv(LAYERS_VARIABLE, raising=False)
     monkeypatch.delenv(SITE_VARIABLE, raising=False)
-    return tmp_path / "own" / "facts.sqlite"
+    with fresh_memory():
+        yield tmp_path / "own" / "facts.sqlite"
 
 
 @pytest.fixture
@@ -97,10 +98,7 @@ def test_facts_of_the_process_are_known_to_it(monkeypatch):
     with opened_store(None, has_shipped=True) as store:
         assert store.query(WORKLOAD) == ()
         process_facts().add(make_record(3))
-        try:
-            assert store.query(WORKLOAD) == (make_record(3),)
-        finally:
-            process_facts.cache_clear()
+        assert store.query(WORKLOAD) == (make_record(3),)
 
 
 def test_the_site_is_read_without_a_trace(site):
@@ -185,7 +183,7 @@ def test_damage_within_a_layer_hides_no_other(own, site):
 def test_if_all_fail_that_is_an_error():
     """Nothing known and nothing asked are two things."""
     error = StoreUnavailableError("no luck")
-    store = LayeredStore([UnavailableStore(error)] * 2)
+    store = LayeredStore([error] * 2)
     for ask in (
         lambda: store.query(WORKLOAD),
         lambda: list(store.records()),
@@ -197,20 +195,35 @@ def test_if_all_fail_that_is_an_error():
         with pytest.raises(StoreUnavailableError, match="no luck"):
             ask()
     with pytest.raises(RecordNotFoundError):
-        LayeredStore([InMemoryStore(), UnavailableStore(error)]).get("x")
+        LayeredStore([InMemoryStore(), error]).get("x")
 
 
-def test_a_store_that_cannot_be_opened_says_why():
-    """Whatever is asked of it; closing it is no matter."""
-    store = UnavailableStore(StoreUnavailableError("no luck"))
-    assert isinstance(store, RecordStore)
-    assert isinstance(store, TrialStore)
-    for ask in (
+@pytest.mark.parametrize(
+    ("layers", "why"),
+    [
+        ([StoreUnavailableError("no luck"), InMemoryStore()], "no luck"),
+        ([shipped_facts(), InMemoryStore()], "the layer to write to is only read"),
+    ],
+)
+def test_what_cannot_be_written_says_why(layers, why):
+    """Whatever is added; reading goes on, and so does closing."""
+    store = LayeredStore(layers)
+    for add in (
         lambda: store.add(make_record()),
         lambda: store.add_peaks(make_peaks()),
         lambda: store.add_trial(make_trial()),
-        lambda: len(store),
+        store.check_writable,
     ):
-        with pytest.raises(StoreUnavailableError, match="no luck"):
-            ask()
+        with pytest.raises(StoreUnavailableError, match=why):
+            add()
+    assert store.query(WORKLOAD) == ()
+    store.close()
+
+
+def test_a_source_that_is_only_read_can_be_the_database():
+    """What is asked of it is answered; what is to be written is refused."""
+    with opened_store(shipped_facts()) as store:
+        assert SHIPPED in store.query(SHIPPED.workload)
+        with pytest.raises(StoreUnavailableError, match="only read"):
+            store.add(make_record())
     store.close()

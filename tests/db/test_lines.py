@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from feinsum.db import Bad, line_schema, lines, read_lines, write_lines
+from feinsum.db.exchange import Bad, line_schema, lines, read_lines, write_lines
 from feinsum.errors import InvalidRecordError, SchemaVersionError
 from feinsum.records import Document, kind_of, to_json
 from tests.db.factories import make_peaks, make_record, make_trial, tuning_records

@@ -12,10 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from feinsum.db import Bad, read_file, write_file
+from feinsum.db.exchange import Bad, read_file, write_file
 from feinsum.errors import InvalidRecordError
 from feinsum.records import TuningRecord, to_json
-from tests.db.factories import make_peaks, make_record, make_trial, tuning_records
+from tests.db.factories import (
+    make_device,
+    make_environment,
+    make_peaks,
+    make_processor,
+    make_record,
+    make_trial,
+    tuning_records,
+)
 from tests.strategies import counts
 
 
@@ -45,6 +53,17 @@ def test_the_columns_are_of_the_documents(tmp_path: Path) -> None:
     assert rows[0]["transform_name"] == "rowwise"
     assert rows[0]["recorded_at"].isoformat() == record.recorded_at
     assert rows[0]["document"] == to_json(record)
+
+
+def test_the_microarchitecture_has_a_column(tmp_path: Path) -> None:
+    """Of a device whose processor was not recorded it is null."""
+    path = tmp_path / "facts.parquet"
+    known = make_device(processor=make_processor("zen5"))
+    records = [make_record(), make_record(environment=make_environment(known))]
+    write_file([*records, make_peaks(known)], path)
+    rows = parquet.read_table(path).to_pylist()
+    assert [row["microarchitecture"] for row in rows] == [None, "zen5", "zen5"]
+    assert [row["device_id"] for row in rows[1:]] == [known.id] * 2
 
 
 def table(path: Path, **changes: list[Any]) -> Path:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from feinsum.db import (
-    all_documents,
-    back_up_store,
-    open_serving_store,
-    plan_rekey,
-)
+from feinsum.db.exchange import all_documents, back_up_store, plan_rekey
+from feinsum.db.server import open_serving_store
 from tests.db.factories import make_record
 
 

@@ -10,11 +10,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from feinsum.db import Reader, ServingStore, SqlStore, open_serving_store
-from feinsum.db.reader import CHUNK, SET_UP
+from feinsum.db import SqlStore
+from feinsum.db.server import Reader, ServingStore, open_serving_store
+from feinsum.db.server.reader import CHUNK, SET_UP
 from feinsum.errors import StoreError, StoreUnavailableError
 from feinsum.records import to_json
-from tests.db.factories import WORKLOAD, make_device, make_record
+from tests.db.factories import (
+    WORKLOAD,
+    make_device,
+    make_environment,
+    make_processor,
+    make_record,
+)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -35,14 +42,16 @@ def reader(store: ServingStore) -> Iterator[Reader]:
 
 def test_a_reader_finds_what_a_query_finds(store: ServingStore, reader: Reader) -> None:
     """The facts of a workload are those of the store, with their documents."""
+    device = make_device(processor=make_processor())
     records = [make_record(n) for n in range(4)]
+    records += [make_record(environment=make_environment(device))]
     store.add_all(records)
     found = reader.facts([WORKLOAD, "none"])
     assert found["none"] == []
     read = sorted((fact.record for fact in found[WORKLOAD]), key=lambda r: r.id)
     assert tuple(read) == store.query(WORKLOAD)
     assert all(fact.document == to_json(fact.record) for fact in found[WORKLOAD])
-    assert reader.devices() == {make_device().id: make_device()}
+    assert reader.devices() == {one.id: one for one in (make_device(), device)}
 
 
 def test_a_reader_takes_more_than_one_statement(
@@ -68,6 +77,20 @@ def test_a_reader_leaves_out_what_is_damaged(
     with store._engine.begin() as connection:
         connection.execute(change, {"id": make_record(0).id})
     assert [f.record for f in reader.facts([WORKLOAD])[WORKLOAD]] == [make_record(1)]
+
+
+def test_a_device_whose_processor_is_damaged_is_read_without(
+    store: ServingStore, reader: Reader
+) -> None:
+    """It can still be shown; its facts have devices of their own."""
+    device = make_device(processor=make_processor())
+    store.add(make_record(environment=make_environment(device)))
+    with store._engine.begin() as connection:
+        connection.execute(text("UPDATE devices SET processor = '{}'"))
+    without = {device.id: make_device()}
+    assert reader.devices() == without
+    assert {d.id: d.device for d in store.page_of_devices("", 9)} == without
+    assert store.query(WORKLOAD)[0].environment.device == device
 
 
 def test_the_generation_changes_with_every_commit(
@@ -101,7 +124,7 @@ def test_a_connection_that_failed_is_dropped(
     n_open = len(reader._open)
     for _ in range(3):
         with monkeypatch.context() as patched:
-            patched.setattr("feinsum.db.reader.FACTS", "SELECT nothing {among}")
+            patched.setattr("feinsum.db.server.reader.FACTS", "SELECT nothing {among}")
             with pytest.raises(StoreError):
                 reader.facts([WORKLOAD])
         reader.facts([WORKLOAD])
@@ -114,7 +137,9 @@ def test_a_connection_that_cannot_be_set_up_is_dropped(
     """It is closed, and the next read tries again."""
     with closing(store.reader()) as reader:
         with monkeypatch.context() as patched:
-            patched.setattr("feinsum.db.reader.SET_UP", dict.fromkeys(SET_UP, "NO"))
+            patched.setattr(
+                "feinsum.db.server.reader.SET_UP", dict.fromkeys(SET_UP, "NO")
+            )
             for _ in range(3):
                 with pytest.raises(StoreError):
                     reader.facts([WORKLOAD])

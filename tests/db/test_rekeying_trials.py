@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from feinsum.canonical import WorkloadKey, canonicalize
-from feinsum.db import plan_rekey, rekey
+from feinsum.db.exchange import plan_rekey, rekey
 from feinsum.records import InMemoryStore, Trial, to_json
 from tests.db.contract import MakeStore, content
 from tests.db.factories import make_trial

@@ -13,15 +13,24 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from feinsum.db import SqlStore, open_store
-from feinsum.db.migrations import configuration
-from feinsum.db.schema import VERSIONS
-from feinsum.db.sqlite_file import VERSION_TABLE
-from feinsum.db.tables import Base
+from feinsum.db.server import open_serving_store
+from feinsum.db.sql.migrations import configuration
+from feinsum.db.sql.schema import VERSIONS
+from feinsum.db.sql.sqlite_file import VERSION_TABLE
+from feinsum.db.sql.tables import Base
 from feinsum.errors import SchemaVersionError, StoreUnavailableError
-from tests.db.factories import make_device, make_peaks, make_record, make_trial
+from tests.db.factories import (
+    make_device,
+    make_environment,
+    make_peaks,
+    make_processor,
+    make_record,
+    make_trial,
+)
 
 OLD_SCHEMAS = {v: Path(__file__).with_name(f"schema_{v}.sql") for v in VERSIONS[:-1]}
 NEW_SINCE_0002 = ("trials", "recordings", "quarantine", "demands", "api_keys")
+COLUMNS_SINCE_0002 = ("microarchitecture", "processor")
 OLD_SCHEMA = OLD_SCHEMAS["0001"]
 
 
@@ -98,13 +107,17 @@ def test_every_older_database_is_migrated(database: Path, old: str) -> None:
 def test_an_older_database_on_a_server_is_migrated(
     make_postgresql_store: Callable[[], SqlStore],
 ) -> None:
-    """The tables that are new since version 0002 are made; the facts stay."""
+    """The tables and columns that are new since version 0002 are made; the facts
+    stay.
+    """
     with make_postgresql_store() as store:
         store.add(make_record())
         url = store._location.url.render_as_string(hide_password=False)
         with store._engine.begin() as connection:
             for table in NEW_SINCE_0002:
                 connection.exec_driver_sql(f"DROP TABLE {table}")
+            for column in COLUMNS_SINCE_0002:
+                connection.exec_driver_sql(f"ALTER TABLE devices DROP COLUMN {column}")
             connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num='0002'")
     with open_store(url) as migrated:
         assert tuple(migrated.records()) == (make_record(),)
@@ -138,7 +151,23 @@ def test_older_database_that_is_only_read(old_database: Path) -> None:
     assert version(old_database) == "0001"
 
 
-@pytest.mark.parametrize("newer", ["0005", "9999"])
+@pytest.mark.parametrize("old", OLD_SCHEMAS)
+def test_devices_of_older_databases_have_no_processor(database: Path, old: str) -> None:
+    """They stay what they were, beside those that have one from now on."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.executescript(OLD_SCHEMAS[old].read_text())
+    known = make_environment(make_device(processor=make_processor()))
+    with open_serving_store(database) as store:
+        assert store.add(make_record(environment=known))
+        devices = {one.id: one.device for one in store.page_of_devices("", 10)}
+    assert devices == {one.id: one for one in (make_device(), known.device)}
+    query = "SELECT microarchitecture FROM devices WHERE id = ?"
+    with closing(sqlite3.connect(database)) as connection:
+        names = [connection.execute(query, [one]).fetchone()[0] for one in devices]
+    assert sorted(names, key=str) == [None, "zen5"]
+
+
+@pytest.mark.parametrize("newer", ["0006", "9999"])
 def test_newer_database_is_refused(filled_database: Path, newer: str) -> None:
     """A newer database is refused, naming both versions, and left as it is."""
     with closing(sqlite3.connect(filled_database)) as connection, connection:

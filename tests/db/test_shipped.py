@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from feinsum.canonical import canonicalize
 from feinsum.db import LayeredStore, ShippedStore, shipped_facts, write_facts
-from feinsum.errors import RecordNotFoundError, StoreUnavailableError
+from feinsum.errors import RecordNotFoundError
 from feinsum.ir import from_text
-from feinsum.records import InMemoryStore, RecordStore
+from feinsum.records import InMemoryStore
 from feinsum.transforms import check_spec
 from tests.db.factories import (
     WORKLOAD,
@@ -36,7 +36,6 @@ def test_what_is_written_reads_back(records, seed, tmp_path_factory):
     """Every record once, whatever the order; the same records are the same text."""
     folder = tmp_path_factory.mktemp("shipped")
     store = shipped(records, folder / "one.jsonl")
-    assert isinstance(store, RecordStore)
     expected = {record.id: record for record in records}
     assert {record.id: record for record in store.records()} == expected
     assert len(store) == len(expected)
@@ -57,15 +56,6 @@ def test_queries_are_those_of_a_store(tmp_path):
     with pytest.raises(RecordNotFoundError):
         store.get("no such id")
     assert store.peaks(there.device.id) is None
-
-
-def test_shipped_facts_are_only_read(tmp_path):
-    """A store of the package takes nothing."""
-    store = shipped([], tmp_path / "facts.jsonl")
-    with pytest.raises(StoreUnavailableError, match="only read"):
-        store.add(make_record())
-    with pytest.raises(StoreUnavailableError, match="only read"):
-        store.add_peaks(make_peaks())
 
 
 @given(st.lists(tuning_records(), max_size=4), st.lists(tuning_records(), max_size=4))

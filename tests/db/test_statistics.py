@@ -7,8 +7,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import DriverCount, SqlStore, TransformCount
-from tests.db.factories import make_device, make_environment, make_record, make_trial
+from feinsum.db import SqlStore
+from feinsum.db.sql import DriverCount, TransformCount
+from tests.db.factories import (
+    make_device,
+    make_environment,
+    make_processor,
+    make_record,
+    make_trial,
+)
 
 
 def test_facts_are_counted(
@@ -16,7 +23,8 @@ def test_facts_are_counted(
     make_postgresql_store: Callable[[], SqlStore],
 ) -> None:
     """By device and driver, and by transform; those with most facts come first."""
-    elsewhere = make_environment(make_device(1), "7.0")
+    other = make_device(1, make_processor("zen5"))
+    elsewhere = make_environment(other, "7.0")
     later = replace(
         make_record(9, environment=elsewhere, workload=WorkloadKey("another")),
         recorded_at="2026-02-03T04:05:06+02:00",
@@ -31,9 +39,9 @@ def test_facts_are_counted(
         platform = make_device().platform
         assert found.drivers == (
             DriverCount(
-                make_device(0).id, "cpu-0", platform, "6.0", 1, 2, first, first
+                make_device().id, "cpu-0", platform, None, "6.0", 1, 2, first, first
             ),
-            DriverCount(make_device(1).id, "cpu-1", platform, "7.0", 1, 1, last, last),
+            DriverCount(other.id, "cpu-1", platform, "zen5", "7.0", 1, 1, last, last),
         )
         (transform,) = found.transforms
         assert transform == TransformCount(

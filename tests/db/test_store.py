@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import SqlStore, StoreInfo, default_location, open_store
+from feinsum.db import SqlStore, default_location, open_store
+from feinsum.db.sql import StoreInfo
 from feinsum.errors import (
     InvalidRecordError,
     RecordNotFoundError,
@@ -73,7 +74,7 @@ def test_of_many_records_one_bad_one_leaves_none(database: Path) -> None:
 
 def test_many_pages(filled_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading page by page gives every record once, in order."""
-    monkeypatch.setattr("feinsum.db.store.PAGE", 2)
+    monkeypatch.setattr("feinsum.db.sql.store.PAGE", 2)
     with open_store(filled_database) as store:
         ids = [record.id for record in store.records()]
     assert ids == sorted(make_record(n).id for n in range(3))
@@ -132,7 +133,7 @@ def test_info_counts(filled_database: Path) -> None:
         info = store.info()
     assert info == StoreInfo(
         location=str(filled_database),
-        schema_version="0004",
+        schema_version="0005",
         n_records=4,
         n_workloads=2,
         n_devices=1,

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from feinsum.db import open_serving_store
+from feinsum.db.server import open_serving_store
 from feinsum.records import to_json
 from feinsum.service import Settings, new_key
 from tests.db.factories import WORKLOAD, make_record

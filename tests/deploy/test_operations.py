@@ -18,7 +18,9 @@ from prometheus_client import REGISTRY
 from sqlalchemy import create_engine, make_url
 
 import feinsum.service
-from feinsum.db import all_documents, open_serving_store, open_store, write_file
+from feinsum.db import open_store
+from feinsum.db.exchange import all_documents, write_file
+from feinsum.db.server import open_serving_store
 from feinsum.records import TuningRecord, to_json
 from feinsum.service import new_key
 from tests.db.conftest import postgresql

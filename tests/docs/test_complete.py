@@ -10,7 +10,8 @@ import typer
 import feinsum
 from feinsum import errors
 from feinsum.canonical import canonicalize
-from feinsum.cli import app, failure
+from feinsum.cli import app
+from feinsum.cli.shared import failure
 from feinsum.ir import RULES, array, einsum
 from feinsum.transforms import REGISTRY, primitives
 from tests.docs.codes import invalid_einsum_rules, refusal_rules, settings

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from feinsum.canonical import induced_graph
 from feinsum.drawing import dot_text
-from feinsum.drawing.kinds import KINDS
+from feinsum.drawing.graph.picture import KINDS
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
 from tests.strategies import einsums
 

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from feinsum.drawing import SUFFIXES, dot_text, draw, figure
+from feinsum.drawing import SUFFIXES, dot_text, draw
+from feinsum.drawing.graph import figure
 from feinsum.errors import FeinsumError, InvalidEinsumError
 from feinsum.ir import array, batched_einsum, einsum
 
@@ -40,7 +41,7 @@ def test_a_picture_is_drawn_twice_alike(tmp_path: Path, suffix: str) -> None:
 
 DRAW = """
 import sys
-from feinsum.drawing import draw
+from feinsum.drawing.graph import draw
 from feinsum.ir import array, batched_einsum
 x, y, z = (array(name, ("N", "M")) for name in "xyz")
 draw(batched_einsum("ij,ij,kj->ik", [[x, y, z], [z, z, y]]), sys.argv[1])
@@ -108,7 +109,7 @@ def test_without_matplotlib_only_dot_is_written(
 ) -> None:
     """The error says what to install; no file is left."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "feinsum.drawing.figure")
+    monkeypatch.delitem(sys.modules, "feinsum.drawing.graph.figure")
     for suffix in (".svg", ".png", ".pdf"):
         path = tmp_path / f"a{suffix}"
         with pytest.raises(FeinsumError, match=r"pip install 'feinsum\[plots\]'"):

@@ -6,11 +6,16 @@ from itertools import combinations
 
 from hypothesis import given
 
-from feinsum.drawing.boxes import PITCH, Box, boxes
-from feinsum.drawing.figure import size_of
-from feinsum.drawing.kinds import KINDS
-from feinsum.drawing.layout import WAYPOINT, layers_of, layout_of
-from feinsum.drawing.picture import Picture, picture_of
+from feinsum.drawing.graph.figure import size_of
+from feinsum.drawing.graph.layout import (
+    PITCH,
+    WAYPOINT,
+    Box,
+    boxes,
+    layers_of,
+    layout_of,
+)
+from feinsum.drawing.graph.picture import KINDS, Picture, picture_of
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
 from tests.strategies import einsums
 

@@ -12,8 +12,8 @@ from pyopencl.tools import ImmediateAllocator
 from feinsum import raise_kernel
 from feinsum.errors import FeinsumError
 from feinsum.integrations import eager_array_context, lazy_array_context
-from feinsum.measure import open_device
 from feinsum.records import InMemoryStore
+from tests.cpus import any_opencl
 from tests.integrations.facts import facts_about
 from tests.integrations.test_mixins import EXPECTED, D, J, U, is_parallel
 
@@ -46,7 +46,7 @@ def remembering(make, store):
             self.made.append(super().transform_loopy_program(t_unit))
             return self.made[-1]
 
-    queue = open_device().queue
+    queue = any_opencl().queue
     context = Remembering(queue, allocator=ImmediateAllocator(queue))
     context.given, context.made = [], []
     return context

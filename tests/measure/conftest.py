@@ -12,7 +12,7 @@ VERSION = (2018, 2)
 
 
 @pytest.fixture(scope="session")
-def opencl():
+def device():
     return open_device()
 
 

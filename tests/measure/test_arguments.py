@@ -98,14 +98,14 @@ def gather_kernel(index):
 @pytest.mark.parametrize(
     ("index", "values"), [("map[i]", {0, 1, 2}), ("2*map[i]", {0})]
 )
-def test_indirect_access_stays_inside(index, values, opencl):
+def test_indirect_access_stays_inside(index, values, device):
     """Entries that index an array are within its extent; zero if the index is a
     larger expression. The kernel then reads what numpy reads.
     """
     kernel = gather_kernel(index)
     arguments = random_arguments(kernel, {}, rng())
     assert set(arguments["map"].tolist()) == values
-    bound = compile_kernel(kernel, opencl).bind(arguments)
+    bound = compile_kernel(kernel, device).bind(arguments)
     bound.run()
     expected = arguments["x"][arguments["map"]] * arguments["w"]
     np.testing.assert_allclose(bound.read()["y"], expected, rtol=1e-14)

@@ -15,18 +15,18 @@ from feinsum.measure import (
     tolerance_for,
     verify,
 )
-from tests.cpus import CPUS
+from tests.cpus import OPENCL_CPUS, any_opencl, opened
 
 
-def bound_at(t_unit, opencl, sizes):
+def bound_at(t_unit, device, sizes):
     arguments = random_arguments(t_unit, sizes, np.random.default_rng(0))
-    return compile_kernel(t_unit, opencl).bind(arguments), arguments
+    return compile_kernel(t_unit, device).bind(arguments), arguments
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128, np.int32])
-def test_agrees_with_numpy(dtype, matvec, opencl, capfd):
+def test_agrees_with_numpy(dtype, matvec, device, capfd):
     """A small einsum kernel computes what numpy computes; nothing is printed."""
-    bound, arguments = bound_at(matvec(dtype), opencl, {"N": 7})
+    bound, arguments = bound_at(matvec(dtype), device, {"N": 7})
     expected = arguments["u"] @ arguments["D"].T
     tolerance = tolerance_for(dtype, 4)
     assert verify(bound, {"y": expected}, tolerance=tolerance) <= tolerance
@@ -34,28 +34,28 @@ def test_agrees_with_numpy(dtype, matvec, opencl, capfd):
     assert capfd.readouterr().out == ""
 
 
-def test_runs_can_be_repeated(matvec, opencl):
+def test_runs_can_be_repeated(matvec, device):
     """Running again gives the same result and a positive time."""
-    bound, _ = bound_at(matvec(), opencl, {"N": 7})
+    bound, _ = bound_at(matvec(), device, {"N": 7})
     assert bound.run() > 0
     first = bound.read()["y"]
     assert bound.run("wall") > 0
     assert np.array_equal(first, bound.read()["y"])
 
 
-def test_several_launches(two_launches, opencl):
+def test_several_launches(two_launches, device):
     """A kernel with a global barrier runs as a whole."""
-    bound, arguments = bound_at(two_launches(), opencl, {})
+    bound, arguments = bound_at(two_launches(), device, {})
     expected = 2 * (arguments["x"] + arguments["x"][::-1])
     assert verify(bound, {"y": expected}, tolerance=1e-15) <= 1e-15
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex64, np.int32])
-def test_half_written_output_is_found(dtype, half, opencl):
+def test_half_written_output_is_found(dtype, half, device):
     """A kernel that writes half of its output is infinitely wrong, even if the
     right values lie in the buffer from an earlier run.
     """
-    bound, arguments = bound_at(half(dtype), opencl, {"N": 5})
+    bound, arguments = bound_at(half(dtype), device, {"N": 5})
     expected = 2 * arguments["x"]
     bound.poison()
     bound.run()
@@ -66,7 +66,7 @@ def test_half_written_output_is_found(dtype, half, opencl):
         verify(bound, {"y": expected}, tolerance=0.1)
 
 
-def test_poison_restores_what_is_read(opencl):
+def test_poison_restores_what_is_read(device):
     """An array that is read and written gets back its first values."""
     kernel = lp.make_kernel(
         "{[i]: 0<=i<4}",
@@ -75,7 +75,7 @@ def test_poison_restores_what_is_read(opencl):
         lang_version=(2018, 2),
     )
     start = np.arange(4.0)
-    bound = compile_kernel(kernel, opencl).bind({"y": start})
+    bound = compile_kernel(kernel, device).bind({"y": start})
     bound.run()
     bound.run()
     assert np.array_equal(bound.read()["y"], start + 2)
@@ -83,7 +83,7 @@ def test_poison_restores_what_is_read(opencl):
     assert np.array_equal(start, np.arange(4.0))
 
 
-def test_other_layouts(opencl):
+def test_other_layouts(device):
     """Column-major and padded arrays are moved there and back."""
     kernel = lp.make_kernel(
         "{[i,j]: 0<=i<3 and 0<=j<4}",
@@ -94,13 +94,13 @@ def test_other_layouts(opencl):
         ],
         lang_version=(2018, 2),
     )
-    bound, arguments = bound_at(kernel, opencl, {})
+    bound, arguments = bound_at(kernel, device, {})
     assert verify(bound, {"y": 2 * arguments["x"]}, tolerance=0.0) == 0.0
 
 
-def test_sizes_are_read_off_the_shapes(matvec, opencl):
+def test_sizes_are_read_off_the_shapes(matvec, device):
     """A size that a shape tells need not be given; two shapes must agree."""
-    compiled = compile_kernel(matvec(), opencl)
+    compiled = compile_kernel(matvec(), device)
     bound = compiled.bind({"D": np.eye(4), "u": np.ones((6, 4))})
     bound.run()
     assert np.array_equal(bound.read()["y"], np.ones((6, 4)))
@@ -118,15 +118,15 @@ def test_sizes_are_read_off_the_shapes(matvec, opencl):
         ({"u": None}, "needs the size"),
     ],
 )
-def test_arguments_are_checked(change, message, matvec, opencl):
+def test_arguments_are_checked(change, message, matvec, device):
     """Missing, unknown and ill-typed arguments are refused by name."""
     arguments = {"D": np.eye(4), "u": np.ones((6, 4))} | change
     given = {name: value for name, value in arguments.items() if value is not None}
     with pytest.raises(MeasurementError, match=message):
-        compile_kernel(matvec(), opencl).bind(given)
+        compile_kernel(matvec(), device).bind(given)
 
 
-def test_failed_code_generation_prints_nothing(opencl, capfd):
+def test_failed_code_generation_prints_nothing(device, capfd):
     """What Loopy cannot translate is a build error that tells the cause; what
     Loopy prints becomes a note of the error, not output.
     """
@@ -141,13 +141,13 @@ def test_failed_code_generation_prints_nothing(opencl, capfd):
         name="bad",
     )
     with pytest.raises(BuildError, match="kernel 'bad' cannot be built") as caught:
-        compile_kernel(kernel, opencl)
+        compile_kernel(kernel, device)
     assert "no_such_function" in str(caught.value)
     assert caught.value.__cause__ is not None
     assert capfd.readouterr().out == ""
 
 
-def test_unschedulable_kernel_prints_nothing(opencl, capfd):
+def test_unschedulable_kernel_prints_nothing(device, capfd):
     """A failure within code generation keeps stdout clean too."""
     kernel = lp.make_kernel(
         "{[i,j]: 0<=i,j<8}",
@@ -160,11 +160,11 @@ def test_unschedulable_kernel_prints_nothing(opencl, capfd):
         name="cycle",
     )
     with pytest.raises(BuildError, match="cycle"):
-        compile_kernel(kernel, opencl)
+        compile_kernel(kernel, device)
     assert capfd.readouterr().out == ""
 
 
-@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("cpu", OPENCL_CPUS)
 def test_print_of_code_generation_becomes_a_note(cpu, capfd):
     """What is printed before a failure is kept as a note of the error, which names
     its cause.
@@ -183,19 +183,19 @@ def test_print_of_code_generation_becomes_a_note(cpu, capfd):
         build_options="-no-such-option",
     )
     with pytest.raises(BuildError) as caught:
-        compile_kernel(kernel, open_device(cpu))
+        compile_kernel(kernel, opened(cpu))
     assert "-no-such-option" in str(caught.value)
     assert "loud(" in "\n".join(caught.value.__notes__)
     assert capfd.readouterr().out == ""
 
 
-def test_failed_opencl_build_shows_the_log(half, opencl, capfd):
+def test_failed_opencl_build_shows_the_log(half, capfd):
     """A failure of the OpenCL compiler is a build error with its log's lines: here
     the kernel has the name of an OpenCL type.
     """
     kernel = lp.rename_callable(half(), "first_half", "half")
     with pytest.raises(BuildError) as caught:
-        compile_kernel(kernel, opencl)
+        compile_kernel(kernel, any_opencl())
     message = str(caught.value)
     assert "kernel 'half' cannot be built" in message
     assert "BUILD_PROGRAM_FAILURE" in message
@@ -203,8 +203,16 @@ def test_failed_opencl_build_shows_the_log(half, opencl, capfd):
     assert capfd.readouterr().out == ""
 
 
-def test_several_entry_points(matvec, half, opencl):
+def test_a_failed_build_on_the_host_shows_what_the_compiler_wrote(half, capfd):
+    """Here a preamble is no C at all."""
+    kernel = half().default_entrypoint.copy(preambles=[("0", "no C at all")])
+    with pytest.raises(BuildError, match="no C at all"):
+        compile_kernel(half().with_kernel(kernel), open_device("host"))
+    assert capfd.readouterr().out == ""
+
+
+def test_several_entry_points(matvec, half, device):
     """A translation unit with two entry points is refused."""
     both = lp.merge([matvec(), half()])
     with pytest.raises(BuildError, match="'first_half', 'matvec'"):
-        compile_kernel(both, opencl)
+        compile_kernel(both, device)

@@ -9,15 +9,15 @@ import pytest
 
 from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.measure import measure_ladder
-from feinsum.measure.ladder import STEPS, _Arrays, _Kernel
+from feinsum.measure.ladder import STEPS, _Arrays, _Kernel, _source
 
 SMALL = 1 << 18
 
 
 @pytest.mark.parametrize("dtype", ["<f8", "<f4"])
-def test_a_rung_has_the_intensity_of_its_steps(opencl, dtype):
+def test_a_rung_has_the_intensity_of_its_steps(device, dtype):
     """K multiply-adds on two loaded entries and one stored; rates are finite."""
-    ladder = measure_ladder(opencl, dtype, (1, 3, 48), array_bytes=SMALL, rounds=3)
+    ladder = measure_ladder(device, dtype, (1, 3, 48), array_bytes=SMALL, rounds=3)
     itemsize = int(dtype[-1])
     assert [rung.n_steps for rung in ladder] == [1, 3, 48]
     for rung in ladder:
@@ -35,24 +35,24 @@ def test_the_rungs_rise():
 
 @pytest.mark.parametrize("is_cpu", [True, False], ids=["neighbours", "strided"])
 @pytest.mark.parametrize("width", [1, 8])
-def test_every_layout_gives_the_closed_form(opencl, is_cpu, width):
+def test_every_layout_gives_the_closed_form(device, is_cpu, width):
     """Vectors beside each other or a group's length apart: the result is the same."""
-    arrays = _Arrays.of(opencl, "<f8", SMALL)
-    rung = _Kernel.of(arrays, width, is_cpu)
-    rung.check()
+    arrays = _Arrays.of(device, "<f8", SMALL)
+    source = _source(arrays.layout.dtype.str, width, is_cpu)
+    _Kernel(arrays, width, device.program(source, "rung")).check()
 
 
-def test_a_rung_that_skips_steps_is_refused(opencl):
+def test_a_rung_that_skips_steps_is_refused(device):
     """The result of one multiply-add is not that of many."""
-    arrays = _Arrays.of(opencl, "<f8", SMALL)
+    arrays = _Arrays.of(device, "<f8", SMALL)
     with pytest.raises(WrongResultError, match="multiply-adds"):
         arrays.check(1)  # nothing ran
-    _Kernel.of(arrays, 4, is_cpu=True).run()
+    _Kernel.of(arrays, 4).run()
     with pytest.raises(WrongResultError, match="expected"):
         arrays.check(64)
 
 
-def test_other_dtypes_are_refused(opencl):
+def test_other_dtypes_are_refused(device):
     """There are ladders of real floating point numbers only."""
     with pytest.raises(MeasurementError, match="<i4"):
-        measure_ladder(opencl, "<i4")
+        measure_ladder(device, "<i4")

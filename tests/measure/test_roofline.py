@@ -9,18 +9,18 @@ import pytest
 
 from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.measure import (
-    choose_timer,
     fraction_of_roofline,
     measure_peaks,
     roofline_s,
 )
 from feinsum.measure.peaks import _check_chains, triad_array_bytes
 from feinsum.records import DevicePeaks, from_json, to_json
+from tests.cpus import CPUS, opened
 
 
 @pytest.fixture
-def peaks(opencl):
-    return DevicePeaks(opencl.device, 100.0, {"<f8": 10.0, "<f4": 20.0}, "2026-01-01")
+def peaks(device):
+    return DevicePeaks(device.device, 100.0, {"<f8": 10.0, "<f4": 20.0}, "2026-01-01")
 
 
 def test_larger_bound_counts(peaks):
@@ -48,31 +48,33 @@ def test_unknown_peak(peaks):
         roofline_s({"<i4": 1}, 1, peaks)
 
 
-def test_measured_peaks(opencl):
+@pytest.mark.parametrize("cpu", CPUS)
+def test_measured_peaks(cpu):
     """Measured limits are positive, finite, of the device, and a document."""
-    peaks = measure_peaks(opencl, array_bytes=1 << 16, min_run_s=1e-5, repeats=1)
-    assert peaks.device == opencl.device
+    device = opened(cpu)
+    peaks = measure_peaks(device, array_bytes=1 << 16, min_run_s=1e-5, repeats=1)
+    assert peaks.device == device.device
     assert set(peaks.operations_per_s) == {"<f8", "<f4"}
     for value in (peaks.bandwidth_bytes_per_s, *peaks.operations_per_s.values()):
         assert 0 < value < math.inf
     assert from_json(DevicePeaks, to_json(peaks)) == peaks
 
 
-def test_peaks_of_other_dtypes(opencl):
+def test_peaks_of_other_dtypes(device):
     """Only real floating point dtypes have peaks."""
     with pytest.raises(MeasurementError, match="c16"):
-        measure_peaks(opencl, ["<c16"])
+        measure_peaks(device, ["<c16"])
 
 
-def test_arrays_exceed_the_cache(opencl):
+def test_arrays_exceed_the_cache(device):
     """The arrays of the triad fit the device, and exceed its cache if they can."""
-    n_bytes = triad_array_bytes(opencl)
-    handle = opencl.handle
-    assert n_bytes <= handle.max_mem_alloc_size
-    assert 3 * n_bytes <= handle.global_mem_size
-    limit = min(handle.max_mem_alloc_size, handle.global_mem_size // 6)
-    if limit > 2 * handle.global_mem_cache_size:
-        assert 3 * n_bytes > handle.global_mem_cache_size
+    n_bytes = triad_array_bytes(device)
+    memory = device.memory
+    assert n_bytes <= memory.allocation_bytes
+    assert 3 * n_bytes <= memory.total_bytes
+    limit = min(memory.allocation_bytes, memory.total_bytes // 6)
+    if limit > 2 * memory.cache_bytes:
+        assert 3 * n_bytes > memory.cache_bytes
 
 
 def multiply_adds(n_steps, n_items=2, width=4):
@@ -98,7 +100,7 @@ def test_work_items_compute_what_no_other_does():
         _check_chains(np.broadcast_to(result[:1], result.shape), 64)
 
 
-def test_timer_is_one_of_two(opencl):
+def test_timer_is_one_of_two(device):
     """The clock that is chosen has a name of the records, and stays the same."""
-    assert choose_timer(opencl) in ("opencl-profiling", "wall")
-    assert choose_timer(opencl) == choose_timer(opencl)
+    assert device.timer in ("opencl-profiling", "wall")
+    assert device.timer == device.timer

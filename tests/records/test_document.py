@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import FrozenInstanceError, replace
+from hashlib import sha256
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.errors import InvalidRecordError
-from feinsum.records import Environment, TuningRecord, content_id, from_json, to_json
-from tests.strategies import HERE, make_record, tuning_records
+from feinsum.records import (
+    Device,
+    DevicePeaks,
+    Environment,
+    TuningRecord,
+    content_id,
+    from_json,
+    to_json,
+)
+from tests.strategies import CPU, HERE, PROCESSOR, make_record, tuning_records
 
 RECORD = make_record()
 
@@ -66,10 +76,19 @@ def test_a_record_cannot_be_changed() -> None:
         make_record(samples_s=(0.25,)),
         make_record(spec="rowwise@2(lanes=8)"),
         make_record(environment=replace(HERE, driver_version="driver 2")),
+        make_record(environment=replace(HERE, device=replace(CPU, processor=None))),
+        make_record(
+            environment=replace(
+                HERE,
+                device=replace(CPU, processor=replace(PROCESSOR, features=("avx2",))),
+            )
+        ),
     ],
 )
 def test_every_part_counts(other: TuningRecord) -> None:
-    """Another workload, time, provenance, sample, spec or driver: another id."""
+    """Another workload, time, provenance, sample, spec, driver or processor: another
+    id.
+    """
     assert other.id != RECORD.id
 
 
@@ -77,6 +96,35 @@ def test_id_is_a_digest_of_the_text() -> None:
     """The id of a document is its content id: 64 hexadecimal digits."""
     assert RECORD.id == content_id(RECORD) != content_id(HERE)
     assert len(RECORD.id) == len(f"{int(RECORD.id, 16):064x}") == 64
+
+
+FORMER = Device("Portable OpenCL", "Some CPU", "Maker", "cpu", "x86_64", 8)
+"""A device as it was recorded before the field ``processor`` existed."""
+
+
+def test_a_device_without_a_processor_is_written_as_before() -> None:
+    """Its document does not name one, so ids of what was recorded before stay."""
+    assert to_json(FORMER) == (
+        '{"architecture":"x86_64","compute_units":8,"kind":"cpu","name":"Some CPU",'
+        '"platform":"Portable OpenCL","vendor":"Maker"}'
+    )
+    assert FORMER.id.startswith("52fb607de8c3")
+    peaks = DevicePeaks(FORMER, 1.0, {}, "2025-01-01T00:00:00+00:00")
+    for document in (replace(HERE, device=FORMER), peaks):
+        assert "processor" not in to_json(document)
+        assert from_json(type(document), to_json(document)) == document
+
+
+def test_shipped_facts_are_written_as_before() -> None:
+    """Each line is its fact's text, and its digest is the fact's id."""
+    for path in (files("feinsum.db") / "packaged").iterdir():
+        for line in path.read_text("utf-8").splitlines():
+            record = from_json(TuningRecord, line)
+            assert ("processor" in line) == (
+                record.environment.device.processor is not None
+            )
+            assert to_json(record) == line
+            assert record.id == sha256(line.encode()).hexdigest()
 
 
 MISSING = object()
@@ -113,6 +161,12 @@ def _changed(path: str, value: object) -> str:
         ("spec.parameters.lanes", None, "valid integer"),
         ("spec.parameters.lanes", {"a": 1}, "valid integer"),
         ("environment.device.kind", "toaster", "'cpu', 'gpu'"),
+        ("environment.device.processor", "zen4", "an object"),
+        ("environment.device.processor.unknown", 1, "Unexpected keyword argument"),
+        ("environment.device.processor.family", MISSING, "Field required"),
+        ("environment.device.processor.model", "17", "valid integer"),
+        ("environment.device.processor.features", "avx2", "valid array"),
+        ("environment.device.processor.cache_bytes.L2", 0.5, "valid integer"),
         ("environment.policy.rounds", None, "valid integer"),
         ("measurement.sizes.N", 1.5, "valid integer"),
         ("measurement.n_warmup", -1, "greater than or equal to 0"),

@@ -10,24 +10,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feinsum.db import shipped_facts
 from feinsum.records import (
+    Device,
     Environment,
     Level,
     Policy,
+    Processor,
     TuningRecord,
     best_match,
     distance,
     level_of,
     rank,
+    remoteness,
     resources_of,
 )
-from tests.strategies import CPU, HERE, make_record
+from tests.strategies import CPU, HERE, PROCESSOR, make_record
 
 OTHER_DRIVER = replace(HERE, driver_version="driver 2")
 OTHER_PLATFORM_VERSION = replace(HERE, platform_version="platform 2")
 OTHER_CPU = replace(HERE, device=replace(CPU, name="Other CPU"))
 OTHER_ARCHITECTURE = replace(HERE, device=replace(CPU, architecture="aarch64"))
-GPU = replace(HERE, device=replace(CPU, kind="gpu"))
+GPU = replace(HERE, device=replace(CPU, kind="gpu", processor=None))
+BEFORE = replace(HERE, device=replace(CPU, processor=None))
+"""A fact from before processors were recorded."""
+NEXT_CPU = replace(
+    HERE, device=replace(CPU, processor=replace(PROCESSOR, microarchitecture="zen5"))
+)
+"""Another processor under the same name."""
+OTHER_RUNTIME = replace(HERE, device=replace(CPU, platform="Another OpenCL"))
+FAR = replace(NEXT_CPU, device=replace(NEXT_CPU.device, platform="Another OpenCL"))
 OTHER_SOFTWARE = replace(HERE, software={"loopy": "2030.1"}, policy={"rounds": 9})
 
 _times = st.lists(st.sampled_from([0.5, 0.9, 1.0, 1.1, 2.0]), min_size=1, max_size=4)
@@ -36,7 +48,7 @@ _record = st.builds(
     _times.map(tuple),
     _times.map(tuple),
     spec=st.sampled_from(["a@1()", "b@1()", "b@2()"]),
-    environment=st.sampled_from([HERE, OTHER_DRIVER, OTHER_CPU, GPU]),
+    environment=st.sampled_from([HERE, OTHER_DRIVER, OTHER_CPU, NEXT_CPU, FAR, GPU]),
 )
 record_lists = st.lists(_record, max_size=6)
 
@@ -119,6 +131,9 @@ LEVELS = [
     (OTHER_DRIVER, Level.SAME_DEVICE_OTHER_DRIVER),
     (OTHER_PLATFORM_VERSION, Level.SAME_DEVICE_OTHER_DRIVER),
     (OTHER_CPU, Level.SAME_ARCHITECTURE),
+    (NEXT_CPU, Level.SAME_ARCHITECTURE),
+    (BEFORE, Level.SAME_ARCHITECTURE),
+    (OTHER_RUNTIME, Level.SAME_ARCHITECTURE),
     (OTHER_ARCHITECTURE, Level.GENERIC),
     (GPU, Level.GENERIC),
 ]
@@ -128,6 +143,76 @@ LEVELS = [
 def test_level(there: Environment, level: Level) -> None:
     """How well a fact fits: by device and driver, not by software or policy."""
     assert level_of(make_record(environment=there), HERE) == level
+
+
+MASKED = replace(CPU, processor=Processor("", -1, -1, -1, "x86_64", (), -1, {}))
+
+
+@pytest.mark.parametrize("device", [BEFORE.device, MASKED], ids=["none", "masked"])
+@pytest.mark.parametrize("driver", ["driver 1", "driver 2"])
+def test_equal_names_do_not_make_one_cpu(device: Device, driver: str) -> None:
+    """A CPU whose processor is not known is only ever one of its architecture."""
+    here = replace(HERE, device=device)
+    there = replace(here, driver_version=driver)
+    assert level_of(make_record(environment=there), here) == Level.SAME_ARCHITECTURE
+    assert level_of(make_record(environment=there), HERE) == Level.SAME_ARCHITECTURE
+
+
+def test_gpus_need_no_processor() -> None:
+    """OpenCL's names tell them apart."""
+    driver = replace(GPU, driver_version="driver 2")
+    assert level_of(make_record(environment=GPU), GPU) == Level.EXACT
+    assert (
+        level_of(make_record(environment=driver), GPU) == Level.SAME_DEVICE_OTHER_DRIVER
+    )
+
+
+def test_shipped_facts_without_a_processor_fit_no_machine_exactly() -> None:
+    """They are verified before first use; others are exact where they were measured."""
+    for fact in shipped_facts().records():
+        is_told_apart = fact.environment.device.processor is not None
+        expected = Level.EXACT if is_told_apart else Level.SAME_ARCHITECTURE
+        assert level_of(fact, fact.environment) == expected
+
+
+NEAREST_FIRST = (OTHER_CPU, NEXT_CPU, OTHER_RUNTIME, FAR)
+"""Same platform and microarchitecture; the platform; the microarchitecture; neither."""
+
+
+def test_remoteness_orders_devices() -> None:
+    """An unknown microarchitecture is another one, even on both sides."""
+    found = [remoteness(there.device, CPU) for there in NEAREST_FIRST]
+    assert found == sorted(set(found))
+    assert remoteness(CPU, CPU) == found[0]
+    unknown = BEFORE.device
+    assert remoteness(unknown, unknown) == remoteness(unknown, CPU) == found[1]
+
+
+@given(st.permutations(NEAREST_FIRST), st.integers(0, 3))
+def test_nearer_devices_come_first_within_a_level(order, k: int) -> None:
+    """However fast recipes are elsewhere: speed-ups of two platforms have different
+    baselines; and however near the extents are that were measured elsewhere.
+    """
+    records = {
+        there: at_size(
+            10 ** (6 - 2 * n),
+            make_record((0.5 / 2**n,), environment=there, spec=f"r@1(n={n})"),
+        )
+        for n, there in enumerate(NEAREST_FIRST)
+    }
+    known = [records[there] for there in order if there in NEAREST_FIRST[k:]]
+    match = best_match(known, HERE, extents={"a text": {"N": 1}})
+    assert match.level == Level.SAME_ARCHITECTURE
+    assert match.ranking == tuple(records[there] for there in NEAREST_FIRST[k:])
+    assert match.remoteness == remoteness(NEAREST_FIRST[k].device, CPU)
+
+
+def test_what_is_slow_on_a_near_device_is_not_taken_from_a_far_one() -> None:
+    """Within a level as well, a recipe is judged where it fits best."""
+    near = make_record((2.0,), environment=OTHER_CPU)
+    far = make_record((0.1,), environment=FAR)
+    assert best_match([near, far], HERE).record is None
+    assert best_match([far], HERE).record == far
 
 
 @pytest.mark.parametrize(("there", "level"), LEVELS)
@@ -153,14 +238,20 @@ def test_policy(there: Environment, level: Level, policy: Policy, worst: Level) 
 
 @given(record_lists, st.sampled_from(["strict", "default", "loose"]))
 def test_ranking_is_of_one_level(records: list[TuningRecord], policy: Policy) -> None:
-    """A match ranks the facts of the best level that has any, and no others."""
+    """A match ranks the facts of the best level that has any, and no others; those of
+    nearer devices first, each by rank.
+    """
     match = best_match(records, HERE, policy)
+    ranking: list[TuningRecord] = []
     useless = {r.spec for r in records if level_of(r, HERE) < match.level}
-    assert match.ranking == rank(
-        record
-        for record in records
-        if level_of(record, HERE) == match.level and record.spec not in useless
-    )
+    of_level = [r for r in records if level_of(r, HERE) == match.level]
+    places = {remoteness(r.environment.device, CPU) for r in of_level}
+    for place in sorted(places):
+        near = [r for r in of_level if remoteness(r.environment.device, CPU) == place]
+        found = rank(r for r in near if r.spec not in useless)
+        useless |= {r.spec for r in near} - {r.spec for r in found}
+        ranking += found
+    assert match.ranking == tuple(ranking)
     if match.level != Level.MISS:
         assert match.ranking
         assert not rank(r for r in records if level_of(r, HERE) < match.level)
@@ -201,7 +292,9 @@ def test_distance(sizes, extents, expected) -> None:
 
 @given(record_lists, st.lists(st.integers(1, 10**6), min_size=6, max_size=6))
 def test_nearest_extents_come_first(records, sizes) -> None:
-    """Within a level, facts are ordered by distance; the match states the first."""
+    """Within a level, facts of alike devices are ordered by distance; the match states
+    the first.
+    """
     known = [at_size(n, r) for n, r in zip(sizes, records, strict=False)]
     match = best_match(known, HERE, "strict", extents={"a text": {"N": 500}})
     far = [distance(r.measurement.sizes, {"N": 500}) for r in match.ranking]
@@ -282,7 +375,12 @@ def test_nothing_recorded() -> None:
     [
         (HERE, "on this device and driver (driver 1)"),
         (OTHER_DRIVER, "on this device with driver driver 2; here it is driver 1"),
-        (OTHER_CPU, "on Other CPU (Portable OpenCL); here it is Some CPU"),
+        (
+            OTHER_CPU,
+            "on Other CPU (Portable OpenCL, zen4, 8 units); here it is Some CPU",
+        ),
+        (NEXT_CPU, "on Some CPU (Portable OpenCL, zen5, 8 units); here it is Some CPU"),
+        (BEFORE, "on Some CPU (Portable OpenCL, unknown microarchitecture, 8 units)"),
     ],
 )
 def test_reason(there: Environment, where: str) -> None:

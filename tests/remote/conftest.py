@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from feinsum.db.remote import breaker, layer, shelf
+from feinsum.memory import Memory, fresh_memory, use_memory
 
 
 def forget() -> None:
     """Be another process, as far as the client is concerned."""
-    breaker.forget_failures()
-    shelf.forget_answers()
-    layer.forget_warnings()
+    use_memory(Memory())
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +20,5 @@ def _own(tmp_path, monkeypatch):
     monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "own.sqlite"))
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FEINSUM_REMOTE_BUDGET_MS", "60000")
-    forget()
-    yield
-    forget()
+    with fresh_memory():
+        yield

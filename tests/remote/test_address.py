@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feinsum.db.remote.address import address_of, is_service, key_for
+from feinsum.db.address import address_of, is_service, key_for
 from feinsum.db.remote.client import Client
 from feinsum.errors import StoreUnavailableError
 

@@ -10,7 +10,9 @@ import pytest
 
 from feinsum.db import HttpStore
 from feinsum.db.remote.wire import Limits
-from tests.db.contract import MakeStore, RecordStoreContract
+from feinsum.records import FactStore
+from tests.db.contract import FactStoreContract, MakeStore
+from tests.db.factories import make_record
 from tests.remote.live import LiveService, leased_store, live_service
 
 VERY_PATIENT = Limits(600.0, 600.0, 2**26)
@@ -31,7 +33,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
         yield running
 
 
-class TestHttpStore(RecordStoreContract):
+class TestHttpStore(FactStoreContract):
+    def test_like_is_a_filter(self, store: FactStore) -> None:
+        """A service is not read as a whole for them: it gives none."""
+        store.add(make_record(workload_text="a b -> a | A0"))
+        assert list(store.like("a b -> a")) == []
+
     @pytest.fixture
     def make_store(self, service: LiveService) -> Iterator[MakeStore]:
         with ExitStack() as stack:

@@ -10,7 +10,7 @@ import pytest
 
 from feinsum.db.remote import open_remote
 from feinsum.errors import StoreUnavailableError
-from feinsum.records import LookUp, candidates, content_id
+from feinsum.records import LookUp, content_id
 from feinsum.retrieval import look_up
 from tests.db.factories import make_record
 from tests.remote.answers import best_of, entry
@@ -84,7 +84,7 @@ def answered(monkeypatch):
     def ask(body):
         with chaos(answering("200 OK", body)) as server:
             monkeypatch.setenv("FEINSUM_REMOTE", server.url)
-            return candidates(open_remote(), LookUp({KEY: ""}))[KEY]
+            return open_remote().candidates(LookUp({KEY: ""}))[KEY]
 
     return ask
 
@@ -154,7 +154,7 @@ def test_a_tag_that_is_none_is_not_sent_back(etag, monkeypatch):
     with chaos(behave) as server:
         monkeypatch.setenv("FEINSUM_REMOTE", server.url)
         for _ in range(2):
-            found = candidates(open_remote(), LookUp({KEY: ""}))
+            found = open_remote().candidates(LookUp({KEY: ""}))
             assert found == {KEY: (GOOD,)}
         assert "if-none-match" not in server.requests[1].lower()
 
@@ -171,7 +171,7 @@ def test_no_answer_is_kept_for_ever(age, monkeypatch):
 
 
 def _asked(server):
-    from feinsum.db.remote.address import address_of
+    from feinsum.db.address import address_of
     from feinsum.db.remote.best import best_of as ask
     from feinsum.db.remote.client import Client
 

@@ -11,12 +11,12 @@ from feinsum.canonical import WorkloadKey
 from feinsum.db import HttpStore, opened_store, states_of
 from feinsum.db.remote import breaker, layer, open_remote, shelf
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
-from feinsum.records import LookUp, RecordStore, candidates
+from feinsum.records import Level, LookUp, best_match
 from tests.db.factories import (
     WORKLOAD,
     make_device,
     make_environment,
-    make_peaks,
+    make_processor,
     make_record,
 )
 from tests.remote.answers import best_of
@@ -69,7 +69,7 @@ def clock(monkeypatch):
 
 def ask(look_up=HERE):
     """What a new look-up is answered."""
-    return candidates(open_remote(), look_up)
+    return open_remote().candidates(look_up)
 
 
 def test_an_answer_is_asked_for_once(service):
@@ -129,6 +129,21 @@ def test_a_long_text_is_sent_in_a_body(service):
     for length, n_sent in ((19_000, 1), (30_000, 2)):
         ask(LookUp({WorkloadKey(f"fe1-{length}"): "x" * length}, make_device()))
         assert service.requests == ["POST /v1/best:batch"] * n_sent
+
+
+@pytest.mark.parametrize("many", [{}, {OTHER: ""}], ids=["alone", "together"])
+@pytest.mark.parametrize(
+    ("policy", "found"), [("strict", ()), ("default", (GOOD,)), ("loose", (GOOD,))]
+)
+def test_facts_of_another_processor_are_answered(service, many, policy, found):
+    """One that the service does not know is looked up by its architecture."""
+    here = make_device(processor=make_processor("zen5"))
+    asked = LookUp({WORKLOAD: "", **many}, here, policy)
+    answer = ask(asked)[WORKLOAD]
+    assert answer == found
+    if answer:
+        match = best_match(answer, make_environment(here), policy)
+        assert match.level == Level.SAME_ARCHITECTURE
 
 
 def test_devices_and_policies_have_answers_of_their_own(service):
@@ -246,21 +261,17 @@ def test_what_is_signed_and_still_no_answer_is_none(service, content):
     assert ask() == {WORKLOAD: (GOOD,)}
 
 
-def test_a_layer_of_a_service_is_a_store(service):
-    """It is read as one, but for what would be all of it; nothing is recorded."""
+def test_a_layer_of_a_service_is_a_source(service):
+    """It is read as one, but for what would be all of it."""
     remote = open_remote()
-    assert isinstance(remote, RecordStore)
     assert remote.get(GOOD.id) == GOOD
     for record_id in ("x", "0" * 64):
         with pytest.raises(RecordNotFoundError):
             remote.get(record_id)
     assert remote.query(WORKLOAD, device_id=make_device().id) == (GOOD,)
     assert remote.query(WORKLOAD, device_id="another") == ()
-    assert (len(remote), tuple(remote.records())) == (0, ())
+    assert tuple(remote.records()) == ()
     assert remote.peaks(make_device().id) is None
-    for add in (lambda: remote.add(GOOD), lambda: remote.add_peaks(make_peaks())):
-        with pytest.raises(StoreUnavailableError, match="only read"):
-            add()
     remote.close()
 
 
@@ -268,14 +279,14 @@ def test_the_service_is_one_of_the_layers(service, monkeypatch):
     """What is known is the union; it is the last to be asked, and can be left out."""
     with opened_store(None, has_shipped=True) as store:
         store.add(make_record(1, environment=make_environment(driver="7.0")))
-        found = candidates(store, HERE)[WORKLOAD]
+        found = store.candidates(HERE)[WORKLOAD]
         assert len(found) == 2
         assert [r.id for r in found] == sorted(r.id for r in found)
         assert states_of(store)[-1].name == "remote"
         assert store.get(GOOD.id) == GOOD
     monkeypatch.setenv("FEINSUM_LAYERS", "user")
     with opened_store(None, has_shipped=True) as store:
-        assert GOOD not in candidates(store, HERE)[WORKLOAD]
+        assert GOOD not in store.candidates(HERE)[WORKLOAD]
 
 
 def test_many_failures_are_one_warning(monkeypatch, caplog):
@@ -285,6 +296,6 @@ def test_many_failures_are_one_warning(monkeypatch, caplog):
         with caplog.at_level(logging.WARNING):
             for _ in range(3):
                 with opened_store(None, has_shipped=True) as store:
-                    assert candidates(store, HERE) == {WORKLOAD: ()}
+                    assert store.candidates(HERE) == {WORKLOAD: ()}
                     assert "status 500" in states_of(store)[-1].problem
         assert len(caplog.records) == 1

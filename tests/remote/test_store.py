@@ -6,13 +6,9 @@ import json
 
 import pytest
 
-from feinsum.db import (
-    HttpStore,
-    merge,
-    open_serving_store,
-    open_store,
-    opened_documents,
-)
+from feinsum.db import HttpStore, open_store, opened_documents
+from feinsum.db.exchange import merge
+from feinsum.db.server import open_serving_store
 from feinsum.errors import (
     InvalidRecordError,
     NoSuchRouteError,
@@ -25,7 +21,7 @@ from feinsum.errors import (
     TooLargeError,
     TooManyRequestsError,
 )
-from feinsum.records import DocumentStore, LookUp, candidates
+from feinsum.records import LookUp
 from feinsum.service import new_key
 from tests.db.factories import (
     WORKLOAD,
@@ -96,9 +92,9 @@ def test_candidates_are_those_of_the_service(service, key):
     key("record")
     store = HttpStore.at(service)
     store.add(make_record())
-    assert candidates(store, LookUp({WORKLOAD: ""})) == {WORKLOAD: (make_record(),)}
+    assert store.candidates(LookUp({WORKLOAD: ""})) == {WORKLOAD: (make_record(),)}
     both = LookUp({WORKLOAD: "", "fe1-none": "text"}, make_device(5), "strict")
-    assert candidates(store, both) == {WORKLOAD: (), "fe1-none": ()}
+    assert store.candidates(both) == {WORKLOAD: (), "fe1-none": ()}
 
 
 def test_databases_and_services_are_merged(service, key, tmp_path):
@@ -107,7 +103,6 @@ def test_databases_and_services_are_merged(service, key, tmp_path):
     with open_store(tmp_path / "own.sqlite") as own:
         own.add_all([*(make_record(n) for n in range(5)), make_peaks(), make_trial()])
         with opened_documents(service) as far:
-            assert isinstance(far, DocumentStore)
             assert merge(far, own) == {"record": 5, "peaks": 1, "trial": 0}
             assert merge(far, own).total() == 0
     with open_store(tmp_path / "new.sqlite") as new, opened_documents(service) as far:
@@ -225,7 +220,7 @@ def test_lists_of_something_else_are_refused(path, entries):
         "devices": lambda store: list(store.ids("peaks")),
         "demand": lambda store: list(store.demands()),
         "peaks": lambda store: store.peaks("0" * 64),
-        "missing": lambda store: store.lacking(["0" * 64]),
+        "missing": lambda store: store.lacking("record", ["0" * 64]),
     }[path]
     refused = pytest.raises((ServiceError, InvalidRecordError))
     with chaos(answering("200 OK", body)) as server, refused:

@@ -11,8 +11,8 @@ import tracemalloc
 
 import pytest
 
+from feinsum.db.address import address_of
 from feinsum.db.remote import wire
-from feinsum.db.remote.address import address_of
 from feinsum.db.remote.wire import Limits, Request, exchange
 from feinsum.errors import StoreUnavailableError
 from tests.remote import chaos as c

@@ -11,7 +11,7 @@ import numpy as np
 
 from feinsum import retrieve
 from feinsum.measure import compile_kernel, open_device
-from feinsum.measure.code import CodedUnit
+from feinsum.targets.units import CodedUnit
 from tests.retrieval.kernels import gradients
 
 

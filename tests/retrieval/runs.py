@@ -1,4 +1,4 @@
-"""Running any kernel on the device with random arrays."""
+"""Running any kernel on the host with random arrays."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 import loopy as lp
 import numpy as np
-import pyopencl as cl
-import pyopencl.array as cla
 from pymbolic import evaluate
 
 from feinsum.measure import open_device
-from feinsum.retrieval.recipes import ISLPY_WARNING
+from feinsum.retrieval.applying import ISLPY_WARNING
 
 __all__ = ["run"]
 
@@ -21,20 +19,18 @@ __all__ = ["run"]
 def run(t_unit: lp.TranslationUnit, sizes: Mapping[str, int]) -> dict[str, Any]:
     """All results of a kernel; arguments depend on their names and shapes alone."""
     kernel = t_unit.default_entrypoint
-    context = cl.Context([open_device().handle])
-    queue = cl.CommandQueue(context)
     arguments: dict[str, Any] = {n: v for n, v in sizes.items() if n in kernel.arg_dict}
     for arg in kernel.args:
         if isinstance(arg, lp.ArrayArg):
             shape = tuple(int(evaluate(extent, dict(sizes))) for extent in arg.shape)
             rng = np.random.default_rng(sum(map(ord, arg.name)))
-            values = rng.random(shape).astype(getattr(arg.dtype, "numpy_dtype", "f8"))
-            arguments[arg.name] = cla.to_device(queue, values)
+            dtype = getattr(arg.dtype, "numpy_dtype", "f8")
+            arguments[arg.name] = rng.random(shape).astype(dtype)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
-        t_unit.executor(context)(queue, **arguments)
+        open_device("host").prepare(t_unit).executor()(**arguments)
     return {
-        name: value.get()
+        name: value
         for name, value in arguments.items()
         if name in kernel.get_written_variables()
     }

@@ -9,7 +9,7 @@ import pytest
 from feinsum import FeinsumWarning, retrieve
 from feinsum.measure import compile_kernel, largest_error, open_device
 from feinsum.records import InMemoryStore
-from feinsum.retrieval.recipes import ISLPY_WARNING
+from feinsum.retrieval.applying import ISLPY_WARNING
 
 
 def given(*records):

@@ -61,7 +61,7 @@ def _breaking(monkeypatch):
 BAD_SPECS = {
     "breaking@1(n=1)": "no such loop",
     "alien@1(n=1)": "no transform alien@1 is registered here",
-    "rowwise@7(block=8, index='i')": "did you mean rowwise@1",
+    "rowwise@7(block=8, index='i')": "did you mean rowwise@2",
     "rowwise@1(block=7, index='i')": "block=7 is outside its space",
     "rowwise@1(block=8)": "expected the parameters",
     "packed_contraction@1(n=1)": "does not fit the einsum",

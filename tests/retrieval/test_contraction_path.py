@@ -27,7 +27,7 @@ def test_retrieval_takes_a_kernel_apart():
     spec = next(configurations(CONTRACTION_PATH, chain))
     result = retrieve(t_unit, database=given(fact(chain, spec)))
     compiled = compile_kernel(result, open_device())
-    assert compiled.n_launches == 3
+    assert compiled.built.n_launches == 3
     for n in (1, 37, 130):
         assert_computes(compiled, n, ("W", "z"))
 
@@ -54,6 +54,6 @@ def test_a_tuned_path_is_retrieved():
     first = next(configurations(CONTRACTION_PATH, chain))
     autotune(t_unit, sizes={"n": 200}, database=store, first=[first], n_trials=1)
     compiled = compile_kernel(retrieved(t_unit, database=store), open_device())
-    assert compiled.n_launches == 2
+    assert compiled.built.n_launches == 2
     for n in (1, 37, 130):
         assert_computes(compiled, n, ("W",))

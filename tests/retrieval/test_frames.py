@@ -11,7 +11,8 @@ import pytest
 
 from feinsum import explain
 from feinsum.canonical import canonicalize
-from feinsum.db import open_store, plan_rekey, rekey, rekeyed
+from feinsum.db import open_store
+from feinsum.db.exchange import plan_rekey, rekey, rekeyed
 from feinsum.ir import array, einsum, from_text, to_text
 from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import Level, TransformSpec
@@ -183,7 +184,7 @@ def test_a_text_of_today_is_not_canonicalized(monkeypatch):
         texts.append(to_text(e))
         return canonicalize(e)
 
-    monkeypatch.setattr("feinsum.retrieval.nearest.canonicalize", counted)
+    monkeypatch.setattr("feinsum.retrieval.known.canonicalize", counted)
     today = [fact_of(example, speedup=10.0 + k) for k in range(3)]
     look_up(example.kernel, database=given(*today))
     assert texts == []

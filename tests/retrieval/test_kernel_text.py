@@ -16,6 +16,7 @@ from loopy.types import NumpyType
 from pytools.tag import Tag
 
 from feinsum.retrieval.kernel_text import NoTextError, text_of
+from feinsum.targets.host import HostCTarget
 from tests.docs.pages import ROOT
 from tests.raising.kernels import k21_pytato_grad as captured
 from tests.retrieval.kernels import contraction, gradients, reduction
@@ -76,6 +77,16 @@ CHANGES: dict[str, Callable[[lp.TranslationUnit], lp.TranslationUnit]] = {
         u.default_entrypoint.copy(silenced_warnings=frozenset({"x"}))
     ),
 }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Loopy's C target
+def test_kernels_of_every_target_have_a_text():
+    """The same for two objects, another one for another class of targets."""
+    kinds = (lp.CTarget, lp.ExecutableCTarget, lp.PyOpenCLTarget, HostCTarget)
+    unit = gradients().kernel
+    texts = [[text_of(unit.copy(target=kind())) for kind in kinds] for _ in range(2)]
+    assert texts[0] == texts[1]
+    assert len(set(texts[0])) == len(kinds)
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)

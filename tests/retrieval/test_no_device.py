@@ -35,8 +35,15 @@ except DeviceUnavailableError:
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"FEINSUM_DEVICE": "Cray-1"}, "no OpenCL device matches 'Cray-1'"),
-        ({"OCL_ICD_VENDORS": "/nowhere/none.icd"}, "no OpenCL device was found"),
+        ({"FEINSUM_DEVICE": "Cray-1"}, "no device that works matches 'Cray-1'"),
+        (
+            {
+                "FEINSUM_CC": "/nowhere/cc",
+                "OCL_ICD_VENDORS": "/nowhere/none.icd",
+                "FEINSUM_DEVICE": "",
+            },
+            "no device works here: opencl: no device is found",
+        ),
     ],
 )
 def test_without_a_device_a_build_goes_on(tmp_path, variables, words):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from feinsum.retrieval import look_up
-from feinsum.retrieval.recipes import ISLPY_WARNING
+from feinsum.retrieval.applying import ISLPY_WARNING
 from tests.raising.programs import HAND_WRITTEN
 from tests.raising.test_programs import on_device
 from tests.retrieval.test_whole_kernels import facts_for

@@ -6,7 +6,7 @@ import loopy as lp
 import numpy as np
 import pytest
 
-import feinsum.retrieval.recipes
+import feinsum.retrieval.applying
 from feinsum import raise_kernel, retrieve
 from feinsum.errors import TransformError
 from feinsum.records import TransformSpec
@@ -97,14 +97,14 @@ def test_nests_without_a_recipe_that_share_loops(monkeypatch):
     """
     loops = "{[i,j,k,l]: 0<=i,k<n and 0<=j,l<12}"
     t_unit = kernel_of(text, loops, [*ARRAYS, arrays("w", "n")])
-    apply = feinsum.retrieval.recipes.apply_spec
+    apply = feinsum.retrieval.applying.apply_spec
 
     def apply_to_some(spec, alone, nest):
         if nest.instructions != ("three",):
             raise TransformError("made to fail")
         return apply(spec, alone, nest)
 
-    monkeypatch.setattr(feinsum.retrieval.recipes, "apply_spec", apply_to_some)
+    monkeypatch.setattr(feinsum.retrieval.applying, "apply_spec", apply_to_some)
     found = look_up(t_unit, database=facts_for(t_unit))
     assert len(found.applied) == 1
     assert len(found.unchanged) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from feinsum import generate_loopy, query
 from feinsum.cache import DiskCache
 from feinsum.measure.verifier import Verdict
+from feinsum.memory import Memory, fresh_memory, remembered, use_memory
 from feinsum.records import Level, from_json, to_json
 from feinsum.retrieval import installation, look_up, trust
 from feinsum.transforms import REGISTRY
@@ -30,13 +32,13 @@ NOTHING = ("false",)
 
 
 @pytest.fixture(autouse=True)
-def kept(tmp_path, monkeypatch) -> DiskCache:
+def kept(tmp_path, monkeypatch) -> Iterator[DiskCache]:
     """Verification is on; what it finds is kept for this test."""
     monkeypatch.setenv(trust.VERIFY_VARIABLE, "on")
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(trust, "_seen", {})
-    return DiskCache(tmp_path / "cache")
+    with fresh_memory():
+        yield DiskCache(tmp_path / "cache")
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def no_process(monkeypatch):
 
     def forbid() -> None:
         monkeypatch.setattr(trust, "COMMAND", NOTHING)
-        monkeypatch.setattr(trust, "_seen", {})
+        use_memory(Memory())
 
     return forbid
 
@@ -215,7 +217,7 @@ def test_a_recipe_of_others_is_remembered_by_this_process_alone(kept):
     (nest,) = look_up(generate_loopy(odd_einsum()), database=given(good)).nests
     assert nest.judgement.startswith("verified on this machine")
     assert kept.info().n_entries == 0
-    assert len(trust._seen) == 1
+    assert len(remembered(trust._Verdicts)) == 1
 
 
 def test_a_loose_policy_has_a_recipe_for_everything(monkeypatch):

@@ -15,6 +15,7 @@ from feinsum.measure import largest_error
 from feinsum.records import InMemoryStore
 from feinsum.retrieval import look_up
 from feinsum.retrieval.phases import phases_of
+from feinsum.targets.host import HostCTarget
 from feinsum.transforms import applicable_transforms, configurations
 from tests.raising.test_captured import captured
 from tests.retrieval.facts import fact, fact_of
@@ -348,7 +349,7 @@ def two_in_a_row(**options):
 
 def test_a_linearized_kernel_is_scheduled_anew():
     """Loops that Loopy has ordered already can still get recipes."""
-    t_unit = two_in_a_row()
+    t_unit = two_in_a_row().copy(target=HostCTarget())
     ordered = lp.linearize(lp.preprocess_program(t_unit))
     found = look_up(ordered, database=facts_for(t_unit))
     assert found.applied

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from feinsum.db import ServingStore, SqlStore
+from feinsum.db import SqlStore
+from feinsum.db.server import ServingStore
 from feinsum.service import Settings, create_app, new_key
 from tests.db.conftest import make_postgresql_store, postgresql
 

@@ -15,12 +15,20 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.db import StoredFact, open_serving_store, open_store
-from feinsum.records import TuningRecord, best_match, from_json, to_json
+from feinsum.db import open_store
+from feinsum.db.server import StoredFact, open_serving_store
+from feinsum.records import TuningRecord, best_match, from_json, rank, to_json
+from feinsum.service import answers
 from feinsum.service.answers import Wanted, answer_of
 from feinsum.service.lookup import Lookup
 from feinsum.service.routes.best import PREFIX, Shortcut
-from tests.db.factories import WORKLOAD, make_device, make_environment, make_record
+from tests.db.factories import (
+    WORKLOAD,
+    make_device,
+    make_environment,
+    make_processor,
+    make_record,
+)
 from tests.service.conftest import send
 
 BEST = f"/v1/best/{WORKLOAD}"
@@ -130,17 +138,17 @@ def test_the_shortcut_changes_nothing(client, monkeypatch):
     send(client, to_json(make_record()))
     asked = [BEST, BEST + "?policy=strict&device=x", "/v1/best/none", "/v1/best/a%00b"]
 
-    def answers():
+    def answered():
         found = [client.get(path) for path in asked]
         return [(a.status_code, a.content, a.headers.get("etag")) for a in found]
 
-    short = answers()
+    short = answered()
 
     async def without(self, scope, receive, send):
         await self._app(scope, receive, send)
 
     monkeypatch.setattr(Shortcut, "__call__", without)
-    assert answers() == short
+    assert answered() == short
     assert PREFIX in BEST
 
 
@@ -172,6 +180,23 @@ def test_a_recipe_that_was_slower_is_told_and_not_served(client):
     for driver in ("6.0", "7.0"):
         at = make_environment(make_device(0), driver)
         assert best_match(told, at).ranking == best_match(every, at).ranking
+
+
+def test_no_kind_of_device_crowds_out_another(monkeypatch):
+    """Where more facts serve than are answered, each platform and microarchitecture
+    has its best among them: a client takes the nearest, which may be the slowest.
+    """
+    monkeypatch.setattr(answers, "MOST_FACTS", 4)
+    fast, slow = make_device(1, make_processor("zen4")), make_device(2)
+    records = [make_record(n, environment=make_environment(fast)) for n in range(9)]
+    measured = replace(records[0].measurement, baseline_s=(2e-3,))
+    alone = make_record(0, environment=make_environment(slow))
+    records.append(replace(alone, measurement=measured))
+    stored = [StoredFact(record, to_json(record)) for record in records]
+    answer = answer_of(WORKLOAD, stored, Wanted(architecture="cpu/x86_64"), {})
+    ranked = [record.id for record in rank(records)]
+    told = [fact["id"] for fact in json.loads(answer.body)["facts"]]
+    assert told == [*ranked[:3], records[-1].id]
 
 
 def test_answers_of_shared_caches(serve, location):

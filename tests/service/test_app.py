@@ -14,6 +14,7 @@ from tests.db.factories import (
     make_device,
     make_environment,
     make_peaks,
+    make_processor,
     make_record,
 )
 from tests.service.conftest import send, store_of
@@ -108,6 +109,20 @@ def test_lists_have_all_pages(client):
     assert (device["id"], device["n_facts"]) == (make_device().id, 5)
     ours = client.get("/v1/facts", params={"workload": "key-3"}).json()["facts"]
     assert [fact["id"] for fact in ours] == [records[3].id]
+
+
+def test_devices_are_listed_with_their_processors(client):
+    """Null where none was recorded."""
+    devices = (make_device(), make_device(processor=make_processor("zen5")))
+    for device in devices:
+        record = make_record(environment=make_environment(device))
+        assert send(client, to_json(record)).status_code == 201
+    listed = client.get("/v1/devices").json()["devices"]
+    found = {one["id"]: one["device"]["processor"] for one in listed}
+    before, known = devices
+    assert found[before.id] is None
+    assert found[known.id]["microarchitecture"] == "zen5"
+    assert found[known.id]["features"] == ["avx2", "avx512f"]
 
 
 def test_measured_limits_come_back(client):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import ListedWorkload, Overview, open_serving_store
+from feinsum.db.server import ListedWorkload, Overview, open_serving_store
 from tests.db.factories import make_device, make_environment, make_record
 
 OLD, NEW = make_environment(driver="6.0"), make_environment(driver="7.0")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from feinsum.db import open_serving_store
+from feinsum.db.server import open_serving_store
 from feinsum.service import new_key
 from feinsum.service.examples import PEAKS, RECORD
 from tests.service.running import running

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from feinsum.db import open_store
+from feinsum.db import open_store, opened_documents
 from feinsum.records import to_json
 from tests.db.factories import (
     WORKLOAD,
@@ -153,12 +153,12 @@ def test_an_administrator_is_trusted(careful):
 
 
 @pytest.mark.parametrize("in_bulk", [False, True])
-def test_a_measurement_at_the_database_confirms(careful, location, in_bulk):
-    """A fact that is recorded into the database itself releases what agrees."""
+def test_an_import_into_the_database_confirms(careful, location, in_bulk):
+    """Who adds a fact to the database of the service vouches for what agrees."""
     ann, eve, local = note("ann"), note("eve", faster=9), note("here")
     sent(careful, ann, "ann")
     sent(careful, eve, "eve")
-    with open_store(location) as store:
+    with opened_documents(location) as store:
         if in_bulk:
             store.add_all([local])
         else:
@@ -167,3 +167,14 @@ def test_a_measurement_at_the_database_confirms(careful, location, in_bulk):
     late = note("late")
     assert not sent(careful, late, "late")
     assert late.id in served(careful)
+
+
+def test_a_measurement_into_the_database_confirms_what_arrives(careful, location):
+    """A tuning there knows nothing of quarantine; the service sees what it recorded."""
+    ann, local, late = note("ann"), note("here"), note("late")
+    sent(careful, ann, "ann")
+    with open_store(location) as store:
+        store.add(local)
+    assert served(careful) == {local.id}
+    assert not sent(careful, late, "late")
+    assert served(careful) == {ann.id, local.id, late.id}

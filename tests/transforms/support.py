@@ -15,7 +15,7 @@ import pytest
 from feinsum import array, batched_einsum, einsum, evaluate, generate_loopy
 from feinsum.ir import BatchedEinsum, with_extents
 from feinsum.measure import (
-    OpenCLDevice,
+    OpenDevice,
     compile_kernel,
     n_terms,
     open_device,
@@ -31,6 +31,7 @@ from feinsum.transforms import (
     apply_spec,
     configurations,
 )
+from tests.cpus import opened
 
 LOOPY_WARNINGS = pytest.mark.filterwarnings(
     "ignore:.*implicit conversion:DeprecationWarning:loopy"
@@ -190,9 +191,15 @@ def recipes(
     ]
 
 
+def opencl_code(t_unit: lp.TranslationUnit) -> str:
+    """What Loopy generates for OpenCL, which shows loops and stores best."""
+    unit = t_unit.copy(target=lp.PyOpenCLTarget())
+    return lp.generate_code_v2(unit).device_code()
+
+
 @cache
-def device(selector: str | None = None) -> OpenCLDevice:
-    return open_device(selector)
+def device(selector: str | None = None) -> OpenDevice:
+    return open_device() if selector is None else opened(selector)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ from feinsum.transforms import (
     configurations,
 )
 from feinsum.transforms.library import CONTRACTION_PATH
-from feinsum.transforms.library.pairwise_path import (
+from feinsum.transforms.library.paths.pairwise import (
     PairwisePath,
     good_paths,
     nest_operations,
@@ -176,7 +176,7 @@ def test_good_paths_are_the_same_in_every_process():
     """Names of indices are hashed in another way in each of them."""
     program = (
         "from tests.transforms.support import CHAINS\n"
-        "from feinsum.transforms.library.pairwise_path import good_paths\n"
+        "from feinsum.transforms.library.paths.pairwise import good_paths\n"
         "print([list(map(str, good_paths(e))) for e in CHAINS.values()])"
     )
     found = {
@@ -308,7 +308,7 @@ def global_arrays(t_unit):
 def test_each_step_is_a_device_kernel():
     """Its product is an array in global memory, of run-time extents if need be."""
     t_unit = generated(CHAIN).apply(recipe("1,2 0,1"))
-    assert compile_kernel(t_unit, device()).n_launches == 2
+    assert compile_kernel(t_unit, device()).built.n_launches == 2
     (product,) = global_arrays(t_unit)
     assert [str(extent) for extent in product.shape] == ["20", "M"]
 
@@ -318,7 +318,7 @@ def test_fused_steps_are_one_device_kernel():
     (spec, *_) = configurations(CONTRACTION_PATH, FUSED)
     assert spec.parameters["fused"] == "b"
     t_unit = generated(FUSED).apply(spec)
-    assert compile_kernel(t_unit, device()).n_launches == 1
+    assert compile_kernel(t_unit, device()).built.n_launches == 1
     assert not global_arrays(t_unit)
 
 

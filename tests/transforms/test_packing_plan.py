@@ -12,7 +12,7 @@ from feinsum import array, einsum
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms import configurations
 from feinsum.transforms.library import PACKED_CONTRACTION
-from feinsum.transforms.library.packing_plan import (
+from feinsum.transforms.library.packed.plan import (
     LINE,
     Plan,
     Tiles,

@@ -33,7 +33,7 @@ from feinsum.transforms.primitives import (
     vectorize_last_axis,
 )
 from feinsum.transforms.primitives.vector_store import stands_together
-from tests.transforms.support import LOOPY_WARNINGS, Case, generated
+from tests.transforms.support import LOOPY_WARNINGS, Case, generated, opencl_code
 
 pytestmark = LOOPY_WARNINGS
 
@@ -86,7 +86,7 @@ class Steps:
             ["domains", *sorted(map(str, kernel.domains))],
             ["rules", *sorted(map(str, kernel.substitutions.values()))],
             ["instructions", *sorted(map(_shown, kernel.instructions))],
-            ["code", lp.generate_code_v2(self.schedule.t_unit).device_code()],
+            ["code", opencl_code(self.schedule.t_unit)],
         ]
         return "\n\n".join("\n".join(part) for part in parts) + "\n"
 

@@ -13,6 +13,7 @@ import pytest
 from feinsum import array, canonicalize, einsum
 from feinsum.errors import InvalidParameterError, TransformError, UnknownTransformError
 from feinsum.records import TransformSpec
+from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import (
     REGISTRY,
     Transform,
@@ -222,9 +223,14 @@ def test_only_the_generic_family_is_offered_where_nothing_is_long():
 
 def test_what_calls_the_host_says_so_by_its_name():
     """By it alone a ranking of facts tells these from recipes of the device."""
+    e = EINSUMS["matrix product"]
+    case = generated(e)
     for transform in REGISTRY.values():
-        spec = TransformSpec(transform.name, transform.version, {})
-        assert spec.is_on_host == (transform.devices == {"cpu"})
+        if transform.fits(e):
+            spec = next(configurations(transform, e))
+            unit = case.apply(spec)
+            assert isinstance(unit, LibraryUnit) == spec.is_on_host
+            assert transform.devices == {"cpu"} or not spec.is_on_host
 
 
 def test_what_is_not_searched_is_valid_on_record(toy):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import loopy as lp
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from tests.strategies import SIZES, counts, einsums, sketches
 from tests.transforms.support import (
     LOOPY_WARNINGS,
     generated,
+    opencl_code,
     ragged_sizes,
     recipes,
     sampled,
@@ -151,7 +151,7 @@ def test_partial_sums_are_independent():
     case = generated(e)
     spec = next(configurations(GENERIC, e))
     assert spec.parameters["vector"] == "j"
-    code = lp.generate_code_v2(case.apply(spec)).device_code()
+    code = opencl_code(case.apply(spec))
     for lane in range(spec.parameters["step"]):
         assert f"row_0_tile[{lane}] = row_0_tile[{lane}] + " in code
 
@@ -178,7 +178,7 @@ def test_a_tile_is_turned_between_reads_and_stores():
     """
     e = MAPS["transpose"]
     spec = next(configurations(TRANSPOSED, e))
-    code = lp.generate_code_v2(generated(e).apply(spec)).device_code()
+    code = opencl_code(generated(e).apply(spec))
     reads, stores = code.index("= A["), code.index("out[")
     last_loops = [code[:at].rindex("for (long ") for at in (reads, stores)]
     names = [code[at:].removeprefix("for (long ")[0] for at in last_loops]
@@ -191,7 +191,7 @@ def test_squares_are_read_and_stored_by_vectors():
     """
     e = MAPS["transpose"]
     spec = next(configurations(TURNED, e))
-    code = lp.generate_code_v2(generated(e).apply(spec)).device_code()
+    code = opencl_code(generated(e).apply(spec))
     lines = [line.strip() for line in code.splitlines()]
     reads = [line for line in lines if line.startswith("row_0_square[0].s")]
     places = [read.partition(" = ")[2].rstrip("];") for read in reads]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pyopencl as cl
-import pyopencl.array
 import pytest
 
 from feinsum import array, canonicalize, einsum
 from feinsum.codegen import generate_loopy
-from feinsum.measure import open_device
 from feinsum.raising import identify_as_einsum
 from feinsum.transforms import apply_spec, configurations
 from feinsum.transforms.library import PACKED_CONTRACTION
+from tests.cpus import CPUS, opened
 
 pytestmark = pytest.mark.filterwarnings(  # Loopy's own use of islpy
     "ignore:.*with implicit conversion:DeprecationWarning"
@@ -68,20 +66,34 @@ def test_what_is_left_of_a_row_is_stored_one_by_one():
 @pytest.mark.parametrize(
     ("n_columns", "stores"), [(48, "cached"), (48, "streamed"), (50, "cached")]
 )
-def test_the_output_needs_no_alignment(n_columns, stores, lanes, shift):
+@pytest.mark.parametrize("cpu", CPUS)
+def test_the_output_needs_no_alignment(n_columns, stores, lanes, shift, cpu):
     """Memory of the host at any multiple of a number's size can be written."""
     e, found = product(n_columns, lanes)
-    opencl = open_device()
     memory = np.zeros(24 * n_columns * 8 + 192, dtype=np.uint8)
     start = -memory.ctypes.data % 64 + shift
     place = memory[start : start + 24 * n_columns * 8]
-    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
-    buffer = cl.Buffer(opencl.context, flags, hostbuf=place)
-    queue = cl.CommandQueue(opencl.context)
-    out = cl.array.Array(queue, (24, n_columns), np.float64, data=buffer)
     rng = np.random.default_rng(0)
     values = {op.name: rng.random(op.shape) for op in e.operands}
-    arrays = {name: cl.array.to_device(queue, x) for name, x in values.items()}
-    found[stores].executor(opencl.context)(queue, out=out, **arrays)
+    out = written(opened(cpu), found[stores], place, (24, n_columns), values)
     operands = [values[op.name] for op in e.rows[0]]
-    np.testing.assert_allclose(out.get(), np.einsum(e.subscripts, *operands))
+    np.testing.assert_allclose(out, np.einsum(e.subscripts, *operands))
+    assert not memory[:start].any()
+    assert not memory[start + place.size :].any()
+
+
+def written(device, t_unit, place, shape, values):
+    """What a kernel writes to a place in the memory of the host."""
+    unit = device.prepare(t_unit)
+    if device.reads_in_place:
+        out = place.view(np.float64).reshape(shape)
+        unit.executor()(out=out, **values)
+        return out
+    cl = pytest.importorskip("pyopencl")
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+    buffer = cl.Buffer(device.context, flags, hostbuf=place)
+    queue = cl.CommandQueue(device.context)
+    out = cl.array.Array(queue, shape, np.float64, data=buffer)
+    arrays = {name: cl.array.to_device(queue, x) for name, x in values.items()}
+    unit.executor(device.context)(queue, out=out, **arrays)
+    return out.get()

@@ -58,7 +58,8 @@ def _python_path() -> list[str]:
 @pytest.fixture(autouse=True)
 def _without_the_family_that_fits_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search proposes what a test registers, and nothing else."""
-    monkeypatch.delitem(REGISTRY, ("generic", 1))
+    for key in [key for key in REGISTRY if key[0] == "generic"]:
+        monkeypatch.delitem(REGISTRY, key)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from feinsum.records import InMemoryStore
 from feinsum.tune import autotune, cluster, make_problem
 from feinsum.tune.messages import Answer
 from feinsum.tune.population import check_agreement, difference
-from tests.db.factories import make_environment
+from tests.db.factories import make_device, make_environment, make_processor
 from tests.tune.odd_transforms import COUNTER, odd_einsum, odd_spec
 
 LITERAL = odd_einsum(50)
@@ -322,6 +322,21 @@ def test_a_population_has_one_environment():
     assert difference(newer, here) == f"driver version next, not {here.driver_version}"
     with pytest.raises(DeviceUnavailableError, match=r"a: .*; b: driver version next"):
         check_agreement({"a": Answer(environment=here), "b": Answer(environment=newer)})
+
+
+def test_processors_of_one_name_are_different_environments():
+    """The message says in what they differ, for their names do not."""
+    zen4, zen5 = (
+        make_environment(make_device(processor=make_processor(name)))
+        for name in ("zen4", "zen5")
+    )
+    found = difference(zen5, zen4)
+    assert found is not None
+    assert found.endswith(f", not {zen4.device}: it differs in microarchitecture")
+    unknown = make_environment(make_device())
+    assert difference(unknown, zen4).endswith("it differs in processor")
+    with pytest.raises(DeviceUnavailableError, match="it differs in micro"):
+        check_agreement({"a": Answer(environment=zen4), "b": Answer(environment=zen5)})
 
 
 def test_a_scheduler_that_is_not_there_is_one_clear_error(

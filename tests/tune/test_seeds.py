@@ -11,7 +11,12 @@ from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.transforms import applicable_transforms, configurations
 from feinsum.tune import autotune
 from feinsum.tune.seeds import neighbours
-from tests.db.factories import make_device, make_environment, make_measurement
+from tests.db.factories import (
+    make_device,
+    make_environment,
+    make_measurement,
+    make_processor,
+)
 from tests.db.factories import make_record as any_record
 from tests.tune.odd_transforms import odd_einsum, odd_spec
 
@@ -30,7 +35,7 @@ def matvec(n_columns, dtype="float64"):
     )
 
 
-HERE = make_environment()
+HERE = make_environment(make_device(processor=make_processor("zen5")))
 TARGET = matvec(20)
 SPECS = [
     spec
@@ -60,7 +65,7 @@ def seeds(*facts, limit=4):
 
 def test_the_nearest_come_first():
     """This einsum, then other extents, then other dtypes; this device before others."""
-    there = make_environment(make_device(1))
+    there = make_environment(make_device(1, make_processor("zen5")))
     facts = [
         fact(matvec(20, "float32"), SPECS[3]),
         fact(matvec(30), SPECS[2], there),
@@ -68,6 +73,18 @@ def test_the_nearest_come_first():
         fact(matvec(30), SPECS[1]),
     ]
     assert seeds(*facts) == SPECS[:4]
+
+
+def test_nearer_devices_come_first():
+    """Of one einsum: by platform, then by microarchitecture, whatever the speed."""
+    near = make_device(1, make_processor("zen5"))
+    other = make_device(1, make_processor("zen4"))
+    far = replace(near, platform="another")
+    facts = [
+        fact(TARGET, SPECS[k], make_environment(device), (3 - k) * 1e-3)
+        for k, device in enumerate((near, other, far))
+    ]
+    assert seeds(*reversed(facts)) == SPECS[:3]
 
 
 def test_every_neighbour_has_a_turn():

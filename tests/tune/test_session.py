@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 
 from feinsum import query
-from feinsum.db import open_store, plan_rekey, rekey
+from feinsum.db import open_store
+from feinsum.db.exchange import plan_rekey, rekey
 from feinsum.measure import open_device
 from feinsum.records import InMemoryStore, Level
 from feinsum.tune import IsolatedBench, TrialOutcome, autotune, make_problem

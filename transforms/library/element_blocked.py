@@ -15,15 +15,6 @@ from feinsum.codegen.contraction import pairwise_path
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, SizeParam
 from feinsum.raising import LoopNest
-from feinsum.transforms.library.roles import (
-    fitting_lanes,
-    has_real_dtype,
-    is_long,
-    number,
-    text,
-    typical,
-    volume,
-)
 from feinsum.transforms.primitives import (
     Block,
     Schedule,
@@ -39,6 +30,15 @@ from feinsum.transforms.primitives import (
     stage_operand,
 )
 from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.roles import (
+    fitting_lanes,
+    has_real_dtype,
+    is_long,
+    number,
+    text,
+    typical,
+    volume,
+)
 
 __all__ = ["ELEMENT_BLOCKED"]
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
+
 import loopy as lp
+from pymbolic import primitives as p
 
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
-from feinsum.transforms.library.packed_contraction import suits_packing
-from feinsum.transforms.library.roles import is_long, number, text, typical
-from feinsum.transforms.primitives import begin, split
+from feinsum.transforms.library.packed.family import suits_packing
+from feinsum.transforms.primitives import (
+    Block,
+    Schedule,
+    begin,
+    split,
+    stage_operand,
+    with_hints,
+)
+from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS, sums_of
+from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.roles import is_long, number, text, typical
 
-__all__ = ["ROWWISE"]
+__all__ = ["ROWWISE", "ROWWISE_ON_CPUS"]
+
+MAX_TILE_BYTES = 1 << 14
+"""Of an operand at one value of the index; more would leave the first cache."""
 
 
 def rowwise(
@@ -27,17 +43,71 @@ def rowwise(
             for i_inner < min(block, N - block*i_outer):
                 out[i] = sum(j, A[i,j])
 
-    The loops inside of a block stay plain, and are left to the vectorizer of the
-    OpenCL compiler: these kernels are bound by memory bandwidth.
+    The loops inside of a block stay plain, and are left to the compiler's vectorizer.
 
     Parameters:
         index: the output index.
         block: its values per work-group.
     """
-    schedule = begin(t_unit, nest)
+    return _split(begin(t_unit, nest), parameters)[0].t_unit
+
+
+def rowwise_on_cpus(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Distribute blocks of one output index over the grid, and evaluate functions once.
+
+    Rewrite, for ``ij,kj->ik`` with a function f for the first operand::
+
+        for i, k:  out[i,k] = sum(j, f(i,j)*B[k,j])
+
+        for i_outer in parallel:
+            for i_inner < min(block, N - block*i_outer):
+                for j:  f_tile[j] = f(i,j)
+                for k:  out[i,k] = sum(j, f_tile[j]*B[k,j])
+
+    Parameters:
+        index: the output index.
+        block: its values per work-group.
+        sums: ``in_order`` as the loops add them up, or in ``any_order``.
+        vectors: which the compiler makes of the loops, ``usual`` or ``widest``.
+    """
+    schedule, block = _split(begin(t_unit, nest), parameters)
+    for name in _evaluated_ahead(schedule, text(parameters, "index")):
+        schedule, _ = stage_operand(schedule, name, (block.outer, block.inner))
+    sums, vectors = text(parameters, "sums"), text(parameters, "vectors")
+    return with_hints(schedule, sums=sums, vectors=vectors).t_unit
+
+
+def _split(schedule: Schedule, parameters: Parameters) -> tuple[Schedule, Block]:
     iname = schedule.inames[text(parameters, "index")]
-    schedule, _ = split(schedule, iname, number(parameters, "block"), outer_tag="g.0")
-    return schedule.t_unit
+    return split(schedule, iname, number(parameters, "block"), outer_tag="g.0")
+
+
+def _evaluated_ahead(schedule: Schedule, index: str) -> Names:
+    """If several entries of the output need the values of a function: what they share.
+
+    Arrays alone may stay where they are, for to read them again costs little. Beside
+    tiles of functions they become tiles, too: loops over tiles alone are what compilers
+    make the most of.
+    """
+    shared = tuple(n for n in schedule.operands if _is_shared(schedule, n, index))
+    rules = [schedule.kernel.substitutions[schedule.rules[name]] for name in shared]
+    has_function = any(not isinstance(rule.expression, p.Subscript) for rule in rules)
+    return shared if has_function else ()
+
+
+def _is_shared(schedule: Schedule, name: str, index: str) -> bool:
+    """Whether several entries of the output need the same few values of an operand.
+
+    Diagonals are left out: a tile has an axis for each index.
+    """
+    span = schedule.spans[name]
+    if len({*span}) < len(span):
+        return False
+    inside = prod(typical(schedule.extents[i]) for i in span if i != index)
+    is_small = inside * schedule.dtypes[name].itemsize <= MAX_TILE_BYTES
+    return is_small and index in span and not {*schedule.output} <= {*span}
 
 
 def _space(einsum: BatchedEinsum) -> Space | None:
@@ -49,6 +119,18 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     return {"index": tuple(long), "block": (64, 8, 16, 512, 8192)}
 
 
+def _space_with_hints(einsum: BatchedEinsum) -> Space | None:
+    space = _space(einsum)
+    return space and {**space, "sums": sums_of(einsum), "vectors": VECTORS}
+
+
+def _in_any_order(einsum: BatchedEinsum) -> tuple[Parameters, ...]:
+    """The first configuration, with sums that a vectorizer can cut into lanes."""
+    space = _space_with_hints(einsum) or {}
+    first = {name: values[0] for name, values in space.items()}
+    return ({**first, "sums": SUMS[1]},) if len(space.get("sums", ())) > 1 else ()
+
+
 ROWWISE = register(
     Transform(
         "rowwise",
@@ -57,5 +139,16 @@ ROWWISE = register(
         _space,
         rowwise,
         is_searched=lambda einsum: not suits_packing(einsum),
+    )
+)
+ROWWISE_ON_CPUS = register(
+    replace(
+        ROWWISE,
+        version=2,
+        summary="rowwise@1, functions evaluated once, with hints to the compiler",
+        space=_space_with_hints,
+        apply=rowwise_on_cpus,
+        devices=frozenset({"cpu"}),
+        starts=_in_any_order,
     )
 )

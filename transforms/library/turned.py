@@ -10,17 +10,17 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
-from feinsum.transforms.library.roles import (
+from feinsum.transforms.primitives import NestWriter, Schedule, begin
+from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
+from feinsum.transforms.primitives.vector_store import stands_together
+from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.roles import (
     has_real_dtype,
     number,
     text,
     typical,
     volume,
 )
-from feinsum.transforms.primitives import NestWriter, Schedule, begin
-from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
-from feinsum.transforms.primitives.vector_store import stands_together
-from feinsum.transforms.registry import Parameters, Space, Transform, register
 
 __all__ = ["TURNED", "turned_index"]
 

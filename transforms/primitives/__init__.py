@@ -1,5 +1,6 @@
 """Primitives: one rewriting of a loop nest each, shown before and after."""
 
+from feinsum.transforms.primitives.compiler_hints import with_hints
 from feinsum.transforms.primitives.contract import contract
 from feinsum.transforms.primitives.domains import (
     factor_domains,
@@ -35,4 +36,5 @@ __all__ = [
     "stage_accumulator",
     "stage_operand",
     "vectorize_last_axis",
+    "with_hints",
 ]

@@ -29,31 +29,61 @@ ELEMENTS = {8: "double", 4: "float"}
 PREAMBLE = (
     "10_feinsum_vector_stores",
     """\
-#ifdef __clang__
+#if !defined(__OPENCL_VERSION__) || defined(__clang__)
+#ifndef __OPENCL_VERSION__
+#include <stddef.h>
+#define __global
+#endif
 #define feinsum_store(type, lanes, value, array, place) \\
   { \\
-    typedef type##lanes feinsum_unaligned __attribute__((aligned(sizeof(type)))); \\
-    *(__global feinsum_unaligned *) ((array) + (place)) = value; \\
+    typedef type##lanes feinsum_anywhere \\
+      __attribute__((aligned(sizeof(type)), may_alias)); \\
+    *(__global feinsum_anywhere *) ((array) + (place)) = value; \\
   }
 #else
 #define feinsum_store(type, lanes, value, array, place) \\
   { vstore##lanes(value, 0, (array) + (place)); }
 #endif
-#ifdef __has_builtin
-#if __has_builtin(__builtin_nontemporal_store)
-#define feinsum_stream(type, lanes, value, array, place) \\
+#define feinsum_stream_with(stream, type, lanes, value, array, place) \\
   if ((size_t) ((array) + (place)) % sizeof(type##lanes)) \\
     feinsum_store(type, lanes, value, array, place) \\
   else \\
-    __builtin_nontemporal_store( \\
-      value, (__global type##lanes *) ((array) + (place)))
+    stream(value, (__global type##lanes *) ((array) + (place)))
+#ifdef __has_builtin
+#if __has_builtin(__builtin_nontemporal_store)
+#define feinsum_stream(...) \\
+  feinsum_stream_with(__builtin_nontemporal_store, __VA_ARGS__)
 #endif
+#endif
+#if !defined(feinsum_stream) && !defined(__OPENCL_VERSION__) && defined(__SSE2__)
+#include <immintrin.h>
+#include <string.h>
+static inline __attribute__((always_inline)) void feinsum_stream_bytes(
+    const char *from, char *to, int n_bytes)
+{
+#ifdef __AVX512F__
+  for (; n_bytes >= 64; n_bytes -= 64, from += 64, to += 64)
+    _mm512_stream_si512((__m512i *) to, _mm512_loadu_si512(from));
+#endif
+#ifdef __AVX__
+  for (; n_bytes >= 32; n_bytes -= 32, from += 32, to += 32)
+    _mm256_stream_si256(
+      (__m256i *) to, _mm256_loadu_si256((const __m256i *) from));
+#endif
+  for (; n_bytes >= 16; n_bytes -= 16, from += 16, to += 16)
+    _mm_stream_si128((__m128i *) to, _mm_loadu_si128((const __m128i *) from));
+  memcpy(to, from, n_bytes);
+}
+#define feinsum_stream_gnu(value, to) \\
+  feinsum_stream_bytes((const char *) &(value), (char *) (to), sizeof(value))
+#define feinsum_stream(...) feinsum_stream_with(feinsum_stream_gnu, __VA_ARGS__)
 #endif
 #ifndef feinsum_stream
 #define feinsum_stream feinsum_store
 #endif
 """,
 )
+"""For OpenCL C, and for C with the extensions of GNU, in which gcc streams nothing."""
 
 
 def stands_together(schedule: Schedule, row: int, index: str) -> bool:

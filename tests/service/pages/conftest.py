@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from fastapi.testclient import TestClient
 
-from feinsum.db import ServingStore, open_serving_store
+from feinsum.db.server import ServingStore, open_serving_store
 from tests.db.factories import make_device, make_environment
 from tests.service.pages.facts import MATMUL, make_fact, make_limits
 

@@ -11,6 +11,7 @@ from feinsum.records import (
     DevicePeaks,
     Environment,
     Measurement,
+    Processor,
     TransformSpec,
     TuningRecord,
     Verification,
@@ -73,11 +74,17 @@ def make_limits(device: Device) -> DevicePeaks:
     return DevicePeaks(device, 8e10, peaks, "2025-01-01T00:00:00+00:00")
 
 
+HOSTILE_PROCESSOR = Processor(
+    MARKUP, -(2**70), 2**70, 0, MARKUP, (MARKUP,) * 99, -(2**70), {MARKUP: -(2**70)}
+)
+
 HOSTILE = TuningRecord(
     workload=WorkloadKey("hostile-1"),
     workload_text=f"a b -> a | {MARKUP} | x",
     environment=Environment(
-        device=Device(MARKUP, MARKUP, MARKUP, "cpu", MARKUP, -(2**31)),
+        device=Device(
+            MARKUP, MARKUP, MARKUP, "cpu", MARKUP, -(2**31), HOSTILE_PROCESSOR
+        ),
         driver_version=MARKUP,
         platform_version=MARKUP,
         software={MARKUP: MARKUP},

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from feinsum.db import open_serving_store
+from feinsum.db.server import open_serving_store
 from feinsum.records import to_json
 from feinsum.service import new_key
 from tests.db.factories import make_device, make_environment

@@ -8,14 +8,18 @@ import sys
 import pytest
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import Miss
-from feinsum.records import rank, to_json
+from feinsum.records import Miss, rank, to_json
 from feinsum.service.pages.rendering import MEDIA_TYPES
 from feinsum.service.pages.words import ratio
-from tests.db.factories import make_device, make_environment, make_record
+from tests.db.factories import (
+    make_device,
+    make_environment,
+    make_processor,
+    make_record,
+)
 from tests.service.conftest import key_for, send, store_of
 from tests.service.pages.documents import get, is_sound_page, links, text_of
-from tests.service.pages.facts import MATVEC, form_of, make_fact
+from tests.service.pages.facts import MATVEC, form_of, make_fact, make_limits
 
 KEY = form_of(*MATVEC).key
 DEVICE = make_device(0)
@@ -80,6 +84,56 @@ def test_a_workload_shows_the_ranking_of_each_device(reader):
     assert "as 1, but block=8" in rows[1][1]
     (row,) = next(r for r in (rows_of(page, k) for k in range(2)) if len(r) == 1)
     assert (row[3], row[5]) == ("2.50×", "unknown")
+
+
+def test_the_processor_of_a_device_is_shown(client):
+    """On its own page, in the list, beside its name where there are several, and with
+    each fact; a device without one has a note.
+    """
+    known = make_device(processor=make_processor("zen5"))
+    facts = [make_fact(environment=make_environment(d)) for d in (known, DEVICE)]
+    for fact in facts:
+        send(client, to_json(fact))
+    page = text_of(get(client, f"/devices/{known.id}"))
+    assert all(word in page for word in ("zen5", "L1d 48 KiB, L2 1 MiB", "avx512f"))
+    assert "was not recorded" not in page
+    page = text_of(get(client, f"/devices/{DEVICE.id}"))
+    assert "The processor of this device was not recorded" in page
+    page = text_of(get(client, "/devices"))
+    assert "zen5" in page
+    assert "unknown" in page
+    assert text_of(get(client, f"/workloads/{KEY}")).count("cpu-0, zen5") == 1
+    assert str(known.processor) in text_of(get(client, f"/facts/{facts[0].id}"))
+
+
+DOUBT = "120 % (another machine?)"
+WHY = "may be of different machines with one name"
+
+
+@pytest.mark.parametrize(
+    ("processor", "median_s", "is_marked"),
+    [
+        (None, 0.5e-3 / 1.2, True),
+        (None, 1e-3, False),
+        (make_processor(), 0.5e-3 / 1.2, False),
+    ],
+    ids=["unknown", "within the limits", "known"],
+)
+def test_a_share_that_may_be_of_another_machine_is_marked(
+    client, processor, median_s, is_marked
+):
+    """Above 100 %, where facts and limits may be of two machines of one name; a note
+    on the same page says why.
+    """
+    device = make_device(processor=processor)
+    fact = make_fact(median_s, environment=make_environment(device))
+    store_of(client).add_all([fact, make_limits(device)])
+    for path in (f"/workloads/{KEY}", f"/facts/{fact.id}", f"/devices/{device.id}"):
+        page = get(client, path)
+        assert is_sound_page(page)
+        text = text_of(page)
+        assert (DOUBT in text, WHY in text) == (is_marked, is_marked)
+        assert is_marked or ("50 %" if median_s == 1e-3 else "120 %") in text
 
 
 def test_a_chart_says_what_it_shows(reader):

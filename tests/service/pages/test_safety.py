@@ -7,8 +7,7 @@ import json
 import pytest
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import Miss
-from feinsum.records import DevicePeaks, to_json
+from feinsum.records import DevicePeaks, Miss, to_json
 from feinsum.service.problems import MEDIA_TYPE
 from tests.service.conftest import send, store_of
 from tests.service.pages.documents import ACCEPT, get, is_sound_page, text_of

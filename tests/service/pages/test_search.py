@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.db import open_serving_store
+from feinsum.db.server import open_serving_store
 from feinsum.service.pages.notations import Notations
 from feinsum.service.pages.search import Asked, Found, search
 from tests.service.conftest import store_of

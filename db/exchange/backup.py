@@ -1,0 +1,54 @@
+"""Backups: a copy of a whole database, made while others write.
+
+A file is copied by SQLite's online backup, which sees one moment of it. A server is
+written as JSON Lines, trials included: all documents that were there at the start,
+and perhaps some that came while it was written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from pathlib import Path
+
+from feinsum.db.exchange.files import write_file
+from feinsum.db.exchange.merging import all_documents
+from feinsum.db.sql.sqlite_file import copy_database
+from feinsum.db.sql.store import SqlStore
+from feinsum.errors import StoreUnavailableError
+
+__all__ = ["back_up_store"]
+
+
+def back_up_store(store: SqlStore, path: Path) -> Path:
+    """Write a copy of a database to a new file, which is whole when it has its name.
+
+    Args:
+        path: of the copy; for a server, ``.jsonl`` is added if it does not end so.
+
+    Returns:
+        The path of the copy.
+
+    Raises:
+        StoreUnavailableError: if the file exists or cannot be written.
+    """
+    if store.path is None and path.suffix != ".jsonl":
+        path = path.with_name(f"{path.name}.jsonl")
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        if store.path is None:
+            write_file(all_documents(store, has_trials=True), path)
+        else:
+            copy_database(store.path, part)
+            part.rename(path)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnavailableError(
+            f"no backup can be written to {path}: {error}; give the path of a new file "
+            "in a folder that can be written"
+        ) from None
+    finally:
+        part.unlink(missing_ok=True)
+    return path

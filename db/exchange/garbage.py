@@ -1,0 +1,192 @@
+"""Garbage: facts that no look-up can prefer, and taking them out of a database.
+
+Kept are all facts of a recipe that was somewhere no faster than the untransformed
+kernel: they keep a look-up from taking it where it fits worse. Such a recipe may be
+passed over, so the others compete without it, in groups: of one workload as it was
+written, on one device with one driver, at the same sizes, with the same version of a
+transform. Of them those are kept that are tied for the best place of their group, and
+some more after them; and what any kept fact was rekeyed from.
+
+So every look-up has the same answer as before: whatever machine asks, under whatever
+policy, whatever is installed.
+
+Limits of devices and trials are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from feinsum.db.exchange.backup import back_up_store
+from feinsum.db.exchange.files import write_file
+from feinsum.db.exchange.rekeying import REKEYED_FROM
+from feinsum.db.sql.store import SqlStore
+from feinsum.records import Document, TuningRecord, tied
+
+__all__ = [
+    "NEXT",
+    "Collected",
+    "GarbagePlan",
+    "Surplus",
+    "collect_garbage",
+    "find_garbage",
+]
+
+NEXT = 3
+"""How many facts are kept after those that are tied for the best place."""
+
+
+@dataclass(frozen=True)
+class Surplus:
+    """A fact that can go, and why.
+
+    Attributes:
+        place: its place in its group, from 1 on, of ``n_group`` facts.
+        speedup, best_speedup: its own, and that of the first one.
+    """
+
+    id: str
+    workload: str
+    recipe: str
+    place: int
+    n_group: int
+    speedup: float
+    best_speedup: float
+
+    @property
+    def reason(self) -> str:
+        return (
+            f"number {self.place} of {self.n_group}: {self.speedup:.3g} times as fast "
+            f"as the untransformed kernel, the best one {self.best_speedup:.3g} times"
+        )
+
+
+@dataclass(frozen=True)
+class GarbagePlan:
+    """What can go.
+
+    Attributes:
+        n_records: facts that were looked at.
+    """
+
+    n_records: int
+    surplus: tuple[Surplus, ...]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was done.
+
+    Attributes:
+        backup: a copy of the database as it was.
+        removed: the facts that are gone, as JSON Lines.
+    """
+
+    n_removed: int
+    backup: Path
+    removed: Path
+
+
+def find_garbage(
+    workloads: Iterable[Sequence[TuningRecord]], n_next: int = NEXT
+) -> GarbagePlan:
+    """Find the facts that no look-up can prefer; nothing is written.
+
+    Args:
+        workloads: for each workload its facts.
+        n_next: how many are kept after those that are tied for the best place.
+    """
+    n_records, surplus = 0, dict[str, Surplus]()
+    origins: set[object] = set()
+    for records in workloads:
+        n_records += len(records)
+        slow = {record.recipe for record in records if not record.measurement.is_faster}
+        kept = [record for record in records if record.recipe in slow]
+        for group in _groups(r for r in records if r.recipe not in slow):
+            ordered, n_tied = _ordered(group)
+            n_kept = n_tied + n_next
+            kept += ordered[:n_kept]
+            surplus.update(_surplus(ordered, n_kept))
+        origins |= {record.provenance.get(REKEYED_FROM) for record in kept}
+    left = [entry for entry in surplus.values() if entry.id not in origins]
+    return GarbagePlan(n_records, tuple(left))
+
+
+def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collected:
+    """Take out of a database what a plan names, after it was written down twice.
+
+    A copy of the database is made, then what goes is written as JSON Lines, which
+    ``feinsum db import`` reads back; only then it is removed.
+
+    Args:
+        folder: where the two files are put.
+
+    Raises:
+        StoreUnavailableError: if the database or the folder cannot be written.
+    """
+    stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
+    backup = back_up_store(store, folder / f"{_name(store)}.backup-gc-{stamp}")
+    removed = folder / f"{_name(store)}.removed-{stamp}.jsonl"
+    ids = {entry.id for entry in plan.surplus}
+    written: list[str] = []
+
+    def noted() -> Iterator[Document]:
+        for document in store.documents("record", ids):
+            yield document
+            written.append(document.id)
+
+    write_file(noted(), removed)
+    return Collected(store.remove(written), backup, removed)
+
+
+def _groups(records: Iterable[TuningRecord]) -> Iterator[list[TuningRecord]]:
+    found: dict[Hashable, list[TuningRecord]] = {}
+    for record in records:
+        found.setdefault(_group(record), []).append(record)
+    yield from found.values()
+
+
+def _group(record: TuningRecord) -> Hashable:
+    there, spec = record.environment, record.spec
+    return (
+        record.workload_text,
+        there.device,
+        there.driver_version,
+        there.platform_version,
+        record.measurement.sizes,
+        spec.name,
+        spec.version,
+    )
+
+
+def _ordered(group: Sequence[TuningRecord]) -> tuple[list[TuningRecord], int]:
+    """The facts of a group, the best first, and how many are tied for that place."""
+    first = tied(group)
+
+    def order(record: TuningRecord) -> tuple[bool, float, str]:
+        return record.id not in first, -record.measurement.speedup, record.id
+
+    return sorted(group, key=order), len(first)
+
+
+def _surplus(ordered: Sequence[TuningRecord], n_kept: int) -> dict[str, Surplus]:
+    best = ordered[0].measurement.speedup
+    return {
+        record.id: Surplus(
+            id=record.id,
+            workload=record.workload,
+            recipe=str(record.spec),
+            place=place,
+            n_group=len(ordered),
+            speedup=record.measurement.speedup,
+            best_speedup=best,
+        )
+        for place, record in enumerate(ordered[n_kept:], start=n_kept + 1)
+    }
+
+
+def _name(store: SqlStore) -> str:
+    return "database" if store.path is None else store.path.name

@@ -1,0 +1,192 @@
+"""Between databases, and between a database and a file: unions of documents.
+
+A database is a set of documents that are known by their content. So whatever is read
+into it is united with it: in any order, any number of times, with the same result.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TypeVar
+
+from feinsum.db.exchange.lines import Bad, Entry
+from feinsum.errors import InvalidRecordError
+from feinsum.records import KINDS, Document, DocumentKind, DocumentStore, kind_of
+
+__all__ = [
+    "Difference",
+    "Imported",
+    "all_documents",
+    "batches",
+    "compare",
+    "merge",
+    "take_in",
+]
+
+BATCH = 500
+"""How many documents are kept in one transaction."""
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+OnStep = Callable[[int], None]
+"""Is told how many more are done."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two databases have of a kind.
+
+    Attributes:
+        only_a, only_b: ids of what the other one lacks, in order.
+        n_both: how many documents both have.
+    """
+
+    kind: DocumentKind
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    n_both: int
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.only_a or self.only_b)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What became of the documents of a file.
+
+    Attributes:
+        n_read: well-formed documents by kind.
+        n_new: how many of these were not there before.
+        n_bad: how many entries could not be kept.
+    """
+
+    n_read: Counter[DocumentKind]
+    n_new: Counter[DocumentKind]
+    n_bad: int
+
+
+def all_documents(store: DocumentStore, *, has_trials: bool) -> Iterator[Document]:
+    """What a store holds: facts, limits of devices and, if wanted, trials."""
+    kinds = [kind for kind in KINDS if kind != "trial" or has_trials]
+    return chain.from_iterable(store.documents(kind) for kind in kinds)
+
+
+def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
+    """The items in lists of that size; the last one may be shorter.
+
+    >>> list(batches("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def compare(a: DocumentStore, b: DocumentStore) -> tuple[Difference, ...]:
+    """What each of two stores has that the other one lacks, by kind.
+
+    Complexity: the ids of one kind are in memory.
+    """
+    return tuple(_difference(kind, a, b) for kind in KINDS)
+
+
+def merge(
+    target: DocumentStore,
+    source: DocumentStore,
+    on_step: OnStep = lambda _n: None,
+) -> Counter[DocumentKind]:
+    """Add to a store what another one has and it lacks; how many were new of a kind.
+
+    Nothing is changed or removed. Merging is a union: commutative, associative,
+    idempotent. What was added before an interruption stays. Damaged documents are
+    logged and left out.
+
+    Raises:
+        StoreUnavailableError: if a store cannot be read or written.
+    """
+    n_new: Counter[DocumentKind] = Counter()
+    for kind in KINDS:
+        missing = target.lacking(kind, frozenset(source.ids(kind)))
+        entries = ((kind, found) for found in source.documents(kind, missing))
+        n_new.update(take_in(target, entries, _log, on_step).n_new)
+    return n_new
+
+
+def take_in(
+    store: DocumentStore,
+    entries: Iterable[Entry],
+    on_bad: Callable[[Bad], None],
+    on_step: OnStep = lambda _n: None,
+) -> Imported:
+    """Keep the documents of a file.
+
+    Args:
+        on_bad: is given what cannot be kept, when all that stands before it is kept;
+            what it raises ends the import.
+        on_step: is called after each batch.
+    """
+    result = Imported(Counter(), Counter(), 0)
+    n_bad = 0
+    for batch in batches(entries):
+        for bad in _take_in(store, batch, result):
+            n_bad += 1
+            on_bad(bad)
+        on_step(len(batch))
+    return Imported(result.n_read, result.n_new, n_bad)
+
+
+def _log(bad: Bad) -> None:
+    logger.error("a damaged document is left out: %s", bad)
+
+
+def _take_in(
+    store: DocumentStore, entries: Sequence[Entry], result: Imported
+) -> Iterator[Bad]:
+    """Keep and count what can be kept, in order; the rest is given back."""
+    waiting: list[tuple[str, Document]] = []
+    for entry in entries:
+        if isinstance(entry, Bad):
+            yield from _keep(store, waiting, result)
+            waiting.clear()
+            yield entry
+        else:
+            waiting.append(entry)
+    yield from _keep(store, waiting, result)
+
+
+def _keep(
+    store: DocumentStore, entries: Sequence[tuple[str, Document]], result: Imported
+) -> Iterator[Bad]:
+    """Keep the documents of all entries or, if one is refused, one by one."""
+    try:
+        found = _add(store, [document for _, document in entries])
+    except InvalidRecordError as error:
+        if len(entries) == 1:
+            yield Bad(entries[0][0], error)
+            return
+        for entry in entries:
+            yield from _keep(store, [entry], result)
+        return
+    result.n_new.update(found)
+    result.n_read.update(kind_of(document) for _, document in entries)
+
+
+def _add(store: DocumentStore, documents: Sequence[Document]) -> Counter[DocumentKind]:
+    n_new: Counter[DocumentKind] = Counter()
+    for kind in KINDS:
+        alike = [document for document in documents if kind_of(document) == kind]
+        n_new[kind] += store.add_all(alike) if alike else 0
+    return n_new
+
+
+def _difference(kind: DocumentKind, a: DocumentStore, b: DocumentStore) -> Difference:
+    ids_a, ids_b = set(a.ids(kind)), set(b.ids(kind))
+    only_a, only_b = sorted(ids_a - ids_b), sorted(ids_b - ids_a)
+    return Difference(kind, tuple(only_a), tuple(only_b), len(ids_a & ids_b))

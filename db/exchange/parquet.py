@@ -1,0 +1,155 @@
+"""Parquet: a database as one flat table, with the documents, for data frames.
+
+It needs pyarrow (``pip install 'feinsum[parquet]'``), which is imported here alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from feinsum.db.exchange.lines import Bad, Entry
+from feinsum.db.exchange.merging import batches
+from feinsum.db.sql.rows import document_of, instant
+from feinsum.errors import FeinsumError, InvalidRecordError
+from feinsum.records import KINDS, DevicePeaks, Document, Trial, kind_of, to_json
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["read_parquet", "write_parquet"]
+
+ROWS = 5000
+"""How many rows are in memory at once, and in a row group."""
+
+READ = ("kind", "id", "document")
+
+
+def write_parquet(documents: Iterable[Document], stream: BinaryIO) -> Counter[str]:
+    """Write a table with a row for every document; how many there are of a kind.
+
+    The columns that a kind does not have are null. Times are in UTC.
+
+    Raises:
+        FeinsumError: if pyarrow is not installed.
+    """
+    arrow = _arrow()
+    schema = _schema(arrow)
+    n_written: Counter[str] = Counter()
+    with arrow.parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
+        for batch in batches(documents, ROWS):
+            rows = [_row(document) for document in batch]
+            writer.write_table(arrow.Table.from_pylist(rows, schema=schema))
+            n_written.update(row["kind"] for row in rows)
+    return n_written
+
+
+def read_parquet(stream: BinaryIO) -> Iterator[Entry]:
+    """The documents of a table, each checked; the other columns are not looked at.
+
+    Raises:
+        InvalidRecordError: if it is no table that :func:`write_parquet` wrote.
+        FeinsumError: if pyarrow is not installed.
+    """
+    arrow = _arrow()
+    try:
+        with arrow.parquet.ParquetFile(stream) as table:
+            number = 0
+            for batch in table.iter_batches(ROWS, columns=list(READ)):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield _entry(f"row {number}", *(row[name] for name in READ))
+    except (arrow.ArrowException, KeyError) as error:
+        raise InvalidRecordError(
+            f"it is no Parquet table that 'feinsum db export' wrote: {error}"
+        ) from None
+
+
+def _entry(place: str, kind: Any, document_id: Any, text: Any) -> Entry:
+    try:
+        if kind not in KINDS or not (
+            isinstance(text, str) and isinstance(document_id, str)
+        ):
+            raise InvalidRecordError(
+                f"a row of the kind {kind!r} was given, expected one of "
+                f"{', '.join(KINDS)} with an id and a document as text"
+            )
+        return place, document_of(kind, document_id, text)
+    except InvalidRecordError as error:
+        return Bad(place, error)
+
+
+def _row(document: Document) -> dict[str, Any]:
+    common = {
+        "kind": kind_of(document),
+        "id": document.id,
+        "document": to_json(document),
+    }
+    if isinstance(document, DevicePeaks):
+        device, of_kind = document.device, {}
+        time = document.measured_at
+    else:
+        device, of_kind = document.environment.device, _row_of_recipe(document)
+        time = document.recorded_at
+    return {
+        **common,
+        **of_kind,
+        "device_id": device.id,
+        "device_name": device.name,
+        "platform": device.platform,
+        "microarchitecture": device.microarchitecture,
+        "recorded_at": instant(time),
+    }
+
+
+def _row_of_recipe(document: Any) -> dict[str, Any]:
+    """What a fact and a trial have in common, and what each has alone."""
+    common = {
+        "workload_key": document.workload,
+        "workload_text": document.workload_text,
+        "driver_version": document.environment.driver_version,
+        "transform_name": document.spec.name,
+        "transform_version": document.spec.version,
+    }
+    if isinstance(document, Trial):
+        times = {"status": document.status, "median_s": document.median_s}
+        return common | times | {"ratio": document.ratio}
+    measured = document.measurement
+    return common | {"median_s": measured.median_s, "speedup": measured.speedup}
+
+
+def _schema(arrow: Any) -> pyarrow.Schema:
+    text, real = arrow.string(), arrow.float64()
+    return arrow.schema(
+        [
+            arrow.field("kind", text, nullable=False),
+            arrow.field("id", text, nullable=False),
+            ("workload_key", text),
+            ("workload_text", text),
+            ("device_id", text),
+            ("device_name", text),
+            ("platform", text),
+            ("microarchitecture", text),
+            ("driver_version", text),
+            ("transform_name", text),
+            ("transform_version", arrow.int32()),
+            ("status", text),
+            ("median_s", real),
+            ("speedup", real),
+            ("ratio", real),
+            ("recorded_at", arrow.timestamp("us", tz="UTC")),
+            arrow.field("document", text, nullable=False),
+        ]
+    )
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise FeinsumError(
+            f"Parquet needs pyarrow ({error}): pip install 'feinsum[parquet]'"
+        ) from None
+    return pyarrow

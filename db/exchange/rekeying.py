@@ -1,0 +1,260 @@
+"""Rekeying: facts and trials under older keys are added again under those of today.
+
+A key carries the versions of the canonical form and of the canonicalizer. When
+one of them changes, an older fact is not found any more, though it is as true
+as before. It is added again under the key that its own text gets now. The text
+stays: its names are those that the recipe speaks of. So it is with a trial.
+
+Nothing is deleted or changed, and what is added depends on the fact or trial
+alone. So rekeying twice is rekeying once, and it commutes with merging.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Literal, TypeAlias
+
+from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, canonicalize
+from feinsum.errors import FeinsumError
+from feinsum.ir import from_text
+from feinsum.records import FactStore, Trial, TuningRecord
+
+__all__ = [
+    "REKEYED_FROM",
+    "Kind",
+    "Move",
+    "OnProgress",
+    "PrefixCount",
+    "RekeyPlan",
+    "Unreadable",
+    "plan_rekey",
+    "rekey",
+    "rekeyed",
+]
+
+REKEYED_FROM = "rekeyed_from"
+"""The topic of the provenance that has the id of the record as it was measured."""
+
+PRESENT_PREFIX = f"{FORM_VERSION}-{CANONICALIZER}"
+"""What the keys of today begin with."""
+
+OnProgress: TypeAlias = Callable[[int, int], None]
+"""Is told how many are done, of how many."""
+
+Kind: TypeAlias = Literal["record", "trial"]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A record or a trial that belongs under another key.
+
+    Attributes:
+        old, new: the key that it has, and the key that its text gets now.
+        is_there: it is stored under the new key, or another move adds it.
+    """
+
+    kind: Kind
+    id: str
+    old: WorkloadKey
+    new: WorkloadKey
+    is_there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A record or a trial whose text gets no key, and why; it is left as it is."""
+
+    kind: Kind
+    id: str
+    old: WorkloadKey
+    problem: FeinsumError
+
+
+@dataclass(frozen=True)
+class PrefixCount:
+    """What a plan has of one kind for the keys that begin alike.
+
+    Attributes:
+        old, new: what the keys begin with: version of the form, canonicalizer.
+        n: all of these; the sum of the last three.
+        n_workloads: keys among them.
+        n_there: stored under the new key already.
+        n_missing: to be added.
+        n_unreadable: left, since their text gets no key.
+    """
+
+    kind: Kind
+    old: str
+    new: str
+    n: int
+    n_workloads: int
+    n_there: int
+    n_missing: int
+    n_unreadable: int
+
+
+@dataclass(frozen=True)
+class RekeyPlan:
+    """What rekeying a store would do.
+
+    Attributes:
+        n_records, n_trials: what was looked at; those that are named neither in
+            ``moves`` nor in ``unreadable`` have the right key.
+    """
+
+    n_records: int
+    n_trials: int
+    moves: tuple[Move, ...]
+    unreadable: tuple[Unreadable, ...]
+
+    @property
+    def missing(self) -> tuple[Move, ...]:
+        """The moves that add a record or a trial."""
+        return tuple(move for move in self.moves if not move.is_there)
+
+    def count(self) -> tuple[PrefixCount, ...]:
+        """The numbers of the plan, by kind and by the prefix of the old keys."""
+        found: dict[tuple[Kind, str], list[tuple[WorkloadKey, str]]] = {}
+        for move in self.moves:
+            state = "there" if move.is_there else "missing"
+            found.setdefault(_place(move), []).append((move.old, state))
+        for entry in self.unreadable:
+            found.setdefault(_place(entry), []).append((entry.old, "unreadable"))
+        return tuple(_count(*place, found[place]) for place in sorted(found))
+
+
+def rekeyed(record: TuningRecord, key: WorkloadKey) -> TuningRecord:
+    """The same fact under another key.
+
+    Its provenance names the record that was measured, by whatever keys it came
+    here; under the key of that record it is that record again. So for all keys,
+    ``rekeyed(rekeyed(r, k), l) == rekeyed(r, l)`` and
+    ``rekeyed(r, r.workload) == r``. A trial has no provenance: only its key changes.
+    """
+    origin = record.provenance.get(REKEYED_FROM, record.id)
+    topics = {k: v for k, v in record.provenance.items() if k != REKEYED_FROM}
+    measured = replace(record, workload=key, provenance=topics)
+    if measured.id == origin:
+        return measured
+    return replace(measured, provenance={**topics, REKEYED_FROM: origin})
+
+
+def plan_rekey(
+    store: FactStore, on_progress: OnProgress = lambda _done, _total: None
+) -> RekeyPlan:
+    """Find what a store has under another key than that of today; write nothing.
+
+    Args:
+        on_progress: is called after each record, and after the trials of each
+            workload.
+
+    Complexity: every distinct text is canonicalized once.
+    """
+    key_of = cache(_present_key)
+    ids_under = cache(lambda kind, key: _ids_under(store, kind, key))
+    moves, unreadable = [], []
+    n_seen: Counter[Kind] = Counter()
+    n_total = len(store) + len(store.tried())
+    for n_done, step in enumerate(_steps(store), start=1):
+        for kept in step:
+            n_seen[_kind(kept)] += 1
+            key = key_of(kept.workload_text)
+            if isinstance(key, FeinsumError):
+                entry = Unreadable(_kind(kept), kept.id, kept.workload, key)
+                unreadable.append(entry)
+            elif key != kept.workload:
+                moves.append(_move(kept, key, ids_under(_kind(kept), key)))
+        on_progress(n_done, n_total)
+    return RekeyPlan(n_seen["record"], n_seen["trial"], tuple(moves), tuple(unreadable))
+
+
+def rekey(
+    store: FactStore,
+    plan: RekeyPlan,
+    on_progress: OnProgress = lambda _done, _total: None,
+) -> Counter[Kind]:
+    """Add what a plan found missing; how many of each kind were new.
+
+    Everything is on its own: what was added before an interruption stays, and
+    the next plan has the rest.
+
+    Args:
+        on_progress: is called after each record and each trial.
+
+    Raises:
+        StoreUnavailableError: if the store cannot be written.
+    """
+    n_new: Counter[Kind] = Counter({"record": 0, "trial": 0})
+    trials_under = lru_cache(1)(lambda key: {t.id: t for t in store.trials(key)})
+    missing = plan.missing
+    for n_done, move in enumerate(missing, start=1):
+        if move.kind == "trial":
+            trial = trials_under(move.old)[move.id]
+            n_new["trial"] += store.add_trial(replace(trial, workload=move.new))
+        else:
+            n_new["record"] += store.add(rekeyed(store.get(move.id), move.new))
+        on_progress(n_done, len(missing))
+    return n_new
+
+
+def _steps(store: FactStore) -> Iterator[Iterable[TuningRecord | Trial]]:
+    """All that a store has: record by record, then the trials of each workload."""
+    for record in store.records():
+        yield (record,)
+    for key in store.tried():
+        yield store.trials(key)
+
+
+def _ids_under(store: FactStore, kind: Kind, key: WorkloadKey) -> set[str]:
+    found: Iterable[TuningRecord | Trial]
+    found = store.query(key) if kind == "record" else store.trials(key)
+    return {kept.id for kept in found}
+
+
+def _kind(kept: TuningRecord | Trial) -> Kind:
+    return "trial" if isinstance(kept, Trial) else "record"
+
+
+def _present_key(text: str) -> WorkloadKey | FeinsumError:
+    try:
+        return canonicalize(from_text(text)).key
+    except FeinsumError as error:
+        return error
+
+
+def _move(kept: TuningRecord | Trial, key: WorkloadKey, ids: set[str]) -> Move:
+    """The move to ``key``, under which this kind has, or will have, ``ids``."""
+    new_id = _id_under(kept, key)
+    is_there = new_id in ids
+    ids.add(new_id)
+    return Move(_kind(kept), kept.id, kept.workload, key, is_there)
+
+
+def _id_under(kept: TuningRecord | Trial, key: WorkloadKey) -> str:
+    if isinstance(kept, Trial):
+        return replace(kept, workload=key).id
+    return rekeyed(kept, key).id
+
+
+def _count(
+    kind: Kind, old: str, entries: Sequence[tuple[WorkloadKey, str]]
+) -> PrefixCount:
+    """The numbers of one kind under one prefix, given their keys and states."""
+    states = Counter(state for _, state in entries)
+    return PrefixCount(
+        kind,
+        old,
+        PRESENT_PREFIX,
+        n=len(entries),
+        n_workloads=len({key for key, _ in entries}),
+        n_there=states["there"],
+        n_missing=states["missing"],
+        n_unreadable=states["unreadable"],
+    )
+
+
+def _place(entry: Move | Unreadable) -> tuple[Kind, str]:
+    return entry.kind, entry.old.rpartition("-")[0] or entry.old

@@ -1,0 +1,21 @@
+"""The database behind the service: trust, demand, API keys, lists for its pages."""
+
+from feinsum.db.server.api_keys import ApiKey, Scope
+from feinsum.db.server.overview import DriverOf, Overview
+from feinsum.db.server.pages import ListedDevice, ListedFact, ListedWorkload
+from feinsum.db.server.reader import Reader, StoredFact
+from feinsum.db.server.serving import ServingStore, open_serving_store
+
+__all__ = [
+    "ApiKey",
+    "DriverOf",
+    "ListedDevice",
+    "ListedFact",
+    "ListedWorkload",
+    "Overview",
+    "Reader",
+    "Scope",
+    "ServingStore",
+    "StoredFact",
+    "open_serving_store",
+]

@@ -1,0 +1,101 @@
+"""Keys of the service: names, scopes and digests; never the secrets themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import Connection, insert, select, update
+
+from feinsum.db.sql.tables import ApiKeyRow
+from feinsum.errors import RecordNotFoundError
+
+__all__ = ["ApiKey", "Scope", "add_key", "all_keys", "find_key", "revoke_key"]
+
+Scope: TypeAlias = Literal["read", "record", "admin"]
+"""What a key may do; each includes the ones before it."""
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """A key of the service.
+
+    Attributes:
+        id: the public part of the secret; names the key in lists and logs.
+        name: whom facts are said to be recorded by; two keys may share it, so
+            that a key can be replaced.
+        digest: SHA-256 of the whole secret, in hexadecimal digits. The secret is
+            256 random bits, so that no slower digest is needed.
+    """
+
+    id: str
+    name: str
+    scope: Scope
+    digest: str
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+    def state(self, now: datetime) -> Literal["valid", "revoked", "expired"]:
+        """Whether it opens anything at that time."""
+        if self.revoked_at is not None and self.revoked_at <= now:
+            return "revoked"
+        if self.expires_at is not None and self.expires_at <= now:
+            return "expired"
+        return "valid"
+
+
+COLUMNS = (
+    ApiKeyRow.id,
+    ApiKeyRow.name,
+    ApiKeyRow.scope,
+    ApiKeyRow.digest,
+    ApiKeyRow.created_at,
+    ApiKeyRow.expires_at,
+    ApiKeyRow.revoked_at,
+)
+
+
+def add_key(connection: Connection, key: ApiKey) -> None:
+    """Keep a new key."""
+    values = {column.key: getattr(key, column.key) for column in COLUMNS}
+    connection.execute(insert(ApiKeyRow).values(values))
+
+
+def find_key(connection: Connection, key_id: str) -> ApiKey | None:
+    """The key of an id."""
+    row = connection.execute(select(*COLUMNS).where(ApiKeyRow.id == key_id)).first()
+    return None if row is None else _key_of(row)
+
+
+def all_keys(connection: Connection) -> tuple[ApiKey, ...]:
+    """Every key, the oldest first."""
+    rows = connection.execute(
+        select(*COLUMNS).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
+    )
+    return tuple(map(_key_of, rows))
+
+
+def revoke_key(connection: Connection, key_id: str) -> ApiKey:
+    """Close a key for good; one that is revoked stays so since then.
+
+    Raises:
+        RecordNotFoundError: if there is no such key.
+    """
+    of_key = ApiKeyRow.id == key_id
+    connection.execute(
+        update(ApiKeyRow)
+        .where(of_key, ApiKeyRow.revoked_at.is_(None))
+        .values(revoked_at=datetime.now(UTC))
+    )
+    found = find_key(connection, key_id)
+    if found is None:
+        raise RecordNotFoundError(
+            f"no key has the id {key_id!r}; list ids with 'feinsum keys list'"
+        )
+    return found
+
+
+def _key_of(row: Any) -> ApiKey:
+    return ApiKey(*row)

@@ -1,0 +1,98 @@
+"""Overviews for people: how much there is, what came last, with which drivers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, func, select
+
+from feinsum.db.sql.info import count
+from feinsum.db.sql.statements import RECORDS, TRUSTED, sound_records
+from feinsum.db.sql.tables import (
+    DeviceRow,
+    EnvironmentRow,
+    QuarantineRow,
+    RecordRow,
+    WorkloadRow,
+)
+from feinsum.records import TuningRecord
+
+__all__ = [
+    "DriverOf",
+    "Overview",
+    "drivers_of",
+    "fastest_facts",
+    "latest_facts",
+    "overview",
+]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """How much a database holds; facts in quarantine are not counted."""
+
+    n_facts: int
+    n_workloads: int
+    n_devices: int
+
+
+@dataclass(frozen=True)
+class DriverOf:
+    """A driver of a device, and the facts that were measured with it.
+
+    Attributes:
+        oldest, newest: when the first and the last of them were recorded.
+    """
+
+    version: str
+    n_workloads: int
+    n_facts: int
+    oldest: datetime
+    newest: datetime
+
+
+def overview(connection: Connection) -> Overview:
+    """Count what there is."""
+    n_facts = count(connection, RecordRow) - count(connection, QuarantineRow)
+    n_workloads = count(connection, WorkloadRow)
+    return Overview(n_facts, n_workloads, count(connection, DeviceRow))
+
+
+def latest_facts(
+    connection: Connection, limit: int, device_id: str | None = None
+) -> tuple[TuningRecord, ...]:
+    """The facts that were recorded last, the newest first."""
+    latest = RECORDS.where(TRUSTED)
+    if device_id is not None:
+        latest = latest.where(RecordRow.device_id == device_id)
+    newest_first = latest.order_by(RecordRow.recorded_at.desc(), RecordRow.id)
+    return tuple(sound_records(connection.execute(newest_first.limit(limit)).all()))
+
+
+def fastest_facts(
+    connection: Connection, workload: str, limit: int
+) -> tuple[TuningRecord, ...]:
+    """The facts of a workload by speed-up, the best first."""
+    found = RECORDS.where(RecordRow.workload_key == workload, TRUSTED)
+    ordered = found.order_by(RecordRow.speedup.desc(), RecordRow.id)
+    return tuple(sound_records(connection.execute(ordered.limit(limit)).all()))
+
+
+def drivers_of(connection: Connection, device_id: str) -> tuple[DriverOf, ...]:
+    """The drivers with which a device was measured, the latest first."""
+    newest = func.max(RecordRow.recorded_at)
+    drivers = (
+        select(
+            EnvironmentRow.driver_version,
+            func.count(RecordRow.workload_key.distinct()),
+            func.count(),
+            func.min(RecordRow.recorded_at),
+            newest,
+        )
+        .join_from(RecordRow, EnvironmentRow)
+        .where(RecordRow.device_id == device_id, TRUSTED)
+        .group_by(EnvironmentRow.driver_version)
+        .order_by(newest.desc(), EnvironmentRow.driver_version)
+    )
+    return tuple(DriverOf(*row) for row in connection.execute(drivers))

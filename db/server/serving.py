@@ -1,0 +1,181 @@
+"""The store behind the service: facts with trust, keys, demand, pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db.server.api_keys import ApiKey, add_key, all_keys, find_key, revoke_key
+from feinsum.db.server.demand import add_misses, open_demands
+from feinsum.db.server.overview import (
+    DriverOf,
+    Overview,
+    drivers_of,
+    fastest_facts,
+    latest_facts,
+    overview,
+)
+from feinsum.db.server.pages import (
+    ListedDevice,
+    ListedFact,
+    ListedWorkload,
+    find_device,
+    find_workload,
+    known_ids,
+    notations_in,
+    page_of_devices,
+    page_of_facts,
+    page_of_quarantine,
+    page_of_workloads,
+)
+from feinsum.db.server.reader import Reader
+from feinsum.db.server.trust import Trust, confirm, receive, trust_in, vouch_for
+from feinsum.db.sql.location import locate
+from feinsum.db.sql.rows import rows_of
+from feinsum.db.sql.statements import insert_all_missing
+from feinsum.db.sql.store import SqlStore, prepared_engine
+from feinsum.records import Demand, Document, Miss, TuningRecord
+
+__all__ = ["ServingStore", "open_serving_store"]
+
+
+def open_serving_store(
+    location: str | os.PathLike[str] | None = None,
+) -> ServingStore:
+    """Open a database for the service; see :func:`feinsum.db.open_store`."""
+    place = locate(location)
+    return ServingStore(prepared_engine(place), place)
+
+
+class ServingStore(SqlStore):
+    """An SQL store with what only the service needs.
+
+    To add a fact here, and not through the service, is to vouch for it.
+    """
+
+    def add(self, record: TuningRecord) -> bool:
+        return bool(self.add_all([record]))
+
+    def add_all(self, documents: Iterable[Document]) -> int:
+        given = list(documents)
+        rows = [row for document in given for row in rows_of(document)]
+        with self._writing() as connection:
+            n_new = insert_all_missing(connection, rows)
+            vouch_for(connection, [d for d in given if isinstance(d, TuningRecord)])
+        return n_new
+
+    def reader(self) -> Reader:
+        """Fast reads of this database; closed by the caller."""
+        return Reader(self._engine, self._location)
+
+    def receive(
+        self, record: TuningRecord, recorder: str, n_confirmations: int = 0
+    ) -> bool:
+        """Keep a fact that somebody sent (:func:`feinsum.db.server.trust.receive`)."""
+        with self._writing() as connection:
+            return receive(connection, record, recorder, n_confirmations)
+
+    def trust(self, record_id: str) -> Trust:
+        """Who stands behind a fact, or :class:`RecordNotFoundError`."""
+        with self._reading() as connection:
+            return trust_in(connection, record_id)
+
+    def confirm(self, record_id: str) -> None:
+        """Release a fact from quarantine, or :class:`RecordNotFoundError`."""
+        with self._writing() as connection:
+            confirm(connection, record_id)
+
+    def missing(self, record_ids: list[str]) -> list[str]:
+        """Those ids that are not stored, in the order given."""
+        with self._reading() as connection:
+            known = known_ids(connection, record_ids)
+        return [record_id for record_id in record_ids if record_id not in known]
+
+    def page_of_workloads(
+        self, after: str, limit: int, notations: Collection[str] | None = None
+    ) -> tuple[ListedWorkload, ...]:
+        with self._reading() as connection:
+            return page_of_workloads(connection, after, limit, notations)
+
+    def listed_workload(self, key: str) -> ListedWorkload | None:
+        with self._reading() as connection:
+            return find_workload(connection, key)
+
+    def notations(self) -> frozenset[str]:
+        """How the texts of workloads begin; see :func:`notations_in`."""
+        with self._reading() as connection:
+            return notations_in(connection)
+
+    def page_of_devices(self, after: str, limit: int) -> tuple[ListedDevice, ...]:
+        with self._reading() as connection:
+            return page_of_devices(connection, after, limit)
+
+    def listed_device(self, device_id: str) -> ListedDevice | None:
+        with self._reading() as connection:
+            return find_device(connection, device_id)
+
+    def drivers_of(self, device_id: str) -> tuple[DriverOf, ...]:
+        """The drivers with which a device was measured, the latest first."""
+        with self._reading() as connection:
+            return drivers_of(connection, device_id)
+
+    def overview(self) -> Overview:
+        with self._reading() as connection:
+            return overview(connection)
+
+    def latest_facts(
+        self, limit: int, device_id: str | None = None
+    ) -> tuple[TuningRecord, ...]:
+        """The facts that were recorded last, the newest first."""
+        with self._reading() as connection:
+            return latest_facts(connection, limit, device_id)
+
+    def fastest_facts(self, workload: str, limit: int) -> tuple[TuningRecord, ...]:
+        """The facts of a workload by speed-up, the best first."""
+        with self._reading() as connection:
+            return fastest_facts(connection, workload, limit)
+
+    def page_of_facts(
+        self,
+        after: str,
+        limit: int,
+        workload: str | None = None,
+        device_id: str | None = None,
+    ) -> tuple[ListedFact, ...]:
+        with self._reading() as connection:
+            return page_of_facts(connection, after, limit, workload, device_id)
+
+    def page_of_quarantine(self, after: str, limit: int) -> tuple[ListedFact, ...]:
+        with self._reading() as connection:
+            return page_of_quarantine(connection, after, limit)
+
+    def add_misses(
+        self, counts: Mapping[Miss, int], texts: Mapping[WorkloadKey, str], most: int
+    ) -> None:
+        """Count unanswered questions (:func:`feinsum.db.server.demand.add_misses`)."""
+        with self._writing() as connection:
+            add_misses(connection, counts, texts, most)
+
+    def demands(
+        self, after: tuple[int, str, str] | None = None, limit: int = 100
+    ) -> tuple[Demand, ...]:
+        with self._reading() as connection:
+            return open_demands(connection, after, limit)
+
+    def add_key(self, key: ApiKey) -> None:
+        with self._writing() as connection:
+            add_key(connection, key)
+
+    def key(self, key_id: str) -> ApiKey | None:
+        with self._reading() as connection:
+            return find_key(connection, key_id)
+
+    def keys(self) -> tuple[ApiKey, ...]:
+        with self._reading() as connection:
+            return all_keys(connection)
+
+    def revoke_key(self, key_id: str) -> ApiKey:
+        """Close a key, or :class:`RecordNotFoundError`."""
+        with self._writing() as connection:
+            return revoke_key(connection, key_id)

@@ -1,0 +1,19 @@
+"""An SQL database of facts: SQLite by default, PostgreSQL for teams."""
+
+from feinsum.db.sql.health import DatabaseHealth, examine
+from feinsum.db.sql.info import StoreInfo
+from feinsum.db.sql.location import default_location
+from feinsum.db.sql.statistics import DriverCount, Statistics, TransformCount
+from feinsum.db.sql.store import SqlStore, open_store
+
+__all__ = [
+    "DatabaseHealth",
+    "DriverCount",
+    "SqlStore",
+    "Statistics",
+    "StoreInfo",
+    "TransformCount",
+    "default_location",
+    "examine",
+    "open_store",
+]

@@ -1,0 +1,174 @@
+"""Engines: connections to a database that are right for many processes at once.
+
+SQLite: write-ahead log, foreign keys checked, a busy timeout, and writers that
+take the write lock at their beginning (``BEGIN IMMEDIATE``). So writers wait in
+line; none fails half-way because another one was first.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from feinsum.db.sql.location import Location
+from feinsum.db.sql.sqlite_file import has_log, result_code
+from feinsum.errors import StoreUnavailableError
+
+__all__ = ["engine_of", "use_write_ahead_log", "writer"]
+
+logger = logging.getLogger(__name__)
+
+IS_WRITER = "feinsum_is_writer"
+
+_inherited: list[Any] = []
+
+WAL_PATIENCE_S = 2.0
+"""How long to wait for the moment in which the journal can be changed."""
+
+
+def engine_of(location: Location) -> Engine:
+    """An engine for a location; nothing is opened yet.
+
+    Raises:
+        StoreUnavailableError: if the driver is not installed.
+    """
+    engine = (
+        _server_engine(location.url)
+        if location.path is None
+        else _file_engine(location, location.path)
+    )
+    event.listen(engine, "connect", _remember_process)
+    event.listen(engine, "checkout", _refuse_inherited)
+    return engine
+
+
+def writer(engine: Engine) -> Engine:
+    """The same engine, whose transactions hold the write lock from the start."""
+    return engine.execution_options(**{IS_WRITER: True})
+
+
+def use_write_ahead_log(path: Path, patience_s: float = WAL_PATIENCE_S) -> bool:
+    """Turn on the write-ahead log; whether it is on now.
+
+    With it, readers do not wait for writers. A file system without shared
+    memory, or a file in use all the time, keeps the older journal: slower, but
+    just as safe.
+    """
+    deadline = time.monotonic() + patience_s
+    with closing(sqlite3.connect(path, timeout=patience_s)) as connection:
+        while True:
+            try:
+                (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+                return bool(mode == "wal")
+            except sqlite3.OperationalError as error:
+                is_in_use = result_code(error) == "SQLITE_BUSY"
+                if not is_in_use or time.monotonic() > deadline:
+                    logger.debug("%s keeps its journal: %s", path, error)
+                    return False
+                time.sleep(0.02)
+
+
+def _server_engine(url: URL) -> Engine:
+    try:
+        return create_engine(url, pool_pre_ping=True)
+    except (ImportError, SQLAlchemyError) as error:
+        raise StoreUnavailableError(
+            f"a database of kind {url.drivername!r} was given, but its driver "
+            f"cannot be used ({error}): pip install 'psycopg[binary]'"
+        ) from None
+
+
+def _file_engine(location: Location, path: Path) -> Engine:
+    if location.is_read_only:
+        engine = create_engine(
+            location.url,
+            creator=partial(_connect_for_reading, path, location),
+            poolclass=NullPool,
+        )
+    else:
+        engine = create_engine(
+            location.url,
+            creator=partial(_connect, str(path), location.busy_timeout_s),
+            poolclass=QueuePool,
+            pool_size=5,
+            max_overflow=40,
+            pool_use_lifo=True,  # few connections are used, each has a cache of pages
+        )
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _connect(target: str, busy_timeout_s: float, uri: bool = False) -> Any:
+    connection = sqlite3.connect(
+        target,
+        timeout=busy_timeout_s,
+        isolation_level=None,  # transactions begin in _begin, nowhere else
+        check_same_thread=False,  # a connection may move to another thread
+        uri=uri,
+    )
+    connection.text_factory = _lenient_text
+    try:
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _lenient_text(content: bytes) -> str:
+    """A damaged text is still text; its content id tells that it is damaged."""
+    return content.decode(errors="replace")
+
+
+def _connect_for_reading(path: Path, location: Location) -> Any:
+    """Read a file without writing beside it, if need be.
+
+    The write-ahead log wants to make files in the folder. Where that is not
+    possible and no log is left, the file alone is the database, and so it is where
+    that is wished.
+    """
+    busy_timeout_s = location.busy_timeout_s
+    as_it_is = f"{path.as_uri()}?immutable=1"
+    if location.is_immutable:
+        return _connect(as_it_is, busy_timeout_s, uri=True)
+    try:
+        return _connect(f"{path.as_uri()}?mode=ro", busy_timeout_s, uri=True)
+    except sqlite3.OperationalError as error:
+        is_for_want_of_files = result_code(error) in (
+            "SQLITE_CANTOPEN",
+            "SQLITE_READONLY",
+        )
+        if not is_for_want_of_files or has_log(path):
+            raise
+        return _connect(as_it_is, busy_timeout_s, uri=True)
+
+
+def _begin(connection: Connection) -> None:
+    is_writer = connection.get_execution_options().get(IS_WRITER, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
+
+
+def _remember_process(_: object, entry: ConnectionPoolEntry) -> None:
+    entry.info["process"] = os.getpid()
+
+
+def _refuse_inherited(_: object, entry: Any, proxy: Any) -> None:
+    """A connection must not be used on both sides of a fork: make a new one."""
+    if entry.info["process"] == os.getpid():
+        return
+    _inherited.append(proxy.dbapi_connection)  # closing it is the parent's affair
+    entry.dbapi_connection = proxy.dbapi_connection = None
+    raise DisconnectionError("the connection belongs to the parent process")

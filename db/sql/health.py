@@ -1,0 +1,86 @@
+"""Whether a database can be used now: for a doctor, who changes nothing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from feinsum.db.sql.location import Location, locate, may_write
+from feinsum.db.sql.store import open_store
+from feinsum.errors import StoreError
+
+__all__ = ["DatabaseHealth", "examine"]
+
+
+@dataclass(frozen=True)
+class DatabaseHealth:
+    """What was seen of a database.
+
+    Attributes:
+        location: path or URL, without a password.
+        problem: why it cannot be used, or not in full; empty if it can.
+        n_records: None if there is none yet, or if it cannot be read.
+    """
+
+    location: str
+    problem: str = ""
+    n_records: int | None = None
+    is_writable: bool = True
+
+
+def examine(
+    given: str | os.PathLike[str] | None, *, patience_s: float = 2.0
+) -> DatabaseHealth:
+    """Open a database that is there, count, and take its write lock for a moment.
+
+    Args:
+        given: path or URL; None for the user's database.
+        patience_s: how long to wait for the locks of others.
+    """
+    try:
+        place = locate(given, is_read_only=True)
+        if place.path is not None and not place.path.exists():
+            return _health_of_none(place.path)
+        with open_store(
+            place.path or given, is_read_only=True, busy_timeout_s=patience_s
+        ) as store:
+            n_records = len(store)
+    except StoreError as error:
+        return DatabaseHealth(_shown(given), str(error), is_writable=False)
+    problem = "" if place.path is None else _why_not_written(place, patience_s)
+    return DatabaseHealth(str(place), problem, n_records, is_writable=not problem)
+
+
+def _health_of_none(path: Path) -> DatabaseHealth:
+    """A new one can be made in the first folder above it that there is."""
+    folder = next(above for above in path.parents if above.exists())
+    if folder.is_dir() and may_write(folder):
+        return DatabaseHealth(str(path))
+    problem = f"no database can be made there: {folder} is not writable"
+    return DatabaseHealth(str(path), problem, is_writable=False)
+
+
+def _why_not_written(place: Location, patience_s: float) -> str:
+    path = place.path
+    assert path is not None
+    if not (may_write(path.parent) and may_write(path)):
+        return "the file or its folder cannot be written: facts are only read"
+    try:
+        with closing(
+            sqlite3.connect(path, timeout=patience_s, isolation_level=None)
+        ) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        return f"its write lock cannot be had within {patience_s:g} s: {error}"
+    return ""
+
+
+def _shown(given: str | os.PathLike[str] | None) -> str:
+    try:
+        return str(locate(given, is_read_only=True))
+    except StoreError:
+        return "the database that is given"

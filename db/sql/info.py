@@ -1,0 +1,61 @@
+"""What a database is and holds, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select, text
+
+from feinsum.db.sql.location import Location
+from feinsum.db.sql.schema import NEWEST
+from feinsum.db.sql.tables import Base, DeviceRow, RecordRow, TrialRow, WorkloadRow
+
+__all__ = ["StoreInfo", "count", "describe"]
+
+SIZES = {
+    "postgresql": "SELECT pg_database_size(current_database())",
+    "sqlite": "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",
+}
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """What a store is and holds.
+
+    Attributes:
+        location: path or URL, without a password.
+        schema_version: of the tables.
+        n_records, n_workloads, n_devices, n_trials: rows stored, damaged ones
+            included. The workloads are those of records.
+        size_bytes: of the file, or of the whole database on a server.
+    """
+
+    location: str
+    schema_version: str
+    n_records: int
+    n_workloads: int
+    n_devices: int
+    n_trials: int
+    size_bytes: int
+    is_read_only: bool
+
+
+def describe(connection: Connection, location: Location) -> StoreInfo:
+    """Count and measure a database of the newest schema."""
+    size = connection.execute(text(SIZES[connection.dialect.name])).scalar_one()
+    return StoreInfo(
+        location=str(location),
+        schema_version=NEWEST,
+        n_records=count(connection, RecordRow),
+        n_workloads=count(connection, WorkloadRow),
+        n_devices=count(connection, DeviceRow),
+        n_trials=count(connection, TrialRow),
+        size_bytes=int(size),
+        is_read_only=location.is_read_only,
+    )
+
+
+def count(connection: Connection, table: type[Base]) -> int:
+    """Number of rows of a table."""
+    rows = select(func.count()).select_from(table)
+    return connection.execute(rows).scalar_one()

@@ -1,0 +1,206 @@
+"""Where a database is: a file of SQLite, or a PostgreSQL server by URL."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_data_path
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from feinsum.db.address import is_service
+from feinsum.errors import StoreUnavailableError
+
+__all__ = ["BUSY_TIMEOUT_S", "Location", "default_location", "locate", "may_write"]
+
+BUSY_TIMEOUT_S = 30.0
+"""How long a reader or writer waits for the locks of others, in seconds."""
+
+ENVIRONMENT_VARIABLE = "FEINSUM_DATABASE"
+
+DRIVERS = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+
+
+@dataclass(frozen=True)
+class Location:
+    """A database that can be opened.
+
+    Attributes:
+        url: what SQLAlchemy opens; may hold a password, so it is never printed.
+        path: the file of an SQLite database; None for a server.
+        is_read_only: the database is only read, by wish or by permissions.
+        is_immutable: a file that is read without locks, and without files beside it.
+        busy_timeout_s: how long to wait for the locks of others.
+    """
+
+    url: URL
+    path: Path | None
+    is_read_only: bool
+    busy_timeout_s: float
+    is_immutable: bool = False
+
+    def __str__(self) -> str:
+        shown = self.url.difference_update_query(["password", "sslpassword"])
+        return str(self.path or shown.render_as_string(hide_password=True))
+
+
+def default_location() -> str:
+    """Path or URL of the user's database.
+
+    The variable ``FEINSUM_DATABASE`` where it is set, otherwise
+    ``facts.sqlite`` in the user's data folder.
+    """
+    chosen = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
+    return chosen or str(user_data_path("feinsum") / "facts.sqlite")
+
+
+def locate(
+    given: str | os.PathLike[str] | None,
+    *,
+    is_read_only: bool = False,
+    busy_timeout_s: float = BUSY_TIMEOUT_S,
+) -> Location:
+    """The location that a path, a URL or the default names.
+
+    Raises:
+        StoreUnavailableError: if it names no SQLite file and no PostgreSQL
+            server, if it is no regular file, or if none can be made there.
+    """
+    text = _text(default_location() if given is None else given)
+    if is_service(text):
+        raise StoreUnavailableError(
+            "the URL of a service was given, expected a database: a path or "
+            "postgresql://user@host/database; a service is asked by FEINSUM_REMOTE, or "
+            "as the database of retrieve, tune, query, merge, import and export"
+        )
+    if "://" not in text:
+        return _file(Path(text), is_read_only, busy_timeout_s)
+    url = _parse(text)
+    if url.get_backend_name() == "sqlite":
+        wants_read_only = is_read_only or url.query.get("mode") == "ro"
+        return _file(_database_file(url), wants_read_only, busy_timeout_s)
+    driver = DRIVERS.get(url.drivername)
+    if driver is None:
+        raise StoreUnavailableError(
+            f"databases of kind {url.drivername!r} are not supported; expected a "
+            "path, sqlite:///path or postgresql://user@host/database"
+        )
+    return Location(url.set(drivername=driver), None, is_read_only, busy_timeout_s)
+
+
+def _text(given: object) -> str:
+    """The location as text; nothing that is no path or URL."""
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(text, str):
+        raise StoreUnavailableError(
+            f"a {type(given).__name__} is no location of a database; expected a "
+            "path or a URL as str or os.PathLike"
+        )
+    if text.lower().startswith("file:"):
+        raise StoreUnavailableError(
+            f"{text!r} is a URI of SQLite, expected a path such as facts.sqlite or "
+            "a URL of SQLAlchemy such as sqlite:///facts.sqlite"
+        )
+    return text
+
+
+def _parse(text: str) -> URL:
+    try:
+        return make_url(text)
+    except (ArgumentError, ValueError):
+        scheme = text.partition("://")[0]
+        raise StoreUnavailableError(
+            f"the database URL that begins with {scheme + '://'!r} is not well "
+            "formed; expected sqlite:///path or postgresql://user@host/database"
+        ) from None
+
+
+def _database_file(url: URL) -> Path:
+    name = (url.database or "").removeprefix("file:")
+    if name in ("", ":memory:"):
+        raise StoreUnavailableError(
+            "an SQLite database in memory was given, expected a file: give a path, "
+            "or use feinsum.records.InMemoryStore"
+        )
+    return Path(name)
+
+
+def _file(path: Path, is_read_only: bool, busy_timeout_s: float) -> Location:
+    path = _absolute(path)
+    if not _is_present(path) and not is_read_only:
+        _make_room(path)
+    return Location(
+        url=URL.create("sqlite+pysqlite", database=str(path)),
+        path=path,
+        is_read_only=is_read_only or not _is_writable(path),
+        busy_timeout_s=busy_timeout_s,
+    )
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StoreUnavailableError(
+            f"{str(path)!r} is not the path of a database: {error}; give another path"
+        ) from None
+
+
+def _is_present(path: Path) -> bool:
+    """Whether there is a file; what is no file is refused and never opened."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise StoreUnavailableError(
+            f"{str(path)!r} cannot be used as the path of a database: {problem}; "
+            "give another path"
+        ) from None
+    if stat.S_ISDIR(mode):
+        raise StoreUnavailableError(
+            f"{path} is a folder, expected a database file: give a path such as "
+            f"{path / 'facts.sqlite'}"
+        )
+    if not stat.S_ISREG(mode):
+        raise StoreUnavailableError(
+            f"{path} is a pipe, a socket or a device, expected a database file: "
+            "give another path"
+        )
+    return True
+
+
+def _make_room(path: Path) -> None:
+    """Make the folder of a new database."""
+    problem = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = error.strerror or str(error)
+    if problem is None and not may_write(path.parent):
+        problem = "it is not writable"
+    if problem is not None:
+        raise StoreUnavailableError(
+            f"no database can be made at {path}: the folder {path.parent} cannot be "
+            f"used ({problem}); give another path, or set {ENVIRONMENT_VARIABLE}"
+        )
+
+
+def _is_writable(path: Path) -> bool:
+    """SQLite writes into the file and, for its journal, into the folder."""
+    return may_write(path.parent) and (not path.exists() or may_write(path))
+
+
+def may_write(path: Path) -> bool:
+    """Whether this process may write a file, or make files in a folder."""
+    is_effective = os.access in os.supports_effective_ids
+    wanted = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
+    return os.access(path, wanted, effective_ids=is_effective)

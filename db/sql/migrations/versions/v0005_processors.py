@@ -1,0 +1,14 @@
+"""Columns of devices for their processors; empty for all that was recorded before."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+
+
+def upgrade() -> None:
+    op.add_column("devices", sa.Column("microarchitecture", sa.String, nullable=True))
+    op.add_column("devices", sa.Column("processor", sa.Text, nullable=True))

@@ -1,0 +1,253 @@
+"""Between facts and rows of the tables."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any, TypeAlias, TypeVar
+
+from feinsum.db.sql.tables import (
+    Base,
+    DevicePeaksRow,
+    DeviceRow,
+    EnvironmentRow,
+    RecordRow,
+    TrialRow,
+    WorkloadRow,
+)
+from feinsum.errors import InvalidRecordError
+from feinsum.records import (
+    KINDS,
+    Device,
+    DevicePeaks,
+    Document,
+    DocumentKind,
+    Environment,
+    Processor,
+    Trial,
+    TuningRecord,
+    from_json,
+    to_json,
+)
+
+__all__ = [
+    "DEVICE_COLUMNS",
+    "Row",
+    "device_of",
+    "document_of",
+    "instant",
+    "record_of",
+    "rows_of",
+]
+
+logger = logging.getLogger(__name__)
+
+D = TypeVar("D", TuningRecord, DevicePeaks, Trial)
+
+DEVICE_COLUMNS = (
+    "platform", "name", "vendor", "kind", "architecture", "compute_units", "processor",
+)  # fmt: skip
+"""The columns that a device is made of, in the order of its fields."""
+
+INDEXED = {"key": 500, "workload_key": 500, "transform_name": 500}
+"""The most characters in a column with an index, whose entries are bounded."""
+
+INTEGERS = range(-(2**31), 2**31)
+"""What a column of integers takes."""
+
+Row: TypeAlias = tuple[type[Base], dict[str, Any]]
+"""A table, and the values of its columns."""
+
+
+def rows_of(document: Document) -> tuple[Row, ...]:
+    """The rows that keep a document, each after those that it refers to.
+
+    Raises:
+        InvalidRecordError: if it would not read back as it is, or has a value that
+            a column cannot hold in SQLite or in PostgreSQL. What was once accepted
+            can always be served, and merged into any other database.
+    """
+    if isinstance(document, Trial):
+        rows = _rows_of_trial(document)
+    elif isinstance(document, DevicePeaks):
+        rows = _rows_of_peaks(document)
+    else:
+        rows = _rows_of_record(document)
+    for _, values in rows:
+        _check_columns(document, values)
+    return rows
+
+
+def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
+    """The document of that text.
+
+    Raises:
+        InvalidRecordError: if it is not well formed, or if the id is not that of the
+            text.
+    """
+    if not isinstance(text, str) or _digest(text) != document_id:
+        raise InvalidRecordError(
+            f"{kind} {document_id}: the text has another content id; expected them to "
+            "be equal: it was changed"
+        )
+    document = from_json(KINDS[kind], text)
+    vars(document)["id"] = document_id  # known now; it is costly to find again
+    return document
+
+
+def device_of(columns: Sequence[Any]) -> Device:
+    """The device of its :data:`DEVICE_COLUMNS`.
+
+    A processor that cannot be read is left out and logged: such a row is good enough
+    to be shown, and facts have devices of their own.
+    """
+    fields = dict(zip(DEVICE_COLUMNS, columns, strict=True))
+    text = fields["processor"]
+    return Device(**{**fields, "processor": text and _processor(text)})
+
+
+def _processor(text: str) -> Processor | None:
+    try:
+        return from_json(Processor, text)
+    except InvalidRecordError as error:
+        logger.error("the processor of a device is left out: %s", error)
+        return None
+
+
+def record_of(record_id: str, text: str) -> TuningRecord:
+    """The record of a text; see :func:`document_of`."""
+    record = document_of("record", record_id, text)
+    assert isinstance(record, TuningRecord)
+    return record
+
+
+def _rows_of_record(record: TuningRecord) -> tuple[Row, ...]:
+    text = _text(record)
+    environment, measurement = record.environment, record.measurement
+    row = {
+        "id": record.id,
+        "workload_key": record.workload,
+        "environment_id": environment.id,
+        "device_id": environment.device.id,
+        "transform_name": record.spec.name,
+        "transform_version": record.spec.version,
+        "median_s": measurement.median_s,
+        "speedup": measurement.speedup,
+        "recorded_at": instant(record.recorded_at),
+        "document": text,
+    }
+    return (
+        _device_row(environment.device),
+        _environment_row(environment),
+        (WorkloadRow, {"key": record.workload, "text": record.workload_text}),
+        (RecordRow, row),
+    )
+
+
+def _rows_of_peaks(peaks: DevicePeaks) -> tuple[Row, ...]:
+    row = {
+        "id": peaks.id,
+        "device_id": peaks.device.id,
+        "measured_at": instant(peaks.measured_at),
+        "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
+        "document": _text(peaks),
+    }
+    return (_device_row(peaks.device), (DevicePeaksRow, row))
+
+
+def _rows_of_trial(trial: Trial) -> tuple[Row, ...]:
+    row = {
+        "id": trial.id,
+        "workload_key": trial.workload,
+        "device_id": trial.environment.device.id,
+        "driver_version": trial.environment.driver_version,
+        "transform_name": trial.spec.name,
+        "transform_version": trial.spec.version,
+        "status": trial.status,
+        "median_s": trial.median_s,
+        "ratio": trial.ratio,
+        "recorded_at": instant(trial.recorded_at),
+        "document": _text(trial),
+    }
+    return (_device_row(trial.environment.device), (TrialRow, row))
+
+
+def _text(document: D) -> str:
+    """The document as text, from which it reads back as it is."""
+    try:
+        text = to_json(document)
+    except ValueError as error:
+        raise InvalidRecordError(
+            f"a fact was given that has no text form ({error}); expected finite "
+            "numbers everywhere"
+        ) from None
+    if to_json(from_json(type(document), text)) != text:
+        raise InvalidRecordError(
+            f"{type(document).__name__} {document.id}: it does not read back as it is; "
+            "expected every field to have its type: one is, for example, an int where "
+            "a float belongs"
+        )
+    digest = _digest(text)
+    if vars(document).setdefault("id", digest) != digest:
+        raise InvalidRecordError(
+            f"{type(document).__name__} {document.id}: its content id is {digest}; "
+            "expected them to be equal: its text is not in the canonical form"
+        )
+    return text
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_columns(document: Document, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        problem = None
+        if isinstance(value, float) and not isfinite(value):
+            problem = f"{value}, expected a finite number"
+        elif isinstance(value, int) and value not in INTEGERS:
+            problem = "expected an integer of 32 bits"
+        elif isinstance(value, str) and "\0" in value:
+            problem = "expected a text without the character NUL"
+        elif isinstance(value, str) and len(value) > INDEXED.get(name, len(value)):
+            problem = f"expected {INDEXED[name]} characters at most"
+        if problem is not None:
+            raise InvalidRecordError(
+                f"{type(document).__name__} {document.id}: {name}: {problem}"
+            )
+
+
+def _device_row(device: Device) -> Row:
+    processor = device.processor
+    return DeviceRow, {
+        "id": device.id,
+        **{name: getattr(device, name) for name in DEVICE_COLUMNS},
+        "microarchitecture": device.microarchitecture,
+        "processor": None if processor is None else to_json(processor),
+    }
+
+
+def _environment_row(environment: Environment) -> Row:
+    return EnvironmentRow, {
+        "id": environment.id,
+        "device_id": environment.device.id,
+        "driver_version": environment.driver_version,
+        "document": to_json(environment),
+    }
+
+
+def instant(text: str) -> datetime:
+    """An ISO 8601 time; one without an offset is UTC already."""
+    try:
+        instant = datetime.fromisoformat(text)
+        return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).astimezone(
+            UTC
+        )
+    except (ValueError, OverflowError):
+        raise InvalidRecordError(
+            f"the time {text!r} was given, expected ISO 8601 in UTC, such as "
+            "'2025-01-31T12:00:00+00:00' (feinsum.records.utc_now)"
+        ) from None

@@ -1,0 +1,98 @@
+"""Versions of the schema: make it, migrate it, or refuse it.
+
+A new database is made at the newest version. An older one is migrated, after a
+copy was put beside it. A newer one is refused: it would be read wrongly.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import Connection, Engine, inspect, text
+
+from feinsum.db.sql.engine import use_write_ahead_log, writer
+from feinsum.db.sql.location import Location
+from feinsum.db.sql.sqlite_file import VERSION_TABLE, back_up, check_file, foreign
+from feinsum.errors import SchemaVersionError, StoreUnavailableError
+
+__all__ = ["NEWEST", "VERSIONS", "prepare"]
+
+logger = logging.getLogger(__name__)
+
+VERSIONS = ("0001", "0002", "0003", "0004", "0005")
+"""All versions of the schema, oldest first; the revisions in ``migrations/``."""
+
+NEWEST = VERSIONS[-1]
+
+POSTGRESQL_LOCK = 0x6665696E73756D
+
+
+def prepare(engine: Engine, location: Location) -> None:
+    """Bring the database to the newest version of the schema.
+
+    Processes that open a new or an old database at the same time take turns:
+    one does the work, the others find it done.
+
+    Raises:
+        SchemaVersionError: if the database has a version not known here.
+        StoreUnavailableError: if it is not a database of ours, or if it would
+            have to be written and can only be read.
+    """
+    if location.path is not None:
+        check_file(location.path)
+        if location.is_read_only and not location.path.exists():
+            raise StoreUnavailableError(
+                f"there is no database {location}, and it is to be opened for "
+                "reading only: open it once for writing, or give another path"
+            )
+    with engine.connect() as connection:
+        version = _version(connection, location)
+    if version != NEWEST:
+        _refuse_read_only(location, version)
+        _migrate(engine, location)
+    if location.path is not None and not location.is_read_only:
+        use_write_ahead_log(location.path)
+
+
+def _migrate(engine: Engine, location: Location) -> None:
+    from feinsum.db.sql.migrations import upgrade  # Alembic: only where there is work
+
+    with writer(engine).begin() as connection:
+        if connection.dialect.name == "postgresql":
+            lock = text("SELECT pg_advisory_xact_lock(:key)")
+            connection.execute(lock, {"key": POSTGRESQL_LOCK})
+        version = _version(connection, location)  # again: now nobody else writes
+        if version == NEWEST:
+            return
+        if version is not None and location.path is not None:
+            copy = back_up(location.path, version)
+            logger.info("%s: schema %s copied to %s", location, version, copy)
+        upgrade(connection)
+
+
+def _version(connection: Connection, location: Location) -> str | None:
+    """Version of the schema; None for an empty database."""
+    names = inspect(connection).get_table_names()
+    if not names:
+        return None
+    if VERSION_TABLE not in names:
+        raise foreign(location)
+    query = text(f"SELECT version_num FROM {VERSION_TABLE}")  # noqa: S608
+    versions = connection.execute(query).scalars().all()
+    if len(versions) == 1 and versions[0] in VERSIONS:
+        return str(versions[0])
+    found = " and ".join(map(str, versions)) or "no version"
+    raise SchemaVersionError(
+        f"the database {location} has schema {found}, but this installation of "
+        f"feinsum knows {VERSIONS[0]} to {NEWEST}: install a newer feinsum, or use "
+        "another database (FEINSUM_DATABASE)"
+    )
+
+
+def _refuse_read_only(location: Location, version: str | None) -> None:
+    if location.is_read_only:
+        state = "is empty" if version is None else f"has the older schema {version}"
+        raise StoreUnavailableError(
+            f"the database {location} {state}, expected schema {NEWEST}, and it can "
+            "only be read: open it once from an account that may write it"
+        )

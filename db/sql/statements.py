@@ -1,0 +1,191 @@
+"""The statements of the store: insert what is missing, read what is sound."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+from sqlalchemy import (
+    Connection,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    exists,
+    func,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from feinsum.db.sql.rows import Row, document_of
+from feinsum.db.sql.tables import (
+    Base,
+    DevicePeaksRow,
+    QuarantineRow,
+    RecordRow,
+    TrialRow,
+    WorkloadRow,
+)
+from feinsum.errors import InvalidRecordError
+from feinsum.records import (
+    DevicePeaks,
+    Document,
+    DocumentKind,
+    Trial,
+    TuningRecord,
+)
+
+__all__ = [
+    "LIKE",
+    "OF_DEVICE",
+    "OF_WORKLOAD",
+    "PEAKS",
+    "RECORDS",
+    "SELECTS",
+    "TABLES",
+    "TRIALS",
+    "TRIED",
+    "TRUSTED",
+    "WORKLOADS",
+    "insert_all_missing",
+    "insert_missing",
+    "insert_missing_rows",
+    "sound",
+    "sound_peaks",
+    "sound_records",
+    "sound_trials",
+]
+
+logger = logging.getLogger(__name__)
+
+INSERTS: dict[str, Callable[[Table], Any]] = {
+    "postgresql": postgresql.insert,
+    "sqlite": sqlite.insert,
+}
+
+PEAKS = select(DevicePeaksRow.id, DevicePeaksRow.document)
+
+RECORDS = select(
+    RecordRow.id, RecordRow.workload_key, RecordRow.device_id, RecordRow.document
+)
+
+TRUSTED = ~exists().where(QuarantineRow.record_id == RecordRow.id)
+"""The record is not in quarantine (:mod:`feinsum.db.server.trust`)."""
+
+OF_WORKLOAD = RECORDS.where(
+    RecordRow.workload_key == bindparam("workload"), TRUSTED
+).order_by(RecordRow.id)
+"""The look-up; made once, since making a statement takes as long as running it."""
+
+OF_DEVICE = OF_WORKLOAD.where(RecordRow.device_id == bindparam("device"))
+
+START = bindparam("start", type_=Text)
+LIKE = (
+    RECORDS.join(WorkloadRow, WorkloadRow.key == RecordRow.workload_key)
+    .where(func.substr(WorkloadRow.text, 1, func.length(START)) == START, TRUSTED)
+    .order_by(RecordRow.id)
+)
+"""The records whose texts have a start; SQLite's LIKE would not heed the case."""
+
+TRIALS = select(TrialRow.id, TrialRow.document)
+
+TRIED = select(TrialRow.workload_key).distinct()
+
+WORKLOADS = select(RecordRow.workload_key).distinct()
+
+Kept = type[RecordRow] | type[DevicePeaksRow] | type[TrialRow]
+
+TABLES: dict[DocumentKind, Kept] = {
+    "record": RecordRow,
+    "peaks": DevicePeaksRow,
+    "trial": TrialRow,
+}
+
+SELECTS: dict[DocumentKind, Select[*tuple[Any, ...]]] = {
+    "record": RECORDS.where(TRUSTED),
+    "peaks": PEAKS,
+    "trial": TRIALS,
+}
+
+
+def insert_missing(connection: Connection, row: Row) -> bool:
+    """Insert a row unless its key is there already; whether it was inserted."""
+    kind, values = row
+    table = cast(Table, kind.__table__)
+    insert = INSERTS[connection.dialect.name](table).values(values)
+    missing = insert.on_conflict_do_nothing().returning(*table.primary_key)
+    return connection.execute(missing).first() is not None
+
+
+def insert_missing_rows(connection: Connection, rows: Iterable[Row]) -> bool:
+    """Insert those of some rows that are missing, in order; whether the last was."""
+    is_new = False
+    for row in rows:
+        is_new = insert_missing(connection, row)
+    return is_new
+
+
+def insert_all_missing(connection: Connection, rows: Iterable[Row]) -> int:
+    """Insert those of many rows whose keys are not there; one statement a table.
+
+    Returns:
+        How many rows of :data:`TABLES` are new.
+    """
+    tables: dict[type[Base], dict[str, dict[str, Any]]] = {}
+    for kind, values in rows:
+        key = values["key"] if "key" in values else values["id"]
+        tables.setdefault(kind, {}).setdefault(key, values)
+    n_new = 0
+    for kind, many in tables.items():
+        table = cast(Table, kind.__table__)
+        insert = INSERTS[connection.dialect.name](table).on_conflict_do_nothing()
+        if kind in TABLES.values():
+            missing = insert.returning(*table.primary_key)
+            n_new += len(connection.execute(missing, list(many.values())).all())
+        else:
+            connection.execute(insert, list(many.values()))
+    return n_new
+
+
+def sound(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document]:
+    """The documents of those rows of :data:`SELECTS` that are what they say.
+
+    The others are logged and left out.
+    """
+    for row in rows:
+        document = _read(kind, row)
+        if document is None:
+            continue
+        if not isinstance(document, TuningRecord) or _has_columns_of(document, row):
+            yield document
+        else:
+            logger.error("fact %s is skipped: its columns are damaged", row.id)
+
+
+def sound_records(rows: Iterable[Any]) -> Iterator[TuningRecord]:
+    """The same for records alone."""
+    return cast(Iterator[TuningRecord], sound("record", rows))
+
+
+def sound_peaks(rows: Iterable[Any]) -> Iterator[DevicePeaks]:
+    """The same for measured limits."""
+    return cast(Iterator[DevicePeaks], sound("peaks", rows))
+
+
+def sound_trials(rows: Iterable[Any]) -> Iterator[Trial]:
+    """The same for trials."""
+    return cast(Iterator[Trial], sound("trial", rows))
+
+
+def _has_columns_of(record: TuningRecord, row: Any) -> bool:
+    content = record.workload, record.environment.device.id
+    return content == (row.workload_key, row.device_id)
+
+
+def _read(kind: DocumentKind, row: Any) -> Document | None:
+    try:
+        return document_of(kind, row.id, row.document)
+    except InvalidRecordError as error:
+        logger.error("row %s is skipped: %s", row.id, error)
+        return None

@@ -1,0 +1,303 @@
+"""The store of tuning records in an SQL database."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Connection, Engine, Select, delete
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db.sql.engine import engine_of, writer
+from feinsum.db.sql.failures import read_only, translated
+from feinsum.db.sql.info import StoreInfo, count, describe
+from feinsum.db.sql.location import BUSY_TIMEOUT_S, Location, locate
+from feinsum.db.sql.rows import Row, rows_of
+from feinsum.db.sql.schema import prepare
+from feinsum.db.sql.statements import (
+    LIKE,
+    OF_DEVICE,
+    OF_WORKLOAD,
+    PEAKS,
+    RECORDS,
+    SELECTS,
+    TABLES,
+    TRIALS,
+    TRIED,
+    WORKLOADS,
+    insert_all_missing,
+    insert_missing_rows,
+    sound,
+    sound_peaks,
+    sound_records,
+    sound_trials,
+)
+from feinsum.db.sql.statistics import Statistics, summarize
+from feinsum.db.sql.tables import DevicePeaksRow, QuarantineRow, RecordRow, TrialRow
+from feinsum.errors import RecordNotFoundError, StoreUnavailableError
+from feinsum.records import (
+    DevicePeaks,
+    Document,
+    DocumentKind,
+    FactStore,
+    Trial,
+    TuningRecord,
+)
+
+__all__ = ["SqlStore", "open_store", "prepared_engine"]
+
+PAGE = 500
+"""How many documents are read at once."""
+
+
+def open_store(
+    location: str | os.PathLike[str] | None = None,
+    *,
+    is_read_only: bool = False,
+    is_immutable: bool = False,
+    busy_timeout_s: float = BUSY_TIMEOUT_S,
+) -> SqlStore:
+    """Open a database of tuning records; make or migrate it where needed.
+
+    Args:
+        location: path of an SQLite file, ``sqlite:///path`` or
+            ``postgresql://user@host/database``; None for the user's database
+            (:func:`feinsum.db.default_location`).
+        is_read_only: do not write. A file or folder without write permission is
+            opened so in any case.
+        is_immutable: do not even make files beside an SQLite file, and take no locks:
+            for a file on a network that is replaced as a whole. What is in its log is
+            not seen.
+        busy_timeout_s: how long to wait for the locks of other processes.
+
+    Raises:
+        StoreUnavailableError: if it cannot be opened, or is not ours.
+        SchemaVersionError: if it was written by a newer version.
+    """
+    only_read = is_read_only or is_immutable
+    place = locate(location, is_read_only=only_read, busy_timeout_s=busy_timeout_s)
+    place = replace(place, is_immutable=is_immutable and place.path is not None)
+    return SqlStore(prepared_engine(place), place)
+
+
+def prepared_engine(place: Location) -> Engine:
+    """An engine for a database that has the newest schema; see :func:`open_store`."""
+    engine = engine_of(place)
+    try:
+        with translated(place):
+            prepare(engine, place)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+class SqlStore(FactStore):
+    """A store of records and of trials in SQLite or PostgreSQL.
+
+    A fact is on disk when ``add`` returns. Rows that do not read back as the
+    fact that their id names are left out and logged; they are never served. Facts
+    in quarantine (:mod:`feinsum.db.server.trust`) are got by their ids alone. It may be
+    used from several threads; use :func:`open_store` to make one.
+    """
+
+    def __init__(self, engine: Engine, location: Location) -> None:
+        self._engine = engine
+        self._location = location
+        self._is_closed = False
+
+    def add(self, record: TuningRecord) -> bool:
+        return self._insert(rows_of(record))
+
+    def add_all(self, documents: Iterable[Document]) -> int:
+        """Keep documents of any kind, all or none of them; how many were new."""
+        rows = [row for document in documents for row in rows_of(document)]
+        with self._writing() as connection:
+            return insert_all_missing(connection, rows)
+
+    def get(self, record_id: str) -> TuningRecord:
+        found = self._select(RECORDS.where(RecordRow.id == record_id))
+        for record in sound_records(found):
+            return record
+        state = "stored but damaged" if found else "not stored"
+        raise RecordNotFoundError(
+            f"a record with the id {record_id!r} is {state} in {self._location}; "
+            "list ids with 'feinsum query'"
+        )
+
+    def query(
+        self, workload: WorkloadKey, *, device_id: str | None = None
+    ) -> tuple[TuningRecord, ...]:
+        wanted = OF_WORKLOAD if device_id is None else OF_DEVICE
+        values = {"workload": workload, "device": device_id}
+        with self._reading() as connection:
+            rows = connection.execute(wanted, values).all()
+        return tuple(sound_records(rows))
+
+    def records(self) -> Iterator[TuningRecord]:
+        """Every record, ordered by id; no lock is held while iterating."""
+        for rows in self._pages("record"):
+            yield from sound_records(rows)
+
+    def like(self, notation: str) -> Iterator[TuningRecord]:
+        with self._reading() as connection:
+            rows = connection.execute(LIKE, {"start": f"{notation} |"}).all()
+        yield from sound_records(rows)
+
+    def ids(self, kind: DocumentKind) -> Iterator[str]:
+        """Those of damaged rows included."""
+        column = TABLES[kind].id
+        ids = SELECTS[kind].with_only_columns(column).order_by(column)
+        with self._reading() as connection:
+            found = connection.scalars(ids).all()
+        yield from found
+
+    def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
+        return frozenset(ids) - frozenset(self.ids(kind))
+
+    def documents(
+        self, kind: DocumentKind, among: Collection[str] | None = None
+    ) -> Iterator[Document]:
+        """As in :meth:`records`, no lock is held."""
+        for rows in self._pages(kind, among):
+            yield from sound(kind, rows)
+
+    def workloads(self) -> Iterator[WorkloadKey]:
+        """The keys that records have, in order."""
+        with self._reading() as connection:
+            found = sorted(connection.scalars(WORKLOADS))
+        yield from map(WorkloadKey, found)
+
+    def remove(self, record_ids: Collection[str]) -> int:
+        """Take records away, all or none; how many there were.
+
+        Nothing recorded is to be lost:
+        :func:`feinsum.db.exchange.collect_garbage` writes them to a file first.
+        """
+        ids, n_removed = sorted(record_ids), 0
+        with self._writing() as connection:
+            for first in range(0, len(ids), PAGE):
+                chosen = RecordRow.id.in_(ids[first : first + PAGE])
+                gone = delete(RecordRow).where(chosen).returning(RecordRow.id)
+                n_removed += len(connection.execute(gone).all())
+        return n_removed
+
+    def __len__(self) -> int:
+        with self._reading() as connection:
+            n_waiting = count(connection, QuarantineRow)
+            return count(connection, RecordRow) - n_waiting
+
+    def add_peaks(self, peaks: DevicePeaks) -> bool:
+        return self._insert(rows_of(peaks))
+
+    def peaks(self, device_id: str) -> DevicePeaks | None:
+        wanted = PEAKS.where(DevicePeaksRow.device_id == device_id)
+        with self._reading() as connection:
+            known = sound_peaks(connection.execute(wanted).all())
+        return max(known, key=lambda p: (p.measured_at, p.id), default=None)
+
+    def add_trial(self, trial: Trial) -> bool:
+        return self._insert(rows_of(trial))
+
+    def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
+        wanted = TRIALS.where(TrialRow.workload_key == workload)
+        in_time = wanted.order_by(TrialRow.recorded_at, TrialRow.id)
+        with self._reading() as connection:
+            return tuple(sound_trials(connection.execute(in_time).all()))
+
+    def tried(self) -> tuple[WorkloadKey, ...]:
+        with self._reading() as connection:
+            return tuple(map(WorkloadKey, sorted(connection.scalars(TRIED))))
+
+    def check_writable(self) -> None:
+        if self._location.is_read_only:
+            raise StoreUnavailableError(
+                f"the database {self._location} is open for reading only and cannot "
+                "take what a tuning finds: ask for write permission on the file and on "
+                "its folder, or give another database"
+            )
+
+    def info(self) -> StoreInfo:
+        """Numbers of an operator: where, which version, how many, how large."""
+        with self._reading() as connection:
+            return describe(connection, self._location)
+
+    def statistics(self) -> Statistics:
+        """What the facts are of: devices with their drivers, and transforms."""
+        with self._reading() as connection:
+            return summarize(connection)
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the database; None for a server."""
+        return self._location.path
+
+    def close(self) -> None:
+        """Release all connections; the store cannot be used any more."""
+        self._is_closed = True
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SqlStore({str(self._location)!r})"
+
+    def _insert(self, rows: Sequence[Row]) -> bool:
+        """Insert the rows that are missing; whether the last one was."""
+        with self._writing() as connection:
+            return insert_missing_rows(connection, rows)
+
+    def _pages(
+        self, kind: DocumentKind, among: Collection[str] | None = None
+    ) -> Iterator[Sequence[Any]]:
+        """Rows of a kind in order of their ids, page by page."""
+        column = TABLES[kind].id
+        if among is not None:
+            ids = sorted(among)
+            for first in range(0, len(ids), PAGE):
+                chosen = column.in_(ids[first : first + PAGE])
+                yield self._select(SELECTS[kind].where(chosen).order_by(column))
+            return
+        page = SELECTS[kind].order_by(column).limit(PAGE)
+        last = ""
+        while rows := self._select(page.where(column > last)):
+            yield rows
+            last = rows[-1].id
+
+    def _select(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[Any]:
+        with self._reading() as connection:
+            return connection.execute(wanted).all()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        self._check_open()
+        with translated(self._location), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        self._check_open()
+        if self._location.is_read_only:
+            raise read_only(self._location)
+        with translated(self._location), writer(self._engine).begin() as connection:
+            yield connection
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailableError(
+                f"the store {self._location} was closed; open it again with open_store"
+            )

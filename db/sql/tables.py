@@ -1,0 +1,230 @@
+"""The tables: facts by content id, with a column for all that is searched.
+
+Every fact keeps its whole document as JSON text, so that nothing is lost; the
+other columns are taken from it and serve look-ups. Rows are only ever added; see
+``garbage.py`` for the one exception.
+
+The tables of the service (keys, recordings, quarantine, demands) stand beside the
+facts; their rows change and go.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from sqlalchemy import (
+    DateTime,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+__all__ = [
+    "ApiKeyRow",
+    "Base",
+    "DemandRow",
+    "DevicePeaksRow",
+    "DeviceRow",
+    "EnvironmentRow",
+    "QuarantineRow",
+    "RecordRow",
+    "RecordingRow",
+    "TrialRow",
+    "UtcDateTime",
+    "WorkloadRow",
+]
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An instant: converted to UTC on the way in, aware on the way out."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(
+        self, value: datetime | None, dialect: Dialect
+    ) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(
+        self, value: datetime | None, dialect: Dialect
+    ) -> datetime | None:
+        if value is None:
+            return None
+        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+class Base(DeclarativeBase):
+    """Root of the tables; every constraint has a name that migrations can use."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+ContentId = Annotated[str, mapped_column(String(64), primary_key=True)]
+DeviceId = Annotated[str, mapped_column(ForeignKey("devices.id"), index=True)]
+Document = Annotated[str, mapped_column(Text)]
+RecordId = Annotated[
+    str,
+    mapped_column(ForeignKey("records.id", ondelete="CASCADE"), primary_key=True),
+]
+Instant = Annotated[datetime, mapped_column(UtcDateTime)]
+Real = Annotated[float, mapped_column(Double)]
+
+
+class DeviceRow(Base):
+    """A device, as OpenCL reports it.
+
+    ``microarchitecture`` and ``processor``, which is a document, are of version 0005;
+    NULL for a GPU and for what was recorded before.
+    """
+
+    __tablename__ = "devices"
+
+    id: Mapped[ContentId]
+    platform: Mapped[str]
+    name: Mapped[str]
+    vendor: Mapped[str]
+    kind: Mapped[str]
+    architecture: Mapped[str]
+    compute_units: Mapped[int]
+    microarchitecture: Mapped[str | None]
+    processor: Mapped[Document | None]
+
+
+class EnvironmentRow(Base):
+    """A device with its driver, the software, and the measuring policy."""
+
+    __tablename__ = "environments"
+
+    id: Mapped[ContentId]
+    device_id: Mapped[DeviceId]
+    driver_version: Mapped[str]
+    document: Mapped[Document]
+
+
+class WorkloadRow(Base):
+    """A canonical einsum: its key, and its text as first recorded."""
+
+    __tablename__ = "workloads"
+
+    key: Mapped[str] = mapped_column(Text, primary_key=True)
+    text: Mapped[str] = mapped_column(Text)
+
+
+class RecordRow(Base):
+    """A tuning record."""
+
+    __tablename__ = "records"
+
+    id: Mapped[ContentId]
+    workload_key: Mapped[str] = mapped_column(ForeignKey("workloads.key"))
+    environment_id: Mapped[str] = mapped_column(
+        ForeignKey("environments.id"), index=True
+    )
+    device_id: Mapped[DeviceId]
+    transform_name: Mapped[str]
+    transform_version: Mapped[int]
+    median_s: Mapped[Real]
+    speedup: Mapped[Real]
+    recorded_at: Mapped[Instant] = mapped_column(index=True)
+    document: Mapped[Document]
+
+    __table_args__ = (
+        Index(None, "workload_key", "device_id"),
+        Index(None, "transform_name", "transform_version"),
+    )
+
+
+class DevicePeaksRow(Base):
+    """Measured limits of a device; since schema version 0002."""
+
+    __tablename__ = "device_peaks"
+
+    id: Mapped[ContentId]
+    device_id: Mapped[DeviceId]
+    measured_at: Mapped[Instant]
+    bandwidth_bytes_per_s: Mapped[Real]
+    document: Mapped[Document]
+
+
+class TrialRow(Base):
+    """A trial, good or bad: no fact, and in no look-up; since schema version 0003."""
+
+    __tablename__ = "trials"
+
+    id: Mapped[ContentId]
+    workload_key: Mapped[str] = mapped_column(Text, index=True)
+    device_id: Mapped[DeviceId]
+    driver_version: Mapped[str]
+    transform_name: Mapped[str]
+    transform_version: Mapped[int]
+    status: Mapped[str]
+    median_s: Mapped[Real | None]
+    ratio: Mapped[Real | None]
+    recorded_at: Mapped[Instant]
+    document: Mapped[Document]
+
+
+class RecordingRow(Base):
+    """Who recorded a fact through the service; since schema version 0004."""
+
+    __tablename__ = "recordings"
+
+    record_id: Mapped[RecordId]
+    recorder: Mapped[str] = mapped_column(primary_key=True)
+    received_at: Mapped[Instant]
+
+
+class QuarantineRow(Base):
+    """A fact that no look-up sees until it is confirmed; since version 0004."""
+
+    __tablename__ = "quarantine"
+
+    record_id: Mapped[RecordId]
+    received_at: Mapped[Instant]
+
+
+class DemandRow(Base):
+    """A workload that was asked for in vain; since schema version 0004.
+
+    ``device`` is what the question said, or empty; ``workload_text`` is the
+    canonical text, once a question had it.
+    """
+
+    __tablename__ = "demands"
+
+    workload_key: Mapped[str] = mapped_column(Text, primary_key=True)
+    device: Mapped[str] = mapped_column(primary_key=True)
+    workload_text: Mapped[str | None] = mapped_column(Text)
+    count: Mapped[int] = mapped_column(index=True)
+    first_seen: Mapped[Instant]
+    last_seen: Mapped[Instant]
+
+
+class ApiKeyRow(Base):
+    """A key of the service, of which only a digest is kept; since version 0004."""
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    scope: Mapped[str]
+    digest: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[Instant]
+    expires_at: Mapped[Instant | None]
+    revoked_at: Mapped[Instant | None]

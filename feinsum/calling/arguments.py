@@ -1,0 +1,185 @@
+"""How the arguments of a call lie in memory, and which of them a kernel can read there.
+
+A kernel on the host counts from the first entry of an array in steps of whole entries.
+So views, transposed, reversed, broadcast and strided arrays are read where they are.
+Copied is what has another dtype or byte order, or does not lie at multiples of its
+entries' size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from constantdict import constantdict
+
+from feinsum.calling.reading import DType, Feed
+from feinsum.calling.terms import Shape
+from feinsum.codegen import Strides
+from feinsum.errors import InvalidEinsumError
+from feinsum.targets.protocol import Array
+
+__all__ = [
+    "COPIED",
+    "IN_ORDER",
+    "Form",
+    "Lie",
+    "as_array",
+    "can_write",
+    "form_of",
+    "lie_of",
+    "packed",
+    "strides_of",
+    "values_of",
+]
+
+MAX_SPAN = 2**31
+"""Entries between the first and the last one of an array that is read in place."""
+
+
+class Form(NamedTuple):
+    """What a call depends on, of an array."""
+
+    shape: Shape
+    strides: Shape
+    dtype: DType
+    is_aligned: bool
+
+
+@dataclass(frozen=True)
+class Lie:
+    """How a kernel finds the entries of an array.
+
+    Attributes:
+        is_in_place: the array itself is passed, and not a copy.
+        strides: for :func:`feinsum.codegen.generate_loopy`; None for C's order.
+        values: of the strides that have names.
+    """
+
+    is_in_place: bool
+    strides: tuple[int | str, ...] | None = None
+    values: Mapping[str, int] = constantdict()
+
+
+IN_ORDER = Lie(is_in_place=True)
+ON_HOST = frozenset({1, 3, 13})
+"""What DLPack calls memory that the host can read: its own, pinned, or managed."""
+
+COPIED = Lie(is_in_place=False)
+
+
+def as_array(operand: Any) -> Array:
+    """An operand as numpy sees it, without a copy where there is a way.
+
+    Raises:
+        InvalidEinsumError: if it offers its memory by DLPack alone, and that is not on
+            the host.
+
+    >>> as_array([1.0, 2.0])
+    array([1., 2.])
+    """
+    has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
+    if has_way or not hasattr(operand, "__dlpack__"):
+        return np.asarray(operand)
+    where = operand.__dlpack_device__()[0]
+    if where not in ON_HOST:
+        raise InvalidEinsumError(
+            f"a {type(operand).__name__} is on a device (type {where} of DLPack); copy "
+            "it to the host",
+            rules=("operand",),
+        )
+    return np.from_dlpack(operand)
+
+
+def form_of(array: Array) -> Form:
+    """The form of an array of the host."""
+    return Form(array.shape, array.strides, array.dtype, array.flags.aligned)
+
+
+def lie_of(feed: Feed, form: Form, dtype: DType) -> Lie:
+    """How a kernel reads an operand.
+
+    Args:
+        form: of the operand as it was given, with axes that are broadcast.
+        dtype: of the kernel's array.
+
+    >>> transposed = np.ones((3, 2)).T
+    >>> lie_of(Feed("a0", 0, (2, 3)), form_of(transposed), transposed.dtype).strides
+    (1, 'a0_step1')
+    """
+    steps = [
+        step
+        for step, extent in zip(form.strides, form.shape, strict=True)
+        if extent != 1
+    ]
+    kept = [extent for extent in feed.shape if extent != 1]
+    if kept != [extent for extent in form.shape if extent != 1]:
+        return COPIED
+    rest = iter(steps)
+    full = tuple(0 if extent == 1 else next(rest) for extent in feed.shape)
+    return _lie(feed.name, Form(feed.shape, full, form.dtype, form.is_aligned), dtype)
+
+
+def can_write(name: str, form: Form, dtype: DType) -> Lie:
+    """How a kernel writes an array, or that it writes another one, which is copied.
+
+    Entries that share their memory cannot be written in parallel.
+    """
+    lie = _lie(name, form, dtype)
+    order = sorted(
+        (abs(step), extent)
+        for step, extent in zip(form.strides, form.shape, strict=True)
+        if extent > 1
+    )
+    end = 0
+    for step, extent in order:
+        if step <= end:
+            return COPIED
+        end += step * (extent - 1)
+    return lie
+
+
+def _lie(name: str, form: Form, dtype: DType) -> Lie:
+    size = dtype.itemsize
+    is_readable = form.dtype == dtype and form.dtype.isnative and form.is_aligned
+    if not is_readable or any(step % size for step in form.strides):
+        return COPIED
+    if _is_in_order(form):
+        return IN_ORDER
+    steps = [step // size for step in form.strides]
+    spans = (abs(s) * (n - 1) for s, n in zip(steps, form.shape, strict=True))
+    if sum(spans) >= MAX_SPAN:
+        return COPIED
+    names = {f"{name}_step{axis}": step for axis, step in enumerate(steps)}
+    strides: list[int | str] = [
+        step if step in (0, 1) else named for named, step in names.items()
+    ]
+    values = {named: step for named, step in names.items() if named in strides}
+    return Lie(True, tuple(strides), constantdict(values))
+
+
+def _is_in_order(form: Form) -> bool:
+    """C's order; along an axis of one entry any step will do."""
+    expected = form.dtype.itemsize
+    for extent, step in zip(form.shape[::-1], form.strides[::-1], strict=True):
+        if extent != 1 and step != expected:
+            return False
+        expected *= extent
+    return True
+
+
+def packed(array: Array, shape: Shape, dtype: DType) -> Array:
+    """A copy in C's order, aligned and in the machine's byte order."""
+    return np.require(array.reshape(shape), dtype, ["C", "A"])
+
+
+def strides_of(lies: Mapping[str, Lie]) -> dict[str, Strides]:
+    """The strides of the arrays that are not in C's order, by name."""
+    return {n: lie.strides for n, lie in lies.items() if lie.strides is not None}
+
+
+def values_of(lies: Mapping[str, Lie]) -> dict[str, int]:
+    """The values of all strides that have names."""
+    return {name: value for x in lies.values() for name, value in x.values.items()}

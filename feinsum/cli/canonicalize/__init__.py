@@ -1,0 +1,5 @@
+"""``feinsum canonicalize``."""
+
+from feinsum.cli.canonicalize.command import EXAMPLES, canonicalize
+
+__all__ = ["EXAMPLES", "canonicalize"]

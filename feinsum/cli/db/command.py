@@ -1,0 +1,63 @@
+"""``feinsum db``: the database of facts, its content, its copies."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from urllib.parse import urlsplit
+
+import typer
+
+from feinsum.cli.db import backup, exchange, garbage, rekey, stats, union
+from feinsum.cli.shared.options import AsJson, Database
+from feinsum.cli.shared.output import print_json
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    help="Look into, copy and merge databases.",
+    epilog="\b\nExample:\n  feinsum db info",
+)
+
+
+@app.command(
+    epilog="\b\nExamples:\n  feinsum db info\n  feinsum db info --database team.sqlite"
+)
+def info(database: Database = None, as_json: AsJson = False) -> None:
+    """Print how much a database holds."""
+    from feinsum.db import open_store
+
+    with open_store(database) as store:
+        found = asdict(store.info())
+    if as_json:
+        print_json(found)
+        return
+    for name, value in found.items():
+        typer.echo(f"{name.removeprefix('n_').replace('_', ' ')}: {value}")
+
+
+@app.command(epilog='\b\nExample:\n  ls -l "$(feinsum db path)"')
+def path(as_json: AsJson = False) -> None:
+    """Print where the default database is, if it exists or not."""
+    from feinsum.db import default_location
+
+    location = _without_password(default_location())
+    if as_json:
+        print_json({"path": location})
+    else:
+        typer.echo(location)
+
+
+app.command(epilog=stats.EXAMPLES)(stats.stats)
+app.command(epilog=exchange.EXPORT_EXAMPLES)(exchange.export)
+app.command("import", epilog=exchange.IMPORT_EXAMPLES)(exchange.import_)
+app.command(epilog=union.DIFF_EXAMPLES)(union.diff)
+app.command(epilog=union.MERGE_EXAMPLES)(union.merge)
+app.command(epilog=backup.EXAMPLES)(backup.backup)
+app.command(epilog=garbage.EXAMPLES)(garbage.gc)
+app.command(epilog=rekey.EXAMPLES)(rekey.rekey)
+
+
+def _without_password(location: str) -> str:
+    password = urlsplit(location).password
+    return location.replace(f":{password}@", ":***@", 1) if password else location

@@ -1,0 +1,156 @@
+"""``feinsum db export`` and ``feinsum db import``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from feinsum.cli.shared.failure import FAILED, say
+from feinsum.cli.shared.options import AsJson, Database, Trials
+from feinsum.cli.shared.output import print_json
+from feinsum.cli.shared.progress import counted, counting
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterable
+
+    from feinsum.db.exchange import Bad, Imported
+    from feinsum.records import Document
+
+__all__ = ["EXPORT_EXAMPLES", "IMPORT_EXAMPLES", "export", "import_"]
+
+EXPORT_EXAMPLES = """\b
+Examples:
+  feinsum db export facts.jsonl --with-trials
+  feinsum db export - | gzip > facts.jsonl.gz
+  feinsum db export facts.parquet
+  feinsum db export --kernel-tuner results
+"""
+
+IMPORT_EXAMPLES = """\b
+Examples:
+  feinsum db import facts.jsonl
+  gzip -dc facts.jsonl.gz | feinsum db import - --skip-bad
+"""
+
+STREAM = "-"
+
+
+def export(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|-",
+            help="Where to write: JSON Lines, or Parquet if it ends in .parquet; - is "
+            "standard output; a folder with --kernel-tuner.",
+            show_default=False,
+        ),
+    ],
+    trials: Trials = False,
+    t4: Annotated[
+        bool,
+        typer.Option(
+            "--kernel-tuner",
+            help="Write Kernel Tuner's T4 format, a file for every workload and "
+            "environment, into a folder.",
+        ),
+    ] = False,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the facts and the limits of devices to a file.
+
+    A file that exists is replaced when the new one is complete.
+    """
+    from feinsum.db import opened_documents
+    from feinsum.db.exchange import all_documents
+
+    if file == STREAM and (as_json or t4):
+        raise typer.BadParameter(
+            "standard output takes neither --json nor --kernel-tuner"
+        )
+    with opened_documents(database) as store, counting("writing ...") as step:
+        documents = all_documents(store, has_trials=trials)
+        n_written = _write(counted(documents, step), file, is_t4=t4)
+    if as_json:
+        print_json({"file": file, "n_written": n_written})
+    elif file != STREAM:
+        typer.echo(f"{_numbers(n_written)} written to {file}")
+
+
+def import_(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|-",
+            help="What 'feinsum db export' wrote: JSON Lines, or Parquet if it ends in "
+            ".parquet; - is standard input, for JSON Lines.",
+            show_default=False,
+        ),
+    ],
+    skip_bad: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad", help="Leave out what cannot be kept; say which and why."
+        ),
+    ] = False,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add the documents of a file to a database.
+
+    Every one is checked. What is there already is no error, so a file may be imported
+    again. At the first one that cannot be kept the import ends; those before it are
+    kept. With --skip-bad it goes on, and ends with exit code 1.
+    """
+    from feinsum.db import opened_documents
+    from feinsum.db.exchange import read_file, read_lines, take_in
+
+    source = typer.get_binary_stream("stdin") if file == STREAM else None
+    entries = read_file(Path(file)) if source is None else read_lines(source)
+    with opened_documents(database) as store, counting("reading ...") as step:
+        found = take_in(store, entries, _report if skip_bad else _end, step)
+    if as_json:
+        print_json(vars(found))
+    else:
+        _print(found)
+    if found.n_bad:
+        raise typer.Exit(FAILED)
+
+
+def _write(documents: Iterable[Document], file: str, *, is_t4: bool) -> Counter[str]:
+    from feinsum.db.exchange import write_file, write_lines, write_t4
+
+    if is_t4:
+        return write_t4(documents, Path(file))
+    if file == STREAM:
+        return write_lines(documents, typer.get_binary_stream("stdout"))
+    return write_file(documents, Path(file))
+
+
+def _print(found: Imported) -> None:
+    typer.echo(f"read: {_numbers(found.n_read)}")
+    typer.echo(f"new: {_numbers(found.n_new)}")
+    if found.n_bad:
+        typer.echo(f"left out: {found.n_bad}")
+
+
+def _numbers(numbers: Counter[Any]) -> str:
+    words = {"record": "records", "peaks": "limits of devices", "trial": "trials"}
+    return ", ".join(f"{numbers[kind]} {word}" for kind, word in words.items())
+
+
+def _report(bad: Bad) -> None:
+    say(f"[{bad.problem.code}] {bad}")
+
+
+def _end(bad: Bad) -> None:
+    """The error of the first document that cannot be kept."""
+    from feinsum.errors import InvalidRecordError
+
+    raise InvalidRecordError(
+        f"{bad}; what stands before it was kept: correct it, or leave out what is bad "
+        "with --skip-bad"
+    )

@@ -1,0 +1,108 @@
+"""``feinsum db gc``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from feinsum.cli.shared.options import AsJson, Database, Write
+from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table
+from feinsum.cli.shared.progress import counted, counting
+
+if TYPE_CHECKING:
+    from feinsum.db.exchange import Collected, GarbagePlan
+
+__all__ = ["EXAMPLES", "gc"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum db gc
+  feinsum db gc --keep 10 --write
+"""
+
+N_SHOWN = 20
+"""How many facts are printed."""
+
+
+def gc(
+    keep: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="How many facts to keep after those that are tied for the best, for "
+            "each workload, device, driver, sizes and transform.",
+        ),
+    ] = 3,
+    write: Write = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where the backup and the removed facts are put. Default: beside the "
+            "file of the database; a server has no default.",
+        ),
+    ] = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove facts that no look-up can prefer, whoever asks.
+
+    Before, the database is copied, and what goes is written to a file that
+    'feinsum db import' reads back. Limits of devices and trials stay.
+    """
+    from feinsum.db import open_store
+    from feinsum.db.exchange import collect_garbage, find_garbage
+
+    with open_store(database) as store:
+        place = folder or (store.path.parent if store.path else None)
+        if write and place is None:
+            raise typer.BadParameter("a database on a server needs --folder")
+        with counting("reading ...") as step:
+            groups = (store.query(key) for key in store.workloads())
+            plan = find_garbage(counted(groups, step), keep)
+        done = None
+        if write and place is not None and plan.surplus:
+            done = collect_garbage(store, plan, place)
+    if as_json:
+        print_json(_document(plan, done))
+    else:
+        _print(plan, done)
+
+
+def _document(plan: GarbagePlan, done: Collected | None) -> dict[str, object]:
+    return {
+        "n_records": plan.n_records,
+        "surplus": [
+            {**asdict(entry), "reason": entry.reason} for entry in plan.surplus
+        ],
+        "n_removed": done.n_removed if done else 0,
+        "backup": str(done.backup) if done else None,
+        "removed": str(done.removed) if done else None,
+    }
+
+
+def _print(plan: GarbagePlan, done: Collected | None) -> None:
+    if plan.surplus:
+        print_table(
+            ("record", "recipe", "why"),
+            (),
+            [
+                (entry.id[:ID_LENGTH], entry.recipe, entry.reason)
+                for entry in plan.surplus[:N_SHOWN]
+            ],
+        )
+    n_more = len(plan.surplus) - N_SHOWN
+    if n_more > 0:
+        typer.echo(f"and {n_more} more; --json has all")
+    typer.echo(f"{len(plan.surplus)} of {plan.n_records} records can go")
+    if done is None:
+        advice = "; remove them with --write" if plan.surplus else ""
+        typer.echo(f"nothing was removed{advice}")
+        return
+    typer.echo(f"records removed: {done.n_removed}")
+    typer.echo(f"they are in {done.removed}")
+    typer.echo(f"the database as it was is in {done.backup}")

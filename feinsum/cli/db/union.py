@@ -1,0 +1,125 @@
+"""``feinsum db diff`` and ``feinsum db merge``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from feinsum.cli.shared.failure import DIFFERENT
+from feinsum.cli.shared.options import AsJson, Database
+from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table
+from feinsum.cli.shared.progress import counting
+
+if TYPE_CHECKING:
+    from feinsum.db.exchange import Difference
+
+__all__ = ["DIFF_EXAMPLES", "MERGE_EXAMPLES", "diff", "merge"]
+
+DIFF_EXAMPLES = """\b
+Examples:
+  feinsum db diff mine.sqlite team.sqlite
+  feinsum db diff mine.sqlite postgresql://ada@host/facts --json
+"""
+
+MERGE_EXAMPLES = """\b
+Examples:
+  feinsum db merge laptop.sqlite cluster.sqlite
+  feinsum db merge mine.sqlite --database postgresql://ada@host/facts
+"""
+
+N_SHOWN = 10
+"""How many ids are printed of a kind."""
+
+DatabaseA = Annotated[
+    str,
+    typer.Argument(metavar="A", help="A database: path or URL.", show_default=False),
+]
+DatabaseB = Annotated[
+    str, typer.Argument(metavar="B", help="Another one.", show_default=False)
+]
+
+
+def diff(a: DatabaseA, b: DatabaseB, as_json: AsJson = False) -> None:
+    """Compare two databases, and list what each has that the other one lacks.
+
+    Ends with exit code 1 if they differ.
+    """
+    from feinsum.db import opened_documents
+    from feinsum.db.exchange import compare
+
+    with (
+        opened_documents(a, is_read_only=True) as store_a,
+        opened_documents(b, is_read_only=True) as store_b,
+    ):
+        found = compare(store_a, store_b)
+    is_same = all(difference.is_empty for difference in found)
+    if as_json:
+        document = {difference.kind: asdict(difference) for difference in found}
+        print_json({"is_same": is_same, "kinds": document})
+    else:
+        _print(found)
+    if not is_same:
+        raise typer.Exit(DIFFERENT)
+
+
+def merge(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="Databases to add: paths or URLs. They are only read.",
+            show_default=False,
+        ),
+    ],
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add to a database all that others have: facts, limits of devices, trials.
+
+    Nothing is changed or removed, and the order does not matter.
+    """
+    from contextlib import ExitStack
+
+    from feinsum.db import opened_documents
+    from feinsum.db.exchange import merge
+
+    n_new: Counter[str] = Counter()
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(opened_documents(source, is_read_only=True))
+            for source in sources
+        ]
+        target = stack.enter_context(opened_documents(database))
+        step = stack.enter_context(counting("adding ..."))
+        for source in opened:
+            n_new.update(merge(target, source, step))
+    if as_json:
+        print_json({"n_new": n_new})
+    else:
+        names = "records", "limits of devices", "trials"
+        kinds = "record", "peaks", "trial"
+        for name, kind in zip(names, kinds, strict=True):
+            typer.echo(f"{name} added: {n_new[kind]}")
+
+
+def _print(found: Sequence[Difference]) -> None:
+    print_table(
+        ("kind",),
+        ("in both", "only in A", "only in B"),
+        [
+            (d.kind, f"{d.n_both}", f"{len(d.only_a)}", f"{len(d.only_b)}")
+            for d in found
+        ],
+    )
+    for difference in found:
+        for name, ids in (("A", difference.only_a), ("B", difference.only_b)):
+            for document_id in ids[:N_SHOWN]:
+                typer.echo(
+                    f"only in {name}: {difference.kind} {document_id[:ID_LENGTH]}"
+                )
+            if len(ids) > N_SHOWN:
+                typer.echo(f"and {len(ids) - N_SHOWN} more; --json has all")

@@ -1,0 +1,5 @@
+"""``feinsum roofline``."""
+
+from feinsum.cli.roofline.command import EXAMPLES, roofline
+
+__all__ = ["EXAMPLES", "roofline"]

@@ -1,0 +1,172 @@
+"""How ``feinsum roofline`` shows workloads: as a table, as JSON, as a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import typer
+
+from feinsum.cli.shared.output import print_table, to_digits
+
+if TYPE_CHECKING:
+    from feinsum.cli.roofline.work import Placed
+    from feinsum.drawing import Chart
+    from feinsum.measure import Rung
+    from feinsum.records import DevicePeaks
+
+__all__ = ["View"]
+
+ELSEWHERE = "*"
+
+FOOTNOTE = f"""\
+{ELSEWHERE} The fact is of another machine, or of one whose processor was not recorded.
+  The limits are those of this machine, so the share can be above 100%.
+"""
+
+
+@dataclass(frozen=True)
+class View:
+    """Workloads under the limits of a device.
+
+    Attributes:
+        ladder: kernels of rising intensity; empty if they were not measured.
+    """
+
+    peaks: DevicePeaks
+    placed: Sequence[Placed]
+    ladder: Sequence[Rung]
+
+    def print(self) -> None:
+        """Tables of at most 80 columns, then a line about the device."""
+        print_table(
+            ("workload",),
+            ("Gop", "MB", "op/B", "roof Gop/s", "got", "share"),
+            [self._row(one) for one in self.placed],
+        )
+        if any(map(self._is_elsewhere, self.placed)):
+            typer.echo(FOOTNOTE)
+        if self.ladder:
+            print_table(
+                (),
+                ("multiply-adds", "op/B", "roof Gop/s", "got", "lower", "upper"),
+                [self._rung_row(rung) for rung in self.ladder],
+            )
+        rates = sorted(self.peaks.operations_per_s.items())
+        typer.echo(
+            f"limits of {self.peaks.device}\n"
+            f"as of {self.peaks.measured_at}: "
+            f"{_giga(self.peaks.bandwidth_bytes_per_s)} GB/s; "
+            + "; ".join(f"{_giga(rate)} Gop/s of {dtype}" for dtype, rate in rates)
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Everything as JSON; null where no fact is known."""
+        peaks = self.peaks
+        return {
+            "device": str(peaks.device),
+            "device_id": peaks.device.id,
+            "peaks": {
+                "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
+                "operations_per_s": dict(peaks.operations_per_s),
+                "measured_at": peaks.measured_at,
+            },
+            "workloads": [self._entry(one) for one in self.placed],
+            "ladder": [self._rung_entry(rung) for rung in self.ladder],
+        }
+
+    def _is_elsewhere(self, one: Placed) -> bool:
+        """Whether its fact is of another machine than the limits, or may be."""
+        fact, here = one.fact, self.peaks.device
+        return fact is not None and not fact.environment.device.is_surely(here)
+
+    def chart(self) -> Chart:
+        """What is drawn: rates in Gop/s over operations per byte."""
+        from feinsum.drawing import Chart, Dot, Step
+
+        dots = [
+            Dot(
+                one.workload.group,
+                one.work.intensity,
+                (one.operations_per_s or one.work.bound(self.peaks)) * 1e-9,
+                is_measured=one.fact is not None,
+            )
+            for one in self.placed
+        ]
+        steps = [
+            Step(
+                rung.work.intensity,
+                rung.operations_per_s * 1e-9,
+                *(rate * 1e-9 for rate in rung.spread),
+            )
+            for rung in self.ladder
+        ]
+        peaks, date = self.peaks, self.peaks.measured_at[:10]
+        is_mixed = any(map(self._is_elsewhere, self.placed))
+        more = "; some rates are of other machines" if is_mixed else ""
+        return Chart(
+            f"Roofline of {peaks.device}, {date}{more}",
+            peaks.bandwidth_bytes_per_s * 1e-9,
+            {_words(d): rate * 1e-9 for d, rate in peaks.operations_per_s.items()},
+            tuple(dots),
+            tuple(steps),
+        )
+
+    def _row(self, one: Placed) -> tuple[str, ...]:
+        bound, got = one.work.bound(self.peaks), one.operations_per_s
+        mark = ELSEWHERE if self._is_elsewhere(one) else ""
+        return (
+            one.workload.name,
+            to_digits(one.work.n_operations * 1e-9, 3),
+            to_digits(one.work.footprint_bytes * 1e-6, 3),
+            to_digits(one.work.intensity, 3),
+            _giga(bound),
+            "-" if got is None else _giga(got),
+            "-" if got is None else f"{got / bound:.0%}{mark}",
+        )
+
+    def _entry(self, one: Placed) -> dict[str, Any]:
+        bound, got = one.work.bound(self.peaks), one.operations_per_s
+        fact = one.fact
+        return {
+            "name": one.workload.name,
+            "group": one.workload.group,
+            "operations": dict(one.work.operations),
+            "footprint_bytes": one.work.footprint_bytes,
+            "operations_per_byte": one.work.intensity,
+            "roofline_operations_per_s": bound,
+            "operations_per_s": got,
+            "fraction_of_roofline": None if got is None else got / bound,
+            "record": None if fact is None else fact.id,
+            "measured_on": None if fact is None else str(fact.environment.device),
+            "is_of_this_device": None if fact is None else not self._is_elsewhere(one),
+        }
+
+    def _rung_row(self, rung: Rung) -> tuple[str, ...]:
+        rates = rung.work.bound(self.peaks), rung.operations_per_s, *rung.spread
+        intensity = to_digits(rung.work.intensity, 3)
+        return str(rung.n_steps), intensity, *map(_giga, rates)
+
+    def _rung_entry(self, rung: Rung) -> dict[str, Any]:
+        return {
+            "multiply_adds": rung.n_steps,
+            "operations_per_byte": rung.work.intensity,
+            "operations_per_s": rung.operations_per_s,
+            "quartiles": list(rung.spread),
+            "samples_s": list(rung.samples_s),
+        }
+
+
+def _giga(value: float) -> str:
+    return to_digits(value * 1e-9, 3)
+
+
+def _words(dtype: str) -> str:
+    """A dtype for people.
+
+    >>> _words("<f8")
+    'float64'
+    """
+    return str(np.dtype(dtype))

@@ -1,0 +1,1 @@
+"""``feinsum serve`` and ``feinsum keys``: the service, and who may use it."""

@@ -1,0 +1,144 @@
+"""``feinsum keys``: who may use the service over a database."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from feinsum.cli.service.extras import service
+from feinsum.cli.shared.options import AsJson, Database
+from feinsum.cli.shared.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from feinsum.db.server import ApiKey
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    help="Make, list and revoke the keys of the service.",
+    epilog="\b\nExample:\n  feinsum keys create ci --scope record --expires 90d",
+)
+
+LONGEST_NAME = 100
+
+DAYS = {"d": 1, "w": 7, "y": 365}
+
+
+def _days(text: str | None) -> int | None:
+    """How many days ``90d``, ``4w`` or ``1y`` are."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"([1-9][0-9]{0,3})([dwy])", text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r}: expected days, weeks or years, as in 90d")
+    return int(found[1]) * DAYS[found[2]]
+
+
+@app.command(
+    epilog="\b\nExamples:\n"
+    "  feinsum keys create ci --scope record --expires 90d\n"
+    "  feinsum keys create ann --scope admin --database team.sqlite"
+)
+def create(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Whom facts are said to be recorded by.",
+            show_default=False,
+        ),
+    ],
+    scope: Annotated[
+        Literal["read", "record", "admin"],
+        typer.Option(help="What it opens; each includes the ones before it."),
+    ] = "read",
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="After how many days, weeks or years: 90d, 4w, 1y."
+        ),
+    ] = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and print it, once; only a digest is stored."""
+    from feinsum.db.server import open_serving_store
+
+    n_days = _days(expires)
+    if not (name.isprintable() and 0 < len(name.strip()) <= LONGEST_NAME):
+        raise typer.BadParameter(
+            f"{name!r}: expected 1 to {LONGEST_NAME} printable characters",
+            param_hint="NAME",
+        )
+    until = datetime.now(UTC) + timedelta(days=n_days) if n_days else None
+    secret, key = service().new_key(name.strip(), scope, until)
+    with open_serving_store(database) as store:
+        store.add_key(key)
+    if as_json:
+        print_json(_document(key) | {"key": secret})
+        return
+    typer.echo(secret)
+    typer.echo("keep it now: it is not stored, and not shown again", err=True)
+
+
+@app.command("list", epilog="\b\nExample:\n  feinsum keys list --json")
+def list_keys(database: Database = None, as_json: AsJson = False) -> None:
+    """List the keys, the oldest first; what opens something is not shown."""
+    from feinsum.db.server import open_serving_store
+
+    with open_serving_store(database) as store:
+        keys = store.keys()
+    if as_json:
+        print_json([_document(key) for key in keys])
+        return
+    now = datetime.now(UTC)
+    print_table(
+        ("name",),
+        ("id", "scope", "state", "created", "expires"),
+        [
+            (
+                key.name,
+                key.id,
+                key.scope,
+                key.state(now),
+                f"{key.created_at:%Y-%m-%d}",
+                f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never",
+            )
+            for key in keys
+        ],
+    )
+
+
+@app.command(epilog="\b\nExample:\n  feinsum keys revoke 1f6c2a90")
+def revoke(
+    key_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="The id of a key, as listed.", show_default=False
+        ),
+    ],
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Close a key for good; a service that runs forgets it within seconds."""
+    from feinsum.db.server import open_serving_store
+
+    with open_serving_store(database) as store:
+        key = store.revoke_key(key_id)
+    if as_json:
+        print_json(_document(key))
+    else:
+        typer.echo(f"revoked: {key.id} of {key.name}")
+
+
+def _document(key: ApiKey) -> dict[str, Any]:
+    times = {
+        name: at.isoformat() if (at := getattr(key, name)) else None
+        for name in ("created_at", "expires_at", "revoked_at")
+    }
+    state = key.state(datetime.now(UTC))
+    return {"id": key.id, "name": key.name, "scope": key.scope, "state": state} | times

@@ -1,0 +1,62 @@
+"""``feinsum serve``: answer other machines over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from feinsum.cli.service.extras import service
+from feinsum.cli.shared.options import AsJson, Database
+from feinsum.cli.shared.output import print_json
+
+__all__ = ["EXAMPLES", "serve"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum serve
+  feinsum serve --port 8000 --workers 2 --database team.sqlite
+  FEINSUM_SERVE_CONFIRMATIONS=1 feinsum serve
+"""
+
+
+def serve(
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Address to listen on. Default: FEINSUM_SERVE_HOST, else 127.0.0.1.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port to listen on. Default: FEINSUM_SERVE_PORT, else 8765.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Processes that answer. Default: FEINSUM_SERVE_WORKERS, else 1."
+        ),
+    ] = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the REST service over a database.
+
+    What else can be set is set by variables FEINSUM_SERVE_...; see docs/settings.md.
+    Logs are JSON lines on stderr.
+    """
+    found = service()
+    settings = found.read_settings(
+        host=host, port=port, workers=workers, database=database
+    )
+    url = f"http://{settings.host}:{settings.port}"
+    if as_json:
+        print_json({"url": url})
+    else:
+        typer.echo(f"serving {url}, Ctrl-C ends it")
+    found.run(settings)

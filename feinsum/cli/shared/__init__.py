@@ -1,0 +1,1 @@
+"""What commands share: options, notation, output, failures, progress."""

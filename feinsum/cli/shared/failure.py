@@ -1,0 +1,108 @@
+"""How failures are reported, and the exit codes of the program."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from traceback import format_exception
+
+import typer
+
+from feinsum.cli.shared.output import print_json
+from feinsum.errors import (
+    FeinsumError,
+    InvalidEinsumError,
+    InvalidParameterError,
+    NotAnEinsumError,
+    UnknownTransformError,
+)
+
+__all__ = [
+    "DIFFERENT",
+    "FAILED",
+    "INTERRUPTED",
+    "NO_FACT",
+    "USAGE",
+    "interrupted_by_sigterm",
+    "is_bad_usage",
+    "report_bug",
+    "report_failure",
+    "say",
+]
+
+FAILED, USAGE, NO_FACT, INTERRUPTED = 1, 2, 3, 130
+
+DIFFERENT = 1
+"""Two einsums differ, as in diff; a failure also has a line on stderr."""
+
+_BAD_USAGE = (InvalidEinsumError, InvalidParameterError, UnknownTransformError)
+
+_BAD_CALL_RULES = ("kernel", "arguments")
+"""Rules of a refused kernel that say how it was named, not what it computes."""
+
+DEBUG_VARIABLE = "FEINSUM_DEBUG"
+
+
+def is_bad_usage(error: FeinsumError) -> bool:
+    """Whether an error is one of what was asked, not of what was done."""
+    if isinstance(error, NotAnEinsumError):
+        return error.rule in _BAD_CALL_RULES
+    return isinstance(error, _BAD_USAGE)
+
+
+def report_failure(error: FeinsumError | typer.TyperException, *, is_json: bool) -> int:
+    """Report an error: one line on stderr, with ``is_json`` a document on stdout.
+
+    Returns:
+        The exit code.
+    """
+    if isinstance(error, FeinsumError):
+        code, message = error.code, _one_line(str(error))
+        status = USAGE if is_bad_usage(error) else FAILED
+    else:
+        code, message = "usage", _one_line(error.format_message())
+        status = error.exit_code
+    _print(code, message, is_json)
+    return status
+
+
+def report_bug(error: Exception, *, is_json: bool) -> int:
+    """Report an error that nothing foresaw, as :func:`report_failure` does.
+
+    The traceback is printed first if ``FEINSUM_DEBUG`` is set.
+
+    Returns:
+        The exit code.
+    """
+    if os.environ.get(DEBUG_VARIABLE, "").strip():
+        typer.echo("".join(format_exception(error)), err=True, nl=False)
+    message = _one_line(f"{type(error).__name__}: {error}")
+    _print("internal", message, is_json)
+    return FAILED
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """In the body SIGTERM, which batch systems send, is what Ctrl-C is."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def say(message: str) -> None:
+    """One line on stderr, under the program's name."""
+    typer.echo(f"feinsum: {_one_line(message)}", err=True)
+
+
+def _print(code: str, message: str, is_json: bool) -> None:
+    if is_json:
+        print_json({"error": {"code": code, "message": message}}, is_line=True)
+    say(f"[{code}] {message}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

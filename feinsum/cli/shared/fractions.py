@@ -1,0 +1,46 @@
+"""How near facts come to the measured limits of their devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from feinsum.records import DevicePeaks, FactSource, TuningRecord
+
+__all__ = ["Fractions", "fractions_of"]
+
+Fractions: TypeAlias = Mapping[str, float]
+"""Fractions of the roofline by record id."""
+
+
+def fractions_of(records: Iterable[TuningRecord], store: FactSource) -> Fractions:
+    """The fraction of the roofline of each record for which it can be told.
+
+    Left out are records whose device has no limits in ``store``, or none for a
+    dtype that they compute in. Nothing is measured.
+    """
+    peaks: dict[str, DevicePeaks | None] = {}
+    fractions: dict[str, float] = {}
+    for record in records:
+        device = record.environment.device.id
+        if device not in peaks:
+            peaks[device] = store.peaks(device)
+        found = peaks[device]
+        fraction = None if found is None else _fraction(record, found)
+        if fraction is not None:
+            fractions[record.id] = fraction
+    return fractions
+
+
+def _fraction(record: TuningRecord, peaks: DevicePeaks) -> float | None:
+    from feinsum.errors import MeasurementError
+    from feinsum.measure import fraction_of_roofline
+
+    measured = record.measurement
+    try:
+        return fraction_of_roofline(
+            measured.median_s, measured.operations, measured.footprint_bytes, peaks
+        )
+    except MeasurementError:
+        return None

@@ -1,0 +1,126 @@
+"""Printing: JSON documents, and tables that fit 80 columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from feinsum.cli.shared.fractions import Fractions
+    from feinsum.records import TuningRecord
+
+__all__ = [
+    "ID_LENGTH",
+    "print_json",
+    "print_records",
+    "print_table",
+    "record_document",
+    "speedup_text",
+    "time_text",
+    "to_digits",
+]
+
+ID_LENGTH = 12
+"""How much of a content id is shown; enough to tell ids apart."""
+
+
+def print_json(document: object, *, is_line: bool = False) -> None:
+    """A JSON document on stdout; on one line if documents follow each other."""
+    indent = None if is_line else 2
+    text = json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=False)
+    typer.echo(text)
+
+
+def to_digits(value: float, n_digits: int = 4) -> str:
+    """A number with that many significant digits, never with an exponent.
+
+    >>> to_digits(0.000123456), to_digits(9.9999, 3), to_digits(123456.7)
+    ('0.0001235', '10.0', '123457')
+    """
+    exponent = int(f"{value:.{n_digits - 1}e}".partition("e")[2])
+    return f"{value:.{max(0, n_digits - 1 - exponent)}f}"
+
+
+def time_text(record: TuningRecord) -> str:
+    """The median in milliseconds and, in brackets, the interquartile range."""
+    measured = record.measurement
+    spread = to_digits(measured.spread_s * 1e3, 2) if measured.spread_s else "0"
+    return f"{to_digits(measured.median_s * 1e3)} ({spread})"
+
+
+def speedup_text(record: TuningRecord) -> str:
+    """The speed-up and, in brackets, its interval."""
+    measured = record.measurement
+    low, high = (to_digits(x, 3) for x in measured.speedup_interval)
+    return f"{to_digits(measured.speedup, 3)} ({low}-{high})"
+
+
+def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any]:
+    """A record in short, for JSON; null where its roofline is not known."""
+    measured = record.measurement
+    return {
+        "id": record.id,
+        "spec": str(record.spec),
+        "workload_text": record.workload_text,
+        "median_s": measured.median_s,
+        "spread_s": measured.spread_s,
+        "speedup": measured.speedup,
+        "speedup_interval": list(measured.speedup_interval),
+        "giga_operations_per_s": measured.giga_operations_per_s,
+        "fraction_of_roofline": fractions.get(record.id),
+        "sizes": dict(measured.sizes),
+        "device": str(record.environment.device),
+        "driver_version": record.environment.driver_version,
+        "recorded_at": record.recorded_at,
+    }
+
+
+def print_records(records: Iterable[TuningRecord], fractions: Fractions) -> None:
+    """A table of records, in the order given; a column of rooflines if one is known."""
+    print_table(
+        ("recipe",),
+        ("ms (IQR)", "speed-up", "Gop/s", *["roof"] * bool(fractions), "record"),
+        [
+            (
+                str(record.spec),
+                time_text(record),
+                speedup_text(record),
+                to_digits(record.measurement.giga_operations_per_s),
+                *[_percent(fractions.get(record.id))] * bool(fractions),
+                record.id[:ID_LENGTH],
+            )
+            for record in records
+        ],
+    )
+
+
+def _percent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{to_digits(fraction * 100, 3)}%"
+
+
+def print_table(
+    texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]
+) -> None:
+    """A table on stdout.
+
+    Args:
+        texts: headings of the first columns, which may be wrapped.
+        numbers: headings of the other columns, which never are.
+        rows: the cells of each row.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in texts:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, no_wrap=True, justify="right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(highlight=False).print(table)

@@ -1,0 +1,5 @@
+"""``feinsum tune``."""
+
+from feinsum.cli.tune.command import EXAMPLES, tune
+
+__all__ = ["EXAMPLES", "tune"]

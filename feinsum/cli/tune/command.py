@@ -1,0 +1,336 @@
+"""``feinsum tune``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from feinsum.cli.shared.failure import FAILED, INTERRUPTED, interrupted_by_sigterm, say
+from feinsum.cli.shared.fractions import fractions_of
+from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
+from feinsum.cli.shared.options import (
+    AsJson,
+    Database,
+    Device,
+    Dtype,
+    Operands,
+    Rows,
+    Sizes,
+    SizeValues,
+)
+from feinsum.cli.shared.output import ID_LENGTH, print_json, record_document
+from feinsum.cli.shared.user_file import is_file, read_translation_unit
+from feinsum.errors import FeinsumError, MeasurementError
+
+if TYPE_CHECKING:
+    import loopy as lp
+
+    from feinsum.ir import BatchedEinsum
+    from feinsum.records import Trial, TuningRecord
+    from feinsum.tune import TuningReport
+
+__all__ = ["EXAMPLES", "tune"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum tune "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
+  feinsum tune "ij,j->i" --sizes i=n,j=4 --size n=1000000 --budget 60
+  feinsum tune wave.py:gradient --trials 50 --json > trials.jsonl
+  feinsum tune "ij,j->i" --sizes i=n,j=4 --fresh --report report
+  feinsum tune --from-misses https://facts.example --workloads 5
+"""
+
+OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype")
+"""Options that describe the arrays of subscripts."""
+
+Trials: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="How many recipes to try at most, known trials included. Default: 20, "
+        "or all if exhaustive.",
+    ),
+]
+Budget: TypeAlias = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0, help="Start no trial after that time."),
+]
+Strategy: TypeAlias = Annotated[
+    Literal["tpe", "random", "exhaustive"],
+    typer.Option(help="How recipes are chosen: learning, at random, all in order."),
+]
+TrialLimit: TypeAlias = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=1, help="Stop a trial after that time."),
+]
+
+Fresh: TypeAlias = Annotated[
+    bool,
+    typer.Option("--fresh", help="Make trials again that the database knows."),
+]
+FromMisses: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL|DATABASE",
+        help="Tune what a service was asked for in vain on this device, the most "
+        "wanted first.",
+    ),
+]
+Workloads: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many of these to tune at most. Default: all."),
+]
+OptionalTarget: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SUBSCRIPTS|FILE.py[:FUNCTION]",
+        help="An einsum, or a Python file with a function (by default build) that "
+        "returns a Loopy translation unit.",
+        show_default=False,
+    ),
+]
+Scheduler: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Have the workers of a Dask scheduler make the trials, such as "
+        "tcp://host:8786.",
+    ),
+]
+Report: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Write report.html and report.png there; see docs."
+    ),
+]
+
+
+def tune(
+    context: typer.Context,
+    target: OptionalTarget = None,
+    sizes: Sizes = None,
+    operands: Operands = None,
+    rows: Rows = None,
+    dtype: Dtype = DEFAULT_DTYPE,
+    size: SizeValues = None,
+    trials: Trials = None,
+    budget: Budget = None,
+    strategy: Strategy = "tpe",
+    trial_limit: TrialLimit = 60.0,
+    fresh: Fresh = False,
+    scheduler: Scheduler = None,
+    report: Report = None,
+    from_misses: FromMisses = None,
+    workloads: Workloads = None,
+    device: Device = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search for the fastest recipe of an einsum and record it.
+
+    Every recipe runs in a process of its own and is compared with numpy before
+    it is timed; the best are recorded, also after Ctrl-C or SIGTERM. Every trial
+    is kept when it ends, so that a tuning that was stopped goes on where it was.
+    With --json every trial is one line.
+    """
+    options = {
+        "sizes": read_values(size or (), "--size"),
+        "device": device,
+        "n_trials": trials,
+        "budget_s": budget,
+        "strategy": strategy,
+        "trial_limit_s": trial_limit,
+        "resume": not fresh,
+        "scheduler": scheduler,
+    }
+    if report is not None:
+        _prepare_report(report)
+    if from_misses is not None:
+        _check_alone(context, target, report, as_json)
+        with interrupted_by_sigterm():
+            _tune_misses(from_misses, workloads, database, options)
+        return
+    if target is None:
+        raise typer.BadParameter("give an einsum, a file, or --from-misses")
+    if is_file(target):
+        _refuse_options_of_subscripts(context, target)
+    reports: list[TuningReport] = []
+    with interrupted_by_sigterm(), _interrupts_told(reports, database, as_json):
+        workload = (
+            read_translation_unit(target)
+            if is_file(target)
+            else read_einsum(target, sizes, operands, rows, dtype)
+        )
+        _tune(workload, database, options, as_json, report, reports)
+
+
+def _check_alone(
+    context: typer.Context, target: str | None, report: Path | None, as_json: bool
+) -> None:
+    """Refuse what has no meaning where the misses say what is tuned."""
+    if target is not None or report is not None or as_json:
+        raise typer.BadParameter(
+            "what is tuned is said by the misses; leave the einsum, --report and "
+            "--json out",
+            param_hint="--from-misses",
+        )
+    _refuse_options_of_subscripts(context, "--from-misses")
+
+
+def _tune_misses(
+    source: str, n_most: int | None, database: str | None, options: dict[str, Any]
+) -> None:
+    """Tune what is in demand, one after the other; a failure ends only its own.
+
+    Facts are recorded in ``database`` or, without one, where the misses are
+    counted, if that is a database.
+    """
+    from feinsum.cli.tune.misses import wanted_einsums
+    from feinsum.db import is_service
+    from feinsum.measure import open_device
+
+    if database is None and not is_service(source):
+        database = source
+    here = open_device(options["device"]).device
+    outcomes = [
+        _is_tuned(einsum, count, database, options)
+        for count, einsum in islice(wanted_einsums(source, here), n_most)
+    ]
+    n_good = sum(outcomes)
+    typer.echo(f"tuned {n_good} of {len(outcomes)} workloads that are in demand here")
+    if n_good < len(outcomes):
+        raise typer.Exit(FAILED)
+
+
+def _is_tuned(
+    einsum: BatchedEinsum, count: int, database: str | None, options: dict[str, Any]
+) -> bool:
+    """Tune what was asked for so often; whether that succeeded, and else say why."""
+    typer.echo(f"asked for {count} times: {einsum}")
+    reports: list[TuningReport] = []
+    try:
+        with _interrupts_told(reports, database, as_json=False):
+            _tune(einsum, database, options, False, None, reports)
+    except FeinsumError as error:
+        say(f"[{error.code}] {error}")
+        return False
+    return True
+
+
+@contextmanager
+def _interrupts_told(
+    reports: Sequence[TuningReport], database: str | None, as_json: bool
+) -> Iterator[None]:
+    """Say what was recorded if the body is interrupted, whatever it just does."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        records = reports[0].records if reports else ()
+        if as_json:
+            documents = _documents(records, database)
+            print_json({"event": "interrupted", "records": documents}, is_line=True)
+        say(_interruption(records))
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _documents(
+    records: Sequence[TuningRecord], database: str | None
+) -> list[dict[str, Any]]:
+    if not records:
+        return []
+    from feinsum.db import opened_store
+
+    with opened_store(database, has_shipped=True) as store:
+        fractions = fractions_of(records, store)
+    return [record_document(record, fractions) for record in records]
+
+
+def _prepare_report(folder: Path) -> None:
+    """Refuse a report that could not be written before work is done for it."""
+    from feinsum.drawing import check_plots
+
+    check_plots("a report")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"no report can be written to {folder}: {error.strerror}"
+        ) from None
+    if not os.access(folder, os.W_OK):
+        raise typer.BadParameter(f"the folder {folder} of the report is not writable")
+
+
+def _refuse_options_of_subscripts(context: typer.Context, target: str) -> None:
+    """A file says itself what these options say of subscripts."""
+    given = [f"--{name}" for name in OF_SUBSCRIPTS if _is_given(context, name)]
+    if given:
+        raise typer.BadParameter(
+            f"a file is given, so {', '.join(given)} would have no effect; leave "
+            f"{'it' if len(given) == 1 else 'them'} out",
+            param_hint=target,
+        )
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _tune(
+    target: BatchedEinsum | lp.TranslationUnit,
+    database: str | None,
+    options: dict[str, Any],
+    as_json: bool,
+    folder: Path | None,
+    reports: list[TuningReport],
+) -> None:
+    """Tune, show it, and write the report; also of an early end.
+
+    Args:
+        reports: gets the one report, before anything else is done with it.
+    """
+    from feinsum.cli.tune.view import JsonLines, ProgressBar
+    from feinsum.db import opened_store
+    from feinsum.tune import autotune, write_report
+
+    view = JsonLines() if as_json else ProgressBar()
+    try:
+        with opened_store(database, has_shipped=True) as store:
+            with view:
+                report = autotune(
+                    target,
+                    database=store,
+                    on_start=view.begin,
+                    on_progress=view.show,
+                    on_final=view.final,
+                    on_stop=reports.append,
+                    **options,
+                )
+            reports.append(report)
+            view.finish(report, fractions_of(report.records, store))
+    finally:
+        if folder is not None and reports:
+            write_report(reports[0], folder)
+    if not report.records:
+        raise _nothing_recorded(report.trials)
+
+
+def _interruption(records: Sequence[TuningRecord]) -> str:
+    if not records:
+        return "interrupted; nothing was recorded"
+    ids = ", ".join(record.id[:ID_LENGTH] for record in records)
+    return f"interrupted; recorded were {len(records)} facts: {ids}"
+
+
+def _nothing_recorded(trials: Sequence[Trial]) -> MeasurementError:
+    first = next((t.message for t in trials if t.message), "no recipe was tried")
+    return MeasurementError(
+        f"nothing was recorded, for none of {len(trials)} trials passed; "
+        f"the first says: {first}"
+    )

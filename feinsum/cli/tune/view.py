@@ -1,0 +1,169 @@
+"""What a tuning shows: a progress bar and a table, or lines of JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from feinsum.cli.shared.fractions import Fractions
+from feinsum.cli.shared.output import (
+    print_json,
+    print_records,
+    record_document,
+    to_digits,
+)
+from feinsum.records import Trial
+from feinsum.tune import Finalist, TuningProgress, TuningReport, TuningStart
+
+__all__ = ["JsonLines", "ProgressBar"]
+
+
+class JsonLines(nullcontext[None]):
+    """One JSON object per line and event: the start, every trial, finals, facts."""
+
+    def begin(self, start: TuningStart) -> None:
+        """Before the first trial."""
+        self._print(
+            "start",
+            key=start.problem.form.key,
+            canonical=start.problem.workload_text,
+            sizes=dict(start.problem.sizes),
+            device=str(start.environment.device),
+            driver_version=start.environment.driver_version,
+            n_known=len(start.known),
+            n_trials=start.n_trials,
+            roofline_s=start.roofline_s,
+        )
+
+    def show(self, progress: TuningProgress) -> None:
+        """After a trial."""
+        trial, best = progress.trial, progress.best
+        self._print(
+            "trial",
+            n_done=progress.n_done,
+            n_trials=progress.n_trials,
+            spec=str(trial.spec),
+            status=trial.status,
+            message=trial.message,
+            median_s=trial.median_s,
+            ratio=trial.ratio,
+            fraction_of_roofline=_fraction(trial, progress.roofline_s),
+            best_spec=None if best is None else str(best.spec),
+            best_median_s=None if best is None else best.median_s,
+            best_ratio=None if best is None else best.ratio,
+            best_fraction_of_roofline=_fraction(best, progress.roofline_s),
+            seconds_left=progress.seconds_left,
+        )
+
+    def final(self, finalists: Sequence[Finalist]) -> None:
+        """When the best were timed again, the fastest first."""
+        self._print("final", finalists=[_finalist_document(f) for f in finalists])
+
+    def finish(self, report: TuningReport, fractions: Fractions) -> None:
+        """At the end of all trials."""
+        self._print(
+            "recorded",
+            key=report.problem.form.key,
+            canonical=report.problem.workload_text,
+            sizes=dict(report.problem.sizes),
+            records=[record_document(r, fractions) for r in report.records],
+        )
+
+    def _print(self, event: str, **fields: Any) -> None:
+        print_json({"event": event, **fields}, is_line=True)
+
+
+class ProgressBar(Progress):
+    """A progress bar on stderr while trials run, then a table on stdout."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(8),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+            console=Console(stderr=True),
+        )
+        self._tuning = self.add_task("tuning ...", total=None, left="")
+
+    def begin(self, start: TuningStart) -> None:
+        """Before the first trial."""
+        n_known = len(start.known)
+        self.update(self._tuning, completed=n_known, total=start.n_trials)
+        if n_known:
+            self.console.print(f"{n_known} trials are known; --fresh makes them again")
+
+    def show(self, progress: TuningProgress) -> None:
+        """After a trial."""
+        self.update(
+            self._tuning,
+            completed=progress.n_done,
+            total=progress.n_trials,
+            description=_standing(progress.best, progress.roofline_s),
+            left=_left(progress.seconds_left),
+        )
+
+    def final(self, finalists: Sequence[Finalist]) -> None:
+        """When the best were timed again: nothing to add to the table."""
+
+    def finish(self, report: TuningReport, fractions: Fractions) -> None:
+        """At the end of all trials."""
+        problem = report.problem
+        sizes = ", ".join(f"{name}={n}" for name, n in problem.sizes.items())
+        typer.echo(f"canonical: {problem.workload_text}")
+        typer.echo(f"key: {problem.form.key}")
+        typer.echo(f"sizes: {sizes or '(none)'}")
+        typer.echo(f"trials: {_tally(report.trials, report.n_known)}")
+        if report.records:
+            baseline_s = median(report.records[0].measurement.baseline_s)
+            typer.echo(f"untransformed: {to_digits(baseline_s * 1e3)} ms")
+            print_records(report.records, fractions)
+
+
+def _standing(best: Trial | None, roofline_s: float | None) -> str:
+    """The best so far, against the untransformed kernel and the roofline."""
+    if best is None or best.median_s is None or best.ratio is None:
+        return "no recipe passed yet"
+    untransformed_s = best.median_s / best.ratio
+    fraction = _fraction(best, roofline_s)
+    roof = "" if fraction is None else f", roof {to_digits(fraction * 100, 3)}%"
+    return (
+        f"best {to_digits(best.median_s * 1e3)} ms, "
+        f"untransformed {to_digits(untransformed_s * 1e3)} ms{roof}"
+    )
+
+
+def _left(seconds: float | None) -> str:
+    return "" if seconds is None else f"{timedelta(seconds=round(seconds))} left"
+
+
+def _fraction(trial: Trial | None, roofline_s: float | None) -> float | None:
+    if trial is None or trial.median_s is None or roofline_s is None:
+        return None
+    return roofline_s / trial.median_s
+
+
+def _finalist_document(finalist: Finalist) -> dict[str, Any]:
+    measured = finalist.measurement
+    return {
+        "spec": str(finalist.spec),
+        "median_s": measured.median_s,
+        "spread_s": measured.spread_s,
+        "ratio": 1 / measured.speedup,
+        "ratio_to_best_trial": finalist.ratio,
+    }
+
+
+def _tally(trials: Sequence[Trial], n_known: int) -> str:
+    """How many trials ended how: ``3 (2 ok, 1 build-failed)``."""
+    counts = Counter(trial.status for trial in trials).most_common()
+    known = f"; {n_known} were known" if n_known else ""
+    return f"{len(trials)} ({', '.join(f'{n} {what}' for what, n in counts)}){known}"

@@ -1,0 +1,61 @@
+"""Writing a picture of the induced graph to a file."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from feinsum.drawing.graph.dot import dot_text
+from feinsum.errors import FeinsumError
+from feinsum.ir import BatchedEinsum
+
+__all__ = ["SUFFIXES", "check_plots", "draw"]
+
+SUFFIXES = (".svg", ".png", ".pdf", ".dot")
+"""The formats of pictures, by the suffixes of their files."""
+
+
+def draw(einsum: BatchedEinsum, path: str | Path) -> None:
+    """Draw the induced graph of ``einsum`` into a file, which is overwritten.
+
+    ``.dot`` is text for Graphviz; the other formats need matplotlib. The same
+    einsum gives the same file, except for other releases of matplotlib.
+
+    Raises:
+        FeinsumError: for an unknown suffix, or if matplotlib is not installed.
+        OSError: if the file cannot be written.
+    """
+    target = Path(path)
+    suffix = target.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise FeinsumError(
+            f"no picture is written to {str(path)!r}; give a file that ends in "
+            f"{', '.join(SUFFIXES)}"
+        )
+    target.write_bytes(_rendered(einsum, suffix))
+
+
+def _rendered(einsum: BatchedEinsum, suffix: str) -> bytes:
+    if suffix == ".dot":
+        return dot_text(einsum).encode()
+    try:
+        from feinsum.drawing.graph.figure import render
+    except ImportError as error:
+        raise FeinsumError(
+            f"a picture in {suffix} needs packages that are missing ({error.name}); "
+            "run: pip install 'feinsum[plots]', or write a .dot file"
+        ) from None
+    return render(einsum, suffix.removeprefix("."))
+
+
+def check_plots(what: str) -> None:
+    """Refuse what needs matplotlib if that is not installed.
+
+    Raises:
+        FeinsumError: naming ``what``, and how to install it.
+    """
+    if find_spec("matplotlib") is None:
+        raise FeinsumError(
+            f"{what} needs matplotlib, which is not installed; "
+            "run: pip install 'feinsum[plots]'"
+        )

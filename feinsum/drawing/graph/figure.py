@@ -1,0 +1,195 @@
+"""The induced graph as a figure; the one door to matplotlib.
+
+All lengths are points. The figure is as large as what is on it.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from typing import Any, Literal, TypeAlias
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+from matplotlib.textpath import TextPath
+
+from feinsum.drawing.graph.curves import Command, Curve, edge, outline, padding
+from feinsum.drawing.graph.dot import dot_text
+from feinsum.drawing.graph.layout import PITCH, Box, boxes, layout_of
+from feinsum.drawing.graph.picture import KINDS, Picture, Vertex, picture_of
+from feinsum.ir import BatchedEinsum, require_einsum
+
+Weight: TypeAlias = Literal["normal", "bold"]
+
+__all__ = ["render", "size_of"]
+
+MARGIN = 14.0
+NAME_SIZE, DATA_SIZE, LEGEND_SIZE = 10.0, 7.5, 9.0
+LEGEND_PITCH = 19.0
+DOTS_PER_INCH = 160.0
+MOST_DOTS = 30_000
+"""Longest side of a PNG; larger figures get fewer dots per inch."""
+INK, EDGE = "#222222", "#777777"
+CODES: dict[Command, Any] = {
+    "M": Path.MOVETO, "L": Path.LINETO, "C": Path.CURVE4, "Z": Path.CLOSEPOLY,
+}  # fmt: skip
+LEGEND_TITLE = (
+    "Kinds of vertices, and what else is part of their colors (names are not)"
+)
+FONT = "DejaVu Sans"
+"""Comes with matplotlib."""
+STYLE: dict[str, object] = {
+    "font.family": FONT,
+    "svg.hashsalt": "feinsum",
+    "svg.fonttype": "path",
+    "text.parse_math": False,
+}
+
+
+def render(einsum: BatchedEinsum, format: str) -> bytes:
+    """The file of a figure, in a format of matplotlib.
+
+    The description in an SVG is the DOT text of the same graph.
+    """
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE)
+        warnings.filterwarnings("ignore", message="Glyph")  # names in other scripts
+        figure = _figure(picture_of(require_einsum(einsum)))
+        file = io.BytesIO()
+        longest = max(figure.get_size_inches())
+        figure.savefig(
+            file,
+            format=format,
+            dpi=min(DOTS_PER_INCH, MOST_DOTS / longest),
+            metadata=_metadata(einsum, format),
+        )
+    return file.getvalue()
+
+
+def _metadata(einsum: BatchedEinsum, format: str) -> dict[str, str | None]:
+    """The einsum as title; no date and no version."""
+    title = str(einsum)
+    match format:
+        case "svg":
+            description = dot_text(einsum)
+            return {"Title": title, "Description": description, "Date": None}
+        case "pdf":
+            return {"Title": title, "CreationDate": None}
+        case _:
+            return {"Title": title, "Software": None}
+
+
+def size_of(vertex: Vertex) -> tuple[float, float]:
+    """Width and height of the outline of a vertex with its words, in points."""
+    width = max(
+        _text_width(vertex.name, NAME_SIZE, "bold"),
+        _text_width(vertex.data, DATA_SIZE),
+    )
+    sizes = NAME_SIZE * bool(vertex.name) + DATA_SIZE * bool(vertex.data)
+    return padding(KINDS[vertex.kind].shape, width, 1.25 * sizes)
+
+
+@cache
+def _text_width(text: str, size: float, weight: Weight = "normal") -> float:
+    if not text:
+        return 0.0
+    font = FontProperties(family=FONT, weight=weight)
+    path = TextPath((0, 0), text, size=size, prop=font, usetex=False)
+    return float(path.get_extents().width)
+
+
+def _figure(picture: Picture) -> Figure:
+    layout = layout_of(picture)
+    places = boxes(picture, layout, size_of)
+    kinds = [name for name in KINDS if picture.of_kind(name)]
+    graph_width = max(box.x + box.width / 2 for box in places.values())
+    width = max(graph_width, _legend_width(kinds))
+    graph_height = max(box.y for box in places.values()) + PITCH
+    height = graph_height + LEGEND_PITCH * (len(kinds) + 0.5)
+    figure, axes = _sheet(width, height)
+    shift = (width - graph_width) / 2
+    places = {v: replace(box, x=box.x + shift) for v, box in places.items()}
+    for route in layout.routes:
+        path = _path(edge([places[v] for v in route]))
+        axes.add_patch(PathPatch(path, fill=False, edgecolor=EDGE, zorder=1))
+    for v, vertex in enumerate(picture.vertices):
+        _draw_vertex(axes, vertex, places[v])
+    _draw_legend(axes, kinds, graph_height)
+    return figure
+
+
+def _sheet(width: float, height: float) -> tuple[Figure, Axes]:
+    """An empty figure whose coordinates are points, downwards; with a margin.
+
+    The upper end leaves room for the upper half of a vertex at height 0.
+    """
+    top = -PITCH / 2
+    figure = Figure(
+        figsize=((width + 2 * MARGIN) / 72, (height - top + 2 * MARGIN) / 72)
+    )
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set_xlim(-MARGIN, width + MARGIN)
+    axes.set_ylim(height + MARGIN, top - MARGIN)
+    return figure, axes
+
+
+def _path(curve: Curve) -> Path:
+    points = [point for _, given in curve for point in given or [(0.0, 0.0)]]
+    codes = [CODES[command] for command, given in curve for _ in given or [()]]
+    return Path(points, codes)
+
+
+def _draw_vertex(axes: Axes, vertex: Vertex, box: Box) -> None:
+    _draw_shape(axes, vertex.kind, box)
+    is_pair = bool(vertex.name and vertex.data)
+    offset = 0.32 * (NAME_SIZE + DATA_SIZE) if is_pair else 0.0
+    if vertex.name:
+        y = box.y - offset * DATA_SIZE / NAME_SIZE
+        _write(axes, box.x, y, vertex.name, NAME_SIZE, weight="bold")
+    if vertex.data:
+        _write(axes, box.x, box.y + offset, vertex.data, DATA_SIZE)
+
+
+def _draw_shape(axes: Axes, name: str, box: Box) -> None:
+    kind = KINDS[name]
+    path = _path(outline(kind.shape, box))
+    axes.add_patch(
+        PathPatch(path, facecolor=kind.fill, edgecolor=INK, linewidth=0.9, zorder=2)
+    )
+
+
+def _write(
+    axes: Axes,
+    x: float,
+    y: float,
+    text: str,
+    size: float,
+    *,
+    weight: Weight = "normal",
+    ha: Literal["left", "center"] = "center",
+) -> None:
+    words = axes.text(x, y, text, ha=ha, va="center_baseline", color=INK, zorder=3)
+    words.set_fontsize(size)
+    words.set_fontweight(weight)
+
+
+def _legend_width(kinds: Iterable[str]) -> float:
+    texts = [LEGEND_TITLE, *(KINDS[name].legend for name in kinds)]
+    return 40 + max(_text_width(text, LEGEND_SIZE) for text in texts)
+
+
+def _draw_legend(axes: Axes, kinds: Iterable[str], top: float) -> None:
+    _write(axes, 0, top, LEGEND_TITLE, LEGEND_SIZE, ha="left")
+    for k, name in enumerate(kinds, start=1):
+        y = top + k * LEGEND_PITCH
+        _draw_shape(axes, name, Box(14, y, 13 if name == "axis" else 26, 13))
+        _write(axes, 36, y, KINDS[name].legend, LEGEND_SIZE, ha="left")

@@ -1,0 +1,217 @@
+"""Where vertices stand: in layers by kind, each in an order with few crossings.
+
+A layout counts in vertices; boxes are places on a sheet, in points or any other unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import floor
+
+import networkx as nx
+
+from feinsum.drawing.graph.picture import KINDS, Picture, Vertex
+
+__all__ = ["PITCH", "Box", "Layout", "boxes", "layers_of", "layout_of"]
+
+PITCH = 40.0
+"""Distance of vertices that are 1 apart."""
+
+N_SWEEPS = 24
+TERM_GAP, WAYPOINT = 0.5, 0.5
+"""Room between terms, and for an edge that passes a layer; a vertex needs 1."""
+GRID = 4
+"""Heights are whole multiples of ``1 / GRID``, so that lines are level or not."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Places of vertices and ways of edges.
+
+    An edge between layers that are not neighbours has a waypoint in each layer
+    between; waypoints are numbered after the vertices.
+
+    Attributes:
+        layers: the vertices and waypoints of each layer, from the left.
+        heights: how far down each stands; vertices of a layer are 1 apart.
+        routes: for every edge, from left to right, what it leads through.
+    """
+
+    layers: tuple[tuple[int, ...], ...]
+    heights: dict[int, float]
+    routes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Box:
+    """The place of a vertex: its middle, and the size of its outline."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Block:
+    """Vertices that stand under each other, 1 apart, in so much room."""
+
+    vertices: tuple[int, ...]
+    room: float
+
+    @property
+    def offset(self) -> float:
+        """From the upper end of the room to the first vertex."""
+        return (self.room - len(self.vertices) + 1) / 2
+
+
+Stack = list[Block]
+
+
+def layers_of(picture: Picture) -> list[list[int]]:
+    """The vertices of each layer that has any, from the left."""
+    found: dict[int, list[int]] = {}
+    for v, vertex in enumerate(picture.vertices):
+        found.setdefault(KINDS[vertex.kind].layer, []).append(v)
+    return [found[layer] for layer in sorted(found)]
+
+
+def layout_of(picture: Picture) -> Layout:
+    """A layout with short edges; the same in every process.
+
+    Every layer is moved in turn to the mean heights of its neighbours, to and
+    fro, and the best of the sweeps is taken.
+    """
+    layers = layers_of(picture)
+    routes = _routes(picture, layers)
+    ways = nx.Graph()
+    for route in routes:
+        nx.add_path(ways, route)
+    ways.add_nodes_from(range(len(picture.vertices)))
+    stacks = [_stack(picture, layer) for layer in layers]
+    heights = _best_heights(stacks, ways)
+    return Layout(tuple(map(tuple, layers)), heights, tuple(routes))
+
+
+def boxes(
+    picture: Picture,
+    layout: Layout,
+    size_of: Callable[[Vertex], tuple[float, float]],
+) -> dict[int, Box]:
+    """Where every vertex and waypoint is drawn; boxes do not overlap.
+
+    A waypoint is as wide as its layer. Heights are measured downwards.
+
+    Args:
+        size_of: width and height of the outline of a vertex.
+    """
+    gap = min(40 + 4 * max(layout.heights.values()), 160)
+    found, left = {}, 0.0
+    for layer in layout.layers:
+        sizes = {
+            v: size_of(picture.vertices[v]) for v in layer if v < len(picture.vertices)
+        }
+        width = max(w for w, _ in sizes.values())
+        for v in layer:
+            w, h = sizes.get(v, (width, 0.0))
+            found[v] = Box(left + width / 2, layout.heights[v] * PITCH, w, h)
+        left += width + gap
+    return found
+
+
+def _routes(picture: Picture, layers: list[list[int]]) -> list[tuple[int, ...]]:
+    """The way of every edge; its waypoints are added to the layers."""
+    layer_of = {v: k for k, layer in enumerate(layers) for v in layer}
+    n = len(picture.vertices)
+    routes = []
+    for edge in picture.edges:
+        left, right = sorted(edge, key=lambda v: (layer_of[v], v))
+        between = layers[layer_of[left] + 1 : layer_of[right]]
+        for layer in between:
+            layer.append(n)
+            n += 1
+        routes.append((left, *range(n - len(between), n), right))
+    return routes
+
+
+def _stack(picture: Picture, layer: list[int]) -> Stack:
+    """The blocks of a layer: the axes of each term are one."""
+    axes = picture.of_kind("axis").intersection(layer)
+    chains = nx.Graph(edge for edge in picture.edges if axes.issuperset(edge))
+    chains.add_nodes_from(axes)
+    terms = nx.connected_components(chains)
+    blocks = [Block(tuple(sorted(t)), len(t) + TERM_GAP) for t in terms]
+    n = len(picture.vertices)
+    blocks += (Block((v,), 1 if v < n else WAYPOINT) for v in layer if v not in axes)
+    return sorted(blocks, key=lambda block: block.vertices)
+
+
+def _best_heights(stacks: Sequence[Stack], ways: nx.Graph) -> dict[int, float]:
+    heights: dict[int, float] = {}
+    for stack in stacks:
+        _place(stack, [0.0] * len(stack), heights)
+    trials = [_on_grid(heights)]
+    for sweep in range(N_SWEEPS):
+        for stack in stacks[:: -1 if sweep % 2 else 1]:
+            _move(stack, ways, heights)
+        trials.append(_on_grid(heights))
+    return min(trials, key=lambda trial: _length(trial, ways.edges))
+
+
+def _move(stack: Stack, ways: nx.Graph, heights: dict[int, float]) -> None:
+    """Put every block of a layer where its neighbours in other layers are."""
+
+    def wish(block: Block) -> float:
+        """Where its room would best begin."""
+        wishes = [
+            heights[u] - place
+            for place, v in enumerate(block.vertices)
+            for u in ways.neighbors(v)
+            if u not in block.vertices
+        ]
+        first = heights[block.vertices[0]]
+        mean = sum(wishes) / len(wishes) if wishes else first
+        return round(mean - block.offset, 6)
+
+    wishes = {block: wish(block) for block in stack}
+    stack.sort(key=lambda b: (round(wishes[b] + b.room / 2, 6), b.vertices))
+    _place(stack, [wishes[block] for block in stack], heights)
+
+
+def _place(stack: Stack, wishes: Sequence[float], heights: dict[int, float]) -> None:
+    """Blocks in this order, as near to the wishes as their rooms allow."""
+    starts = [0.0]
+    for block in stack[:-1]:
+        starts.append(starts[-1] + block.room)
+    shifts = _nearest_rising([w - s for w, s in zip(wishes, starts, strict=True)])
+    for block, start, shift in zip(stack, starts, shifts, strict=True):
+        for k, v in enumerate(block.vertices):
+            heights[v] = start + shift + block.offset + k
+
+
+def _nearest_rising(values: Sequence[float]) -> list[float]:
+    """The rising sequence that is nearest in the sum of squares.
+
+    >>> _nearest_rising([1.0, 4.0, 2.0, 5.0])
+    [1.0, 3.0, 3.0, 5.0]
+    """
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, n = value, 1
+        while pools and pools[-1][0] > mean:
+            last, m = pools.pop()
+            mean, n = (last * m + mean * n) / (m + n), m + n
+        pools.append((mean, n))
+    return [mean for mean, n in pools for _ in range(n)]
+
+
+def _on_grid(heights: dict[int, float]) -> dict[int, float]:
+    """On the grid, from 0 on; what is 1 apart stays so."""
+    steps = {v: floor(GRID * round(y, 6) + 0.5) for v, y in heights.items()}
+    top = min(steps.values())
+    return {v: (step - top) / GRID for v, step in steps.items()}
+
+
+def _length(heights: dict[int, float], edges: Iterable[tuple[int, int]]) -> float:
+    return sum(abs(heights[u] - heights[v]) for u, v in edges)

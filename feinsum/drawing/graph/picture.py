@@ -1,0 +1,131 @@
+"""The induced graph with words on it, and how each kind of vertex looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from feinsum.canonical import InducedGraph, induced_graph
+from feinsum.ir import BatchedEinsum
+
+__all__ = ["KINDS", "Kind", "Picture", "Vertex", "picture_of"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of vertex.
+
+    Attributes:
+        title: its name in the legend.
+        meaning: what else is part of its color; empty if nothing is.
+        layer: its column, from the left.
+        shape: the word of DOT for its outline.
+        fill: its color; the palette is told apart by color-blind readers, and
+            the shapes are in print without color.
+    """
+
+    title: str
+    meaning: str
+    layer: int
+    shape: str
+    fill: str
+
+    @property
+    def legend(self) -> str:
+        """What it is, and what its color says.
+
+        >>> KINDS["index"].legend
+        'index: place in the output, extent'
+        """
+        return f"{self.title}: {self.meaning}" if self.meaning else self.title
+
+
+KINDS: dict[str, Kind] = {
+    "row": Kind("row", "", 0, "box", "#dddddd"),
+    "times": Kind("times", "how often the row multiplies it", 1, "diamond", "#ffffff"),
+    "array": Kind("array", "ties its uses together", 1, "parallelogram", "#f4c9e2"),
+    "use": Kind("use", "dtype, how often if more than once", 2, "rounded", "#fbd58a"),
+    "axis": Kind("axis", "place in its term", 3, "circle", "#f7f4a6"),
+    "index": Kind("index", "place in the output, extent", 4, "ellipse", "#a9d6f5"),
+    "size-param": Kind("size parameter", "", 5, "hexagon", "#94dcbf"),
+}
+"""By the first item of a color, in the order of the layers."""
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """A vertex of a picture.
+
+    Attributes:
+        kind: a key of :data:`KINDS`.
+        name: whose vertex it is, for the reader; no part of the graph.
+        data: what its color says beside the kind.
+    """
+
+    kind: str
+    name: str = ""
+    data: str = ""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Vertices with words, by number, and the edges between them."""
+
+    vertices: tuple[Vertex, ...]
+    edges: tuple[tuple[int, int], ...]
+
+    def of_kind(self, kind: str) -> set[int]:
+        return {v for v, vertex in enumerate(self.vertices) if vertex.kind == kind}
+
+
+def picture_of(einsum: BatchedEinsum) -> Picture:
+    """The induced graph of ``einsum``, labelled with its names.
+
+    >>> from feinsum.ir import array, einsum
+    >>> picture = picture_of(einsum("ij->i", array("A", ("n", 4))))
+    >>> [str(vertex.name) for vertex in picture.vertices if vertex.name]
+    ['i', 'n', 'j', 'A']
+    """
+    graph = induced_graph(einsum)
+    words = dict(_words(einsum, graph))
+    vertices = (
+        words.get(v) or Vertex(color[0], data=_number(color))
+        for v, color in enumerate(graph.colors)
+    )
+    return Picture(tuple(vertices), tuple(graph.edges))
+
+
+def _number(color: tuple[object, ...]) -> str:
+    """The number in the color of an axis (its place) or of a times vertex."""
+    return f"×{color[1]}" if color[0] == "times" else str(color[1])
+
+
+def _words(einsum: BatchedEinsum, graph: InducedGraph) -> Iterator[tuple[int, Vertex]]:
+    """The vertices that have a name in the einsum."""
+    ties = _ties(graph)
+    for index, v in graph.index_vertices.items():
+        extent = einsum.extents[index]
+        yield v, Vertex("index", index, f"{_place(einsum, index)}, {extent}")
+        for param in ties.get((v, "size-param"), ()):
+            yield param, Vertex("size-param", str(extent))
+    for (name, _), v in graph.use_vertices.items():
+        _, times, _, dtype = graph.colors[v]
+        yield v, Vertex("use", name, dtype + f" ×{times}" * (times > 1))
+        for array in ties.get((v, "array"), ()):
+            yield array, Vertex("array", name)
+    for k, v in enumerate(graph.row_vertices):
+        yield v, Vertex("row", f"row {k}")
+
+
+def _place(einsum: BatchedEinsum, index: str) -> str:
+    is_free = index in einsum.output
+    return f"output {einsum.output.index(index)}" if is_free else "sum"
+
+
+def _ties(graph: InducedGraph) -> dict[tuple[int, str], list[int]]:
+    """The neighbours of each vertex that are of a kind."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for u, v in graph.edges:
+        found.setdefault((u, graph.colors[v][0]), []).append(v)
+        found.setdefault((v, graph.colors[u][0]), []).append(u)
+    return found

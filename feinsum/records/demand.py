@@ -1,0 +1,52 @@
+"""Demand: workloads that were asked for in vain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from feinsum.canonical import WorkloadKey, text_digest
+
+__all__ = ["Demand", "Miss", "is_text_of"]
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A question that had no answer; ``device`` is empty if none was named."""
+
+    workload: WorkloadKey
+    device: str
+
+
+@dataclass(frozen=True)
+class Demand:
+    """How often a workload was asked for, on a device, without an answer.
+
+    Attributes:
+        workload_text: the canonical einsum, if a question had it.
+        device: as the questions named it; empty if they named none.
+    """
+
+    workload: WorkloadKey
+    workload_text: str | None
+    device: str
+    count: int
+    first_seen: datetime
+    last_seen: datetime
+
+    @property
+    def place(self) -> tuple[int, str, str]:
+        """Where it stands among others, the most wanted first."""
+        return self.count, self.workload, self.device
+
+
+def is_text_of(text: str, workload: str) -> bool:
+    """Whether a text is the canonical text that a key digests.
+
+    >>> from feinsum.canonical import canonicalize
+    >>> from feinsum.ir import array, einsum
+    >>> form = canonicalize(einsum("ij->j", array("A", (3, 4))))
+    >>> is_text_of(form.text, form.key), is_text_of("another", form.key)
+    (True, False)
+    """
+    return workload.endswith(f"-{text_digest(text)}")

@@ -1,0 +1,174 @@
+"""Applying a selection: each nest is taken out, transformed, and put back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import islpy as isl
+import loopy as lp
+from constantdict import constantdict
+
+from feinsum.errors import TransformError
+from feinsum.raising import RaisedKernel, RaisedNest
+from feinsum.records import FramedSpec, TransformSpec
+from feinsum.retrieval.assembly import joined, taken_out, with_barriers
+from feinsum.retrieval.phases import phases_of
+from feinsum.retrieval.selection import NestSelection
+from feinsum.targets.devices import target_of
+from feinsum.targets.units import HostProgram, LibraryUnit
+from feinsum.transforms import apply_spec, check_spec
+from feinsum.transforms.primitives.compiler_hints import sums_in_order
+
+__all__ = ["ISLPY_WARNING", "applied", "fitting", "separable"]
+
+ISLPY_WARNING = ".*with implicit conversion of self"
+
+
+class Part(NamedTuple):
+    """A nest with a recipe applied.
+
+    Attributes:
+        program: what the host runs in the place of the kernel, if the recipe says so.
+    """
+
+    kernel: lp.LoopKernel
+    program: HostProgram | None
+
+
+def fitting(one: NestSelection) -> None:
+    """Check that the first candidate of a nest is in the space of its transform.
+
+    Raises:
+        TransformError: if it is not.
+    """
+    recipe = one.candidates[0].recipe
+    check_spec(recipe.spec, one.nest.in_frame(recipe.frame).einsum)
+
+
+def separable(
+    raised: RaisedKernel, nests: Sequence[NestSelection]
+) -> tuple[NestSelection, ...]:
+    """The nests, with those marked that cannot run apart from others."""
+    kernel = _unscheduled(raised.t_unit, raised.kernel_name)[raised.kernel_name]
+    wanted = [one.nest.instructions for one in nests if one.chosen]
+    _, stuck = phases_of(kernel, wanted)
+    return tuple(
+        replace(one, is_separable=frozenset(one.nest.instructions) not in stuck)
+        for one in nests
+    )
+
+
+def applied(
+    raised: RaisedKernel, nests: Sequence[NestSelection]
+) -> tuple[lp.TranslationUnit, Mapping[int, Exception]]:
+    """Apply to each nest the recipe that it gets. They run in phases of their own.
+
+    Returns:
+        the unit, and of each nest whose recipe cannot be applied, why.
+    """
+    name = raised.kernel_name
+    unit = _unscheduled(raised.t_unit, name)
+    kernel = unit[name]
+    everything = frozenset(kernel.id_to_insn)
+    is_alone = unit.entrypoints == {name}
+    program: HostProgram | None = None
+    phases, _ = phases_of(kernel, [n.nest.instructions for n in nests if n.chosen])
+    failures: dict[int, Exception] = {}
+    for k, one in enumerate(nests):
+        if not (recipe := one.chosen):
+            continue
+        ids = frozenset(one.nest.instructions)
+        alone, nest = taken_out(kernel, one.nest)
+        try:
+            part = _transformed(
+                recipe, _unit_of(unit, alone), nest, is_alone and ids == everything
+            )
+        except Exception as error:  # noqa: BLE001  (no recipe may break a build)
+            failures[k] = error
+            continue
+        program = part.program
+        kernel, new_ids = joined(kernel, ids, part.kernel)
+        phases = [new_ids if phase == ids else phase for phase in phases]
+    if failures:
+        return raised.t_unit, failures
+    unit = unit.with_kernel(with_barriers(kernel, phases))
+    return (LibraryUnit.of(unit, program) if program else unit), {}
+
+
+def _unscheduled(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
+    """Without the order in which Loopy put the loops, which change."""
+    kernel = unit[name]
+    if kernel.linearization is None:
+        return unit
+    state = lp.KernelState.PREPROCESSED
+    return unit.with_kernel(kernel.copy(linearization=None, state=state))
+
+
+def _unit_of(unit: lp.TranslationUnit, kernel: lp.LoopKernel) -> lp.TranslationUnit:
+    """A unit of one kernel; Loopy's transformations reach all kernels of a unit."""
+    callables = {
+        key: known
+        for key, known in unit.callables_table.items()
+        if key == kernel.name or not isinstance(known, lp.CallableKernel)
+    }
+    alone = unit.copy(
+        callables_table=constantdict(callables), entrypoints=frozenset({kernel.name})
+    )
+    return alone.with_kernel(kernel)
+
+
+def _transformed(
+    recipe: FramedSpec, alone: lp.TranslationUnit, nest: RaisedNest, is_whole: bool
+) -> Part:
+    """A nest with a recipe applied; loops that it replaced are removed.
+
+    Args:
+        is_whole: the nest is all that its unit does.
+
+    Raises:
+        TransformError: if the recipe cannot be applied.
+    """
+    name = nest.nest.kernel_name
+    with warnings.catch_warnings():
+        # Loopy's use of islpy is not the user's, even where warnings are errors
+        warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
+        unit = apply_spec(recipe.spec, alone, nest.in_frame(recipe.frame))
+        program = unit.program if isinstance(unit, LibraryUnit) else None
+        if program is not None:
+            _check_program(recipe.spec, alone, name, is_whole)
+        kernel = unit[name] if is_whole else sums_in_order(unit[name])
+        left = kernel.all_inames() & set(nest.nest.inames.values())
+        kernel = lp.remove_unused_inames(kernel, left)
+        _check_loops(recipe.spec, kernel)
+        return Part(lp.expand_subst(kernel), program)
+
+
+def _check_program(
+    spec: TransformSpec, alone: lp.TranslationUnit, name: str, is_whole: bool
+) -> None:
+    """A program takes the place of a kernel, where this process runs it."""
+    if not is_whole:
+        raise TransformError(
+            f"{spec} computes whole kernels; kernel {name!r} does more than this einsum"
+        )
+    if not target_of(alone.target).runs_programs(alone.target):
+        raise TransformError(
+            f"{spec} is no code; that of kernel {name!r}, which is for {alone.target}, "
+            "is run by others"
+        )
+
+
+def _check_loops(spec: TransformSpec, kernel: lp.LoopKernel) -> None:
+    """Loopy finds no bounds for some loops that run once under the assumptions."""
+    for insn in kernel.instructions:
+        for iname in insn.within_inames | insn.reduction_inames():
+            try:
+                kernel.get_iname_bounds(iname)
+            except (isl.Error, KeyError) as error:
+                raise TransformError(
+                    f"{spec} makes a loop {iname!r} in kernel {kernel.name!r} that has "
+                    f"no bounds under {kernel.assumptions}: {error}"
+                ) from None

@@ -1,0 +1,260 @@
+"""What is known of an einsum, or else of the same one at other extents."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple, TypeAlias
+
+from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
+from feinsum.errors import FeinsumError, InvalidRecordError
+from feinsum.ir import from_text
+from feinsum.raising import RaisedNest
+from feinsum.records import (
+    WORST_ACCEPTED,
+    Device,
+    Environment,
+    Extents,
+    FactSource,
+    FramedSpec,
+    Level,
+    LookUp,
+    Match,
+    Policy,
+    Remoteness,
+    TransformSpec,
+    TuningRecord,
+    best_match,
+)
+from feinsum.records.environment import DeviceKind
+from feinsum.retrieval.selection import Candidate, NestSelection
+from feinsum.transforms import applicable_transforms, configurations, suits_device
+from feinsum.transforms.library import GENERIC
+
+__all__ = ["Facts", "Form", "Nearest", "form_of", "nearest", "selected"]
+
+logger = logging.getLogger(__name__)
+
+FRAME_FACTOR = 16
+"""How much longer than today's an older text of a workload may be."""
+
+Form: TypeAlias = tuple[CanonicalForm, Mapping[str, int]]
+"""A canonical form, and what extents its size parameters have, as far as known."""
+
+
+class Facts:
+    """The candidates of a store for a device and a policy.
+
+    What is needed together is asked for together: a store may be far away.
+    """
+
+    def __init__(self, store: FactSource, device: Device, policy: Policy) -> None:
+        self._store, self._device, self._policy = store, device, policy
+        self._found: dict[WorkloadKey, tuple[TuningRecord, ...]] = {}
+
+    def ask(self, forms: Iterable[CanonicalForm]) -> None:
+        """Ask for the workloads that were not asked for yet.
+
+        Raises:
+            StoreError: if the store fails.
+        """
+        texts = {f.key: f.text for f in forms if f.key not in self._found}
+        if texts:
+            look_up = LookUp(texts, self._device, self._policy)
+            self._found.update(self._store.candidates(look_up))
+
+    def of(self, form: CanonicalForm) -> tuple[TuningRecord, ...]:
+        """The records of a workload."""
+        self.ask([form])
+        return self._found[form.key]
+
+    @property
+    def ids(self) -> Mapping[str, tuple[str, ...]]:
+        """Of each workload that was asked for, the ids of its records."""
+        return {
+            workload: tuple(record.id for record in records)
+            for workload, records in self._found.items()
+        }
+
+
+class Nearest(NamedTuple):
+    """What is known of one of the forms of an einsum.
+
+    Attributes:
+        k: the number of the form; from 1 on it has other extents.
+    """
+
+    k: int
+    form: CanonicalForm
+    records: list[TuningRecord]
+    extents: Extents
+    environment: Environment
+    policy: Policy
+
+    def match(self, without: Collection[FramedSpec] = ()) -> Match:
+        """The best of the records, but for recipes that are left out."""
+        return match_of(
+            self.form,
+            self.records,
+            self.environment,
+            self.policy,
+            extents=self.extents,
+            is_nearest=self.k > 0,
+            without=without,
+        )
+
+    def candidates(self, match: Match) -> Iterator[Candidate]:
+        """All recipes: those of a match, then of the next best level, and so on."""
+        seen: set[FramedSpec] = set()
+        while match.is_hit:
+            generic = (FramedSpec(spec, self.form.text) for spec in match.recipes)
+            recorded = (record.recipe for record in match.ranking)
+            for recipe in dict.fromkeys((*recorded, *generic)):
+                seen.add(recipe)
+                yield Candidate(recipe, match)
+            match = self.match(without=seen)
+
+
+def selected(
+    nest: RaisedNest, facts: Facts, environment: Environment, policy: Policy
+) -> NestSelection:
+    """All recipes that are known for a nest, or else for it at other extents."""
+    nests = [nest, *nest.generalized_each()]
+    forms = (form_of(one.form, one.generalized) for one in nests)
+    found, match = nearest(forms, facts, environment, policy)
+    return NestSelection(nests[found.k], match, tuple(found.candidates(match)))
+
+
+def form_of(form: CanonicalForm, sizes: Mapping[str, int]) -> Form:
+    """A form, and the extents behind the size parameters of its einsum."""
+    names = form.relabeling.size_params
+    return form, {names[name]: n for name, n in sizes.items() if name in names}
+
+
+def nearest(
+    forms: Iterable[Form], facts: Facts, environment: Environment, policy: Policy
+) -> tuple[Nearest, Match]:
+    """Which form has the best match; the others are asked for if the first has none.
+
+    Args:
+        forms: of an einsum, and then of the same one at other extents.
+
+    Recipes for other kinds of devices than this one are left out.
+    """
+
+    def known(
+        k: int, form: CanonicalForm, sizes: Mapping[str, int]
+    ) -> tuple[Nearest, Match]:
+        sound, extents = _known(form, sizes, facts)
+        records = [r for r in sound if suits_device(r.spec, environment.device.kind)]
+        found = Nearest(k, form, records, extents, environment, policy)
+        return found, found.match()
+
+    rest = iter(forms)
+    first = known(0, *next(rest))
+    if first[1].level < Level.NEAREST_EXTENTS:
+        return first
+    others = list(rest)
+    facts.ask(form for form, _ in others)
+    found = [known(k, form, sizes) for k, (form, sizes) in enumerate(others, start=1)]
+    return min([first, *found], key=lambda one: _nearness(*one))
+
+
+def _nearness(
+    found: Nearest, match: Match
+) -> tuple[Level, bool, Remoteness, float, int]:
+    place = match.remoteness
+    return match.level, not match.ranking, place, match.distance, found.k
+
+
+def match_of(
+    form: CanonicalForm,
+    records: Sequence[TuningRecord],
+    environment: Environment,
+    policy: Policy,
+    *,
+    extents: Extents,
+    is_nearest: bool = False,
+    without: Collection[FramedSpec] = (),
+) -> Match:
+    """The best match of a workload, or a generic one where the policy accepts that.
+
+    Args:
+        without: recipes that are left out.
+    """
+    left = [record for record in records if record.recipe not in without]
+    match = best_match(
+        left, environment, policy, is_nearest=is_nearest, extents=extents
+    )
+    if match.level != Level.MISS or WORST_ACCEPTED[policy] < Level.GENERIC:
+        return match
+    tried = {*(record.recipe for record in records), *without}
+    recipes = tuple(
+        spec
+        for spec in _generic_recipes(form, environment.device.kind)
+        if FramedSpec(spec, form.text) not in tried
+    )
+    if not recipes:
+        return match
+    reason = f"{match.reason}; {recipes[0]} is for every einsum, and was not measured"
+    return Match(Level.GENERIC, reason, recipes=recipes)
+
+
+def _generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpec]:
+    """The recommended configuration of the family that fits every einsum."""
+    return [
+        spec
+        for transform in applicable_transforms(form.einsum, kind)
+        if transform.name == GENERIC.name
+        for spec in islice(configurations(transform, form.einsum), 1)
+    ]
+
+
+def _known(
+    form: CanonicalForm, sizes: Mapping[str, int], facts: Facts
+) -> tuple[list[TuningRecord], Extents]:
+    """The records of a workload, and its extents in the names of each text of them.
+
+    Records of another workload under its key are logged and left out.
+    """
+    records = facts.of(form)
+    extents: dict[str, Mapping[str, int]] = {}
+    doubts: dict[str, str] = {}
+    for frame in sorted({record.workload_text for record in records}):
+        try:
+            extents[frame] = _in_frame(frame, form, sizes)
+        except FeinsumError as error:
+            doubts[frame] = str(error)
+    for record in records:
+        if doubt := doubts.get(record.workload_text):
+            logger.error("record %s is left out: %.1000s", record.id, doubt)
+    return [r for r in records if r.workload_text in extents], extents
+
+
+def _in_frame(
+    frame: str, form: CanonicalForm, sizes: Mapping[str, int]
+) -> Mapping[str, int]:
+    """Extents in the names of a text, if that is the workload.
+
+    It is as written now, or as an older canonicalizer wrote it.
+
+    Raises:
+        InvalidRecordError: if it is another workload, or none.
+    """
+    if frame == form.text:
+        return sizes
+    if len(frame) > FRAME_FACTOR * len(form.text):
+        raise InvalidRecordError(f"its text of {len(frame)} characters is too long")
+    try:
+        found = canonicalize(from_text(frame))
+    except FeinsumError as error:
+        raise InvalidRecordError(
+            f"its text {frame!r} is no einsum that can be canonicalized: {error}"
+        ) from None
+    if found.text != form.text:
+        raise InvalidRecordError(
+            f"it has the key of another workload: {frame!r} is not {form.text!r}"
+        )
+    names = found.relabeling.size_params
+    return {name: sizes[new] for name, new in names.items() if new in sizes}

@@ -1,0 +1,124 @@
+"""What is asked of a retrieval."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, cast, get_args
+
+import loopy as lp
+
+from feinsum.db import Database
+from feinsum.errors import DeviceUnavailableError, FeinsumError, NotAnEinsumError
+from feinsum.raising import RaisedKernel, raise_kernel
+from feinsum.records import Policy
+from feinsum.retrieval.trust import is_verification_on
+from feinsum.targets.devices import open_device, target_of
+from feinsum.targets.protocol import OpenDevice
+
+__all__ = ["POLICY_VARIABLE", "Request", "check_choice", "check_policy", "policy_of"]
+
+POLICY_VARIABLE = "FEINSUM_POLICY"
+"""Environment variable with the policy, where none is given."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A kernel, and how it is to be retrieved; see :func:`feinsum.retrieve`."""
+
+    t_unit: lp.TranslationUnit
+    device: str | None
+    database: Database
+    arguments: Mapping[str, Any] | None
+    instructions: str | None
+    kernel_name: str | None
+    policy: Policy
+    verify: bool
+
+    @classmethod
+    def of(
+        cls,
+        t_unit: lp.TranslationUnit,
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        device: str | None = None,
+        database: Database = None,
+        instructions: str | None = None,
+        kernel_name: str | None = None,
+        policy: Policy | None = None,
+        verify: bool | None = None,
+    ) -> Self:
+        """A request; variables decide what is not given.
+
+        Raises:
+            FeinsumError: if the variable of the policy holds none.
+        """
+        return cls(
+            t_unit,
+            device,
+            database,
+            arguments,
+            instructions,
+            kernel_name,
+            policy_of(policy),
+            is_verification_on(verify),
+        )
+
+    def raised(self) -> RaisedKernel:
+        """The kernel with its einsums.
+
+        Raises:
+            NotAnEinsumError: if it cannot be raised, or if no target here runs it: a
+                recipe makes loops parallel, and some target has to know how.
+        """
+        raised = raise_kernel(
+            self.t_unit,
+            arguments=self.arguments,
+            instructions=self.instructions,
+            kernel_name=self.kernel_name,
+        )
+        try:
+            target_of(raised.t_unit.target)
+        except DeviceUnavailableError as error:
+            raise NotAnEinsumError(
+                f"kernel {raised.kernel_name!r} cannot be transformed: {error}",
+                rule="target",
+                instructions=tuple(i for n in raised.raised for i in n.instructions),
+            ) from None
+        return raised
+
+    def opened(self) -> OpenDevice:
+        """The device that runs the kernel.
+
+        Raises:
+            DeviceUnavailableError: if there is none.
+        """
+        return open_device(self.device, loopy_target=self.t_unit.target)
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name}={value!r}; expected one of {', '.join(choices)}")
+
+
+def check_policy(policy: str | None) -> None:
+    if policy is not None:
+        check_choice("policy", policy, get_args(Policy))
+
+
+def policy_of(given: Policy | None) -> Policy:
+    """The policy that is given, or else that of the variable.
+
+    Raises:
+        FeinsumError: if the variable holds none.
+    """
+    if given is not None:
+        return given
+    named = os.environ.get(POLICY_VARIABLE, "").strip() or "default"
+    for known in get_args(Policy):
+        if named == known:
+            return cast(Policy, known)
+    raise FeinsumError(
+        f"{POLICY_VARIABLE} is {named!r}; expected one of {', '.join(get_args(Policy))}"
+    )

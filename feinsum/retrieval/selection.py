@@ -1,0 +1,161 @@
+"""Selections: which recipe each nest of a kernel gets, and what is left if it fails.
+
+A selection is made from what is known of the nests, is judged before anything is
+applied, and is what a retrieval explains, keeps on disk and tells other ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from feinsum.errors import FeinsumError
+from feinsum.raising import RaisedNest
+from feinsum.records import FramedSpec, Level, Match, TransformSpec
+from feinsum.records.document import STRICT
+
+__all__ = ["Candidate", "NestSelection", "Plan", "PlannedNest", "plan_of"]
+
+REASON_LENGTH = 1000
+"""In characters; what went wrong is told in no more words than a log can bear."""
+
+
+class Candidate(NamedTuple):
+    """A recipe that a nest could get, and the match that it is of."""
+
+    recipe: FramedSpec
+    match: Match
+
+
+@dataclass(frozen=True)
+class NestSelection:
+    """How one nest of a kernel was looked up, and what came of it.
+
+    Attributes:
+        nest: the einsum.
+        known: what the database knows of it.
+        candidates: the recipes that are left, the best first.
+        failures: recipes that could not be applied, and why.
+        judgement: why the first candidate may be used on this machine.
+        is_separable: whether the nest can run apart from the rest of its kernel;
+            where it cannot, no recipe is tried.
+    """
+
+    nest: RaisedNest
+    known: Match
+    candidates: tuple[Candidate, ...] = ()
+    failures: tuple[tuple[TransformSpec, str], ...] = ()
+    judgement: str = ""
+    is_separable: bool = True
+
+    @property
+    def chosen(self) -> FramedSpec | None:
+        """The recipe that it gets, if any."""
+        return self.candidates[0].recipe if self._has_any else None
+
+    @property
+    def _has_any(self) -> bool:
+        return self.is_separable and bool(self.candidates)
+
+    @property
+    def match(self) -> Match:
+        """That of the recipe that it gets; what is known of it, if it gets none."""
+        return self.candidates[0].match if self._has_any else self.known
+
+    @property
+    def applied(self) -> TransformSpec | None:
+        return self.chosen.spec if self.chosen else None
+
+    @property
+    def frame(self) -> str:
+        """The text of the workload whose names :attr:`applied` speaks of."""
+        return self.chosen.frame if self.chosen else ""
+
+    def without_first(self, error: Exception) -> NestSelection:
+        """Pass over the first candidate."""
+        first, *others = self.candidates
+        text = str(error) if isinstance(error, FeinsumError) else repr(error)
+        if len(text) > REASON_LENGTH:
+            text = f"{text[:REASON_LENGTH]} ..."
+        return replace(
+            self,
+            candidates=tuple(others),
+            failures=(*self.failures, (first.recipe.spec, text)),
+            judgement="",
+        )
+
+    @property
+    def why_unchanged(self) -> str:
+        """Why no recipe was applied, with what to do."""
+        nest = self.nest
+        if self.known.level == Level.MISS:
+            return (
+                f"{self.known.reason} (workload {nest.form.text}, key {nest.key}); "
+                "tune it with feinsum.autotune or 'feinsum tune'"
+            )
+        if not self.is_separable:
+            return (
+                f"the loops of {', '.join(nest.instructions)} cannot be run apart from "
+                "other instructions; move these to other loops, or state their order"
+            )
+        reasons = "; ".join(why for _, why in self.failures)
+        return f"no recorded recipe could be applied: {reasons}"
+
+
+@dataclass(frozen=True)
+class PlannedNest:
+    """What one nest of a kernel gets.
+
+    Attributes:
+        workload: its key.
+        frame: the text of the workload whose names the recipe speaks of.
+        spec: the recipe; None if it stays as it is.
+        level: of the match that the recipe is of.
+        reason: why it stays as it is, or why this recipe.
+        judgement: why the recipe may be used.
+    """
+
+    __pydantic_config__ = STRICT
+
+    workload: str
+    frame: str
+    spec: TransformSpec | None
+    level: Level
+    reason: str
+    judgement: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A selection as text can tell it: what the nests of a kernel get, in their order.
+
+    Attributes:
+        error_code, error: why none gets anything.
+    """
+
+    __pydantic_config__ = STRICT
+
+    nests: tuple[PlannedNest, ...] = ()
+    error_code: str | None = None
+    error: str = ""
+
+    @property
+    def unchanged(self) -> tuple[str, ...]:
+        """Why nests stay as they are."""
+        return tuple(nest.reason for nest in self.nests if nest.spec is None)
+
+
+def plan_of(nests: tuple[NestSelection, ...]) -> Plan:
+    return Plan(tuple(map(_planned, nests)))
+
+
+def _planned(one: NestSelection) -> PlannedNest:
+    reason = one.why_unchanged if one.chosen is None else one.match.reason
+    return PlannedNest(
+        one.nest.key,
+        one.frame,
+        one.applied,
+        one.match.level,
+        reason,
+        one.judgement,
+    )

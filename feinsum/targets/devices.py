@@ -1,0 +1,167 @@
+"""Choosing a device: the first that works, or the one that is named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from feinsum.errors import DeviceUnavailableError, FeinsumError
+from feinsum.records import Device
+from feinsum.targets.host import HOST
+from feinsum.targets.opencl import OPENCL
+from feinsum.targets.probing import why_not
+from feinsum.targets.protocol import OpenDevice, Target
+
+__all__ = [
+    "DEVICE_VARIABLE",
+    "TARGETS",
+    "DeviceState",
+    "device_states",
+    "list_devices",
+    "open_device",
+    "target_of",
+    "why_unusable",
+]
+
+DEVICE_VARIABLE = "FEINSUM_DEVICE"
+"""Environment variable with the default selector of :func:`open_device`."""
+
+TARGETS: tuple[Target, ...] = (HOST, OPENCL)
+"""The best choice first."""
+
+
+class _Found(NamedTuple):
+    target: Target
+    device: Device
+
+    def is_match(self, wanted: str) -> bool:
+        names = (self.device.platform.lower(), self.device.name.lower())
+        is_named = wanted == self.target.name or any(wanted in n for n in names)
+        return is_named or self.device.id.startswith(wanted)
+
+    def __str__(self) -> str:
+        return f"{self.device} [{self.device.id[:12]}]"
+
+
+def list_devices() -> tuple[Device, ...]:
+    """All devices, whether they work or not; those of the best target first."""
+    return tuple(found.device for found in _devices(TARGETS, []))
+
+
+def open_device(selector: str | None = None, *, loopy_target: Any = None) -> OpenDevice:
+    """The first device that matches and works, or the only one that matches.
+
+    Whether a device works is found out by a small kernel, once.
+
+    Args:
+        selector: the name of a target, a part of the platform's or of the device's
+            name in any case, or the first characters of the device's id. By default
+            the environment variable ``FEINSUM_DEVICE``; if that is empty, any.
+        loopy_target: without a selector, only devices that run kernels of this one
+            of Loopy's targets are taken.
+
+    Raises:
+        DeviceUnavailableError: if there is none; the message lists those found, with
+            what each one lacks.
+    """
+    if selector is None:
+        selector = os.environ.get(DEVICE_VARIABLE, "")
+    wanted = selector.strip().lower()
+    troubles: list[str] = []
+    if not wanted:
+        return _first_that_works(_devices(_serving(loopy_target), troubles), troubles)
+    found = list(_devices(_named(wanted) or TARGETS, troubles))
+    matches = [one for one in found if one.is_match(wanted)]
+    if len(matches) == 1:
+        return matches[0].target.open(matches[0].device)
+    names = "; ".join(map(str, found)) or "none"
+    refusal = (
+        f"no device that works matches {selector!r}; found: {names}. Give a part of a "
+        f"name or the start of an id, or set {DEVICE_VARIABLE}"
+    )
+    return _first_that_works(matches, troubles, refusal)
+
+
+def _first_that_works(
+    candidates: Iterable[_Found],
+    troubles: list[str],
+    refusal: str = "no device works here",
+) -> OpenDevice:
+    """The candidates are looked for one by one: drivers take their time to load."""
+    for one in candidates:
+        trouble = why_not(one.target, one.device)
+        if not trouble:
+            return one.target.open(one.device)
+        troubles.append(f"{one}: {trouble}")
+    why = "; ".join(troubles)
+    raise DeviceUnavailableError(f"{refusal}: {why}")
+
+
+class DeviceState(NamedTuple):
+    """What is known of a device.
+
+    Attributes:
+        device: None for a target that has none to offer.
+        trouble: why it does not work; empty if it does.
+    """
+
+    target: str
+    device: Device | None
+    trouble: str
+
+
+def device_states() -> Iterator[DeviceState]:
+    """Every device, tried with a small kernel; targets without a device, too."""
+    for target in TARGETS:
+        try:
+            devices = target.devices()
+        except FeinsumError as error:
+            yield DeviceState(target.name, None, str(error))
+            continue
+        if not devices:
+            yield DeviceState(target.name, None, f"no device; {target.install_hint}")
+        for device in devices:
+            yield DeviceState(target.name, device, why_not(target, device))
+
+
+def why_unusable(device: Device) -> str:
+    """Why a device does not run a small kernel rightly; empty if it does."""
+    for found in _devices(TARGETS, []):
+        if found.device == device:
+            return why_not(found.target, device)
+    return "it is not there"
+
+
+def target_of(loopy_target: Any) -> Target:
+    """The target that runs kernels of one of Loopy's.
+
+    Raises:
+        DeviceUnavailableError: if none does.
+    """
+    for target in TARGETS:
+        if target.serves(loopy_target):
+            return target
+    names = ", ".join(target.name for target in TARGETS)
+    raise DeviceUnavailableError(f"{loopy_target} is for none of the targets {names}")
+
+
+def _named(wanted: str) -> tuple[Target, ...]:
+    """The target of that name; then no other is asked, nor its driver loaded."""
+    return tuple(target for target in TARGETS if target.name == wanted)
+
+
+def _serving(loopy_target: Any) -> tuple[Target, ...]:
+    return TARGETS if loopy_target is None else (target_of(loopy_target),)
+
+
+def _devices(targets: tuple[Target, ...], troubles: list[str]) -> Iterator[_Found]:
+    for target in targets:
+        try:
+            devices = target.devices()
+        except FeinsumError as error:
+            troubles.append(f"{target.name}: {error}")
+            continue
+        if not devices:
+            troubles.append(f"{target.name}: no device is found; {target.install_hint}")
+        yield from (_Found(target, device) for device in devices)

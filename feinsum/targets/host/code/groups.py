@@ -1,0 +1,134 @@
+"""Work-items and ranges of work-groups as functions of C."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import Template
+from typing import Any
+
+from cgen import Collection, Initializer, Line, Value
+from loopy.schedule.tools import get_subkernel_arg_info
+from loopy.target.c import FunctionDeclarationWrapper
+from loopy.target.c.codegen.expression import ExpressionToCExpressionMapper
+from pymbolic import var
+
+from feinsum.targets.host.code.memory import ALIGNMENT, scratch_places
+from feinsum.targets.host.code.slots import N_AXES, pool_preamble, taken
+from feinsum.targets.host.code.statements import StatementsBuilder
+
+__all__ = ["GroupsBuilder"]
+
+_GIDS = tuple(f"_gid{axis}" for axis in range(N_AXES))
+_LIDS = tuple(f"_lid{axis}" for axis in range(N_AXES))
+
+_SMALL = "static inline __attribute__((always_inline)) void"
+_LARGE = "static __attribute__((noinline)) void"
+"""Of work-items with large arrays, to which a call costs nothing: gcc 12 forgets that
+pointers are restricted when it inlines a function, and then copies entry by entry.
+"""
+
+_GROUPS = Template("""\
+static void ${name}_groups(
+  void *const *_slots, int64_t _first, int64_t _past, char *_scratch)
+{
+  const int64_t *const _grid = _slots[0];
+  $taken
+  for (int64_t _group = _first; _group < _past; ++_group)
+  {
+    const $index _gid0 = _group % _grid[0];
+    const $index _gid1 = _group / _grid[0] % _grid[1];
+    const $index _gid2 = _group / _grid[0] / _grid[1];
+    for ($index _lid2 = 0; _lid2 < _grid[5]; ++_lid2)
+      for ($index _lid1 = 0; _lid1 < _grid[4]; ++_lid1)
+        for ($index _lid0 = 0; _lid0 < _grid[3]; ++_lid0)
+          $item($passed);
+  }
+}""")
+
+
+class _GridExpressions(ExpressionToCExpressionMapper):  # type: ignore[misc]
+    """Expressions of C, with the indices of work-groups and work-items."""
+
+    def map_group_hw_index(self, expr: Any, _type_context: str) -> Any:
+        return var(f"_gid{expr.axis}")
+
+    def map_local_hw_index(self, expr: Any, _type_context: str) -> Any:
+        return var(f"_lid{expr.axis}")
+
+
+class GroupsBuilder(StatementsBuilder):
+    """The functions of a kernel between two barriers of the whole grid."""
+
+    def preamble_generators(self) -> list[Any]:
+        return [*super().preamble_generators(), pool_preamble]
+
+    def get_expression_to_c_expression_mapper(self, codegen_state: Any) -> Any:
+        return _GridExpressions(codegen_state)
+
+    def get_temporary_var_declarator(self, codegen_state: Any, temporary: Any) -> Any:
+        """An array of the stack, or a part of the scratch memory if it is large."""
+        place = scratch_places(codegen_state.kernel).get(temporary.name)
+        if place is None:
+            return super().get_temporary_var_declarator(codegen_state, temporary)
+        base = self.get_array_base_declarator(temporary)
+        (kind,), _ = base.get_decl_pair()
+        value = f"({kind} *) __builtin_assume_aligned(_scratch + {place}, {ALIGNMENT})"
+        return Initializer(Value(kind, f"*const __restrict__ {temporary.name}"), value)
+
+    def get_function_declaration(
+        self, codegen_state: Any, codegen_result: Any, schedule_index: int
+    ) -> tuple[Sequence[tuple[str, str]], Any]:
+        preambles, declared = super().get_function_declaration(
+            codegen_state, codegen_result, schedule_index
+        )
+        if not codegen_state.is_entrypoint:
+            return preambles, declared
+        kernel = codegen_state.kernel
+        index = self.target.dtype_to_typename(kernel.index_dtype)
+        function = declared.subdecl
+        function.subdecl.name = _item_name(codegen_state, schedule_index)
+        function.subdecl.typename = _LARGE if scratch_places(kernel) else _SMALL
+        function.arg_decls = (
+            *function.arg_decls,
+            *(Value(f"const {index}", name) for name in (*_GIDS, *_LIDS)),
+            Value("char", "*const __restrict__ _scratch"),
+        )
+        return preambles, FunctionDeclarationWrapper(function)
+
+    def get_function_definition(
+        self,
+        codegen_state: Any,
+        codegen_result: Any,
+        schedule_index: int,
+        function_decl: Any,
+        function_body: Any,
+    ) -> Any:
+        item = super().get_function_definition(
+            codegen_state, codegen_result, schedule_index, function_decl, function_body
+        )
+        if not codegen_state.is_entrypoint:
+            return item
+        return Collection(
+            [item, Line(), self._groups_function(codegen_state, schedule_index)]
+        )
+
+    def _groups_function(self, codegen_state: Any, schedule_index: int) -> Any:
+        """A range of work-groups, the last axis outermost."""
+        kernel = codegen_state.kernel
+        name = kernel.linearization[schedule_index].kernel_name
+        passed = get_subkernel_arg_info(kernel, name).passed_names
+        lines = (taken(kernel, x, at) for at, x in enumerate(passed, start=1))
+        return Line(
+            _GROUPS.substitute(
+                name=name,
+                index=self.target.dtype_to_typename(kernel.index_dtype),
+                taken="\n  ".join(map(str, lines)),
+                item=_item_name(codegen_state, schedule_index),
+                passed=", ".join((*passed, *_GIDS, *_LIDS, "_scratch")),
+            )
+        )
+
+
+def _item_name(codegen_state: Any, schedule_index: int) -> str:
+    item = codegen_state.kernel.linearization[schedule_index]
+    return f"{item.kernel_name}_item"

@@ -1,0 +1,136 @@
+"""The C compiler of this machine: which it is, and what it makes of a source."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from feinsum.errors import BuildError, DeviceUnavailableError
+from feinsum.processes import run_to_end
+from feinsum.targets.messages import first_lines
+
+__all__ = ["COMPILER_VARIABLE", "INSTALL_HINT", "Compiler", "find_compiler"]
+
+COMPILER_VARIABLE = "FEINSUM_CC"
+"""Environment variable with the command of the C compiler."""
+
+CANDIDATES = ("gcc", "clang", "cc")
+LIMIT_S = 120.0
+"""How long the compiler may take for one kernel."""
+N_LINES = 12
+
+INSTALL_HINT = (
+    f"install gcc or clang (apt-get install gcc), or set {COMPILER_VARIABLE} to the "
+    "command of one"
+)
+
+_COMMON = (
+    *("-std=gnu11", "-fPIC", "-shared", "-fvisibility=hidden", "-w", "-O3"),
+    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
+)
+_ARCHITECTURE = "-march=native" if platform.machine() != "aarch64" else "-mcpu=native"
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler that works.
+
+    Attributes:
+        command: the words with which it is called.
+        version: the first line of what it says of itself.
+        is_clang: whether it takes clang's options.
+    """
+
+    command: tuple[str, ...]
+    version: str
+    is_clang: bool
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The options with which kernels are compiled; none that reorders sums."""
+        return (*_COMMON, _ARCHITECTURE)
+
+    def flags_for(self, *, has_vectors: bool) -> tuple[str, ...]:
+        """The options for one kernel.
+
+        clang's own vectorizer spoils loops whose lanes are vectors already: a face
+        mass operator took four times as long.
+        """
+        if self.is_clang and has_vectors:
+            return (*self.flags, "-fno-vectorize", "-fno-slp-vectorize")
+        return self.flags
+
+    def compile(self, source: str, flags: Sequence[str]) -> bytes:
+        """The shared object of a source.
+
+        Raises:
+            BuildError: with the first lines that the compiler wrote, if it fails,
+                crashes, does not end within :data:`LIMIT_S` or cannot write.
+        """
+        try:
+            with tempfile.TemporaryDirectory(prefix="feinsum-cc-") as folder:
+                code, built = Path(folder, "kernel.c"), Path(folder, "kernel.so")
+                code.write_text(source)
+                words = (*self.command, *flags, str(code), "-o", str(built), "-lm")
+                _run(words, folder)
+                if not built.is_file():
+                    raise BuildError(f"{self.command[0]} wrote no shared object")
+                return built.read_bytes()
+        except OSError as error:
+            raise BuildError(f"{self.command[0]} cannot compile: {error}") from error
+
+
+def find_compiler() -> Compiler:
+    """The compiler of ``FEINSUM_CC``, of ``CC``, or the first of gcc, clang and cc.
+
+    Raises:
+        DeviceUnavailableError: if there is none, or the one that is named does not
+            work; the message says what to install.
+    """
+    for name in (COMPILER_VARIABLE, "CC"):
+        if named := os.environ.get(name, "").strip():
+            return _examined(_words(name, named), f"{name}={named!r}: ")
+    for command in CANDIDATES:
+        if shutil.which(command):
+            return _examined((command,), "")
+    raise DeviceUnavailableError(f"no C compiler is found; {INSTALL_HINT}")
+
+
+def _words(name: str, command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise DeviceUnavailableError(f"{name} is {command!r}: {error}") from error
+
+
+@cache
+def _examined(command: tuple[str, ...], named_by: str) -> Compiler:
+    try:
+        said = _run((*command, "--version"))
+    except (OSError, BuildError) as error:
+        raise DeviceUnavailableError(
+            f"{named_by}{command[0]} does not work as a C compiler: {error}; "
+            f"{INSTALL_HINT}"
+        ) from error
+    version = next((line.strip() for line in said.splitlines() if line.strip()), "")
+    return Compiler(command, version, "clang" in said.lower())
+
+
+def _run(words: Sequence[str], folder: str | None = None) -> str:
+    """What a command writes; it and all that it started end with the limit."""
+    env = {**os.environ, "LC_ALL": "C"}
+    ended = run_to_end(words, limit_s=LIMIT_S, env=env, cwd=folder)
+    if ended.code is None:
+        raise BuildError(f"{words[0]} did not end within {LIMIT_S:g} s")
+    if ended.code:
+        how = f"code {ended.code}" if ended.code > 0 else f"signal {-ended.code}"
+        shown = first_lines(ended.logged, n_lines=N_LINES)
+        raise BuildError(f"{words[0]} ended with {how}: {shown}")
+    return ended.said

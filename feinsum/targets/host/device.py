@@ -1,0 +1,237 @@
+"""The processor with its C compiler as a device."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import prod
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import loopy as lp
+import numpy as np
+import psutil
+from loopy.target.c import CFamilyTarget, ExecutableCTarget
+
+from feinsum.errors import MeasurementError
+from feinsum.records import Device, Environment
+from feinsum.records.environment import HOST_PLATFORM
+from feinsum.targets.host.code import VERSION, EmbeddedCTarget, HostCTarget
+from feinsum.targets.host.compiler import INSTALL_HINT, Compiler, find_compiler
+from feinsum.targets.host.executor import HostExecutor, HostKernel
+from feinsum.targets.host.program import HostCProgram
+from feinsum.targets.host.threads import n_threads
+from feinsum.targets.layout import Layout, array_layout, entry_kernel
+from feinsum.targets.processor import host_processor
+from feinsum.targets.protocol import Array, Memory, Timer
+from feinsum.targets.software import software
+from feinsum.targets.units import LibraryUnit, for_target
+
+__all__ = ["HOST", "HostDevice"]
+
+
+@dataclass(frozen=True, eq=False)
+class HostDevice:
+    """The processor; see :class:`feinsum.targets.protocol.OpenDevice`."""
+
+    device: Device
+
+    slot = ""
+    timer: Timer = "wall"
+    reads_in_place = True
+    has_double = True
+
+    @property
+    def memory(self) -> Memory:
+        total = psutil.virtual_memory().total
+        caches = host_processor().cache_bytes
+        return Memory(total, total // 2, max(caches.values(), default=0))
+
+    @property
+    def compiler(self) -> Compiler:
+        return find_compiler()
+
+    @cached_property
+    def software(self) -> dict[str, str]:
+        return software()
+
+    def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
+        """The compiler is the driver; its options are a part of the platform."""
+        return Environment(
+            device=self.device,
+            driver_version=self.compiler.version,
+            platform_version=f"{VERSION} {' '.join(self.compiler.flags)}",
+            software=self.software,
+            policy=policy,
+        )
+
+    def prepare(self, t_unit: Any) -> Any:
+        return _for_host(t_unit)
+
+    def build(self, t_unit: Any) -> HostBuilt:
+        executor = t_unit.executor()
+        info = executor.translation_unit_info(None)
+        kernel = None if isinstance(t_unit, LibraryUnit) else info.kernel
+        return HostBuilt(t_unit, executor, info.code.n_launches, kernel)
+
+    def upload(self, buffer: Array, layout: Layout) -> Array:
+        """Kernels work on the memory of the caller."""
+        return layout.unpack(buffer)
+
+    def download(self, array: Array, layout: Layout) -> Array:
+        return _flat(array, layout.n_entries).copy()
+
+    def overwrite(self, array: Array, buffer: Array) -> None:
+        _flat(array, buffer.size)[:] = buffer
+
+    def program(self, source: str, name: str) -> HostCProgram:
+        return HostCProgram(self.compiler, source, name)
+
+
+def _flat(array: Array, n_entries: int) -> Array:
+    """The buffer that an array is a view of."""
+    return np.lib.stride_tricks.as_strided(array, (n_entries,), (array.itemsize,))
+
+
+@dataclass(frozen=True, eq=False)
+class HostBuilt:
+    """A unit that is built; see :class:`feinsum.targets.protocol.Built`.
+
+    Attributes:
+        kernel: None where a library computes the results.
+    """
+
+    t_unit: Any
+    executor: HostExecutor
+    n_launches: int
+    kernel: HostKernel | None
+
+    timer: Timer = "wall"
+
+    def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
+        if timer != "wall":
+            raise MeasurementError(f"the host has no clock {timer!r}, only 'wall'")
+        run = self._bound(arguments)
+        start = perf_counter()
+        run()
+        return perf_counter() - start
+
+    def _bound(self, arguments: Mapping[str, Any]) -> Callable[[], Any]:
+        if self.kernel is None:
+            return lambda: self.executor(**arguments)
+        return self.kernel.launch_of(arguments).run
+
+    def caller(
+        self, names: Sequence[str], constants: Mapping[str, Any], _place: Any = None
+    ) -> Callable[..., Any]:
+        """The arrays are read, and the output is written, where they are."""
+        (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
+        layout = array_layout(output, constants)
+        run = self._runner((*names, output.name), constants)
+
+        def call(arrays: Sequence[Array], out: Array | None = None) -> Array:
+            if out is None:
+                out = aligned_empty(layout.shape, layout.dtype)
+            run((*arrays, out))
+            return out
+
+        return call
+
+    def _runner(
+        self, names: Sequence[str], constants: Mapping[str, Any]
+    ) -> Callable[[Sequence[Array]], Any]:
+        if self.kernel is not None:
+            return self.kernel.caller(names, constants)
+        return lambda arrays: self.executor(
+            **constants, **dict(zip(names, arrays, strict=True))
+        )
+
+
+ALIGNED_BYTES = 1 << 20
+"""Arrays of this size or more begin at a line of the cache, where vectors can be stored
+past the caches."""
+LINE = 64
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A new array, at the beginning of a line of the cache if it is large."""
+    n_bytes = prod(shape) * dtype.itemsize
+    if n_bytes < ALIGNED_BYTES:
+        return np.empty(shape, dtype)
+    memory = np.empty(n_bytes + LINE, np.uint8)
+    start = -memory.ctypes.data % LINE
+    return memory[start : start + n_bytes].view(dtype).reshape(shape)
+
+
+class Host:
+    """This machine; see :class:`feinsum.targets.protocol.Target`."""
+
+    name = "host"
+    install_hint = INSTALL_HINT
+    is_in_process = True
+
+    def serves(self, loopy_target: Any) -> bool:
+        is_c = isinstance(loopy_target, CFamilyTarget)
+        return is_c and not isinstance(loopy_target, lp.OpenCLTarget | lp.CudaTarget)
+
+    def devices(self) -> tuple[Device, ...]:
+        """One, if there is a compiler.
+
+        Raises:
+            DeviceUnavailableError: if there is none.
+        """
+        find_compiler()
+        return (_device(n_threads()),)
+
+    def open(self, device: Device) -> HostDevice:
+        return _opened(device)
+
+    def delivered(self, t_unit: Any, loopy_target: Any) -> Any:
+        """For the threads of this process, or as a function that others compile."""
+        if self.runs_programs(loopy_target):
+            return _for_host(t_unit)
+        return EmbeddedCTarget.embedded(t_unit)
+
+    def runs_programs(self, loopy_target: Any) -> bool:
+        return isinstance(loopy_target, ExecutableCTarget | HostCTarget)
+
+
+HOST = Host()
+
+
+def _for_host(t_unit: Any) -> Any:
+    """The unit itself if it is for the host already."""
+    is_ours = isinstance(t_unit.target, HostCTarget)
+    return t_unit if is_ours else for_target(t_unit, HostCTarget())
+
+
+@cache
+def _opened(device: Device) -> HostDevice:
+    return HostDevice(device)
+
+
+@cache
+def _device(threads: int) -> Device:
+    processor = host_processor()
+    return Device(
+        platform=HOST_PLATFORM,
+        name=_name() or processor.microarchitecture,
+        vendor=processor.vendor,
+        kind="cpu",
+        architecture=platform.machine(),
+        compute_units=threads,
+        processor=processor,
+    )
+
+
+def _name() -> str:
+    """What the system calls the processor; on clouds that says little."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    named = (line.partition(":") for line in lines if line.startswith("model name"))
+    return next((name.strip() for _, _, name in named), "")

@@ -1,0 +1,256 @@
+/* The thread pool of the host target: one for the process, built once.
+
+   A region runs `body` over the groups 0 ... n-1. The caller takes part. It begins
+   alone and calls the other threads when the work has taken longer than it costs to
+   wake them, or at once if the last region of the same kernel did. OpenMP's runtime
+   is not used: libgomp hangs in a forked child after its first region. */
+
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define PAGE 4096
+#define SPIN_NS 20000   /* how long a thread looks for more work before it sleeps */
+#define ROUNDS 5        /* regions that measure what a wake-up costs */
+#define PATIENCE_NS 10000000
+
+typedef void (*body_t)(void *const *slots, int64_t first, int64_t past, char *scratch);
+
+typedef struct {
+  char *start;
+  size_t size;
+} memory_t;
+
+static struct {
+  body_t body;
+  void *const *slots;
+  int64_t n, chunk;
+  size_t scratch_bytes;
+} region;
+
+static int n_threads = 1, n_workers;
+static int64_t threshold_ns;
+static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+static _Atomic int64_t next;
+static _Atomic uint64_t epoch;
+static _Atomic int is_open, n_inside, n_asleep, has_failed;
+
+static __thread memory_t scratch, arena;
+static pthread_key_t at_exit;
+
+static inline void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+/* Stores past the caches are not ordered by the release of an atomic. */
+static inline void finish_stores(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_sfence();
+#endif
+}
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static void release(void *unused) {
+  (void) unused;
+  free(scratch.start);
+  free(arena.start);
+  scratch = arena = (memory_t) {0};
+}
+
+/* Memory of this thread, kept from one run to the next: its pages are there. */
+static char *reserve(memory_t *memory, size_t size) {
+  if (memory->start && size <= memory->size) return memory->start;
+  free(memory->start);
+  size = size / PAGE * PAGE + PAGE;
+  memory->start = aligned_alloc(PAGE, size);
+  memory->size = memory->start ? size : 0;
+  pthread_setspecific(at_exit, memory->start);
+  return memory->start;
+}
+
+EXPORT char *feinsum_arena(size_t size) { return reserve(&arena, size); }
+
+static char *own_scratch(void) {
+  static char none[1];
+  return region.scratch_bytes ? reserve(&scratch, region.scratch_bytes) : none;
+}
+
+/* Takes chunks until there are none; false if there is no memory for scratch. */
+static void take_chunks(void) {
+  char *own = own_scratch();
+  if (!own) {
+    has_failed = 1;
+    return;
+  }
+  for (;;) {
+    int64_t first = atomic_fetch_add(&next, region.chunk);
+    if (first >= region.n) break;
+    int64_t past = first + region.chunk;
+    region.body(region.slots, first, past < region.n ? past : region.n, own);
+  }
+  finish_stores();
+}
+
+static void *work(void *unused) {
+  uint64_t seen = 0;
+  (void) unused;
+  for (;;) {
+    int64_t until = now_ns() + SPIN_NS;
+    while (!(is_open && epoch != seen) && now_ns() < until) relax();
+    if (!(is_open && epoch != seen)) {
+      pthread_mutex_lock(&lock);
+      ++n_asleep;
+      while (!(is_open && epoch != seen)) pthread_cond_wait(&wake, &lock);
+      --n_asleep;
+      pthread_mutex_unlock(&lock);
+    }
+    /* Once inside, an open region stays as it is until this thread has left it. */
+    ++n_inside;
+    if (is_open) {
+      seen = epoch;
+      take_chunks();
+    }
+    --n_inside;
+  }
+  return NULL;
+}
+
+static void start_workers(void) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  /* signals are for the caller */
+  while (n_workers < n_threads - 1) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, work, NULL)) break;
+    pthread_detach(thread);
+    ++n_workers;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void call_workers(void) {
+  start_workers();
+  ++epoch;
+  is_open = 1;
+  if (n_asleep) {
+    pthread_mutex_lock(&lock);
+    pthread_cond_broadcast(&wake);
+    pthread_mutex_unlock(&lock);
+  }
+}
+
+static void wait_for_workers(void) {
+  is_open = 0;
+  while (n_inside) relax();
+}
+
+/* Chunk by chunk, until none is left (true) or the threads are worth waking. */
+static int is_done_alone(char *own, int64_t start_ns) {
+  for (int64_t first = 0; first < region.n; first += region.chunk) {
+    if (first && now_ns() - start_ns > threshold_ns) {
+      next = first;
+      return 0;
+    }
+    int64_t past = first + region.chunk;
+    region.body(region.slots, first, past < region.n ? past : region.n, own);
+  }
+  finish_stores();
+  return 1;
+}
+
+/* Runs a region; `work_ns` remembers how much there was to do the last time.
+   0, or 1 if there was no memory. */
+EXPORT int feinsum_parallel(body_t body, void *const *slots, int64_t n,
+                            size_t scratch_bytes, _Atomic int64_t *work_ns) {
+  if (n <= 0) return 0;
+  if (n == 1 || n_threads == 1 || pthread_mutex_trylock(&owner)) {
+    char none[1], *own = scratch_bytes ? reserve(&scratch, scratch_bytes) : none;
+    if (!own) return 1;
+    body(slots, 0, n, own);
+    finish_stores();
+    return 0;
+  }
+  region.body = body;
+  region.slots = slots;
+  region.n = n;
+  region.chunk = 1 + n / (64 * (int64_t) n_threads);
+  region.scratch_bytes = scratch_bytes;
+  has_failed = 0;
+  next = 0;
+  char *own = own_scratch();
+  int64_t start_ns = now_ns(), share = 1;
+  if (!own) {
+    has_failed = 1;
+  } else if (*work_ns > 2 * threshold_ns || !is_done_alone(own, start_ns)) {
+    share = n_workers + 1;
+    call_workers();
+    take_chunks();
+    wait_for_workers();
+  }
+  *work_ns = share * (now_ns() - start_ns);
+  int status = has_failed;
+  pthread_mutex_unlock(&owner);
+  return status;
+}
+
+static void do_nothing(void *const *slots, int64_t first, int64_t past, char *own) {
+  (void) slots, (void) first, (void) past, (void) own;
+}
+
+static int compare(const void *a, const void *b) {
+  int64_t x = *(const int64_t *) a, y = *(const int64_t *) b;
+  return (x > y) - (x < y);
+}
+
+/* How long it takes until one that sleeps takes part: the median of some rounds. */
+static void measure_threshold(void) {
+  int64_t times[ROUNDS];
+  for (int k = 0; k < ROUNDS; ++k) {
+    struct timespec pause = {0, 3 * SPIN_NS};
+    nanosleep(&pause, NULL);
+    int64_t start_ns = now_ns();
+    region.body = do_nothing;
+    region.n = region.chunk = 1;
+    region.scratch_bytes = 0;
+    next = 0;
+    call_workers();
+    while (n_workers && !next && now_ns() - start_ns < PATIENCE_NS) relax();
+    wait_for_workers();
+    times[k] = now_ns() - start_ns;
+  }
+  qsort(times, ROUNDS, sizeof *times, compare);
+  threshold_ns = times[ROUNDS / 2];
+}
+
+/* Threads do not survive a fork: the child starts its own when it needs them. */
+static void forget_workers(void) {
+  n_workers = 0;
+  is_open = n_inside = n_asleep = 0;
+  owner = lock = (pthread_mutex_t) PTHREAD_MUTEX_INITIALIZER;
+  wake = (pthread_cond_t) PTHREAD_COND_INITIALIZER;
+}
+
+/* Once for the process. The answer is the threshold in nanoseconds. */
+EXPORT int64_t feinsum_start(int n) {
+  n_threads = n;
+  pthread_key_create(&at_exit, release);
+  pthread_atfork(NULL, NULL, forget_workers);
+  if (n > 1) measure_threshold();
+  return threshold_ns;
+}

@@ -1,0 +1,163 @@
+"""The arguments of a Loopy kernel at given sizes: shapes, strides, storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from loopy.diagnostic import LoopyError
+from loopy.kernel.array import get_strides
+from pymbolic.mapper.evaluator import UnknownVariableError, evaluate
+from pymbolic.primitives import Variable
+
+from feinsum.errors import BuildError, MeasurementError
+from feinsum.targets.messages import first_lines
+
+__all__ = ["Layout", "array_layout", "bind_sizes_of", "entry_kernel", "typed"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the entries of an array lie in a flat buffer.
+
+    Args:
+        shape: number of entries per axis.
+        strides: distance of neighbours per axis, in entries.
+        dtype: of one entry.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @cached_property
+    def n_entries(self) -> int:
+        """Length of the buffer, padding included; at least one."""
+        if 0 in self.shape:
+            return 1
+        steps = zip(self.shape, self.strides, strict=True)
+        return 1 + sum((extent - 1) * stride for extent, stride in steps)
+
+    @property
+    def strides_bytes(self) -> tuple[int, ...]:
+        return tuple(stride * self.dtype.itemsize for stride in self.strides)
+
+    def pack(self, array: Array) -> Array:
+        """A flat buffer that holds ``array``; zeros in the padding."""
+        buffer = np.zeros(self.n_entries, self.dtype)
+        self.unpack(buffer)[...] = array
+        return buffer
+
+    def unpack(self, buffer: Array) -> Array:
+        """The array that a flat buffer holds, as a view."""
+        return np.lib.stride_tricks.as_strided(buffer, self.shape, self.strides_bytes)
+
+
+def entry_kernel(t_unit: Any) -> Any:
+    """The only entry point of a translation unit.
+
+    Raises:
+        BuildError: if it has none or several.
+    """
+    if len(t_unit.entrypoints) != 1:
+        raise BuildError(
+            f"the translation unit has the entry points {sorted(t_unit.entrypoints)}, "
+            "expected exactly one"
+        )
+    return t_unit.default_entrypoint
+
+
+def typed(t_unit: Any) -> Any:
+    """The translation unit with a dtype on every argument.
+
+    Dtypes left open are inferred by Loopy; sizes get the kernel's index dtype.
+
+    Raises:
+        BuildError: naming the arguments whose dtype cannot be inferred.
+    """
+    kernel = entry_kernel(t_unit)
+    if all(arg.dtype is not None for arg in kernel.args):
+        return t_unit
+    params = kernel.outer_params()
+    open_sizes = {
+        arg.name: kernel.index_dtype
+        for arg in kernel.args
+        if isinstance(arg, lp.ValueArg) and arg.dtype is None and arg.name in params
+    }
+    try:
+        inferred = lp.infer_unknown_types(lp.add_dtypes(t_unit, open_sizes))
+    except LoopyError as error:
+        raise BuildError(
+            f"the dtypes of kernel {kernel.name!r} cannot be inferred: "
+            f"{first_lines(error)}"
+        ) from error
+    unknown = [arg.name for arg in entry_kernel(inferred).args if arg.dtype is None]
+    if unknown:
+        raise BuildError(
+            f"the dtypes of the arguments {unknown} of {kernel.name!r} cannot be "
+            "inferred; set them with loopy.add_dtypes"
+        )
+    return inferred
+
+
+def bind_sizes_of(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, int]:
+    """The integer arguments that are given, and those that shapes tell.
+
+    An axis whose extent is one name tells the value of that name.
+
+    Raises:
+        MeasurementError: if two axes disagree.
+    """
+    sizes = {
+        arg.name: int(arguments[arg.name])
+        for arg in kernel.args
+        if isinstance(arg, lp.ValueArg)
+        and isinstance(arguments.get(arg.name), (int, np.integer))
+    }
+    for arg in kernel.args:
+        if isinstance(arg, lp.ValueArg) or arg.name not in arguments or not arg.shape:
+            continue
+        given = np.shape(arguments[arg.name])
+        for axis, (extent, value) in enumerate(zip(arg.shape, given, strict=False)):
+            if not isinstance(extent, Variable):
+                continue
+            if sizes.setdefault(extent.name, value) != value:
+                raise MeasurementError(
+                    f"axis {axis} of {arg.name!r} has extent {value}, expected "
+                    f"{extent.name} = {sizes[extent.name]}"
+                )
+    return sizes
+
+
+def array_layout(arg: Any, sizes: Mapping[str, int]) -> Layout:
+    """The layout of an array argument of a typed kernel.
+
+    Raises:
+        MeasurementError: if a size has no value, or the argument is no array of
+            known shape with one stride per axis.
+    """
+    tags = getattr(arg, "dim_tags", None)
+    if not isinstance(arg.shape, tuple) or (arg.shape and not tags):
+        raise MeasurementError(
+            f"argument {arg.name!r} has shape {arg.shape!r}; expected an array whose "
+            "shape and strides are known, see loopy.GlobalArg"
+        )
+    if not all(hasattr(tag, "stride") for tag in tags or ()):
+        raise MeasurementError(
+            f"argument {arg.name!r} has the axes {tags}; expected a stride on each"
+        )
+    try:
+        shape = tuple(int(evaluate(extent, dict(sizes))) for extent in arg.shape)
+        strides = tuple(int(evaluate(x, dict(sizes))) for x in get_strides(arg))
+    except UnknownVariableError as error:
+        raise MeasurementError(
+            f"the shape {arg.shape} of {arg.name!r} needs the size {error}; "
+            f"given are {dict(sizes)}"
+        ) from error
+    return Layout(shape, strides, arg.dtype.numpy_dtype)

@@ -1,0 +1,275 @@
+"""OpenCL devices: finding, opening, building for them, and holding arrays."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from time import perf_counter
+from typing import Any
+
+import loopy as lp
+import numpy as np
+
+from feinsum.errors import DeviceUnavailableError
+from feinsum.records import Device, Environment
+from feinsum.records.environment import DeviceKind
+from feinsum.targets.layout import Layout
+from feinsum.targets.opencl import executors  # noqa: F401  (registers itself)
+from feinsum.targets.opencl.door import (
+    INSTALL_HINT,
+    opencl_errors,
+    pyopencl,
+    quiet_builds,
+    unmasked,
+)
+from feinsum.targets.opencl.intel import comes_last
+from feinsum.targets.opencl.program import OpenCLProgram
+from feinsum.targets.opencl.timer import choose_timer, event_seconds
+from feinsum.targets.processor import host_processor
+from feinsum.targets.protocol import Array, Memory, Timer
+from feinsum.targets.software import software
+from feinsum.targets.units import for_target
+
+__all__ = ["OPENCL", "OpenCLDevice", "describe"]
+
+
+@dataclass(frozen=True, eq=False)
+class OpenCLDevice:
+    """An open device: its description, a context, an in-order queue.
+
+    Attributes:
+        device: the description that goes into records.
+        context: a :class:`pyopencl.Context` of this device alone.
+        queue: a :class:`pyopencl.CommandQueue` with profiling enabled.
+    """
+
+    device: Device
+    context: Any
+    queue: Any
+
+    @property
+    def handle(self) -> Any:
+        """The :class:`pyopencl.Device`."""
+        return self.queue.device
+
+    reads_in_place = False
+
+    @property
+    def slot(self) -> str:
+        """The place on the bus, where the driver tells."""
+        names = ("pci_domain_id_nv", "pci_bus_id_nv", "pci_slot_id_nv")
+        try:
+            return ":".join(str(getattr(self.handle, name)) for name in names)
+        except (AttributeError, pyopencl().Error):  # not of that vendor
+            return ""
+
+    @property
+    def memory(self) -> Memory:
+        handle = self.handle
+        return Memory(
+            handle.global_mem_size,
+            handle.max_mem_alloc_size,
+            handle.global_mem_cache_size,
+        )
+
+    @property
+    def timer(self) -> Timer:
+        return choose_timer(self.queue)
+
+    @property
+    def has_double(self) -> bool:
+        return bool(self.handle.double_fp_config)
+
+    @cached_property
+    def software(self) -> dict[str, str]:
+        return software("pyopencl")
+
+    def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
+        """OpenCL's strings verbatim."""
+        with opencl_errors("cannot query the device", DeviceUnavailableError):
+            return Environment(
+                device=self.device,
+                driver_version=self.handle.driver_version,
+                platform_version=self.handle.platform.version,
+                software=self.software,
+                policy=policy,
+            )
+
+    def prepare(self, t_unit: Any) -> Any:
+        """The unit itself if it is for OpenCL already."""
+        is_ours = isinstance(t_unit.target, lp.PyOpenCLTarget)
+        return t_unit if is_ours else for_target(t_unit, lp.PyOpenCLTarget())
+
+    def build(self, t_unit: Any) -> _Built:
+        """A failure that pyopencl's cache hides comes to light."""
+        try:
+            with quiet_builds():
+                executor = t_unit.executor(self.context)
+                info = executor.translation_unit_info(None)
+        except KeyError as error:
+            raise unmasked(error) from error
+        return _Built(self, t_unit, executor, len(vars(info.cl_kernels)))
+
+    def upload(self, buffer: Array, layout: Layout) -> Any:
+        cl_array = pyopencl().array
+        with opencl_errors(f"an array of {buffer.nbytes} bytes"):
+            flat = cl_array.to_device(self.queue, buffer)
+            return cl_array.Array(
+                self.queue,
+                layout.shape,
+                layout.dtype,
+                strides=layout.strides_bytes,
+                data=flat.base_data,
+            )
+
+    def download(self, array: Any, layout: Layout) -> Array:
+        buffer = np.empty(layout.n_entries, layout.dtype)
+        with opencl_errors("an array cannot be read"):
+            pyopencl().enqueue_copy(self.queue, buffer, array.base_data)
+        return buffer
+
+    def overwrite(self, array: Any, buffer: Array) -> None:
+        with opencl_errors("an array cannot be written"):
+            pyopencl().enqueue_copy(self.queue, array.base_data, buffer)
+
+    def program(self, source: str, name: str) -> OpenCLProgram:
+        return OpenCLProgram.of(self.queue, source, name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Built:
+    """A unit with Loopy's executor; see :class:`feinsum.targets.protocol.Built`."""
+
+    opened: OpenCLDevice
+    t_unit: Any
+    executor: Any
+    n_launches: int
+
+    @property
+    def timer(self) -> Timer:
+        """``wall`` unless a run makes one event, else what the device allows."""
+        return "wall" if self.n_launches != 1 else self.opened.timer
+
+    def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
+        """By the event for ``opencl-profiling``: of the last launch of several."""
+        queue = self.opened.queue
+        with quiet_builds(), opencl_errors("the kernel failed to run"):
+            queue.finish()
+            start = perf_counter()
+            event, _ = self.executor(queue, **arguments)
+            queue.finish()
+            elapsed_s = perf_counter() - start
+            return elapsed_s if timer == "wall" else event_seconds(event)
+
+    def caller(
+        self, names: Sequence[str], constants: Mapping[str, Any], place: Any = None
+    ) -> Callable[..., Any]:
+        """Threads take turns: Loopy's executor sets arguments, then launches."""
+        turn, queue = Lock(), place or self.opened.queue
+
+        def call(arrays: Sequence[Any], out: Any = None) -> Any:
+            given = {**constants, **dict(zip(names, arrays, strict=True))}
+            with turn, opencl_errors("the kernel failed to run"):
+                _, (result,) = self.executor(queue, **given)
+            if out is None:
+                return result
+            out[...] = result
+            return out
+
+        return call
+
+
+class OpenCL:
+    """All that pyopencl finds; see :class:`feinsum.targets.protocol.Target`."""
+
+    name = "opencl"
+    install_hint = INSTALL_HINT
+    is_in_process = False
+
+    def serves(self, loopy_target: Any) -> bool:
+        return isinstance(loopy_target, lp.OpenCLTarget)
+
+    def devices(self) -> tuple[Device, ...]:
+        """In pyopencl's order, those of Intel's package last."""
+        return tuple(describe(handle) for handle in _handles())
+
+    def open(self, device: Device) -> OpenCLDevice:
+        """One context per device and process."""
+        for handle in _handles():
+            if describe(handle) == device:
+                return _open(device, handle)
+        raise DeviceUnavailableError(f"{device} is not there; {INSTALL_HINT}")
+
+    def delivered(self, t_unit: Any, _loopy_target: Any) -> Any:
+        """As it is."""
+        return t_unit
+
+    def runs_programs(self, loopy_target: Any) -> bool:
+        return isinstance(loopy_target, lp.PyOpenCLTarget)
+
+
+OPENCL = OpenCL()
+
+_OPEN: dict[tuple[int, int], OpenCLDevice] = {}
+"""By process, since a context does not survive a fork, and device handle."""
+
+
+def _open(device: Device, handle: Any) -> OpenCLDevice:
+    key = os.getpid(), handle.int_ptr
+    if key not in _OPEN:
+        cl = pyopencl()
+        with opencl_errors(f"cannot open {device}", DeviceUnavailableError):
+            context = cl.Context([handle])
+            profiling = cl.command_queue_properties.PROFILING_ENABLE
+            queue = cl.CommandQueue(context, handle, properties=profiling)
+        _OPEN[key] = OpenCLDevice(device, context, queue)
+    return _OPEN[key]
+
+
+def describe(handle: Any) -> Device:
+    """The description of a :class:`pyopencl.Device`."""
+    with opencl_errors("cannot query the device", DeviceUnavailableError):
+        kind = _kind(handle.type)
+        return Device(
+            platform=handle.platform.name,
+            name=handle.name,
+            vendor=handle.vendor,
+            kind=kind,
+            architecture=platform.machine() if kind == "cpu" else handle.vendor,
+            compute_units=handle.max_compute_units,
+            processor=host_processor() if kind == "cpu" else None,
+        )
+
+
+def _handles() -> Iterator[Any]:
+    """Every device; a platform without devices is passed over."""
+    cl = pyopencl()
+    try:
+        platforms = sorted(cl.get_platforms(), key=comes_last)
+    except cl.Error as error:
+        if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
+            return
+        raise DeviceUnavailableError(
+            f"OpenCL cannot be asked for its platforms: {error}; {INSTALL_HINT}"
+        ) from error
+    for entry in platforms:
+        try:
+            yield from entry.get_devices()
+        except cl.Error as error:
+            if error.code != cl.status_code.DEVICE_NOT_FOUND:
+                raise DeviceUnavailableError(
+                    f"platform {entry.name!r} cannot list its devices: {error}"
+                ) from error
+
+
+def _kind(flags: int) -> DeviceKind:
+    types = pyopencl().device_type
+    if flags & types.CPU:
+        return "cpu"
+    if flags & types.GPU:
+        return "gpu"
+    return "accelerator" if flags & types.ACCELERATOR else "other"

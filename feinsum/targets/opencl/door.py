@@ -1,0 +1,93 @@
+"""The door to pyopencl: its import, its errors, its warnings."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from threading import Lock
+from typing import Any
+
+from feinsum.errors import DeviceUnavailableError, MeasurementError
+from feinsum.targets.messages import first_lines
+from feinsum.targets.opencl.intel import load_platforms
+
+__all__ = [
+    "INSTALL_HINT",
+    "opencl_errors",
+    "pyopencl",
+    "quiet_builds",
+    "unmasked",
+]
+
+INSTALL_HINT = (
+    "pip install 'feinsum[intel]' or 'feinsum[pocl]' gives an OpenCL device on a CPU"
+)
+_CACHE_VARIABLE = "PYOPENCL_CACHE_FAILURE_FATAL"
+
+
+def pyopencl() -> Any:
+    """The modules ``pyopencl`` and ``pyopencl.array``, imported on first use.
+
+    Raises:
+        DeviceUnavailableError: if pyopencl cannot be imported.
+    """
+    try:
+        with _LOADING:
+            return _load()
+    except ImportError as error:
+        raise DeviceUnavailableError(
+            f"pyopencl cannot be imported ({error}); {INSTALL_HINT}"
+        ) from error
+
+
+_LOADING = Lock()
+
+
+@cache
+def _load() -> Any:
+    importlib.import_module("pyopencl.array")
+    cl = importlib.import_module("pyopencl")
+    load_platforms(cl)
+    return cl
+
+
+@contextmanager
+def opencl_errors(
+    what: str, kind: type[MeasurementError] = MeasurementError
+) -> Iterator[None]:
+    """Turn every pyopencl error of the body into a ``kind``.
+
+    Args:
+        what: what failed, for the message: ``"<what>: <first lines of the cause>"``.
+    """
+    cl = pyopencl()
+    try:
+        yield
+    except cl.Error as error:
+        raise kind(f"{what}: {first_lines(error)}") from error
+
+
+@contextmanager
+def quiet_builds() -> Iterator[None]:
+    """Silence the warning that a successful build wrote to its log.
+
+    OpenCL compilers remark on kernels that are in order (unused arguments,
+    vectorization refused); a failed build is an error, not a warning.
+    """
+    cl = pyopencl()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        yield
+
+
+def unmasked(error: BaseException) -> BaseException:
+    """The error that a ``KeyError`` of pyopencl's cache of programs hides.
+
+    The cache looks its variable up when it fails for anything but a failed build,
+    such as a build option that Intel's runtime does not know.
+    """
+    is_mask = isinstance(error, KeyError) and _CACHE_VARIABLE in str(error)
+    return unmasked(error.__context__) if is_mask and error.__context__ else error

@@ -1,0 +1,232 @@
+"""Executors of OpenCL: Loopy's own, with code that was kept or a program of the host.
+
+The binary is left to the caches of PoCL and pyopencl, which go by the code itself.
+A program runs on memory that the host shares with a device: arguments are taken,
+checked and allocated by the code that Loopy generates for this, and in the place of a
+kernel a function of the host is called with the arguments as numpy arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from threading import Lock
+from types import SimpleNamespace
+from typing import Any, Self
+
+import loopy as lp
+import numpy as np
+from loopy.schedule.tools import get_kernel_arg_info
+from loopy.target.pyopencl_execution import (
+    PyOpenCLExecutionWrapperGenerator,
+    PyOpenCLExecutor,
+)
+
+from feinsum.targets.opencl.door import pyopencl
+from feinsum.targets.protocol import Array
+from feinsum.targets.units import CodeShelf, HostProgram, with_code, with_program
+
+__all__ = ["DeviceCode"]
+
+_GENERATING = Lock()
+"""Whether Loopy uses its caches is one setting of the process."""
+_CPU = 1 << 1
+"""``CL_DEVICE_TYPE_CPU``."""
+_MACHINE = "_lpy_cl_kernels"
+"""What the generated code calls what is given to it in the place of the kernels."""
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """What Loopy generates for a kernel.
+
+    Attributes:
+        source: for the OpenCL compiler.
+        build_options: for the same.
+        invoker: checks the arguments of a call and launches the kernels.
+    """
+
+    source: str
+    build_options: Any
+    invoker: Callable[..., Any]
+
+
+@with_code.register
+def _(usual: PyOpenCLExecutor, shelf: CodeShelf) -> PyOpenCLExecutor:
+    return _CodedExecutor(usual.context, usual.t_unit, usual.entrypoint, shelf)
+
+
+@with_program.register
+def _(usual: PyOpenCLExecutor, program: HostProgram) -> PyOpenCLExecutor:
+    if not all(device.type & _CPU for device in usual.context.devices):
+        return usual
+    return _ProgramExecutor(usual.context, usual.t_unit, usual.entrypoint, program)
+
+
+class _CodedExecutor(PyOpenCLExecutor):  # type: ignore[misc]
+    """Loopy's executor; where the dtypes of all arguments are known, with kept code."""
+
+    def __init__(
+        self,
+        context: Any,
+        t_unit: lp.TranslationUnit,
+        entrypoint: str,
+        shelf: CodeShelf,
+    ) -> None:
+        super().__init__(context, t_unit, entrypoint)
+        self.shelf = shelf
+
+    def translation_unit_info(self, arg_to_dtype: Any = None) -> Any:
+        options = self.t_unit[self.entrypoint].options
+        wants_to_see = options.write_code or options.edit_code or options.write_wrapper
+        if arg_to_dtype or wants_to_see:
+            return super().translation_unit_info(arg_to_dtype)
+        return self._built
+
+    @cached_property
+    def _built(self) -> SimpleNamespace:
+        """The kernels by name, and what launches them, as Loopy's executor wants it."""
+        code = self.shelf.code()
+        if not isinstance(code, DeviceCode):  # that of another target is none of ours
+            code = self._generated()
+            self.shelf.put_code(code)
+        program = pyopencl().Program(self.context, code.source)
+        program = program.build(options=code.build_options)
+        names = program.kernel_names.split(";")
+        kernels = SimpleNamespace(**{name: getattr(program, name) for name in names})
+        return SimpleNamespace(cl_kernels=kernels, invoker=code.invoker)
+
+    def _generated(self) -> DeviceCode:
+        """From Loopy, without its caches: they would keep all of it once more."""
+        with _GENERATING, lp.CacheMode(False):
+            unit = self.get_typed_and_scheduled_translation_unit(None)
+            generated = lp.generate_code_v2(unit)
+            invoker = self.get_invoker(unit, self.entrypoint, generated)
+        options = unit[self.entrypoint].options
+        return DeviceCode(generated.device_code(), options.build_options, invoker)
+
+
+class _ProgramExecutor(PyOpenCLExecutor):  # type: ignore[misc]
+    """Loopy's executor, but for the code of the device: there is none to build."""
+
+    def __init__(
+        self,
+        context: Any,
+        t_unit: lp.TranslationUnit,
+        entrypoint: str,
+        program: HostProgram,
+    ) -> None:
+        super().__init__(context, t_unit, entrypoint)
+        self.program = program
+
+    def translation_unit_info(self, arg_to_dtype: Any = None) -> Any:
+        return self._info
+
+    @cached_property
+    def _info(self) -> SimpleNamespace:
+        """What launches the program; of OpenCL kernels there are none."""
+        kernel = self.t_unit[self.entrypoint]
+        names = get_kernel_arg_info(kernel).passed_arg_names
+        scalars = {
+            arg.name: arg.dtype.numpy_dtype.type
+            for arg in kernel.args
+            if isinstance(arg, lp.ValueArg)
+        }
+        machine = _Machine(self.program, tuple(names), scalars)
+        wrapper = _WrapperGenerator()
+        programs = {self.entrypoint: SimpleNamespace(name=_MACHINE)}
+        code = SimpleNamespace(host_programs=programs)
+        invoker = wrapper(self.t_unit, self.entrypoint, code)
+
+        def launch(_kernels: Any, *args: Any, **options: Any) -> Any:
+            return invoker(machine, *args, **options)
+
+        return SimpleNamespace(cl_kernels=SimpleNamespace(), invoker=launch)
+
+
+class _WrapperGenerator(PyOpenCLExecutionWrapperGenerator):  # type: ignore[misc]
+    """Passes arrays as they are, to what stands in the place of the kernels."""
+
+    def get_arg_pass(self, arg: Any) -> str:
+        return str(arg.name)
+
+    def generate_invocation(
+        self, gen: Any, kernel: Any, kai: Any, host_program_name: str, args: Any
+    ) -> None:
+        args = ["_lpy_cl.enqueue_marker", *args]
+        super().generate_invocation(gen, kernel, kai, host_program_name, args)
+
+    def generate_host_code(self, gen: Any, codegen_result: Any) -> None:
+        """There is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Machine:
+    """Runs a program on the arguments of a call.
+
+    Attributes:
+        names: of the arguments, in the order in which they are passed.
+        scalars: the types of those that are no arrays.
+        lock: runs share their scratch memory.
+    """
+
+    program: HostProgram
+    names: tuple[str, ...]
+    scalars: Mapping[str, type]
+    scratch: dict[Any, Any] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+    def __call__(
+        self,
+        _kernels: Any,
+        queue: Any,
+        mark: Callable[[Any], Any],
+        *given: Any,
+        wait_for: Any,
+        allocator: Any,
+    ) -> Any:
+        """Wait for what the arguments wait for, run, and give them back.
+
+        Returns:
+            An event of ``queue``, for which there is nothing left to do.
+        """
+        values: dict[str, Any] = {}
+        with self.lock, _SharedMemory(queue, wait_for) as memory:
+            for name, value in zip(self.names, given, strict=True):
+                scalar = self.scalars.get(name)
+                values[name] = scalar(value) if scalar else memory.of(value)
+            self.program.run(values, self.scratch)
+        return mark(queue)
+
+
+@dataclass(frozen=True, eq=False)
+class _SharedMemory:
+    """The memory of arrays of a device, as arrays of the host for a while."""
+
+    queue: Any
+    wait_for: Any
+    maps: list[Any] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for event in [held.release(self.queue) for held in self.maps]:
+            event.wait()
+
+    def of(self, array: Any) -> Array:
+        """The array, when all that it waits for is done."""
+        if array.size == 0:
+            return np.empty(array.shape, array.dtype)
+        if not hasattr(array.base_data, "map_rw"):
+            host: Array = array.map_to_host(self.queue, wait_for=self.wait_for)
+            self.maps.append(host.base)
+            return host
+        for event in array.events:
+            event.wait()
+        held = array.base_data.map_rw(queue=self.queue, wait_for=self.wait_for)
+        self.maps.append(held)
+        return np.ndarray(
+            array.shape, array.dtype, held.array, array.offset, array.strides
+        )

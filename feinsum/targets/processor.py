@@ -1,0 +1,194 @@
+"""The processor of this machine, as Linux describes it and archspec names it.
+
+Virtual machines may mask the numbers of a processor. Its features tell all the same,
+for without them its instructions could not be used. Containers may hide files; what
+cannot be read is unknown, and no error.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from archspec.cpu import TARGETS
+from archspec.cpu.schema import TARGETS_JSON
+
+from feinsum.records import Processor
+
+__all__ = ["host_processor", "microarchitecture_of", "processor_of"]
+
+CPUINFO = Path("/proc/cpuinfo")
+SYSTEM = Path("/sys/devices/system/cpu")
+
+UNKNOWN = -1
+
+MASKED = frozenset({"cldemote", "flush_l1d", "pku", "tsc_adjust", "waitpkg"})
+"""Features that hypervisors often mask, and that no compiler makes code of.
+
+archspec expects them of recent processors, which it would take for older ones.
+"""
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+Block = Mapping[str, str]
+"""What ``/proc/cpuinfo`` says of one logical processor."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """What ``/proc/cpuinfo`` calls things on an architecture."""
+
+    vendor: str
+    family: str
+    model: str
+    stepping: str
+    features: str
+
+
+X86 = Names("vendor_id", "cpu family", "model", "stepping", "flags")
+ARM = Names(
+    "CPU implementer", "CPU architecture", "CPU part", "CPU revision", "Features"
+)
+
+
+@cache
+def host_processor() -> Processor:
+    """The processor of this machine."""
+    return processor_of(_read(CPUINFO), platform.machine(), SYSTEM)
+
+
+def processor_of(cpuinfo: str, machine: str, system: Path) -> Processor:
+    """The processor that files of Linux describe.
+
+    Args:
+        cpuinfo: the text of ``/proc/cpuinfo``.
+        machine: the architecture: ``x86_64``, ``aarch64``.
+        system: the folder ``/sys/devices/system/cpu``.
+    """
+    blocks = _blocks(cpuinfo)
+    names = ARM if any(ARM.features in block for block in blocks) else X86
+    first = next((block for block in blocks if names.features in block), {})
+    vendor = _vendor(first.get(names.vendor, ""))
+    flags = frozenset(first.get(names.features, "").split())
+    return Processor(
+        vendor=vendor,
+        family=_number(first.get(names.family, "")),
+        model=_number(first.get(names.model, "")),
+        stepping=_number(first.get(names.stepping, "")),
+        microarchitecture=microarchitecture_of(
+            machine, vendor, flags, first.get(ARM.model, "")
+        ),
+        features=tuple(sorted(flags & _known_features(machine))),
+        n_cores=_n_cores(blocks, system),
+        cache_bytes=_cache_bytes(system),
+    )
+
+
+def microarchitecture_of(
+    machine: str, vendor: str, flags: frozenset[str], part: str = ""
+) -> str:
+    """The most special microarchitecture whose features are all there, by its name.
+
+    archspec chooses in the same way, but for the features in :data:`MASKED`. Empty if
+    there are no flags to choose by.
+
+    Args:
+        part: the number of an ARM core; decides between those that fit.
+
+    >>> microarchitecture_of("x86_64", "AuthenticAMD", frozenset({"sse", "sse2"}))
+    'x86_64'
+    """
+    fitting = [
+        target
+        for target in _targets(machine)
+        if target.vendor in (vendor, "generic")
+        and target.features - MASKED <= _with_implied(flags)
+    ]
+    if not (flags and fitting):
+        return ""
+    generic = max((t for t in fitting if t.vendor == "generic"), key=_depth)
+    special = [target for target in fitting if target > generic]
+    named = [target for target in special if part and target.cpu_part == part]
+    return str(max(named or special or [generic], key=_depth).name)
+
+
+def _targets(machine: str) -> Sequence[Any]:
+    """Microarchitectures of archspec, but for those that no feature tells apart."""
+    return [
+        target
+        for target in TARGETS.values()
+        if target.family.name == machine
+        and (target.vendor != "generic" or target.features or target.name == machine)
+    ]
+
+
+def _known_features(machine: str) -> frozenset[str]:
+    """The features that archspec knows microarchitectures by."""
+    return frozenset().union(*(t.features for t in _targets(machine))) - MASKED
+
+
+def _with_implied(flags: frozenset[str]) -> frozenset[str]:
+    """Linux does not list SSE3 by its name."""
+    return flags | {"sse3"} if "ssse3" in flags else flags
+
+
+def _depth(target: Any) -> tuple[int, int]:
+    return len(target.ancestors), len(target.features)
+
+
+def _blocks(cpuinfo: str) -> list[Block]:
+    """The paragraphs of ``/proc/cpuinfo``, one for each logical processor."""
+    paragraphs = re.split(r"\n\s*\n", cpuinfo.strip())
+    return [_fields(paragraph.splitlines()) for paragraph in paragraphs]
+
+
+def _fields(lines: Iterable[str]) -> Block:
+    pairs = (line.partition(":") for line in lines if ":" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _vendor(name: str) -> str:
+    """A vendor by its name, which on ARM is a number."""
+    vendors: Mapping[str, str] = TARGETS_JSON["conversions"]["arm_vendors"]
+    return vendors.get(name, name)
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return UNKNOWN
+
+
+def _n_cores(blocks: Iterable[Block], system: Path) -> int:
+    """How many groups of logical processors share a core."""
+    lists = system.glob("cpu[0-9]*/topology/thread_siblings_list")
+    siblings = {_read(path).strip() for path in lists} - {""}
+    ids = {(b.get("physical id"), b["core id"]) for b in blocks if "core id" in b}
+    return len(siblings) or len(ids) or UNKNOWN
+
+
+def _cache_bytes(system: Path) -> dict[str, int]:
+    """The sizes of the caches that the first core has for data."""
+    found = {}
+    for entry in sorted(system.glob("cpu0/cache/index*")):
+        level, kind, size = (
+            _read(entry / name).strip() for name in ("level", "type", "size")
+        )
+        n_bytes = re.fullmatch(r"(\d+)([KMG]?)", size)
+        if level and n_bytes and kind in ("Data", "Unified"):
+            name = f"L{level}d" if kind == "Data" else f"L{level}"
+            found[name] = int(n_bytes[1]) * UNITS[n_bytes[2]]
+    return found
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", errors="replace")
+    except OSError:
+        return ""

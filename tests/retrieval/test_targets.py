@@ -1,0 +1,147 @@
+"""Kernels keep the target that their user gave them."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import loopy as lp
+import numpy as np
+import pytest
+from pymbolic import evaluate
+
+from feinsum.retrieval import look_up
+from feinsum.targets.host import EmbeddedCTarget, HostCTarget
+from feinsum.targets.units import LibraryUnit
+from feinsum.transforms import configurations
+from feinsum.transforms.host import LIBRARY_CONTRACTION
+from feinsum.transforms.library import GENERIC, PACKED_CONTRACTION
+from tests.retrieval.facts import fact, fact_of, form_of, surely_faster
+from tests.retrieval.kernels import contraction, gradients, reduction
+from tests.retrieval.support import assert_right, given, retrieved
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*:DeprecationWarning:loopy",  # of Loopy's C target
+    "ignore:.*:DeprecationWarning:feinsum",
+)
+
+COMPILED_BY_OTHERS = (lp.CTarget, lp.target.c.CWithGNULibcTarget)
+RUN_BY_LOOPY = (lp.ExecutableCTarget, lp.target.c.ExecutableCWithGNULibcTarget)
+EXAMPLES = [gradients, contraction, reduction]
+
+
+def kernel_for(example, target):
+    return example.kernel.copy(target=target)
+
+
+@pytest.mark.parametrize("make", EXAMPLES)
+@pytest.mark.parametrize("kind", RUN_BY_LOOPY)
+def test_kernels_that_loopy_runs_are_run_by_the_host(kind, make):
+    """On arrays of numpy, as before, and right at every size."""
+    example = make()
+    found = retrieved(kernel_for(example, kind()), database=given(fact_of(example)))
+    assert isinstance(found.target, HostCTarget)
+    assert_right(example, found)
+
+
+def code_of(unit):
+    """The C of a kernel, as a program that embeds it asks Loopy for it."""
+    return lp.generate_code_v2(unit).device_code()
+
+
+def compiled(code, folder):
+    """By a compiler that knows nothing of feinsum."""
+    source, built = folder / "kernel.c", folder / "kernel.so"
+    source.write_text(code)
+    words = ["cc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror=implicit"]
+    subprocess.run([*words, source, "-o", built, "-lm"], check=True)
+    return ctypes.CDLL(str(built))
+
+
+def call(library, unit, arguments):
+    """The results of a function that takes every argument in the kernel's order."""
+    kernel = unit.default_entrypoint
+    values, held, results = [], [], {}
+    for arg in kernel.args:
+        dtype = arg.dtype.numpy_dtype
+        if isinstance(arg, lp.ValueArg):
+            kind = np.ctypeslib.as_ctypes_type(dtype)
+            values.append(kind(arguments[arg.name]))
+        elif arg.name in kernel.get_written_variables():
+            sizes = {n: v for n, v in arguments.items() if np.isscalar(v)}
+            shape = [evaluate(x, sizes) for x in arg.shape]
+            results[arg.name] = np.full(shape, np.nan, dtype)
+            values.append(ctypes.c_void_p(results[arg.name].ctypes.data))
+        else:
+            held.append(np.ascontiguousarray(arguments[arg.name], dtype))
+            values.append(ctypes.c_void_p(held[-1].ctypes.data))
+    getattr(library, kernel.name)(*values)
+    return results
+
+
+@pytest.mark.parametrize("make", EXAMPLES)
+@pytest.mark.parametrize("kind", COMPILED_BY_OTHERS)
+def test_code_for_other_compilers_is_one_plain_function(kind, make, tmp_path):
+    """Any compiler takes it, whatever vectors it has, and it needs no threads."""
+    example = make()
+    found = retrieved(kernel_for(example, kind()), database=given(fact_of(example)))
+    assert isinstance(found.target, EmbeddedCTarget)
+    code = code_of(found)
+    assert "feinsum_entry" not in code
+    assert "parallel" not in code
+    library = compiled(code, tmp_path)
+    for sizes in example.sizes:
+        arguments = example.arguments(sizes)
+        results = call(library, found, arguments)
+        for name, expected in example.in_numpy(arguments).items():
+            np.testing.assert_allclose(results[name], expected, rtol=1e-12, atol=1e-13)
+
+
+def test_vectors_are_declared_in_the_code_for_others(tmp_path):
+    """The code is whole: its types stand in it."""
+    example = contraction()
+    einsum = form_of(example).einsum
+    spec = next(configurations(PACKED_CONTRACTION, einsum))
+    found = retrieved(
+        kernel_for(example, lp.CTarget()), database=given(fact(example.einsum, spec))
+    )
+    code = code_of(found)
+    assert "vector_size(" in code
+    compiled(code, tmp_path)
+
+
+@pytest.mark.parametrize("target", [lp.PyOpenCLTarget(), lp.OpenCLTarget()])
+def test_kernels_for_opencl_come_back_for_opencl(target):
+    """Of the very class that was given."""
+    example = gradients()
+    found = retrieved(kernel_for(example, target), database=given(fact_of(example)))
+    assert type(found.target) is type(target)
+    assert "__kernel void" in lp.generate_code_v2(found).device_code()
+
+
+@pytest.mark.parametrize("kind", [*COMPILED_BY_OTHERS, lp.OpenCLTarget])
+def test_a_library_is_no_code_for_others(kind):
+    """The next best recipe is applied, and the reason is told."""
+    example = contraction()
+    einsum = form_of(example).einsum
+    library = next(configurations(LIBRARY_CONTRACTION, einsum))
+    other = next(configurations(GENERIC, einsum))
+    facts = given(
+        surely_faster(fact(example.einsum, library, speedup=100.0)),
+        fact(example.einsum, other),
+    )
+    found = look_up(kernel_for(example, kind()), database=facts)
+    assert found.applied == (other,)
+    assert not isinstance(found.t_unit, LibraryUnit)
+    ((spec, why),) = found.nests[0].failures
+    assert spec == library
+    assert "is run by others" in why
+    assert isinstance(look_up(example.kernel, database=facts).t_unit, LibraryUnit)
+
+
+@pytest.mark.parametrize("kind", [*COMPILED_BY_OTHERS, *RUN_BY_LOOPY])
+def test_without_a_fact_the_very_kernel_comes_back(kind):
+    """With its own target."""
+    kernel = kernel_for(gradients(), kind())
+    found = look_up(kernel, database=given())
+    assert found.t_unit is kernel

@@ -1,0 +1,173 @@
+"""Intel's runtime: it is found where it is installed, and disturbs nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import permutations
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from feinsum.measure import compile_kernel, list_devices, open_device
+from feinsum.records import Level, level_of
+from feinsum.targets.opencl import intel
+from feinsum.targets.opencl.door import unmasked
+from tests.cpus import HOST, OPENCL_CPUS, any_opencl, needs_intel, opened
+from tests.measure.conftest import matvec_kernel
+from tests.strategies import make_record
+
+LISTING = """
+from feinsum.targets.opencl import OPENCL
+for device in OPENCL.devices():
+    print(device.platform)
+"""
+
+
+class Loader:
+    """The module pyopencl, as far as lists of drivers are concerned."""
+
+    Error = RuntimeError
+
+    def __init__(self, folder: Path):
+        self.__file__ = str(folder / "__init__.py")
+        self.lists: list[dict[str, str]] = []
+        (folder / ".libs").mkdir()
+
+    def get_platforms(self) -> list[None]:
+        there = Path(os.environ[intel.VARIABLE])
+        self.lists.append({path.name: path.read_text() for path in there.iterdir()})
+        return []
+
+
+@pytest.fixture
+def loader(tmp_path, monkeypatch):
+    """A loader, a driver at /there/libintelocl.so, and a system without drivers."""
+    for variable in (intel.VARIABLE, intel.OTHER_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(intel, "driver", lambda: Path("/there/libintelocl.so"))
+    monkeypatch.setattr(intel, "SYSTEM_LISTS", tmp_path / "vendors")
+    (tmp_path / "vendors").mkdir()
+    return Loader(tmp_path)
+
+
+def run(statements, **variables):
+    """The lines that a new process prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", statements],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_the_loader_reads_the_lists_of_the_system_and_the_driver(loader):
+    """It is asked once, with one more list, and the variable is unset again."""
+    (intel.SYSTEM_LISTS / "other.icd").write_text("libother.so")
+    intel.load_platforms(loader)
+    assert loader.lists == [
+        {"other.icd": "libother.so", "feinsum-intel.icd": "/there/libintelocl.so"}
+    ]
+    assert intel.VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize("variable", [intel.VARIABLE, intel.OTHER_VARIABLE])
+def test_what_the_user_says_holds(variable, loader, monkeypatch):
+    """Where the user names a folder of lists, nothing is added to it."""
+    monkeypatch.setenv(variable, "/mine")
+    intel.load_platforms(loader)
+    assert not loader.lists
+    assert os.environ[variable] == "/mine"
+
+
+def test_a_driver_that_the_system_knows_is_not_loaded_twice(loader):
+    """A list of the system that names the driver is enough."""
+    (intel.SYSTEM_LISTS / "theirs.icd").write_text("/opt/lib/libintelocl.so\n")
+    intel.load_platforms(loader)
+    assert not loader.lists
+
+
+def test_without_the_package_nothing_is_done(loader, monkeypatch):
+    """Neither is the loader asked, nor does any platform come last."""
+    monkeypatch.setattr(intel, "driver", lambda: None)
+    intel.load_platforms(loader)
+    assert not loader.lists
+    assert not intel.comes_last(SimpleNamespace(name=intel.PLATFORM))
+
+
+def test_a_loader_of_another_make_is_left_alone(loader, tmp_path):
+    """Where pyopencl brings no loader, lists are elsewhere, as in conda."""
+    (tmp_path / ".libs").rmdir()
+    intel.load_platforms(loader)
+    assert not loader.lists
+
+
+def test_a_system_without_any_platform_is_no_error(loader, monkeypatch):
+    """What the loader says against it is said when devices are listed."""
+
+    def refuse():
+        raise loader.Error("PLATFORM_NOT_FOUND_KHR")
+
+    monkeypatch.setattr(loader, "get_platforms", refuse)
+    intel.load_platforms(loader)
+    assert intel.VARIABLE not in os.environ
+
+
+@needs_intel
+def test_the_package_is_seen_and_comes_last():
+    """Whatever else is installed comes first, as without the package."""
+    assert run(LISTING)[-1] == intel.PLATFORM
+
+
+@needs_intel
+def test_a_loader_that_was_asked_before_keeps_what_it_has():
+    """Intel's runtime is not seen then; nothing breaks."""
+    asked = "import pyopencl; pyopencl.get_platforms()"
+    assert (
+        run(f"try:\n    {asked}\nexcept Exception: pass\n{LISTING}")
+        == (run(LISTING)[:-1])
+    )
+
+
+def test_facts_of_one_device_are_not_exact_for_another():
+    """One CPU under two targets, or two runtimes, is devices of one architecture."""
+    devices = [open_device(HOST), any_opencl()]
+    for there, here in permutations(device.environment({}) for device in devices):
+        assert there.device.id != here.device.id
+        fact = make_record(environment=there)
+        assert level_of(fact, here) == Level.SAME_ARCHITECTURE
+        assert level_of(fact, there) == Level.EXACT
+
+
+@pytest.mark.parametrize("cpu", OPENCL_CPUS)
+def test_each_runtime_runs_kernels(cpu):
+    """A kernel is built, and computes what it should, on each that works here."""
+    device = opened(cpu)
+    assert device.device in list_devices()
+    D, u = np.eye(4) * 2, np.ones((100, 4))
+    bound = compile_kernel(matvec_kernel(), device).bind({"D": D, "u": u, "N": 100})
+    bound.run()
+    assert np.array_equal(bound.read()["y"], 2 * u)
+
+
+def fail_and_look_up():
+    """What pyopencl's cache does."""
+    try:
+        raise ValueError("the cause")
+    except ValueError:
+        os.environ["PYOPENCL_CACHE_FAILURE_FATAL"]
+
+
+def test_the_cause_of_a_build_error_is_unmasked(monkeypatch):
+    """Of a failure within pyopencl's cache the first error is told, not the second."""
+    monkeypatch.delenv("PYOPENCL_CACHE_FAILURE_FATAL", raising=False)
+    with pytest.raises(KeyError) as masked:
+        fail_and_look_up()
+    assert str(unmasked(masked.value)) == "the cause"
+    other = KeyError("x")
+    assert unmasked(other) is other

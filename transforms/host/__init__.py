@@ -1,0 +1,5 @@
+"""Contractions by libraries of the host: numpy and its BLAS, on the caller's arrays."""
+
+from feinsum.transforms.host.family import LIBRARY_CONTRACTION
+
+__all__ = ["LIBRARY_CONTRACTION"]

@@ -1,0 +1,320 @@
+"""Functions of indices as numpy evaluates them: over boxes, into given memory.
+
+The grammar is closed: floating point arrays that are read at the indices themselves or
+at a number, floating point scalars, arithmetic, the functions of
+:data:`feinsum.ir.UFUNCS`,
+comparisons and choices. Nothing in a kernel is executed as Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import loopy as lp
+import numpy as np
+from pymbolic import primitives as p
+from pymbolic.mapper import Mapper
+
+from feinsum.errors import TransformError
+from feinsum.ir import UFUNCS, Extent, IndexList, SizeParam
+
+__all__ = ["Array", "ArrayFunction", "Box", "read_function"]
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Expression: TypeAlias = Any
+Box = Mapping[str, slice]
+"""A range of each index; all of it where an index is left out."""
+
+_COMPARISONS: Mapping[str, Callable[..., Any]] = {
+    "==": np.equal,
+    "!=": np.not_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+}
+
+
+@dataclass(frozen=True)
+class ArrayFunction:
+    """An expression over the arguments of a kernel, as a function of indices.
+
+    Args:
+        expression: as Loopy has it, without substitution rules.
+        indices: the index of the einsum that each of its variables stands for.
+    """
+
+    expression: Expression
+    indices: Mapping[str, str]
+
+    @cached_property
+    def is_read(self) -> bool:
+        """Whether the function is an array itself."""
+        return isinstance(self.expression, p.Subscript)
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether the function is one value that it is given."""
+        return isinstance(self.expression, p.Variable)
+
+    def view(self, values: Mapping[str, Any], order: IndexList, box: Box) -> Array:
+        """The part of the array that the function is, an axis for each index."""
+        return _view(self.expression, self.indices, values, order, box)
+
+    def into(
+        self,
+        out: Array,
+        values: Mapping[str, Any],
+        order: IndexList,
+        box: Box,
+        given: Mapping[str, Any] | None = None,
+        *,
+        is_scratch: bool = False,
+    ) -> None:
+        """Evaluate over a box.
+
+        Args:
+            out: memory for the values, an axis for each index of ``order``.
+            values: the arguments of the kernel by name.
+            given: more values, which have the axes of ``out``.
+            is_scratch: ``out`` is no argument; it may hold values on the way.
+        """
+        evaluate = _Evaluator(values, self.indices, order, box, given or {})
+        with np.errstate(all="ignore"):  # as OpenCL does
+            evaluate.rec(self.expression, _Target(out, is_scratch))
+
+
+def read_function(
+    kernel: lp.LoopKernel,
+    expression: Expression,
+    indices: Mapping[str, str],
+    extents: Mapping[str, Extent],
+) -> ArrayFunction:
+    """An expression of a kernel as a function, if it is in the grammar.
+
+    Args:
+        extents: the extent of each index in terms of the kernel.
+
+    Raises:
+        TransformError: naming what is not.
+    """
+    _Checker(kernel, indices, extents)(expression)
+    return ArrayFunction(expression, dict(indices))
+
+
+def _view(
+    read: p.Subscript,
+    indices: Mapping[str, str],
+    values: Mapping[str, Any],
+    order: IndexList,
+    box: Box,
+) -> Array:
+    whole = slice(None)
+    names = [indices.get(getattr(x, "name", "")) for x in read.index_tuple]
+    places = tuple(
+        box.get(name, whole) if name is not None else x
+        for name, x in zip(names, read.index_tuple, strict=True)
+    )
+    array: Array = values[read.aggregate.name][places]
+    left = [name for name in names if name is not None]
+    array = array.transpose([left.index(name) for name in order if name in left])
+    return array[tuple(whole if name in left else None for name in order)]
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where a value has to be, or may be.
+
+    Attributes:
+        is_scratch: the array may hold values on the way, too.
+        is_needed: the value has to be there in the end.
+    """
+
+    array: Array
+    is_scratch: bool
+    is_needed: bool = True
+
+    @property
+    def on_the_way(self) -> _Target | None:
+        return replace(self, is_needed=False) if self.is_scratch else None
+
+    def takes(self, values: Sequence[Any]) -> bool:
+        """Whether it holds what an operation makes of some values, and no less."""
+        shape = np.broadcast_shapes(*map(np.shape, values))
+        is_like = self.array.dtype == np.result_type(*values)
+        return self.is_needed or (is_like and self.array.shape == shape)
+
+
+class _Evaluator(Mapper[Any, [Any]]):  # type: ignore[misc]
+    """The value of an expression; the last operation writes to memory if given."""
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        indices: Mapping[str, str],
+        order: IndexList,
+        box: Box,
+        given: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.place = indices, values, order, box
+        self.values = {**values, **given}
+
+    def rec(self, expr: Expression, out: _Target | None = None) -> Any:
+        return super().rec(expr, out)
+
+    def map_constant(self, expr: Any, out: _Target | None) -> Any:
+        return _stored(expr, out)
+
+    def map_variable(self, expr: p.Variable, out: _Target | None) -> Any:
+        return _stored(self.values[expr.name], out)
+
+    def map_subscript(self, expr: p.Subscript, out: _Target | None) -> Any:
+        return _stored(_view(expr, *self.place), out)
+
+    def map_sum(self, expr: p.Sum, out: _Target | None) -> Any:
+        return self._folded(np.add, expr.children, out)
+
+    def map_product(self, expr: p.Product, out: _Target | None) -> Any:
+        return self._folded(np.multiply, expr.children, out)
+
+    def map_quotient(self, expr: p.Quotient, out: _Target | None) -> Any:
+        return self._folded(np.true_divide, (expr.numerator, expr.denominator), out)
+
+    def map_power(self, expr: p.Power, out: _Target | None) -> Any:
+        return self._folded(np.power, (expr.base, expr.exponent), out)
+
+    def map_call(self, expr: p.Call, out: _Target | None) -> Any:
+        values = [self.rec(x) for x in expr.parameters]
+        return _called(UFUNCS[expr.function.name], values, out)
+
+    def map_comparison(self, expr: p.Comparison, out: _Target | None) -> Any:
+        values = [self.rec(expr.left), self.rec(expr.right)]
+        return _called(_COMPARISONS[str(expr.operator)], values, out)
+
+    def map_if(self, expr: p.If, out: _Target | None) -> Any:
+        parts = (self.rec(x) for x in (expr.condition, expr.then, expr.else_))
+        return _stored(np.where(*parts), out)
+
+    def _folded(
+        self,
+        ufunc: Callable[..., Any],
+        parts: Sequence[Expression],
+        out: _Target | None,
+    ) -> Any:
+        """From left to right; no more than one value on the way is in ``out``."""
+        first, *others = parts
+        if not others:
+            return self.rec(first, out)
+        on_the_way = out.on_the_way if out else None
+        value = self.rec(first, on_the_way)
+        for other in others[:-1]:
+            value = _called(ufunc, [value, self.rec(other)], on_the_way)
+        return _called(ufunc, [value, self.rec(others[-1])], out)
+
+
+def _called(ufunc: Callable[..., Any], values: list[Any], out: _Target | None) -> Any:
+    if out is None or not out.takes(values):
+        return ufunc(*values)
+    return ufunc(*values, out=out.array, casting="same_kind")
+
+
+def _stored(value: Any, out: _Target | None) -> Any:
+    if out is None or not out.is_needed:
+        return value
+    np.copyto(out.array, value, casting="same_kind")
+    return out.array
+
+
+class _Checker(Mapper[None, []]):  # type: ignore[misc]
+    """Raises an error where an expression leaves the grammar."""
+
+    def __init__(
+        self,
+        kernel: lp.LoopKernel,
+        indices: Mapping[str, str],
+        extents: Mapping[str, Extent],
+    ) -> None:
+        super().__init__()
+        self.kernel, self.indices, self.extents = kernel, indices, extents
+
+    def map_constant(self, expr: Any) -> None:
+        if isinstance(expr, (complex, np.complexfloating)):
+            raise _refused(expr, "is complex")
+
+    def map_variable(self, expr: p.Variable) -> None:
+        arg = self.kernel.arg_dict.get(expr.name)
+        if not isinstance(arg, lp.ValueArg) or not _is_real(arg):
+            raise _refused(expr, "is no floating point scalar")
+
+    def map_subscript(self, expr: p.Subscript) -> None:
+        arg = self.kernel.arg_dict.get(getattr(expr.aggregate, "name", ""))
+        if not isinstance(arg, lp.ArrayArg) or not _is_real(arg):
+            raise _refused(expr, "reads no floating point array of the caller")
+        seen = [self._index(expr, *axis) for axis in _axes(expr, arg)]
+        named = [index for index in seen if index is not None]
+        if len(set(named)) != len(named):
+            raise _refused(expr, "reads a diagonal")
+
+    def _index(self, expr: p.Subscript, at: Expression, extent: Any) -> str | None:
+        """The index that runs along an axis, all the way; None for a number."""
+        if isinstance(at, (int, np.integer)):
+            return None
+        index = self.indices.get(getattr(at, "name", ""))
+        if index is None:
+            raise _refused(expr, f"is read at {at}")
+        length = self.extents[index]
+        known = length.name if isinstance(length, SizeParam) else length
+        is_longer = isinstance(extent, int) and isinstance(known, int)
+        if str(extent) != str(known) and not (is_longer and extent > known):
+            raise _refused(expr, f"has {extent} entries along {at}, not {known}")
+        return index
+
+    def map_sum(self, expr: Any) -> None:
+        self._all(expr.children)
+
+    map_product = map_sum
+
+    def map_quotient(self, expr: p.Quotient) -> None:
+        if isinstance(expr.numerator, int) and isinstance(expr.denominator, int):
+            raise _refused(expr, "divides integers")
+        self._all((expr.numerator, expr.denominator))
+
+    def map_power(self, expr: p.Power) -> None:
+        self._all((expr.base, expr.exponent))
+
+    def map_call(self, expr: p.Call) -> None:
+        if getattr(expr.function, "name", None) not in UFUNCS:
+            raise _refused(expr, f"calls {expr.function}")
+        self._all(expr.parameters)
+
+    def map_comparison(self, expr: p.Comparison) -> None:
+        self._all((expr.left, expr.right))
+
+    def map_if(self, expr: p.If) -> None:
+        self._all((expr.condition, expr.then, expr.else_))
+
+    def _all(self, parts: Sequence[Expression]) -> None:
+        for part in parts:
+            self.rec(part)
+
+    def handle_unsupported_expression(self, expr: Any) -> None:
+        raise _refused(expr, f"is a {type(expr).__name__}")
+
+
+def _axes(expr: p.Subscript, arg: Any) -> Iterator[tuple[Expression, Any]]:
+    shape = arg.shape if isinstance(arg.shape, tuple) else ()
+    if len(shape) != len(expr.index_tuple):
+        raise _refused(expr, f"reads an array of the shape {arg.shape}")
+    return zip(expr.index_tuple, shape, strict=True)
+
+
+def _is_real(arg: Any) -> bool:
+    return arg.dtype is not None and arg.dtype.numpy_dtype.kind == "f"
+
+
+def _refused(expr: Expression, why: str) -> TransformError:
+    return TransformError(f"numpy cannot evaluate {expr}, which {why}")

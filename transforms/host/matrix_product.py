@@ -1,0 +1,294 @@
+"""A row of an einsum as products of matrices, which numpy hands to its BLAS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from feinsum.ir import Extent, IndexList, SizeParam
+from feinsum.transforms.host.array_function import Array, ArrayFunction, Box
+
+__all__ = ["LibraryProgram", "MatrixProduct", "boxes", "each_box", "merged"]
+
+PIECE_ENTRIES = 1 << 19
+"""Of what is evaluated or moved at once: all of it stays in the last cache level."""
+FEW_ENTRIES = 1 << 15
+"""They are evaluated sooner than a thread is started."""
+SUM = "feinsum sum"
+"""What expressions call the sum of a row; no argument can have that name."""
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """A row: the result at ``stack``, ``rows`` and ``columns`` is a sum of products.
+
+    Attributes:
+        left: the operand over ``stack``, ``rows`` and ``summed``.
+        right: the operand over ``stack``, ``summed`` and ``columns``.
+        result: the array that is written, as a function of the output indices.
+        finish: from the sum, which is called :data:`SUM`, to the result.
+        stack: output indices; each of their values has a product of its own.
+        index: the index along which blocks are made; None for one block.
+        block: its values per block.
+        dtype: of the operands.
+    """
+
+    left: ArrayFunction
+    right: ArrayFunction
+    result: ArrayFunction
+    finish: ArrayFunction
+    stack: IndexList
+    rows: IndexList
+    columns: IndexList
+    summed: IndexList
+    left_term: IndexList
+    right_term: IndexList
+    index: str | None
+    block: int
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class LibraryProgram:
+    """Products of matrices in the place of a kernel.
+
+    Attributes:
+        extents: the extent of each index in terms of the kernel.
+    """
+
+    products: tuple[MatrixProduct, ...]
+    extents: Mapping[str, Extent]
+
+    def run(self, values: Mapping[str, Any], scratch: dict[Any, Any]) -> None:
+        sizes = {
+            index: int(values[n.name]) if isinstance(n, SizeParam) else n
+            for index, n in self.extents.items()
+        }
+        n_cores = _n_cores()
+        for product in self.products:
+            _Run(product, values, sizes, scratch).all_blocks(n_cores)
+            n_cores = 1
+
+
+@dataclass(frozen=True)
+class _Run:
+    product: MatrixProduct
+    values: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    scratch: dict[Any, Any]
+
+    def all_blocks(self, n_cores: int) -> None:
+        """An operand without the index of the blocks is evaluated once.
+
+        Args:
+            n_cores: for what comes before the first product; threads of the library
+                go on spinning after it.
+        """
+        product = self.product
+        kept: dict[str, Array] = {}
+        for box in self._blocks():
+            if "left" not in kept or product.index in product.left_term:
+                kept["left"] = self._matrices("left", box, n_cores)
+            if "right" not in kept or product.index in product.right_term:
+                kept["right"] = self._matrices("right", box, n_cores)
+            self._multiply(kept["left"], kept["right"], box)
+            n_cores = 1
+
+    def _blocks(self) -> Iterator[Box]:
+        index, block = self.product.index, self.product.block
+        if index is None:
+            yield {}
+            return
+        for start in range(0, self.sizes[index], block):
+            yield {index: slice(start, min(start + block, self.sizes[index]))}
+
+    def _matrices(self, side: str, box: Box, n_cores: int) -> Array:
+        """An operand as matrices: where it can be a view of an array, it is."""
+        p = self.product
+        function = p.left if side == "left" else p.right
+        term = p.left_term if side == "left" else p.right_term
+        axes = (p.rows, p.summed) if side == "left" else (p.summed, p.columns)
+        order = (*p.stack, *axes[0], *axes[1])
+        lengths = (*[1] * len(p.stack), len(axes[0]), len(axes[1]))
+        if function.is_read:
+            array = function.view(self.values, order, box)
+            whole = merged(array, lengths)
+            if array.dtype == p.dtype and whole is not None and _suits_blas(whole):
+                return whole
+        own = tuple(index for index in order if index in term)
+        memory = self._memory(side, self._shape(own, box))
+
+        def evaluate(piece: Box) -> None:
+            part = _part(memory, own, box, piece)
+            function.into(part, self.values, own, piece, is_scratch=True)
+
+        each_box(evaluate, self._ranges(own, box), own[-1:] + term[-1:], n_cores)
+        full = memory[tuple(slice(None) if i in own else None for i in order)]
+        matrices = merged(full, lengths)
+        assert matrices is not None
+        return matrices
+
+    def _multiply(self, left: Array, right: Array, box: Box) -> None:
+        """The products of a block, in the result or on their way to it."""
+        p = self.product
+        order = (*p.stack, *p.rows, *p.columns)
+        result = p.result.view(self.values, order, box)
+        lengths = (*[1] * len(p.stack), len(p.rows), len(p.columns))
+        if p.finish.is_variable and result.dtype == p.dtype:
+            matrices = merged(result, lengths)
+            if matrices is not None and matrices.strides[-1] == result.itemsize:
+                np.matmul(left, right, out=matrices)
+                return
+        sums = self._memory("sums", result.shape)
+        matrices = merged(sums, lengths)
+        assert matrices is not None
+        np.matmul(left, right, out=matrices)
+
+        def finish(piece: Box) -> None:
+            part = _part(result, order, box, piece)
+            own = {SUM: _part(sums, order, box, piece)}
+            p.finish.into(part, self.values, order, piece, own)
+
+        near = order[-1:] + self._last_of_result()
+        each_box(finish, self._ranges(order, box), near, n_cores=1)
+
+    def _last_of_result(self) -> IndexList:
+        last = self.product.result.expression.index_tuple[-1]
+        return (self.product.result.indices.get(getattr(last, "name", ""), ""),)
+
+    def _ranges(self, indices: Iterable[str], box: Box) -> dict[str, slice]:
+        return {i: box.get(i, slice(0, self.sizes[i])) for i in indices}
+
+    def _shape(self, indices: Iterable[str], box: Box) -> tuple[int, ...]:
+        return tuple(r.stop - r.start for r in self._ranges(indices, box).values())
+
+    def _memory(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Memory that is kept, for its pages are there when it is used again."""
+        dtype = self.product.dtype
+        flat = self.scratch.get((name, dtype))
+        if flat is None or flat.size < prod(shape):
+            flat = self.scratch[name, dtype] = np.empty(prod(shape), dtype)
+        part: Array = flat[: prod(shape)].reshape(shape)
+        return part
+
+
+def merged(array: Array, lengths: Iterable[int]) -> Array | None:
+    """A view with one axis for each group of axes; None if there is none.
+
+    Args:
+        lengths: the number of axes of each group.
+
+    >>> merged(np.empty((2, 3, 4)), (2, 1)).shape
+    (6, 4)
+    >>> merged(np.empty((2, 3, 4)).transpose(1, 0, 2), (2, 1)) is None
+    True
+    """
+    shape, strides, at = [], [], 0
+    for n in lengths:
+        axes = [
+            (length, stride)
+            for length, stride in zip(
+                array.shape[at : at + n], array.strides[at : at + n], strict=True
+            )
+            if length != 1
+        ]
+        at += n
+        for (_, outer), (length, stride) in pairwise(axes):
+            if outer != length * stride and array.size:
+                return None
+        shape.append(prod(length for length, _ in axes))
+        strides.append(axes[-1][1] if axes else array.itemsize)
+    return np.lib.stride_tricks.as_strided(array, shape, strides)
+
+
+def each_box(
+    evaluate: Callable[[Box], None],
+    ranges: Mapping[str, slice],
+    near: IndexList,
+    n_cores: int,
+) -> None:
+    """Evaluate over ranges, box by box; numpy lets other threads run meanwhile.
+
+    Args:
+        evaluate: writes the entries of one box, and no others.
+        near: the indices along which boxes are longer.
+    """
+    n_entries = prod(r.stop - r.start for r in ranges.values())
+    share = max(-(-n_entries // n_cores), FEW_ENTRIES)
+    pieces = list(boxes(ranges, near, min(share, PIECE_ENTRIES)))
+    is_shared = n_cores > 1 and len(pieces) > 1
+    spread = _threads(n_cores, os.getpid()).map if is_shared else map
+    for _ in spread(evaluate, pieces):
+        pass  # an error of a thread is raised here
+
+
+@cache
+def _threads(n: int, process: int) -> ThreadPoolExecutor:
+    """Threads that are kept: new ones share a core for the first milliseconds.
+
+    Args:
+        process: which asks; those of another one are not in it after a fork.
+    """
+    return ThreadPoolExecutor(n, f"feinsum-{process}")
+
+
+def _n_cores() -> int:
+    """Those on which this process may run."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def boxes(
+    ranges: Mapping[str, slice], near: IndexList, limit: int = PIECE_ENTRIES
+) -> Iterator[Box]:
+    """Cut ranges in boxes of few entries, which are longer along ``near`` indices.
+
+    >>> [len(list(boxes({"i": slice(0, 8), "j": slice(0, 4)}, ("j",), n)))
+    ...  for n in (32, 16, 4)]
+    [1, 2, 8]
+    """
+    steps = {index: max(r.stop - r.start, 1) for index, r in ranges.items()}
+    while prod(steps.values()) > limit:
+        longest = max(steps, key=lambda i: steps[i] / (32 if i in near else 1))
+        steps[longest] = -(-steps[longest] // 2)
+
+    def cut(left: list[str]) -> Iterator[dict[str, slice]]:
+        if not left:
+            yield {}
+            return
+        first, *others = left
+        whole, step = ranges[first], steps[first]
+        for start in range(whole.start, whole.stop, step):
+            part = slice(start, min(start + step, whole.stop))
+            for rest in cut(others):
+                yield {first: part, **rest}
+
+    return cut(list(ranges))
+
+
+def _part(array: Array, order: IndexList, box: Box, piece: Box) -> Array:
+    """A piece of an array that holds a box."""
+    starts = {index: box[index].start if index in box else 0 for index in order}
+    return array[
+        tuple(
+            slice(piece[i].start - starts[i], piece[i].stop - starts[i]) for i in order
+        )
+    ]
+
+
+def _suits_blas(array: Array) -> bool:
+    """Whether numpy hands the matrices to BLAS as they are."""
+    height, width = array.strides[-2:]
+    n_rows, n_columns = array.shape[-2:]
+    size = array.itemsize
+    is_by_rows = width == size and height >= n_columns * size
+    return is_by_rows or (height == size and width >= n_rows * size)

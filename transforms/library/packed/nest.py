@@ -1,0 +1,246 @@
+"""Loops around packed tiles and register tiles, written from a plan.
+
+Source: Goto and van de Geijn 2008, van Zee and van de Geijn 2015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from loopy.symbolic import SubstitutionMapper
+from pymbolic import primitives as p
+from pymbolic import var
+from pymbolic.mapper.substitutor import make_subst_func
+
+from feinsum.transforms.library.packed.loops import Loops, TileLoops
+from feinsum.transforms.library.packed.plan import Plan
+from feinsum.transforms.library.packed.tiles import Pack, Packer, written_out
+from feinsum.transforms.primitives import NestWriter, Schedule
+from feinsum.transforms.primitives.schedule import Expression
+from feinsum.transforms.primitives.vector_store import stands_together
+
+__all__ = ["PackedNest"]
+
+REGISTER_TAGS = ("unr_hint", "unr_hint", "vec")
+"""Of rows, vectors and lanes: OpenCL's compiler unrolls, and code stays short."""
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """The sums of a row of the batch, and what has to run before they are read."""
+
+    array: str
+    around: Mapping[str, str]
+    after: Sequence[str]
+
+
+class PackedNest:
+    """Writes the loops of a plan.
+
+    Late operands are multiplied to the sums. Rewrite, for the vector index i and the
+    register index e::
+
+        for x, e, i:  out[x,e,i] = sum((r,j), J[x,r,e]*D[r,i,j]*u[e,j])
+
+        for e_tile in parallel:
+            D_pack[panel,r,j,v,:], u_pack[block,row,j] = ...
+            for panel, block:
+                for r:
+                    tile[row,v,:] = 0
+                    for j:  tile[row,v,:] += u_pack[block,row,j]*D_pack[panel,r,j,v,:]
+                    sums[r,row,v,:] = tile[row,v,:]
+                for row, x, v:
+                    out[x,e,i] = sum(r, J[x,r,e]*sums[r,row,v,:])
+
+    Args:
+        is_row_inside: whether the loop over rows stands inside of that over columns.
+        is_streamed: whether vectors that are aligned are stored past the caches.
+    """
+
+    def __init__(
+        self, schedule: Schedule, plan: Plan, *, is_row_inside: bool, is_streamed: bool
+    ) -> None:
+        self.schedule, self.plan = schedule, plan
+        self.is_streamed = is_streamed
+        self.writer = NestWriter(schedule)
+        self.loops = TileLoops(self.writer, plan)
+        self.packer = Packer(schedule, self.loops)
+        groups = (
+            (plan.columns, plan.rows) if is_row_inside else (plan.rows, plan.columns)
+        )
+        self.free = [cut.index for group in groups for cut in group]
+        self.postponed = [cut.index for cut in plan.postponed]
+
+    def written(self) -> Schedule:
+        """The schedule with the nest replaced."""
+        roles = self.plan.roles
+        for row, operands in enumerate(self.schedule.rows):
+            left = self.packer.pack(tuple(operands[k] for k in roles.left))
+            right = self.packer.pack((operands[roles.right],))
+            sums = self._sum(row, left, right)
+            self._store(row, sums, [operands[k] for k in roles.late])
+        return self.writer.finished()
+
+    def _sum(self, row: int, left: Pack, right: Pack) -> _Sums:
+        """Sum the register tiles of one row of the batch."""
+        plan, dtype = self.plan, self.schedule.dtype_of_row(row)
+        axes, place = plan.register_axes, plan.accumulator_axes
+        tile = self.loops.array(f"row_{row}_tile", axes, dtype, has_lanes=True)
+        sums = self.loops.array(f"row_{row}_sums", place, dtype, has_lanes=True)
+        outer = [*self.free, *self.postponed]
+        summed = [cut.index for cut in plan.summed]
+        update = self.loops.over("sum", [*outer, *summed], is_joined=True)
+        around = {i: update.inames[i][0] for i in outer}
+        first, last = (
+            self.loops.over(stem, outer, around) for stem in ("first", "last")
+        )
+        start, after = dtype.type(0), [*left.fills, *right.fills]
+        if plan.is_deep:
+            start = first.entry(sums, place)
+            after.append(self._zero(row, sums))
+        entry = update.entry(tile, axes)
+        term = p.Product(tuple(update.entry(pk.array, pk.axes) for pk in (left, right)))
+        for loops, assignee, value in (
+            (first, first.entry(tile, axes), start),
+            (update, entry, p.Sum((entry, term))),
+            (last, last.entry(sums, place), last.entry(tile, axes)),
+        ):
+            for axis, tag in zip(axes, REGISTER_TAGS, strict=True):
+                self.writer.tag(loops.iname(axis), tag)
+            order = [*self.loops.around, *self._around(loops)]
+            step = self.writer.assign(f"row_{row}", assignee, value, order, after)
+            after = [*after, step]
+        shared = {} if plan.is_deep else {i: around[i] for i in self.free}
+        return _Sums(sums, shared, after)
+
+    def _zero(self, row: int, sums: str) -> str:
+        """Zero the sums ahead of all tiles of the summed indices; its id."""
+        plan, dtype = self.plan, self.schedule.dtype_of_row(row)
+        loops = self.loops.over("zero", [*self.free, *self.postponed])
+        self.writer.tag(loops.iname(plan.register_axes[-1]), "vec")
+        entry = loops.entry(sums, plan.accumulator_axes)
+        order = [*self.loops.grid, *self._around(loops)]
+        return self.writer.assign(f"row_{row}_zero", entry, dtype.type(0), order)
+
+    def _around(self, loops: Loops) -> list[str]:
+        """Loops over tiles of registers, over the sum if there is one, inside."""
+        summed = [cut.index for cut in self.plan.summed if cut.index in loops.inames]
+        postponed = [index for index in self.postponed if index in loops.inames]
+        inner = [loops.iname(axis) for axis in self.plan.register_axes]
+        return [*loops.outer([*self.free, *postponed, *summed]), *inner]
+
+    def _store(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
+        """Store the sums, multiplied by the late operands if there are any.
+
+        Whole vectors are stored at once where the entries are neighbours in memory.
+        """
+        cut, lanes = self.plan.columns[-1], self.plan.lanes
+        known = cut.extent if isinstance(cut.extent, int) else None
+        has_vectors = known is None or known >= lanes
+        if not (has_vectors and stands_together(self.schedule, row, cut.index)):
+            self._store_entries(row, sums, late, "all")
+            return
+        if known is None or known % lanes:
+            self._store_entries(row, sums, late, "edge")
+        self._store_vectors(row, sums, late)
+
+    def _store_loops(
+        self, sums: _Sums, part: str
+    ) -> tuple[Loops, dict[str, Expression], list[str]]:
+        """The loops of a store, the entry of the output, and the order of all loops."""
+        roles, tiles = self.plan.roles, self.loops.tiles
+        loops = self.loops.over("store", self.free, sums.around, part, level=1)
+        extents = self.schedule.extents
+        outer = {i: self.writer.loop(i, size=extents[i]) for i in roles.outer}
+        points = {
+            **loops.points,
+            **{index: var(name) for index, name in outer.items()},
+            **{i: var(tiles[i]) if i in tiles else 0 for i in roles.batch},
+        }
+        *around, vector, lane = self._around(loops)
+        order = [*self.loops.grid, *around, *outer.values(), vector, lane]
+        return loops, points, order
+
+    def _store_entries(
+        self, row: int, sums: _Sums, late: Sequence[str], part: str
+    ) -> None:
+        """Store number by number: all of them, or those after the whole vectors."""
+        loops, points, [*order, lane] = self._store_loops(sums, part)
+        after = [*sums.after]
+        if late:
+            lanes, products = self._in_lanes(sums, late, loops, points)
+            combined, step = self._vector(row, lanes, products, order, after)
+            value, after = var(combined)[(var(lane),)], [*after, step]
+        else:
+            value = loops.entry(sums.array, self.plan.accumulator_axes)
+        self.writer.tag(lane, "unr")
+        self.writer.store(
+            row, value, points, [*order, lane], after, is_last=part == "all"
+        )
+
+    def _store_vectors(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
+        """Store vector by vector; a tile that fits everywhere from its registers."""
+        plan = self.plan
+        loops, points, [*order, lane] = self._store_loops(sums, "whole")
+        lanes, value = self._in_lanes(sums, late, loops, points)
+        value = self.writer.scaled(row, value)
+        vector, step = self._vector(row, lanes, value, order, sums.after)
+        if plan.rows[-1].is_exact and plan.columns[-1].is_exact:
+            for axis in plan.register_axes[:-1]:
+                self.writer.tag(loops.iname(axis), "unr_hint")
+        first = SubstitutionMapper(make_subst_func({lane: 0}))
+        self.writer.store_vector(
+            row,
+            var(vector),
+            {i: first(point) for i, point in points.items()},
+            order,
+            [*sums.after, step],
+            lanes=plan.lanes,
+            is_streamed=self.is_streamed,
+        )
+
+    def _in_lanes(
+        self,
+        sums: _Sums,
+        late: Sequence[str],
+        loops: Loops,
+        points: Mapping[str, Expression],
+    ) -> tuple[str, Expression]:
+        """A loop over all lanes of a vector, and the value there."""
+        lane = self.writer.loop("lane", size=self.plan.lanes, tag="vec")
+        return lane, self._combined(sums, late, loops.with_lane(lane), points)
+
+    def _vector(
+        self,
+        row: int,
+        lane: str,
+        value: Expression,
+        order: Sequence[str],
+        after: Sequence[str],
+    ) -> tuple[str, str]:
+        """A private vector; its name, and the id of its statement."""
+        stem, dtype = f"row_{row}_value", self.schedule.dtype_of_row(row)
+        vector = self.writer.array(stem, (self.plan.lanes,), dtype, has_lanes=True)
+        entry = var(vector)[(var(lane),)]
+        step = self.writer.assign(stem, entry, value, [*order, lane], after)
+        return vector, step
+
+    def _combined(
+        self,
+        sums: _Sums,
+        late: Sequence[str],
+        loops: Loops,
+        points: Mapping[str, Expression],
+    ) -> Expression:
+        """Late operands times sums, summed over the postponed indices."""
+        axes, summed = self.plan.accumulator_axes, tuple(self.postponed)
+        extents = [range(cut.size) for cut in self.plan.postponed]
+        entries = {
+            values: loops.entry(
+                sums.array, axes, dict(zip(summed, values, strict=True))
+            )
+            for values in product(*extents)
+        }
+        return written_out(self.schedule, late, points, summed, entries)

@@ -1,0 +1,359 @@
+"""How an einsum is computed by packed tiles: roles of operands, cuts of indices.
+
+Source: Springer and Bientinesi 2018 (GETT) for tiles that span several indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import combinations
+from math import prod
+
+from feinsum.ir import BatchedEinsum, Extent, IndexList
+from feinsum.transforms.primitives.schedule import Names
+from feinsum.transforms.roles import carriers, typical, volume
+
+__all__ = [
+    "Axis",
+    "Cut",
+    "Plan",
+    "Roles",
+    "Tiles",
+    "distance",
+    "find_roles",
+    "make_plan",
+]
+
+Axis = tuple[str, int]
+"""An index and a level of its cut."""
+
+LINE = 8
+"""Entries of a line of a cache, in double precision."""
+
+MAX_UNROLLED = 16
+"""Terms of a sum that is written out."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What is packed on each side, what is multiplied afterwards.
+
+    Attributes:
+        right: the operand position that has the vector index.
+        left: positions whose product is packed, summed over ``folded``.
+        late: positions that are multiplied to the sums, which are then summed
+            over ``postponed``.
+        summed: indices that the register tiles sum over.
+        columns: indices of the sums that the right side alone has.
+        rows: indices of the sums that the left side alone has.
+        batch: output indices that both sides have.
+        outer: output indices that late operands alone have.
+    """
+
+    right: int
+    left: tuple[int, ...]
+    late: tuple[int, ...]
+    summed: Names
+    folded: Names
+    postponed: Names
+    columns: Names
+    rows: Names
+    batch: Names
+    outer: Names
+
+    def cost(self, einsum: BatchedEinsum) -> int:
+        """Multiplications and additions of a row."""
+        indices = (*self.columns, *self.rows, *self.batch, *self.postponed)
+        n_packed = volume(einsum, (*self.rows, *self.summed, *self.batch, *self.folded))
+        n_late = volume(einsum, (*einsum.output, *self.postponed))
+        return (
+            2 * volume(einsum, (*indices, *self.summed))
+            + (len(self.left) + bool(self.folded) - 1) * n_packed
+            + 2 * len(self.late) * n_late
+        )
+
+
+@lru_cache(maxsize=256)
+def find_roles(einsum: BatchedEinsum, vector: str, register_index: str) -> Roles | None:
+    """The roles of fewest operations; None if the two indices do not split it."""
+    at = carriers(einsum, vector)
+    if len(at) != 1 or any(len(set(term)) < len(term) for term in einsum.inputs):
+        return None
+    found = [
+        roles
+        for roles in _all_roles(einsum, at[0])
+        if vector in roles.columns and register_index in roles.rows
+    ]
+    return min(found, key=lambda roles: roles.cost(einsum), default=None)
+
+
+def _all_roles(einsum: BatchedEinsum, right: int) -> Iterator[Roles]:
+    others = [k for k in range(einsum.n_operands) if k != right]
+    for n in range(1, len(others) + 1):
+        for left in combinations(others, n):
+            roles = _roles(einsum, right, left)
+            if roles is not None:
+                yield roles
+
+
+def _roles(einsum: BatchedEinsum, right: int, left: tuple[int, ...]) -> Roles | None:
+    late = tuple(k for k in range(einsum.n_operands) if k != right and k not in left)
+    output = set(einsum.output)
+    on_right = set(einsum.inputs[right])
+    on_left = {i for k in left for i in einsum.inputs[k]}
+    on_late = {i for k in late for i in einsum.inputs[k]}
+    postponed = on_late - output
+
+    def ordered(indices: set[str]) -> Names:
+        return tuple(i for i in reversed(einsum.indices) if i in indices)
+
+    roles = Roles(
+        right,
+        left,
+        late,
+        summed=ordered((on_left & on_right) - on_late - output),
+        folded=ordered(on_left - on_right - on_late - output),
+        postponed=ordered(postponed),
+        columns=ordered((on_right - on_left) & output),
+        rows=ordered((on_left - on_right) & output),
+        batch=ordered(on_left & on_right & output),
+        outer=ordered((on_late & output) - on_left - on_right),
+    )
+    is_unsummed = on_right - on_left - on_late - output
+    if not roles.summed or is_unsummed or (postponed & on_left & on_right):
+        return None
+    written_out = (*roles.folded, *roles.postponed)
+    return roles if volume(einsum, written_out) <= MAX_UNROLLED else None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An index cut into tiles; a tile is a loop nest of ``levels``.
+
+    Attributes:
+        levels: numbers of iterations, outermost first.
+    """
+
+    index: str
+    extent: Extent
+    levels: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return prod(self.levels)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether tiles divide the extent."""
+        return isinstance(self.extent, int) and self.extent % self.size == 0
+
+    @property
+    def n_tiles(self) -> int | None:
+        """None if it is known at run time only."""
+        return -(-self.extent // self.size) if isinstance(self.extent, int) else None
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(prod(self.levels[k + 1 :]) for k in range(len(self.levels)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cuts of all indices of the sums.
+
+    Attributes:
+        columns: free indices of the right side, the vector index last.
+        rows: free indices of the left side, the register index last.
+        summed: the innermost loop last.
+        postponed: each in one tile.
+    """
+
+    roles: Roles
+    columns: tuple[Cut, ...]
+    rows: tuple[Cut, ...]
+    summed: tuple[Cut, ...]
+    batch: tuple[Cut, ...]
+    postponed: tuple[Cut, ...]
+
+    @cached_property
+    def cuts(self) -> dict[str, Cut]:
+        groups = (self.columns, self.rows, self.summed, self.batch, self.postponed)
+        return {cut.index: cut for group in groups for cut in group}
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether the sum takes several tiles."""
+        return any(cut.n_tiles != 1 for cut in self.summed)
+
+    @property
+    def joined(self) -> tuple[Cut, ...]:
+        """Summed indices that are one axis of the packs; two or more, in whole tiles.
+
+        A register tile is summed in one loop over them: short loops inside of others
+        cost it a tenth of its rate.
+        """
+        is_whole = len(self.summed) > 1 and all(cut.is_exact for cut in self.summed)
+        return self.summed if is_whole else ()
+
+    @property
+    def register_axes(self) -> tuple[Axis, ...]:
+        """The axes of a register tile: row, vector, lane."""
+        row, column = self.rows[-1].index, self.columns[-1].index
+        return (row, 1), (column, 1), (column, 2)
+
+    @property
+    def lanes(self) -> int:
+        return self.columns[-1].levels[-1]
+
+    @property
+    def accumulator_axes(self) -> tuple[Axis, ...]:
+        """The register tiles of one store, or all where the sum takes several tiles."""
+        cuts = (*self.columns, *self.rows) if self.is_deep else ()
+        outer = tuple((cut.index, 0) for cut in (*self.postponed, *cuts))
+        return (*outer, *self.register_axes)
+
+    def turned_index(self, term: IndexList) -> str | None:
+        """The index along which an operand of the vector index lies in memory.
+
+        None if that is the vector index, or if the others are not cut into vectors.
+        """
+        cut, last = self.columns[-1], self.cuts[term[-1]]
+        if cut.index not in term or len(last.levels) != 1 or self.lanes == 1:
+            return None
+        lengths = (last.size, last.extent)
+        is_even = all(isinstance(n, int) and n % self.lanes == 0 for n in lengths)
+        return last.index if is_even else None
+
+    def pack_axes(self, term: IndexList) -> tuple[Axis, ...]:
+        """What a register tile reads in one step of the sum stands together.
+
+        If the last index of ``term`` is summed, each row stands together instead, as
+        it does in the operand.
+        """
+        main = next(c for c in (self.columns[-1], self.rows[-1]) if c.index in term)
+        around = (*self.columns, *self.rows, *self.postponed)
+        outer = [(cut.index, 0) for cut in around if cut.index in term]
+        inner = [(main.index, k) for k in range(1, len(main.levels))]
+        summed = [(cut.index, 0) for cut in self.summed]
+        is_by_row = main in self.rows and any(term[-1] == i for i, _ in summed)
+        steps = [*inner, *summed] if is_by_row else [*summed, *inner]
+        return (*outer, *steps)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """What a recipe asks for; see :func:`make_plan`.
+
+    Attributes:
+        width, height: entries of a tile over the columns and over the rows.
+        depth: entries of a tile over the summed indices.
+    """
+
+    vector: str
+    register: str
+    lanes: int
+    vectors: int
+    rows: int
+    width: int
+    height: int
+    depth: int
+
+
+def make_plan(
+    einsum: BatchedEinsum, extents: Mapping[str, Extent], roles: Roles, tiles: Tiles
+) -> Plan:
+    """Fill the tiles: the main index of a side first, then those stored nearby.
+
+    Where another index of a side is the last of its operand, a tile has a line of it,
+    so that whole lines are read. So it is where operands end in different sums.
+    """
+    summed = sorted(roles.summed, key=lambda index: distance(einsum, index))
+    ends = {i for k in (roles.right, *roles.left) for i in einsum.inputs[k][-1:]}
+    summed.sort(key=lambda index: index not in ends)
+    is_crossed = len(summed) > 1 and ends >= {*summed[:2]}
+    unit = (tiles.vectors, tiles.lanes)
+    right = einsum.inputs[roles.right]
+    left = max((einsum.inputs[k] for k in roles.left), key=len)
+    output = einsum.output
+    columns = _in_lines(roles.columns, tiles.vector, right, output)
+    rows = _in_lines(roles.rows, tiles.register, left, output)
+    return Plan(
+        roles,
+        _side(extents, columns, unit, tiles.width, _line(columns, right, output)),
+        _side(extents, rows, (tiles.rows,), tiles.height, _line(rows, left, output)),
+        _side(extents, summed, (), tiles.depth, LINE if is_crossed else 1),
+        tuple(Cut(index, extents[index], ()) for index in roles.batch),
+        tuple(Cut(i, extents[i], (typical(extents[i]),)) for i in roles.postponed),
+    )
+
+
+def _in_lines(
+    indices: Names, main: str, term: IndexList, output: IndexList
+) -> tuple[str, ...]:
+    """The main index, the one along which an array lies in lines, then near ones."""
+    last = _last(main, term, output)
+    nearest = sorted((i for i in indices if i != main), key=term.index, reverse=True)
+    return (main, *sorted(nearest, key=lambda index: index != last))
+
+
+def _line(order: Names, term: IndexList, output: IndexList) -> int:
+    """Entries that a tile has of the second index: a line, if it is along lines."""
+    is_along = order[1:2] == (_last(order[0], term, output),)
+    return LINE if is_along else 1
+
+
+def _last(main: str, term: IndexList, output: IndexList) -> str:
+    """The last index of an operand, or that of the output if this one is the main."""
+    return output[-1] if term[-1] == main else term[-1]
+
+
+def distance(einsum: BatchedEinsum, index: str) -> int:
+    """How far an index is from the last axes, in sum over the operands."""
+    return sum(len(term) - term.index(index) for term in einsum.inputs if index in term)
+
+
+def _side(
+    extents: Mapping[str, Extent],
+    order: Sequence[str],
+    unit: tuple[int, ...],
+    target: int,
+    line: int = 1,
+) -> tuple[Cut, ...]:
+    """Cuts of ``order``, its first index last, of ``target`` entries in all.
+
+    An index gets what those before it leave, if they are whole.
+
+    Args:
+        line: entries that the second index gets at least; its loop goes around those
+            of all others.
+    """
+    main, *others = order
+    cuts = [_cut(main, extents[main], unit, target // line)]
+    for k, index in enumerate(others):
+        least = line if k == 0 else 1
+        is_whole = all(cut.n_tiles == 1 for cut in cuts)
+        left = target // prod(cut.size for cut in cuts) if is_whole else 1
+        cuts.append(_cut(index, extents[index], (), max(left, least)))
+    if line > 1:
+        cuts = [cuts[0], *cuts[2:], cuts[1]]
+    return tuple(reversed(cuts))
+
+
+def _cut(index: str, extent: Extent, unit: tuple[int, ...], target: int) -> Cut:
+    n_units = max(target // prod(unit), 1)
+    if isinstance(extent, int):
+        n_units = _even(-(-extent // prod(unit)), n_units)
+    return Cut(index, extent, (n_units, *unit))
+
+
+def _even(total: int, target: int) -> int:
+    """The largest part of ``total`` up to ``target`` that leaves little over.
+
+    >>> _even(72, 50), _even(72, 100), _even(7, 4)
+    (36, 72, 4)
+    """
+    target = min(total, target)
+    divisors = [n for n in range(target, target // 2, -1) if total % n == 0]
+    return divisors[0] if divisors else -(-total // -(-total // target))

@@ -1,0 +1,258 @@
+"""Three operands and more, multiplied two at a time along a contraction path.
+
+Source: Pfeifer, Haegeman and Verstraete 2014 for orders of fewest operations; Smith and
+Gray 2018 (opt_einsum), which searches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import loopy as lp
+
+from feinsum.ir import BatchedEinsum, Extent
+from feinsum.raising import LoopNest
+from feinsum.records import ParameterValue
+from feinsum.transforms.library.packed.family import PACKED_CONTRACTION
+from feinsum.transforms.library.packed.plan import find_roles
+from feinsum.transforms.library.paths.fused import FusedNest
+from feinsum.transforms.library.paths.nests import split_nest
+from feinsum.transforms.library.paths.pairwise import (
+    PairwisePath,
+    PathStep,
+    good_paths,
+    nest_operations,
+)
+from feinsum.transforms.library.streamed.generic import GENERIC
+from feinsum.transforms.primitives import begin
+from feinsum.transforms.registry import (
+    Parameters,
+    Space,
+    Transform,
+    configurations,
+    register,
+)
+from feinsum.transforms.roles import (
+    has_real_dtype,
+    number,
+    text,
+    typical,
+    volume,
+)
+
+__all__ = ["CONTRACTION_PATH"]
+
+NO_INDEX = ""
+"""The outer index where all products are in global memory."""
+FEWER = 8
+"""One nest takes so many times the operations of a path, or more."""
+FEWER_THAN_PACKED = 2
+"""So do packed tiles, for einsums that are searched."""
+FUSED_BYTES = 1 << 17
+"""Of all arrays for one value of the outer index: they stay in the second cache."""
+STAGED_BYTES = 1 << 24
+"""Of products and results that leave all caches: fused steps are tried first."""
+MIN_OUTER = 64
+"""Values of an outer index that keep all cores at work."""
+GROUP_POINTS = 1 << 15
+"""Iterations of a work-group that make its start negligible."""
+PACKING = ("lanes", "side", "depth")
+"""The parameters of packed steps."""
+
+
+def contraction_path(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Multiply two arrays at a time, each product by a recipe of its own.
+
+    Rewrite, for ``ij,jk,kl->il`` and the path ``1,2 0,1``::
+
+        for i, l:  out[i,l] = sum((j,k), A[i,j]*B[j,k]*C[k,l])
+
+        for j, l in parallel:  product[j,l] = sum(k, B[j,k]*C[k,l])
+        (wait for all work-groups)
+        for i, l in parallel:  out[i,l] = sum(j, A[i,j]*product[j,l])
+
+    Products are in global memory, and each step is a device kernel by the recommended
+    recipe of ``packed_contraction`` or ``generic``; see :func:`split_nest`. With an
+    outer index, the steps of products that have it run inside of its loop, after all
+    others, and their products are in private memory; see :class:`FusedNest`. Where an
+    extent of such a product is known at run time only, it is in global memory too.
+
+    Operand functions are evaluated in the step that reads them.
+
+    Raises:
+        InvalidParameterError: if the path is not one of the einsum.
+        TransformError: if the kernel does more than this einsum.
+
+    Parameters:
+        path: the pair of positions of each step, the product going to the end.
+        fused: the outer index of steps that are fused; empty if there is none.
+        steps: the family of all other steps: ``packed`` where it fits, or ``streamed``.
+        lanes: entries of a vector of packed steps.
+        side: most entries of a packed tile over the output indices of an operand.
+        depth: most entries of a packed tile over the summed indices.
+    """
+    einsum = nest.einsum
+    path = PairwisePath.parse(parameters["path"], einsum.n_operands)
+    steps, outer = path.steps(einsum), text(parameters, "fused")
+    extents = {index: nest.extent(index) for index in einsum.indices}
+    fused = _fused_steps(steps, outer)
+    if not _has_known_products(fused, outer, extents):
+        fused = ()
+    staged = [step for step in steps[:-1] if step not in fused]
+    t_unit, nests = split_nest(t_unit, nest, staged)
+    for one in nests[:-1] if fused else nests:
+        transform, chosen = _recipe(one.einsum, parameters)
+        t_unit = transform.apply(t_unit, one, chosen)
+    if fused:
+        schedule = begin(t_unit, nests[-1])
+        block = _block(einsum, fused, outer)
+        t_unit = FusedNest(schedule, outer, block, fused).written().t_unit
+    return lp.remove_unused_inames(t_unit, frozenset(nest.inames.values()))
+
+
+def _fused_steps(steps: Sequence[PathStep], outer: str) -> tuple[PathStep, ...]:
+    """The steps of products that have the outer index; none of less than two."""
+    fused = tuple(step for step in steps if outer in step.output)
+    return fused if len(fused) > 1 else ()
+
+
+def _has_known_products(
+    fused: Sequence[PathStep], outer: str, extents: Mapping[str, Extent]
+) -> bool:
+    inner = {i for step in fused for i in step.output} - {outer}
+    return all(isinstance(extents[index], int) for index in inner)
+
+
+def _fused_bytes(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
+    """Of what all steps read and write for one value of the outer index."""
+    terms = [term for step in fused for term in (*step.inputs, step.output)]
+    inner = [tuple(i for i in term if i != outer) for term in terms]
+    n_entries = sum(volume(einsum, term) for term in inner)
+    return n_entries * einsum.batch_size * einsum.operands[0].dtype.itemsize
+
+
+def _block(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
+    """Values of the outer index that are enough work for a group, and leave some."""
+    n_points = sum(
+        volume(einsum, tuple(i for i in step.joint if i != outer)) for step in fused
+    )
+    most = typical(einsum.extents[outer]) // MIN_OUTER
+    return max(1, min(GROUP_POINTS // max(n_points, 1), most))
+
+
+def _recipe(
+    einsum: BatchedEinsum, parameters: Parameters
+) -> tuple[Transform, Parameters]:
+    """The family of a step and its recommended parameters, within limits."""
+    space = PACKED_CONTRACTION.space(einsum)
+    if text(parameters, "steps") == "packed" and space is not None:
+        side, depth = number(parameters, "side"), number(parameters, "depth")
+        limits = {"width": side, "height": side, "depth": depth}
+        within = {
+            **space,
+            "lanes": (number(parameters, "lanes"),),
+            **{
+                name: tuple(n for n in space[name] if isinstance(n, int) and n <= limit)
+                for name, limit in limits.items()
+            },
+        }
+        packed = replace(PACKED_CONTRACTION, space=lambda _: within)
+        spec = next(configurations(packed, einsum), None)
+        if spec is not None:
+            return PACKED_CONTRACTION, spec.parameters
+    return GENERIC, next(configurations(GENERIC, einsum)).parameters
+
+
+def _space(einsum: BatchedEinsum) -> Space | None:
+    """Einsums of which a path takes far fewer operations than one nest."""
+    paths = good_paths(einsum) if has_real_dtype(einsum) else ()
+    if not paths:
+        return None
+    if nest_operations(einsum) < FEWER * max(paths[0].n_operations(einsum), 1):
+        return None
+    is_double = einsum.operands[0].dtype.itemsize == 8
+    return {
+        "path": tuple(map(str, paths)),
+        "fused": _outer_indices(einsum, paths),
+        "steps": ("packed", "streamed"),
+        "lanes": (4, 8) if is_double else (8, 4),
+        "side": (1536, 384, 96),
+        "depth": (384, 128),
+    }
+
+
+def _outer_indices(
+    einsum: BatchedEinsum, paths: Sequence[PairwisePath]
+) -> tuple[str, ...]:
+    """The outer indices of small products; first those that spare much memory."""
+    indices = [
+        index
+        for index in einsum.output
+        if any(_can_fuse(einsum, path.steps(einsum), index) for path in paths)
+    ]
+    itemsize = einsum.operands[0].dtype.itemsize
+    is_large = paths[0].n_written(einsum) * itemsize > STAGED_BYTES
+    return (*indices, NO_INDEX) if is_large else (NO_INDEX, *indices)
+
+
+def _can_fuse(einsum: BatchedEinsum, steps: Sequence[PathStep], outer: str) -> bool:
+    fused = _fused_steps(steps, outer)
+    return (
+        bool(fused)
+        and typical(einsum.extents[outer]) >= MIN_OUTER
+        and _has_known_products(fused, outer, einsum.extents)
+        and _fused_bytes(einsum, fused, outer) <= FUSED_BYTES
+    )
+
+
+def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+    steps = PairwisePath.parse(parameters["path"], einsum.n_operands).steps(einsum)
+    outer = text(parameters, "fused")
+    fused = _fused_steps(steps, outer)
+    if outer != NO_INDEX and not _can_fuse(einsum, steps, outer):
+        return f"the path has no small products for a value of {outer!r}"
+    if len(fused) == len(steps) and parameters["steps"] != "packed":
+        return "all steps are fused"
+    is_packed = parameters["steps"] == "packed" and len(fused) < len(steps)
+    space = _space(einsum) or {}
+    if not is_packed and any(parameters[n] != space[n][0] for n in PACKING):
+        return "no step is packed"
+    return None
+
+
+def _is_searched(einsum: BatchedEinsum) -> bool:
+    """Whether packed tiles take far more operations, too."""
+    space = PACKED_CONTRACTION.space(einsum) or {"vector": (), "register": ()}
+    found = [
+        find_roles(einsum, str(vector), str(register_index))
+        for vector in space["vector"]
+        for register_index in space["register"]
+    ]
+    packed = [einsum.batch_size * x.cost(einsum) for x in found if x is not None]
+    return all(
+        cost >= FEWER_THAN_PACKED * path.n_operations(einsum)
+        for cost in packed
+        for path in good_paths(einsum)[:1]
+    )
+
+
+def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
+    """Any path: which ones are offered depends on extents, and on opt_einsum."""
+    return name == "path" and bool(PairwisePath.parse(value, einsum.n_operands))
+
+
+CONTRACTION_PATH = register(
+    Transform(
+        "contraction_path",
+        1,
+        "two operands at a time, in the order of fewest operations",
+        _space,
+        contraction_path,
+        _constraint,
+        _is_searched,
+        admits=_admits,
+    )
+)

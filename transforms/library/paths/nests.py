@@ -1,0 +1,228 @@
+"""A nest of many operands as nests of few, with products of operands between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import islpy as isl
+import loopy as lp
+import numpy as np
+from constantdict import constantdict
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.errors import TransformError
+from feinsum.ir import BatchedEinsum, IndexList, Operand, SizeParam
+from feinsum.raising import LoopNest
+from feinsum.transforms.library.paths.pairwise import PathStep
+from feinsum.transforms.primitives.schedule import Expression, Names
+
+__all__ = ["split_nest"]
+
+
+def split_nest(
+    t_unit: lp.TranslationUnit, nest: LoopNest, steps: Sequence[PathStep]
+) -> tuple[lp.TranslationUnit, tuple[LoopNest, ...]]:
+    """Give steps of a path nests of their own; what they leave is in the last nest.
+
+    Products are arrays in global memory, and all of one nest is done before the next
+    one begins. Rows that share both factors share the product.
+
+    Rewrite, for ``ij,jk,kl->il`` and the step that multiplies B and C::
+
+        for i, l:  out[i,l] = sum((j,k), A[i,j]*B[j,k]*C[k,l])
+
+        for j', l':  product[j',l'] = sum(k', B[j',k']*C[k',l'])
+        (wait for all work-groups)
+        for i, l:  out[i,l] = sum(j, A[i,j]*product[j,l])
+
+    Args:
+        steps: each after those whose products it reads; not the last one.
+
+    Returns:
+        The unit and the nests in their order. Their einsums are in the indices of that
+        of ``nest``. The operands of the last one are in the order of their numbers.
+
+    Raises:
+        TransformError: if the kernel does more than this nest, or has an extent that
+            is no argument.
+    """
+    kernel = t_unit[nest.kernel_name]
+    if set(kernel.id_to_insn) != set(nest.instructions):
+        raise TransformError(
+            f"kernel {kernel.name!r} does more than the einsum, of which a path makes "
+            "several device kernels; feinsum.retrieve takes such a kernel apart"
+        )
+    for index in nest.einsum.indices:
+        extent = nest.extent(index)
+        if isinstance(extent, SizeParam) and extent.name not in kernel.arg_dict:
+            raise TransformError(f"the extent {extent.name} is no argument")
+    splitter = _Splitter(kernel, nest)
+    for step in steps:
+        splitter.add(step)
+    return t_unit.with_kernel(splitter.finished()), splitter.nests
+
+
+@dataclass(frozen=True)
+class _Array:
+    """What a nest reads: its name in einsums, and the substitution rule of it."""
+
+    operand: Operand
+    rule: str
+
+
+class _Splitter:
+    """Collects the parts of nests, one step after the other."""
+
+    def __init__(self, kernel: lp.LoopKernel, nest: LoopNest) -> None:
+        self.kernel, self.nest = kernel, nest
+        self._nests: list[LoopNest] = []
+        self._terms = dict(enumerate(nest.einsum.inputs))
+        self._rows = [
+            {k: _Array(op, nest.rules[op.name]) for k, op in enumerate(row)}
+            for row in nest.einsum.rows
+        ]
+        self._unused = kernel.get_var_name_generator()
+        taken = {op.name for op in nest.einsum.operands}
+        self._unused.add_names(taken, conflicting_ok=True)
+        self._unused_ids = kernel.get_instruction_id_generator()
+        rows = [kernel.id_to_insn[insn_id] for insn_id in nest.instructions]
+        ids = frozenset(nest.instructions)
+        self._before = frozenset().union(*(row.depends_on for row in rows)) - ids
+        self._statements: list[lp.InstructionBase] = []
+        self._arrays: dict[str, lp.TemporaryVariable] = {}
+        self._rules: dict[str, lp.SubstitutionRule] = {}
+        self._domains: list[isl.BasicSet] = []
+
+    def add(self, step: PathStep) -> None:
+        """A nest that computes the product of a step for all rows."""
+        factors = [tuple(row.pop(k) for k in step.factors) for row in self._rows]
+        for number in step.factors:
+            del self._terms[number]
+        self._terms[step.product] = step.output
+        inames = {index: str(self._unused(index)) for index in step.joint}
+        loops = tuple(inames[index] for index in step.output)
+        made = {
+            arrays: self._new_array(arrays, step.output)
+            for arrays in dict.fromkeys(factors)
+        }
+        statements = [self._statement(array, loops) for array in made.values()]
+        einsum = BatchedEinsum(
+            step.output,
+            step.inputs,
+            tuple(tuple(array.operand for array in arrays) for arrays in made),
+        )
+        self._nests.append(
+            replace(
+                self.nest,
+                einsum=einsum,
+                inames=constantdict(inames),
+                rules=_rules(made),
+                instructions=tuple(statement.id for statement in statements),
+                assignees=tuple(statement.assignee for statement in statements),
+                scales=(1,) * len(made),
+                shifts=(0,) * len(made),
+            )
+        )
+        self._statements += statements
+        self._domains += [self._domain(inames)] if inames else []
+        self._wait_for(statements)
+        for row, arrays in zip(self._rows, factors, strict=True):
+            row[step.product] = made[arrays]
+
+    @property
+    def nests(self) -> tuple[LoopNest, ...]:
+        """Those of the products, and what is left, with the rows and inames of old."""
+        rows = [tuple(row[k] for k in sorted(row)) for row in self._rows]
+        einsum = BatchedEinsum(
+            self.nest.einsum.output,
+            tuple(self._terms[k] for k in sorted(self._terms)),
+            tuple(tuple(array.operand for array in row) for row in rows),
+        )
+        inames = {index: self.nest.inames[index] for index in einsum.indices}
+        last = replace(
+            self.nest, einsum=einsum, inames=constantdict(inames), rules=_rules(rows)
+        )
+        return *self._nests, last
+
+    def finished(self) -> lp.LoopKernel:
+        """The kernel with the new nests ahead of the last one."""
+        kernel = self.kernel
+        rows = [
+            insn.copy(depends_on=insn.depends_on | self._before)
+            for insn in kernel.instructions
+        ]
+        return kernel.copy(
+            instructions=[*self._statements, *rows],
+            temporary_variables={**kernel.temporary_variables, **self._arrays},
+            substitutions=constantdict({**kernel.substitutions, **self._rules}),
+            domains=[*kernel.domains, *self._domains],
+        )
+
+    def _new_array(self, factors: tuple[_Array, ...], output: IndexList) -> _Array:
+        """A product of arrays, in global memory, and the rule that reads it."""
+        name, rule = str(self._unused("product")), str(self._unused("product_rule"))
+        dtype = np.dtype(np.result_type(*(array.operand.dtype for array in factors)))
+        self._arrays[name] = lp.TemporaryVariable(
+            name,
+            dtype,
+            shape=tuple(self._extent(index) for index in output) or (1,),
+            address_space=lp.AddressSpace.GLOBAL,
+        )
+        arguments = tuple(str(self._unused(f"_{index}")) for index in output)
+        self._rules[rule] = lp.SubstitutionRule(
+            rule, arguments, _entry(name, arguments)
+        )
+        extents = self.nest.einsum.extents
+        return _Array(Operand(name, tuple(extents[i] for i in output), dtype), rule)
+
+    def _statement(self, array: _Array, loops: Names) -> lp.Assignment:
+        """What assigns a product; its value is for a recipe to write."""
+        operand = array.operand
+        return lp.Assignment(
+            _entry(operand.name, loops),
+            operand.dtype.type(0),
+            id=str(self._unused_ids(operand.name)),
+            within_inames=frozenset(loops),
+            depends_on=self._before,
+        )
+
+    def _wait_for(self, statements: Sequence[lp.Assignment]) -> None:
+        """All work-groups have done these before anything that comes next."""
+        ids = frozenset(statement.id for statement in statements)
+        barrier = lp.BarrierInstruction(
+            id=str(self._unused_ids("wait")),
+            depends_on=ids,
+            depends_on_is_final=True,
+            within_inames=frozenset(),
+            within_inames_is_final=True,
+            synchronization_kind="global",
+            mem_kind="global",
+        )
+        self._statements.append(barrier)
+        self._before |= {*ids, barrier.id}
+
+    def _extent(self, index: str) -> Expression:
+        extent = self.nest.extent(index)
+        return extent if isinstance(extent, int) else var(extent.name)
+
+    def _domain(self, inames: dict[str, str]) -> isl.BasicSet:
+        extents = {iname: self.nest.extent(index) for index, iname in inames.items()}
+        params = {x.name for x in extents.values() if isinstance(x, SizeParam)}
+        bounds = [f"0 <= {iname} < {extent}" for iname, extent in extents.items()]
+        return isl.BasicSet(
+            f"[{', '.join(sorted(params))}] -> {{ [{', '.join(extents)}] : "
+            f"{' and '.join(bounds)} }}"
+        )
+
+
+def _rules(rows: Iterable[Sequence[_Array]]) -> constantdict[str, str]:
+    return constantdict(
+        {array.operand.name: array.rule for row in rows for array in row}
+    )
+
+
+def _entry(name: str, places: Names) -> p.Subscript:
+    """An entry of a product; a scalar is an array of one."""
+    return p.Subscript(var(name), tuple(map(var, places)) or (0,))

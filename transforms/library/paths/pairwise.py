@@ -1,0 +1,297 @@
+"""Orders of pairwise contractions: as text, what they cost, and which are good.
+
+Source: Pfeifer, Haegeman and Verstraete 2014 for orders of fewest operations; Smith and
+Gray 2018 (opt_einsum), which searches them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
+
+import opt_einsum
+
+from feinsum.errors import InvalidParameterError
+from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.transforms.roles import typical, volume
+
+__all__ = ["PairwisePath", "PathStep", "good_paths", "nest_operations"]
+
+MAX_OPERANDS = 16
+"""Of einsums that are contracted along a path; each step is a kernel to compile."""
+EXACT_UP_TO = 7
+"""Operands for which the orders of least cost are found; for more, greedy ones."""
+MINIMIZED = ("flops", "combo", "write", "size")
+"""What opt_einsum makes small: operations, entries written, the largest product."""
+MAX_PATHS = 4
+NEAR = 4
+"""How many times the fewest operations a path may take to be worth a trial."""
+
+Search: TypeAlias = Callable[..., Any]
+"""Of opt_einsum: from sets of indices, those of the result and extents to a path."""
+
+_NUMBER = "(?:0|[1-9][0-9]?)"
+_TEXT = re.compile(rf"{_NUMBER},{_NUMBER}(?: {_NUMBER},{_NUMBER})*")
+
+
+@dataclass(frozen=True)
+class PathStep:
+    """A product of two arrays, or a sum of one, over what no later step needs.
+
+    Arrays have numbers: operands those of their positions, products the next ones.
+
+    Attributes:
+        factors: the numbers of the two, or of the one.
+        product: the number of the product.
+        n_products: how many different ones there are; rows may share them.
+        inputs: the indices of the factors.
+        output: the indices of the product.
+    """
+
+    factors: tuple[int, ...]
+    product: int
+    n_products: int
+    inputs: tuple[IndexList, ...]
+    output: IndexList
+
+    @property
+    def joint(self) -> IndexList:
+        """Every index of the step, each once."""
+        return tuple(dict.fromkeys(i for term in self.inputs for i in term))
+
+    @property
+    def summed(self) -> IndexList:
+        return tuple(index for index in self.joint if index not in self.output)
+
+    def n_operations(self, einsum: BatchedEinsum) -> int:
+        """Multiplications and additions, size parameters counted as long."""
+        n_points = self.n_products * volume(einsum, self.joint)
+        return n_points * (len(self.factors) - 1 + bool(self.summed))
+
+
+@dataclass(frozen=True)
+class PairwisePath:
+    """Which two arrays are multiplied at each step, as positions among those left.
+
+    The product takes the place at the end, as in opt_einsum's paths.
+
+    >>> path = PairwisePath.parse("1,2 0,1", 3)
+    >>> path.pairs
+    ((1, 2), (0, 1))
+    >>> print(path)
+    1,2 0,1
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def parse(cls, text: object, n_operands: int) -> PairwisePath:
+        """Read the text form back.
+
+        Args:
+            text: the pairs of all steps, the smaller position of each first; that
+                which a record has, whatever it is.
+            n_operands: how many arrays the path makes one.
+
+        Raises:
+            InvalidParameterError: if the text is not of that form, or does not leave
+                one array.
+        """
+        if not isinstance(text, str) or not _TEXT.fullmatch(text):
+            raise _refuse(text, "expected pairs of positions such as '1,2 0,1'")
+        steps = text.split()
+        if len(steps) != n_operands - 1:
+            raise _refuse(
+                text,
+                f"{n_operands} operands take {n_operands - 1} steps, not {len(steps)}",
+            )
+        pairs = []
+        for n_left, step in zip(range(n_operands, 1, -1), steps, strict=True):
+            first, second = map(int, step.split(","))
+            if not first < second < n_left:
+                raise _refuse(
+                    text, f"the step {step} names no two of {n_left} arrays in order"
+                )
+            pairs.append((first, second))
+        return cls(tuple(pairs))
+
+    def __str__(self) -> str:
+        return " ".join(f"{first},{second}" for first, second in self.pairs)
+
+    def steps(self, einsum: BatchedEinsum) -> tuple[PathStep, ...]:
+        """The products, each with its indices; the last one is the result.
+
+        Ahead of them each operand is summed over the indices that it alone has.
+        """
+        steps = _Steps(einsum)
+        left = [steps.with_own_sums(number) for number in range(einsum.n_operands)]
+        for first, second in self.pairs:
+            pair = left[first], left[second]
+            left = [number for number in left if number not in pair]
+            left.append(steps.add(pair))
+        return tuple(steps.found)
+
+    def n_operations(self, einsum: BatchedEinsum) -> int:
+        """Multiplications and additions, size parameters counted as long.
+
+        >>> from feinsum.ir import array, einsum
+        >>> matrices = [array(name, (10, 10)) for name in "ABC"]
+        >>> chain = einsum("ij,jk,kl->il", *matrices)
+        >>> PairwisePath(((0, 1), (0, 1))).n_operations(chain), nest_operations(chain)
+        (4000, 30000)
+        """
+        return sum(step.n_operations(einsum) for step in self.steps(einsum))
+
+    def n_written(self, einsum: BatchedEinsum) -> int:
+        """Entries of all products."""
+        return sum(
+            step.n_products * volume(einsum, step.output) for step in self.steps(einsum)
+        )
+
+
+class _Steps:
+    """Collects steps, and knows the arrays that are left."""
+
+    def __init__(self, einsum: BatchedEinsum) -> None:
+        self.found: list[PathStep] = []
+        self._einsum = einsum
+        self._left = dict(enumerate(einsum.inputs))
+        self._rows: list[dict[int, tuple[str, ...]]] = [
+            {k: (op.name,) for k, op in enumerate(row)} for row in einsum.rows
+        ]
+
+    def with_own_sums(self, number: int) -> int:
+        """The operand, or the sum of it over the indices that nothing else has."""
+        others = [term for k, term in self._left.items() if k != number]
+        needed = set(self._einsum.output).union(*others)
+        return number if needed.issuperset(self._left[number]) else self.add((number,))
+
+    def add(self, factors: tuple[int, ...]) -> int:
+        """A step; the number of its product."""
+        product = self._einsum.n_operands + len(self.found)
+        for row in self._rows:
+            row[product] = tuple(name for k in factors for name in row.pop(k))
+        inputs = tuple(self._left.pop(k) for k in factors)
+        needed = set(self._einsum.output).union(*self._left.values())
+        joint = dict.fromkeys(i for term in inputs for i in term)
+        kept = tuple(index for index in joint if index in needed)
+        output = kept if self._left else self._einsum.output
+        n_products = len({row[product] for row in self._rows})
+        self.found.append(PathStep(factors, product, n_products, inputs, output))
+        self._left[product] = output
+        return product
+
+
+def _refuse(text: object, what: str) -> InvalidParameterError:
+    return InvalidParameterError(f"contraction path {text!r:.80}: {what}")
+
+
+def nest_operations(einsum: BatchedEinsum) -> int:
+    """Multiplications and additions in one nest of all indices."""
+    n_additions = 1 if einsum.summation_indices else 0
+    n_points = einsum.batch_size * volume(einsum, einsum.indices)
+    return n_points * (einsum.n_operands - 1 + n_additions)
+
+
+@lru_cache(maxsize=256)
+def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
+    """A few different paths of few operations, best first.
+
+    There are none for less than three operands and for more than :data:`MAX_OPERANDS`.
+
+    >>> from feinsum.ir import array, einsum
+    >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)
+    >>> chain = einsum("ij,jk,k->i", A, B, x)
+    >>> print(*good_paths(chain))
+    1,2 0,1
+    """
+    if not 3 <= einsum.n_operands <= MAX_OPERANDS or 0 in einsum.extents.values():
+        return ()
+    trees: dict[frozenset[frozenset[int]], PairwisePath] = {}
+    for path in _proposed(einsum):
+        trees.setdefault(_products(path, einsum.n_operands), path)
+    costs = {path: path.n_operations(einsum) for path in trees.values()}
+    best_first = sorted(
+        costs, key=lambda path: (costs[path], path.n_written(einsum), str(path))
+    )
+    least = costs[best_first[0]]
+    return tuple(p for p in best_first if costs[p] <= NEAR * least)[:MAX_PATHS]
+
+
+def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
+    """What searches find: for all operands, and for those first that all rows share."""
+    terms = dict(enumerate(map(frozenset, einsum.inputs)))
+    shared = {k: terms[k] for k in terms if len({row[k] for row in einsum.rows}) == 1}
+    others = {k: terms[k] for k in terms if k not in shared}
+    for search in _searches(einsum.n_operands):
+        find = partial(_found, einsum, search)
+        yield _path(find(terms, frozenset(einsum.output)), einsum.n_operands)
+        if others and len(shared) > 1:
+            needed = frozenset(einsum.output).union(*others.values())
+            product = needed & frozenset().union(*shared.values())
+            ahead = find(shared, product)
+            rest = find({ahead[-1][0]: product, **others}, frozenset(einsum.output))
+            yield _path([*ahead, *rest], einsum.n_operands)
+
+
+def _searches(n_operands: int) -> list[Search]:
+    exact = [
+        opt_einsum.DynamicProgramming(minimize=what, search_outer=True)
+        for what in MINIMIZED
+    ]
+    return [*(exact if n_operands <= EXACT_UP_TO else []), opt_einsum.paths.greedy]
+
+
+def _found(
+    einsum: BatchedEinsum,
+    search: Search,
+    terms: Mapping[int, frozenset[str]],
+    output: frozenset[str],
+) -> list[tuple[int, int]]:
+    """A path of opt_einsum; a product has the number of its first factor.
+
+    Indices that a term alone sums are left out, and numbers stand for the others: sets
+    of text have another order in every process.
+    """
+    number = {index: k for k, index in enumerate(einsum.indices)}
+    sizes = {number[i]: typical(extent) for i, extent in einsum.extents.items()}
+    n_uses = Counter(i for term in (*terms.values(), output) for i in term)
+    inputs = [
+        frozenset(number[i] for i in einsum.indices if i in term and n_uses[i] > 1)
+        for term in terms.values()
+    ]
+    result = frozenset(number[i] for i in einsum.indices if i in output)
+    left, pairs = list(terms), []
+    for step in search(inputs, result, sizes):
+        taken = [left[at] for at in sorted(step)]
+        left = [k for k in left if k not in taken] + taken[:1]
+        if len(taken) == 2:
+            pairs.append((taken[0], taken[1]))
+    return pairs
+
+
+def _path(pairs: Sequence[tuple[int, int]], n_operands: int) -> PairwisePath:
+    """From numbers to positions."""
+    left, positions = list(range(n_operands)), []
+    for pair in pairs:
+        first, second = sorted(map(left.index, pair))
+        positions.append((first, second))
+        left = [k for k in left if k not in pair] + [pair[0]]
+    return PairwisePath(tuple(positions))
+
+
+def _products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
+    """Which operands are multiplied ahead of others: the same for paths that differ
+    in the order of their steps only.
+    """
+    left = [frozenset({k}) for k in range(n_operands)]
+    made = []
+    for first, second in path.pairs:
+        right = left.pop(second)
+        left.append(left.pop(first) | right)
+        made.append(left[-1])
+    return frozenset(made)
