@@ -105,7 +105,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=12, help="for each entry")
     parser.add_argument("--limit", type=float, default=60, help="seconds of a trial")
     parser.add_argument(
-        "--max-gflop", type=float, default=6.0, help="tccg: scales entries down to this"
+        "--max-gflop", type=float, default=4.0, help="tccg: scales entries down to this"
     )
     parser.add_argument(
         "--database", type=Path, default=ROOT / ".cache" / "facts" / "facts.sqlite"

@@ -1,4 +1,7 @@
-"""The roofline of a device with workloads under it, as PNG."""
+"""The roofline of a device with workloads under it: its limits, and a PNG of it.
+
+The service draws the same limits into its pages, as SVG.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 from feinsum.errors import FeinsumError
 
-__all__ = ["Chart", "Dot", "Step", "draw_roofline"]
+__all__ = ["Chart", "Dot", "Roof", "Step", "draw_roofline", "roofs"]
 
 COLORS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
@@ -34,6 +37,22 @@ class Dot:
     intensity: float
     rate: float
     is_measured: bool
+
+
+@dataclass(frozen=True)
+class Roof:
+    """The limit of what computes: along the bandwidth to its ridge, then level.
+
+    Attributes:
+        corners: intensity and rate where it starts, bends and ends.
+    """
+
+    name: str
+    corners: tuple[tuple[float, float], ...]
+
+    @property
+    def peak(self) -> float:
+        return self.corners[-1][1]
 
 
 @dataclass(frozen=True)
@@ -68,6 +87,25 @@ class Chart:
         shown = [dot.intensity for dot in self.dots]
         shown += [step.intensity for step in self.steps] + ridges
         return min(shown) / 1.6, max(shown) * 2.5
+
+
+def roofs(
+    bandwidth: float, peaks: Mapping[str, float], low: float, high: float
+) -> list[Roof]:
+    """The limits between two intensities, the highest first.
+
+    Args:
+        bandwidth: bytes per second; ``peaks`` are operations per second.
+
+    >>> roofs(50.0, {"float64": 100.0}, 0.5, 8.0)[0].corners
+    ((0.5, 25.0), (2.0, 100.0), (8.0, 100.0))
+
+    Source: Williams, Waterman, Patterson, *Roofline*, CACM 52(4), 2009.
+    """
+    return [
+        Roof(name, ((low, low * bandwidth), (peak / bandwidth, peak), (high, peak)))
+        for name, peak in sorted(peaks.items(), key=lambda item: -item[1])
+    ]
 
 
 def draw_roofline(chart: Chart, path: str | Path) -> None:
@@ -111,13 +149,11 @@ def draw_roofline(chart: Chart, path: str | Path) -> None:
 def _draw_roofs(axes: Any, chart: Chart) -> None:
     """The slope of the bandwidth, and a level line for every peak."""
     low, high = chart.intensities
-    for style, (name, peak) in zip(
-        ("-", "--", ":"), sorted(chart.peaks.items(), reverse=True), strict=False
-    ):
-        ridge = peak / chart.bandwidth
-        axes.plot([low, ridge, high], [low * chart.bandwidth, peak, peak],
-                  ls=style, color=ROOF, lw=1.4, zorder=1)  # fmt: skip
-        axes.annotate(f"{peak:.3g} Gop/s, {name}", (high, peak), (-4, 5),
+    limits = roofs(chart.bandwidth, chart.peaks, low, high)
+    for style, roof in zip(("-", "--", ":"), limits, strict=False):
+        at, rates = zip(*roof.corners, strict=True)
+        axes.plot(at, rates, ls=style, color=ROOF, lw=1.4, zorder=1)
+        axes.annotate(f"{roof.peak:.3g} Gop/s, {roof.name}", (high, roof.peak), (-4, 5),
                       textcoords="offset points", ha="right", size=8,
                       color=ROOF)  # fmt: skip
     middle = (low * min(chart.peaks.values()) / chart.bandwidth) ** 0.5

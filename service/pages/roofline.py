@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from feinsum.drawing import Roof, roofs
 from feinsum.records import Device, DevicePeaks, TuningRecord
 from feinsum.service.pages.axis import Axis, Tick, axis_of
 from feinsum.service.pages.notation import notation_of
 from feinsum.service.pages.ranking import roofline_of
 from feinsum.service.pages.words import dtype, is_doubtful, rate
 
-__all__ = ["Chart", "Dot", "Roof", "roofline_chart"]
+__all__ = ["Chart", "Dot", "Line", "roofline_chart"]
 
 WIDTH, HEIGHT = 860.0, 380.0
 
@@ -30,8 +31,8 @@ class Dot:
 
 
 @dataclass(frozen=True)
-class Roof:
-    """The limit that a dtype has: a slope and a level, as a path."""
+class Line:
+    """The limit that a dtype has, as a path, and where its label is."""
 
     path: str
     label: str
@@ -45,7 +46,7 @@ class Chart:
     device: Device
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
-    roofs: tuple[Roof, ...]
+    roofs: tuple[Line, ...]
     dots: tuple[Dot, ...]
     width: float = WIDTH
     height: float = HEIGHT
@@ -75,12 +76,12 @@ def roofline_chart(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> Chart |
     y_axis = axis_of(
         [min(rates) / 1.3, max(*rates, *limits.values()) * 1.6], _op, HEIGHT
     )
-    highest_first = sorted(limits.items(), key=lambda item: -item[1])
+    lines = roofs(bandwidth, limits, x_axis.low, x_axis.high)
     return Chart(
         peaks.device,
         x_axis.ticks,
         tuple(Tick(HEIGHT - tick.x, tick.label) for tick in y_axis.ticks),
-        tuple(_roof(*one, bandwidth, x_axis, y_axis) for one in highest_first),
+        tuple(_line(roof, x_axis, y_axis) for roof in lines),
         tuple(_dot(fact, peaks, x_axis, y_axis) for fact in best),
     )
 
@@ -116,13 +117,10 @@ def _op(per_s: float) -> str:
     return rate(per_s, "op")
 
 
-def _roof(kind: str, peak: float, bandwidth: float, x_axis: Axis, y_axis: Axis) -> Roof:
-    ridge = x_axis.at(peak / bandwidth)
-    level = HEIGHT - y_axis.at(peak)
-    start = x_axis.at(x_axis.low), HEIGHT - y_axis.at(x_axis.low * bandwidth)
-    end = x_axis.at(x_axis.high)
-    path = f"M{start[0]:.1f},{start[1]:.1f}L{ridge:.1f},{level:.1f}H{end:.1f}"
-    return Roof(path, f"{_op(peak)}, {dtype(kind)}", round(level, 1))
+def _line(roof: Roof, x_axis: Axis, y_axis: Axis) -> Line:
+    at = [(x_axis.at(x), HEIGHT - y_axis.at(y)) for x, y in roof.corners]
+    path = "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in at)
+    return Line(path, f"{_op(roof.peak)}, {dtype(roof.name)}", round(at[-1][1], 1))
 
 
 def _dot(fact: TuningRecord, peaks: DevicePeaks, x_axis: Axis, y_axis: Axis) -> Dot:

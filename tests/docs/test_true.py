@@ -148,10 +148,3 @@ def test_nothing_is_of_one_machine(pattern):
         for match in pattern.finditer(path.read_text())
     ]
     assert found == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_prose_is_readable_in_a_terminal(name):
-    """Lines are at most 90 columns long, those of tables and code excepted."""
-    lines = prose(page(name)).splitlines()
-    assert not [x for x in lines if len(x) > 90 and not x.startswith("|")]
