@@ -155,10 +155,20 @@ def configurations(
     space = transform.space(einsum)
     if space is None:
         return
+    for parameters in points(space, einsum, transform.constraint):
+        yield transform.spec(parameters)
+
+
+def points(
+    space: Space,
+    einsum: BatchedEinsum,
+    constraint: Callable[[BatchedEinsum, Parameters], str | None],
+) -> Iterator[Parameters]:
+    """Every choice of values that a constraint has nothing against."""
     for values in product(*space.values()):
         parameters = dict(zip(space, values, strict=True))
-        if transform.constraint(einsum, parameters) is None:
-            yield transform.spec(parameters)
+        if constraint(einsum, parameters) is None:
+            yield parameters
 
 
 def check_spec(spec: TransformSpec, einsum: BatchedEinsum) -> Transform:

@@ -21,7 +21,8 @@ from feinsum.records import Device, Environment
 from feinsum.records.environment import HOST_PLATFORM
 from feinsum.targets.host.code import VERSION, EmbeddedCTarget, HostCTarget
 from feinsum.targets.host.compiler import INSTALL_HINT, Compiler, find_compiler
-from feinsum.targets.host.executor import HostExecutor, HostKernel
+from feinsum.targets.host.executor import HostExecutor
+from feinsum.targets.host.kernel import HostKernel
 from feinsum.targets.host.program import HostCProgram
 from feinsum.targets.host.threads import n_threads
 from feinsum.targets.layout import Layout, array_layout, entry_kernel

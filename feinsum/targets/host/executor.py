@@ -1,13 +1,10 @@
-"""Running kernels of the host target on arrays of numpy."""
+"""Running kernels of the host target on arrays of numpy, by Loopy's executors."""
 
 from __future__ import annotations
 
-import ctypes
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.resources import files
 from threading import Lock
 from types import SimpleNamespace
 from typing import Any
@@ -20,33 +17,10 @@ from loopy.target.execution import ExecutorBase
 from pytools import memoize_method
 
 from feinsum.errors import MeasurementError
-from feinsum.targets.host.code import ENTRY
-from feinsum.targets.host.compiler import Compiler, find_compiler
-from feinsum.targets.host.library import load
-from feinsum.targets.host.threads import n_threads
+from feinsum.targets.host.kernel import HostCode, HostKernel
 from feinsum.targets.units import CodeShelf, HostProgram, with_code, with_program
 
-__all__ = ["HostCode", "HostExecutor", "HostKernel", "Launch"]
-
-
-@dataclass(frozen=True)
-class HostCode:
-    """What Loopy generates for a kernel.
-
-    Attributes:
-        source: for the C compiler.
-        n_launches: how many regions of the pool one call is.
-        has_vectors: whether its loops are vectors already.
-        arguments: the name of each, in the order of the entry point; the dtype of
-            those that are scalars.
-        invoker: checks the arguments of a call, allocates results, and calls.
-    """
-
-    source: str
-    n_launches: int
-    has_vectors: bool
-    arguments: tuple[tuple[str, np.dtype[Any] | None], ...]
-    invoker: Callable[..., Any]
+__all__ = ["HostExecutor", "HostInfo"]
 
 
 class HostExecutor(ExecutorBase):  # type: ignore[misc]
@@ -224,178 +198,3 @@ def _has_vectors(unit: Any) -> bool:
         for iname in callable_.subkernel.inames.values()
         for tag in iname.tags
     )
-
-
-@dataclass(frozen=True, eq=False)
-class HostKernel:
-    """A kernel that is compiled and loaded.
-
-    Attributes:
-        arguments: see :class:`HostCode`.
-    """
-
-    library: ctypes.CDLL
-    arguments: tuple[tuple[str, np.dtype[Any] | None], ...]
-
-    @classmethod
-    def of(cls, code: HostCode) -> HostKernel:
-        """Compile and load.
-
-        Raises:
-            DeviceUnavailableError: if there is no compiler.
-            BuildError: if it fails.
-        """
-        compiler = find_compiler()
-        flags = compiler.flags_for(has_vectors=code.has_vectors)
-        return cls(load(compiler, code.source, flags), code.arguments)
-
-    @classmethod
-    def compiled(
-        cls,
-        compiler: Compiler,
-        source: str,
-        flags: Sequence[str],
-        arguments: tuple[tuple[str, np.dtype[Any] | None], ...],
-    ) -> HostKernel:
-        """Compile and load a source that has the entry point."""
-        return cls(load(compiler, source, (*compiler.flags, *flags)), arguments)
-
-    def __call__(self, *values: Any) -> None:
-        """Run on values in the order of the arguments."""
-        self.launch(values).run()
-
-    def launch(self, values: Sequence[Any]) -> Launch:
-        """A call that is ready to be made, any number of times.
-
-        Args:
-            values: arrays, from whose first entry the kernel counts, and scalars.
-        """
-        held: list[Any] = []
-        slots = (ctypes.c_void_p * len(values))()
-        for at, (value, (_, dtype)) in enumerate(
-            zip(values, self.arguments, strict=True)
-        ):
-            array = value if dtype is None else np.array(value, dtype)
-            held.append(array)
-            slots[at] = array.ctypes.data
-        return Launch(self._entry, slots, tuple(held), pool())
-
-    def launch_of(self, values: Mapping[str, Any]) -> Launch:
-        """The same for values by name."""
-        return self.launch([values[name] for name, _ in self.arguments])
-
-    def caller(
-        self, names: Sequence[str], constants: Mapping[str, Any]
-    ) -> Callable[[Sequence[Any]], None]:
-        """A function of the arrays ``names``; it does as little as can be per call.
-
-        Args:
-            constants: the scalars by name.
-        """
-        scalars = {
-            name: np.array(constants[name], dtype)
-            for name, dtype in self.arguments
-            if dtype is not None
-        }
-        order = [name for name, _ in self.arguments]
-        places = [order.index(name) for name in names]
-        slots = [scalars[n].ctypes.data if n in scalars else 0 for n in order]
-        entry, shared, table = self._entry, pool(), ctypes.c_void_p * len(order)
-        parallel, arena = shared.parallel, shared.arena
-
-        def call(arrays: Sequence[Any], _held: Any = scalars) -> None:
-            own = slots.copy()
-            for place, array in zip(places, arrays, strict=True):
-                own[place] = array.ctypes.data
-            if entry(table(*own), parallel, arena):
-                raise MeasurementError(NO_MEMORY)
-
-        return call
-
-    @property
-    def _entry(self) -> Any:
-        return getattr(self.library, ENTRY)
-
-
-NO_MEMORY = "the kernel failed to run: there is no memory for its temporaries"
-
-
-@dataclass(frozen=True, eq=False)
-class Launch:
-    """A kernel with the memory that it works on.
-
-    Attributes:
-        slots: the address of each argument, which may be changed between runs.
-        held: what the addresses belong to.
-    """
-
-    entry: Any
-    slots: Any
-    held: tuple[Any, ...]
-    pool: Pool
-
-    def run(self) -> None:
-        """Run once and wait for the end.
-
-        Raises:
-            MeasurementError: if there is no memory for temporaries.
-        """
-        if self.entry(self.slots, self.pool.parallel, self.pool.arena):
-            raise MeasurementError(NO_MEMORY)
-
-
-@dataclass(frozen=True)
-class Pool:
-    """The threads of this process.
-
-    Attributes:
-        parallel, arena: functions that kernels call.
-        threshold_s: how long a kernel runs before it is shared by threads.
-    """
-
-    library: ctypes.CDLL
-    parallel: ctypes.c_void_p
-    arena: ctypes.c_void_p
-    n_threads: int
-    threshold_s: float
-
-
-_STARTING = Lock()
-_POOLS: list[Pool] = []
-
-
-def pool() -> Pool:
-    """The pool, started when it is first asked for.
-
-    Raises:
-        DeviceUnavailableError, BuildError: if it cannot be compiled.
-    """
-    if _POOLS:
-        return _POOLS[0]
-    with _STARTING:
-        if not _POOLS:
-            _POOLS.append(_started())
-    return _POOLS[0]
-
-
-def _started() -> Pool:
-    compiler, threads = find_compiler(), n_threads()
-    source = files(__package__).joinpath("pool.c").read_text()
-    library = load(compiler, source, (*compiler.flags, "-pthread"))
-    library.feinsum_start.restype = ctypes.c_int64
-    threshold_s = library.feinsum_start(threads) * 1e-9
-    parallel, arena = (
-        ctypes.cast(function, ctypes.c_void_p)
-        for function in (library.feinsum_parallel, library.feinsum_arena)
-    )
-    return Pool(library, parallel, arena, threads, threshold_s)
-
-
-if hasattr(os, "register_at_fork"):
-
-    def _free_lock() -> None:
-        """The thread that started the pool is not in the child."""
-        global _STARTING
-        _STARTING = Lock()
-
-    os.register_at_fork(after_in_child=_free_lock)

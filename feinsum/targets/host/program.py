@@ -13,7 +13,7 @@ import numpy as np
 from feinsum.errors import MeasurementError
 from feinsum.targets.host.code import POOL, UNALIGNED, declared
 from feinsum.targets.host.compiler import Compiler
-from feinsum.targets.host.executor import HostKernel
+from feinsum.targets.host.kernel import HostKernel
 from feinsum.targets.protocol import Timer
 
 __all__ = ["HostCProgram"]

@@ -1,0 +1,290 @@
+"""Which tiles are worth a trial: bounds by caches and registers, and where to begin.
+
+The least processor is one with 16 vector registers and 256 KB of second-level cache;
+starts are for cores with AVX-512.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from feinsum.ir import BatchedEinsum, Extent
+from feinsum.transforms.library.packed.plan import distance, find_roles
+from feinsum.transforms.primitives.schedule import Names
+from feinsum.transforms.registry import Parameters, Space, points
+from feinsum.transforms.roles import (
+    carriers,
+    has_real_dtype,
+    is_long,
+    number,
+    text,
+    typical,
+    volume,
+)
+
+__all__ = ["TILE_SIZES", "constraint", "constraint_1", "space", "space_1", "wide_tiles"]
+
+TILE_SIZES = ("lanes", "vectors", "rows", "width", "height", "depth")
+MIN_LANES = 4
+HEIGHTS = (192, 384, 96, 48, 512)
+WIDTHS = (1536, 768, 384, 192, 96, 48)
+DEPTHS = (160, 256, 128, 96, 384, 64)
+PACK_BYTES = 400_000
+"""Of all packs on the left together; larger ones leave the second cache level."""
+PRIVATE_BYTES = 6_000_000
+"""Of all private arrays of a work-item: a thread's stack has to hold them."""
+MIN_TILES = 4
+"""Which run in parallel; fewer do only if the output is small."""
+STREAMED_ENTRIES = 1_000_000
+"""Outputs of more are best stored past the caches."""
+N_REGISTERS = 16
+"""Vector registers of a core that has the fewest."""
+WIDE_BYTES, N_WIDE = 64, 32
+"""The longest vectors of a core, and how many registers come with them (AVX-512)."""
+WIDE_PACK_BYTES, WIDE_PANEL_BYTES = 700_000, 1 << 15
+"""Of cores with such vectors, which have at least 1 MB of cache in the second level: of
+packs on the left, and of what a register tile reads on the right, from the first level.
+"""
+
+
+def space(einsum: BatchedEinsum) -> Space | None:
+    """Two indices of the output that split the operands, with a sum between them."""
+    if einsum.n_operands < 2 or not has_real_dtype(einsum):
+        return None
+    nearest_first = tuple(reversed(einsum.output))
+    pairs = [
+        (vector, register_index)
+        for vector in sorted(nearest_first, key=lambda i: _vector_cost(einsum, i))
+        for register_index in reversed(einsum.output)
+        if _fits(einsum, vector, register_index)
+    ]
+    if not pairs:
+        return None
+    vectors = list(dict.fromkeys(vector for vector, _ in pairs))
+    registers = list(dict.fromkeys(register_index for _, register_index in pairs))
+    registers.sort(key=lambda index: _register_cost(einsum, index))
+    registers = [i for i in registers if typical(einsum.extents[i]) >= 8] or registers
+    lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4)
+    n_vectors = _vectors(einsum.extents[vectors[0]], lanes[0])
+    best = next(pair for pair in product(vectors, registers) if pair in pairs)
+    widths, heights = _areas(einsum, *best)
+    return {
+        "vector": tuple(vectors),
+        "register": tuple(registers),
+        "lanes": lanes,
+        "vectors": n_vectors,
+        "rows": _rows(einsum.extents[best[1]], n_vectors[0]),
+        "inside": ("rows", "columns"),
+        "width": widths,
+        "height": heights,
+        "depth": DEPTHS,
+        "stores": _stores(einsum, tuple(vectors), lanes[0]),
+    }
+
+
+def space_1(einsum: BatchedEinsum) -> Space | None:
+    """The same without a choice of stores."""
+    offered = space(einsum)
+    return offered and {name: offered[name] for name in offered if name != "stores"}
+
+
+def wide_tiles(einsum: BatchedEinsum) -> tuple[Parameters, ...]:
+    """The recommended configuration with the longest vectors, in two register tiles.
+
+    Those that load the least per multiplication, idle lanes counted; none where a
+    quarter of the lanes or more would be idle, or where so many are not offered. Tiles
+    are taller, and as deep as the panels of a register tile allow.
+    """
+    offered = space(einsum)
+    best = offered and next(points(offered, einsum, constraint), None)
+    if not best:
+        return ()
+    lanes = WIDE_BYTES // einsum.operands[0].dtype.itemsize
+    column, row = (einsum.extents[text(best, name)] for name in ("vector", "register"))
+    length = typical(column)
+
+    def idle(n: int) -> float:
+        return -length % (n * lanes) / length
+
+    full = [n for n in _vectors(column, lanes) if idle(n) < 1 / 4]
+    tiles = [(n, _rows(row, n, N_WIDE)[0]) for n in full]
+    tiles.sort(key=lambda tile: (1 + idle(tile[0])) * sum(1 / n for n in tile))
+    pair = text(best, "vector"), text(best, "register")
+    widths, heights = _areas(einsum, *pair, WIDE_PACK_BYTES)
+    wide = {**best, "lanes": lanes, "width": widths[0], "height": heights[0]}
+    starts = [
+        {**wide, "vectors": n, "rows": m, "depth": _wide_depth(n)} for n, m in tiles
+    ]
+    return tuple(p for p in starts if _is_offered(einsum, p))[:2]
+
+
+def _wide_depth(n_vectors: int) -> int:
+    """The deepest tile whose panels stay in the first level of a cache.
+
+    >>> _wide_depth(2), _wide_depth(3), _wide_depth(5)
+    (256, 160, 96)
+    """
+    line_bytes = n_vectors * WIDE_BYTES
+    return max(n for n in DEPTHS if n * line_bytes <= WIDE_PANEL_BYTES)
+
+
+def _is_offered(einsum: BatchedEinsum, parameters: Parameters) -> bool:
+    offered = space(einsum) or {}
+    is_in = all(parameters[name] in values for name, values in offered.items())
+    return is_in and constraint(einsum, parameters) is None
+
+
+def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
+    """Entries of arrays with the index that lie in lines along another output index.
+
+    The output counts twice: vectors of it can pass the caches, where single entries are
+    read before they are written. Of equal ones, the index of the largest operands is
+    the best.
+    """
+    carried = [einsum.inputs[k] for k in carriers(einsum, index)]
+    turned = [
+        term
+        for term in (*carried, einsum.output, einsum.output)
+        if term[-1] != index and term[-1] in einsum.output
+    ]
+    n_turned, n_carried = (
+        sum(volume(einsum, term) for term in terms) for terms in (turned, carried)
+    )
+    return n_turned, -n_carried
+
+
+def _register_cost(einsum: BatchedEinsum, index: str) -> tuple[bool, int, int]:
+    """Of long indices, the one nearest to the last axes is packed best.
+
+    Where the output is the largest array, the one nearest to its last axis.
+    """
+    extent, output = einsum.extents[index], einsum.output
+    inputs = sum(volume(einsum, term) for term in einsum.inputs)
+    is_stored = volume(einsum, output) > inputs
+    near = -output.index(index) if is_stored else distance(einsum, index)
+    return not is_long(extent) and not is_stored, near, -typical(extent)
+
+
+def _stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str, ...]:
+    """Vectors of the last axis can be aligned, and then pass the caches.
+
+    They best do where the output is large, as it is if its size is not known.
+    """
+    last = einsum.output[-1]
+    extents = [einsum.extents[index] for index in einsum.output]
+    if last not in vectors or (isinstance(extents[-1], int) and extents[-1] % lanes):
+        return ("cached",)
+    is_known = all(isinstance(extent, int) for extent in extents)
+    is_large = not is_known or volume(einsum, einsum.output) > STREAMED_ENTRIES
+    is_best = is_large and last == vectors[0]
+    return ("streamed", "cached") if is_best else ("cached", "streamed")
+
+
+def _fits(einsum: BatchedEinsum, vector: str, register_index: str) -> bool:
+    if typical(einsum.extents[vector]) < MIN_LANES or vector == register_index:
+        return False
+    return find_roles(einsum, vector, register_index) is not None
+
+
+def _areas(
+    einsum: BatchedEinsum,
+    vector: str,
+    register_index: str,
+    pack_bytes: int = PACK_BYTES,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Widths and heights of tiles, those of the best pair first.
+
+    The best tiles are large, and all packs on the left, one for each row of the batch,
+    find room in the second level of a cache, and those on the right nearly; but there
+    is something to do for several cores.
+    """
+    roles = find_roles(einsum, vector, register_index)
+    assert roles is not None
+    depth = min(volume(einsum, roles.summed), DEPTHS[0])
+    line_bytes = depth * einsum.operands[0].dtype.itemsize
+    column_bytes = einsum.batch_size * line_bytes
+    heights = sorted(HEIGHTS, key=lambda n: (n * column_bytes > pack_bytes, -n))
+    widths = sorted(WIDTHS, key=lambda n: (n * line_bytes > 2.5 * PACK_BYTES, -n))
+    n_columns, n_rows, n_batch = (
+        volume(einsum, indices) for indices in (roles.columns, roles.rows, roles.batch)
+    )
+
+    def is_parallel(tile: tuple[int, int]) -> bool:
+        height, width = tile
+        return n_batch * -(-n_columns // width) * -(-n_rows // height) >= MIN_TILES
+
+    tiles = sorted(product(heights, widths), key=lambda tile: not is_parallel(tile))
+    height, width = tiles[0]
+    return (
+        tuple(sorted(widths, key=lambda n: n != width)),
+        tuple(sorted(heights, key=lambda n: n != height)),
+    )
+
+
+def _vectors(extent: Extent, lanes: int) -> tuple[int, ...]:
+    """Numbers of vectors, those first that leave the fewest lanes idle.
+
+    >>> _vectors(20, 4), _vectors(72, 4)
+    ((5, 1, 3, 2, 4), (2, 3, 1, 4, 5))
+    """
+    length = typical(extent)
+    preferred = (2, 3, 1, 4, 5) if length > 5 * lanes else (5, 4, 3, 2, 1)
+    return tuple(sorted(preferred, key=lambda n: -(-length // (n * lanes)) * n))
+
+
+def _rows(
+    extent: Extent, vectors: int, n_registers: int = N_REGISTERS
+) -> tuple[int, ...]:
+    """Numbers of rows, the largest tile first that finds room in the registers.
+
+    They hold the sums, the vectors of a column, and an entry of a row. Where a tenth
+    of the rows would be beyond the end of the index, smaller ones come first.
+
+    >>> _rows(72, 2), _rows(32, 2), _rows(72, 4)
+    ((6, 4, 3, 2, 8, 12), (4, 3, 2, 6, 8, 12), (2, 3, 4, 6, 8, 12))
+    """
+    choices = (2, 3, 4, 6, 8, 12)
+    few = [rows for rows in choices if (rows + 1) * vectors < n_registers]
+    length = typical(extent)
+
+    def is_wasteful(rows: int) -> bool:
+        return -length % rows > length / 10
+
+    few.sort(key=lambda rows: (is_wasteful(rows), -rows))
+    return (*few, *(rows for rows in choices if rows not in few))
+
+
+def constraint_1(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+    vector, register_index = text(parameters, "vector"), text(parameters, "register")
+    if not _fits(einsum, vector, register_index):
+        return f"the indices {vector!r} and {register_index!r} split no operands"
+    n_sums = number(parameters, "rows") * number(parameters, "vectors")
+    if not 6 <= n_sums <= 32 or n_sums * number(parameters, "lanes") < 32:
+        return f"{n_sums} vectors of sums are too few or too many"
+    return None
+
+
+def constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+    problem = constraint_1(einsum, parameters)
+    if problem is not None:
+        return problem
+    is_last = parameters["vector"] == einsum.output[-1]
+    if parameters["stores"] == "streamed" and not is_last:
+        return "only vectors of the last axis can be streamed"
+    n_bytes = _private_bytes(einsum, parameters)
+    if n_bytes > PRIVATE_BYTES:
+        return f"private arrays would take up to {n_bytes} bytes of a thread's stack"
+    return None
+
+
+def _private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
+    """About the size of the packs and of the sums that are kept, of all rows."""
+    roles = find_roles(einsum, *(text(parameters, n) for n in ("vector", "register")))
+    assert roles is not None
+    whole = [volume(einsum, i) for i in (roles.columns, roles.rows, roles.summed)]
+    asked = [number(parameters, name) for name in ("width", "height", "depth")]
+    width, height, depth = map(min, whole, asked)
+    sums = width * height * volume(einsum, roles.postponed)
+    kept = sums if depth < whole[2] else 0
+    itemsize = einsum.operands[0].dtype.itemsize
+    return einsum.batch_size * itemsize * (kept + depth * (width + height))
