@@ -18,8 +18,8 @@ ARGS ?=
 WHEELS ?= .cache/gpu-wheels
 
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
-	bench-database bench-fresh bench-tccg bench-dgfem bench-agreement bench-bandwidth \
-	bench-fallback bench-limits bench-service bench-soak bench-storage bench-cache-hits \
+	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
+	bench-bandwidth bench-fallback bench-limits bench-service bench-soak bench-storage bench-cache-hits \
 	gpu-wheels facts test test-long test-browser golden-keys golden-schema check format \
 	figures screenshots wheel clean
 
@@ -73,6 +73,9 @@ bench-tccg: $(BENCHED) ## the 48 contractions of TCCG against other libraries; A
 
 bench-dgfem: $(BENCHED) ## the 40 operators of DG against other libraries; ARGS=...
 	@$(RUN) -m benchmarks.experiments dgfem $(ARGS)
+
+bench-everyday: $(BENCHED) ## einsums that public packages call, against other libraries; ARGS=...
+	@$(RUN) -m benchmarks.experiments everyday --terms fresh $(ARGS)
 
 bench-agreement: $(INSTALLED) ## do two runs of the tuner agree? ARGS=...
 	@$(RUN) benchmarks/agreement.py $(ARGS)

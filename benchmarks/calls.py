@@ -1,9 +1,9 @@
 """What a call costs beside its kernel: `feinsum.call_einsum` on small and long arrays.
 
 Prints a table. *first* is the first call of its kind, with an empty database; *call*,
-*prepared* and *kernel* are medians over rounds; *beside* is what a prepared call adds
-to the kernel. Arrays of the host are computed on the host; those of a device, where one
-of OpenCL works, on that device.
+*prepared* and *kernel* are medians over rounds, *kernel* into memory that is there;
+*beside* is what a prepared call adds to that. Arrays of the host are computed on the
+host; those of a device, where one of OpenCL works, on that device.
 """
 
 from __future__ import annotations
@@ -90,18 +90,21 @@ def measure(
     clear_call_cache()
     first_s = seconds(call)
     prepared = prepare_call(subscripts, *operands, database=NO_FACTS)
-    t_unit = prepared.kernel.t_unit
-    arguments = {
-        feed.name: arrays[feed.position] for feed in prepared.reading.feeds
-    } | dict(prepared.reading.sizes)
-    device = prepared.kernel.compiled.opened
+    inputs = [
+        operands[position] if take is None else take(operands[position])
+        for position, take in prepared.takes
+    ]
+    out = np.empty(prepared.reading.shape, prepared.reading.dtype)
+    given = (inputs,) if hasattr(operands[0], "queue") else (inputs, out)
     return Times(
         first_s,
         median(seconds(call) for _ in range(rounds)),
         median(
             seconds(lambda: finished(prepared.run(operands))) for _ in range(rounds)
         ),
-        median(feinsum.timeit(t_unit, arguments, device=device, rounds=rounds)),
+        median(
+            seconds(lambda: finished(prepared.caller(*given))) for _ in range(rounds)
+        ),
         median(seconds(lambda: np.einsum(subscripts, *arrays)) for _ in range(rounds)),
     )
 

@@ -5,10 +5,10 @@ A record can only name what is registered; nothing else can run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import product
+from itertools import islice, product
 from typing import get_args
 
 import loopy as lp
@@ -22,10 +22,12 @@ from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.records.environment import DeviceKind
+from feinsum.transforms.cost import Machine
 
 __all__ = [
     "ALL_DEVICES",
     "REGISTRY",
+    "Cost",
     "Parameters",
     "Space",
     "Transform",
@@ -34,6 +36,8 @@ __all__ = [
     "check_spec",
     "configurations",
     "find_transform",
+    "points",
+    "proposed",
     "register",
     "suits_device",
 ]
@@ -42,6 +46,8 @@ ALL_DEVICES: frozenset[DeviceKind] = frozenset(get_args(DeviceKind))
 Parameters = Mapping[str, ParameterValue]
 Space = Mapping[str, tuple[ParameterValue, ...]]
 """The values that each parameter can take, the recommended one first."""
+Cost = Callable[[BatchedEinsum, Parameters, Machine], float]
+"""About how many seconds a configuration takes, for an einsum of known extents."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,10 @@ class Transform:
             search begins: such as for devices of another kind of registers.
         admits: whether a recipe on record may have a value that is not offered; it may
             raise InvalidParameterError itself.
+        cost: by which :mod:`feinsum.predict` chooses among configurations of all
+            families; a family without one is never predicted.
+        proposals: the configurations to choose from; by default the recommended one
+            and the starts. Some may be pointless.
     """
 
     name: str
@@ -76,6 +86,8 @@ class Transform:
     admits: Callable[[BatchedEinsum, str, ParameterValue], bool] = (
         lambda _einsum, _name, _value: False
     )
+    cost: Cost | None = None
+    proposals: Callable[[BatchedEinsum], Iterable[Parameters]] | None = None
 
     def spec(self, parameters: Parameters) -> TransformSpec:
         return TransformSpec(self.name, self.version, parameters)
@@ -168,6 +180,20 @@ def points(
     for values in product(*space.values()):
         parameters = dict(zip(space, values, strict=True))
         if constraint(einsum, parameters) is None:
+            yield parameters
+
+
+def proposed(transform: Transform, einsum: BatchedEinsum) -> Iterator[Parameters]:
+    """The configurations of a family that a prediction chooses from."""
+    space = transform.space(einsum)
+    if space is None or not all(space.values()):
+        return
+    if transform.proposals is None:
+        yield from islice(points(space, einsum, transform.constraint), 1)
+        yield from transform.starts(einsum)
+        return
+    for parameters in transform.proposals(einsum):
+        if transform.constraint(einsum, parameters) is None:
             yield parameters
 
 

@@ -7,7 +7,9 @@ The first file is a task as JSON, to the second events are appended, one a line:
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
@@ -21,6 +23,7 @@ from benchmarks.experiments.contest import Task, hold
 from benchmarks.experiments.ours import tune
 from benchmarks.experiments.results import Limits
 from feinsum.measure import measure_peaks, open_device
+from feinsum.suites import EVERYDAY
 
 MATRIX = 2048
 
@@ -69,7 +72,10 @@ def _do(kind: str, given: dict[str, Any], file: TextIO) -> Any:
             for device in task.devices
             for recipe in tune(task.entry, given["n_trials"], device, task.database)
         ]
-    outcomes = hold(Task(**given), lambda name: _write(file, {"now": name}))
+    with tempfile.TemporaryDirectory(prefix="feinsum-cold-") as folder:
+        if given["suite"] == EVERYDAY:  # a first call finds nothing in the cache
+            os.environ["FEINSUM_CACHE_DIR"] = folder
+        outcomes = hold(Task(**given), lambda name: _write(file, {"now": name}))
     return {name: asdict(outcome) for name, outcome in outcomes.items()}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from benchmarks.experiments.calls import show_calls
 from benchmarks.experiments.contest import Task, contenders
 from benchmarks.experiments.entries import SUITES, Entry, scaled_to, with_elements
 from benchmarks.experiments.figures import draw
@@ -23,6 +24,7 @@ from benchmarks.experiments.machine import about
 from benchmarks.experiments.options import parsed
 from benchmarks.experiments.report import show
 from benchmarks.experiments.results import Outcome, Report, Result
+from feinsum.suites import EVERYDAY
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -43,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             report.save(path)
             bar.advance(all_of_them)
     report.save(path)
-    show(report, Console(width=80) if not sys.stdout.isatty() else Console())
+    console = Console(width=80) if not sys.stdout.isatty() else Console()
+    (show_calls if options.suite == EVERYDAY else show)(report, console)
     figure = path.with_suffix(".png")
     draw(report, figure)
     print(f"samples: {path}\nfigure: {figure}")
@@ -54,6 +57,8 @@ def chosen(options: argparse.Namespace) -> list[Entry]:
     found = [e for e in SUITES[options.suite]() if re.search(options.only, e.name)]
     if options.suite == "tccg":
         return [scaled_to(entry, options.max_gflop) for entry in found]
+    if options.suite == EVERYDAY:
+        return found
     return [with_elements(entry, options.elements_scale) for entry in found]
 
 

@@ -22,10 +22,11 @@ import numpy as np
 from benchmarks.experiments.contender import Contender, NotApplicableError, Ready
 from benchmarks.experiments.entries import Entry, entry_at
 from benchmarks.experiments.functions import Values
-from benchmarks.experiments.ours import Retrieved, Untransformed
+from benchmarks.experiments.ours import Calls, Retrieved, Untransformed
 from benchmarks.experiments.results import Outcome
 from benchmarks.experiments.rivals import RIVALS
 from feinsum.measure import Timer, interleave, largest_error, tolerance_for
+from feinsum.suites import EVERYDAY
 
 Note = Callable[[str], None]
 """Told the name of the contender whose code is about to run."""
@@ -60,6 +61,9 @@ class Task:
 
 def contenders(task: Task) -> dict[str, Contender]:
     """Every contender that there is, by name; ours first."""
+    if task.suite == EVERYDAY:
+        calls = (Calls(), Calls("feinsum tuned", task.database))
+        return {c.name: c for c in (*calls, *RIVALS) if c.name != "torch.compile"}
     ours = [Retrieved(device, task.database) for device in task.devices]
     plain = Untransformed(task.devices[0], task.untransformed_limit_s)
     return {c.name: c for c in (*ours, plain, *RIVALS)}
@@ -171,7 +175,7 @@ def _tried(
     except Exception as error:  # noqa: BLE001 (whatever a library raises is reported)
         return Outcome("failed", _first_line(error)), None
     error = _error(results, expected)
-    allowed = tolerance_for("float64", entry.n_terms)
+    allowed = tolerance_for(entry.dtype, entry.n_terms)
     if not error <= allowed:
         why = f"an error of {error:.1e}, where {allowed:.1e} is allowed"
         return Outcome("wrong", why, ready.note, first_s, error), None

@@ -1,4 +1,4 @@
-"""What is evaluated: the entries of the two suites, their arrays and references.
+"""What is evaluated: the entries of the suites, their arrays and references.
 
 Source: paper, sections 8.1 (operators of discontinuous Galerkin methods) and 8.2
 (the contractions of TCCG, with operands that are not in memory).
@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import opt_einsum
 
 import feinsum
 from benchmarks.experiments.functions import (
@@ -24,7 +25,7 @@ from benchmarks.experiments.functions import (
     Stack,
 )
 from feinsum.measure import einsum_operations
-from feinsum.suites import read_suite, scaled_sizes
+from feinsum.suites import EVERYDAY, read_suite, scaled_sizes
 
 _DG_FUNCTIONS: dict[str | None, Callable[[str], Function]] = {
     "0.5*(flux_n+flux_p)": Average,
@@ -42,6 +43,7 @@ class Entry:
         rows: for each row the functions of its operands.
         sizes: the extent of every index.
         parametric: indices whose extents the kernel gets at run time.
+        dtype: of all arrays.
     """
 
     suite: str
@@ -51,6 +53,7 @@ class Entry:
     rows: tuple[tuple[Function, ...], ...]
     sizes: Mapping[str, int]
     parametric: tuple[str, ...] = ()
+    dtype: str = "float64"
 
     @property
     def terms(self) -> list[str]:
@@ -113,7 +116,8 @@ class Entry:
     def footprint_bytes(self) -> int:
         """Bytes of every array that is read and of every result, each once."""
         n_results = len(self.rows) * prod(self.shape(self.output))
-        return 8 * (sum(map(prod, self.arrays.values())) + n_results)
+        itemsize = np.dtype(self.dtype).itemsize
+        return itemsize * (sum(map(prod, self.arrays.values())) + n_results)
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -126,8 +130,13 @@ class Entry:
         named = {index: f"N{index}" for index in self.parametric}
         return {**self.sizes, **named}
 
-    def einsum(self, dtype: str = "float64") -> feinsum.BatchedEinsum:
-        """The idealized einsum: every operand an array."""
+    def einsum(self, dtype: str | None = None) -> feinsum.BatchedEinsum:
+        """The idealized einsum: every operand an array.
+
+        Args:
+            dtype: of all arrays; by default that of the entry.
+        """
+        dtype = dtype or self.dtype
         extents = self.extents
         rows = [
             [
@@ -139,20 +148,34 @@ class Entry:
         return feinsum.batched_einsum(self.subscripts, rows)
 
     def values(self, seed: int = 0) -> dict[str, Any]:
-        """Arrays, uniform in 0.5 to 1.5, and scalars, by name."""
+        """Arrays, uniform in 0.5 to 1.5 or whole numbers, and scalars, by name."""
         rng = np.random.default_rng(seed)
-        drawn = {name: rng.random(shape) for name, shape in self.arrays.items()}
-        for array in drawn.values():
-            array += 0.5
+        drawn = {
+            name: _drawn(rng, shape, np.dtype(self.dtype))
+            for name, shape in self.arrays.items()
+        }
         return {**drawn, **self.scalars}
 
     def reference(self, values: Mapping[str, Any]) -> list[np.ndarray]:
-        """The results, by numpy, from operands in memory."""
+        """The results, from operands in memory, by numpy along the best path."""
         return [
-            np.einsum(self.subscripts, *(f.fresh(np, values) for f in row),
-                      optimize=True)
+            np.asarray(
+                opt_einsum.contract(
+                    self.subscripts, *(f.fresh(np, values) for f in row)
+                )
+            )
             for row in self.rows
-        ]  # fmt: skip
+        ]
+
+
+def _drawn(rng: np.random.Generator, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray:
+    if dtype.kind in "iub":
+        return rng.integers(0, 4, shape).astype(dtype)
+    values = rng.random(shape)
+    values += 0.5
+    if dtype.kind == "c":
+        return values.astype(dtype) * dtype.type(1 + 0.5j)
+    return values.astype(dtype, copy=False)
 
 
 def scaled_to(entry: Entry, max_gflop: float) -> Entry:
@@ -224,7 +247,27 @@ def both_suites(
     return [entry for entry in entries if re.search(names, entry.name)]
 
 
-SUITES: dict[str, Callable[[], list[Entry]]] = {"tccg": tccg, "dgfem": dgfem}
+def everyday() -> list[Entry]:
+    """What public packages contract: operands are arrays, as a call gets them."""
+    return [
+        Entry(
+            EVERYDAY,
+            e.name,
+            e.group,
+            e.subscripts,
+            tuple(tuple(map(Plain, row)) for row in e.rows),
+            e.sizes,
+            dtype=e.dtype,
+        )
+        for e in read_suite(EVERYDAY)
+    ]
+
+
+SUITES: dict[str, Callable[[], list[Entry]]] = {
+    "tccg": tccg,
+    "dgfem": dgfem,
+    EVERYDAY: everyday,
+}
 
 
 def entry_at(suite: str, name: str, sizes: Mapping[str, int]) -> Entry:

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 import feinsum
-from benchmarks.experiments.contender import NotApplicableError, Ready
+from benchmarks.experiments.contender import Called, NotApplicableError, Ready
 from benchmarks.experiments.entries import Entry, scaled_to, with_elements
 from benchmarks.experiments.functions import Values
 from benchmarks.experiments.user_kernel import user_kernel
+from feinsum.calling import CallKernel, prepare_call, read_call
 from feinsum.measure import BoundKernel, Timer, compile_kernel, open_device
+from feinsum.records import InMemoryStore
 from feinsum.retrieval import look_up
+from feinsum.suites import EVERYDAY
 
 _SMALL_POINTS = 2e7
 
@@ -82,6 +85,40 @@ class Untransformed:
         return bound.run() / small.n_points * entry.n_points
 
 
+@dataclass(frozen=True)
+class Calls:
+    """``feinsum.call_einsum``, as a user types it.
+
+    Attributes:
+        database: that knows recipes; without one nothing is recorded of anything, and
+            recipes are predicted.
+    """
+
+    name: str = "feinsum untuned"
+    database: str | None = None
+    package: str = "loopy"
+
+    def prepare(self, entry: Entry, values: Values) -> Ready:
+        operands = [values[f.name] for row in entry.rows for f in row]
+        if self.database is None and self.name != "feinsum untuned":
+            raise NotApplicableError("not tuned: give --tune and --database")
+        store = self.database or InMemoryStore()
+
+        def call() -> list[Any]:
+            return [feinsum.call_einsum(entry.subscripts, *operands, database=store)]
+
+        kernel = prepare_call(entry.subscripts, *operands, database=store).kernel
+        return Called(call, note=_note(kernel))
+
+
+def _note(kernel: CallKernel | None) -> str:
+    if kernel is None:
+        return "a view"
+    if kernel.is_retrieved:
+        return "recorded"
+    return str(kernel.spec) if kernel.spec else "untransformed"
+
+
 OURS = "feinsum"
 
 
@@ -96,9 +133,14 @@ def tune(
     entry: Entry, n_trials: int, device: str | None, database: str | None
 ) -> list[str]:
     """Tune the idealized einsum at the sizes of the entry; the recorded recipes."""
+    target, sizes = entry.einsum(), entry.parameters
+    if entry.suite == EVERYDAY:
+        operands = [entry.values()[f.name] for row in entry.rows for f in row]
+        reading = read_call(entry.subscripts, *operands)
+        target, sizes = reading.einsum, dict(reading.sizes)
     report = feinsum.autotune(
-        entry.einsum(),
-        sizes=entry.parameters,
+        target,
+        sizes=sizes,
         device=device,
         database=database,
         n_trials=n_trials,

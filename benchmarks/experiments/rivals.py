@@ -15,10 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.experiments.contender import Called, Contender, Ready
+from benchmarks.experiments.contender import (
+    Called,
+    Contender,
+    NotApplicableError,
+    Ready,
+)
 from benchmarks.experiments.entries import Entry
 from benchmarks.experiments.functions import Function, Plain, Values
 from benchmarks.experiments.terms import n_cores
+from feinsum.measure.verification import poison_value
 
 Evaluate = Callable[..., Any]
 
@@ -54,7 +60,9 @@ class _Operands:
 
 def _outputs(entry: Entry) -> list[np.ndarray]:
     """Memory for the results, so filled that no old result passes for a new one."""
-    return [np.full(entry.shape(entry.output), np.nan) for _ in entry.rows]
+    dtype = np.dtype(entry.dtype)
+    shape = entry.shape(entry.output)
+    return [np.full(shape, poison_value(dtype), dtype) for _ in entry.rows]
 
 
 def _shapes(entry: Entry) -> list[tuple[int, ...]]:
@@ -67,6 +75,7 @@ class Numpy:
     name, package = "numpy", "numpy"
 
     def prepare(self, entry: Entry, values: Values) -> Ready:
+        _check_steps(entry)
         outs = _outputs(entry)
         virtual = [np.broadcast_to(0.0, shape) for shape in _shapes(entry)]
         path = np.einsum_path(entry.subscripts, *virtual, optimize="optimal")[0]
@@ -78,6 +87,27 @@ class Numpy:
             _rows(entry, evaluate, _Operands(entry, values, np, np.empty)),
             note=str(path[1:]),
         )
+
+
+def _check_steps(entry: Entry) -> None:
+    """Numpy hands no product with an index of its own batch to BLAS, and then it adds
+    up entry by entry, strided: some take minutes.
+
+    Raises:
+        NotApplicableError: saying how many operations that would be.
+    """
+    if len(entry.terms) < 3 or entry.flops < SLOW_OPERATIONS:
+        return
+    output = set(entry.output)
+    shared = [i for i in output if sum(i in term for term in entry.terms) > 1]
+    if shared:
+        raise NotApplicableError(
+            f"{entry.flops:.1e} operations without BLAS: {shared[0]!r} is in the "
+            "output and in several operands"
+        )
+
+
+SLOW_OPERATIONS = 1e9
 
 
 class OptEinsum:
@@ -131,7 +161,7 @@ class Torch:
         tensors = _tensors(entry, values)
 
         def empty(shape: Sequence[int]) -> Any:
-            return torch.empty(shape, dtype=torch.float64)
+            return torch.empty(shape, dtype=getattr(torch, entry.dtype))
 
         def evaluate(operands: Sequence[Any], k: int) -> Any:
             return torch.einsum(entry.subscripts, *operands)

@@ -8,7 +8,8 @@ arguments are), a :class:`CallKernel` (the retrieved kernel, built) and a
 from feinsum.calling.call import call_einsum, clear_call_cache, prepare_call
 from feinsum.calling.kernel import CallKernel
 from feinsum.calling.prepared import PreparedCall
-from feinsum.calling.reading import Reading, read_call
+from feinsum.calling.reading import Reading
+from feinsum.calling.simple import read_call
 
 __all__ = [
     "CallKernel",

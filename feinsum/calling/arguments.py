@@ -8,13 +8,14 @@ entries' size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from constantdict import constantdict
 
+from feinsum.calling.lying import Lying, c_steps
 from feinsum.calling.reading import DType, Feed
 from feinsum.calling.terms import Shape
 from feinsum.codegen import Strides
@@ -29,6 +30,7 @@ __all__ = [
     "as_array",
     "can_write",
     "form_of",
+    "lie_at",
     "lie_of",
     "packed",
     "strides_of",
@@ -122,6 +124,13 @@ def lie_of(feed: Feed, form: Form, dtype: DType) -> Lie:
     return _lie(feed.name, Form(feed.shape, full, form.dtype, form.is_aligned), dtype)
 
 
+def lie_at(name: str, array: Lying) -> Lie:
+    """How a kernel reads what lies like this; see :func:`lie_of`."""
+    if array.steps == c_steps(array.extents):
+        return IN_ORDER
+    return _named_steps(name, array.steps)
+
+
 def can_write(name: str, form: Form, dtype: DType) -> Lie:
     """How a kernel writes an array, or that it writes another one, which is copied.
 
@@ -152,6 +161,11 @@ def _lie(name: str, form: Form, dtype: DType) -> Lie:
     spans = (abs(s) * (n - 1) for s, n in zip(steps, form.shape, strict=True))
     if sum(spans) >= MAX_SPAN:
         return COPIED
+    return _named_steps(name, steps)
+
+
+def _named_steps(name: str, steps: Sequence[int]) -> Lie:
+    """Steps with names, but for those that decide what code is good."""
     names = {f"{name}_step{axis}": step for axis, step in enumerate(steps)}
     strides: list[int | str] = [
         step if step in (0, 1) else named for named, step in names.items()

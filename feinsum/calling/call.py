@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy import ndarray
 
 from feinsum.calling.arguments import (
     COPIED,
@@ -21,14 +22,26 @@ from feinsum.calling.arguments import (
     values_of,
 )
 from feinsum.calling.cache import BoundedCache
-from feinsum.calling.kernel import OUTPUT, CallKernel, CallOptions, build_kernel
-from feinsum.calling.prepared import PreparedCall, from_device, from_host
+from feinsum.calling.kernel import (
+    OUTPUT,
+    CallKernel,
+    CallOptions,
+    recorded_kernel,
+    untransformed_kernel,
+)
+from feinsum.calling.prepared import (
+    PreparedCall,
+    Take,
+    from_device,
+    from_host,
+    view_of,
+)
 from feinsum.calling.reading import Reading, first_uses, read_shapes
-from feinsum.codegen import Strides
+from feinsum.calling.simple import simple_call
 from feinsum.db import Database
 from feinsum.db.sql.location import ENVIRONMENT_VARIABLE
 from feinsum.errors import DeviceUnavailableError, InvalidEinsumError
-from feinsum.measure import OpenDevice, open_device
+from feinsum.measure import open_device
 from feinsum.memory import remembered
 from feinsum.records import Policy
 from feinsum.retrieval import OnMiss
@@ -50,11 +63,14 @@ class _Calls:
 
     Attributes:
         kernels: those that several calls share, for as long as one of these is kept.
+        quick: the same calls under keys that are made sooner; dropped when there are
+            many.
     """
 
     def __init__(self) -> None:
         self.prepared: BoundedCache[Hashable, PreparedCall] = BoundedCache(CACHE_BOUND)
         self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
+        self.quick: dict[Hashable, PreparedCall] = {}
 
 
 def call_einsum(
@@ -101,6 +117,50 @@ def call_einsum(
     >>> call_einsum("ij,j", np.eye(2), [3.0, 4.0], database=facts).tolist()
     [3.0, 4.0]
     """
+    n_objects = len({id(x) for x in operands})
+    are_simple = n_objects == len(operands) and all(
+        type(x) is ndarray for x in operands
+    )
+    if out is not None or not are_simple:
+        return _called(subscripts, operands, device, database, policy, on_miss, out)
+    named = os.environ.get(DEVICE_VARIABLE, "") if device is None else device
+    where = _name_of(database)
+    key = (
+        subscripts,
+        named,
+        where,
+        policy,
+        on_miss,
+        os.getpid(),
+        *[(x.shape, x.strides, x.dtype, x.flags.aligned) for x in operands],
+    )
+    quick = remembered(_Calls).quick
+    call = quick.get(key)
+    if call is None:
+        call = _prepared(
+            subscripts,
+            operands,
+            operands,
+            device,
+            CallOptions(database, policy, on_miss),
+            None,
+        )
+        if len(quick) >= CACHE_BOUND:
+            quick.clear()
+        quick[key] = call
+    return call.run(operands)
+
+
+def _called(
+    subscripts: str,
+    operands: Sequence[Any],
+    device: str | None,
+    database: Database,
+    policy: Policy | None,
+    on_miss: OnMiss,
+    out: Any,
+) -> Any:
+    """A call of whatever operands, and of whatever result."""
     arrays = [_as_array(operand) for operand in operands]
     if out is not None:
         _check_out(out)
@@ -129,6 +189,7 @@ def clear_call_cache() -> None:
     calls = remembered(_Calls)
     calls.prepared.clear()
     calls.kernels.clear()
+    calls.quick.clear()
 
 
 def _as_array(operand: Any) -> Any:
@@ -156,16 +217,29 @@ def _prepared(
         _check_form(target, reading)
         if reading.is_empty:
             return PreparedCall(reading, None, options)
+        if place.is_host and target is None and (view := _view(reading, forms)):
+            open_device(
+                place.selector
+            )  # a view is of the host, but a wrong name is one
+            return PreparedCall(reading, None, options, view=view)
         if place.is_host:
-            return _on_host(reading, forms, target, where, options)
+            return _on_host(reading, arrays, forms, target, where, options)
         return _on_device(reading, arrays, where, options)
 
     key = (str(subscripts), forms, target, first, where)
     return remembered(_Calls).prepared.get(key, make)
 
 
+def _view(reading: Reading, forms: Sequence[Form]) -> Take | None:
+    """See :func:`feinsum.calling.prepared.view_of`; none of another byte order."""
+    if reading.einsum.n_operands != 1 or forms[0].dtype != reading.dtype:
+        return None
+    return view_of(reading, reading.einsum.inputs[0], reading.einsum.output)
+
+
 def _on_host(
     reading: Reading,
+    arrays: Sequence[Any],
     forms: Sequence[Form],
     target: Form | None,
     where: _Where,
@@ -177,13 +251,32 @@ def _on_host(
     into = IN_ORDER if target is None else can_write(OUTPUT, target, dtype)
     if not opened.reads_in_place:
         lies, into = dict.fromkeys(lies, COPIED), COPIED
-    named = {**lies, OUTPUT: into}
-    kernel = _kernel(reading, strides_of(named), where, opened, options)
+    strides = strides_of({**lies, OUTPUT: into})
+    key = (reading.einsum, tuple(sorted(strides.items())), where)
+    kernel = _kept(
+        key, lambda: recorded_kernel(reading.einsum, strides, opened, options)
+    )
+    if kernel is None and opened.reads_in_place:
+
+        def keep(simple: Hashable, make: _Make) -> CallKernel | None:
+            return _kept((simple, where), make)
+
+        call = simple_call(reading, arrays, lies, target, opened, options, keep)
+        if call is not None:
+            return call
+    if kernel is None:
+        kernel = _kept(
+            ("untransformed", *key),
+            lambda: untransformed_kernel(
+                reading.einsum, reading.sizes, strides, opened
+            ),
+        )
+        assert kernel is not None
     takes = (
         (x.position, None if lies[x.name].is_in_place else from_host(x, dtype))
         for x in reading.feeds
     )
-    constants = {**reading.sizes, **values_of(named)}
+    constants = {**reading.sizes, **values_of({**lies, OUTPUT: into})}
     caller = kernel.compiled.built.caller([*lies], constants)
     is_written = into.is_in_place and reading.dtype == dtype
     return PreparedCall(reading, kernel, options, tuple(takes), caller, is_written)
@@ -194,26 +287,32 @@ def _on_device(
 ) -> PreparedCall:
     """A call of arrays of an OpenCL device."""
     opened, dtype = device_of(arrays[0]), reading.work_dtype
-    kernel = _kernel(reading, {}, where, opened, options)
+    einsum, sizes = reading.einsum, reading.sizes
+    kernel = _kept(
+        (einsum, where),
+        lambda: (
+            recorded_kernel(einsum, {}, opened, options)
+            or untransformed_kernel(einsum, sizes, {}, opened)
+        ),
+    )
+    assert kernel is not None
     takes = ((x.position, from_device(x, dtype)) for x in reading.feeds)
     names = [x.name for x in reading.feeds]
     caller = kernel.compiled.built.caller(names, reading.sizes, arrays[0].queue)
     return PreparedCall(reading, kernel, options, tuple(takes), caller)
 
 
-def _kernel(
-    reading: Reading,
-    strides: Mapping[str, Strides],
-    where: _Where,
-    opened: OpenDevice,
-    options: CallOptions,
-) -> CallKernel:
-    key = (reading.einsum, tuple(sorted(strides.items())), where)
+_Make: TypeAlias = Callable[[], CallKernel | None]
+
+
+def _kept(key: Hashable, make: _Make) -> CallKernel | None:
+    """A kernel that calls share, for as long as one of them is kept."""
     kernels = remembered(_Calls).kernels
     kernel = kernels.get(key)
     if kernel is None:
-        kernel = build_kernel(reading.einsum, reading.sizes, strides, opened, options)
-        kernels[key] = kernel
+        kernel = make()
+        if kernel is not None:
+            kernels[key] = kernel
     return kernel
 
 

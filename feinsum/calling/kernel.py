@@ -13,11 +13,18 @@ from feinsum.db import Database
 from feinsum.errors import BuildError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import CompiledKernel, OpenDevice, compile_kernel
-from feinsum.records import Policy
+from feinsum.records import Policy, TransformSpec
 from feinsum.retrieval import OnMiss, retrieve
 from feinsum.retrieval.applying import ISLPY_WARNING
 
-__all__ = ["OUTPUT", "CallKernel", "CallOptions", "build_kernel"]
+__all__ = [
+    "OUTPUT",
+    "CallKernel",
+    "CallOptions",
+    "compiled_quietly",
+    "recorded_kernel",
+    "untransformed_kernel",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +46,13 @@ class CallKernel:
     """A built kernel.
 
     Attributes:
-        is_retrieved: whether a recipe was applied.
+        is_retrieved: whether a recorded recipe was applied.
+        spec: the recipe that was predicted, if one was.
     """
 
     compiled: CompiledKernel
-    is_retrieved: bool
+    is_retrieved: bool = False
+    spec: TransformSpec | None = None
 
     @property
     def t_unit(self) -> Any:
@@ -51,23 +60,19 @@ class CallKernel:
         return self.compiled.t_unit
 
 
-def build_kernel(
+def recorded_kernel(
     einsum: BatchedEinsum,
-    sizes: Mapping[str, int],
     strides: Mapping[str, Strides],
     opened: OpenDevice,
     options: CallOptions,
-) -> CallKernel:
-    """The kernel with the best recipe, or without one if none is known or works.
-
-    Without a recipe an einsum of more than two operands is contracted pairwise.
+) -> CallKernel | None:
+    """The kernel with the best recipe on record; None if there is none that works.
 
     Args:
         strides: of arrays that are not in C's order.
 
     Raises:
         FeinsumError: with ``on_miss="raise"`` the reason why there is no recipe.
-        BuildError: if the kernel cannot be built.
     """
     plain = opened.prepare(generate_loopy(einsum, strides=strides))
     found = retrieve(
@@ -77,20 +82,35 @@ def build_kernel(
         policy=options.policy,
         on_miss=options.on_miss,
     )
-    if found is not plain:
-        try:
-            return CallKernel(_compiled(found, opened), is_retrieved=True)
-        except BuildError:
-            if options.on_miss == "raise":
-                raise
-            logger.exception("the retrieved kernel is passed over")
-    if einsum.n_operands > 2:
-        path = contraction_path(einsum, sizes)
-        plain = generate_loopy(einsum, path=path, strides=strides)
-    return CallKernel(_compiled(plain, opened), is_retrieved=False)
+    if found is plain:
+        return None
+    try:
+        return CallKernel(compiled_quietly(found, opened), is_retrieved=True)
+    except BuildError:
+        if options.on_miss == "raise":
+            raise
+        logger.exception("the retrieved kernel is passed over")
+        return None
 
 
-def _compiled(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
+def untransformed_kernel(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    strides: Mapping[str, Strides],
+    opened: OpenDevice,
+) -> CallKernel:
+    """A kernel without a recipe; more than two operands are contracted pairwise.
+
+    Raises:
+        BuildError: if the kernel cannot be built.
+    """
+    path = contraction_path(einsum, sizes) if einsum.n_operands > 2 else None
+    plain = generate_loopy(einsum, path=path, strides=strides)
+    return CallKernel(compiled_quietly(opened.prepare(plain), opened))
+
+
+def compiled_quietly(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
+    """Compiled without warnings of others that no user can heed."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
         return compile_kernel(t_unit, opened)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import numpy as np
 from feinsum.calling.arguments import packed
 from feinsum.calling.kernel import CallKernel, CallOptions
 from feinsum.calling.reading import Feed, Reading
+from feinsum.ir import IndexList
+from feinsum.targets.host.results import aligned_empty
 from feinsum.targets.opencl.residence import device_zeros
 from feinsum.targets.protocol import Array, Caller
 
-__all__ = ["PreparedCall", "Take", "from_device", "from_host"]
+__all__ = ["PreparedCall", "Take", "from_device", "from_host", "view_of"]
 
 Take = Callable[[Any], Any]
 """From an operand as it was given to the array that a kernel gets."""
@@ -31,6 +34,9 @@ class PreparedCall:
             made of it.
         caller: the kernel with its scalars; None without a kernel.
         writes_out: whether ``out`` is written by the kernel itself.
+        give: what the kernel is given of an array for the result.
+        view: the result as a view of the operand, if it is one; see
+            :func:`view_of`.
     """
 
     reading: Reading
@@ -39,6 +45,8 @@ class PreparedCall:
     takes: tuple[tuple[int, Take | None], ...] = ()
     caller: Caller | None = None
     writes_out: bool = False
+    give: Take | None = None
+    view: Take | None = None
 
     def run(self, arrays: Sequence[Any], out: Any = None) -> Any:
         """The result, a new array beside the operands, or ``out``.
@@ -49,7 +57,17 @@ class PreparedCall:
             out: of the shape and dtype of the result, and of the strides that were
                 read.
         """
+        if out is None and self.is_direct:
+            result = aligned_empty(self.reading.shape, self.reading.dtype)
+            assert self.caller is not None
+            self.caller([arrays[position] for position, _ in self.takes], result)
+            return result
+        return self._run(arrays, out)
+
+    def _run(self, arrays: Sequence[Any], out: Any) -> Any:
         caller, reading = self.caller, self.reading
+        if self.view is not None and out is None:
+            return self.view(arrays[0])
         if caller is None:
             return _put(self._zeros(arrays), out)
         inputs = [
@@ -57,17 +75,43 @@ class PreparedCall:
             for position, take in self.takes
         ]
         if out is not None and self.writes_out and not _share_memory(out, inputs):
-            return caller(inputs, out)
-        result = caller(inputs)
+            caller(inputs, out if self.give is None else self.give(out))
+            return out
+        if self.is_on_device:
+            result = caller(inputs)
+        else:
+            result = aligned_empty(reading.shape, reading.work_dtype)
+            caller(inputs, result if self.give is None else self.give(result))
         if reading.dtype != reading.work_dtype:
-            result = np.asarray(result != 0)
+            is_truth = reading.dtype.kind == "b"
+            result = np.asarray(result != 0) if is_truth else _rounded(result)
         return _put(result, out)
+
+    @cached_property
+    def is_direct(self) -> bool:
+        """Whether the kernel takes the arguments and makes the result as they are."""
+        is_plain = all(take is None for _, take in self.takes) and self.give is None
+        is_same = self.reading.dtype == self.reading.work_dtype
+        has_kernel = self.caller is not None and not self.is_on_device
+        return has_kernel and is_plain and is_same
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether arrays are those of a device, or a device copies them."""
+        kernel = self.kernel
+        return kernel is not None and not kernel.compiled.opened.reads_in_place
 
     def _zeros(self, arrays: Sequence[Any]) -> Any:
         reading, queue = self.reading, getattr(arrays[0], "queue", None)
         if queue is None:
             return np.zeros(reading.shape, reading.dtype)
         return device_zeros(queue, reading.shape, reading.dtype)
+
+
+def _rounded(result: Any) -> Any:
+    """To half precision; what is too large is infinite, as in numpy."""
+    with np.errstate(over="ignore"):
+        return result.astype(np.float16)
 
 
 def _share_memory(out: Array, inputs: Sequence[Array]) -> bool:
@@ -81,6 +125,33 @@ def _put(result: Any, out: Any) -> Any:
         return result
     out[...] = result.get() if hasattr(result, "get") else result
     return out
+
+
+def view_of(reading: Reading, term: IndexList, output: IndexList) -> Take | None:
+    """The result of a single operand without sums, as numpy gives it: a view.
+
+    Args:
+        term: the indices of the operand.
+
+    >>> from feinsum.calling.reading import read_shapes
+    >>> A = np.eye(3)
+    >>> reading = read_shapes("ij->ji", [(A.shape, A.dtype)], (0,))
+    >>> view_of(reading, ("i", "j"), ("j", "i"))(A).base is A
+    True
+    """
+    if set(term) != set(output):
+        return None
+    (feed,) = reading.feeds
+    axes = tuple(term.index(index) for index in output)
+    if len(term) == len(output):
+
+        def moved(array: Array) -> Array:
+            shaped = array if array.shape == feed.shape else array.reshape(feed.shape)
+            return shaped.transpose(axes)
+
+        return moved
+    numbers = [[term.index(index) for index in part] for part in (term, output)]
+    return lambda array: np.einsum(array.reshape(feed.shape), *numbers)
 
 
 def from_host(feed: Feed, dtype: np.dtype[Any]) -> Take:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from constantdict import constantdict
 
+from feinsum.calling.lying import Lying
 from feinsum.calling.terms import Shape, read_terms
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import (
@@ -22,14 +23,22 @@ from feinsum.ir import (
     with_extents,
 )
 
-__all__ = ["Feed", "Reading", "read_call"]
+__all__ = [
+    "Feed",
+    "Reading",
+    "first_uses",
+    "read_shapes",
+    "reading_of",
+    "terms_of",
+]
 
 DType = np.dtype[Any]
 
 _TRUTH = np.dtype(bool)
 _COUNT = np.dtype(np.int64)
+_HALF = np.dtype(np.float16)
 _SUPPORTED = frozenset(
-    map(np.dtype, (*np.typecodes["AllInteger"], "f4", "f8", "c8", "c16"))
+    map(np.dtype, (*np.typecodes["AllInteger"], "f2", "f4", "f8", "c8", "c16"))
 )
 _MAX_ENTRIES = 2**31
 """Entries of an array are counted by 32-bit integers in a kernel."""
@@ -64,39 +73,13 @@ class Reading:
 
     @property
     def work_dtype(self) -> DType:
-        """That of all operands: truth values are counted, so that none is lost."""
-        return _COUNT if self.dtype == _TRUTH else self.dtype
+        """That of all operands in a kernel; see :func:`_work_dtype`."""
+        return _work_dtype(self.dtype)
 
     @property
     def is_empty(self) -> bool:
         """No product is formed: the result has no entries, or only zeros."""
         return 0 in self.einsum.extents.values()
-
-
-def read_call(subscripts: str, *operands: Any) -> Reading:
-    """The einsum that a call evaluates.
-
-    Args:
-        subscripts: as for :func:`feinsum.call_einsum`.
-        operands: arrays, or what numpy takes for arrays; one object given twice
-            is one operand.
-
-    Raises:
-        InvalidEinsumError: as :func:`feinsum.call_einsum` does.
-
-    >>> u = np.ones((1000, 3))
-    >>> reading = read_call("ei,ej->eij", u, u)
-    >>> print(reading.einsum)
-    i0 i1, i0 i2 -> i0 i1 i2 of (a0 a0) with a0[n0,3]:<f8
-    >>> dict(reading.sizes), reading.shape
-    ({'n0': 1000}, (1000, 3, 3))
-    """
-    arrays = [x if hasattr(x, "dtype") else np.asarray(x) for x in operands]
-    return read_shapes(
-        subscripts,
-        tuple((tuple(array.shape), np.dtype(array.dtype)) for array in arrays),
-        first_uses(operands),
-    )
 
 
 def first_uses(operands: Sequence[object]) -> tuple[int, ...]:
@@ -113,12 +96,20 @@ def first_uses(operands: Sequence[object]) -> tuple[int, ...]:
 def read_shapes(
     subscripts: str, given: Sequence[tuple[Shape, DType]], first: Sequence[int]
 ) -> Reading:
-    """The same for shapes and dtypes, and the first use of each operand."""
+    """The einsum that a call evaluates, in the axes of its arguments.
+
+    Args:
+        given: shape and dtype of each operand.
+        first: the first use of each, see :func:`first_uses`.
+
+    Raises:
+        InvalidEinsumError: as :func:`feinsum.call_einsum` does.
+    """
     dtype = _result_dtype([dtype for _, dtype in given])
     terms = read_terms(subscripts, [shape for shape, _ in given])
     indices = dict.fromkeys((*terms.output, *(i for t in terms.inputs for i in t)))
     plain = {index: f"i{k}" for k, index in enumerate(indices)}
-    work = _COUNT if dtype == _TRUTH else dtype
+    work = _work_dtype(dtype)
     feeds: dict[tuple[int, Shape], Feed] = {}
     row = []
     for position, term in zip(first, terms.inputs, strict=True):
@@ -137,8 +128,48 @@ def read_shapes(
     return Reading(general, sizes, tuple(feeds.values()), shape, dtype)
 
 
+def terms_of(reading: Reading) -> tuple[list[int], list[IndexList]]:
+    """Which feed each operand of the einsum is, and its indices."""
+    number = {feed.name: k for k, feed in enumerate(reading.feeds)}
+    (row,) = reading.einsum.rows
+    return [number[operand.name] for operand in row], [*reading.einsum.inputs]
+
+
+def reading_of(
+    reading: Reading, positions: Sequence[int], inputs: Sequence[Lying], output: Lying
+) -> Reading:
+    """The reading of other terms for the same arguments.
+
+    Args:
+        positions: of the argument of each operand.
+        inputs, output: as :func:`feinsum.calling.lying.simplified` makes them.
+    """
+    dtype = reading.work_dtype
+    names: dict[tuple[int, Lying], str] = {}
+    feeds: dict[str, Feed] = {}
+    row = []
+    for position, array in zip(positions, inputs, strict=True):
+        key = position, Lying((), array.extents, array.steps)
+        name = names.setdefault(key, f"a{len(names)}")
+        feeds[name] = Feed(name, position, array.extents)
+        row.append(Operand(name, array.extents, dtype))
+    terms = tuple(array.term for array in inputs)
+    einsum = BatchedEinsum(output.term, terms, (tuple(row),))
+    general, sizes = _generalized(einsum)
+    return Reading(general, sizes, tuple(feeds.values()), reading.shape, reading.dtype)
+
+
 def _renamed(term: IndexList, names: dict[str, str]) -> IndexList:
     return tuple(names[index] for index in term)
+
+
+def _work_dtype(dtype: DType) -> DType:
+    """Truth values are counted, so that none is lost; half precision is added up in
+    single precision, as numpy does.
+    """
+    if dtype == _TRUTH:
+        return _COUNT
+    return np.dtype(np.float32) if dtype == _HALF else dtype
 
 
 def _result_dtype(dtypes: Sequence[DType]) -> DType:
@@ -156,7 +187,8 @@ def _result_dtype(dtypes: Sequence[DType]) -> DType:
     names = ", ".join(map(str, dtypes))
     raise InvalidEinsumError(
         f"operands of dtype {names} give {dtype}; computed are integers and truth "
-        "values, float32, float64, complex64 and complex128: convert the operands",
+        "values, float16, float32, float64, complex64 and complex128: convert the "
+        "operands",
         rules=("dtype",),
     )
 

@@ -1,5 +1,9 @@
 """Reading the suites, which lie beside this module as JSON.
 
+``tccg`` and ``dgfem`` are those of the paper. ``everyday`` has einsums that public
+packages call, as they stand in their sources, at three sizes, and a few of classes and
+dtypes that these lack.
+
 Source: paper, sections 8.1 (operators of discontinuous Galerkin methods) and 8.2
 (the contractions of TCCG).
 """
@@ -17,9 +21,12 @@ from constantdict import constantdict
 
 from feinsum.ir import BatchedEinsum, array, batched_einsum
 
-__all__ = ["NAMES", "SuiteEntry", "documents", "read_suite", "scaled_sizes"]
+__all__ = ["EVERYDAY", "NAMES", "SuiteEntry", "documents", "read_suite", "scaled_sizes"]
 
 NAMES = ("tccg", "dgfem")
+"""The suites of the paper."""
+EVERYDAY = "everyday"
+"""The suite of what people contract: ``read_suite(EVERYDAY)``."""
 MULTIPLE = 8
 """Scaled extents are multiples of this."""
 
@@ -29,11 +36,12 @@ class SuiteEntry:
     """A workload of a suite.
 
     Attributes:
-        group: the part of its suite: a category of TCCG, an operator of DG.
+        group: the part of its suite: a category of TCCG, an operator of DG, a size.
         rows: for each row the names of its operands.
         sizes: the extent of every index.
         parametric: indices whose extents a kernel gets at run time.
         functional_operand: what the last operand is a function of, in words.
+        dtype: of all operands.
     """
 
     suite: str
@@ -44,14 +52,20 @@ class SuiteEntry:
     sizes: Mapping[str, int]
     parametric: tuple[str, ...] = ()
     functional_operand: str | None = None
+    dtype: str = "float64"
 
     @property
     def parameters(self) -> dict[str, int]:
         """The run-time sizes, which are named after their indices."""
         return {f"N{index}": self.sizes[index] for index in self.parametric}
 
-    def einsum(self, dtype: str = "float64") -> BatchedEinsum:
-        """The idealized einsum: every operand an array."""
+    def einsum(self, dtype: str | None = None) -> BatchedEinsum:
+        """The idealized einsum: every operand an array.
+
+        Args:
+            dtype: of all operands; by default that of the entry.
+        """
+        dtype = dtype or self.dtype
         named = {index: f"N{index}" for index in self.parametric}
         extents: dict[str, int | str] = {**self.sizes, **named}
         terms = self.subscripts.partition("->")[0].split(",")
@@ -100,14 +114,20 @@ def scaled_sizes(
     }
 
 
+_GROUPS = {"tccg": "category", "dgfem": "kind", EVERYDAY: "size"}
+
+
 def _entry(suite: str, document: Mapping[str, Any]) -> SuiteEntry:
+    n_operands = document["subscripts"].partition("->")[0].count(",") + 1
+    usual = [[f"A{k}" for k in range(n_operands)] if suite == EVERYDAY else ["A", "B"]]
     return SuiteEntry(
         suite,
         document["name"],
-        document["category"] if suite == "tccg" else document["kind"],
+        document[_GROUPS[suite]],
         document["subscripts"],
-        tuple(map(tuple, document.get("args", [["A", "B"]]))),
+        tuple(map(tuple, document.get("args", usual))),
         constantdict(document["sizes"]),
         tuple(document.get("parametric", ())),
         document.get("functional_operand"),
+        document.get("dtype", "float64"),
     )

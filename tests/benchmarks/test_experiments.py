@@ -13,6 +13,7 @@ from rich.console import Console
 
 from benchmarks.experiments import command, entries, results
 from benchmarks.experiments import report as reporting
+from benchmarks.experiments.calls import show_calls
 from benchmarks.experiments.contest import Task
 from benchmarks.experiments.entries import SUITES, scaled_to
 from benchmarks.experiments.figures import draw
@@ -24,6 +25,7 @@ from benchmarks.experiments.results import Limits, Outcome, Report, Result
 from benchmarks.experiments.terms import environment
 from feinsum import open_store
 from feinsum.ir import generalize
+from feinsum.suites import EVERYDAY, NAMES
 from feinsum.transforms import applicable_transforms, configurations
 from tests.benchmarks.test_experiments_entries import KINDS
 from tests.docs.pages import section
@@ -42,10 +44,11 @@ def made_up(suite: str) -> Report:
     report = Report(suite, [], LIMITS)
     for k, whole in enumerate(SUITES[suite]()):
         entry = scaled_to(whole, 20) if suite == "tccg" else whole
-        least_s = entry.flops / 70e9
+        least_s = max(entry.flops, 1) / 70e9
+        ours = "feinsum untuned" if suite == EVERYDAY else OURS
         runs = {
             terms: {
-                OURS: of_samples(2 * least_s, "packed_contraction@1(x=1)"),
+                ours: of_samples(2 * least_s, "packed_contraction@1(x=1)"),
                 "jax": of_samples((1.5 + k % 5) * least_s),
                 "opt_einsum": of_samples((3 - 0.1 * (k % 3) - slower) * least_s),
                 "tblis": Outcome("crashed", "signal SIGSEGV"),
@@ -134,7 +137,7 @@ def test_a_file_gives_back_what_was_saved(suite: str, tmp_path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("suite", NAMES)
 def test_the_tables_fit_a_terminal(suite: str) -> None:
     """Two tables with every entry, nothing cut; absences are on one line."""
     console = Console(width=80, file=StringIO())
@@ -146,6 +149,21 @@ def test_the_tables_fit_a_terminal(suite: str) -> None:
     assert not [line for line in lines if "…" in line]
     n = len(report.results)
     assert f"tblis crashed: signal SIGSEGV [{n} entries]" in lines
+
+
+def test_the_tables_of_calls_fit_a_terminal() -> None:
+    """By size, by class, and every lost entry with its rival."""
+    console = Console(width=80, file=StringIO())
+    report = made_up(EVERYDAY)
+    show_calls(report, console)
+    said = console.file.getvalue()
+    lines = said.splitlines()
+    assert max(map(len, lines)) <= 80
+    for heading in ("medium and large", "product of matrices", "view"):
+        assert any(line.startswith(heading) for line in lines)
+    lost = [r.name for r in report.results.values() if r.against().ratio < 0.9]
+    assert lost
+    assert all(sum(line.startswith(f"{name} ") for line in lines) == 1 for name in lost)
 
 
 def test_of_several_devices_each_is_shown_and_the_fastest_counts() -> None:

@@ -29,6 +29,7 @@ SAMPLES = [
         einsum("ij->i", array("A", (N, 4))),
         einsum("i,i->i", array("x", N), array("y", N)),
         einsum("ij->ji", array("A", (N, 200))),
+        einsum("ij->", array("A", (300, 301))),
     )
 ]  # fmt: skip
 

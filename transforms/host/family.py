@@ -6,10 +6,11 @@ transpose; loops over products of matrices).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import loopy as lp
+import numpy as np
 from loopy.symbolic import SubstitutionRuleExpander
 from pymbolic import primitives as p
 from pymbolic import var
@@ -18,11 +19,14 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, IndexList, Operand, SizeParam
 from feinsum.raising import LoopNest
 from feinsum.targets.units import LibraryUnit
+from feinsum.transforms.cost import Machine, points
 from feinsum.transforms.host.array_function import ArrayFunction, read_function
 from feinsum.transforms.host.matrix_product import (
     SUM,
     LibraryProgram,
     MatrixProduct,
+    merged,
+    suits_blas,
 )
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import (
@@ -39,6 +43,12 @@ __all__ = ["LIBRARY_CONTRACTION"]
 WHOLE = ""
 """The index of blocks where there is only one."""
 BLOCKS = (16, 4, 64, 1, 256)
+BLAS_SHARE = 0.85
+"""Of the peak, by products of large matrices."""
+SERIAL_OPERATIONS = 1e6
+"""Products of less are made by one thread."""
+PRODUCT_S = 1e-7
+"""To begin a product of a stack."""
 MIN_REUSE = 4
 """Below it the arrays take longer to read than the products to compute."""
 
@@ -231,6 +241,68 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return None
 
 
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Seconds: copies of what is no matrix in memory, then products, one after another.
+
+    Args:
+        einsum: its operands count as arrays; functions are evaluated like copies.
+    """
+    roles = _roles(einsum)
+    assert roles is not None
+    stack = (*roles.batch, *text(parameters, "stacked").split())
+    sides = [
+        tuple(i for i in part if i not in stack)
+        for part in (roles.rows, roles.summed, roles.columns)
+    ]
+    rows, summed, columns = sides
+    terms = einsum.inputs[1 - roles.right], einsum.inputs[roles.right]
+    wanted = (stack, rows, summed), (stack, summed, columns)
+    n_moved = sum(
+        points(einsum, term)
+        for term, groups in zip(terms, wanted, strict=True)
+        if not _is_matrix(einsum, term, groups)
+    )
+    if not _is_matrix(einsum, einsum.output, (stack, rows, columns)):
+        n_moved += points(einsum, einsum.output)
+    itemsize = einsum.operands[0].dtype.itemsize
+    copy_s = 3 * n_moved * itemsize / machine.bandwidth_bytes_per_s
+    index, block = text(parameters, "index"), number(parameters, "block")
+    n_blocks = 1 if index == WHOLE else -(-points(einsum, (index,)) // block)
+    m, k, n = (points(einsum, part) for part in sides)
+    peak = machine.operations_per_s(einsum.operands[0].dtype)
+    product_s = points(einsum, stack) * _product_s(m, n, k, peak, machine.n_cores)
+    return einsum.batch_size * (n_blocks * machine.call_s + product_s + copy_s) + (
+        machine.call_s if n_moved else 0.0
+    )
+
+
+def _is_matrix(
+    einsum: BatchedEinsum, term: IndexList, groups: Sequence[IndexList]
+) -> bool:
+    """Whether an array is a stack of matrices, as BLAS takes them, where it lies."""
+    itemsize = einsum.operands[0].dtype.itemsize
+    lie = {
+        index: points(einsum, term[at + 1 :]) * itemsize
+        for at, index in enumerate(term)
+    }
+    order = [index for group in groups for index in group]
+    shape = [points(einsum, (i,)) if i in lie else 1 for i in order]
+    array = np.lib.stride_tricks.as_strided(
+        np.empty(1, einsum.operands[0].dtype), shape, [lie.get(i, 0) for i in order]
+    )
+    lengths = (*[1] * len(groups[0]), *(len(group) for group in groups[1:]))
+    whole = merged(array, lengths)
+    return whole is not None and suits_blas(whole)
+
+
+def _product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
+    """Of one product of matrices: small ones are slow, and run on one thread."""
+    share = BLAS_SHARE * m / (m + 16) * n / (n + 16) * k / (k + 32)
+    operations = 2.0 * m * n * k
+    n_threads = n_cores if operations > SERIAL_OPERATIONS else 1
+    return PRODUCT_S + operations / (peak * share * n_threads)
+
+
 LIBRARY_CONTRACTION = register(
     Transform(
         "library_contraction",
@@ -241,5 +313,6 @@ LIBRARY_CONTRACTION = register(
         _constraint,
         is_searched=lambda einsum: reuse(einsum) >= MIN_REUSE,
         devices=frozenset({"cpu"}),
+        cost=_cost,
     )
 )

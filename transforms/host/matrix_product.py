@@ -16,7 +16,14 @@ import numpy as np
 from feinsum.ir import Extent, IndexList, SizeParam
 from feinsum.transforms.host.array_function import Array, ArrayFunction, Box
 
-__all__ = ["LibraryProgram", "MatrixProduct", "boxes", "each_box", "merged"]
+__all__ = [
+    "LibraryProgram",
+    "MatrixProduct",
+    "boxes",
+    "each_box",
+    "merged",
+    "suits_blas",
+]
 
 PIECE_ENTRIES = 1 << 19
 """Of what is evaluated or moved at once: all of it stays in the last cache level."""
@@ -121,7 +128,7 @@ class _Run:
         if function.is_read:
             array = function.view(self.values, order, box)
             whole = merged(array, lengths)
-            if array.dtype == p.dtype and whole is not None and _suits_blas(whole):
+            if array.dtype == p.dtype and whole is not None and suits_blas(whole):
                 return whole
         own = tuple(index for index in order if index in term)
         memory = self._memory(side, self._shape(own, box))
@@ -285,7 +292,7 @@ def _part(array: Array, order: IndexList, box: Box, piece: Box) -> Array:
     ]
 
 
-def _suits_blas(array: Array) -> bool:
+def suits_blas(array: Array) -> bool:
     """Whether numpy hands the matrices to BLAS as they are."""
     height, width = array.strides[-2:]
     n_rows, n_columns = array.shape[-2:]

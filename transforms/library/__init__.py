@@ -2,19 +2,25 @@
 
 from feinsum.transforms.library.element_blocked import ELEMENT_BLOCKED
 from feinsum.transforms.library.packed import PACKED_CONTRACTION
-from feinsum.transforms.library.paths import CONTRACTION_PATH
+from feinsum.transforms.library.paths import (
+    CONTRACTION_PATH,
+    CONTRACTION_PATH_BY_COST,
+    SPLIT_SUM,
+)
 from feinsum.transforms.library.rowwise import ROWWISE, ROWWISE_ON_CPUS
 from feinsum.transforms.library.streamed import GENERIC, GENERIC_ON_CPUS, TRANSPOSED
 from feinsum.transforms.library.turned import TURNED
 
 __all__ = [
     "CONTRACTION_PATH",
+    "CONTRACTION_PATH_BY_COST",
     "ELEMENT_BLOCKED",
     "GENERIC",
     "GENERIC_ON_CPUS",
     "PACKED_CONTRACTION",
     "ROWWISE",
     "ROWWISE_ON_CPUS",
+    "SPLIT_SUM",
     "TRANSPOSED",
     "TURNED",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -10,7 +11,13 @@ from pymbolic import primitives as p
 
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine, points
 from feinsum.transforms.library.packed.family import suits_packing
+from feinsum.transforms.library.streamed.cost import (
+    reduction_cycles,
+    streaming_s,
+    vector_cycles,
+)
 from feinsum.transforms.primitives import (
     Block,
     Schedule,
@@ -22,6 +29,7 @@ from feinsum.transforms.primitives import (
 from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS, sums_of
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import points as points_of
 from feinsum.transforms.roles import is_long, number, text, typical
 
 __all__ = ["ROWWISE", "ROWWISE_ON_CPUS"]
@@ -131,6 +139,35 @@ def _in_any_order(einsum: BatchedEinsum) -> tuple[Parameters, ...]:
     return ({**first, "sums": SUMS[1]},) if len(space.get("sums", ())) > 1 else ()
 
 
+CHAIN_CYCLES = 4.0
+"""Of an addition that waits for the one before."""
+
+
+def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+    """All of the space."""
+    return points_of(_space_with_hints(einsum) or {}, einsum, ROWWISE.constraint)
+
+
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Seconds; a compiler puts the best of the summed loops innermost."""
+    most_bytes = 64 if parameters["vectors"] == VECTORS[1] else 32
+    summed = einsum.summation_indices
+    if not summed:
+        cycles = vector_cycles(
+            einsum, einsum.output[-1], machine, most_bytes=most_bytes, step=1
+        )
+    else:
+        cycles = min(
+            reduction_cycles(einsum, inner, machine, most_bytes=most_bytes)
+            for inner in summed
+        )
+    if summed and parameters["sums"] != SUMS[1]:
+        cycles = max(cycles, CHAIN_CYCLES * points(einsum, einsum.indices))
+    index, block = text(parameters, "index"), number(parameters, "block")
+    n_groups = max(1.0, points(einsum, (index,)) / block)
+    return streaming_s(einsum, cycles, machine, n_groups=n_groups)
+
+
 ROWWISE = register(
     Transform(
         "rowwise",
@@ -150,5 +187,7 @@ ROWWISE_ON_CPUS = register(
         apply=rowwise_on_cpus,
         devices=frozenset({"cpu"}),
         starts=_in_any_order,
+        cost=_cost,
+        proposals=_proposals,
     )
 )

@@ -6,7 +6,6 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,6 +23,7 @@ from feinsum.targets.host.compiler import INSTALL_HINT, Compiler, find_compiler
 from feinsum.targets.host.executor import HostExecutor
 from feinsum.targets.host.kernel import HostKernel
 from feinsum.targets.host.program import HostCProgram
+from feinsum.targets.host.results import aligned_empty
 from feinsum.targets.host.threads import n_threads
 from feinsum.targets.layout import Layout, array_layout, entry_kernel
 from feinsum.targets.processor import host_processor
@@ -149,22 +149,6 @@ class HostBuilt:
         return lambda arrays: self.executor(
             **constants, **dict(zip(names, arrays, strict=True))
         )
-
-
-ALIGNED_BYTES = 1 << 20
-"""Arrays of this size or more begin at a line of the cache, where vectors can be stored
-past the caches."""
-LINE = 64
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A new array, at the beginning of a line of the cache if it is large."""
-    n_bytes = prod(shape) * dtype.itemsize
-    if n_bytes < ALIGNED_BYTES:
-        return np.empty(shape, dtype)
-    memory = np.empty(n_bytes + LINE, np.uint8)
-    start = -memory.ctypes.data % LINE
-    return memory[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 class Host:

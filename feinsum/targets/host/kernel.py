@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from feinsum.targets.host.code import ENTRY
 from feinsum.targets.host.compiler import Compiler, find_compiler
 from feinsum.targets.host.library import load
 from feinsum.targets.host.pool import Pool, pool
+from feinsum.targets.protocol import Array
 
 __all__ = ["HostCode", "HostKernel", "Launch"]
 
@@ -112,14 +115,34 @@ class HostKernel:
         order = [name for name, _ in self.arguments]
         places = [order.index(name) for name in names]
         slots = [scalars[n].ctypes.data if n in scalars else 0 for n in order]
-        entry, shared, table = self._entry, pool(), ctypes.c_void_p * len(order)
-        parallel, arena = shared.parallel, shared.arena
+        offset = address_offset()
+        if offset is None:
+            return self._addressed(slots, places, scalars)
+        table, n = ctypes.c_void_p * len(order), len(places)
+        numbers = (ctypes.c_int64 * n)(*places)
+        entry = ctypes.cast(self._entry, ctypes.c_void_p)
+        shared_call = pool().call
 
         def call(arrays: Sequence[Any], _held: Any = scalars) -> None:
             own = slots.copy()
             for place, array in zip(places, arrays, strict=True):
+                own[place] = id(array)
+            if shared_call(entry, table(*own), numbers, n, offset):
+                raise MeasurementError(NO_MEMORY)
+
+        return call
+
+    def _addressed(
+        self, slots: list[int], places: Sequence[int], held: Any
+    ) -> Callable[[Sequence[Any]], None]:
+        """The same by the addresses that arrays tell."""
+        entry, shared, table = self._entry, pool(), ctypes.c_void_p * len(slots)
+
+        def call(arrays: Sequence[Any], _held: Any = held) -> None:
+            own = slots.copy()
+            for place, array in zip(places, arrays, strict=True):
                 own[place] = array.ctypes.data
-            if entry(table(*own), parallel, arena):
+            if entry(table(*own), shared.parallel, shared.arena):
                 raise MeasurementError(NO_MEMORY)
 
         return call
@@ -127,6 +150,29 @@ class HostKernel:
     @property
     def _entry(self) -> Any:
         return getattr(self.library, ENTRY)
+
+
+@cache
+def address_offset() -> int | None:
+    """Where in an array, as an object, the address of its entries stands, in bytes.
+
+    Numpy's ABI has it first after the head of the object, whose length depends on how
+    Python was built. None if it is not found there for arrays of several kinds.
+    """
+    if platform.python_implementation() != "CPython":
+        return None
+    tried: list[Array] = [
+        np.empty(3),
+        np.empty((2, 2), np.float32).T,
+        np.empty(8, np.int8)[5:],
+    ]
+    offset = object.__basicsize__
+    found = (ctypes.c_void_p.from_address(id(a) + offset).value for a in tried)
+    is_there = all(
+        address == array.ctypes.data
+        for address, array in zip(found, tried, strict=True)
+    )
+    return offset if is_there else None
 
 
 NO_MEMORY = "the kernel failed to run: there is no memory for its temporaries"

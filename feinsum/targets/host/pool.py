@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from importlib.resources import files
 from threading import Lock
+from typing import Any
 
 from feinsum.targets.host.compiler import find_compiler
 from feinsum.targets.host.library import load
@@ -21,12 +22,14 @@ class Pool:
 
     Attributes:
         parallel, arena: functions that kernels call.
+        call: calls an entry point with arrays as objects; see ``pool.c``.
         threshold_s: how long a kernel runs before it is shared by threads.
     """
 
     library: ctypes.CDLL
     parallel: ctypes.c_void_p
     arena: ctypes.c_void_p
+    call: Any
     n_threads: int
     threshold_s: float
 
@@ -59,7 +62,8 @@ def _started() -> Pool:
         ctypes.cast(function, ctypes.c_void_p)
         for function in (library.feinsum_parallel, library.feinsum_arena)
     )
-    return Pool(library, parallel, arena, threads, threshold_s)
+    library.feinsum_call.argtypes = (*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)
+    return Pool(library, parallel, arena, library.feinsum_call, threads, threshold_s)
 
 
 if hasattr(os, "register_at_fork"):

@@ -11,12 +11,14 @@ import loopy as lp
 
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
+from feinsum.transforms.library.packed.cost import packed_cost
 from feinsum.transforms.library.packed.nest import PackedNest
 from feinsum.transforms.library.packed.plan import Tiles, find_roles, make_plan
 from feinsum.transforms.library.packed.space import (
     TILE_SIZES,
     constraint,
     constraint_1,
+    proposals,
     space,
     space_1,
     wide_tiles,
@@ -115,6 +117,8 @@ PACKED_CONTRACTION = register(
         packed_contraction,
         constraint,
         starts=wide_tiles,
+        cost=packed_cost,
+        proposals=proposals,
     )
 )
 

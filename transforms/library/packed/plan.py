@@ -292,9 +292,14 @@ def make_plan(
 def _in_lines(
     indices: Names, main: str, term: IndexList, output: IndexList
 ) -> tuple[str, ...]:
-    """The main index, the one along which an array lies in lines, then near ones."""
+    """The main index, the one along which an array lies in lines, then near ones.
+
+    Where a product of operands is packed, an index that the longest term lacks is far.
+    """
     last = _last(main, term, output)
-    nearest = sorted((i for i in indices if i != main), key=term.index, reverse=True)
+    places = {index: at for at, index in enumerate(term)}
+    others = (index for index in indices if index != main)
+    nearest = sorted(others, key=lambda index: places.get(index, -1), reverse=True)
     return (main, *sorted(nearest, key=lambda index: index != last))
 
 

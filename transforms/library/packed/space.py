@@ -6,6 +6,7 @@ starts are for cores with AVX-512.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 
 from feinsum.ir import BatchedEinsum, Extent
@@ -22,13 +23,24 @@ from feinsum.transforms.roles import (
     volume,
 )
 
-__all__ = ["TILE_SIZES", "constraint", "constraint_1", "space", "space_1", "wide_tiles"]
+__all__ = [
+    "TILE_SIZES",
+    "constraint",
+    "constraint_1",
+    "proposals",
+    "space",
+    "space_1",
+    "wide_tiles",
+]
 
 TILE_SIZES = ("lanes", "vectors", "rows", "width", "height", "depth")
 MIN_LANES = 4
 HEIGHTS = (192, 384, 96, 48, 512)
 WIDTHS = (1536, 768, 384, 192, 96, 48)
 DEPTHS = (160, 256, 128, 96, 384, 64)
+VECTORS, ROWS = (1, 2, 3, 4, 5), (2, 3, 4, 6, 8, 12)
+N_PAIRS = 4
+"""Of a vector index and a register index, among which a prediction chooses."""
 PACK_BYTES = 400_000
 """Of all packs on the left together; larger ones leave the second cache level."""
 PRIVATE_BYTES = 6_000_000
@@ -64,7 +76,7 @@ def space(einsum: BatchedEinsum) -> Space | None:
     registers = list(dict.fromkeys(register_index for _, register_index in pairs))
     registers.sort(key=lambda index: _register_cost(einsum, index))
     registers = [i for i in registers if typical(einsum.extents[i]) >= 8] or registers
-    lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4)
+    lanes = (4, 8) if einsum.operands[0].dtype.itemsize == 8 else (8, 4, 16)
     n_vectors = _vectors(einsum.extents[vectors[0]], lanes[0])
     best = next(pair for pair in product(vectors, registers) if pair in pairs)
     widths, heights = _areas(einsum, *best)
@@ -116,6 +128,52 @@ def wide_tiles(einsum: BatchedEinsum) -> tuple[Parameters, ...]:
         {**wide, "vectors": n, "rows": m, "depth": _wide_depth(n)} for n, m in tiles
     ]
     return tuple(p for p in starts if _is_offered(einsum, p))[:2]
+
+
+def proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+    """Every register tile for the best pairs of indices, in tiles that suit it."""
+    offered = space(einsum)
+    if offered is None:
+        return
+    pairs = [
+        (str(vector), str(row))
+        for vector, row in product(offered["vector"], offered["register"])
+        if _fits(einsum, str(vector), str(row))
+    ]
+    for vector, row in pairs[:N_PAIRS]:
+        roles = find_roles(einsum, vector, row)
+        assert roles is not None
+        widths, heights = _areas(einsum, vector, row)
+        area: dict[str, int | str] = {
+            "width": widths[0],
+            "height": heights[0],
+            "inside": "rows",
+        }
+        pair = {"vector": vector, "register": row}
+        choices = product(offered["lanes"], VECTORS, ROWS, offered["stores"])
+        for lanes, n_vectors, n_rows, stores in choices:
+            assert isinstance(lanes, int)
+            assert isinstance(stores, str)
+            tile: dict[str, int] = {
+                "lanes": lanes,
+                "vectors": n_vectors,
+                "rows": n_rows,
+            }
+            line_bytes = lanes * n_vectors * einsum.operands[0].dtype.itemsize
+            depth = _fitting_depth(volume(einsum, roles.summed), line_bytes)
+            yield {**pair, **tile, **area, "depth": depth, "stores": stores}
+
+
+def _fitting_depth(n_summed: int, line_bytes: int) -> int:
+    """All of a short sum; else the deepest tile whose panels stay in the first level.
+
+    >>> _fitting_depth(90, 128), _fitting_depth(5000, 128)
+    (96, 256)
+    """
+    enough = [n for n in DEPTHS if n >= n_summed]
+    fitting = [n for n in DEPTHS if n * line_bytes <= WIDE_PANEL_BYTES]
+    deepest = max(fitting, default=min(DEPTHS))
+    return min([deepest, *enough])
 
 
 def _wide_depth(n_vectors: int) -> int:
@@ -243,15 +301,14 @@ def _rows(
     >>> _rows(72, 2), _rows(32, 2), _rows(72, 4)
     ((6, 4, 3, 2, 8, 12), (4, 3, 2, 6, 8, 12), (2, 3, 4, 6, 8, 12))
     """
-    choices = (2, 3, 4, 6, 8, 12)
-    few = [rows for rows in choices if (rows + 1) * vectors < n_registers]
+    few = [rows for rows in ROWS if (rows + 1) * vectors < n_registers]
     length = typical(extent)
 
     def is_wasteful(rows: int) -> bool:
         return -length % rows > length / 10
 
     few.sort(key=lambda rows: (is_wasteful(rows), -rows))
-    return (*few, *(rows for rows in choices if rows not in few))
+    return (*few, *(rows for rows in ROWS if rows not in few))
 
 
 def constraint_1(einsum: BatchedEinsum, parameters: Parameters) -> str | None:

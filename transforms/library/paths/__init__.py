@@ -1,5 +1,9 @@
-"""Contractions of several operands in pairs, in nests of their own or fused in one."""
+"""Einsums in several nests: along contraction paths, and in parts of a sum."""
 
-from feinsum.transforms.library.paths.family import CONTRACTION_PATH
+from feinsum.transforms.library.paths.family import (
+    CONTRACTION_PATH,
+    CONTRACTION_PATH_BY_COST,
+)
+from feinsum.transforms.library.paths.split_sum import SPLIT_SUM
 
-__all__ = ["CONTRACTION_PATH"]
+__all__ = ["CONTRACTION_PATH", "CONTRACTION_PATH_BY_COST", "SPLIT_SUM"]

@@ -6,14 +6,17 @@ Gray 2018 (opt_einsum), which searches them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from itertools import product
 
 import loopy as lp
 
-from feinsum.ir import BatchedEinsum, Extent
+from feinsum.ir import BatchedEinsum, Extent, Operand
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue
+from feinsum.transforms.cost import Machine, region_s
 from feinsum.transforms.library.packed.family import PACKED_CONTRACTION
 from feinsum.transforms.library.packed.plan import find_roles
 from feinsum.transforms.library.paths.fused import FusedNest
@@ -24,13 +27,15 @@ from feinsum.transforms.library.paths.pairwise import (
     good_paths,
     nest_operations,
 )
-from feinsum.transforms.library.streamed.generic import GENERIC
+from feinsum.transforms.library.streamed.generic import GENERIC, GENERIC_ON_CPUS
 from feinsum.transforms.primitives import begin
+from feinsum.transforms.ranking import Costed, ranked
 from feinsum.transforms.registry import (
     Parameters,
     Space,
     Transform,
     configurations,
+    find_transform,
     register,
 )
 from feinsum.transforms.roles import (
@@ -41,7 +46,7 @@ from feinsum.transforms.roles import (
     volume,
 )
 
-__all__ = ["CONTRACTION_PATH"]
+__all__ = ["CONTRACTION_PATH", "CONTRACTION_PATH_BY_COST"]
 
 NO_INDEX = ""
 """The outer index where all products are in global memory."""
@@ -59,6 +64,10 @@ GROUP_POINTS = 1 << 15
 """Iterations of a work-group that make its start negligible."""
 PACKING = ("lanes", "side", "depth")
 """The parameters of packed steps."""
+CHEAPEST = "cheapest"
+"""Steps that are chosen by their costs."""
+STEP_FAMILIES = (PACKED_CONTRACTION, GENERIC_ON_CPUS)
+"""Of which these are: families that write their loops anew."""
 
 
 def contraction_path(
@@ -89,14 +98,15 @@ def contraction_path(
     Parameters:
         path: the pair of positions of each step, the product going to the end.
         fused: the outer index of steps that are fused; empty if there is none.
-        steps: the family of all other steps: ``packed`` where it fits, or ``streamed``.
+        steps: the family of all other steps: ``packed`` where it fits, ``streamed``,
+            or, from version 2 on, what costs the least on a machine with vectors of
+            ``lanes`` entries (``cheapest``).
         lanes: entries of a vector of packed steps.
         side: most entries of a packed tile over the output indices of an operand.
         depth: most entries of a packed tile over the summed indices.
     """
     einsum = nest.einsum
-    path = PairwisePath.parse(parameters["path"], einsum.n_operands)
-    steps, outer = path.steps(einsum), text(parameters, "fused")
+    steps, outer = _steps(einsum, parameters), text(parameters, "fused")
     extents = {index: nest.extent(index) for index in einsum.indices}
     fused = _fused_steps(steps, outer)
     if not _has_known_products(fused, outer, extents):
@@ -111,6 +121,12 @@ def contraction_path(
         block = _block(einsum, fused, outer)
         t_unit = FusedNest(schedule, outer, block, fused).written().t_unit
     return lp.remove_unused_inames(t_unit, frozenset(nest.inames.values()))
+
+
+def _steps(einsum: BatchedEinsum, parameters: Parameters) -> tuple[PathStep, ...]:
+    """The steps of a path; those that cost the least read no diagonals twice."""
+    path = PairwisePath.parse(parameters["path"], einsum.n_operands)
+    return path.steps(einsum, takes_diagonals=parameters["steps"] == CHEAPEST)
 
 
 def _fused_steps(steps: Sequence[PathStep], outer: str) -> tuple[PathStep, ...]:
@@ -147,6 +163,9 @@ def _recipe(
     einsum: BatchedEinsum, parameters: Parameters
 ) -> tuple[Transform, Parameters]:
     """The family of a step and its recommended parameters, within limits."""
+    if text(parameters, "steps") == CHEAPEST:
+        best = _cheapest(einsum, _machine(einsum, number(parameters, "lanes")))
+        return find_transform(best.spec.name, best.spec.version), best.spec.parameters
     space = PACKED_CONTRACTION.space(einsum)
     if text(parameters, "steps") == "packed" and space is not None:
         side, depth = number(parameters, "side"), number(parameters, "depth")
@@ -166,19 +185,84 @@ def _recipe(
     return GENERIC, next(configurations(GENERIC, einsum)).parameters
 
 
-def _space(einsum: BatchedEinsum) -> Space | None:
-    """Einsums of which a path takes far fewer operations than one nest."""
+def _machine(einsum: BatchedEinsum, lanes: int) -> Machine:
+    """Any with vectors of that length: a recipe means the same everywhere."""
+    vector_bytes = lanes * einsum.operands[0].dtype.itemsize
+    return Machine(vector_bytes=vector_bytes)
+
+
+@lru_cache(maxsize=1024)
+def _cheapest(einsum: BatchedEinsum, machine: Machine) -> Costed:
+    return ranked(einsum, {}, STEP_FAMILIES, machine)[0]
+
+
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Seconds of all steps; products that are fused stay in the second cache."""
+    steps, outer = _steps(einsum, parameters), text(parameters, "fused")
+    fused = _fused_steps(steps, outer)
+    lanes = number(parameters, "lanes")
+    chosen_on = _machine(einsum, lanes)
+    total = 0.0
+    if fused:
+        n_points = sum(volume(einsum, step.joint) for step in fused)
+        cycles = 2 * einsum.batch_size * n_points / min(lanes, 4)
+        n_bytes = _fused_bytes(einsum, fused, outer) * volume(einsum, (outer,))
+        total += region_s(machine, cycles, n_bytes)
+    for step in steps:
+        if step not in fused:
+            one = _step_einsum(einsum, step)
+            spec = _cheapest(one, chosen_on).spec
+            transform = find_transform(spec.name, spec.version)
+            assert transform.cost is not None
+            total += transform.cost(one, spec.parameters, machine)
+    return total
+
+
+def _step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
+    """A step on its own, all extents known; the operands have made-up names."""
+    dtype = einsum.operands[0].dtype
+    rows = tuple(
+        tuple(
+            Operand(f"A{row}_{k}", tuple(einsum.extents[i] for i in term), dtype)
+            for k, term in enumerate(step.inputs)
+        )
+        for row in range(step.n_products)
+    )
+    return BatchedEinsum(step.output, step.inputs, rows)
+
+
+def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+    """Every path, with the cheapest steps or with fused ones."""
+    space = _space_2(einsum) or {}
+    first = {name: values[0] for name, values in space.items()}
+    for path, fused, lanes in product(*(space[n] for n in ("path", "fused", "lanes"))):
+        yield {**first, "path": path, "fused": fused, "lanes": lanes}
+
+
+def _space_2(einsum: BatchedEinsum) -> Space | None:
+    """With diagonals, too, which are best taken out before they are multiplied."""
+    has_diagonal = any(len(set(term)) < len(term) for term in einsum.inputs)
+    space = _space(einsum, FEWER if not has_diagonal else 0)
+    return space and {**space, "steps": (CHEAPEST, *space["steps"])}
+
+
+def _space(einsum: BatchedEinsum, fewer: int = FEWER) -> Space | None:
+    """Einsums of which a path takes far fewer operations than one nest.
+
+    Args:
+        fewer: one nest takes so many times as many.
+    """
     paths = good_paths(einsum) if has_real_dtype(einsum) else ()
     if not paths:
         return None
-    if nest_operations(einsum) < FEWER * max(paths[0].n_operations(einsum), 1):
+    if nest_operations(einsum) < fewer * max(paths[0].n_operations(einsum), 1):
         return None
     is_double = einsum.operands[0].dtype.itemsize == 8
     return {
         "path": tuple(map(str, paths)),
         "fused": _outer_indices(einsum, paths),
         "steps": ("packed", "streamed"),
-        "lanes": (4, 8) if is_double else (8, 4),
+        "lanes": (4, 8) if is_double else (8, 4, 16),
         "side": (1536, 384, 96),
         "depth": (384, 128),
     }
@@ -209,16 +293,17 @@ def _can_fuse(einsum: BatchedEinsum, steps: Sequence[PathStep], outer: str) -> b
 
 
 def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    steps = PairwisePath.parse(parameters["path"], einsum.n_operands).steps(einsum)
-    outer = text(parameters, "fused")
+    steps, outer = _steps(einsum, parameters), text(parameters, "fused")
     fused = _fused_steps(steps, outer)
     if outer != NO_INDEX and not _can_fuse(einsum, steps, outer):
         return f"the path has no small products for a value of {outer!r}"
-    if len(fused) == len(steps) and parameters["steps"] != "packed":
+    first = (_space_2(einsum) or {"steps": ("packed",)})["steps"]
+    if len(fused) == len(steps) and parameters["steps"] not in first[:2]:
         return "all steps are fused"
-    is_packed = parameters["steps"] == "packed" and len(fused) < len(steps)
-    space = _space(einsum) or {}
-    if not is_packed and any(parameters[n] != space[n][0] for n in PACKING):
+    space = _space_2(einsum) or {}
+    used = {"packed": PACKING, CHEAPEST: PACKING[:1]}.get(str(parameters["steps"]), ())
+    used = used if len(fused) < len(steps) else ()
+    if any(parameters[n] != space[n][0] for n in PACKING if n not in used):
         return "no step is packed"
     return None
 
@@ -254,5 +339,16 @@ CONTRACTION_PATH = register(
         _constraint,
         _is_searched,
         admits=_admits,
+    )
+)
+CONTRACTION_PATH_BY_COST = register(
+    replace(
+        CONTRACTION_PATH,
+        version=2,
+        summary="contraction_path@1, each step by the recipe that costs the least",
+        space=_space_2,
+        devices=frozenset({"cpu"}),
+        cost=_cost,
+        proposals=_proposals,
     )
 )

@@ -122,12 +122,17 @@ class PairwisePath:
     def __str__(self) -> str:
         return " ".join(f"{first},{second}" for first, second in self.pairs)
 
-    def steps(self, einsum: BatchedEinsum) -> tuple[PathStep, ...]:
+    def steps(
+        self, einsum: BatchedEinsum, *, takes_diagonals: bool = False
+    ) -> tuple[PathStep, ...]:
         """The products, each with its indices; the last one is the result.
 
         Ahead of them each operand is summed over the indices that it alone has.
+
+        Args:
+            takes_diagonals: ahead of them diagonals are taken out of operands, too.
         """
-        steps = _Steps(einsum)
+        steps = _Steps(einsum, takes_diagonals)
         left = [steps.with_own_sums(number) for number in range(einsum.n_operands)]
         for first, second in self.pairs:
             pair = left[first], left[second]
@@ -156,8 +161,9 @@ class PairwisePath:
 class _Steps:
     """Collects steps, and knows the arrays that are left."""
 
-    def __init__(self, einsum: BatchedEinsum) -> None:
+    def __init__(self, einsum: BatchedEinsum, takes_diagonals: bool) -> None:
         self.found: list[PathStep] = []
+        self._takes_diagonals = takes_diagonals
         self._einsum = einsum
         self._left = dict(enumerate(einsum.inputs))
         self._rows: list[dict[int, tuple[str, ...]]] = [
@@ -168,7 +174,10 @@ class _Steps:
         """The operand, or the sum of it over the indices that nothing else has."""
         others = [term for k, term in self._left.items() if k != number]
         needed = set(self._einsum.output).union(*others)
-        return number if needed.issuperset(self._left[number]) else self.add((number,))
+        term = self._left[number]
+        is_diagonal = self._takes_diagonals and len(set(term)) < len(term)
+        is_whole = needed.issuperset(term) and not is_diagonal
+        return number if is_whole else self.add((number,))
 
     def add(self, factors: tuple[int, ...]) -> int:
         """A step; the number of its product."""
@@ -201,7 +210,7 @@ def nest_operations(einsum: BatchedEinsum) -> int:
 def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
     """A few different paths of few operations, best first.
 
-    There are none for less than three operands and for more than :data:`MAX_OPERANDS`.
+    There are none for one operand and for more than :data:`MAX_OPERANDS`.
 
     >>> from feinsum.ir import array, einsum
     >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)
@@ -209,7 +218,7 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
     >>> print(*good_paths(chain))
     1,2 0,1
     """
-    if not 3 <= einsum.n_operands <= MAX_OPERANDS or 0 in einsum.extents.values():
+    if not 2 <= einsum.n_operands <= MAX_OPERANDS or 0 in einsum.extents.values():
         return ()
     trees: dict[frozenset[frozenset[int]], PairwisePath] = {}
     for path in _proposed(einsum):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import loopy as lp
 
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine, points
 from feinsum.transforms.library.packed import suits_packing
+from feinsum.transforms.library.streamed.cost import streaming_s, vector_cycles
 from feinsum.transforms.library.streamed.nest import StreamedNest, Streams
 from feinsum.transforms.primitives import begin, with_hints
 from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import points as points_of
 from feinsum.transforms.roles import number, text, typical, volume
 
 __all__ = ["GENERIC", "GENERIC_ON_CPUS", "streaming_order"]
@@ -154,6 +158,25 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return None
 
 
+def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+    """All of the space."""
+    space = {**_space(einsum), "vectors": VECTORS}
+    return points_of(space, einsum, _constraint)
+
+
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Seconds: the innermost loop decides, and how many blocks there are."""
+    vector, parallel = text(parameters, "vector"), text(parameters, "parallel")
+    most_bytes = 64 if parameters.get("vectors") == VECTORS[1] else 32
+    step = number(parameters, "step")
+    cycles = vector_cycles(einsum, vector, machine, most_bytes=most_bytes, step=step)
+    n_groups = 1.0
+    for index, size in ((parallel, "block"), (vector, "width")):
+        if index in einsum.output:
+            n_groups *= max(1.0, points(einsum, (index,)) / number(parameters, size))
+    return streaming_s(einsum, cycles, machine, n_groups=n_groups)
+
+
 GENERIC = register(
     Transform(
         "generic",
@@ -172,5 +195,7 @@ GENERIC_ON_CPUS = register(
         summary="generic@1, with a hint to the compiler of a CPU",
         space=lambda einsum: {**_space(einsum), "vectors": VECTORS},
         devices=frozenset({"cpu"}),
+        cost=_cost,
+        proposals=_proposals,
     )
 )

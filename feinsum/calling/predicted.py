@@ -1,0 +1,158 @@
+"""Kernels of calls of which nothing is recorded: predicted, built and checked here.
+
+A candidate is checked in this process, on the very kernel that the call will run. It is
+one of this project's own recipes, and a process of its own would take longer than
+everything else together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from feinsum.calling.kernel import CallKernel, compiled_quietly
+from feinsum.calling.lying import Lying
+from feinsum.codegen import Strides, generate_loopy
+from feinsum.errors import FeinsumError
+from feinsum.ir import BatchedEinsum, Extent, SizeParam
+from feinsum.measure import OpenDevice, footprint_bytes
+from feinsum.measure.cases import NEVER_LONG, ragged_cases
+from feinsum.measure.sampling import check_samples, patterned
+from feinsum.predict import predictions
+from feinsum.raising import identify_as_einsum
+from feinsum.records import TransformSpec
+from feinsum.targets.protocol import Array
+from feinsum.transforms import apply_spec
+
+__all__ = ["Problem", "predicted_kernel", "seen_as"]
+
+logger = logging.getLogger(__name__)
+
+N_TRIED = 3
+"""Predictions that are tried before an untransformed kernel takes their place."""
+CHECKED_BYTES = 1 << 27
+"""Of arrays that are made for a check; larger einsums are checked on those given."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A call of which nothing is recorded.
+
+    Attributes:
+        einsum: canonical, in whose names recipes speak.
+        sizes: of its size parameters.
+        strides: of arrays that are not in C's order.
+        given: the operands of the call by name, and the values of strides.
+    """
+
+    einsum: BatchedEinsum
+    sizes: Mapping[str, int]
+    strides: Mapping[str, Strides]
+    given: Mapping[str, Array]
+    steps: Mapping[str, int]
+
+
+def predicted_kernel(problem: Problem, opened: OpenDevice) -> CallKernel | None:
+    """The kernel that is expected to be the fastest, of those that are right.
+
+    Returns:
+        None if no family has a prediction, or none of those tried works.
+    """
+    found = predictions(problem.einsum, problem.sizes, opened.device)
+    for one in found[:N_TRIED]:
+        try:
+            kernel = _built(one.spec, problem, opened)
+            _check(kernel, problem)
+        except FeinsumError as error:
+            logger.warning("predicted recipe %s is passed over: %s", one.spec, error)
+            continue
+        return kernel
+    return None
+
+
+def _built(spec: TransformSpec, problem: Problem, opened: OpenDevice) -> CallKernel:
+    einsum = problem.einsum
+    plain = opened.prepare(generate_loopy(einsum, strides=problem.strides))
+    t_unit, nest = identify_as_einsum(plain, einsum, long_extent=NEVER_LONG)
+    unit = apply_spec(spec, t_unit, nest)
+    return CallKernel(compiled_quietly(unit, opened), spec=spec)
+
+
+def _check(kernel: CallKernel, problem: Problem) -> None:
+    """Run a kernel, and compare entries of the results with numpy.
+
+    Raises:
+        WrongResultError: if one is wrong.
+    """
+    einsum = problem.einsum
+    for sizes, arrays, steps in _cases(problem):
+        caller = kernel.compiled.built.caller([*arrays], {**sizes, **steps})
+        check_samples(einsum, sizes, arrays, caller([*arrays.values()]))
+
+
+def _cases(
+    problem: Problem,
+) -> Iterator[tuple[Mapping[str, int], Mapping[str, Array], Mapping[str, int]]]:
+    """Sizes, operands and values of strides.
+
+    Extents that are known at run time are tried where no tile divides them.
+    """
+    einsum = problem.einsum
+    tried = ragged_cases(einsum)[1] if einsum.size_params else [{}]
+    if not einsum.size_params and footprint_bytes(einsum, {}) > CHECKED_BYTES:
+        yield problem.sizes, problem.given, problem.steps
+        return
+    for sizes in tried:
+        steps: dict[str, int] = {}
+        arrays = {
+            operand.name: _laid_out(
+                _shape(operand.shape, sizes),
+                problem.strides.get(operand.name),
+                partial(_patterned, operand.dtype, seed),
+                steps,
+            )
+            for seed, operand in enumerate(einsum.operands)
+        }
+        yield sizes, arrays, steps
+
+
+def _shape(shape: tuple[Extent, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(sizes[x.name] if isinstance(x, SizeParam) else x for x in shape)
+
+
+def _patterned(dtype: np.dtype[Any], seed: int, size: int) -> Array:
+    return patterned((size,), dtype, seed)
+
+
+def _laid_out(
+    shape: tuple[int, ...],
+    strides: Strides | None,
+    make: Callable[[int], Array],
+    steps: dict[str, int],
+) -> Array:
+    """An array whose entries lie as strides say; values of those with names are chosen.
+
+    Args:
+        steps: gets these values.
+    """
+    wanted = [None] * len(shape) if strides is None else [*strides]
+    order = sorted(range(len(shape)), key=lambda axis: (wanted[axis] != 1, -axis))
+    chosen, step = [0] * len(shape), 1
+    for axis in order:
+        named = wanted[axis]
+        chosen[axis] = named if isinstance(named, int) else step
+        step = max(step, chosen[axis] * shape[axis])
+        if isinstance(named, str):
+            steps[named] = chosen[axis]
+    return seen_as(make(step), Lying((), shape, tuple(chosen)))
+
+
+def seen_as(array: Array, lying: Lying) -> Array:
+    """The same memory with other axes."""
+    strides = [step * array.itemsize for step in lying.steps]
+    return np.lib.stride_tricks.as_strided(array, lying.extents, strides)

@@ -1,0 +1,107 @@
+"""Checks of a result by some of its entries, at a small part of what all would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from feinsum.errors import WrongResultError
+from feinsum.ir import BatchedEinsum
+from feinsum.measure.counts import n_terms
+from feinsum.measure.verification import tolerance_for
+
+__all__ = ["N_SAMPLES", "check_samples", "patterned"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+N_SAMPLES = 24
+PERIOD = 65_521
+"""A prime, so that no axis of an array begins with the same entries twice."""
+
+
+def patterned(shape: Sequence[int], dtype: np.dtype[Any], seed: int) -> Array:
+    """Entries without order, made as fast as memory is written.
+
+    >>> patterned((2, 2), np.dtype("i4"), 0).dtype
+    dtype('int32')
+    """
+    rng = np.random.default_rng(seed)
+    size = int(np.prod(shape, dtype=np.int64))
+    if dtype.kind in "iu":
+        block = rng.integers(1, 8, min(size, PERIOD)).astype(dtype)
+    else:
+        block = (rng.random(min(size, PERIOD)) + 0.5).astype(dtype)
+        if dtype.kind == "c":
+            block = block * (1 + 0.5j)
+    return np.resize(block, shape).astype(dtype, copy=False)
+
+
+def check_samples(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    arrays: Mapping[str, Array],
+    result: Array,
+    seed: int = 0,
+) -> None:
+    """Compare the first, the last and some random entries of a result with numpy.
+
+    An error is measured against the sum of the magnitudes that an entry adds up.
+    Where numpy's own entry is not finite, it proves nothing and is left out.
+
+    Args:
+        einsum: of one row.
+        arrays: the operands by name.
+
+    Raises:
+        WrongResultError: if one is wrong, saying where.
+    """
+    dtype = einsum.output_dtypes[0]
+    tolerance = tolerance_for(dtype, n_terms(einsum, sizes))
+    for place in _places(result.shape, seed):
+        right, magnitude = _entry(einsum, arrays, place)
+        if not np.isfinite(magnitude):
+            continue
+        found = result[place]
+        if not abs(found - right) <= tolerance * magnitude:
+            raise WrongResultError(
+                f"entry {list(place)} of the result is {found}, expected {right}"
+            )
+
+
+def _places(shape: Sequence[int], seed: int) -> list[tuple[int, ...]]:
+    rng = np.random.default_rng(seed)
+    corners = [tuple(0 for _ in shape), tuple(n - 1 for n in shape)]
+    n_drawn = N_SAMPLES + len(shape)
+    drawn = [
+        [int(k) for k in place]
+        for place in zip(*(rng.integers(0, n, n_drawn) for n in shape), strict=True)
+    ]
+    for axis, extent in enumerate(shape):  # what tiles leave over is done apart
+        drawn[axis][axis] = extent - 1
+    return list(dict.fromkeys([*corners, *map(tuple, drawn)]))
+
+
+def _entry(
+    einsum: BatchedEinsum, arrays: Mapping[str, Array], place: tuple[int, ...]
+) -> tuple[Any, float]:
+    """An entry, and the sum of magnitudes, in at least double precision."""
+    at = dict(zip(einsum.output, place, strict=True))
+    letters = {index: k for k, index in enumerate(einsum.summation_indices)}
+    exact: list[Any] = []
+    sizes: list[Any] = []
+    for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
+        part = arrays[operand.name][tuple(at.get(i, slice(None)) for i in term)]
+        wide = np.asarray(part, _wide(operand.dtype))
+        left = [letters[i] for i in term if i in letters]
+        exact += [wide, left]
+        sizes += [np.abs(wide).astype(np.float64), left]
+    with np.errstate(all="ignore"):
+        right = np.einsum(*exact, (), optimize=True)
+        magnitude = float(np.einsum(*sizes, (), optimize=True))
+    return einsum.output_dtypes[0].type(right), magnitude
+
+
+def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype if dtype.kind in "iu" else np.result_type(dtype, np.float64)

@@ -1,0 +1,42 @@
+"""Which recipes are expected to be fast for a workload on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from feinsum.ir import BatchedEinsum
+from feinsum.predict.machine import machine_of
+from feinsum.records import Device, DevicePeaks, TransformSpec
+from feinsum.transforms import REGISTRY
+from feinsum.transforms.ranking import Costed, ranked
+
+__all__ = ["predictions"]
+
+
+def predictions(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    device: Device,
+    peaks: DevicePeaks | None = None,
+) -> list[Costed]:
+    """Recipes with their expected seconds, the fastest first; none for GPUs.
+
+    Of recipes that differ in little, one is enough: each is of another family, or
+    expected to take another time.
+
+    Args:
+        einsum: canonical.
+        sizes: of its size parameters, as far as they are known.
+    """
+    if device.kind != "cpu":
+        return []
+    newest = dict(sorted(REGISTRY))
+    transforms = [REGISTRY[name] for name in newest.items()]
+    suited = [t for t in transforms if device.kind in t.devices]
+    found = ranked(einsum, sizes, suited, machine_of(device, peaks))
+    return list({_likeness(one): one for one in reversed(found)}.values())[::-1]
+
+
+def _likeness(one: Costed) -> tuple[str, str]:
+    spec: TransformSpec = one.spec
+    return spec.name, f"{one.seconds:.3g}"

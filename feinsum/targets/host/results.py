@@ -1,0 +1,141 @@
+"""Memory for results, used again when nobody holds the result any more.
+
+Fresh memory costs a page fault for every page, which takes longer than most kernels
+take to fill it: the outer product of 28.8 million entries ran 4 ms, and 70 ms into new
+memory. So the memory of a large result goes back to a store when the last array that
+shows it is gone, and the next result of about that size gets it.
+"""
+
+from __future__ import annotations
+
+import os
+from math import prod
+from typing import Any
+
+import numpy as np
+import psutil
+
+from feinsum.errors import MeasurementError
+from feinsum.memory import remembered
+from feinsum.targets.protocol import Array
+
+__all__ = ["IDLE_VARIABLE", "ResultMemory", "aligned_empty", "idle_limit_bytes"]
+
+IDLE_VARIABLE = "FEINSUM_IDLE_BYTES"
+"""Environment variable: how much memory may wait for the next result; 0 for none."""
+
+LARGE_BYTES = 1 << 16
+"""Results of this size or more are in memory that is used again."""
+LINE = 64
+"""They begin at a line of the cache, where vectors can be stored past the caches."""
+MOST_IDLE_BYTES = 1 << 30
+STEPS = 8
+"""Sizes between a power of two and the next, to which requests are rounded up."""
+
+
+def idle_limit_bytes() -> int:
+    """What the variable says; by default 1 GiB, or an eighth of the memory.
+
+    Raises:
+        MeasurementError: if the variable is no number.
+    """
+    named = os.environ.get(IDLE_VARIABLE, "").strip()
+    if not named:
+        return int(min(MOST_IDLE_BYTES, psutil.virtual_memory().total // 8))
+    if not named.isdecimal():
+        raise MeasurementError(
+            f"{IDLE_VARIABLE} is {named!r}; expected a number of bytes, or 0"
+        )
+    return int(named)
+
+
+class ResultMemory:
+    """Blocks that wait, by their sizes.
+
+    Threads share it: a block leaves and enters by one operation on a list.
+    """
+
+    def __init__(self) -> None:
+        self.limit_bytes = idle_limit_bytes()
+        self.idle_bytes = 0
+        self._idle: dict[int, list[Array]] = {}
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """An array in a block that is taken back when nothing shows it any more."""
+        size = rounded(prod(shape) * dtype.itemsize)
+        waiting = self._idle.get(size)
+        try:
+            block = waiting.pop() if waiting else None
+        except IndexError:  # another thread was faster
+            block = None
+        if block is None:
+            block = np.empty(size + LINE, np.uint8)
+        else:
+            self.idle_bytes -= size
+        return np.asarray(_Lease(self, size, block, shape, dtype))
+
+    def keep(self, size: int, block: Array) -> None:
+        """Have a block wait; others go if there are too many."""
+        if size > self.limit_bytes:
+            return
+        self._idle.setdefault(size, []).append(block)
+        self.idle_bytes += size
+        while self.idle_bytes > self.limit_bytes and self._drop_one():
+            pass
+
+    def _drop_one(self) -> bool:
+        """Let go of a block of the size that is not the one that came last."""
+        for size, waiting in [*self._idle.items()]:
+            if waiting:
+                waiting.pop(0)
+                self.idle_bytes -= size
+                return True
+        return False
+
+
+class _Lease:
+    """What an array in a block belongs to, and with it every view of the array.
+
+    Numpy holds the object that offers an array by this interface. Of a memoryview it
+    would hold what that shows, and not the memoryview.
+    """
+
+    __slots__ = ("__array_interface__", "block", "memory", "size")
+
+    def __init__(
+        self,
+        memory: ResultMemory,
+        size: int,
+        block: Array,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+    ) -> None:
+        self.memory, self.size, self.block = memory, size, block
+        address = block.ctypes.data
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": shape,
+            "typestr": dtype.str,
+            "data": (address + -address % LINE, False),
+        }
+
+    def __del__(self) -> None:
+        self.memory.keep(self.size, self.block)
+
+
+def rounded(n_bytes: int) -> int:
+    """The next size of which blocks are made, at most an eighth larger.
+
+    >>> rounded(1 << 20), rounded((1 << 20) + 1)
+    (1048576, 1179648)
+    """
+    step = max(1 << max(n_bytes.bit_length() - 1, 0), 1) // STEPS or 1
+    return -(-n_bytes // step) * step
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A new array, in memory that is used again if it is large."""
+    n_bytes = prod(shape) * dtype.itemsize
+    if n_bytes < LARGE_BYTES:
+        return np.empty(shape, dtype)
+    return remembered(ResultMemory).array(shape, dtype)

@@ -1,0 +1,143 @@
+"""Calls of which nothing is recorded: a recipe is predicted, and never believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from feinsum import call_einsum
+from feinsum.calling import clear_call_cache, prepare_call
+from feinsum.errors import TransformError
+from feinsum.transforms import REGISTRY, Transform
+from feinsum.transforms.library import GENERIC_ON_CPUS
+from tests.calling.comparing import NO_FACTS, assert_as_numpy
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    clear_call_cache()
+    yield
+    clear_call_cache()
+
+
+def numbers(*shape):
+    return (np.arange(float(np.prod(shape))) % 7 + 1).reshape(shape)
+
+
+CALLS = {
+    "product of matrices": ("ij,jk->ik", [(30, 40), (40, 50)]),
+    "attention": ("bhqd,bhkd->bhqk", [(2, 3, 17, 8), (2, 3, 19, 8)]),
+    "MTTKRP": ("ijk,ja,ka->ia", [(9, 11, 13), (11, 5), (13, 5)]),
+    "row sums": ("ij->i", [(70, 90)]),
+    "sum of all": ("ij,ij->", [(64, 1024), (64, 1024)]),
+    "trace": ("ii->", [(50, 50)]),
+    "diagonals": ("baa,bcc->ac", [(6, 9, 9), (6, 8, 8)]),
+    "outer product": ("i,j->ij", [(70,), (33,)]),
+    "chain": ("ij,jk,kl->il", [(20, 30), (30, 25), (25, 15)]),
+    "sums of their own": ("i,j->", [(500,), (300,)]),
+    "matrix times vector": ("ij,j->i", [(90, 80), (80,)]),
+    "vector times matrix": ("ij,i->j", [(90, 80), (90,)]),
+    "one entry": ("ij,jk->ik", [(1, 1), (1, 1)]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("dtype", ["f8", "f4", "c16", "i8", "i2", "?"])
+def test_a_predicted_recipe_computes_what_numpy_computes(name, dtype):
+    """Of every class of einsums and every dtype; small numbers are exact."""
+    subscripts, shapes = CALLS[name]
+    arrays = [(numbers(*shape) % 3).astype(dtype) for shape in shapes]
+    assert_as_numpy(subscripts, *arrays, device="host")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_has_a_prediction(name):
+    """No class of einsums is left to an untransformed kernel."""
+    subscripts, shapes = CALLS[name]
+    arrays = [numbers(*shape) for shape in shapes]
+    call = prepare_call(subscripts, *arrays, database=NO_FACTS, device="host")
+    assert call.kernel.spec is not None
+
+
+def wrong_family(name, **changes):
+    """One that claims to be the fastest of all."""
+    usual = replace(GENERIC_ON_CPUS, name=name, version=1, **changes)
+    return replace(usual, cost=lambda *_: 0.0)
+
+
+def failing(*_):
+    raise TransformError("this family is wrong in every way")
+
+
+def forgetful(t_unit, nest, parameters):
+    """Computes the result, and doubles it."""
+    unit = GENERIC_ON_CPUS.apply(t_unit, nest, parameters)
+    kernel = unit[nest.kernel_name]
+    doubled = [
+        insn.copy(expression=2 * insn.expression)
+        if insn.id in nest.instructions
+        else insn
+        for insn in kernel.instructions
+    ]
+    return unit.with_kernel(kernel.copy(instructions=doubled))
+
+
+@pytest.mark.parametrize("apply", [failing, forgetful])
+def test_a_prediction_that_is_wrong_in_every_way_changes_no_result(apply, monkeypatch):
+    """Wrong recipes are passed over, for the next or for none."""
+    for k in range(4):
+        family: Transform = wrong_family(f"wrong_{k}", apply=apply)
+        monkeypatch.setitem(REGISTRY, (family.name, 1), family)
+    A, B = numbers(30, 40), numbers(40, 50)
+    call = prepare_call("ij,jk->ik", A, B, database=NO_FACTS, device="host")
+    assert call.kernel.spec is None
+    assert np.array_equal(call.run([A, B]), A @ B)
+
+
+def test_costs_that_are_no_numbers_choose_no_wrong_recipe(monkeypatch):
+    """Whatever a cost says, the result is right."""
+    for value in (float("nan"), float("inf"), -1.0):
+        family = replace(
+            GENERIC_ON_CPUS, name="odd", version=1, cost=lambda *_, v=value: v
+        )
+        monkeypatch.setitem(REGISTRY, ("odd", 1), family)
+        clear_call_cache()
+        A, x = numbers(40, 50), numbers(50)
+        assert np.array_equal(
+            call_einsum("ij,j->i", A, x, database=NO_FACTS, device="host"), A @ x
+        )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_as_in_numpy(value):
+    """NaN and infinities go where numpy's go."""
+    A, B = numbers(40, 50), numbers(50, 60)
+    A[3, 4] = value
+    found = call_einsum("ij,jk->ik", A, B, database=NO_FACTS, device="host")
+    assert np.array_equal(found, A @ B, equal_nan=True)
+
+
+def test_one_operand_without_a_sum_is_a_view():
+    """It shows the operand, which can be written through it, as numpy's does."""
+    A = numbers(4, 4)
+    for subscripts in ("ij->ji", "ii->i"):
+        view = call_einsum(subscripts, A, database=NO_FACTS, device="host")
+        assert np.shares_memory(view, A)
+        assert view.flags.writeable == np.einsum(subscripts, A).flags.writeable
+        assert np.array_equal(view, np.einsum(subscripts, A))
+    out = np.empty((4, 4))
+    assert call_einsum("ij->ji", A, database=NO_FACTS, device="host", out=out) is out
+    assert np.array_equal(out, A.T)
+    assert not np.shares_memory(out, A)
+
+
+def test_half_precision_is_added_up_in_single():
+    """More terms than half precision could add; too large a result is infinite."""
+    ones = np.ones((3, 5000), "f2")
+    assert_as_numpy("ij->i", ones)
+    large = np.full((2, 5000), 30.0, "f2")
+    found = call_einsum("ij,ij->i", large, large, database=NO_FACTS, device="host")
+    assert found.dtype == np.float16
+    assert np.isinf(found).all()

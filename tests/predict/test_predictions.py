@@ -1,0 +1,77 @@
+"""Predictions: in the spaces of their families, in order, of every einsum."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import pytest
+from constantdict import constantdict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feinsum import array, einsum
+from feinsum.canonical import canonicalize
+from feinsum.predict import machine_of, predictions
+from feinsum.records import Device, DevicePeaks, Processor
+from feinsum.transforms import REGISTRY, check_spec
+from feinsum.transforms.cost import Machine
+from feinsum.transforms.ranking import at_sizes
+from tests.strategies import einsums
+
+CPU = Device("host", "a CPU", "", "cpu", "x86_64", 2)
+ZEN = Processor(
+    "AuthenticAMD", 25, 17, 1, "zen4", ("avx2", "avx512f"), 2,
+    constantdict({"L2": 1 << 20, "L3": 1 << 25}),
+)  # fmt: skip
+
+
+def matmul(n):
+    return canonicalize(
+        einsum("ij,jk->ik", array("A", (n, n)), array("B", (n, n)))
+    ).einsum
+
+
+@given(einsums(), st.sampled_from([1, 5, 300]))
+def test_every_einsum_has_a_prediction_that_its_family_accepts(e, size):
+    """The first few can be applied: they lie in their spaces."""
+    canonical = canonicalize(e).einsum
+    sizes = {x.name: size for x in canonical.size_params}
+    found = predictions(canonical, sizes, CPU)
+    assert found
+    assert [one.seconds for one in found] == sorted(one.seconds for one in found)
+    for one in found[:3]:
+        assert isfinite(one.seconds)
+        assert one.seconds > 0
+        check_spec(one.spec, canonical)
+
+
+def test_more_work_costs_more():
+    """Of one configuration, at larger extents."""
+    for one in predictions(matmul(64), {}, CPU)[:20]:
+        cost = REGISTRY[one.spec.name, one.spec.version].cost
+        assert cost(matmul(400), one.spec.parameters, Machine()) > one.seconds
+
+
+def test_nothing_is_predicted_for_a_gpu():
+    """The families were made for CPUs."""
+    gpu = Device("CUDA", "a GPU", "", "gpu", "sm_90", 132)
+    assert predictions(matmul(64), {}, gpu) == []
+
+
+def test_a_machine_is_what_its_processor_says():
+    """Vectors, cores and caches; limits that were measured go before what is usual."""
+    device = Device("host", "a CPU", "", "cpu", "x86_64", 2, ZEN)
+    machine = machine_of(device)
+    assert (machine.vector_bytes, machine.fma_bytes) == (64, 64)
+    assert machine.cache_bytes["L3"] == 1 << 25
+    peaks = DevicePeaks(device, 1e11, {"<f8": 1e11}, "2026-01-01T00:00:00+00:00")
+    assert machine_of(device, peaks).bandwidth_bytes_per_s == 1e11
+    assert machine_of(CPU).vector_bytes == 32
+
+
+@pytest.mark.parametrize("extent", [1, 2, 2**15])
+def test_extents_at_the_ends_have_costs(extent):
+    """None divides by zero or leaves the numbers."""
+    product = matmul(extent)
+    assert all(one.seconds > 0 for one in predictions(product, {}, CPU))
+    assert at_sizes(product, {}).extents == product.extents

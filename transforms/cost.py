@@ -1,0 +1,136 @@
+"""What a recipe costs, by arithmetic: seconds from work and from what a machine can do.
+
+Costs order recipes; they need not be right to the second. A family counts the cycles
+of its loops and the bytes that it moves; :func:`region_s` makes seconds of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from constantdict import constantdict
+
+from feinsum.ir import BatchedEinsum, IndexList
+
+__all__ = ["Machine", "distinct_bytes", "padding", "points", "region_s"]
+
+LEVELS = ("L2", "L3")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the analytic cost knows of a device.
+
+    Attributes:
+        n_cores: threads that share a region.
+        cycles_per_s: of one core.
+        vector_bytes: of the longest vectors.
+        fma_bytes: of vectors whose multiply-adds a core begins in a cycle, in no more
+            than two instructions.
+        cache_bytes: of ``L2``, for each core, and of ``L3``, for all.
+        cache_bytes_per_s: what one core reads from each level.
+        bandwidth_bytes_per_s: of the memory, for all cores together.
+        region_s: what it takes to share a region among threads.
+        call_s: what a call of a library through numpy takes.
+    """
+
+    n_cores: int = 2
+    cycles_per_s: float = 3.0e9
+    vector_bytes: int = 32
+    fma_bytes: int = 64
+    cache_bytes: Mapping[str, int] = constantdict({"L2": 1 << 20, "L3": 16 << 20})
+    cache_bytes_per_s: Mapping[str, float] = constantdict({"L2": 60e9, "L3": 25e9})
+    bandwidth_bytes_per_s: float = 35e9
+    region_s: float = 5e-6
+    call_s: float = 2e-5
+
+    def lanes(self, dtype: np.dtype[np.generic], most_bytes: int = 64) -> int:
+        """Entries of a vector; of complex numbers, pairs count as one."""
+        return max(1, min(self.vector_bytes, most_bytes) // dtype.itemsize)
+
+    def fma_cycles(self, vector_bytes: int) -> float:
+        """From one multiply-add of such vectors to the next."""
+        return max(0.5, vector_bytes / self.fma_bytes)
+
+    def operations_per_s(self, dtype: np.dtype[np.generic]) -> float:
+        """Of one core; a multiply-add is two."""
+        return 2 * self.fma_bytes / dtype.itemsize * self.cycles_per_s
+
+    def stream_bytes_per_s(self, footprint: float) -> float:
+        """What all cores read together from where arrays of this size stay."""
+        for level in LEVELS:
+            per_core = 1 if level == "L3" else self.n_cores
+            if footprint <= per_core * self.cache_bytes.get(level, 0):
+                return self.n_cores * self.cache_bytes_per_s[level]
+        return self.bandwidth_bytes_per_s
+
+
+def region_s(
+    machine: Machine,
+    cycles: float,
+    n_bytes: float,
+    *,
+    n_groups: float = 1e9,
+    footprint: float | None = None,
+) -> float:
+    """Seconds of one parallel region.
+
+    Args:
+        cycles: of all cores together.
+        n_bytes: moved between the caches and where the arrays are.
+        n_groups: pieces of work that threads can take, the last of which may be a part
+            of one; those that are left over keep some threads idle.
+        footprint: of all arrays, which says where they are; by default ``n_bytes``.
+
+    >>> machine = Machine(n_cores=2, cycles_per_s=1e9, region_s=0)
+    >>> [region_s(machine, 2e6, 0, n_groups=n) for n in (100, 1, 1.25)]
+    [0.001, 0.002, 0.0016]
+    """
+    n_cores = machine.n_cores
+    whole = int(n_groups)
+    most = whole // n_cores + (1 if whole % n_cores else n_groups - whole)
+    idle = min(float(n_cores), max(1.0, most * n_cores / n_groups))
+    alone_s = cycles / machine.cycles_per_s
+    shared_s = alone_s * idle / n_cores
+    where = n_bytes if footprint is None else footprint
+    moved_s = n_bytes / machine.stream_bytes_per_s(where)
+    if n_groups < 2:
+        moved_s *= min(2.0, n_cores)
+    # the slower of both, and a part of the other, since they do not overlap wholly
+    long_s, short_s = max(shared_s, moved_s), min(shared_s, moved_s)
+    return min(long_s + 0.3 * short_s + machine.region_s, alone_s + moved_s)
+
+
+def padding(extent: int, unit: int) -> float:
+    """How many times the work a loop does whose tiles go beyond the end.
+
+    >>> padding(20, 16)
+    1.6
+    """
+    return -(-extent // unit) * unit / max(extent, 1)
+
+
+def points(einsum: BatchedEinsum, indices: Iterable[str]) -> int:
+    """Index tuples, of an einsum whose extents are all known."""
+    return prod(_known(einsum, index) for index in indices)
+
+
+def _known(einsum: BatchedEinsum, index: str) -> int:
+    extent = einsum.extents[index]
+    assert isinstance(extent, int), f"{index} has no known extent"
+    return extent
+
+
+def distinct_bytes(einsum: BatchedEinsum) -> tuple[int, int]:
+    """Bytes of all arrays that are read, as far as they are, and of all results."""
+    seen: dict[tuple[str, IndexList], int] = {}
+    for row in einsum.rows:
+        for operand, term in zip(row, einsum.inputs, strict=True):
+            n = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
+            seen[operand.name, term] = n
+    n_results = points(einsum, einsum.output)
+    written = sum(n_results * dtype.itemsize for dtype in einsum.output_dtypes)
+    return sum(seen.values()), written

@@ -1,0 +1,246 @@
+"""Long sums with few results: parts in parallel, and then the sum of the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import loopy as lp
+from constantdict import constantdict
+from pymbolic import var
+
+from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand
+from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine
+from feinsum.transforms.library.paths.nests import split_nest
+from feinsum.transforms.library.paths.pairwise import PathStep
+from feinsum.transforms.library.streamed.generic import GENERIC_ON_CPUS
+from feinsum.transforms.ranking import Costed, at_sizes, ranked
+from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.roles import number, text, volume
+
+__all__ = ["SPLIT_SUM"]
+
+MOST_RESULTS = 4096
+"""Of a row; more are work enough for all threads."""
+LEAST_TERMS = 1 << 15
+"""Of a row; fewer are added sooner than a thread is woken."""
+LEAST_PARTS, MOST_PARTS = 4, 512
+N_CHOICES = 4
+
+
+def split_sum(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Cut a summed index in equal parts, which are added in parallel.
+
+    Rewrite, for ``ij->j`` with the index i and parts of n entries::
+
+        for j:  out[j] = sum(i, A[i,j])
+
+        for part, j in parallel:  partial[part,j] = sum(i' < n, A[n*part + i', j])
+        (wait for all work-groups)
+        for j:  out[j] = sum(part, partial[part,j])
+
+    Both nests are those of ``generic``, in the configuration that costs the least.
+
+    Parameters:
+        index: the summed index that is cut.
+        parts: how many there are; they divide the extent.
+    """
+    index, n_parts = text(parameters, "index"), number(parameters, "parts")
+    t_unit, cut, part = _cut(t_unit, nest, index, n_parts)
+    einsum = cut.einsum
+    step = PathStep(
+        tuple(range(einsum.n_operands)),
+        einsum.n_operands,
+        einsum.batch_size,
+        einsum.inputs,
+        (part, *einsum.output),
+    )
+    t_unit, nests = split_nest(t_unit, cut, [step])
+    for one in nests:
+        best = _cheapest(at_sizes(one.einsum, {}))
+        t_unit = GENERIC_ON_CPUS.apply(t_unit, one, best.spec.parameters)
+    return lp.remove_unused_inames(t_unit, frozenset(nest.inames.values()))
+
+
+def _cut(
+    t_unit: lp.TranslationUnit, nest: LoopNest, index: str, n_parts: int
+) -> tuple[lp.TranslationUnit, LoopNest, str]:
+    """The nest with two indices for one, and the name of the outer one.
+
+    Each use of an array reads through a rule of its own, in which ``i`` is
+    ``n*part + i'``.
+    """
+    kernel = t_unit[nest.kernel_name]
+    einsum = nest.einsum
+    cut = _Cut.of(einsum, index, n_parts)
+    unused = kernel.get_var_name_generator()
+    rules, named = dict(kernel.substitutions), {}
+    for row, new_row in zip(einsum.rows, cut.einsum.rows, strict=True):
+        pairs = zip(row, new_row, einsum.inputs, strict=True)
+        for old, new, term in pairs:
+            rule = str(unused(f"{old.name}_cut"))
+            arguments = [str(unused(f"_{i}")) for i in _cut_term(term, index)]
+            left = iter(arguments)
+            points = [
+                cut.size * var(next(left)) + var(next(left))
+                if i == index
+                else var(next(left))
+                for i in term
+            ]
+            body = var(nest.rules[old.name])(*points)
+            rules[rule] = lp.SubstitutionRule(rule, tuple(arguments), body)
+            named[new.name] = rule
+    inames = {i: name for i, name in nest.inames.items() if i != index}
+    inames |= {i: str(unused(i)) for i in (cut.part, cut.inside)}
+    changed = replace(
+        nest,
+        einsum=cut.einsum,
+        inames=constantdict(inames),
+        rules=constantdict(named),
+    )
+    unit = t_unit.with_kernel(kernel.copy(substitutions=constantdict(rules)))
+    return unit, changed, cut.part
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """An einsum in which an index has become two.
+
+    Attributes:
+        size: entries of a part.
+    """
+
+    index: str
+    part: str
+    inside: str
+    size: int
+    einsum: BatchedEinsum
+
+    @classmethod
+    def of(cls, einsum: BatchedEinsum, index: str, n_parts: int) -> _Cut:
+        part, inside = _names(index)
+        extent = einsum.extents[index]
+        assert isinstance(extent, int)
+        extents: Mapping[str, Extent] = {
+            **einsum.extents,
+            part: n_parts,
+            inside: extent // n_parts,
+        }
+
+        rows = tuple(
+            tuple(
+                Operand(
+                    f"{operand.name}_{row}_{k}",
+                    tuple(extents[i] for i in _cut_term(term, index)),
+                    operand.dtype,
+                )
+                for k, (operand, term) in enumerate(
+                    zip(operands, einsum.inputs, strict=True)
+                )
+            )
+            for row, operands in enumerate(einsum.rows)
+        )
+        inputs = tuple(_cut_term(term, index) for term in einsum.inputs)
+        changed = BatchedEinsum(einsum.output, inputs, rows)
+        return cls(index, part, inside, extent // n_parts, changed)
+
+
+def _names(index: str) -> tuple[str, str]:
+    return f"{index}_part", f"{index}_inside"
+
+
+def _cut_term(term: IndexList, index: str) -> IndexList:
+    """Both indices in the place of the one.
+
+    >>> _cut_term(("i", "j"), "i")
+    ('i_part', 'i_inside', 'j')
+    """
+    pairs = (_names(i) if i == index else (i,) for i in term)
+    return tuple(i for pair in pairs for i in pair)
+
+
+@lru_cache(maxsize=256)
+def _cheapest(einsum: BatchedEinsum) -> Costed:
+    """On any machine: a recipe means the same everywhere."""
+    return ranked(einsum, {}, [GENERIC_ON_CPUS], Machine())[0]
+
+
+def _space(einsum: BatchedEinsum) -> Space | None:
+    """Long sums of known extents, with few results."""
+    n_results = volume(einsum, einsum.output)
+    if (
+        n_results > MOST_RESULTS
+        or volume(einsum, einsum.summation_indices) < LEAST_TERMS
+    ):
+        return None
+    choices = {i: tuple(_divisors(einsum, i)) for i in einsum.summation_indices}
+    indices = [i for i, parts in choices.items() if parts]
+    indices.sort(key=lambda index: _depth(einsum, index))
+    parts = dict.fromkeys(n for index in indices for n in choices[index])
+    return {"index": tuple(indices), "parts": tuple(parts)} if indices else None
+
+
+def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
+    """Numbers of equal parts, those near to sixteen first."""
+    extent = einsum.extents[index]
+    if not isinstance(extent, int):
+        return
+    found = [
+        n for n in range(LEAST_PARTS, min(extent, MOST_PARTS) + 1) if extent % n == 0
+    ]
+    yield from sorted(found, key=lambda n: max(n / 16, 16 / n))[:N_CHOICES]
+
+
+def _depth(einsum: BatchedEinsum, index: str) -> int:
+    """How near to the last axes: parts of an outer index are read in long lines."""
+    return sum(term.index(index) for term in einsum.inputs if index in term)
+
+
+def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+    index, n_parts = text(parameters, "index"), number(parameters, "parts")
+    if n_parts not in _divisors(einsum, index):
+        return f"{index!r} has no {n_parts} equal parts"
+    return None
+
+
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Seconds of both nests."""
+    cut = _Cut.of(einsum, text(parameters, "index"), number(parameters, "parts"))
+    first = replace(cut.einsum, output=(cut.part, *einsum.output))
+    partial = tuple(first.extents[i] for i in first.output)
+    rows = tuple(
+        (Operand(f"partial{k}", partial, einsum.output_dtypes[k]),)
+        for k in range(einsum.batch_size)
+    )
+    second = BatchedEinsum(einsum.output, (first.output,), rows)
+    assert GENERIC_ON_CPUS.cost is not None
+    return sum(
+        GENERIC_ON_CPUS.cost(one, _cheapest(one).spec.parameters, machine)
+        for one in (first, second)
+    )
+
+
+def _choices(einsum: BatchedEinsum) -> Iterator[Parameters]:
+    space = _space(einsum)
+    for index in space["index"] if space else ():
+        for n_parts in _divisors(einsum, str(index)):
+            yield {"index": index, "parts": n_parts}
+
+
+SPLIT_SUM = register(
+    Transform(
+        "split_sum",
+        1,
+        "long sums with few results: parts in parallel, then their sum",
+        _space,
+        split_sum,
+        _constraint,
+        devices=frozenset({"cpu"}),
+        cost=_cost,
+        proposals=_choices,
+    )
+)

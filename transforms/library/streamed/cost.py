@@ -1,0 +1,103 @@
+"""What loops cost that stream through arrays, one innermost loop over one index."""
+
+from __future__ import annotations
+
+from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.transforms.cost import Machine, distinct_bytes, points, region_s
+
+__all__ = ["reduction_cycles", "streaming_s", "vector_cycles"]
+
+LOOP_CYCLES = 6.0
+"""To begin an innermost loop."""
+CHAIN_CYCLES = 4.0
+"""Of an addition that waits for the one before."""
+PARTIAL_CYCLES = 1.2
+"""Of an addition to one of several partial sums, of which gcc makes no vectors."""
+ADD_UP_CYCLES = 0.5
+"""Of a partial sum at the end of a sum."""
+RAGGED_CYCLES = 1.5
+"""Of an entry beside whole vectors."""
+STRIDED_CYCLES = 1.6
+"""To read or write an entry whose neighbours are not used with it."""
+MISS_CYCLES = 6.0
+"""The same, where each entry is in a line of the cache of its own."""
+NEAR_BYTES = 1 << 18
+"""Arrays of which all lines that are used together stay in the second level."""
+
+
+def vector_cycles(
+    einsum: BatchedEinsum, vector: str, machine: Machine, *, most_bytes: int, step: int
+) -> float:
+    """Cycles of a row whose innermost loop is over ``vector``, all cores together.
+
+    Args:
+        most_bytes: of the vectors that the compiler makes.
+        step: terms that an iteration adds; those that are left over come alone.
+    """
+    n_points = points(einsum, einsum.indices)
+    length = points(einsum, (vector,)) if vector else 1
+    dtype = einsum.operands[0].dtype
+    # vectors of two cycles gain nothing over two vectors
+    lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
+    if dtype.kind in "cbiu":
+        lanes = max(1, lanes // 2)
+    reads = sum(_access_cycles(einsum, t, vector, lanes) for t in einsum.inputs)
+    per_point = 0.5 * len(einsum.inputs) / lanes + reads
+    if vector in einsum.summation_indices:
+        n_loops = n_points / max(length, 1)
+        step = min(step, length)
+        alone = length % step * (CHAIN_CYCLES + reads)
+        along = (length - length % step) * max(PARTIAL_CYCLES, reads)
+        return n_loops * (LOOP_CYCLES + along + alone + step * ADD_UP_CYCLES)
+    store = _access_cycles(einsum, einsum.output, vector, lanes)
+    n_summed = points(einsum, einsum.summation_indices[-1:])
+    step = min(step, n_summed)
+    n_passes = (
+        n_points / n_summed / max(length, 1) * (n_summed // step + n_summed % step)
+    )
+    is_summed = bool(einsum.summation_indices)
+    per_pass = (2 / lanes + 1 / lanes if is_summed else store) * length
+    ragged = length % lanes * RAGGED_CYCLES
+    return n_points * per_point + n_passes * (LOOP_CYCLES + per_pass + ragged)
+
+
+def reduction_cycles(
+    einsum: BatchedEinsum, inner: str, machine: Machine, *, most_bytes: int
+) -> float:
+    """Cycles of a row whose sum over ``inner`` the compiler cuts into lanes."""
+    length = points(einsum, (inner,))
+    n_loops = points(einsum, einsum.indices) / max(length, 1)
+    dtype = einsum.operands[0].dtype
+    lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
+    reads = sum(_access_cycles(einsum, t, inner, lanes) for t in einsum.inputs)
+    along = length * (1.5 / lanes + reads)
+    beside = length % lanes * RAGGED_CYCLES + lanes * ADD_UP_CYCLES
+    return n_loops * (LOOP_CYCLES + along + beside)
+
+
+def _access_cycles(
+    einsum: BatchedEinsum, term: IndexList, vector: str, lanes: int
+) -> float:
+    if vector not in term:
+        return 0.0
+    if term[-1] == vector and term.count(vector) == 1:
+        return 1.0 / lanes
+    itemsize = einsum.operands[0].dtype.itemsize
+    inner = points(einsum, term[term.index(vector) + 1 :])
+    n_bytes = points(einsum, dict.fromkeys(term)) * itemsize
+    is_near = n_bytes <= NEAR_BYTES or inner * itemsize <= 32
+    return STRIDED_CYCLES if is_near else MISS_CYCLES
+
+
+def streaming_s(
+    einsum: BatchedEinsum, cycles: float, machine: Machine, *, n_groups: float
+) -> float:
+    """Seconds of all rows, each array read once from where it is."""
+    read, written = distinct_bytes(einsum)
+    return region_s(
+        machine,
+        einsum.batch_size * cycles,
+        read + 2 * written,
+        n_groups=n_groups,
+        footprint=read + written,
+    )

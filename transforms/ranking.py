@@ -1,0 +1,58 @@
+"""Configurations of all families in the order of their costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from feinsum.ir import BatchedEinsum, SizeParam, with_extents
+from feinsum.records import TransformSpec
+from feinsum.transforms.cost import Machine
+from feinsum.transforms.registry import Transform, proposed
+from feinsum.transforms.roles import RUN_TIME_EXTENT
+
+__all__ = ["Costed", "at_sizes", "ranked"]
+
+
+class Costed(NamedTuple):
+    """A recipe and about how many seconds it takes."""
+
+    seconds: float
+    spec: TransformSpec
+
+
+def at_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> BatchedEinsum:
+    """The einsum with numbers for all extents; those that are not given are long.
+
+    >>> from feinsum.ir import array, einsum
+    >>> general = einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))
+    >>> dict(at_sizes(general, {"N": 100}).extents)
+    {'i': 100, 'j': 4}
+    """
+    extents = {
+        index: sizes.get(x.name, RUN_TIME_EXTENT) if isinstance(x, SizeParam) else x
+        for index, x in einsum.extents.items()
+    }
+    return with_extents(einsum, extents)
+
+
+def ranked(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    transforms: Iterable[Transform],
+    machine: Machine,
+) -> list[Costed]:
+    """The proposals of all families that have a cost, the cheapest first.
+
+    Args:
+        einsum: in whose names recipes speak.
+        sizes: of its size parameters, as far as they are known.
+    """
+    known = at_sizes(einsum, sizes)
+    found = [
+        Costed(transform.cost(known, parameters, machine), transform.spec(parameters))
+        for transform in transforms
+        if transform.cost is not None
+        for parameters in proposed(transform, einsum)
+    ]
+    return sorted(found, key=lambda one: (one.seconds, str(one.spec)))
