@@ -13,6 +13,7 @@ __all__ = [
     "RUN_TIME_EXTENT",
     "carriers",
     "fitting_lanes",
+    "has_blas_dtype",
     "has_real_dtype",
     "is_long",
     "number",
@@ -73,6 +74,12 @@ def has_real_dtype(einsum: BatchedEinsum) -> bool:
     """Whether all operands are of one native floating point dtype."""
     dtypes = {operand.dtype for operand in einsum.operands}
     return len(dtypes) == 1 and dtypes <= {np.dtype(np.float64), np.dtype(np.float32)}
+
+
+def has_blas_dtype(einsum: BatchedEinsum) -> bool:
+    """Whether all operands are of one dtype of which BLAS multiplies matrices."""
+    dtypes = {operand.dtype for operand in einsum.operands}
+    return len(dtypes) == 1 and dtypes <= set(map(np.dtype, ("f4", "f8", "c8", "c16")))
 
 
 def number(parameters: Parameters, name: str) -> int:

@@ -116,7 +116,7 @@ def _number(value: float | None) -> str:
 
 def _lost(results: Sequence[Result], ours: str) -> Table:
     table = _table("entry", "ratio", "ours ms", "rival ms")
-    table.add_column("rival, and our recipe", no_wrap=True, max_width=44)
+    table.add_column("rival, our recipe", no_wrap=True)
     compared = sorted(_compared(results, ours), key=lambda one: one[1].ratio)
     for result, one in compared:
         if one.ratio < LOST:
@@ -125,7 +125,7 @@ def _lost(results: Sequence[Result], ours: str) -> Table:
                 f"{one.ratio:.2f}",
                 milliseconds(one.ours.median_s),
                 milliseconds(one.rival.median_s),
-                f"{one.name}, {one.ours.note}",
+                f"{one.name}, {one.ours.note.partition('@')[0]}",
             )
     return table
 

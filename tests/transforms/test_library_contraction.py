@@ -63,6 +63,9 @@ MORE = {
     "six output indices": einsum(
         "dega,gfbc->abcdef", *doubles(A=(5, 4, 6, "N"), B=(6, 3, 2, "M"))
     ),
+    "complex": einsum(
+        "ik,kj->ij", array("A", ("N", 6), "c16"), array("B", (6, 7), "c16")
+    ),
     "batch index last": einsum("ikb,kjb->ijb", *doubles(A=("N", 6, 5), B=(6, 7, 5))),
     "two rows": batched_einsum(
         "ik,jk->ji",

@@ -242,17 +242,16 @@ class _Checker(Mapper[None, []]):  # type: ignore[misc]
         self.kernel, self.indices, self.extents = kernel, indices, extents
 
     def map_constant(self, expr: Any) -> None:
-        if isinstance(expr, (complex, np.complexfloating)):
-            raise _refused(expr, "is complex")
+        """Any number."""
 
     def map_variable(self, expr: p.Variable) -> None:
         arg = self.kernel.arg_dict.get(expr.name)
-        if not isinstance(arg, lp.ValueArg) or not _is_real(arg):
+        if not isinstance(arg, lp.ValueArg) or not _is_inexact(arg):
             raise _refused(expr, "is no floating point scalar")
 
     def map_subscript(self, expr: p.Subscript) -> None:
         arg = self.kernel.arg_dict.get(getattr(expr.aggregate, "name", ""))
-        if not isinstance(arg, lp.ArrayArg) or not _is_real(arg):
+        if not isinstance(arg, lp.ArrayArg) or not _is_inexact(arg):
             raise _refused(expr, "reads no floating point array of the caller")
         seen = [self._index(expr, *axis) for axis in _axes(expr, arg)]
         named = [index for index in seen if index is not None]
@@ -287,15 +286,23 @@ class _Checker(Mapper[None, []]):  # type: ignore[misc]
         self._all((expr.base, expr.exponent))
 
     def map_call(self, expr: p.Call) -> None:
+        self._refuse_complex(expr)
         if getattr(expr.function, "name", None) not in UFUNCS:
             raise _refused(expr, f"calls {expr.function}")
         self._all(expr.parameters)
 
     def map_comparison(self, expr: p.Comparison) -> None:
+        self._refuse_complex(expr)
         self._all((expr.left, expr.right))
 
     def map_if(self, expr: p.If) -> None:
         self._all((expr.condition, expr.then, expr.else_))
+
+    def _refuse_complex(self, expr: Expression) -> None:
+        """Functions and comparisons of complex numbers mean different things."""
+        dtypes = (arg.dtype for arg in self.kernel.args if arg.dtype is not None)
+        if any(dtype.numpy_dtype.kind == "c" for dtype in dtypes):
+            raise _refused(expr, "is no arithmetic, among complex arguments")
 
     def _all(self, parts: Sequence[Expression]) -> None:
         for part in parts:
@@ -312,8 +319,8 @@ def _axes(expr: p.Subscript, arg: Any) -> Iterator[tuple[Expression, Any]]:
     return zip(expr.index_tuple, shape, strict=True)
 
 
-def _is_real(arg: Any) -> bool:
-    return arg.dtype is not None and arg.dtype.numpy_dtype.kind == "f"
+def _is_inexact(arg: Any) -> bool:
+    return arg.dtype is not None and arg.dtype.numpy_dtype.kind in "fc"
 
 
 def _refused(expr: Expression, why: str) -> TransformError:

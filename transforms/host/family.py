@@ -30,7 +30,7 @@ from feinsum.transforms.host.matrix_product import (
 )
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import (
-    has_real_dtype,
+    has_blas_dtype,
     number,
     reuse,
     text,
@@ -187,7 +187,7 @@ def _is_number(value: object, number: int) -> bool:
 
 def _roles(einsum: BatchedEinsum) -> _Roles | None:
     """The parts of the indices; None if the einsum is no product of matrices."""
-    if einsum.n_operands != 2 or not has_real_dtype(einsum):
+    if einsum.n_operands != 2 or not has_blas_dtype(einsum):
         return None
     if any(len(set(term)) != len(term) for term in einsum.inputs):
         return None
