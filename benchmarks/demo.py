@@ -1,4 +1,4 @@
-"""The main job on three real kernels: retrieve, tune, retrieve again, check.
+"""The main job on three real kernels: predict, tune, retrieve, check.
 
 Run by ``make demo``. Two operators of a discontinuous Galerkin code on a
 perturbed tetrahedral mesh, order 3, and a contraction of the TCCG suite, all
@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,17 +223,13 @@ def contraction_example(name: str, rng: np.random.Generator) -> Example:
     )
 
 
-def show_miss(example: Example) -> None:
-    """Retrieve from an empty database: a warning, and the kernel unchanged."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", feinsum.FeinsumWarning)
-        unchanged = feinsum.retrieve(example.kernel, device=DEVICE, database=DATABASE)
-    assert unchanged is example.kernel
-    for warning in caught:
-        if issubclass(warning.category, feinsum.FeinsumWarning):
-            console.print(
-                f"[bold]{example.name}[/]: {warning.message}", highlight=False
-            )
+def show_prediction(example: Example) -> None:
+    """Retrieve from an empty database: the recipe that is predicted."""
+    found = look_up(example.kernel, device=DEVICE, database=DATABASE)
+    for nest in found.nests:
+        recipe = nest.applied or "no recipe"
+        text = f"[bold]{example.name}[/]: {nest.match.level}: {recipe}"
+        console.print(text, highlight=False)
 
 
 def tune(example: Example) -> None:
@@ -330,7 +325,7 @@ def main() -> None:
     examples = [*dg_examples(rng), contraction_example("abc-bda-dc", rng)]
     console.rule("retrieve from an empty database")
     for example in examples:
-        show_miss(example)
+        show_prediction(example)
     console.rule("tune")
     for example in examples:
         tune(example)

@@ -81,6 +81,7 @@ def recorded_kernel(
         database=options.database,
         policy=options.policy,
         on_miss=options.on_miss,
+        effort="recorded",
     )
     if found is plain:
         return None

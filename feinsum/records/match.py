@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Policy = Literal["strict", "default", "loose"]
-"""The worst level accepted: exact; same architecture, other extents; any."""
+"""The worst level accepted: exact; other extents, or what is predicted; any."""
 
 Extents = Mapping[str, Mapping[str, int]]
 """For the text of a workload, the extents of a kernel in the names of that text."""
@@ -43,8 +43,9 @@ class Level(IntEnum):
     SAME_DEVICE_OTHER_DRIVER = 1
     SAME_ARCHITECTURE = 2
     NEAREST_EXTENTS = 3
-    GENERIC = 4
-    MISS = 5
+    PREDICTED = 4
+    GENERIC = 5
+    MISS = 6
 
     def __str__(self) -> str:
         return self.name.lower().replace("_", "-")
@@ -52,7 +53,7 @@ class Level(IntEnum):
 
 WORST_ACCEPTED: dict[Policy, Level] = {
     "strict": Level.EXACT,
-    "default": Level.NEAREST_EXTENTS,
+    "default": Level.PREDICTED,
     "loose": Level.GENERIC,
 }
 
@@ -82,8 +83,8 @@ class Match:
         remoteness: how far the device of the best record is from this one.
         distance: how far the extents of the best record are from the kernel's, see
             :func:`distance`.
-        recipes: at :attr:`Level.GENERIC`, if there is no record: recipes that are
-            recommended where nothing was measured, the first one first.
+        recipes: at :attr:`Level.PREDICTED` and, if there is no record, at
+            :attr:`Level.GENERIC`: recipes for what was not measured, the best first.
     """
 
     level: Level
@@ -99,7 +100,7 @@ class Match:
 
     @property
     def is_hit(self) -> bool:
-        """Whether there is a recipe, measured or generic."""
+        """Whether there is a recipe, measured or not."""
         return bool(self.ranking or self.recipes)
 
 

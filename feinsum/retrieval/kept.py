@@ -124,6 +124,7 @@ def place_of(request: Request, environment: Environment) -> Place | None:
         request.t_unit,
         {name: _shape_and_dtype(value) for name, value in arguments.items()},
         (request.instructions, request.kernel_name, request.policy, request.verify),
+        request.effort,
     )
     try:
         text = text_of(given)

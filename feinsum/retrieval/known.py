@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
+from constantdict import constantdict
+
 from feinsum.errors import FeinsumError, InvalidRecordError
-from feinsum.ir import from_text
+from feinsum.ir import BatchedEinsum, from_text
+from feinsum.predict import Effort, predictions
 from feinsum.raising import RaisedNest
 from feinsum.records import (
     WORST_ACCEPTED,
@@ -36,6 +40,8 @@ __all__ = ["Facts", "Form", "Nearest", "form_of", "nearest", "selected"]
 
 logger = logging.getLogger(__name__)
 
+N_PREDICTED = 3
+"""Predictions that are tried; each is verified before it is used."""
 FRAME_FACTOR = 16
 """How much longer than today's an older text of a workload may be."""
 
@@ -83,6 +89,8 @@ class Nearest(NamedTuple):
 
     Attributes:
         k: the number of the form; from 1 on it has other extents.
+        sizes: the extents behind the size parameters of the form.
+        effort: whether there is a prediction, if nothing is recorded.
     """
 
     k: int
@@ -91,6 +99,8 @@ class Nearest(NamedTuple):
     extents: Extents
     environment: Environment
     policy: Policy
+    sizes: Mapping[str, int]
+    effort: Effort = "recorded"
 
     def match(self, without: Collection[FramedSpec] = ()) -> Match:
         """The best of the records, but for recipes that are left out."""
@@ -102,7 +112,15 @@ class Nearest(NamedTuple):
             extents=self.extents,
             is_nearest=self.k > 0,
             without=without,
+            predicted=self._predicted,
         )
+
+    def _predicted(self) -> Sequence[TransformSpec]:
+        """At the extents of the kernel alone; none is predicted for others."""
+        if self.k > 0 or self.effort == "recorded":
+            return ()
+        sizes = constantdict(self.sizes)
+        return _predictions(self.form.einsum, sizes, self.environment.device)
 
     def candidates(self, match: Match) -> Iterator[Candidate]:
         """All recipes: those of a match, then of the next best level, and so on."""
@@ -117,12 +135,16 @@ class Nearest(NamedTuple):
 
 
 def selected(
-    nest: RaisedNest, facts: Facts, environment: Environment, policy: Policy
+    nest: RaisedNest,
+    facts: Facts,
+    environment: Environment,
+    policy: Policy,
+    effort: Effort,
 ) -> NestSelection:
-    """All recipes that are known for a nest, or else for it at other extents."""
+    """All recipes that are known for a nest, or for it at other extents; or predicted."""
     nests = [nest, *nest.generalized_each()]
     forms = (form_of(one.form, one.generalized) for one in nests)
-    found, match = nearest(forms, facts, environment, policy)
+    found, match = nearest(forms, facts, environment, policy, effort)
     return NestSelection(nests[found.k], match, tuple(found.candidates(match)))
 
 
@@ -133,7 +155,11 @@ def form_of(form: CanonicalForm, sizes: Mapping[str, int]) -> Form:
 
 
 def nearest(
-    forms: Iterable[Form], facts: Facts, environment: Environment, policy: Policy
+    forms: Iterable[Form],
+    facts: Facts,
+    environment: Environment,
+    policy: Policy,
+    effort: Effort = "recorded",
 ) -> tuple[Nearest, Match]:
     """Which form has the best match; the others are asked for if the first has none.
 
@@ -148,7 +174,7 @@ def nearest(
     ) -> tuple[Nearest, Match]:
         sound, extents = _known(form, sizes, facts)
         records = [r for r in sound if suits_device(r.spec, environment.device.kind)]
-        found = Nearest(k, form, records, extents, environment, policy)
+        found = Nearest(k, form, records, extents, environment, policy, sizes, effort)
         return found, found.match()
 
     rest = iter(forms)
@@ -177,28 +203,46 @@ def match_of(
     extents: Extents,
     is_nearest: bool = False,
     without: Collection[FramedSpec] = (),
+    predicted: Callable[[], Sequence[TransformSpec]] = tuple,
 ) -> Match:
-    """The best match of a workload, or a generic one where the policy accepts that.
+    """The best match of a workload; or one that was not measured, if that is accepted.
 
     Args:
         without: recipes that are left out.
+        predicted: the recipes that are expected to be the fastest.
     """
     left = [record for record in records if record.recipe not in without]
     match = best_match(
         left, environment, policy, is_nearest=is_nearest, extents=extents
     )
+    tried = {*(record.recipe for record in records), *without}
+
+    def unmeasured(level: Level, specs: Iterable[TransformSpec], why: str) -> Match:
+        left = tuple(s for s in specs if FramedSpec(s, form.text) not in tried)
+        if not left:
+            return match
+        return Match(level, f"{match.reason}; {left[0]} {why}", recipes=left)
+
+    is_open = match.level > Level.PREDICTED
+    if is_open and WORST_ACCEPTED[policy] >= Level.PREDICTED:
+        why = "is expected to be the fastest, and was not measured"
+        found = unmeasured(Level.PREDICTED, predicted(), why)
+        if found is not match:
+            return found
     if match.level != Level.MISS or WORST_ACCEPTED[policy] < Level.GENERIC:
         return match
-    tried = {*(record.recipe for record in records), *without}
-    recipes = tuple(
-        spec
-        for spec in _generic_recipes(form, environment.device.kind)
-        if FramedSpec(spec, form.text) not in tried
-    )
-    if not recipes:
-        return match
-    reason = f"{match.reason}; {recipes[0]} is for every einsum, and was not measured"
-    return Match(Level.GENERIC, reason, recipes=recipes)
+    why = "is for every einsum, and was not measured"
+    recipes = _generic_recipes(form, environment.device.kind)
+    return unmeasured(Level.GENERIC, recipes, why)
+
+
+@lru_cache(maxsize=256)
+def _predictions(
+    einsum: BatchedEinsum, sizes: Mapping[str, int], device: Device
+) -> tuple[TransformSpec, ...]:
+    """The first few that are code: a kernel is what a retrieval gives."""
+    found = (one.spec for one in predictions(einsum, sizes, device))
+    return tuple(islice((spec for spec in found if not spec.is_on_host), N_PREDICTED))
 
 
 def _generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpec]:

@@ -27,6 +27,7 @@ from feinsum.errors import (
     RecordNotFoundError,
 )
 from feinsum.ir import BatchedEinsum, generalize, generalize_each
+from feinsum.predict import Effort
 from feinsum.raising import RaisedKernel
 from feinsum.records import Match, Policy
 from feinsum.retrieval.applying import applied, fitting, separable
@@ -57,6 +58,7 @@ def retrieve(
     on_miss: OnMiss = "warn",
     policy: Policy | None = None,
     verify: bool | None = None,
+    effort: Effort | None = None,
     comm: Any = None,
 ) -> lp.TranslationUnit:
     """Transform every einsum of a kernel with the best recipe that is known for it.
@@ -78,22 +80,27 @@ def retrieve(
         kernel_name: which kernel of the unit, if it has several.
         on_miss: without a recipe, ``warn``, ``raise`` the reason, or ``return``.
         policy: the worst match accepted: ``strict`` (this device and driver),
-            ``default`` (its architecture), ``loose`` (any). By default what the
-            variable ``FEINSUM_POLICY`` says.
+            ``default`` (its architecture, or predicted), ``loose`` (any). By default
+            what the variable ``FEINSUM_POLICY`` says.
         verify: whether a recipe that was not measured here is compared with numpy in
             a process of its own, once, before it is used. By default yes, unless the
             variable ``FEINSUM_VERIFY`` is ``off``.
+        effort: what is done for an einsum of which nothing is recorded: ``recorded``,
+            nothing; ``estimate``, the recipe is applied that is predicted to be the
+            fastest. By default what the variable ``FEINSUM_EFFORT`` says.
         comm: a communicator of mpi4py, or what has its methods: all its ranks call
             this function and get the same recipes, those that rank 0 finds.
 
     Raises:
         FeinsumError: only with ``on_miss="raise"``.
-        ValueError: if ``on_miss`` or ``policy`` is none of those named above.
+        ValueError: if ``on_miss``, ``policy`` or ``effort`` is none of those named above.
 
     Source: paper, section 7, listing 4.
     """
     check_choice("on_miss", on_miss, get_args(OnMiss))
     check_policy(policy)
+    if effort is not None:
+        check_choice("effort", effort, get_args(Effort))
 
     def find() -> Answer:
         request = Request.of(
@@ -105,6 +112,7 @@ def retrieve(
             kernel_name=kernel_name,
             policy=policy,
             verify=verify,
+            effort=effort,
         )
         return _answer(request) if comm is None else _agreed(request, Ranks(comm))
 
@@ -205,6 +213,7 @@ def look_up(
     kernel_name: str | None = None,
     policy: Policy | None = None,
     verify: bool | None = None,
+    effort: Effort | None = None,
 ) -> Retrieval:
     """What :func:`retrieve` does, with everything that it found out.
 
@@ -221,6 +230,7 @@ def look_up(
             kernel_name=kernel_name,
             policy=policy,
             verify=verify,
+            effort=effort,
         )
     )
 
@@ -235,7 +245,8 @@ def _retrieval(request: Request) -> Retrieval:
         facts = Facts(store, environment.device, request.policy)
         facts.ask(nest.form for nest in raised.raised)
         nests = tuple(
-            selected(nest, facts, environment, request.policy) for nest in raised.raised
+            selected(nest, facts, environment, request.policy, request.effort)
+            for nest in raised.raised
         )
         layers = states_of(store)
     trust = Trust(environment, is_on=request.verify)

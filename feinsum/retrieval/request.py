@@ -11,6 +11,7 @@ import loopy as lp
 
 from feinsum.db import Database
 from feinsum.errors import DeviceUnavailableError, FeinsumError, NotAnEinsumError
+from feinsum.predict import Effort, effort_of
 from feinsum.raising import RaisedKernel, raise_kernel
 from feinsum.records import Policy
 from feinsum.retrieval.trust import is_verification_on
@@ -35,6 +36,7 @@ class Request:
     kernel_name: str | None
     policy: Policy
     verify: bool
+    effort: Effort
 
     @classmethod
     def of(
@@ -48,11 +50,12 @@ class Request:
         kernel_name: str | None = None,
         policy: Policy | None = None,
         verify: bool | None = None,
+        effort: Effort | None = None,
     ) -> Self:
         """A request; variables decide what is not given.
 
         Raises:
-            FeinsumError: if the variable of the policy holds none.
+            FeinsumError: if the variable of the policy or of the effort holds none.
         """
         return cls(
             t_unit,
@@ -63,6 +66,7 @@ class Request:
             kernel_name,
             policy_of(policy),
             is_verification_on(verify),
+            effort_of(effort),
         )
 
     def raised(self) -> RaisedKernel:

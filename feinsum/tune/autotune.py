@@ -12,6 +12,7 @@ import loopy as lp
 from feinsum.db import Database, opened_store
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.ir import BatchedEinsum
+from feinsum.predict import predictions
 from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import Environment, FactStore, TransformSpec, TuningRecord
 from feinsum.records.environment import DeviceKind
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 Event = TypeVar("Event")
 
 DEFAULT_TRIALS = 20
+N_PREDICTED = 5
+"""Predicted recipes that a search begins with."""
 
 
 def autotune(
@@ -73,7 +76,7 @@ def autotune(
             strategy is ``exhaustive``.
         budget_s: no new trial starts after this time.
         first: recipes to try before all others, as far as they fit. Then come the
-            best ones of neighbours in the database.
+            best ones of neighbours in the database, and those that are predicted.
         trial_limit_s: after which a trial is stopped.
         resume: False to make known trials again.
         scheduler: the address of a Dask scheduler, such as ``tcp://host:8786``, whose
@@ -104,7 +107,8 @@ def autotune(
         roof_s = roofline_of(problem, store, environment)
         session = Session(bench, search, store, n_trials, budget_s, roof_s)
         near = neighbours(store, problem.workload_text, environment, search.left)
-        start = _started(session, environment, [*first, *near], resume=resume)
+        ahead = [*first, *near, *_predicted(problem, environment)]
+        start = _started(session, environment, ahead, resume=resume)
         with _reporting_when_stopped(session, environment, on_stop):
             _call(on_start, start)
             with _recording_when_stopped(session, store, strategy):
@@ -154,6 +158,12 @@ def record_facts(
             raise outcome.to_error()
         (fact,) = record(bench, [(known, outcome.measurement)], store, "given")
     return fact
+
+
+def _predicted(problem: Problem, environment: Environment) -> list[TransformSpec]:
+    """The recipes that are expected to be the fastest."""
+    found = predictions(problem.einsum, problem.sizes, environment.device)
+    return [one.spec for one in found[:N_PREDICTED]]
 
 
 def _search_for(

@@ -144,8 +144,14 @@ CHAIN_CYCLES = 4.0
 
 
 def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
-    """All of the space."""
-    return points_of(_space_with_hints(einsum) or {}, einsum, ROWWISE.constraint)
+    """All of the space but short pieces of lines: blocks of the last index."""
+    space = _space_with_hints(einsum)
+    if space is None:
+        return
+    *outer, last = einsum.output
+    for parameters in points_of(space, einsum, ROWWISE.constraint):
+        if not outer or parameters["index"] != last:
+            yield parameters
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:

@@ -24,10 +24,14 @@ __all__ = ["IDLE_VARIABLE", "ResultMemory", "aligned_empty", "idle_limit_bytes"]
 IDLE_VARIABLE = "FEINSUM_IDLE_BYTES"
 """Environment variable: how much memory may wait for the next result; 0 for none."""
 
-LARGE_BYTES = 1 << 16
-"""Results of this size or more are in memory that is used again."""
+LARGE_BYTES = 1 << 17
+"""Results of this size or more are in memory that is used again; glibc takes memory for
+smaller ones from what it has.
+"""
 LINE = 64
 """They begin at a line of the cache, where vectors can be stored past the caches."""
+CHECKED_BYTES = 1 << 28
+"""Results of this size or more are made only if there is room for them."""
 MOST_IDLE_BYTES = 1 << 30
 STEPS = 8
 """Sizes between a power of two and the next, to which requests are rounded up."""
@@ -69,10 +73,27 @@ class ResultMemory:
         except IndexError:  # another thread was faster
             block = None
         if block is None:
+            self._check_room(size)
             block = np.empty(size + LINE, np.uint8)
         else:
             self.idle_bytes -= size
         return np.asarray(_Lease(self, size, block, shape, dtype))
+
+    def _check_room(self, size: int) -> None:
+        """Refuse what the memory cannot hold; blocks that wait make room for it.
+
+        The system would promise the memory, and end the process when it is written.
+        """
+        if size < CHECKED_BYTES or size <= psutil.virtual_memory().available:
+            return
+        self._idle.clear()
+        self.idle_bytes = 0
+        free = psutil.virtual_memory().available
+        if size > free:
+            raise MeasurementError(
+                f"a result of {size / 1e9:.1f} GB does not fit the memory, of which "
+                f"{free / 1e9:.1f} GB are free: compute it in parts, or give out="
+            )
 
     def keep(self, size: int, block: Array) -> None:
         """Have a block wait; others go if there are too many."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,3 +105,15 @@ def test_threads_never_get_the_same_memory():
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(fill, range(8)))
+
+
+def test_a_result_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
+    """The error says what is free; what waits makes room first."""
+    free = SimpleNamespace(available=1 << 28, total=1 << 40)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
+    waiting = aligned_empty(SHAPE, DTYPE)
+    del waiting
+    with pytest.raises(MeasurementError, match=r"8.6 GB .* 0.3 GB are free"):
+        aligned_empty((1 << 30,), DTYPE)
+    assert remembered(ResultMemory).idle_bytes == 0
+    assert aligned_empty(SHAPE, DTYPE).shape == SHAPE

@@ -47,7 +47,8 @@ def vector_cycles(
         n_loops = n_points / max(length, 1)
         step = min(step, length)
         alone = length % step * (CHAIN_CYCLES + reads)
-        along = (length - length % step) * max(PARTIAL_CYCLES, reads)
+        each = max(PARTIAL_CYCLES, CHAIN_CYCLES / step, reads)
+        along = (length - length % step) * each
         return n_loops * (LOOP_CYCLES + along + alone + step * ADD_UP_CYCLES)
     store = _access_cycles(einsum, einsum.output, vector, lanes)
     n_summed = points(einsum, einsum.summation_indices[-1:])

@@ -1,0 +1,115 @@
+"""Predictions in retrievals: after all that was measured, before what fits everything."""
+
+from __future__ import annotations
+
+import loopy as lp
+import numpy as np
+import pytest
+
+import feinsum
+from feinsum import array, canonicalize, einsum
+from feinsum.errors import FeinsumError, RecordNotFoundError
+from feinsum.predict import EFFORT_VARIABLE, effort_of
+from feinsum.records import InMemoryStore, Level
+from feinsum.retrieval import look_up
+from tests.retrieval.facts import fact
+from tests.retrieval.recipes import first_recipe
+from tests.transforms.support import LOOPY_WARNINGS
+
+pytestmark = LOOPY_WARNINGS
+
+MATMUL = einsum("ik,kj->ij", array("A", ("N", 40)), array("B", (40, "M")))
+
+
+@pytest.fixture
+def kernel():
+    return feinsum.generate_loopy(MATMUL)
+
+
+def test_a_kernel_of_which_nothing_is_recorded_gets_a_predicted_recipe(kernel):
+    """It computes what the kernel computes; the explanation says that it is predicted."""
+    found = look_up(kernel, database=InMemoryStore(), effort="estimate", device="host")
+    (nest,) = found.nests
+    assert nest.match.level == Level.PREDICTED
+    assert found.applied == nest.match.recipes[:1]
+    assert "match: predicted" in str(found)
+    rng = np.random.default_rng(0)
+    A, B = rng.random((37, 40)), rng.random((40, 53))
+    _, (out,) = found.t_unit.executor()(A=A, B=B)
+    np.testing.assert_allclose(out, A @ B, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options", [{"effort": "recorded"}, {"policy": "strict", "effort": "estimate"}]
+)
+def test_without_predictions_it_stays_as_it_is(kernel, options):
+    """By the effort, and by a policy that wants facts of this machine."""
+    options = {"database": InMemoryStore(), "device": "host", **options}
+    assert feinsum.retrieve(kernel, on_miss="return", **options) is kernel
+    with pytest.raises(RecordNotFoundError):
+        feinsum.retrieve(kernel, on_miss="raise", **options)
+
+
+def test_what_is_recorded_goes_before_what_is_predicted(kernel):
+    """Whatever the model thinks of it."""
+    recipe = first_recipe(canonicalize(MATMUL).einsum)
+    store = InMemoryStore()
+    store.add(fact(MATMUL, recipe))
+    found = look_up(kernel, database=store, effort="estimate", device="host")
+    assert found.nests[0].match.level < Level.PREDICTED
+    assert found.applied == (recipe,)
+
+
+def test_candidates_go_on_to_predictions_and_to_what_fits_everything(kernel):
+    """Of each level those that are left, each recipe once."""
+    found = look_up(
+        kernel,
+        database=InMemoryStore(),
+        effort="estimate",
+        policy="loose",
+        device="host",
+    )
+    levels = [one.match.level for one in found.nests[0].candidates]
+    assert levels == sorted(levels)
+    assert {Level.PREDICTED, Level.GENERIC} == set(levels)
+    specs = [one.recipe.spec for one in found.nests[0].candidates]
+    assert len(set(specs)) == len(specs)
+
+
+def test_the_effort_is_that_of_the_argument_then_of_the_variable(kernel, monkeypatch):
+    """Anything else is refused, and says what is expected."""
+    monkeypatch.setenv(EFFORT_VARIABLE, "estimate")
+    assert effort_of(None) == "estimate"
+    assert effort_of("recorded") == "recorded"
+    monkeypatch.setenv(EFFORT_VARIABLE, "")
+    assert effort_of(None) == "estimate"
+    monkeypatch.setenv(EFFORT_VARIABLE, "much")
+    with pytest.raises(FeinsumError, match="recorded, estimate"):
+        effort_of(None)
+    with pytest.raises(ValueError, match="effort='much'"):
+        feinsum.retrieve(kernel, effort="much")
+
+
+def test_a_kernel_of_functions_gets_a_prediction_too():
+    """Operands that are functions are none of the model's business."""
+    t_unit = lp.make_kernel(
+        "{[i,j]: 0<=i<N and 0<=j<40}",
+        "y[i] = alpha*sum(j, (A[i,j] + C[i,j])*x[j])",
+        [
+            lp.GlobalArg("A,C", np.float64, shape="N,40"),
+            lp.GlobalArg("x", np.float64, shape=(40,)),
+            lp.GlobalArg("y", np.float64, shape="N"),
+            lp.ValueArg("alpha", np.float64),
+            lp.ValueArg("N", np.int32),
+        ],
+        lang_version=(2018, 2),
+        target=lp.ExecutableCTarget(),
+    )
+    found = feinsum.retrieve(
+        t_unit, database=InMemoryStore(), effort="estimate", device="host"
+    )
+    assert found is not t_unit
+    rng = np.random.default_rng(0)
+    A, C, x = rng.random((90, 40)), rng.random((90, 40)), rng.random(40)
+    _, (y,) = found.executor()(A=A, C=C, x=x, alpha=2.0)
+    np.testing.assert_allclose(y, 2 * (A + C) @ x, rtol=1e-12)
