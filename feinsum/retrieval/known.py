@@ -8,9 +8,9 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
-from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
 from constantdict import constantdict
 
+from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError
 from feinsum.ir import BatchedEinsum, from_text
 from feinsum.predict import Effort, predictions
@@ -141,7 +141,7 @@ def selected(
     policy: Policy,
     effort: Effort,
 ) -> NestSelection:
-    """All recipes that are known for a nest, or for it at other extents; or predicted."""
+    """All recipes for a nest: known of it, or at other extents, or predicted."""
     nests = [nest, *nest.generalized_each()]
     forms = (form_of(one.form, one.generalized) for one in nests)
     found, match = nearest(forms, facts, environment, policy, effort)

@@ -93,7 +93,7 @@ def retrieve(
 
     Raises:
         FeinsumError: only with ``on_miss="raise"``.
-        ValueError: if ``on_miss``, ``policy`` or ``effort`` is none of those named above.
+        ValueError: if ``on_miss``, ``policy`` or ``effort`` is none of these.
 
     Source: paper, section 7, listing 4.
     """

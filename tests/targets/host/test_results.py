@@ -56,7 +56,7 @@ def test_memory_that_a_view_holds_is_not_used_again():
 
 def test_results_begin_at_a_line_of_the_cache():
     """Where vectors can be stored past the caches."""
-    held = [aligned_empty((n, 1000), DTYPE) for n in range(10, 20)]
+    held = [aligned_empty((n, 1000), DTYPE) for n in range(20, 30)]
     assert not [array for array in held if address(array) % LINE]
 
 
