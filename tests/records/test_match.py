@@ -411,6 +411,7 @@ def test_levels_by_name() -> None:
         "same-device-other-driver",
         "same-architecture",
         "nearest-extents",
+        "predicted",
         "generic",
         "miss",
     ]
