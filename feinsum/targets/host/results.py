@@ -101,17 +101,20 @@ class ResultMemory:
             return
         self._idle.setdefault(size, []).append(block)
         self.idle_bytes += size
-        while self.idle_bytes > self.limit_bytes and self._drop_one():
-            pass
+        if self.idle_bytes > self.limit_bytes:
+            self._trim()
 
-    def _drop_one(self) -> bool:
-        """Let go of a block of the size that is not the one that came last."""
-        for size, waiting in [*self._idle.items()]:
-            if waiting:
-                waiting.pop(0)
+    def _trim(self) -> None:
+        """Let blocks go until the rest is within the limit.
+
+        What waits is counted anew: threads that add at once lose a count now and then.
+        """
+        waiting = [*self._idle.items()]
+        self.idle_bytes = sum(size * len(blocks) for size, blocks in waiting)
+        for size, blocks in waiting:
+            while blocks and self.idle_bytes > self.limit_bytes:
+                blocks.pop(0)
                 self.idle_bytes -= size
-                return True
-        return False
 
 
 class _Lease:
