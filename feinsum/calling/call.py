@@ -82,7 +82,7 @@ def call_einsum(
     on_miss: OnMiss = "return",
     out: Any = None,
 ) -> Any:
-    """Evaluate an einsum of arrays with the best recipe known for it.
+    """Evaluate an einsum of arrays with the best recipe known or predicted for it.
 
     The first call of a notation with these shapes and dtypes retrieves and builds
     a kernel, later ones only run it, also if facts were recorded in between: see
@@ -98,13 +98,14 @@ def call_einsum(
             they are.
         device: part of a device's name, for operands on the host; see
             :func:`feinsum.measure.open_device`.
-        database, policy, on_miss: as for :func:`feinsum.retrieve`. Without a
-            recipe the einsum is evaluated by an untransformed kernel.
+        database, policy, on_miss: as for :func:`feinsum.retrieve`. Where nothing is
+            recorded, the host takes the recipe that is predicted to be the fastest.
         out: an array of the host for the result, of its very shape and dtype.
 
     Returns:
         A new array, of rank 0 for a scalar, of numpy's result type; on the device
-        if the operands are there. With ``out``, that array.
+        if the operands are there. Of one operand without a sum, a view of it. With
+        ``out``, that array.
 
     Raises:
         InvalidEinsumError: if notation, shapes or dtypes do not fit, or the dtype
@@ -218,9 +219,7 @@ def _prepared(
         if reading.is_empty:
             return PreparedCall(reading, None, options)
         if place.is_host and target is None and (view := _view(reading, forms)):
-            open_device(
-                place.selector
-            )  # a view is of the host, but a wrong name is one
+            open_device(place.selector)  # refuses a device that is not there
             return PreparedCall(reading, None, options, view=view)
         if place.is_host:
             return _on_host(reading, arrays, forms, target, where, options)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling.kernel import CallKernel, compiled_quietly
+from feinsum.calling.kernel import OUTPUT, CallKernel, compiled_quietly
 from feinsum.calling.lying import Lying
 from feinsum.codegen import Strides, generate_loopy
 from feinsum.errors import FeinsumError
@@ -47,7 +47,8 @@ class Problem:
         einsum: canonical, in whose names recipes speak.
         sizes: of its size parameters.
         strides: of arrays that are not in C's order.
-        given: the operands of the call by name, and the values of strides.
+        given: the operands of the call by name.
+        steps: the values of the strides that have names.
     """
 
     einsum: BatchedEinsum
@@ -63,16 +64,27 @@ def predicted_kernel(problem: Problem, opened: OpenDevice) -> CallKernel | None:
     Returns:
         None if no family has a prediction, or none of those tried works.
     """
-    found = predictions(problem.einsum, problem.sizes, opened.device)
-    for one in found[:N_TRIED]:
+    for spec in _wanted(problem, opened):
         try:
-            kernel = _built(one.spec, problem, opened)
+            kernel = _built(spec, problem, opened)
             _check(kernel, problem)
         except FeinsumError as error:
-            logger.warning("predicted recipe %s is passed over: %s", one.spec, error)
-            continue
-        return kernel
+            logger.warning("predicted recipe %s is passed over: %s", spec, error)
+        except Exception:  # no recipe may break a call
+            logger.exception("predicted recipe %s is passed over", spec)
+        else:
+            return kernel
     return None
+
+
+def _wanted(problem: Problem, opened: OpenDevice) -> list[TransformSpec]:
+    """The first predictions; none if a family fails to say what it costs."""
+    try:
+        found = predictions(problem.einsum, problem.sizes, opened.device)
+    except Exception:  # families may be those of users
+        logger.exception("nothing is predicted for %s", problem.einsum.subscripts)
+        return []
+    return [one.spec for one in found[:N_TRIED]]
 
 
 def _built(spec: TransformSpec, problem: Problem, opened: OpenDevice) -> CallKernel:
@@ -91,8 +103,15 @@ def _check(kernel: CallKernel, problem: Problem) -> None:
     """
     einsum = problem.einsum
     for sizes, arrays, steps in _cases(problem):
+        steps = {**steps}
+        out = _laid_out(
+            _shape(einsum.output_shape, sizes),
+            problem.strides.get(OUTPUT),
+            partial(np.empty, dtype=einsum.output_dtypes[0]),
+            steps,
+        )
         caller = kernel.compiled.built.caller([*arrays], {**sizes, **steps})
-        check_samples(einsum, sizes, arrays, caller([*arrays.values()]))
+        check_samples(einsum, sizes, arrays, caller([*arrays.values()], out))
 
 
 def _cases(

@@ -141,3 +141,36 @@ def test_half_precision_is_added_up_in_single():
     found = call_einsum("ij,ij->i", large, large, database=NO_FACTS, device="host")
     assert found.dtype == np.float16
     assert np.isinf(found).all()
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.empty((30, 50)),
+        np.empty((30, 50), order="F"),
+        np.empty((30, 100))[:, ::2],
+        np.empty((60, 50))[::2],
+    ],
+    ids=["in order", "Fortran's order", "every other column", "every other row"],
+)
+def test_a_result_that_lies_anywhere_gets_a_predicted_recipe(out):
+    """The check writes an array that lies in the same way."""
+    A, B = numbers(30, 40), numbers(40, 50)
+    options = {"database": NO_FACTS, "device": "host", "out": out}
+    call = prepare_call("ij,jk->ik", A, B, **options)
+    assert call.kernel.spec is not None
+    assert call.run([A, B], out) is out
+    assert np.array_equal(out, A @ B)
+
+
+def test_a_family_that_fails_at_its_cost_breaks_no_call(monkeypatch):
+    """Nothing is predicted then, and the result is numpy's."""
+
+    def broken(*_):
+        raise ZeroDivisionError
+
+    family = replace(GENERIC_ON_CPUS, name="broken", version=1, cost=broken)
+    monkeypatch.setitem(REGISTRY, ("broken", 1), family)
+    A, x = numbers(40, 50), numbers(50)
+    found = call_einsum("ij,j->i", A, x, database=NO_FACTS, device="host")
+    assert np.array_equal(found, A @ x)
