@@ -1,9 +1,9 @@
 """Memory for results, used again when nobody holds the result any more.
 
-The system clears every page of new memory, which takes as long as a kernel takes to fill
-it: an outer product of 28.8 million entries ran twice as long into new memory. So the
-memory of a large result goes back to a store when the last array that shows it is gone,
-and the next result of about that size gets it.
+The system clears every page of new memory, which takes as long as a kernel takes to
+fill it: an outer product of 28.8 million entries ran twice as long into new memory. So
+the memory of a large result goes back to a store when the last array that shows it is
+gone, and the next result of about that size gets it.
 """
 
 from __future__ import annotations
