@@ -97,7 +97,7 @@ def child_environment(folder: str | os.PathLike[str]) -> dict[str, str]:
         "POCL_CACHE_DIR": str(folder),
         "XDG_CACHE_HOME": str(folder),
         "PYOPENCL_NO_CACHE": "1",
-        "FEINSUM_CACHE_DIR": "off",
+        "FEINSUM_CACHE_DIR": str(folder),
     }
 
 

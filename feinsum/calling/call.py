@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy import ndarray
 
+from feinsum.calling.amortized import AmortizedCall
 from feinsum.calling.arguments import (
     COPIED,
     IN_ORDER,
@@ -43,6 +45,7 @@ from feinsum.db.sql.location import ENVIRONMENT_VARIABLE
 from feinsum.errors import DeviceUnavailableError, InvalidEinsumError
 from feinsum.measure import open_device
 from feinsum.memory import remembered
+from feinsum.predict import MEASURING, Effort, effort_of
 from feinsum.records import Policy
 from feinsum.retrieval import OnMiss
 from feinsum.targets.devices import DEVICE_VARIABLE
@@ -58,6 +61,9 @@ CACHE_BOUND = 256
 """Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
 
 
+_Call: TypeAlias = PreparedCall | AmortizedCall
+
+
 class _Calls:
     """What is kept of calls.
 
@@ -68,9 +74,9 @@ class _Calls:
     """
 
     def __init__(self) -> None:
-        self.prepared: BoundedCache[Hashable, PreparedCall] = BoundedCache(CACHE_BOUND)
+        self.prepared: BoundedCache[Hashable, _Call] = BoundedCache(CACHE_BOUND)
         self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
-        self.quick: dict[Hashable, PreparedCall] = {}
+        self.quick: dict[Hashable, _Call] = {}
 
 
 def call_einsum(
@@ -80,6 +86,7 @@ def call_einsum(
     database: Database = None,
     policy: Policy | None = None,
     on_miss: OnMiss = "return",
+    effort: Effort | None = None,
     out: Any = None,
 ) -> Any:
     """Evaluate an einsum of arrays with the best recipe known or predicted for it.
@@ -98,8 +105,10 @@ def call_einsum(
             they are.
         device: part of a device's name, for operands on the host; see
             :func:`feinsum.measure.open_device`.
-        database, policy, on_miss: as for :func:`feinsum.retrieve`. Where nothing is
-            recorded, the host takes the recipe that is predicted to be the fastest.
+        database, policy, on_miss: as for :func:`feinsum.retrieve`.
+        effort: as for :func:`feinsum.retrieve`. By default ``amortized``: the recipe is
+            used that is predicted to be the fastest, and the next best ones are timed
+            out of a quarter of the time that calls have taken.
         out: an array of the host for the result, of its very shape and dtype.
 
     Returns:
@@ -111,7 +120,8 @@ def call_einsum(
         InvalidEinsumError: if notation, shapes or dtypes do not fit, or the dtype
             is none that is computed; operands are counted from 0.
         MeasurementError: if there is no device, or if it refuses or fails.
-        FeinsumError: with ``on_miss="raise"`` why there is no recipe.
+        FeinsumError: with ``on_miss="raise"`` why there is no recipe; if the effort is
+            none.
 
     >>> from feinsum.records import InMemoryStore
     >>> facts = InMemoryStore()
@@ -123,7 +133,8 @@ def call_einsum(
         type(x) is ndarray for x in operands
     )
     if out is not None or not are_simple:
-        return _called(subscripts, operands, device, database, policy, on_miss, out)
+        options = CallOptions(database, policy, on_miss, _effort(effort))
+        return _called(subscripts, operands, device, options, out)
     named = os.environ.get(DEVICE_VARIABLE, "") if device is None else device
     where = _name_of(database)
     key = (
@@ -132,6 +143,7 @@ def call_einsum(
         where,
         policy,
         on_miss,
+        effort,
         os.getpid(),
         *[(x.shape, x.strides, x.dtype, x.flags.aligned) for x in operands],
     )
@@ -143,7 +155,7 @@ def call_einsum(
             operands,
             operands,
             device,
-            CallOptions(database, policy, on_miss),
+            CallOptions(database, policy, on_miss, _effort(effort)),
             None,
         )
         if len(quick) >= CACHE_BOUND:
@@ -156,16 +168,13 @@ def _called(
     subscripts: str,
     operands: Sequence[Any],
     device: str | None,
-    database: Database,
-    policy: Policy | None,
-    on_miss: OnMiss,
+    options: CallOptions,
     out: Any,
 ) -> Any:
     """A call of whatever operands, and of whatever result."""
     arrays = [_as_array(operand) for operand in operands]
     if out is not None:
         _check_out(out)
-    options = CallOptions(database, policy, on_miss)
     call = _prepared(subscripts, operands, arrays, device, options, out)
     return call.run(arrays, out)
 
@@ -177,12 +186,18 @@ def prepare_call(
     database: Database = None,
     policy: Policy | None = None,
     on_miss: OnMiss = "return",
+    effort: Effort | None = None,
     out: Any = None,
 ) -> PreparedCall:
     """What :func:`call_einsum` keeps for these arguments; nothing is computed."""
     arrays = [_as_array(operand) for operand in operands]
-    options = CallOptions(database, policy, on_miss)
-    return _prepared(subscripts, operands, arrays, device, options, out)
+    options = CallOptions(database, policy, on_miss, _effort(effort))
+    call = _prepared(subscripts, operands, arrays, device, options, out)
+    return call.call if isinstance(call, AmortizedCall) else call
+
+
+def _effort(given: Effort | None) -> Effort:
+    return effort_of(given, default="amortized")
 
 
 def clear_call_cache() -> None:
@@ -206,14 +221,20 @@ def _prepared(
     device: str | None,
     options: CallOptions,
     out: Any,
-) -> PreparedCall:
+) -> _Call:
     place = _place(arrays, device)
     forms = tuple(map(form_of if place.is_host else _form_there, arrays))
     target = None if out is None else form_of(out)
     first = first_uses(operands)
-    where = (place, _name_of(options.database), options.policy, options.on_miss)
+    where = (
+        place,
+        _name_of(options.database),
+        options.policy,
+        options.on_miss,
+        options.effort,
+    )
 
-    def make() -> PreparedCall:
+    def make() -> _Call:
         reading = read_shapes(subscripts, [(f.shape, f.dtype) for f in forms], first)
         _check_form(target, reading)
         if reading.is_empty:
@@ -243,7 +264,7 @@ def _on_host(
     target: Form | None,
     where: _Where,
     options: CallOptions,
-) -> PreparedCall:
+) -> _Call:
     """A call of arrays of the host, on whatever device."""
     opened, dtype = open_device(where[0].selector), reading.work_dtype
     lies = {x.name: lie_of(x, forms[x.position], dtype) for x in reading.feeds}
@@ -252,15 +273,17 @@ def _on_host(
         lies, into = dict.fromkeys(lies, COPIED), COPIED
     strides = strides_of({**lies, OUTPUT: into})
     key = (reading.einsum, tuple(sorted(strides.items())), where)
-    kernel = _kept(
-        key, lambda: recorded_kernel(reading.einsum, strides, opened, options)
-    )
+    kernel = None
+    if not (opened.reads_in_place and options.effort in MEASURING):
+        kernel = _kept(
+            key,
+            lambda: recorded_kernel(
+                reading.einsum, reading.sizes, strides, opened, options
+            ),
+        )
     if kernel is None and opened.reads_in_place:
-
-        def keep(simple: Hashable, make: _Make) -> CallKernel | None:
-            return _kept((simple, where), make)
-
-        call = simple_call(reading, arrays, lies, target, opened, options, keep)
+        kernels = _Shared(where)
+        call = simple_call(reading, arrays, lies, target, opened, options, kernels)
         if call is not None:
             return call
     if kernel is None:
@@ -290,7 +313,7 @@ def _on_device(
     kernel = _kept(
         (einsum, where),
         lambda: (
-            recorded_kernel(einsum, {}, opened, options)
+            recorded_kernel(einsum, sizes, {}, opened, options)
             or untransformed_kernel(einsum, sizes, {}, opened)
         ),
     )
@@ -315,6 +338,19 @@ def _kept(key: Hashable, make: _Make) -> CallKernel | None:
     return kernel
 
 
+@dataclass(frozen=True)
+class _Shared:
+    """The kernels of calls that are looked up in the same way."""
+
+    where: _Where
+
+    def get(self, key: Hashable, /) -> CallKernel | None:
+        return remembered(_Calls).kernels.get((key, self.where))
+
+    def __setitem__(self, key: Hashable, kernel: CallKernel, /) -> None:
+        remembered(_Calls).kernels[key, self.where] = kernel
+
+
 class _Place(NamedTuple):
     """Where a call is computed: a context does not survive a fork."""
 
@@ -328,7 +364,7 @@ class _Place(NamedTuple):
         return not self.queue
 
 
-_Where: TypeAlias = tuple[_Place, Hashable, Policy | None, OnMiss]
+_Where: TypeAlias = tuple[_Place, Hashable, Policy | None, OnMiss, Effort]
 """All that decides which kernel is found for an einsum."""
 
 

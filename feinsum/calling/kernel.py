@@ -10,12 +10,14 @@ from typing import Any
 
 from feinsum.codegen import Strides, contraction_path, generate_loopy
 from feinsum.db import Database
-from feinsum.errors import BuildError
+from feinsum.errors import BuildError, FeinsumError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import CompiledKernel, OpenDevice, compile_kernel
+from feinsum.predict import MEASURING, Effort
 from feinsum.records import Policy, TransformSpec
 from feinsum.retrieval import OnMiss, retrieve
 from feinsum.retrieval.applying import ISLPY_WARNING
+from feinsum.tune import ensure_measured
 
 __all__ = [
     "OUTPUT",
@@ -39,6 +41,7 @@ class CallOptions:
     database: Database = None
     policy: Policy | None = None
     on_miss: OnMiss = "return"
+    effort: Effort = "amortized"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,18 +65,24 @@ class CallKernel:
 
 def recorded_kernel(
     einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
     strides: Mapping[str, Strides],
     opened: OpenDevice,
     options: CallOptions,
 ) -> CallKernel | None:
     """The kernel with the best recipe on record; None if there is none that works.
 
+    With an effort that measures, the einsum is tuned if it was not yet.
+
     Args:
+        sizes: of its size parameters.
         strides: of arrays that are not in C's order.
 
     Raises:
         FeinsumError: with ``on_miss="raise"`` the reason why there is no recipe.
     """
+    if options.effort in MEASURING:
+        _measure(einsum, sizes, opened, options)
     plain = opened.prepare(generate_loopy(einsum, strides=strides))
     found = retrieve(
         plain,
@@ -92,6 +101,20 @@ def recorded_kernel(
             raise
         logger.exception("the retrieved kernel is passed over")
         return None
+
+
+def _measure(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    opened: OpenDevice,
+    options: CallOptions,
+) -> None:
+    """Make the facts that are missing; what cannot be measured is predicted."""
+    effort, device = options.effort, opened.device.id
+    try:
+        ensure_measured(einsum, sizes, effort, device=device, database=options.database)
+    except FeinsumError as error:
+        logger.warning("nothing is measured for %s: %s", einsum.subscripts, error)
 
 
 def untransformed_kernel(

@@ -28,13 +28,16 @@ from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
 from feinsum.targets.protocol import Array
 from feinsum.transforms import apply_spec
+from feinsum.transforms.ranking import Costed
 
-__all__ = ["Problem", "predicted_kernel", "seen_as"]
+__all__ = ["Problem", "checked_kernel", "predicted_kernel", "seen_as"]
 
 logger = logging.getLogger(__name__)
 
 N_TRIED = 3
 """Predictions that are tried before an untransformed kernel takes their place."""
+DOUBT = 2.0
+"""How much longer a recipe may be expected to take that is the fastest after all."""
 CHECKED_BYTES = 1 << 27
 """Of arrays that are made for a check; larger einsums are checked on those given."""
 
@@ -58,33 +61,49 @@ class Problem:
     steps: Mapping[str, int]
 
 
-def predicted_kernel(problem: Problem, opened: OpenDevice) -> CallKernel | None:
+def predicted_kernel(
+    problem: Problem, opened: OpenDevice
+) -> tuple[CallKernel, list[TransformSpec]] | None:
     """The kernel that is expected to be the fastest, of those that are right.
 
     Returns:
+        With the recipes that come next, as far as they may turn out to be faster; or
         None if no family has a prediction, or none of those tried works.
     """
-    for spec in _wanted(problem, opened):
+    found = _predictions(problem, opened)
+    for k, one in enumerate(found[:N_TRIED]):
         try:
-            kernel = _built(spec, problem, opened)
-            _check(kernel, problem)
+            kernel = checked_kernel(one.spec, problem, opened)
         except FeinsumError as error:
-            logger.warning("predicted recipe %s is passed over: %s", spec, error)
+            logger.warning("predicted recipe %s is passed over: %s", one.spec, error)
         except Exception:  # no recipe may break a call
-            logger.exception("predicted recipe %s is passed over", spec)
+            logger.exception("predicted recipe %s is passed over", one.spec)
         else:
-            return kernel
+            near = (x for x in found[k + 1 :] if x.seconds <= DOUBT * one.seconds)
+            return kernel, [x.spec for x in near]
     return None
 
 
-def _wanted(problem: Problem, opened: OpenDevice) -> list[TransformSpec]:
-    """The first predictions; none if a family fails to say what it costs."""
+def checked_kernel(
+    spec: TransformSpec, problem: Problem, opened: OpenDevice
+) -> CallKernel:
+    """The kernel with a recipe, if it is right.
+
+    Raises:
+        FeinsumError: if it cannot be built, or is wrong.
+    """
+    kernel = _built(spec, problem, opened)
+    _check(kernel, problem)
+    return kernel
+
+
+def _predictions(problem: Problem, opened: OpenDevice) -> list[Costed]:
+    """None if a family fails to say what it costs."""
     try:
-        found = predictions(problem.einsum, problem.sizes, opened.device)
+        return predictions(problem.einsum, problem.sizes, opened.device)
     except Exception:  # families may be those of users
         logger.exception("nothing is predicted for %s", problem.einsum.subscripts)
         return []
-    return [one.spec for one in found[:N_TRIED]]
 
 
 def _built(spec: TransformSpec, problem: Problem, opened: OpenDevice) -> CallKernel:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol
 
+from feinsum.calling.amortized import N_RIVALS, AmortizedCall
 from feinsum.calling.arguments import (
     IN_ORDER,
     Form,
@@ -20,7 +22,12 @@ from feinsum.calling.arguments import (
 )
 from feinsum.calling.kernel import OUTPUT, CallKernel, CallOptions, recorded_kernel
 from feinsum.calling.lying import Lying, c_steps, simplified
-from feinsum.calling.predicted import Problem, predicted_kernel, seen_as
+from feinsum.calling.predicted import (
+    Problem,
+    checked_kernel,
+    predicted_kernel,
+    seen_as,
+)
 from feinsum.calling.prepared import PreparedCall, Take, from_host
 from feinsum.calling.reading import (
     Feed,
@@ -30,14 +37,22 @@ from feinsum.calling.reading import (
     reading_of,
     terms_of,
 )
-from feinsum.canonical import canonicalize
+from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.measure import OpenDevice
+from feinsum.predict import MEASURING
+from feinsum.records import TransformSpec
 from feinsum.targets.protocol import Array
+from feinsum.tune import record_facts
 
 __all__ = ["read_call", "simple_call"]
 
-Keep = Callable[[Hashable, Callable[[], CallKernel | None]], CallKernel | None]
-"""A kernel by its key, made where none is kept."""
+
+class Kernels(Protocol):
+    """Kernels that calls share, by what they compute."""
+
+    def get(self, key: Hashable, /) -> CallKernel | None: ...
+
+    def __setitem__(self, key: Hashable, kernel: CallKernel, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -87,6 +102,116 @@ def _lies(reading: Reading, forms: Sequence[Form]) -> dict[str, Lie]:
     return {x.name: lie_of(x, forms[x.position], dtype) for x in reading.feeds}
 
 
+@dataclass(frozen=True)
+class Site:
+    """A call of operands that lie in one way; all but the operands themselves.
+
+    Attributes:
+        simple: the reading in as few axes as can be.
+        form: of its einsum.
+        feeds: of the simple reading, by their canonical names.
+        copies: what is made of the operands that a kernel cannot read where they are.
+        target: the form of ``out``.
+        kernels: those of other calls, to be shared.
+    """
+
+    reading: Reading
+    simple: Simple
+    form: CanonicalForm
+    feeds: Mapping[str, Feed]
+    copies: Mapping[int, Take]
+    target: Form | None
+    opened: OpenDevice
+    options: CallOptions
+    kernels: Kernels
+
+    @cached_property
+    def lies(self) -> Mapping[str, Lie]:
+        """Of the arrays of the simple einsum and of its result, by canonical names."""
+        lying = self.simple.lying
+        lies = {name: lie_at(name, lying[x.name]) for name, x in self.feeds.items()}
+        return {**lies, OUTPUT: lie_at(OUTPUT, self.simple.output)}
+
+    @cached_property
+    def key(self) -> Hashable:
+        """What all calls have in common that can share a kernel."""
+        return "simple", self.form.text, tuple(sorted(strides_of(self.lies).items()))
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        names = self.form.relabeling.size_params
+        return {names[name]: n for name, n in self.simple.reading.sizes.items()}
+
+    def problem(self, arrays: Sequence[Any]) -> Problem:
+        """The simple einsum in canonical names, with the operands of the call."""
+        held = {
+            position: take(arrays[position]) for position, take in self.copies.items()
+        }
+        lying = self.simple.lying
+        given = {
+            name: seen_as(held.get(x.position, arrays[x.position]), lying[x.name])
+            for name, x in self.feeds.items()
+        }
+        return Problem(
+            self.form.einsum,
+            self.sizes,
+            strides_of(self.lies),
+            given,
+            values_of(self.lies),
+        )
+
+    def prepared(self, kernel: CallKernel) -> PreparedCall:
+        """The call with a kernel, which other calls may share."""
+        self.kernels[self.key] = kernel
+        built, reading = kernel.compiled.built, self.reading
+        is_program = not built.n_launches
+        takes = tuple(
+            (
+                feed.position,
+                _take(
+                    self.copies.get(feed.position),
+                    self.simple.lying[feed.name],
+                    is_program,
+                ),
+            )
+            for feed in self.feeds.values()
+        )
+        is_in_place = _into(reading, self.target).is_in_place
+        return PreparedCall(
+            reading,
+            kernel,
+            self.options,
+            takes,
+            built.caller([*self.feeds], {**self.sizes, **values_of(self.lies)}),
+            is_in_place and reading.dtype == reading.work_dtype,
+            _take(None, self.simple.output, is_program),
+        )
+
+    def with_recipe(self, spec: TransformSpec, arrays: Sequence[Any]) -> PreparedCall:
+        """The call with another recipe, if that is right for these operands.
+
+        Raises:
+            FeinsumError: if it cannot be built, or is wrong.
+        """
+        return self.prepared(checked_kernel(spec, self.problem(arrays), self.opened))
+
+    def record(self, call: PreparedCall) -> None:
+        """Make a fact of the recipe of a call.
+
+        Raises:
+            FeinsumError: if it cannot be measured or recorded.
+        """
+        assert call.kernel is not None
+        assert call.kernel.spec is not None
+        record_facts(
+            self.form.einsum,
+            call.kernel.spec,
+            sizes=self.sizes,
+            device=self.opened.device.id,
+            database=self.options.database,
+        )
+
+
 def simple_call(
     reading: Reading,
     arrays: Sequence[Any],
@@ -94,49 +219,59 @@ def simple_call(
     target: Form | None,
     opened: OpenDevice,
     options: CallOptions,
-    keep: Keep,
-) -> PreparedCall | None:
+    kernels: Kernels,
+) -> PreparedCall | AmortizedCall | None:
     """The call with a recorded or a predicted recipe; None if there is none that works.
 
     Args:
         arrays: the operands of the call.
         lies: of the arrays that the reading speaks of.
         target: the form of ``out``.
+        kernels: those of other calls, to be shared.
     """
     simple = _simple(reading, arrays, lies, target)
     form = canonicalize(simple.reading.einsum)
     names = form.relabeling.operands
     feeds = {names[feed.name]: feed for feed in simple.reading.feeds}
     copies = _copies(reading, lies)
-    problem = _problem(simple, feeds, arrays, copies)
-    quiet = replace(options, on_miss="return")  # the einsum that was given is missed
-
-    def make() -> CallKernel | None:
-        einsum, strides = problem.einsum, problem.strides
-        known = recorded_kernel(einsum, strides, opened, quiet)
-        return known or predicted_kernel(problem, opened)
-
-    kernel = keep(("simple", form.text, tuple(sorted(problem.strides.items()))), make)
-    if kernel is None:
+    site = Site(reading, simple, form, feeds, copies, target, opened, options, kernels)
+    known = kernels.get(site.key) or _recorded(site)
+    if known is not None:
+        return site.prepared(known)
+    if options.effort == "recorded":
         return None
-    built = kernel.compiled.built
-    is_program = not built.n_launches
-    takes = tuple(
-        (
-            feed.position,
-            _take(copies.get(feed.position), simple.lying[feed.name], is_program),
-        )
-        for feed in feeds.values()
+    found = predicted_kernel(site.problem(arrays), opened)
+    if found is None:
+        return None
+    kernel, rivals = found
+    call = site.prepared(kernel)
+    if options.effort != "amortized" or target is not None:
+        return call
+    return AmortizedCall(
+        call,
+        _diverse(kernel, rivals)[:N_RIVALS],
+        site.with_recipe,
+        None if strides_of(site.lies) else site.record,
     )
-    return PreparedCall(
-        reading,
-        kernel,
-        options,
-        takes,
-        built.caller([*feeds], {**problem.sizes, **problem.steps}),
-        _into(reading, target).is_in_place and reading.dtype == reading.work_dtype,
-        _take(None, simple.output, is_program),
-    )
+
+
+def _diverse(kernel: CallKernel, specs: Sequence[TransformSpec]) -> list[TransformSpec]:
+    """The best of each family first: where costs are wrong, they are for a family."""
+    assert kernel.spec is not None
+    best = {kernel.spec.name: kernel.spec}
+    for spec in specs:
+        best.setdefault(spec.name, spec)
+    first = [*best.values()][1:]
+    return [*first, *(spec for spec in specs if spec not in first)]
+
+
+def _recorded(site: Site) -> CallKernel | None:
+    """The einsum that was given is missed, if one is; unless this one is measured."""
+    options = site.options
+    if options.effort not in MEASURING:
+        options = replace(options, on_miss="return")
+    strides = strides_of(site.lies)
+    return recorded_kernel(site.form.einsum, site.sizes, strides, site.opened, options)
 
 
 def _simple(
@@ -173,35 +308,6 @@ def _copies(reading: Reading, lies: Mapping[str, Lie]) -> dict[int, Take]:
         for feed in reading.feeds
         if not lies[feed.name].is_in_place
     }
-
-
-def _problem(
-    simple: Simple,
-    feeds: Mapping[str, Feed],
-    arrays: Sequence[Any],
-    copies: Mapping[int, Take],
-) -> Problem:
-    """The simple einsum in canonical names, with the operands of the call.
-
-    Args:
-        feeds: by their canonical names.
-    """
-    form = canonicalize(simple.reading.einsum)
-    sizes = form.relabeling.size_params
-    lies = {name: lie_at(name, simple.lying[x.name]) for name, x in feeds.items()}
-    lies[OUTPUT] = lie_at(OUTPUT, simple.output)
-    held = {position: take(arrays[position]) for position, take in copies.items()}
-    given = {
-        name: seen_as(held.get(x.position, arrays[x.position]), simple.lying[x.name])
-        for name, x in feeds.items()
-    }
-    return Problem(
-        form.einsum,
-        {sizes[name]: n for name, n in simple.reading.sizes.items()},
-        strides_of(lies),
-        given,
-        values_of(lies),
-    )
 
 
 def _placed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -25,6 +25,7 @@ __all__ = ["EXAMPLES", "explain"]
 EXAMPLES = """\b
 Examples:
   feinsum explain wave.py
+  feinsum explain wave.py --effort recorded
   feinsum explain wave.py:gradient --instructions "id:grad*" --json
 """
 
@@ -48,6 +49,15 @@ Instructions: TypeAlias = Annotated[
 ]
 
 
+Effort: TypeAlias = Annotated[
+    Literal["recorded", "estimate", "measure", "patient", "exhaustive"] | None,
+    typer.Option(
+        help="What is done for an einsum of which nothing is recorded: nothing, a "
+        "prediction, or a measurement. Default: $FEINSUM_EFFORT, or else estimate.",
+    ),
+]
+
+
 def explain(
     file: File,
     kernel_name: KernelName = None,
@@ -55,6 +65,7 @@ def explain(
     device: Device = None,
     database: Database = None,
     policy: Policy = None,
+    effort: Effort = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which einsums a kernel has and which recipes they get.
@@ -70,6 +81,7 @@ def explain(
         device=device,
         database=database,
         policy=policy,
+        effort=effort,
     )
     if as_json:
         print_json(document)

@@ -11,7 +11,13 @@ from feinsum.measure.counts import (
     n_terms,
 )
 from feinsum.measure.giga_op_rate import measure_giga_op_rate
-from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
+from feinsum.measure.kernel import (
+    SPIN_S,
+    BoundKernel,
+    CompiledKernel,
+    begun_kernel,
+    compile_kernel,
+)
 from feinsum.measure.ladder import Rung, measure_ladder
 from feinsum.measure.peaks import measure_peaks
 from feinsum.measure.roofline import Work, fraction_of_roofline, roofline_s
@@ -27,12 +33,14 @@ from feinsum.targets.devices import device_states, list_devices, open_device
 from feinsum.targets.protocol import OpenDevice, Timer
 
 __all__ = [
+    "SPIN_S",
     "BoundKernel",
     "CompiledKernel",
     "OpenDevice",
     "Rung",
     "Timer",
     "Work",
+    "begun_kernel",
     "bind_at",
     "check_outputs",
     "check_result",

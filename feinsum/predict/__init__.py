@@ -1,7 +1,14 @@
 """Predictions: recipes for what nobody tuned, in the order of their expected times."""
 
-from feinsum.predict.effort import EFFORT_VARIABLE, Effort, effort_of
+from feinsum.predict.effort import EFFORT_VARIABLE, MEASURING, Effort, effort_of
 from feinsum.predict.machine import machine_of
 from feinsum.predict.predictions import predictions
 
-__all__ = ["EFFORT_VARIABLE", "Effort", "effort_of", "machine_of", "predictions"]
+__all__ = [
+    "EFFORT_VARIABLE",
+    "MEASURING",
+    "Effort",
+    "effort_of",
+    "machine_of",
+    "predictions",
+]

@@ -7,21 +7,33 @@ from typing import Literal, TypeAlias, cast, get_args
 
 from feinsum.errors import FeinsumError
 
-__all__ = ["EFFORT_VARIABLE", "Effort", "effort_of"]
+__all__ = ["EFFORT_VARIABLE", "MEASURING", "Effort", "effort_of"]
 
 EFFORT_VARIABLE = "FEINSUM_EFFORT"
 """Environment variable with the effort, where none is given."""
 
-Effort: TypeAlias = Literal["recorded", "estimate"]
-"""``recorded``: only what was measured is used. ``estimate``: where nothing was, the
-recipe that is predicted to be the fastest; nothing is measured for it.
+Effort: TypeAlias = Literal[
+    "recorded", "estimate", "amortized", "measure", "patient", "exhaustive"
+]
+"""What is done for an einsum of which nothing is recorded.
 
-Source: Frigo and Johnson 2005 (FFTW), whose planner has these efforts.
+- ``recorded``: nothing; only what was measured is used.
+- ``estimate``: the recipe is used that is predicted to be the fastest.
+- ``amortized``: so it is, and calls time the next best ones out of the time that they
+  have taken already. Elsewhere the same as ``estimate``.
+- ``measure``: the few that are predicted to be the fastest are timed at first use.
+- ``patient``: it is tuned at first use.
+- ``exhaustive``: every recipe is timed at first use.
+
+Source: Frigo and Johnson 2005 (FFTW), whose planner has most of these efforts.
 """
 
+MEASURING: frozenset[Effort] = frozenset({"measure", "patient", "exhaustive"})
+"""Efforts that measure before first use."""
 
-def effort_of(given: Effort | None) -> Effort:
-    """The effort that is given, or else that of the variable; by default ``estimate``.
+
+def effort_of(given: Effort | None, default: Effort = "estimate") -> Effort:
+    """The effort that is given, or else that of the variable, or else the default.
 
     Raises:
         FeinsumError: if it is none.
@@ -29,7 +41,7 @@ def effort_of(given: Effort | None) -> Effort:
     >>> effort_of("recorded")
     'recorded'
     """
-    named = given or os.environ.get(EFFORT_VARIABLE, "").strip() or "estimate"
+    named = given or os.environ.get(EFFORT_VARIABLE, "").strip() or default
     if named not in get_args(Effort):
         source = "effort" if given else EFFORT_VARIABLE
         raise FeinsumError(

@@ -27,7 +27,7 @@ from feinsum.errors import (
     RecordNotFoundError,
 )
 from feinsum.ir import BatchedEinsum, generalize, generalize_each
-from feinsum.predict import Effort
+from feinsum.predict import MEASURING, Effort
 from feinsum.raising import RaisedKernel
 from feinsum.records import Match, Policy
 from feinsum.retrieval.applying import applied, fitting, separable
@@ -87,7 +87,9 @@ def retrieve(
             variable ``FEINSUM_VERIFY`` is ``off``.
         effort: what is done for an einsum of which nothing is recorded: ``recorded``,
             nothing; ``estimate``, the recipe is applied that is predicted to be the
-            fastest. By default what the variable ``FEINSUM_EFFORT`` says.
+            fastest; ``measure``, the few best of these are timed and the fastest
+            recorded; ``patient`` and ``exhaustive``, it is tuned. By default what the
+            variable ``FEINSUM_EFFORT`` says, and else ``estimate``.
         comm: a communicator of mpi4py, or what has its methods: all its ranks call
             this function and get the same recipes, those that rank 0 finds.
 
@@ -240,6 +242,8 @@ def _retrieval(request: Request) -> Retrieval:
     raised = request.raised()
     if not raised.raised:
         return Retrieval(request.t_unit, raised, ())
+    if request.effort in MEASURING:
+        _measure(request, raised)
     environment = request.opened().environment({})
     with looked_up_store(request.database) as store:
         facts = Facts(store, environment.device, request.policy)
@@ -254,6 +258,23 @@ def _retrieval(request: Request) -> Retrieval:
     is_changed = any(nest.chosen for nest in nests)
     found = _delivered(request, unit) if is_changed else request.t_unit
     return Retrieval(found, raised, nests, facts.ids, request.policy, layers)
+
+
+def _measure(request: Request, raised: RaisedKernel) -> None:
+    """Make the facts that are missing; what cannot be measured is predicted."""
+    from feinsum.tune import ensure_measured  # needs the search library
+
+    for nest in raised.raised:
+        try:
+            ensure_measured(
+                nest.einsum,
+                nest.generalized,
+                request.effort,
+                device=request.opened().device.id,
+                database=request.database,
+            )
+        except FeinsumError as error:
+            logger.warning("nothing is measured for %s: %s", nest.form.text, error)
 
 
 def _transformed(

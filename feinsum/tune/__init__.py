@@ -1,6 +1,7 @@
 """Tuning: a search over recipes, each tried in a process of its own."""
 
 from feinsum.tune.autotune import autotune, record_facts
+from feinsum.tune.efforts import LIMITS, Limits, ensure_measured
 from feinsum.tune.isolation import IsolatedBench
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.peaks import peaks_of
@@ -10,8 +11,10 @@ from feinsum.tune.report import write_report
 from feinsum.tune.search import Search, Strategy, make_search
 
 __all__ = [
+    "LIMITS",
     "Finalist",
     "IsolatedBench",
+    "Limits",
     "Problem",
     "Search",
     "Strategy",
@@ -21,6 +24,7 @@ __all__ = [
     "TuningStart",
     "autotune",
     "default_sizes",
+    "ensure_measured",
     "make_problem",
     "make_search",
     "peaks_of",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
@@ -15,8 +15,10 @@ import loopy as lp
 from feinsum.errors import TransformError, WrongResultError
 from feinsum.measure import (
     BoundKernel,
+    CompiledKernel,
     OpenDevice,
     Timer,
+    begun_kernel,
     check_outputs,
     common_timer,
     compile_kernel,
@@ -33,6 +35,7 @@ from feinsum.measure.cases import (
     ragged_cases,
     ragged_unit,
 )
+from feinsum.measure.timing import MIN_SAMPLES
 from feinsum.records import Environment, Measurement, TransformSpec, Verification
 from feinsum.transforms import apply_spec, suits_device
 from feinsum.tune.problem import Problem
@@ -42,6 +45,11 @@ from feinsum.tune.turns import Turn
 __all__ = ["Bench", "Timed"]
 
 logger = logging.getLogger(__name__)
+
+HOPELESS = 1.25
+"""Times the reference's time, from where on a recipe is not timed to the end."""
+BASELINE_S = 1.0
+"""How long the untransformed kernel runs for its times alone."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,7 @@ class Bench:
         variant, sizes = ragged_cases(problem.einsum)
         self.ragged = [make_case(variant, s) for s in sizes]
         self._verified: dict[TransformSpec, float] = {}
+        self._kernels: dict[TransformSpec, BoundKernel] = {}
         self._best: _Reference | None = None
 
     @property
@@ -116,7 +125,7 @@ class Bench:
         baseline, first_s = self._first_run
         if first_s > self.problem.max_total_s:
             return (first_s,)
-        return self._time([baseline], warmup=0)[0]
+        return self._time([baseline], warmup=0, max_total_s=BASELINE_S)[0]
 
     @property
     def baseline_every(self) -> int:
@@ -157,13 +166,20 @@ class Bench:
             ratio = median(samples) / median(others)
         else:
             timed = [kernel, against.kernel]
-            samples, others = self._time(timed)
+            samples, others = self._raced(timed)
             ratio = paired_ratio(samples, others)
         if against is None or against.spec is None or ratio < 1:
             self._best = _Reference(spec, kernel)
         timer = common_timer(timed)
         measurement = self._measurement(spec, timer, samples, self.baseline_s)
         return Timed(measurement, ratio, None if against is None else against.spec)
+
+    def _raced(self, kernels: Sequence[BoundKernel]) -> tuple[tuple[float, ...], ...]:
+        """The times of two kernels; few, if the first one is far behind."""
+        rough = self._time(kernels, rounds=MIN_SAMPLES, warmup=1, min_total_s=0.005)
+        if paired_ratio(*rough) > HOPELESS:
+            return rough
+        return self._time(kernels, rounds=max(MIN_SAMPLES, self.problem.rounds // 2))
 
     def compare(
         self, kernels: Mapping[TransformSpec, BoundKernel]
@@ -196,20 +212,34 @@ class Bench:
         """The kernel of a recipe, right at the tuned sizes and at ragged ones.
 
         It is verified on arrays of its own, so that it spoils those of no other, and
-        then bound to those of the untransformed kernel.
+        then bound to those of the untransformed kernel. It is kept for the comparison.
 
         Raises:
             TransformError, BuildError, WrongResultError: what went wrong.
         """
+        if spec in self._kernels:
+            return self._kernels[spec]
         case = self._functional_case if spec.is_on_host else self.case
         if not suits_device(spec, self.opened.device.kind):
             raise TransformError(f"{spec} is not for devices like {self.opened.device}")
-        compiled = compile_kernel(apply_spec(spec, case.t_unit, case.nest), self.opened)
-        kernel = compiled.bind(case.arguments)
-        error = self._verify(kernel, case)
-        if spec not in self._verified:
-            self._verified[spec] = max([error, *self._verify_ragged(spec)])
-        return kernel.sharing(self.baseline)
+        unit = apply_spec(spec, case.t_unit, case.nest)
+        with (
+            begun_kernel(unit, self.opened) as compiled,
+            self._begun_ragged(spec) as ragged,
+        ):
+            kernel = compiled().bind(case.arguments)
+            error = self._verify(kernel, case)
+            self._verified[spec] = max([error, *self._verify_ragged(ragged())])
+        self._kernels[spec] = kernel.sharing(self.baseline)
+        return self._kernels[spec]
+
+    def _begun_ragged(
+        self, spec: TransformSpec
+    ) -> AbstractContextManager[Callable[[], CompiledKernel | None]]:
+        """The kernel for extents that are known at run time, if there is one."""
+        if not self.ragged:
+            return nullcontext(lambda: None)
+        return begun_kernel(ragged_unit(spec, self.ragged[0]), self.opened)
 
     def _reference(self, spec: TransformSpec | None) -> _Reference | None:
         """What a trial is timed against; None if that would take too long."""
@@ -222,11 +252,10 @@ class Bench:
                 logger.exception("the reference %s failed", spec)
         return _Reference(None, self.baseline) if self.baseline_every == 1 else None
 
-    def _verify_ragged(self, spec: TransformSpec) -> list[float]:
+    def _verify_ragged(self, compiled: CompiledKernel | None) -> list[float]:
         """Errors at run-time extents that no tile divides."""
-        if not self.ragged:
+        if compiled is None:
             return []
-        compiled = compile_kernel(ragged_unit(spec, self.ragged[0]), self.opened)
         errors = []
         for case in self.ragged:
             kernel = compiled.bind(case.arguments)

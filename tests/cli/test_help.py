@@ -84,7 +84,8 @@ def test_every_option_has_a_help_text(command):
 def test_an_option_of_several_commands_is_one_option():
     """The same name has the same meaning everywhere: text, metavar, default.
 
-    Only ``--measure`` has two: what is measured is what the command shows.
+    Only ``--measure`` has two, since what is measured is what the command shows, and
+    ``--effort``: a tuning measures.
     """
     said = {}
     for _, command in ALL:
@@ -93,7 +94,10 @@ def test_an_option_of_several_commands_is_one_option():
             told = parameter.help, parameter.metavar, parameter.default
             if name.startswith("--"):
                 said.setdefault(name, set()).add(told)
-    assert {name for name, texts in said.items() if len(texts) > 1} == {"--measure"}
+    assert {name for name, texts in said.items() if len(texts) > 1} == {
+        "--measure",
+        "--effort",
+    }
 
 
 @pytest.mark.parametrize("words", [words for words, _ in ALL if words], ids=NAMES[1:])

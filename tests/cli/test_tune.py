@@ -43,7 +43,7 @@ def test_the_table_has_the_recorded_facts(run, autotune, database):
 def test_json_is_one_object_per_line(run, autotune):
     """The start, each trial, the finals, the facts; a failed trial has no time."""
     autotune()
-    result = run("tune", *MATVEC, "--json")
+    result = run("tune", *MATVEC, "--trials", "2", "--json")
     events = list(map(json.loads, result.stdout.splitlines()))
     start, first, second, final, last = events
     assert [e["event"] for e in events] == EVENTS
@@ -102,7 +102,22 @@ def test_options_reach_the_search(run, autotune):
 
 def test_the_strategies_are_those_of_the_library():
     """The choices of ``--strategy`` are the library's."""
-    assert get_args(get_type_hints(tune)["strategy"]) == get_args(Strategy)
+    known, nothing = get_args(get_type_hints(tune)["strategy"])
+    assert (get_args(known), nothing) == (get_args(Strategy), type(None))
+
+
+def test_an_effort_sets_the_limits_and_options_go_before(run, autotune):
+    """Those of the library, by default those of a patient tuning."""
+    for words, limits in (
+        ((), {"n_trials": 20, "budget_s": None, "strategy": "tpe"}),
+        (("--effort", "measure"), {"n_trials": 5, "budget_s": 10.0, "strategy": "tpe"}),
+        (("--effort", "exhaustive"), {"n_trials": None, "strategy": "exhaustive"}),
+        (("--strategy", "exhaustive"), {"n_trials": None, "strategy": "exhaustive"}),
+        (("--effort", "measure", "--trials", "9"), {"n_trials": 9, "budget_s": 10.0}),
+    ):
+        seen = autotune()
+        assert run("tune", *MATVEC, *words).exit_code == 0
+        assert {name: seen[name] for name in limits} == limits
 
 
 def test_a_kernel_of_a_file_can_be_tuned(run, autotune, kernel_file):

@@ -86,6 +86,11 @@ def _exits(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
     os._exit(3)
 
 
+def _vanishes(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
+    """Ends the process, after all others have passed."""
+    os._exit(4)
+
+
 def _segfaults(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
     ctypes.string_at(0)
 
@@ -192,6 +197,7 @@ ODD = {
         _returns_nothing,
         _fixed,
         _exits,
+        _vanishes,
         _segfaults,
         _sleeps,
         _tires,

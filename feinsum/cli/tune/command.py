@@ -41,6 +41,7 @@ EXAMPLES = """\b
 Examples:
   feinsum tune "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
   feinsum tune "ij,j->i" --sizes i=n,j=4 --size n=1000000 --budget 60
+  feinsum tune "ij,jk->ik" --sizes i=300,j=300,k=300 --effort measure
   feinsum tune wave.py:gradient --trials 50 --json > trials.jsonl
   feinsum tune "ij,j->i" --sizes i=n,j=4 --fresh --report report
   feinsum tune --from-misses https://facts.example --workloads 5
@@ -62,8 +63,18 @@ Budget: TypeAlias = Annotated[
     typer.Option(metavar="SECONDS", min=0, help="Start no trial after that time."),
 ]
 Strategy: TypeAlias = Annotated[
-    Literal["tpe", "random", "exhaustive"],
-    typer.Option(help="How recipes are chosen: learning, at random, all in order."),
+    Literal["tpe", "random", "exhaustive"] | None,
+    typer.Option(
+        help="How recipes are chosen: learning, at random, all in order. Default: tpe."
+    ),
+]
+_Effort: TypeAlias = Literal["measure", "patient", "exhaustive"]
+Effort: TypeAlias = Annotated[
+    _Effort,
+    typer.Option(
+        help="How many recipes are tried: the few that are predicted to be the "
+        "fastest, as many as pay, all. --trials, --budget and --strategy go before."
+    ),
 ]
 TrialLimit: TypeAlias = Annotated[
     float,
@@ -121,7 +132,8 @@ def tune(
     size: SizeValues = None,
     trials: Trials = None,
     budget: Budget = None,
-    strategy: Strategy = "tpe",
+    effort: Effort = "patient",
+    strategy: Strategy = None,
     trial_limit: TrialLimit = 60.0,
     fresh: Fresh = False,
     scheduler: Scheduler = None,
@@ -140,11 +152,9 @@ def tune(
     With --json every trial is one line.
     """
     options = {
+        **_limits(effort, trials, budget, strategy),
         "sizes": read_values(size or (), "--size"),
         "device": device,
-        "n_trials": trials,
-        "budget_s": budget,
-        "strategy": strategy,
         "trial_limit_s": trial_limit,
         "resume": not fresh,
         "scheduler": scheduler,
@@ -168,6 +178,20 @@ def tune(
             else read_einsum(target, sizes, operands, rows, dtype)
         )
         _tune(workload, database, options, as_json, report, reports)
+
+
+def _limits(
+    effort: _Effort, n_trials: int | None, budget_s: float | None, strategy: str | None
+) -> dict[str, Any]:
+    """How far the tuning goes: as is said, and else as the effort says."""
+    from feinsum.tune import LIMITS
+
+    usual = LIMITS[effort]
+    chosen = strategy or usual.strategy
+    if n_trials is None and chosen == usual.strategy:
+        n_trials = usual.n_trials
+    budget_s = usual.budget_s if budget_s is None else budget_s
+    return {"n_trials": n_trials, "budget_s": budget_s, "strategy": chosen}
 
 
 def _check_alone(

@@ -73,7 +73,20 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
         code = self.generated(arg_to_dtype)
         return HostInfo(code, HostKernel.of(code))
 
+    def begin(self) -> None:
+        """Generate the code, and start to compile it.
+
+        Raises:
+            DeviceUnavailableError: if there is no compiler.
+        """
+        HostKernel.begin(self.generated(None))
+
+    @memoize_method  # type: ignore[untyped-decorator]
     def generated(self, arg_to_dtype: Any = None) -> HostCode:
+        """The code, however it is come by."""
+        return self.generate(arg_to_dtype)
+
+    def generate(self, arg_to_dtype: Any = None) -> HostCode:
         """The code, by Loopy."""
         unit = self.get_typed_and_scheduled_translation_unit(arg_to_dtype)
         code = lp.generate_code_v2(unit)
@@ -120,10 +133,10 @@ class _CodedExecutor(HostExecutor):
         options = self.t_unit[self.entrypoint].options
         wants_to_see = options.write_code or options.edit_code or options.write_wrapper
         if arg_to_dtype or wants_to_see:
-            return super().generated(arg_to_dtype)
+            return self.generate(arg_to_dtype)
         code = self.shelf.code()
         if not isinstance(code, HostCode):  # that of another target is none of ours
-            code = super().generated()
+            code = self.generate()
             self.shelf.put_code(code)
         return code
 
@@ -134,6 +147,9 @@ class _ProgramExecutor(HostExecutor):
     def __init__(self, t_unit: Any, entrypoint: str, program: HostProgram) -> None:
         super().__init__(t_unit, entrypoint)
         self.program = program
+
+    def begin(self) -> None:
+        """There is nothing to compile."""
 
     @memoize_method  # type: ignore[untyped-decorator]
     def translation_unit_info(self, _arg_to_dtype: Any = None) -> HostInfo:

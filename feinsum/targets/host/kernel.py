@@ -14,7 +14,7 @@ import numpy as np
 from feinsum.errors import MeasurementError
 from feinsum.targets.host.code import ENTRY
 from feinsum.targets.host.compiler import Compiler, find_compiler
-from feinsum.targets.host.library import load
+from feinsum.targets.host.library import begin, load
 from feinsum.targets.host.pool import Pool, pool
 from feinsum.targets.protocol import Array
 
@@ -41,6 +41,12 @@ class HostCode:
     invoker: Callable[..., Any]
 
 
+def _compilation(code: HostCode) -> tuple[Compiler, str, tuple[str, ...]]:
+    compiler = find_compiler()
+    flags = compiler.flags_for(has_vectors=code.has_vectors)
+    return compiler, code.source, flags
+
+
 @dataclass(frozen=True, eq=False)
 class HostKernel:
     """A kernel that is compiled and loaded.
@@ -60,9 +66,16 @@ class HostKernel:
             DeviceUnavailableError: if there is no compiler.
             BuildError: if it fails.
         """
-        compiler = find_compiler()
-        flags = compiler.flags_for(has_vectors=code.has_vectors)
-        return cls(load(compiler, code.source, flags), code.arguments)
+        return cls(load(*_compilation(code)), code.arguments)
+
+    @staticmethod
+    def begin(code: HostCode) -> None:
+        """Start to compile what :meth:`of` will load.
+
+        Raises:
+            DeviceUnavailableError: if there is no compiler.
+        """
+        begin(*_compilation(code))
 
     @classmethod
     def compiled(

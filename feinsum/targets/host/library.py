@@ -10,6 +10,8 @@ import ctypes
 import hashlib
 import os
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -18,7 +20,26 @@ from feinsum.errors import BuildError
 from feinsum.targets.host.compiler import Compiler
 from feinsum.targets.processor import host_processor
 
-__all__ = ["load"]
+__all__ = ["begin", "load"]
+
+_BEGUN: dict[str, Future[bytes]] = {}
+"""Compilations that nobody has waited for."""
+N_BEGUN = 16
+
+
+def begin(compiler: Compiler, source: str, flags: tuple[str, ...]) -> None:
+    """Start to compile what will be loaded, beside whatever else is done."""
+    kept_in, key = default_cache(), _key(compiler, source, flags)
+    if key in _BEGUN or (kept_in is not None and kept_in.read(key) is not None):
+        return
+    while len(_BEGUN) >= N_BEGUN:
+        del _BEGUN[next(iter(_BEGUN))]
+    _BEGUN[key] = _compilers().submit(compiler.compile, source, flags)
+
+
+@cache
+def _compilers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count() or 1, "feinsum-compiler")
 
 
 def load(compiler: Compiler, source: str, flags: tuple[str, ...]) -> ctypes.CDLL:
@@ -27,14 +48,15 @@ def load(compiler: Compiler, source: str, flags: tuple[str, ...]) -> ctypes.CDLL
     Raises:
         BuildError: if it cannot be compiled or loaded.
     """
-    cache, key = default_cache(), _key(compiler, source, flags)
-    kept = None if cache is None else cache.read(key)
+    kept_in, key = default_cache(), _key(compiler, source, flags)
+    kept = None if kept_in is None else kept_in.read(key)
     if kept is not None:
         return _loaded(kept)
-    content = compiler.compile(source, flags)
+    begun = _BEGUN.pop(key, None)
+    content = compiler.compile(source, flags) if begun is None else begun.result()
     library = _loaded(content)
-    if cache is not None:
-        cache.write(key, content)
+    if kept_in is not None:
+        kept_in.write(key, content)
     return library
 
 

@@ -1,0 +1,149 @@
+"""Calls that get faster as they are used, out of the time that they have taken.
+
+Building, checking and timing another recipe takes some tenths of a second. That pays
+only where a call is made often enough, and how often is not known. So no more than a
+quarter of the time that the calls have taken goes into it: a program is never slower
+by more than that, however it goes on, and what is found is used from then on.
+
+Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from statistics import median
+from threading import Lock
+from time import perf_counter, sleep
+from typing import Any
+
+from feinsum.calling.prepared import PreparedCall
+from feinsum.errors import FeinsumError
+from feinsum.measure import SPIN_S, Timer, interleave
+from feinsum.records import TransformSpec
+
+__all__ = ["N_RIVALS", "SHARE", "AmortizedCall"]
+
+logger = logging.getLogger(__name__)
+
+SHARE = 0.25
+"""Of the time that calls have taken, what goes at most into making them faster."""
+N_RIVALS = 2
+"""Recipes, next to the one that is predicted to be the fastest, that are timed."""
+BUILD_S = 0.5
+"""What code that is generated, compiled and checked takes."""
+RECORD_S = 6.0
+"""What a fact takes: it is measured in a process of its own, beside what it beats."""
+ROUNDS = 3
+MIN_TOTAL_S = 0.002
+BETTER = 0.95
+"""Of the time of the kernel in use, what another one may take at most to be used."""
+
+Arrays = Sequence[Any]
+
+
+@dataclass(eq=False)
+class AmortizedCall:
+    """A call whose kernel was predicted, with the ones that may be faster.
+
+    Attributes:
+        call: the fastest so far.
+        rivals: recipes that were not tried, the most promising first.
+        build: the call with a recipe, for operands that lie as those of this one.
+        record: makes a fact of what was found; None where that says nothing of others.
+        spent_s: in calls.
+        invested_s: in making them faster.
+    """
+
+    call: PreparedCall
+    rivals: list[TransformSpec]
+    build: Callable[[TransformSpec, Arrays], PreparedCall]
+    record: Callable[[PreparedCall], None] | None
+    spent_s: float = 0.0
+    invested_s: float = 0.0
+    _due_s: float = 0.0
+    _n_calls: int = 0
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def run(self, arrays: Arrays, out: Any = None) -> Any:
+        """What :meth:`PreparedCall.run` gives; now and then it takes longer."""
+        start_s = perf_counter()
+        result = self.call.run(arrays, out)
+        self.spent_s += perf_counter() - start_s
+        self._n_calls += 1
+        if self.spent_s >= self._due_s and self._lock.acquire(blocking=False):
+            try:
+                self._invest(arrays)
+            finally:
+                self._lock.release()
+        return result
+
+    def _invest(self, arrays: Arrays) -> None:
+        """The next step if it is paid for, or else when it will be."""
+        expected_s = self._next_step_s()
+        self._due_s = (self.invested_s + expected_s) / SHARE
+        if self.spent_s < self._due_s or expected_s == inf:
+            return
+        start_s = perf_counter()
+        try:
+            if self.rivals:
+                self._try(self.rivals.pop(0), arrays)
+            elif self.record is not None:
+                self._record(self.record)
+        finally:  # whatever came of it
+            self.invested_s += perf_counter() - start_s
+            self._due_s = (self.invested_s + self._next_step_s()) / SHARE
+
+    def _record(self, record: Callable[[PreparedCall], None]) -> None:
+        self.record = None
+        try:
+            record(self.call)
+        except FeinsumError as error:
+            logger.warning("what calls found is not recorded: %s", error)
+
+    def _next_step_s(self) -> float:
+        """About how long it takes; infinite if there is none."""
+        if not self.rivals:
+            return inf if self.record is None else RECORD_S
+        each_s = self.spent_s / self._n_calls
+        runs_s = 2 * max((1 + ROUNDS) * each_s, MIN_TOTAL_S)
+        is_library = self.rivals[0].is_on_host
+        return runs_s + (2 * ROUNDS * SPIN_S if is_library else BUILD_S)
+
+    def _try(self, spec: TransformSpec, arrays: Arrays) -> None:
+        """Time a rival in turns with the kernel in use; the faster one stays."""
+        try:
+            rival = self.build(spec, arrays)
+            ours, theirs = interleave(
+                [_Timed(self.call, arrays), _Timed(rival, arrays)],
+                rounds=ROUNDS,
+                warmup=1,
+                min_total_s=MIN_TOTAL_S,
+            )
+        except FeinsumError as error:
+            logger.warning("predicted recipe %s is passed over: %s", spec, error)
+        except Exception:  # no recipe may break a call
+            logger.exception("predicted recipe %s is passed over", spec)
+        else:
+            if median(theirs) < BETTER * median(ours):
+                self.call = rival
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """What :func:`feinsum.measure.interleave` times: a call as its user sees it."""
+
+    call: PreparedCall
+    arrays: Arrays
+    timer: Timer = "wall"
+
+    def run(self, timer: Timer | None = None) -> float:
+        start_s = perf_counter()
+        self.call.run(self.arrays)
+        elapsed_s = perf_counter() - start_s
+        kernel = self.call.kernel
+        if kernel is not None and kernel.compiled.built.n_launches == 0:
+            sleep(SPIN_S)  # its threads go on looking for work
+        return elapsed_s

@@ -1,0 +1,111 @@
+"""Facts that are made when they are first asked for, with the effort that is wanted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from constantdict import constantdict
+
+from feinsum.db import Database, opened_store
+from feinsum.ir import BatchedEinsum
+from feinsum.measure import open_device
+from feinsum.predict import Effort
+from feinsum.records import (
+    Environment,
+    FactSource,
+    Level,
+    LookUp,
+    level_of,
+)
+from feinsum.tune.autotune import DEFAULT_TRIALS, autotune
+from feinsum.tune.history import known_trials
+from feinsum.tune.problem import Problem, make_problem
+from feinsum.tune.search import Strategy
+
+__all__ = ["LIMITS", "Limits", "ensure_measured"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a tuning goes; see :func:`feinsum.tune.autotune`.
+
+    Attributes:
+        n_trials: at most; None for all there are.
+        budget_s: no new trial starts after this time.
+    """
+
+    n_trials: int | None
+    budget_s: float | None = None
+    strategy: Strategy = "tpe"
+
+
+LIMITS: Mapping[Effort, Limits] = constantdict(
+    {
+        "measure": Limits(5, budget_s=10.0),
+        "patient": Limits(DEFAULT_TRIALS),
+        "exhaustive": Limits(None, strategy="exhaustive"),
+    }
+)
+"""Of the efforts that measure. A search begins with what is predicted, so that
+``measure`` times the best of these and nothing else."""
+
+
+def ensure_measured(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None,
+    effort: Effort,
+    *,
+    device: str | None = None,
+    database: Database = None,
+) -> bool:
+    """Tune an einsum unless that was done with as much effort, here and at these sizes.
+
+    Args:
+        sizes: see :func:`feinsum.tune.make_problem`.
+        effort: one of those that measure.
+
+    Returns:
+        Whether anything was measured.
+
+    Raises:
+        FeinsumError: if it cannot be tuned here, or nothing be recorded.
+    """
+    problem, limits = make_problem(einsum, sizes, device), LIMITS[effort]
+    with opened_store(database, has_shipped=True) as store:
+        if _is_known(problem, limits, store, open_device(device).environment({})):
+            return False
+        autotune(
+            problem.einsum,
+            sizes=problem.sizes,
+            device=device,
+            database=store,
+            n_trials=limits.n_trials,
+            budget_s=limits.budget_s,
+            strategy=limits.strategy,
+        )
+    return True
+
+
+def _is_known(
+    problem: Problem, limits: Limits, store: FactSource, environment: Environment
+) -> bool:
+    """Whether as many trials are on record; for a few of them, any fact will do."""
+    n_known = len(known_trials(store, problem, environment))
+    if limits.n_trials is not None and n_known >= limits.n_trials:
+        return True
+    return limits.budget_s is not None and _has_fact(problem, store, environment)
+
+
+def _has_fact(problem: Problem, store: FactSource, environment: Environment) -> bool:
+    key = problem.form.key
+    asked = LookUp({key: problem.workload_text}, environment.device, "strict")
+    return any(
+        record.workload_text == problem.workload_text
+        and record.measurement.sizes == problem.sizes
+        and level_of(record, environment) == Level.EXACT
+        for record in store.candidates(asked).get(key, ())
+    )

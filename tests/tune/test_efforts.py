@@ -1,0 +1,58 @@
+"""Facts that are made when they are first asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from feinsum.errors import StoreError
+from feinsum.ir import array, einsum
+from feinsum.records import InMemoryStore
+from feinsum.tune import LIMITS, Limits, ensure_measured
+
+PRODUCT = einsum("ij,jk->ik", array("A", (30, 40)), array("B", (40, 50)))
+
+
+def measured(store, effort, einsum_=PRODUCT, sizes=None):
+    return ensure_measured(einsum_, sizes, effort, device="host", database=store)
+
+
+def n_trials(store):
+    return sum(len(store.trials(key)) for key in store.tried())
+
+
+def test_more_effort_makes_more_trials_and_none_twice():
+    """What is on record is not measured again, and a larger effort builds on it."""
+    store = InMemoryStore()
+    assert measured(store, "measure")
+    n_few = n_trials(store)
+    assert 0 < n_few <= LIMITS["measure"].n_trials
+    assert len(store)
+    assert not measured(store, "measure")
+    assert n_trials(store) == n_few
+
+
+def test_other_extents_are_measured_anew():
+    """A fact of other sizes is no measurement of these."""
+    store = InMemoryStore()
+    general = einsum("ij,j->i", array("A", ("N", 40)), array("x", 40))
+    assert measured(store, "measure", general, {"N": 100})
+    assert not measured(store, "measure", general, {"N": 100})
+    assert measured(store, "measure", general, {"N": 200})
+
+
+def test_patience_goes_on_where_a_measurement_ended(monkeypatch):
+    """A few trials do not satisfy it; as many as it wants do."""
+    limits = {**LIMITS, "patient": Limits(7)}
+    monkeypatch.setattr("feinsum.tune.efforts.LIMITS", limits)
+    store = InMemoryStore()
+    assert measured(store, "measure")
+    assert measured(store, "patient")
+    assert n_trials(store) == 7
+    assert not measured(store, "patient")
+
+
+def test_a_store_that_cannot_be_written_is_refused(tmp_path):
+    """Before anything is measured."""
+    (tmp_path / "no facts.sqlite").write_text("this is no database")
+    with pytest.raises(StoreError):
+        measured(tmp_path / "no facts.sqlite", "measure")
