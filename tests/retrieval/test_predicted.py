@@ -8,6 +8,7 @@ import pytest
 
 import feinsum
 from feinsum import array, canonicalize, einsum
+from feinsum.db import open_store
 from feinsum.errors import FeinsumError, RecordNotFoundError
 from feinsum.predict import EFFORT_VARIABLE, effort_of
 from feinsum.records import InMemoryStore, Level
@@ -90,6 +91,31 @@ def test_the_effort_is_that_of_the_argument_then_of_the_variable(kernel, monkeyp
         effort_of(None)
     with pytest.raises(ValueError, match="effort='much'"):
         feinsum.retrieve(kernel, effort="much")
+
+
+def test_an_effort_that_measures_records_what_it_finds():
+    """The first retrieval measures, at the extents of the kernel; the next one knows."""
+    store = InMemoryStore()
+    product = einsum("ik,kj->ij", array("A", (30, 40)), array("B", (40, 50)))
+    kernel = feinsum.generate_loopy(product)
+    options = {"database": store, "effort": "measure", "device": "host"}
+    found = look_up(kernel, **options)
+    assert found.nests[0].match.level == Level.EXACT
+    n_facts = len(store)
+    assert n_facts
+    again = look_up(kernel, **options)
+    assert again.applied == found.applied
+    assert len(store) == n_facts
+
+
+def test_what_cannot_be_measured_is_predicted(kernel, tmp_path, caplog):
+    """A database that cannot be written breaks no build; the log says why."""
+    path = tmp_path / "facts.sqlite"
+    open_store(path).close()
+    database = f"sqlite:///file:{path}?mode=ro&uri=true"
+    found = look_up(kernel, database=database, effort="measure", device="host")
+    assert found.nests[0].match.level == Level.PREDICTED
+    assert "nothing is measured for" in caplog.text
 
 
 def test_a_kernel_of_functions_gets_a_prediction_too():
