@@ -15,6 +15,7 @@
     │   ├── TrialTimeoutError       trial-timeout
     │   ├── TrialCrashError         trial-crashed
     │   └── WrongResultError        wrong-result
+    ├── ModelError                  model-failed
     ├── StoreError                  store-failed
     │   ├── RecordNotFoundError     record-not-found
     │   ├── InvalidRecordError      invalid-record
@@ -47,6 +48,7 @@ __all__ = [
     "InvalidRecordError",
     "InvalidRequestError",
     "MeasurementError",
+    "ModelError",
     "NoSuchRouteError",
     "NotAnEinsumError",
     "NotAuthenticatedError",
@@ -182,6 +184,12 @@ class WrongResultError(MeasurementError):
     """A kernel does not agree with the reference evaluator."""
 
     code = "wrong-result"
+
+
+class ModelError(FeinsumError):
+    """A learned model cannot be read, written or fitted."""
+
+    code = "model-failed"
 
 
 class StoreError(FeinsumError):

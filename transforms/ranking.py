@@ -29,6 +29,8 @@ def at_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> BatchedEinsum:
     >>> dict(at_sizes(general, {"N": 100}).extents)
     {'i': 100, 'j': 4}
     """
+    if not einsum.size_params:
+        return einsum
     extents = {
         index: sizes.get(x.name, RUN_TIME_EXTENT) if isinstance(x, SizeParam) else x
         for index, x in einsum.extents.items()

@@ -21,6 +21,7 @@ from feinsum.cli import (
     devices,
     doctor,
     explain,
+    model,
     query,
     roofline,
     transforms,
@@ -120,6 +121,7 @@ for _name, (_command, _examples) in COMMANDS.items():
 app.add_typer(db.app, name="db")
 app.add_typer(cache.app, name="cache")
 app.add_typer(keys.app, name="keys")
+app.add_typer(model.app, name="model")
 
 
 def main() -> None:

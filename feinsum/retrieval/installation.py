@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
+from feinsum.predict.correction import correction_in_use
 from feinsum.records import Environment, TransformSpec
 from feinsum.transforms import REGISTRY
 
@@ -25,14 +26,15 @@ _OURS = (
 
 
 def surroundings(environment: Environment) -> str:
-    """Device, driver and versions, and the transforms that there are."""
+    """Device, driver and versions, the model, and the transforms that there are."""
     known = sorted(
         f"{t.name}@{t.version} {t.apply.__module__}" for t in REGISTRY.values()
     )
     software = sorted(environment.software.items())
     device = (environment.device, environment.driver_version)
     platform = environment.platform_version
-    return repr((device, platform, software, _versions(), _source_digest(), known))
+    ours = _versions(), _source_digest(), correction_in_use().id
+    return repr((device, platform, software, *ours, known))
 
 
 def is_ours(spec: TransformSpec) -> bool:

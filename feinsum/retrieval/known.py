@@ -14,6 +14,7 @@ from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError
 from feinsum.ir import BatchedEinsum, from_text
 from feinsum.predict import Effort, predictions
+from feinsum.predict.correction import Correction, correction_in_use
 from feinsum.raising import RaisedNest
 from feinsum.records import (
     WORST_ACCEPTED,
@@ -120,7 +121,8 @@ class Nearest(NamedTuple):
         if self.k > 0 or self.effort == "recorded":
             return ()
         sizes = constantdict(self.sizes)
-        return _predictions(self.form.einsum, sizes, self.environment.device)
+        device = self.environment.device
+        return _predictions(self.form.einsum, sizes, device, correction_in_use())
 
     def candidates(self, match: Match) -> Iterator[Candidate]:
         """All recipes: those of a match, then of the next best level, and so on."""
@@ -238,11 +240,15 @@ def match_of(
 
 @lru_cache(maxsize=256)
 def _predictions(
-    einsum: BatchedEinsum, sizes: Mapping[str, int], device: Device
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    device: Device,
+    correction: Correction,
 ) -> tuple[TransformSpec, ...]:
     """The first few that are code: a kernel is what a retrieval gives."""
-    found = (one.spec for one in predictions(einsum, sizes, device))
-    return tuple(islice((spec for spec in found if not spec.is_on_host), N_PREDICTED))
+    found = predictions(einsum, sizes, device, correction=correction)
+    code = (one.spec for one in found if not one.spec.is_on_host)
+    return tuple(islice(code, N_PREDICTED))
 
 
 def _generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpec]:

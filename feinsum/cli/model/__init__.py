@@ -1,0 +1,5 @@
+"""``feinsum model``."""
+
+from feinsum.cli.model.command import app
+
+__all__ = ["app"]

@@ -1,0 +1,181 @@
+"""What a correction looks at: numbers of a recipe, and numbers of what it computes.
+
+Only differences between recipes of one workload matter, so what is said of workload
+and machine alone would order nothing. It decides what the numbers of a recipe count:
+see :mod:`feinsum.predict.correction.model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import log2
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from feinsum.ir import BatchedEinsum
+from feinsum.transforms.cost import Machine, distinct_bytes, points
+from feinsum.transforms.ranking import Costed
+
+__all__ = [
+    "CONTEXT_FEATURES",
+    "FAMILIES",
+    "RECIPE_FEATURES",
+    "context_features",
+    "recipe_features",
+]
+
+Values: TypeAlias = npt.NDArray[np.float64]
+
+
+class Looked(NamedTuple):
+    """The parameters of a family that are looked at.
+
+    Attributes:
+        numbers: their logarithms count.
+        words: with the value that counts.
+        indices: the logarithms of their extents count.
+    """
+
+    numbers: tuple[str, ...] = ()
+    words: tuple[tuple[str, str], ...] = ()
+    indices: tuple[str, ...] = ()
+
+
+FAMILIES: Mapping[str, Looked] = {
+    "contraction_path": Looked(("depth", "lanes", "side"), (("steps", "packed"),)),
+    "generic": Looked(
+        ("block", "step", "width"), (("vectors", "widest"),), ("parallel", "vector")
+    ),
+    "library_contraction": Looked(),
+    "packed_contraction": Looked(
+        ("depth", "height", "lanes", "rows", "vectors", "width"),
+        (("inside", "rows"), ("stores", "streamed")),
+        ("register", "vector"),
+    ),
+    "rowwise": Looked(
+        ("block",), (("sums", "any_order"), ("vectors", "widest")), ("index",)
+    ),
+    "split_sum": Looked(("parts",), (), ("index",)),
+}
+"""The families of this project that have a cost, by name."""
+
+RECIPE_FEATURES = (
+    "cost",
+    "is contiguous",
+    *FAMILIES,
+    *(
+        f"{family}.{name}"
+        for family, looked in FAMILIES.items()
+        for name in (
+            *looked.numbers,
+            *(f"{name}={word}" for name, word in looked.words),
+            *(f"extent of {name}" for name in looked.indices),
+        )
+    ),
+)
+"""Their names. Beside the recipe itself there are its analytic cost, and whether its
+vectors run along the last axis of an array."""
+
+CONTEXT_FEATURES = (
+    "any",
+    "operations per byte",
+    "bytes over L2",
+    "bytes over L3",
+    "points",
+    "contiguous results",
+    "contiguous entries",
+    "operands",
+    "output indices",
+    "summed indices",
+    "itemsize",
+    "is complex",
+    "cores",
+    "vector bytes",
+)
+"""Their names; all but numbers of operands and indices are logarithms to base 2."""
+
+_AT = {name: k for k, name in enumerate(RECIPE_FEATURES)}
+_PLACES = {
+    family: (
+        _AT[family],
+        tuple((name, _AT[f"{family}.{name}"]) for name in looked.numbers),
+        tuple((name, w, _AT[f"{family}.{name}={w}"]) for name, w in looked.words),
+        tuple((name, _AT[f"{family}.extent of {name}"]) for name in looked.indices),
+    )
+    for family, looked in FAMILIES.items()
+}
+"""For each family its own column, and those of its parameters."""
+
+LEAST, MOST = 1e-30, 1e30
+"""Beyond these a number is no extent and no time that anyone meant."""
+
+
+def recipe_features(einsum: BatchedEinsum, recipes: Sequence[Costed]) -> Values:
+    """A row for each recipe, a column for each of :data:`RECIPE_FEATURES`.
+
+    Args:
+        einsum: with numbers for all extents.
+        recipes: with their analytic costs.
+    """
+    extents = {index: _log(extent) for index, extent in einsum.extents.items()}
+    ends = {term[-1] for term in (einsum.output, *einsum.inputs) if term}
+    rows = [_row(one, extents, ends) for one in recipes]
+    return np.array(rows, dtype=np.float64).reshape(-1, len(RECIPE_FEATURES))
+
+
+def _row(one: Costed, extents: Mapping[str, float], ends: set[str]) -> list[float]:
+    row = [0.0] * len(RECIPE_FEATURES)
+    parameters: Mapping[str, Any] = one.spec.parameters
+    row[0] = _log(one.seconds)
+    row[1] = float(parameters.get("vector") in ends)
+    if one.spec.name not in _PLACES:
+        return row
+    family, numbers, words, indices = _PLACES[one.spec.name]
+    row[family] = 1.0
+    for name, k in numbers:
+        value = parameters.get(name)
+        row[k] = _log(value) if type(value) is int else 0.0
+    for name, word, k in words:
+        row[k] = float(parameters.get(name) == word)
+    for name, k in indices:
+        row[k] = extents.get(parameters.get(name, ""), 0.0)
+    return row
+
+
+def context_features(einsum: BatchedEinsum, machine: Machine) -> Values:
+    """A number for each of :data:`CONTEXT_FEATURES`.
+
+    >>> from feinsum.ir import array, einsum
+    >>> product = einsum("ij,jk->ik", array("A", (64, 64)), array("B", (64, 64)))
+    >>> found = dict(zip(CONTEXT_FEATURES, context_features(product, Machine())))
+    >>> float(found["points"]), float(found["operands"])
+    (18.0, 2.0)
+    """
+    n_points = einsum.batch_size * points(einsum, einsum.indices)
+    n_bytes = sum(distinct_bytes(einsum))
+    first = einsum.inputs[0]
+    dtype = einsum.operands[0].dtype
+    values = (
+        1.0,
+        _log(n_points) - _log(n_bytes),
+        _log(n_bytes) - _log(machine.n_cores * machine.cache_bytes.get("L2", 1)),
+        _log(n_bytes) - _log(machine.cache_bytes.get("L3", 1)),
+        _log(n_points),
+        _log(points(einsum, einsum.output[-1:])),
+        _log(points(einsum, first[-1:])),
+        float(einsum.n_operands),
+        float(len(einsum.output)),
+        float(len(einsum.summation_indices)),
+        _log(dtype.itemsize),
+        float(dtype.kind == "c"),
+        _log(machine.n_cores),
+        _log(machine.vector_bytes),
+    )
+    return np.array(values)
+
+
+def _log(value: Any) -> float:
+    """The logarithm to base 2 of a number, which may be far out."""
+    return log2(value) if LEAST < value < MOST else log2(MOST if value > 1 else LEAST)

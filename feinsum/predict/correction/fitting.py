@@ -1,0 +1,170 @@
+"""Fitting a correction to trials.
+
+Learnt are the logarithms of what was measured over what the cost said, as deviations
+from the mean of their group: what all recipes of a workload on a device have in common
+orders nothing. Every group counts the same, however often it was tuned.
+
+Ridge regression is scikit-learn's; how strong the penalty is, cross validation decides,
+with all workloads of a notation left out together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+from typing import Any
+
+import numpy as np
+
+from feinsum.errors import FeinsumError, ModelError
+from feinsum.predict.correction.features import (
+    CONTEXT_FEATURES,
+    RECIPE_FEATURES,
+    Values,
+)
+from feinsum.predict.correction.model import (
+    MODEL_VERSION,
+    Correction,
+    Feature,
+)
+from feinsum.predict.correction.samples import Group, Samples
+
+__all__ = ["FEWEST_NOTATIONS", "FEWEST_TRIALS", "N_FOLDS", "check_enough", "fit"]
+
+FEWEST_TRIALS, FEWEST_NOTATIONS = 30, 3
+"""With less, nothing can be said of workloads that were left out."""
+
+N_FOLDS = 5
+
+FARTHEST = log(10)
+"""A time farther off counts as this: a single one that is absurd decides nothing."""
+
+PENALTIES = tuple(10.0**k for k in range(-3, 6))
+
+LEAST_SCALE = 0.25
+"""Of a feature: what hardly differed in the trials must not count for much."""
+
+MOST = 1e3
+N_DIGITS = 5
+
+
+def check_enough(samples: Samples) -> None:
+    """Refuse too few trials.
+
+    Raises:
+        ModelError: saying how many there are, and how many are wanted.
+    """
+    n_notations = len(samples.notations)
+    if samples.n_trials < FEWEST_TRIALS or n_notations < FEWEST_NOTATIONS:
+        raise ModelError(
+            f"{samples.n_trials} trials of {n_notations} notations can be learnt from; "
+            f"expected at least {FEWEST_TRIALS} of {FEWEST_NOTATIONS}: tune more "
+            "workloads"
+        )
+
+
+def fit(groups: Sequence[Group], fitted_at: str = "") -> Correction:
+    """The correction that fits the trials best.
+
+    Args:
+        groups: of at least two notations.
+        fitted_at: UTC, ISO 8601.
+
+    Raises:
+        FeinsumError: if scikit-learn is not installed.
+    """
+    recipe, context = _recipe_features(groups), _context_features(groups)
+    none = ((0.0,) * len(context),) * len(recipe)
+    raw = Correction(MODEL_VERSION, recipe, context, none)
+    sizes = np.array([len(group.recipes) for group in groups])
+    weights = np.sqrt(np.repeat(1 / sizes, sizes))
+    products = np.concatenate([_products(group, raw) for group in groups])
+    targets = np.concatenate([_targets(group) for group in groups])
+    notations = np.repeat([group.notation for group in groups], sizes)
+    found = _ridge(products * weights[:, None], targets * weights, notations)
+    table = found.reshape(len(recipe), len(context)).tolist()
+    return Correction(
+        MODEL_VERSION,
+        recipe,
+        context,
+        tuple(tuple(map(_rounded, row)) for row in table),
+        n_trials=int(sizes.sum()),
+        n_workloads=len({group.workload_text for group in groups}),
+        n_devices=len({group.device_id for group in groups}),
+        fitted_at=fitted_at,
+    )
+
+
+def _recipe_features(groups: Sequence[Group]) -> tuple[Feature, ...]:
+    """What differs between recipes, on the scale on which it differs in the trials."""
+    deviations = [group.recipe - group.recipe.mean(axis=0) for group in groups]
+    spreads = np.concatenate(deviations).std(axis=0)
+    return tuple(
+        Feature(name, 0.0, _scale(spread))
+        for name, spread in zip(RECIPE_FEATURES, spreads.tolist(), strict=True)
+    )
+
+
+def _context_features(groups: Sequence[Group]) -> tuple[Feature, ...]:
+    """What differs between workloads; the first is one, and stays one."""
+    table = np.array([group.context for group in groups])
+    centres, spreads = table.mean(axis=0), table.std(axis=0)
+    centres[0], spreads[0] = 0.0, 1.0
+    numbers = zip(centres.tolist(), spreads.tolist(), strict=True)
+    return tuple(
+        Feature(name, _rounded(centre), _scale(spread))
+        for name, (centre, spread) in zip(CONTEXT_FEATURES, numbers, strict=True)
+    )
+
+
+def _products(group: Group, raw: Correction) -> Values:
+    """A row for each recipe, whose product with the coefficients is the correction."""
+    deviations, where = raw.standardized(group.recipe, group.context)
+    products = np.einsum("nr,w->nrw", deviations, where)
+    return _centred(products.reshape(len(deviations), -1))
+
+
+def _targets(group: Group) -> Values:
+    """How wrong the costs are, beside what they are wrong by in common."""
+    costs = np.log([recipe.seconds for recipe in group.recipes])
+    errors = np.log(group.measured) - costs
+    near = np.clip(errors - np.median(errors), -FARTHEST, FARTHEST)
+    return _centred(near)
+
+
+def _centred(values: Values) -> Values:
+    return np.asarray(values - values.mean(axis=0))
+
+
+def _ridge(products: Values, targets: Values, notations: Any) -> Values:
+    RidgeCV, GroupKFold = _scikit_learn()
+    n_folds = min(N_FOLDS, len(set(notations.tolist())))
+    folds = GroupKFold(n_folds).split(products, targets, notations)
+    model = RidgeCV(
+        PENALTIES,
+        fit_intercept=False,
+        scoring="neg_mean_squared_error",
+        cv=[*folds],
+    )
+    return np.asarray(model.fit(products, targets).coef_)
+
+
+def _scikit_learn() -> tuple[Any, Any]:
+    """The regression and the folds; the one door to scikit-learn."""
+    try:
+        from sklearn.linear_model import RidgeCV
+        from sklearn.model_selection import GroupKFold
+    except ImportError:
+        raise FeinsumError(
+            "fitting a model needs scikit-learn: pip install 'feinsum[model]'"
+        ) from None
+    return RidgeCV, GroupKFold
+
+
+def _scale(spread: float) -> float:
+    return _rounded(max(spread, LEAST_SCALE))
+
+
+def _rounded(value: float) -> float:
+    """So many digits as mean something; within what a model may have."""
+    return float(f"{min(max(value, -MOST), MOST):.{N_DIGITS}g}")

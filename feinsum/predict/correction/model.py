@@ -1,0 +1,193 @@
+"""A correction: by what factor the analytic costs of recipes are wrong.
+
+With the numbers ``r`` of a recipe, as deviations from the mean of those that it is
+compared with, and the numbers ``w`` of the workload and the machine, both on the scale
+of the trials that were learnt from::
+
+    factor = exp(r . C . w),  but within 1/3 and 3
+
+So what a property of a recipe counts is a linear function of what is computed where.
+A correction is data. The worst that one can do is to put recipes into a bad order.
+
+Source: Hoerl and Kennard 1970 (ridge regression), by which ``C`` is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log
+from typing import Annotated, TypeAlias
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+
+from feinsum.errors import ModelError
+from feinsum.ir import BatchedEinsum
+from feinsum.predict.correction.features import (
+    CONTEXT_FEATURES,
+    RECIPE_FEATURES,
+    Values,
+    context_features,
+    recipe_features,
+)
+from feinsum.records import content_id
+from feinsum.records.document import STRICT
+from feinsum.transforms.cost import Machine
+from feinsum.transforms.ranking import Costed
+
+__all__ = ["ANALYTIC", "LIMIT", "MODEL_VERSION", "Correction", "Feature", "corrected"]
+
+MODEL_VERSION = 1
+"""Of the form of a correction, and of what its features mean."""
+
+LIMIT = 3.0
+"""The largest factor; the smallest is its reciprocal."""
+
+FAR = 3.0
+"""Numbers beyond so many scales count as this: a model knows nothing out there."""
+
+Coefficient: TypeAlias = Annotated[float, Ge(-1e3), Le(1e3)]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A number that is looked at, and how it spread in the trials.
+
+    Attributes:
+        centre: zero for a number of recipes, which are compared with each other.
+    """
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    centre: Annotated[float, Ge(-1e6), Le(1e6)]
+    scale: Annotated[float, Gt(1e-6), Le(1e6)]
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What was learnt from trials.
+
+    Attributes:
+        version: see :data:`MODEL_VERSION`.
+        recipe, context: the features, as this version has them; none at all in
+            :data:`ANALYTIC`.
+        coefficients: for each feature of a recipe one for each of the context.
+        n_trials, n_workloads, n_devices: of what it was learnt.
+        fitted_at: UTC, ISO 8601; empty if it is of no interest.
+
+    Raises:
+        ModelError: for another version, or if the features are others.
+    """
+
+    __pydantic_config__ = STRICT
+
+    version: int
+    recipe: tuple[Feature, ...]
+    context: tuple[Feature, ...]
+    coefficients: tuple[tuple[Coefficient, ...], ...]
+    n_trials: int = 0
+    n_workloads: int = 0
+    n_devices: int = 0
+    fitted_at: str = ""
+
+    def __post_init__(self) -> None:
+        if self.version != MODEL_VERSION:
+            raise ModelError(
+                f"a model of version {self.version} was given; expected "
+                f"{MODEL_VERSION}: fit it again with 'feinsum model fit'"
+            )
+        names = _names(self.recipe), _names(self.context)
+        if self.is_analytic and not self.coefficients:
+            return
+        if names != (RECIPE_FEATURES, CONTEXT_FEATURES):
+            raise ModelError(
+                "a model was given whose features are not those of this installation: "
+                "fit it again with 'feinsum model fit'"
+            )
+        shape = {len(row) for row in self.coefficients}
+        if len(self.coefficients) != len(self.recipe) or shape != {len(self.context)}:
+            raise ModelError(
+                f"a model with coefficients for {len(self.coefficients)} features was "
+                f"given; expected {len(self.recipe)} rows of {len(self.context)} each"
+            )
+
+    @property
+    def is_analytic(self) -> bool:
+        """Whether it leaves all costs as they are."""
+        return not (self.recipe or self.context)
+
+    @cached_property
+    def id(self) -> str:
+        """Content id."""
+        return content_id(self)
+
+    def factors(self, recipe: Values, context: Values) -> Values:
+        """What the costs of recipes that are compared are to be multiplied by.
+
+        Args:
+            recipe: a row of features for each; see :func:`recipe_features`.
+            context: see :func:`context_features`.
+        """
+        if self.is_analytic or not len(recipe):
+            return np.ones(len(recipe))
+        deviations, where = self.standardized(recipe, context)
+        logarithms = deviations @ (self._matrix @ where)
+        return np.exp(np.clip(logarithms, -log(LIMIT), log(LIMIT)))
+
+    def standardized(self, recipe: Values, context: Values) -> tuple[Values, Values]:
+        """Features as deviations, on the scales of the trials.
+
+        Args:
+            recipe, context: see :meth:`factors`.
+        """
+        scales, centres, spreads = self._scales
+        deviations = (recipe - recipe.mean(axis=0)) / scales
+        return _limited(deviations), _limited((context - centres) / spreads)
+
+    @cached_property
+    def _matrix(self) -> Values:
+        return np.array(self.coefficients)
+
+    @cached_property
+    def _scales(self) -> tuple[Values, Values, Values]:
+        return (
+            np.array([feature.scale for feature in self.recipe]),
+            np.array([feature.centre for feature in self.context]),
+            np.array([feature.scale for feature in self.context]),
+        )
+
+
+def corrected(
+    correction: Correction,
+    einsum: BatchedEinsum,
+    recipes: Sequence[Costed],
+    machine: Machine,
+) -> list[float]:
+    """The costs of recipes in seconds, corrected.
+
+    Args:
+        einsum: with numbers for all extents.
+        recipes: all that are compared, with their analytic costs.
+    """
+    costs = [one.seconds for one in recipes]
+    if correction.is_analytic or not costs:
+        return costs
+    factors = correction.factors(
+        recipe_features(einsum, recipes), context_features(einsum, machine)
+    )
+    return [cost * factor for cost, factor in zip(costs, factors.tolist(), strict=True)]
+
+
+def _names(features: Sequence[Feature]) -> tuple[str, ...]:
+    return tuple(feature.name for feature in features)
+
+
+def _limited(values: Values) -> Values:
+    return np.minimum(np.maximum(values, -FAR), FAR)
+
+
+ANALYTIC = Correction(MODEL_VERSION, (), (), ())
+"""No correction."""
