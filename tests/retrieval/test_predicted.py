@@ -116,7 +116,7 @@ def test_the_effort_is_that_of_the_argument_then_of_the_variable(kernel, monkeyp
 
 
 def test_an_effort_that_measures_records_what_it_finds():
-    """The first retrieval measures, at the extents of the kernel; the next one knows."""
+    """The first retrieval measures at the extents of the kernel, the next one knows."""
     store = InMemoryStore()
     product = einsum("ik,kj->ij", array("A", (30, 40)), array("B", (40, 50)))
     kernel = feinsum.generate_loopy(product)
