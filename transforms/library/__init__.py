@@ -8,7 +8,12 @@ from feinsum.transforms.library.paths import (
     SPLIT_SUM,
 )
 from feinsum.transforms.library.rowwise import ROWWISE, ROWWISE_ON_CPUS
-from feinsum.transforms.library.streamed import GENERIC, GENERIC_ON_CPUS, TRANSPOSED
+from feinsum.transforms.library.streamed import (
+    GENERIC,
+    GENERIC_ON_CPUS,
+    TRANSPOSED,
+    UNROLL_AND_JAM,
+)
 from feinsum.transforms.library.turned import TURNED
 
 __all__ = [
@@ -23,4 +28,5 @@ __all__ = [
     "SPLIT_SUM",
     "TRANSPOSED",
     "TURNED",
+    "UNROLL_AND_JAM",
 ]

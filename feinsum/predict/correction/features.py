@@ -58,6 +58,9 @@ FAMILIES: Mapping[str, Looked] = {
         ("block",), (("sums", "any_order"), ("vectors", "widest")), ("index",)
     ),
     "split_sum": Looked(("parts",), (), ("index",)),
+    "unroll_and_jam": Looked(
+        ("block", "rows"), (("vectors", "widest"),), ("index", "inner", "parallel")
+    ),
 }
 """The families of this project that have a cost, by name."""
 

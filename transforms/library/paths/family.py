@@ -27,7 +27,11 @@ from feinsum.transforms.library.paths.pairwise import (
     good_paths,
     nest_operations,
 )
-from feinsum.transforms.library.streamed.generic import GENERIC, GENERIC_ON_CPUS
+from feinsum.transforms.library.streamed import (
+    GENERIC,
+    GENERIC_ON_CPUS,
+    UNROLL_AND_JAM,
+)
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.ranking import Costed, ranked
 from feinsum.transforms.registry import (
@@ -64,10 +68,12 @@ GROUP_POINTS = 1 << 15
 """Iterations of a work-group that make its start negligible."""
 PACKING = ("lanes", "side", "depth")
 """The parameters of packed steps."""
-CHEAPEST = "cheapest"
-"""Steps that are chosen by their costs."""
-STEP_FAMILIES = (PACKED_CONTRACTION, GENERIC_ON_CPUS)
-"""Of which these are: families that write their loops anew."""
+STEP_FAMILIES = {
+    "best": (PACKED_CONTRACTION, GENERIC_ON_CPUS, UNROLL_AND_JAM),
+    "cheapest": (PACKED_CONTRACTION, GENERIC_ON_CPUS),
+}
+"""Steps that are chosen by their costs, and among which families: those that write
+their loops anew. What a recipe means must not change, so each set has a name."""
 
 
 def contraction_path(
@@ -100,7 +106,8 @@ def contraction_path(
         fused: the outer index of steps that are fused; empty if there is none.
         steps: the family of all other steps: ``packed`` where it fits, ``streamed``,
             or, from version 2 on, what costs the least on a machine with vectors of
-            ``lanes`` entries (``cheapest``).
+            ``lanes`` entries: ``cheapest`` of these two families, or ``best``, with
+            ``unroll_and_jam``, too.
         lanes: entries of a vector of packed steps.
         side: most entries of a packed tile over the output indices of an operand.
         depth: most entries of a packed tile over the summed indices.
@@ -126,7 +133,7 @@ def contraction_path(
 def _steps(einsum: BatchedEinsum, parameters: Parameters) -> tuple[PathStep, ...]:
     """The steps of a path; those that cost the least read no diagonals twice."""
     path = PairwisePath.parse(parameters["path"], einsum.n_operands)
-    return path.steps(einsum, takes_diagonals=parameters["steps"] == CHEAPEST)
+    return path.steps(einsum, takes_diagonals=parameters["steps"] in STEP_FAMILIES)
 
 
 def _fused_steps(steps: Sequence[PathStep], outer: str) -> tuple[PathStep, ...]:
@@ -163,11 +170,12 @@ def _recipe(
     einsum: BatchedEinsum, parameters: Parameters
 ) -> tuple[Transform, Parameters]:
     """The family of a step and its recommended parameters, within limits."""
-    if text(parameters, "steps") == CHEAPEST:
-        best = _cheapest(einsum, _machine(einsum, number(parameters, "lanes")))
+    steps = text(parameters, "steps")
+    if steps in STEP_FAMILIES:
+        best = _cheapest(einsum, steps, _machine(einsum, number(parameters, "lanes")))
         return find_transform(best.spec.name, best.spec.version), best.spec.parameters
     space = PACKED_CONTRACTION.space(einsum)
-    if text(parameters, "steps") == "packed" and space is not None:
+    if steps == "packed" and space is not None:
         side, depth = number(parameters, "side"), number(parameters, "depth")
         limits = {"width": side, "height": side, "depth": depth}
         within = {
@@ -192,8 +200,8 @@ def _machine(einsum: BatchedEinsum, lanes: int) -> Machine:
 
 
 @lru_cache(maxsize=1024)
-def _cheapest(einsum: BatchedEinsum, machine: Machine) -> Costed:
-    return ranked(einsum, {}, STEP_FAMILIES, machine)[0]
+def _cheapest(einsum: BatchedEinsum, steps: str, machine: Machine) -> Costed:
+    return ranked(einsum, {}, STEP_FAMILIES[steps], machine)[0]
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
@@ -211,7 +219,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     for step in steps:
         if step not in fused:
             one = _step_einsum(einsum, step)
-            spec = _cheapest(one, chosen_on).spec
+            spec = _cheapest(one, text(parameters, "steps"), chosen_on).spec
             transform = find_transform(spec.name, spec.version)
             assert transform.cost is not None
             total += transform.cost(one, spec.parameters, machine)
@@ -243,7 +251,7 @@ def _space_2(einsum: BatchedEinsum) -> Space | None:
     """With diagonals, too, which are best taken out before they are multiplied."""
     has_diagonal = any(len(set(term)) < len(term) for term in einsum.inputs)
     space = _space(einsum, FEWER if not has_diagonal else 0)
-    return space and {**space, "steps": (CHEAPEST, *space["steps"])}
+    return space and {**space, "steps": (*STEP_FAMILIES, *space["steps"])}
 
 
 def _space(einsum: BatchedEinsum, fewer: int = FEWER) -> Space | None:
@@ -297,11 +305,14 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     fused = _fused_steps(steps, outer)
     if outer != NO_INDEX and not _can_fuse(einsum, steps, outer):
         return f"the path has no small products for a value of {outer!r}"
-    first = (_space_2(einsum) or {"steps": ("packed",)})["steps"]
-    if len(fused) == len(steps) and parameters["steps"] not in first[:2]:
+    if len(fused) == len(steps) and parameters["steps"] not in (
+        *STEP_FAMILIES,
+        "packed",
+    ):
         return "all steps are fused"
     space = _space_2(einsum) or {}
-    used = {"packed": PACKING, CHEAPEST: PACKING[:1]}.get(str(parameters["steps"]), ())
+    by_cost = dict.fromkeys(STEP_FAMILIES, PACKING[:1])
+    used = {"packed": PACKING, **by_cost}.get(str(parameters["steps"]), ())
     used = used if len(fused) < len(steps) else ()
     if any(parameters[n] != space[n][0] for n in PACKING if n not in used):
         return "no step is packed"

@@ -1,6 +1,7 @@
 """Nests that stream their operands: in the order of memory, or against it."""
 
 from feinsum.transforms.library.streamed.generic import GENERIC, GENERIC_ON_CPUS
+from feinsum.transforms.library.streamed.jammed import UNROLL_AND_JAM
 from feinsum.transforms.library.streamed.transposed import TRANSPOSED
 
-__all__ = ["GENERIC", "GENERIC_ON_CPUS", "TRANSPOSED"]
+__all__ = ["GENERIC", "GENERIC_ON_CPUS", "TRANSPOSED", "UNROLL_AND_JAM"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms.cost import Machine, distinct_bytes, points, region_s
 
-__all__ = ["reduction_cycles", "streaming_s", "vector_cycles"]
+__all__ = ["jammed_cycles", "reduction_cycles", "streaming_s", "vector_cycles"]
 
 LOOP_CYCLES = 6.0
 """To begin an innermost loop."""
@@ -71,9 +71,44 @@ def reduction_cycles(
     dtype = einsum.operands[0].dtype
     lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
     reads = sum(_access_cycles(einsum, t, inner, lanes) for t in einsum.inputs)
-    along = length * (1.5 / lanes + reads)
+    along = length * max(1.5 / lanes + reads, CHAIN_CYCLES / lanes)
     beside = length % lanes * RAGGED_CYCLES + lanes * ADD_UP_CYCLES
     return n_loops * (LOOP_CYCLES + along + beside)
+
+
+def jammed_cycles(
+    einsum: BatchedEinsum,
+    index: str,
+    inner: str,
+    machine: Machine,
+    *,
+    rows: int,
+    most_bytes: int,
+) -> float:
+    """Cycles of a row whose sum over ``inner`` serves several values of ``index``.
+
+    What does not depend on ``index`` is read once for all of them.
+    """
+    length = points(einsum, (inner,))
+    extent = points(einsum, (index,))
+    dtype = einsum.operands[0].dtype
+    lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
+    own = shared = 0.0
+    for term in einsum.inputs:
+        cycles = 0.5 * _access_cycles(einsum, term, inner, lanes)
+        own, shared = (
+            (own + cycles, shared) if index in term else (own, shared + cycles)
+        )
+    n_loops = points(einsum, einsum.indices) / max(length * extent, 1)
+    n_full, n_left = divmod(extent, rows)
+
+    def tile(n_rows: int) -> float:
+        adding = max(0.5 * n_rows / lanes, CHAIN_CYCLES / lanes)
+        along = length * max(adding, n_rows * own + shared)
+        beside = n_rows * (length % lanes * RAGGED_CYCLES + lanes * ADD_UP_CYCLES)
+        return LOOP_CYCLES + along + beside
+
+    return n_loops * (n_full * tile(rows) + n_left * tile(1))
 
 
 def _access_cycles(
