@@ -28,6 +28,7 @@ from feinsum.calling.kernel import (
     CallOptions,
     recorded_kernel,
     untransformed_kernel,
+    untransformed_path,
 )
 from feinsum.calling.prepared import (
     PreparedCall,
@@ -42,6 +43,7 @@ from feinsum.db import Database
 from feinsum.db.sql.location import ENVIRONMENT_VARIABLE
 from feinsum.errors import DeviceUnavailableError, InvalidEinsumError
 from feinsum.measure import open_device
+from feinsum.measure.intermediates import all_have_room
 from feinsum.memory import remembered
 from feinsum.records import Policy
 from feinsum.retrieval import OnMiss
@@ -251,21 +253,25 @@ def _on_host(
     if not opened.reads_in_place:
         lies, into = dict.fromkeys(lies, COPIED), COPIED
     strides = strides_of({**lies, OUTPUT: into})
-    key = (reading.einsum, tuple(sorted(strides.items())), where)
+    sharing = (where, _sizes_that_matter(reading))
+    key = (reading.einsum, tuple(sorted(strides.items())), sharing)
     kernel = _kept(
-        key, lambda: recorded_kernel(reading.einsum, strides, opened, options)
+        key,
+        lambda: recorded_kernel(
+            reading.einsum, reading.sizes, strides, opened, options
+        ),
     )
     if kernel is None and opened.reads_in_place:
 
         def keep(simple: Hashable, make: _Make) -> CallKernel | None:
-            return _kept((simple, where), make)
+            return _kept((simple, sharing), make)
 
         call = simple_call(reading, arrays, lies, target, opened, options, keep)
         if call is not None:
             return call
     if kernel is None:
         kernel = _kept(
-            ("untransformed", *key),
+            ("untransformed", untransformed_path(reading.einsum, reading.sizes), *key),
             lambda: untransformed_kernel(
                 reading.einsum, reading.sizes, strides, opened
             ),
@@ -288,9 +294,14 @@ def _on_device(
     opened, dtype = device_of(arrays[0]), reading.work_dtype
     einsum, sizes = reading.einsum, reading.sizes
     kernel = _kept(
-        (einsum, where),
+        (
+            einsum,
+            where,
+            _sizes_that_matter(reading),
+            untransformed_path(einsum, sizes),
+        ),
         lambda: (
-            recorded_kernel(einsum, {}, opened, options)
+            recorded_kernel(einsum, sizes, {}, opened, options)
             or untransformed_kernel(einsum, sizes, {}, opened)
         ),
     )
@@ -299,6 +310,17 @@ def _on_device(
     names = [x.name for x in reading.feeds]
     caller = kernel.compiled.built.caller(names, reading.sizes, arrays[0].queue)
     return PreparedCall(reading, kernel, options, tuple(takes), caller)
+
+
+def _sizes_that_matter(reading: Reading) -> Hashable:
+    """What calls that share a kernel have in common, beside the einsum.
+
+    None where every intermediate that a kernel could have fits the memory; the sizes
+    where one does not, for it decides on the kernel.
+    """
+    if all_have_room(reading.einsum, reading.sizes):
+        return None
+    return tuple(sorted(reading.sizes.items()))
 
 
 _Make: TypeAlias = Callable[[], CallKernel | None]

@@ -113,7 +113,7 @@ def simple_call(
 
     def make() -> CallKernel | None:
         einsum, strides = problem.einsum, problem.strides
-        known = recorded_kernel(einsum, strides, opened, quiet)
+        known = recorded_kernel(einsum, problem.sizes, strides, opened, quiet)
         return known or predicted_kernel(problem, opened)
 
     kernel = keep(("simple", form.text, tuple(sorted(problem.strides.items()))), make)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from feinsum.ir import BatchedEinsum
+from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.predict.machine import machine_of
 from feinsum.records import Device, DevicePeaks, TransformSpec
 from feinsum.transforms import REGISTRY
@@ -18,6 +19,8 @@ def predictions(
     sizes: Mapping[str, int],
     device: Device,
     peaks: DevicePeaks | None = None,
+    *,
+    intermediate_bytes: int | None = None,
 ) -> list[Costed]:
     """Recipes with their expected seconds, the fastest first; none for GPUs.
 
@@ -27,13 +30,25 @@ def predictions(
     Args:
         einsum: canonical.
         sizes: of its size parameters, as far as they are known.
+        intermediate_bytes: what the intermediates of a recipe may take; by default
+            :func:`feinsum.measure.intermediates.intermediate_limit_bytes`.
+
+    Raises:
+        MeasurementError: if the variable of this limit is no number.
     """
     if device.kind != "cpu":
         return []
     newest = dict(sorted(REGISTRY))
     transforms = [REGISTRY[name] for name in newest.items()]
     suited = [t for t in transforms if device.kind in t.devices]
-    found = ranked(einsum, sizes, suited, machine_of(device, peaks))
+    limit = intermediate_bytes
+    if limit is None:
+        limit = intermediate_limit_bytes(einsum, sizes)
+    found = [
+        one
+        for one in ranked(einsum, sizes, suited, machine_of(device, peaks))
+        if has_room(one.spec, einsum, sizes, limit)
+    ]
     return list({_likeness(one): one for one in reversed(found)}.values())[::-1]
 
 
