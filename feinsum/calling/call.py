@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -14,6 +15,7 @@ from feinsum.calling.arguments import (
     COPIED,
     IN_ORDER,
     Form,
+    Lie,
     as_array,
     can_write,
     form_of,
@@ -48,6 +50,7 @@ from feinsum.memory import remembered
 from feinsum.records import Policy
 from feinsum.retrieval import OnMiss
 from feinsum.targets.devices import DEVICE_VARIABLE
+from feinsum.targets.host.results import check_room
 from feinsum.targets.opencl.residence import (
     check_device_arrays,
     device_of,
@@ -253,6 +256,7 @@ def _on_host(
     if not opened.reads_in_place:
         lies, into = dict.fromkeys(lies, COPIED), COPIED
     strides = strides_of({**lies, OUTPUT: into})
+    _check_room(reading, lies, into if target is not None else COPIED)
     sharing = (where, _sizes_that_matter(reading))
     key = (reading.einsum, tuple(sorted(strides.items())), sharing)
     kernel = _kept(
@@ -310,6 +314,24 @@ def _on_device(
     names = [x.name for x in reading.feeds]
     caller = kernel.compiled.built.caller(names, reading.sizes, arrays[0].queue)
     return PreparedCall(reading, kernel, options, tuple(takes), caller)
+
+
+def _check_room(reading: Reading, lies: Mapping[str, Lie], into: Lie) -> None:
+    """Refuse copies and a result that do not fit the memory, before all else.
+
+    Args:
+        into: whether the result is written into an array that is there.
+
+    Raises:
+        MeasurementError: if they do not.
+    """
+    entries = [prod(x.shape) for x in reading.feeds if not lies[x.name].is_in_place]
+    if entries:
+        n_bytes = sum(entries) * reading.work_dtype.itemsize
+        check_room(n_bytes, "copies of operands")
+    if not into.is_in_place:
+        n_bytes = prod(reading.shape) * reading.work_dtype.itemsize
+        check_room(n_bytes, "a result")
 
 
 def _sizes_that_matter(reading: Reading) -> Hashable:

@@ -9,7 +9,7 @@ from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.predict.machine import machine_of
 from feinsum.records import Device, DevicePeaks, TransformSpec
 from feinsum.transforms import REGISTRY
-from feinsum.transforms.ranking import Costed, ranked
+from feinsum.transforms.ranking import Costed, at_sizes, ranked
 
 __all__ = ["predictions"]
 
@@ -22,7 +22,9 @@ def predictions(
     *,
     intermediate_bytes: int | None = None,
 ) -> list[Costed]:
-    """Recipes with their expected seconds, the fastest first; none for GPUs.
+    """Recipes with their expected seconds, the fastest first.
+
+    There are none for GPUs, and none where an extent is zero: nothing is computed then.
 
     Of recipes that differ in little, one is enough: each is of another family, or
     expected to take another time.
@@ -36,7 +38,8 @@ def predictions(
     Raises:
         MeasurementError: if the variable of this limit is no number.
     """
-    if device.kind != "cpu":
+    is_empty = 0 in at_sizes(einsum, sizes).extents.values()
+    if device.kind != "cpu" or is_empty:
         return []
     newest = dict(sorted(REGISTRY))
     transforms = [REGISTRY[name] for name in newest.items()]
