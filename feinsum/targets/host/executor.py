@@ -206,8 +206,9 @@ def _has_vectors(unit: Any) -> bool:
 
 
 def _has_integers(unit: Any) -> bool:
+    """Whether an array has, or may have where Loopy has not said its dtype yet."""
     return any(
-        array.dtype.numpy_dtype.kind in "iu"
+        array.dtype is None or array.dtype.numpy_dtype.kind in "iu"
         for callable_ in unit.callables_table.values()
         if isinstance(callable_, lp.CallableKernel)
         for array in (
