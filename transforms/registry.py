@@ -70,6 +70,8 @@ class Transform:
             families; a family without one is never predicted.
         proposals: the configurations to choose from; by default the recommended one
             and the starts. Some may be pointless.
+        intermediate_bytes: of the arrays that hold products of operands, for an einsum
+            of known extents; for families that have such arrays.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Transform:
     )
     cost: Cost | None = None
     proposals: Callable[[BatchedEinsum], Iterable[Parameters]] | None = None
+    intermediate_bytes: Callable[[BatchedEinsum, Parameters], int] | None = None
 
     def spec(self, parameters: Parameters) -> TransformSpec:
         return TransformSpec(self.name, self.version, parameters)

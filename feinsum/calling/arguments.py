@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from feinsum.calling.reading import DType, Feed
 from feinsum.calling.terms import Shape
 from feinsum.codegen import Strides
 from feinsum.errors import InvalidEinsumError
+from feinsum.targets.host.results import check_room
 from feinsum.targets.protocol import Array
 
 __all__ = [
@@ -185,7 +187,12 @@ def _is_in_order(form: Form) -> bool:
 
 
 def packed(array: Array, shape: Shape, dtype: DType) -> Array:
-    """A copy in C's order, aligned and in the machine's byte order."""
+    """A copy in C's order, aligned and in the machine's byte order.
+
+    Raises:
+        MeasurementError: if the memory has no room for it.
+    """
+    check_room(prod(shape) * dtype.itemsize, "a copy of an operand")
     return np.require(array.reshape(shape), dtype, ["C", "A"])
 
 

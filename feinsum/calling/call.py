@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -16,6 +17,7 @@ from feinsum.calling.arguments import (
     COPIED,
     IN_ORDER,
     Form,
+    Lie,
     as_array,
     can_write,
     form_of,
@@ -30,6 +32,7 @@ from feinsum.calling.kernel import (
     CallOptions,
     recorded_kernel,
     untransformed_kernel,
+    untransformed_path,
 )
 from feinsum.calling.prepared import (
     PreparedCall,
@@ -44,11 +47,13 @@ from feinsum.db import Database
 from feinsum.db.sql.location import ENVIRONMENT_VARIABLE
 from feinsum.errors import DeviceUnavailableError, InvalidEinsumError
 from feinsum.measure import open_device
+from feinsum.measure.intermediates import all_have_room
 from feinsum.memory import remembered
 from feinsum.predict import MEASURING, Effort, effort_of
 from feinsum.records import Policy
 from feinsum.retrieval import OnMiss
 from feinsum.targets.devices import DEVICE_VARIABLE
+from feinsum.targets.host.results import check_room
 from feinsum.targets.opencl.residence import (
     check_device_arrays,
     device_of,
@@ -272,7 +277,9 @@ def _on_host(
     if not opened.reads_in_place:
         lies, into = dict.fromkeys(lies, COPIED), COPIED
     strides = strides_of({**lies, OUTPUT: into})
-    key = (reading.einsum, tuple(sorted(strides.items())), where)
+    _check_room(reading, lies, into if target is not None else COPIED)
+    sharing = (where, _sizes_that_matter(reading))
+    key = (reading.einsum, tuple(sorted(strides.items())), sharing)
     kernel = None
     if not (opened.reads_in_place and options.effort in MEASURING):
         kernel = _kept(
@@ -282,13 +289,13 @@ def _on_host(
             ),
         )
     if kernel is None and opened.reads_in_place:
-        kernels = _Shared(where)
+        kernels = _Shared(sharing)
         call = simple_call(reading, arrays, lies, target, opened, options, kernels)
         if call is not None:
             return call
     if kernel is None:
         kernel = _kept(
-            ("untransformed", *key),
+            ("untransformed", untransformed_path(reading.einsum, reading.sizes), *key),
             lambda: untransformed_kernel(
                 reading.einsum, reading.sizes, strides, opened
             ),
@@ -311,7 +318,12 @@ def _on_device(
     opened, dtype = device_of(arrays[0]), reading.work_dtype
     einsum, sizes = reading.einsum, reading.sizes
     kernel = _kept(
-        (einsum, where),
+        (
+            einsum,
+            where,
+            _sizes_that_matter(reading),
+            untransformed_path(einsum, sizes),
+        ),
         lambda: (
             recorded_kernel(einsum, sizes, {}, opened, options)
             or untransformed_kernel(einsum, sizes, {}, opened)
@@ -322,6 +334,35 @@ def _on_device(
     names = [x.name for x in reading.feeds]
     caller = kernel.compiled.built.caller(names, reading.sizes, arrays[0].queue)
     return PreparedCall(reading, kernel, options, tuple(takes), caller)
+
+
+def _check_room(reading: Reading, lies: Mapping[str, Lie], into: Lie) -> None:
+    """Refuse copies and a result that do not fit the memory, before all else.
+
+    Args:
+        into: whether the result is written into an array that is there.
+
+    Raises:
+        MeasurementError: if they do not.
+    """
+    entries = [prod(x.shape) for x in reading.feeds if not lies[x.name].is_in_place]
+    if entries:
+        n_bytes = sum(entries) * reading.work_dtype.itemsize
+        check_room(n_bytes, "copies of operands")
+    if not into.is_in_place:
+        n_bytes = prod(reading.shape) * reading.work_dtype.itemsize
+        check_room(n_bytes, "a result")
+
+
+def _sizes_that_matter(reading: Reading) -> Hashable:
+    """What calls that share a kernel have in common, beside the einsum.
+
+    None where every intermediate that a kernel could have fits the memory; the sizes
+    where one does not, for it decides on the kernel.
+    """
+    if all_have_room(reading.einsum, reading.sizes):
+        return None
+    return tuple(sorted(reading.sizes.items()))
 
 
 _Make: TypeAlias = Callable[[], CallKernel | None]
@@ -342,7 +383,7 @@ def _kept(key: Hashable, make: _Make) -> CallKernel | None:
 class _Shared:
     """The kernels of calls that are looked up in the same way."""
 
-    where: _Where
+    where: Hashable
 
     def get(self, key: Hashable, /) -> CallKernel | None:
         return remembered(_Calls).kernels.get((key, self.where))

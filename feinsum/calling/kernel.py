@@ -8,11 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from feinsum.codegen import Strides, contraction_path, generate_loopy
+from feinsum.codegen import (
+    ContractionPath,
+    Strides,
+    contraction_path,
+    generate_loopy,
+)
 from feinsum.db import Database
 from feinsum.errors import BuildError, FeinsumError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import CompiledKernel, OpenDevice, compile_kernel
+from feinsum.measure.intermediates import intermediate_limit_bytes, temporary_bytes
 from feinsum.predict import MEASURING, Effort
 from feinsum.records import Policy, TransformSpec
 from feinsum.retrieval import OnMiss, retrieve
@@ -24,8 +30,10 @@ __all__ = [
     "CallKernel",
     "CallOptions",
     "compiled_quietly",
+    "fits_memory",
     "recorded_kernel",
     "untransformed_kernel",
+    "untransformed_path",
 ]
 
 logger = logging.getLogger(__name__)
@@ -72,7 +80,8 @@ def recorded_kernel(
 ) -> CallKernel | None:
     """The kernel with the best recipe on record; None if there is none that works.
 
-    With an effort that measures, the einsum is tuned if it was not yet.
+    With an effort that measures, the einsum is tuned if it was not yet. A recipe that
+    takes more memory than it may at these sizes counts as none.
 
     Args:
         sizes: of its size parameters.
@@ -92,7 +101,7 @@ def recorded_kernel(
         on_miss=options.on_miss,
         effort="recorded",
     )
-    if found is plain:
+    if found is plain or not fits_memory(found, einsum, sizes):
         return None
     try:
         return CallKernel(compiled_quietly(found, opened), is_retrieved=True)
@@ -125,12 +134,35 @@ def untransformed_kernel(
 ) -> CallKernel:
     """A kernel without a recipe; more than two operands are contracted pairwise.
 
+    What these products may take is limited; see
+    :func:`feinsum.measure.intermediates.intermediate_limit_bytes`.
+
     Raises:
+        MeasurementError: if the limit that is set is no number.
         BuildError: if the kernel cannot be built.
     """
-    path = contraction_path(einsum, sizes) if einsum.n_operands > 2 else None
+    path = untransformed_path(einsum, sizes)
     plain = generate_loopy(einsum, path=path, strides=strides)
     return CallKernel(compiled_quietly(opened.prepare(plain), opened))
+
+
+def untransformed_path(
+    einsum: BatchedEinsum, sizes: Mapping[str, int]
+) -> ContractionPath | None:
+    """The order of the kernel without a recipe; None if one nest computes everything.
+
+    Raises:
+        MeasurementError: if the limit that is set is no number.
+    """
+    limit = intermediate_limit_bytes(einsum, sizes)
+    path = contraction_path(einsum, sizes, max_bytes=limit)
+    return path if len(path) > 1 else None
+
+
+def fits_memory(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
+    """Whether the temporaries of a kernel take no more than they may."""
+    n_bytes = temporary_bytes(t_unit, sizes)
+    return not n_bytes or n_bytes <= intermediate_limit_bytes(einsum, sizes)
 
 
 def compiled_quietly(t_unit: Any, opened: OpenDevice) -> CompiledKernel:

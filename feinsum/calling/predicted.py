@@ -26,6 +26,7 @@ from feinsum.measure.sampling import check_samples, patterned
 from feinsum.predict import predictions
 from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
+from feinsum.targets.host.results import aligned_empty
 from feinsum.targets.protocol import Array
 from feinsum.transforms import apply_spec
 from feinsum.transforms.ranking import Costed
@@ -126,7 +127,7 @@ def _check(kernel: CallKernel, problem: Problem) -> None:
         out = _laid_out(
             _shape(einsum.output_shape, sizes),
             problem.strides.get(OUTPUT),
-            partial(np.empty, dtype=einsum.output_dtypes[0]),
+            lambda n: aligned_empty((n,), einsum.output_dtypes[0]),
             steps,
         )
         caller = kernel.compiled.built.caller([*arrays], {**sizes, **steps})

@@ -40,8 +40,10 @@ _HALF = np.dtype(np.float16)
 _SUPPORTED = frozenset(
     map(np.dtype, (*np.typecodes["AllInteger"], "f2", "f4", "f8", "c8", "c16"))
 )
-_MAX_ENTRIES = 2**31
-"""Entries of an array are counted by 32-bit integers in a kernel."""
+_MAX_ENTRIES = 2**31 - 2**20
+"""Entries are counted by 32-bit integers in a kernel, and the last tile of a loop goes
+beyond the end of an array: rounded up to whole tiles, a count has to fit as well.
+"""
 
 
 @dataclass(frozen=True)

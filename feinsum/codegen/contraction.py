@@ -9,9 +9,8 @@ from itertools import combinations
 from math import prod
 from typing import TypeAlias
 
-import opt_einsum
-
 from feinsum.ir import IndexList
+from feinsum.ir.paths import find_path
 
 __all__ = ["Step", "contraction_steps", "pairwise_path"]
 
@@ -142,17 +141,10 @@ def _optimal_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
 
 
 def _greedy_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
-    """The pairwise order that opt_einsum's ``greedy`` gives."""
-    number = {i: opt_einsum.get_symbol(k) for k, i in enumerate(costs.extent)}
+    """The greedy order of :func:`feinsum.ir.paths.find_path`."""
     subsets: list[Subset] = [(p,) for p in range(len(costs.inputs))]
-    terms = [sorted(costs.indices(subset)) for subset in subsets]
-    inputs = ",".join("".join(number[i] for i in term) for term in terms)
-    path, _ = opt_einsum.contract_path(
-        f"{inputs}->{''.join(number[i] for i in costs.output)}",
-        *(tuple(costs.extent[i] for i in term) for term in terms),
-        shapes=True,
-        optimize="greedy",
-    )
+    terms = [costs.indices(subset) for subset in subsets]
+    path = find_path(terms, costs.output, costs.extent, method="greedy")
     order = []
     for step in path:
         left, right = (subsets.pop(p) for p in sorted(step, reverse=True))

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import opt_einsum
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsum import BatchedEinsum
 from feinsum.ir.operand import SizeParam
+from feinsum.ir.paths import contract_greedily
 
 __all__ = ["bind_sizes", "evaluate"]
 
@@ -104,5 +104,5 @@ def _evaluate_row(
         args += [operand, [number[index] for index in term]]
     output = [number[index] for index in einsum.output]
     if len(number) > 52:  # numpy's own limit on numbered indices
-        return np.asarray(opt_einsum.contract(*args, output, optimize="greedy"))
+        return np.asarray(contract_greedily(*args, output))
     return np.asarray(np.einsum(*args, output, optimize=optimize))

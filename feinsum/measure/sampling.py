@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,6 +18,8 @@ __all__ = ["N_SAMPLES", "check_samples", "patterned"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 N_SAMPLES = 24
+BOX_ENTRIES = 1 << 22
+"""Of each operand, that are compared at a time."""
 PERIOD = 65_521
 """A prime, so that no axis of an array begins with the same entries twice."""
 
@@ -89,18 +92,49 @@ def _entry(
     """An entry, and the sum of magnitudes, in at least double precision."""
     at = dict(zip(einsum.output, place, strict=True))
     letters = {index: k for k, index in enumerate(einsum.summation_indices)}
-    exact: list[Any] = []
-    sizes: list[Any] = []
-    for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
-        part = arrays[operand.name][tuple(at.get(i, slice(None)) for i in term)]
-        wide = np.asarray(part, _wide(operand.dtype))
-        left = [letters[i] for i in term if i in letters]
-        exact += [wide, left]
-        sizes += [np.abs(wide).astype(np.float64), left]
+    parts = [
+        arrays[operand.name][tuple(at.get(i, slice(None)) for i in term)]
+        for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True)
+    ]
+    terms = [tuple(i for i in term if i in letters) for term in einsum.inputs]
+    whole = {
+        index: range(extent)
+        for part, term in zip(parts, terms, strict=True)
+        for index, extent in zip(term, part.shape, strict=True)
+    }
+    right, magnitude = einsum.output_dtypes[0].type(0), 0.0
+    for box in _boxes(whole, terms):
+        exact: list[Any] = []
+        sizes: list[Any] = []
+        for part, term, operand in zip(parts, terms, einsum.rows[0], strict=True):
+            cut = part[tuple(slice(box[i].start, box[i].stop) for i in term)]
+            wide = np.asarray(cut, _wide(operand.dtype))
+            left = [letters[i] for i in term]
+            exact += [wide, left]
+            sizes += [np.abs(wide).astype(np.float64), left]
+        with np.errstate(all="ignore"):
+            right = right + np.einsum(*exact, (), optimize=True)
+            magnitude += float(np.einsum(*sizes, (), optimize=True))
     with np.errstate(all="ignore"):
-        right = np.einsum(*exact, (), optimize=True)
-        magnitude = float(np.einsum(*sizes, (), optimize=True))
-    return einsum.output_dtypes[0].type(right), magnitude
+        return einsum.output_dtypes[0].type(right), magnitude
+
+
+_Box: TypeAlias = dict[str, range]
+
+
+def _boxes(box: _Box, terms: Sequence[Sequence[str]]) -> Iterator[_Box]:
+    """Parts of a box in which no operand has many entries, for copies are made.
+
+    An array of few entries can look like one of billions.
+    """
+    sizes = [prod(len(box[i]) for i in term) for term in terms]
+    if max(sizes) <= BOX_ENTRIES:
+        yield box
+        return
+    longest = max(terms[sizes.index(max(sizes))], key=lambda i: len(box[i]))
+    middle = len(box[longest]) // 2
+    for part in (box[longest][:middle], box[longest][middle:]):
+        yield from _boxes({**box, longest: part}, terms)
 
 
 def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from operator import itemgetter
 
 from feinsum.ir import BatchedEinsum
+from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.predict.correction import Correction, corrected, correction_in_use
 from feinsum.predict.machine import machine_of
 from feinsum.records import Device, DevicePeaks
@@ -20,9 +21,13 @@ def predictions(
     sizes: Mapping[str, int],
     device: Device,
     peaks: DevicePeaks | None = None,
+    *,
     correction: Correction | None = None,
+    intermediate_bytes: int | None = None,
 ) -> list[Costed]:
-    """Recipes with their expected seconds, the fastest first; none for GPUs.
+    """Recipes with their expected seconds, the fastest first.
+
+    There are none for GPUs, and none where an extent is zero: nothing is computed then.
 
     Of recipes that differ in little, one is enough: each is of another family, or has
     another analytic cost. A correction can change their order, and brings in none.
@@ -31,14 +36,26 @@ def predictions(
         einsum: canonical.
         sizes: of its size parameters, as far as they are known.
         correction: of the analytic costs; by default the one that is in use.
+        intermediate_bytes: what the intermediates of a recipe may take; by default
+            :func:`feinsum.measure.intermediates.intermediate_limit_bytes`.
+
+    Raises:
+        MeasurementError: if the variable of this limit is no number.
     """
-    if device.kind != "cpu":
+    is_empty = 0 in at_sizes(einsum, sizes).extents.values()
+    if device.kind != "cpu" or is_empty:
         return []
     newest = dict(sorted(REGISTRY))
     transforms = [REGISTRY[name] for name in newest.items()]
     suited = [t for t in transforms if device.kind in t.devices]
-    machine = machine_of(device, peaks)
-    found = ranked(einsum, sizes, suited, machine)
+    machine, limit = machine_of(device, peaks), intermediate_bytes
+    if limit is None:
+        limit = intermediate_limit_bytes(einsum, sizes)
+    found = [
+        one
+        for one in ranked(einsum, sizes, suited, machine)
+        if has_room(one.spec, einsum, sizes, limit)
+    ]
     if correction is None:
         correction = correction_in_use()
     costs = corrected(correction, at_sizes(einsum, sizes), found, machine)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import numpy as np
 
 from feinsum.cache import DiskCache, default_cache
 from feinsum.db import Database, looked_up_store
+from feinsum.measure.intermediates import INTERMEDIATE_VARIABLE
 from feinsum.records import Device, Environment, LookUp, Policy
 from feinsum.retrieval.installation import is_ours, surroundings
 from feinsum.retrieval.kernel_text import NoTextError, text_of
@@ -124,7 +126,7 @@ def place_of(request: Request, environment: Environment) -> Place | None:
         request.t_unit,
         {name: _shape_and_dtype(value) for name, value in arguments.items()},
         (request.instructions, request.kernel_name, request.policy, request.verify),
-        request.effort,
+        (request.effort, os.environ.get(INTERMEDIATE_VARIABLE, "")),
     )
     try:
         text = text_of(given)

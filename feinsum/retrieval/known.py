@@ -13,6 +13,7 @@ from constantdict import constantdict
 from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError
 from feinsum.ir import BatchedEinsum, from_text
+from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.predict import Effort, predictions
 from feinsum.predict.correction import Correction, correction_in_use
 from feinsum.raising import RaisedNest
@@ -120,9 +121,10 @@ class Nearest(NamedTuple):
         """At the extents of the kernel alone; none is predicted for others."""
         if self.k > 0 or self.effort == "recorded":
             return ()
-        sizes = constantdict(self.sizes)
+        einsum, sizes = self.form.einsum, constantdict(self.sizes)
+        limit = intermediate_limit_bytes(einsum, sizes)
         device = self.environment.device
-        return _predictions(self.form.einsum, sizes, device, correction_in_use())
+        return _predictions(einsum, sizes, device, correction_in_use(), limit)
 
     def candidates(self, match: Match) -> Iterator[Candidate]:
         """All recipes: those of a match, then of the next best level, and so on."""
@@ -168,14 +170,20 @@ def nearest(
     Args:
         forms: of an einsum, and then of the same one at other extents.
 
-    Recipes for other kinds of devices than this one are left out.
+    Recipes for other kinds of devices than this one are left out, and those whose
+    intermediates take more memory than they may.
     """
 
     def known(
         k: int, form: CanonicalForm, sizes: Mapping[str, int]
     ) -> tuple[Nearest, Match]:
         sound, extents = _known(form, sizes, facts)
-        records = [r for r in sound if suits_device(r.spec, environment.device.kind)]
+        records = [
+            record
+            for record in sound
+            if suits_device(record.spec, environment.device.kind)
+            and _has_room(record, form, extents)
+        ]
         found = Nearest(k, form, records, extents, environment, policy, sizes, effort)
         return found, found.match()
 
@@ -244,9 +252,16 @@ def _predictions(
     sizes: Mapping[str, int],
     device: Device,
     correction: Correction,
+    limit: int,
 ) -> tuple[TransformSpec, ...]:
-    """The first few that are code: a kernel is what a retrieval gives."""
-    found = predictions(einsum, sizes, device, correction=correction)
+    """The first few that are code: a kernel is what a retrieval gives.
+
+    Args:
+        limit: bytes of the intermediates of a recipe.
+    """
+    found = predictions(
+        einsum, sizes, device, correction=correction, intermediate_bytes=limit
+    )
     code = (one.spec for one in found if not one.spec.is_on_host)
     return tuple(islice(code, N_PREDICTED))
 
@@ -280,6 +295,13 @@ def _known(
         if doubt := doubts.get(record.workload_text):
             logger.error("record %s is left out: %.1000s", record.id, doubt)
     return [r for r in records if r.workload_text in extents], extents
+
+
+def _has_room(record: TuningRecord, form: CanonicalForm, extents: Extents) -> bool:
+    """Whether the intermediates of a recipe are within the limit, at these extents."""
+    frame = record.workload_text
+    einsum = form.einsum if frame == form.text else from_text(frame)
+    return has_room(record.spec, einsum, extents[frame])
 
 
 def _in_frame(

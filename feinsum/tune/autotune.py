@@ -12,6 +12,7 @@ import loopy as lp
 from feinsum.db import Database, opened_store
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.ir import BatchedEinsum
+from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.predict import predictions
 from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import Environment, FactStore, TransformSpec, TuningRecord
@@ -169,14 +170,24 @@ def _predicted(problem: Problem, environment: Environment) -> list[TransformSpec
 def _search_for(
     problem: Problem, kind: DeviceKind, strategy: Strategy, seed: int
 ) -> Search:
-    """A search over everything that fits the einsum and devices of a kind."""
+    """A search over everything that fits the einsum, devices of a kind and the memory.
+
+    Raises:
+        MeasurementError: if the limit of intermediates that is set is no number.
+    """
     transforms = applicable_transforms(problem.einsum, kind)
     if not transforms:
         raise TransformError(
             f"no registered transform fits the einsum {problem.workload_text}"
             f" and devices of the kind {kind!r}"
         )
-    return make_search(strategy, problem.einsum, transforms, seed)
+    einsum, sizes = problem.einsum, problem.sizes
+    limit = intermediate_limit_bytes(einsum, sizes)
+
+    def is_allowed(spec: TransformSpec) -> bool:
+        return has_room(spec, einsum, sizes, limit)
+
+    return make_search(strategy, einsum, transforms, seed, is_allowed)
 
 
 def _started(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any, Literal, Protocol, get_args
 
@@ -61,14 +61,15 @@ def make_search(
     einsum: BatchedEinsum,
     transforms: Sequence[Transform],
     seed: int,
+    is_allowed: Callable[[TransformSpec], bool] = lambda _spec: True,
 ) -> Search:
-    """A search over everything that fits ``einsum``.
+    """A search over everything that fits ``einsum`` and is allowed.
 
     Raises:
         FeinsumError: for an unknown strategy.
     """
     check_strategy(strategy)
-    spaces = {t: list(configurations(t, einsum)) for t in transforms}
+    spaces = {t: [*filter(is_allowed, configurations(t, einsum))] for t in transforms}
     match strategy:
         case "exhaustive":
             return _Listed(_interleaved(spaces))

@@ -49,6 +49,8 @@ SERIAL_OPERATIONS = 1e6
 """Products of less are made by one thread."""
 PRODUCT_S = 1e-7
 """To begin a product of a stack."""
+MOST_BYTES = np.iinfo(np.intp).max
+"""Of an array; numpy makes none that is larger, not even to look at it."""
 MIN_REUSE = 4
 """Below it the arrays take longer to read than the products to compute."""
 
@@ -281,6 +283,8 @@ def _is_matrix(
 ) -> bool:
     """Whether an array is a stack of matrices, as BLAS takes them, where it lies."""
     itemsize = einsum.operands[0].dtype.itemsize
+    if points(einsum, term) * itemsize > MOST_BYTES:
+        return False
     lie = {
         index: points(einsum, term[at + 1 :]) * itemsize
         for at, index in enumerate(term)

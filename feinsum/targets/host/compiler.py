@@ -57,15 +57,21 @@ class Compiler:
         """The options with which kernels are compiled; none that reorders sums."""
         return (*_COMMON, _ARCHITECTURE)
 
-    def flags_for(self, *, has_vectors: bool) -> tuple[str, ...]:
+    def flags_for(
+        self, *, has_vectors: bool, has_integers: bool = False
+    ) -> tuple[str, ...]:
         """The options for one kernel.
 
         clang's own vectorizer spoils loops whose lanes are vectors already: a face
         mass operator took four times as long.
+
+        Integers wrap, as in numpy. C leaves open what happens where one with a sign
+        does, and gcc relies on that it never does: sums of 8 bits came out wrong.
         """
+        flags = self.flags
         if self.is_clang and has_vectors:
-            return (*self.flags, "-fno-vectorize", "-fno-slp-vectorize")
-        return self.flags
+            flags = (*flags, "-fno-vectorize", "-fno-slp-vectorize")
+        return (*flags, "-fwrapv") if has_integers else flags
 
     def compile(self, source: str, flags: Sequence[str]) -> bytes:
         """The shared object of a source.

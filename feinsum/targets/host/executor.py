@@ -96,7 +96,12 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
         invoker = self.get_invoker(unit, self.entrypoint, code)
         n_launches = len(code.device_programs)
         return HostCode(
-            source, n_launches, _has_vectors(unit), _arguments(kernel), invoker
+            source,
+            n_launches,
+            _has_vectors(unit),
+            _has_integers(unit),
+            _arguments(kernel),
+            invoker,
         )
 
     def get_invoker_uncached(self, unit: Any, entrypoint: str, code: Any) -> Any:
@@ -158,7 +163,7 @@ class _ProgramExecutor(HostExecutor):
         invoker = self.get_invoker_uncached(self.t_unit, self.entrypoint, code)
         arguments = _arguments(self.t_unit[self.entrypoint])
         kernel = _ProgramKernel(self.program, arguments)
-        return HostInfo(HostCode("", 0, False, arguments, invoker), kernel)
+        return HostInfo(HostCode("", 0, False, False, arguments, invoker), kernel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,4 +218,18 @@ def _has_vectors(unit: Any) -> bool:
         if isinstance(callable_, lp.CallableKernel)
         for iname in callable_.subkernel.inames.values()
         for tag in iname.tags
+    )
+
+
+def _has_integers(unit: Any) -> bool:
+    """Whether an array has, or may have where Loopy has not said its dtype yet."""
+    return any(
+        array.dtype is None or array.dtype.numpy_dtype.kind in "iu"
+        for callable_ in unit.callables_table.values()
+        if isinstance(callable_, lp.CallableKernel)
+        for array in (
+            *callable_.subkernel.args,
+            *callable_.subkernel.temporary_variables.values(),
+        )
+        if not isinstance(array, lp.ValueArg)
     )

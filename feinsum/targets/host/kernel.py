@@ -29,6 +29,7 @@ class HostCode:
         source: for the C compiler.
         n_launches: how many regions of the pool one call is.
         has_vectors: whether its loops are vectors already.
+        has_integers: whether an array has entries that wrap.
         arguments: the name of each, in the order of the entry point; the dtype of
             those that are scalars.
         invoker: checks the arguments of a call, allocates results, and calls.
@@ -37,13 +38,16 @@ class HostCode:
     source: str
     n_launches: int
     has_vectors: bool
+    has_integers: bool
     arguments: tuple[tuple[str, np.dtype[Any] | None], ...]
     invoker: Callable[..., Any]
 
 
 def _compilation(code: HostCode) -> tuple[Compiler, str, tuple[str, ...]]:
     compiler = find_compiler()
-    flags = compiler.flags_for(has_vectors=code.has_vectors)
+    flags = compiler.flags_for(
+        has_vectors=code.has_vectors, has_integers=code.has_integers
+    )
     return compiler, code.source, flags
 
 

@@ -19,7 +19,13 @@ from feinsum.errors import MeasurementError
 from feinsum.memory import remembered
 from feinsum.targets.protocol import Array
 
-__all__ = ["IDLE_VARIABLE", "ResultMemory", "aligned_empty", "idle_limit_bytes"]
+__all__ = [
+    "IDLE_VARIABLE",
+    "ResultMemory",
+    "aligned_empty",
+    "check_room",
+    "idle_limit_bytes",
+]
 
 IDLE_VARIABLE = "FEINSUM_IDLE_BYTES"
 """Environment variable: how much memory may wait for the next result; 0 for none."""
@@ -73,13 +79,13 @@ class ResultMemory:
         except IndexError:  # another thread was faster
             block = None
         if block is None:
-            self._check_room(size)
+            self.check_room(size, "a result", "or give out=")
             block = np.empty(size + LINE, np.uint8)
         else:
             self.idle_bytes -= size
         return np.asarray(_Lease(self, size, block, shape, dtype))
 
-    def _check_room(self, size: int) -> None:
+    def check_room(self, size: int, what: str, hint: str = "") -> None:
         """Refuse what the memory cannot hold; blocks that wait make room for it.
 
         The system would promise the memory, and end the process when it is written.
@@ -90,9 +96,10 @@ class ResultMemory:
         self.idle_bytes = 0
         free = psutil.virtual_memory().available
         if size > free:
+            advice = ", ".join(filter(None, ("compute it in parts", hint)))
             raise MeasurementError(
-                f"a result of {size / 1e9:.1f} GB does not fit the memory, of which "
-                f"{free / 1e9:.1f} GB are free: compute it in parts, or give out="
+                f"{what} of {size / 1e9:.1f} GB does not fit the memory, of which "
+                f"{free / 1e9:.1f} GB are free: {advice}"
             )
 
     def keep(self, size: int, block: Array) -> None:
@@ -155,6 +162,19 @@ def rounded(n_bytes: int) -> int:
     """
     step = max(1 << max(n_bytes.bit_length() - 1, 0), 1) // STEPS or 1
     return -(-n_bytes // step) * step
+
+
+def check_room(n_bytes: int, what: str) -> None:
+    """Refuse an array that the memory cannot hold, before it is made.
+
+    Args:
+        what: it is, for the message.
+
+    Raises:
+        MeasurementError: if it does not fit what is free.
+    """
+    if n_bytes >= CHECKED_BYTES:
+        remembered(ResultMemory).check_room(n_bytes, what)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -98,6 +98,9 @@ def test_a_compiler_is_known_by_what_it_says(said, is_clang, script, monkeypatch
     assert (found.version, found.is_clang) == (said, is_clang)
     assert found.flags_for(has_vectors=False) == found.flags
     assert ("-fno-vectorize" in found.flags_for(has_vectors=True)) == is_clang
+    for has_vectors in (False, True):
+        flags = found.flags_for(has_vectors=has_vectors, has_integers=True)
+        assert "-fwrapv" in flags
 
 
 def test_no_option_changes_the_order_of_sums():

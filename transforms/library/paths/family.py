@@ -26,6 +26,7 @@ from feinsum.transforms.library.paths.pairwise import (
     PathStep,
     good_paths,
     nest_operations,
+    smallest_path,
 )
 from feinsum.transforms.library.streamed import (
     GENERIC,
@@ -226,6 +227,18 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     return total
 
 
+def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
+    """Of all products in global memory."""
+    steps, outer = _steps(einsum, parameters), text(parameters, "fused")
+    fused = _fused_steps(steps, outer)
+    n_entries = sum(
+        step.n_products * volume(einsum, step.output)
+        for step in steps[:-1]
+        if step not in fused
+    )
+    return n_entries * einsum.operands[0].dtype.itemsize
+
+
 def _step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
     """A step on its own, all extents known; the operands have made-up names."""
     dtype = einsum.operands[0].dtype
@@ -240,10 +253,17 @@ def _step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
 
 
 def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
-    """Every path, with the cheapest steps or with fused ones."""
-    space = _space_2(einsum) or {}
+    """Every path, with the cheapest steps or with fused ones.
+
+    So is the path of the smallest products, though it may take far more operations:
+    memory may have room for no other one.
+    """
+    space = _space_2(einsum)
+    if space is None:
+        return
     first = {name: values[0] for name, values in space.items()}
-    for path, fused, lanes in product(*(space[n] for n in ("path", "fused", "lanes"))):
+    paths = dict.fromkeys((*space["path"], str(smallest_path(einsum))))
+    for path, fused, lanes in product(paths, space["fused"], space["lanes"]):
         yield {**first, "path": path, "fused": fused, "lanes": lanes}
 
 
@@ -350,6 +370,7 @@ CONTRACTION_PATH = register(
         _constraint,
         _is_searched,
         admits=_admits,
+        intermediate_bytes=_intermediate_bytes,
     )
 )
 CONTRACTION_PATH_BY_COST = register(

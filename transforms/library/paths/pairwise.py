@@ -8,31 +8,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
-
-import opt_einsum
 
 from feinsum.errors import InvalidParameterError
 from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.ir.paths import EXACT_UP_TO, MINIMIZED, PathMethod, find_path
 from feinsum.transforms.roles import typical, volume
 
-__all__ = ["PairwisePath", "PathStep", "good_paths", "nest_operations"]
+__all__ = [
+    "PairwisePath",
+    "PathStep",
+    "good_paths",
+    "nest_operations",
+    "smallest_path",
+]
 
 MAX_OPERANDS = 16
 """Of einsums that are contracted along a path; each step is a kernel to compile."""
-EXACT_UP_TO = 7
-"""Operands for which the orders of least cost are found; for more, greedy ones."""
-MINIMIZED = ("flops", "combo", "write", "size")
-"""What opt_einsum makes small: operations, entries written, the largest product."""
 MAX_PATHS = 4
 NEAR = 4
 """How many times the fewest operations a path may take to be worth a trial."""
 
-Search: TypeAlias = Callable[..., Any]
-"""Of opt_einsum: from sets of indices, those of the result and extents to a path."""
+GREEDY: PathMethod = "greedy"
 
 _NUMBER = "(?:0|[1-9][0-9]?)"
 _TEXT = re.compile(rf"{_NUMBER},{_NUMBER}(?: {_NUMBER},{_NUMBER})*")
@@ -231,13 +230,28 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
     return tuple(p for p in best_first if costs[p] <= NEAR * least)[:MAX_PATHS]
 
 
+@lru_cache(maxsize=256)
+def smallest_path(einsum: BatchedEinsum) -> PairwisePath:
+    """One whose largest product is as small as can be, for few operands.
+
+    >>> from feinsum.ir import array, einsum
+    >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)
+    >>> print(smallest_path(einsum("ij,jk,k->i", A, B, x)))
+    1,2 0,1
+    """
+    terms = dict(enumerate(map(frozenset, einsum.inputs)))
+    found = _found(einsum, "size", terms, frozenset(einsum.output))
+    return _path(found, einsum.n_operands)
+
+
 def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
     """What searches find: for all operands, and for those first that all rows share."""
     terms = dict(enumerate(map(frozenset, einsum.inputs)))
     shared = {k: terms[k] for k in terms if len({row[k] for row in einsum.rows}) == 1}
     others = {k: terms[k] for k in terms if k not in shared}
-    for search in _searches(einsum.n_operands):
-        find = partial(_found, einsum, search)
+    exact = MINIMIZED if einsum.n_operands <= EXACT_UP_TO else ()
+    for method in (*exact, GREEDY):
+        find = partial(_found, einsum, method)
         yield _path(find(terms, frozenset(einsum.output)), einsum.n_operands)
         if others and len(shared) > 1:
             needed = frozenset(einsum.output).union(*others.values())
@@ -247,35 +261,21 @@ def _proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
             yield _path([*ahead, *rest], einsum.n_operands)
 
 
-def _searches(n_operands: int) -> list[Search]:
-    exact = [
-        opt_einsum.DynamicProgramming(minimize=what, search_outer=True)
-        for what in MINIMIZED
-    ]
-    return [*(exact if n_operands <= EXACT_UP_TO else []), opt_einsum.paths.greedy]
-
-
 def _found(
     einsum: BatchedEinsum,
-    search: Search,
+    method: PathMethod,
     terms: Mapping[int, frozenset[str]],
     output: frozenset[str],
 ) -> list[tuple[int, int]]:
-    """A path of opt_einsum; a product has the number of its first factor.
+    """A path that is searched; a product has the number of its first factor.
 
-    Indices that a term alone sums are left out, and numbers stand for the others: sets
-    of text have another order in every process.
+    Indices that a term alone sums are left out.
     """
-    number = {index: k for k, index in enumerate(einsum.indices)}
-    sizes = {number[i]: typical(extent) for i, extent in einsum.extents.items()}
+    extents = {index: typical(einsum.extents[index]) for index in einsum.indices}
     n_uses = Counter(i for term in (*terms.values(), output) for i in term)
-    inputs = [
-        frozenset(number[i] for i in einsum.indices if i in term and n_uses[i] > 1)
-        for term in terms.values()
-    ]
-    result = frozenset(number[i] for i in einsum.indices if i in output)
+    inputs = [[i for i in term if n_uses[i] > 1] for term in terms.values()]
     left, pairs = list(terms), []
-    for step in search(inputs, result, sizes):
+    for step in find_path(inputs, output, extents, method=method):
         taken = [left[at] for at in sorted(step)]
         left = [k for k in left if k not in taken] + taken[:1]
         if len(taken) == 2:

@@ -224,6 +224,12 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     )
 
 
+def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
+    """Of the sums of all parts."""
+    n_entries = number(parameters, "parts") * volume(einsum, einsum.output)
+    return n_entries * sum(dtype.itemsize for dtype in einsum.output_dtypes)
+
+
 def _choices(einsum: BatchedEinsum) -> Iterator[Parameters]:
     space = _space(einsum)
     for index in space["index"] if space else ():
@@ -242,5 +248,6 @@ SPLIT_SUM = register(
         devices=frozenset({"cpu"}),
         cost=_cost,
         proposals=_choices,
+        intermediate_bytes=_intermediate_bytes,
     )
 )

@@ -1,0 +1,128 @@
+"""How much memory products of operands may take, on the way to a result.
+
+A contraction path makes einsums of many operands fast by way of such products, and the
+fastest one may need products that are far larger than operands and results.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import psutil
+from loopy import AddressSpace
+from pymbolic.mapper.evaluator import evaluate
+
+from feinsum.errors import MeasurementError
+from feinsum.ir import BatchedEinsum, Extent, SizeParam
+from feinsum.records import TransformSpec
+from feinsum.targets.layout import entry_kernel
+from feinsum.transforms import REGISTRY
+from feinsum.transforms.ranking import at_sizes
+from feinsum.transforms.registry import proposed
+
+logger = logging.getLogger(__name__)
+
+__all__ = [
+    "INTERMEDIATE_VARIABLE",
+    "all_have_room",
+    "has_room",
+    "intermediate_limit_bytes",
+    "temporary_bytes",
+]
+
+INTERMEDIATE_VARIABLE = "FEINSUM_INTERMEDIATE_BYTES"
+"""Environment variable: what all intermediates of a kernel may take; 0 for none."""
+SHARE = 4
+"""By default they may take one of so many parts of the free memory."""
+
+
+def intermediate_limit_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+    """What the variable says; by default a part of the memory that is free.
+
+    The part is rounded down to a power of two, so that it seldom changes. It is no
+    less than the largest operand or result, which have a place as well.
+
+    Args:
+        sizes: of the size parameters of ``einsum``.
+
+    Raises:
+        MeasurementError: if the variable is no number.
+    """
+    named = os.environ.get(INTERMEDIATE_VARIABLE, "").strip()
+    if named and not named.isdecimal():
+        raise MeasurementError(
+            f"{INTERMEDIATE_VARIABLE} is {named!r}; expected a number of bytes, or 0"
+        )
+    if named:
+        return int(named)
+    share = max(int(psutil.virtual_memory().available) // SHARE, 1)
+    return max(1 << (share.bit_length() - 1), _largest_bytes(einsum, sizes))
+
+
+def has_room(
+    spec: TransformSpec,
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    limit: int | None = None,
+) -> bool:
+    """Whether the intermediates of a recipe take no more than they may.
+
+    Nothing is held against a recipe that is not known here, that does not fit the
+    einsum, or where a size is not known: it is refused elsewhere, or taken.
+
+    Args:
+        einsum: in whose names the recipe speaks.
+        limit: bytes; by default :func:`intermediate_limit_bytes`.
+    """
+    transform = REGISTRY.get((spec.name, spec.version))
+    if transform is None or transform.intermediate_bytes is None:
+        return True
+    if any(x.name not in sizes for x in einsum.size_params):
+        return True
+    known = at_sizes(einsum, sizes)
+    try:
+        n_bytes = transform.intermediate_bytes(known, spec.parameters)
+    except Exception:  # a record may say anything
+        logger.info("%s does not fit %s", spec, einsum.subscripts, exc_info=True)
+        return True
+    if limit is None:
+        limit = intermediate_limit_bytes(einsum, sizes)
+    return n_bytes <= limit
+
+
+def all_have_room(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
+    """Whether no recipe that is proposed takes more than it may at these sizes."""
+    limit = intermediate_limit_bytes(einsum, sizes)
+    return all(
+        has_room(transform.spec(parameters), einsum, sizes, limit)
+        for transform in REGISTRY.values()
+        if transform.intermediate_bytes is not None
+        for parameters in proposed(transform, einsum)
+    )
+
+
+def temporary_bytes(t_unit: Any, sizes: Mapping[str, int]) -> int:
+    """Of the arrays that all work-groups of a kernel share, beside its arguments."""
+    return sum(
+        prod(int(evaluate(extent, dict(sizes))) for extent in temporary.shape)
+        * temporary.dtype.numpy_dtype.itemsize
+        for temporary in entry_kernel(t_unit).temporary_variables.values()
+        if temporary.address_space == AddressSpace.GLOBAL
+    )
+
+
+def _largest_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+    arrays = [(x.shape, x.dtype) for x in einsum.operands]
+    arrays += [(einsum.output_shape, dtype) for dtype in einsum.output_dtypes]
+    return max(
+        prod(_value(extent, sizes) for extent in shape) * dtype.itemsize
+        for shape, dtype in arrays
+    )
+
+
+def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
+    return sizes.get(extent.name, 1) if isinstance(extent, SizeParam) else extent

@@ -1,0 +1,186 @@
+"""Memory of intermediates: bounded by a setting, in whatever way a kernel is found."""
+
+from __future__ import annotations
+
+import tracemalloc
+from types import SimpleNamespace
+
+import loopy as lp
+import numpy as np
+import pytest
+
+from feinsum import call_einsum, retrieve
+from feinsum.calling import clear_call_cache, prepare_call, read_call
+from feinsum.calling.kernel import untransformed_path
+from feinsum.canonical import canonicalize
+from feinsum.codegen import contraction_path, generate_loopy, intermediate_bytes
+from feinsum.errors import MeasurementError
+from feinsum.ir import array, einsum
+from feinsum.measure.intermediates import (
+    INTERMEDIATE_VARIABLE,
+    has_room,
+    intermediate_limit_bytes,
+    temporary_bytes,
+)
+from feinsum.predict import predictions
+from feinsum.records import Device, InMemoryStore
+from feinsum.transforms.library import CONTRACTION_PATH_BY_COST
+from feinsum.tune.autotune import _search_for
+from feinsum.tune.problem import make_problem
+from tests.calling.comparing import NO_FACTS
+from tests.retrieval.facts import fact
+
+CPU = Device("host", "a CPU", "", "cpu", "x86_64", 2)
+SUBSCRIPTS = "ai,bi,aj,bj->"
+SHAPES = [(400, 25), (10, 25), (400, 25), (10, 25)]
+"""Fewest operations by way of two products over a and b, 64 kB together; two over i and
+j take 10 kB. One nest takes 16 times the operations."""
+LARGE, SMALL = 64_000, 10_000
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    clear_call_cache()
+    yield
+    clear_call_cache()
+
+
+def operands(shapes=SHAPES):
+    rng = np.random.default_rng(0)
+    return [rng.integers(-2, 3, shape).astype(float) for shape in shapes]
+
+
+def free(n_bytes):
+    """What psutil says where so much is free."""
+    return SimpleNamespace(available=n_bytes, total=1 << 34)
+
+
+def canonical(shapes=SHAPES):
+    named = [array(f"A{k}", shape) for k, shape in enumerate(shapes)]
+    return canonicalize(einsum(SUBSCRIPTS, *named)).einsum
+
+
+@pytest.mark.parametrize("limit", [10**9, SMALL + 2000, 1000, 0])
+def test_a_call_keeps_to_the_limit(limit, monkeypatch):
+    """The result is right, and all temporaries of the kernel fit; so does the rest."""
+    monkeypatch.setenv(INTERMEDIATE_VARIABLE, str(limit))
+    arrays = operands()
+    call = prepare_call(SUBSCRIPTS, *arrays, database=NO_FACTS, device="host")
+    assert temporary_bytes(call.kernel.t_unit, {}) <= limit
+    tracemalloc.start()
+    found = call.run(arrays)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == np.einsum(SUBSCRIPTS, *arrays, optimize=True)
+    assert peak < SMALL
+
+
+@pytest.mark.parametrize(
+    ("limit", "n_steps"), [(LARGE, 3), (SMALL, 3), (1000, 1), (0, 1)]
+)
+def test_an_untransformed_kernel_keeps_to_the_limit(limit, n_steps, monkeypatch):
+    """The cheapest order that fits is taken, and one nest if there is none."""
+    monkeypatch.setenv(INTERMEDIATE_VARIABLE, str(limit))
+    e = canonical()
+    path = untransformed_path(e, {})
+    assert (1 if path is None else len(path)) == n_steps
+    unit = generate_loopy(e, path=path)
+    assert temporary_bytes(unit, {}) <= limit
+    if path is not None:
+        assert temporary_bytes(unit, {}) == intermediate_bytes(e, path)
+
+
+@pytest.mark.parametrize("limit", [LARGE, SMALL, 1000, 0])
+def test_a_prediction_keeps_to_the_limit(limit):
+    """No recipe that needs more is proposed; there is one at every limit."""
+    found = predictions(canonical(), {}, CPU, intermediate_bytes=limit)
+    assert found
+    assert all(has_room(one.spec, canonical(), {}, limit) for one in found)
+    paths = [one for one in found if one.spec.name == "contraction_path"]
+    assert bool(paths) == (limit >= SMALL)
+
+
+@pytest.mark.parametrize("limit", [LARGE, SMALL, 0])
+def test_what_is_predicted_is_what_a_kernel_takes(limit, monkeypatch):
+    """The intermediates of a recipe are the temporaries of the kernel."""
+    monkeypatch.setenv(INTERMEDIATE_VARIABLE, str(limit))
+    unit = generate_loopy(canonical())
+    found = retrieve(unit, database=NO_FACTS, device="host", effort="estimate")
+    assert found is not unit
+    assert temporary_bytes(found, {}) <= limit
+
+
+def test_a_search_keeps_to_the_limit(monkeypatch):
+    """No recipe that needs more is tried."""
+    problem = make_problem(canonical())
+    for limit, has_paths in ((10**9, True), (0, False)):
+        monkeypatch.setenv(INTERMEDIATE_VARIABLE, str(limit))
+        left = _search_for(problem, "cpu", "random", 0).left
+        assert left
+        assert has_paths == any(s.name == "contraction_path" for s in left)
+
+
+def test_a_recorded_recipe_that_needs_more_is_passed_over(monkeypatch):
+    """In calls and in retrievals; without the limit it is used."""
+    reading = read_call(SUBSCRIPTS, *operands())
+    e = canonicalize(reading.einsum).einsum
+    (spec, *_) = [
+        CONTRACTION_PATH_BY_COST.spec(parameters)
+        for parameters in CONTRACTION_PATH_BY_COST.proposals(e)
+        if not has_room(CONTRACTION_PATH_BY_COST.spec(parameters), e, {}, SMALL)
+    ]
+    store = InMemoryStore()
+    store.add(fact(reading.einsum, spec))
+    for limit, is_used in ((10**9, True), (SMALL, False)):
+        monkeypatch.setenv(INTERMEDIATE_VARIABLE, str(limit))
+        clear_call_cache()
+        call = prepare_call(SUBSCRIPTS, *operands(), database=store, device="host")
+        assert call.kernel.is_retrieved == is_used
+        assert temporary_bytes(call.kernel.t_unit, {}) <= limit
+
+
+def test_calls_share_no_kernel_that_needs_more_than_they_may(monkeypatch):
+    """A kernel of a short axis has products that would be large for a long one."""
+    monkeypatch.setenv(INTERMEDIATE_VARIABLE, "120000")
+    kernels = {}
+    for n in (600, 5000, 700):
+        arrays = operands([(n, 25), (10, 25), (n, 25), (10, 25)])
+        subscripts = "ai,bi,aj,bj->a"
+        call = prepare_call(subscripts, *arrays, database=NO_FACTS, device="host")
+        kernels[n] = call.kernel
+        arguments = call.kernel.t_unit.default_entrypoint.args
+        sizes = {x.name: n for x in arguments if isinstance(x, lp.ValueArg)}
+        assert sizes
+        assert temporary_bytes(call.kernel.t_unit, sizes) <= 120_000
+        expected = np.einsum(subscripts, *arrays, optimize=True)
+        assert np.array_equal(call.run(arrays), expected)
+    assert kernels[600] is kernels[700]
+    assert kernels[600] is not kernels[5000]
+
+
+def test_by_default_a_part_of_the_free_memory_is_the_limit(monkeypatch):
+    """And no less than the largest array, which has a place as well."""
+    monkeypatch.delenv(INTERMEDIATE_VARIABLE, raising=False)
+    for n_bytes, limit in ((9 << 30, 2 << 30), (1 << 10, 400 * 25 * 8)):
+        monkeypatch.setattr("psutil.virtual_memory", lambda n=n_bytes: free(n))
+        assert intermediate_limit_bytes(canonical(), {}) == limit
+
+
+def test_with_little_free_memory_no_large_product_is_made(monkeypatch):
+    """MTTKRP of a long tensor: the result is that of one nest."""
+    monkeypatch.delenv(INTERMEDIATE_VARIABLE, raising=False)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: free(1 << 12))
+    x, a, b = operands([(6, 7, 8), (7, 90), (8, 90)])
+    path = contraction_path(read_call("ijk,ja,ka->ia", x, a, b).einsum)
+    assert len(path) == 2
+    assert untransformed_path(read_call("ijk,ja,ka->ia", x, a, b).einsum, {}) is None
+    found = call_einsum("ijk,ja,ka->ia", x, a, b, database=NO_FACTS, device="host")
+    assert np.array_equal(found, np.einsum("ijk,ja,ka->ia", x, a, b, optimize=True))
+
+
+@pytest.mark.parametrize("value", ["much", "-1", "1e9", "1.5"])
+def test_a_limit_that_is_no_number_is_an_error(value, monkeypatch):
+    """Named, before anything is built."""
+    monkeypatch.setenv(INTERMEDIATE_VARIABLE, value)
+    with pytest.raises(MeasurementError, match=INTERMEDIATE_VARIABLE):
+        call_einsum(SUBSCRIPTS, *operands(), database=NO_FACTS, device="host")
