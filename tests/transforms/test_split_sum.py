@@ -45,7 +45,12 @@ def test_the_sum_of_parts_is_the_sum(name):
 
 @pytest.mark.parametrize(
     ("subscripts", "shape"),
-    [("ij->i", (5000, 90)), ("ij->", (20, 30)), ("i->", (65_537,))],
+    [
+        ("ij->i", (5000, 90)),
+        ("ij->", (20, 30)),
+        ("i->", (65_537,)),
+        ("ij->i", (40, 90)),
+    ],
 )
 def test_it_fits_long_sums_with_few_results_alone(subscripts, shape):
     """And those that have equal parts: a prime has none."""

@@ -6,6 +6,7 @@ from feinsum.transforms.library.paths import (
     CONTRACTION_PATH,
     CONTRACTION_PATH_BY_COST,
     SPLIT_SUM,
+    SPLIT_SUM_OF_GENERIC,
 )
 from feinsum.transforms.library.rowwise import ROWWISE, ROWWISE_ON_CPUS
 from feinsum.transforms.library.streamed import (
@@ -26,6 +27,7 @@ __all__ = [
     "ROWWISE",
     "ROWWISE_ON_CPUS",
     "SPLIT_SUM",
+    "SPLIT_SUM_OF_GENERIC",
     "TRANSPOSED",
     "TURNED",
     "UNROLL_AND_JAM",

@@ -14,6 +14,7 @@ from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, points
 from feinsum.transforms.library.packed.family import suits_packing
 from feinsum.transforms.library.streamed.cost import (
+    out_of_order_s,
     reduction_cycles,
     streaming_s,
     vector_cycles,
@@ -171,7 +172,8 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
         cycles = max(cycles, CHAIN_CYCLES * points(einsum, einsum.indices))
     index, block = text(parameters, "index"), number(parameters, "block")
     n_groups = max(1.0, points(einsum, (index,)) / block)
-    return streaming_s(einsum, cycles, machine, n_groups=n_groups)
+    seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups)
+    return seconds + out_of_order_s(einsum, index, machine)
 
 
 ROWWISE = register(

@@ -12,7 +12,14 @@ import loopy as lp
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms.primitives.schedule import Schedule
 
-__all__ = ["SUMS", "VECTORS", "sums_in_order", "sums_of", "with_hints"]
+__all__ = [
+    "SUMS",
+    "VECTORS",
+    "sums_in_order",
+    "sums_of",
+    "with_hints",
+    "with_rows_apart",
+]
 
 SUMS = ("in_order", "any_order")
 """In which order sums are added up; the first is that of the loops."""
@@ -27,6 +34,16 @@ _ANY_ORDER = (
 #pragma clang fp reassociate(on)
 #elif defined(__GNUC__)
 #pragma GCC optimize ("associative-math", "no-signed-zeros", "no-trapping-math")
+#endif""",
+)
+
+# gcc may take the sums of several rows for the lanes of one vector, and gather their
+# entries from as many places.
+_ROWS_APART = (
+    "00_rows_apart",
+    """\
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize ("no-tree-slp-vectorize")
 #endif""",
 )
 
@@ -62,6 +79,13 @@ def with_hints(schedule: Schedule, *, sums: str, vectors: str) -> Schedule:
     added = [text for text, is_wanted in wanted.items() if is_wanted]
     missing = [text for text in added if text not in given]
     return schedule.with_kernel(preambles=(*given, *missing)) if missing else schedule
+
+
+def with_rows_apart(schedule: Schedule) -> Schedule:
+    """The kernel with a preamble that keeps accumulators of several rows apart."""
+    given = schedule.kernel.preambles
+    added = () if _ROWS_APART in given else (_ROWS_APART,)
+    return schedule.with_kernel(preambles=(*given, *added))
 
 
 def sums_in_order(kernel: lp.LoopKernel) -> lp.LoopKernel:

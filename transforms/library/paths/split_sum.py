@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TypeAlias
 
 import loopy as lp
 from constantdict import constantdict
@@ -15,22 +16,45 @@ from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.library.paths.nests import split_nest
 from feinsum.transforms.library.paths.pairwise import PathStep
-from feinsum.transforms.library.streamed.generic import GENERIC_ON_CPUS
+from feinsum.transforms.library.streamed import GENERIC_ON_CPUS, UNROLL_AND_JAM
+from feinsum.transforms.library.streamed.cost import out_of_order_s
 from feinsum.transforms.ranking import Costed, at_sizes, ranked
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import (
+    Parameters,
+    Space,
+    Transform,
+    find_transform,
+    register,
+)
 from feinsum.transforms.roles import number, text, volume
 
-__all__ = ["SPLIT_SUM"]
+__all__ = ["SPLIT_SUM", "SPLIT_SUM_OF_GENERIC"]
+
+GENERIC_ALONE = (GENERIC_ON_CPUS,)
+ANY_FAMILY = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
+"""Of both nests, in the second version: families that write their loops anew."""
 
 MOST_RESULTS = 4096
 """Of a row; more are work enough for all threads."""
 LEAST_TERMS = 1 << 15
-"""Of a row; fewer are added sooner than a thread is woken."""
+"""Of all results; fewer are added sooner than a thread is woken."""
+LEAST_LENGTH = 256
+"""Terms of each result; fewer are no long sum."""
 LEAST_PARTS, MOST_PARTS = 4, 512
 N_CHOICES = 4
 
 
+Families: TypeAlias = tuple[Transform, ...]
+
+
 def split_sum(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Version 1: both nests are those of ``generic``; see :func:`split_sum_of_any`."""
+    return _split(t_unit, nest, parameters, GENERIC_ALONE)
+
+
+def split_sum_of_any(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Cut a summed index in equal parts, which are added in parallel.
@@ -43,12 +67,22 @@ def split_sum(
         (wait for all work-groups)
         for j:  out[j] = sum(part, partial[part,j])
 
-    Both nests are those of ``generic``, in the configuration that costs the least.
+    Both nests are those of ``generic`` or ``unroll_and_jam``, in the configuration that
+    costs the least.
 
     Parameters:
         index: the summed index that is cut.
         parts: how many there are; they divide the extent.
     """
+    return _split(t_unit, nest, parameters, ANY_FAMILY)
+
+
+def _split(
+    t_unit: lp.TranslationUnit,
+    nest: LoopNest,
+    parameters: Parameters,
+    families: Families,
+) -> lp.TranslationUnit:
     index, n_parts = text(parameters, "index"), number(parameters, "parts")
     t_unit, cut, part = _cut(t_unit, nest, index, n_parts)
     einsum = cut.einsum
@@ -61,8 +95,9 @@ def split_sum(
     )
     t_unit, nests = split_nest(t_unit, cut, [step])
     for one in nests:
-        best = _cheapest(at_sizes(one.einsum, {}))
-        t_unit = GENERIC_ON_CPUS.apply(t_unit, one, best.spec.parameters)
+        best = _cheapest(at_sizes(one.einsum, {}), families).spec
+        family = find_transform(best.name, best.version)
+        t_unit = family.apply(t_unit, one, best.parameters)
     return lp.remove_unused_inames(t_unit, frozenset(nest.inames.values()))
 
 
@@ -164,18 +199,18 @@ def _cut_term(term: IndexList, index: str) -> IndexList:
 
 
 @lru_cache(maxsize=256)
-def _cheapest(einsum: BatchedEinsum) -> Costed:
+def _cheapest(einsum: BatchedEinsum, families: Families) -> Costed:
     """On any machine: a recipe means the same everywhere."""
-    return ranked(einsum, {}, [GENERIC_ON_CPUS], Machine())[0]
+    return ranked(einsum, {}, families, Machine())[0]
 
 
 def _space(einsum: BatchedEinsum) -> Space | None:
     """Long sums of known extents, with few results."""
     n_results = volume(einsum, einsum.output)
-    if (
-        n_results > MOST_RESULTS
-        or volume(einsum, einsum.summation_indices) < LEAST_TERMS
-    ):
+    length = volume(einsum, einsum.summation_indices)
+    if n_results > MOST_RESULTS or length < LEAST_LENGTH:
+        return None
+    if n_results * length < LEAST_TERMS:
         return None
     choices = {i: tuple(_divisors(einsum, i)) for i in einsum.summation_indices}
     indices = [i for i, parts in choices.items() if parts]
@@ -208,7 +243,19 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
-    """Seconds of both nests."""
+    return _seconds(einsum, parameters, machine, GENERIC_ALONE)
+
+
+def _cost_of_any(
+    einsum: BatchedEinsum, parameters: Parameters, machine: Machine
+) -> float:
+    return _seconds(einsum, parameters, machine, ANY_FAMILY)
+
+
+def _seconds(
+    einsum: BatchedEinsum, parameters: Parameters, machine: Machine, families: Families
+) -> float:
+    """Of both nests."""
     cut = _Cut.of(einsum, text(parameters, "index"), number(parameters, "parts"))
     first = replace(cut.einsum, output=(cut.part, *einsum.output))
     partial = tuple(first.extents[i] for i in first.output)
@@ -217,11 +264,13 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
         for k in range(einsum.batch_size)
     )
     second = BatchedEinsum(einsum.output, (first.output,), rows)
-    assert GENERIC_ON_CPUS.cost is not None
-    return sum(
-        GENERIC_ON_CPUS.cost(one, _cheapest(one).spec.parameters, machine)
-        for one in (first, second)
-    )
+    total = out_of_order_s(einsum, cut.index, machine)
+    for one in (first, second):
+        best = _cheapest(one, families).spec
+        cost = find_transform(best.name, best.version).cost
+        assert cost is not None
+        total += cost(one, best.parameters, machine)
+    return total
 
 
 def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
@@ -237,7 +286,7 @@ def _choices(einsum: BatchedEinsum) -> Iterator[Parameters]:
             yield {"index": index, "parts": n_parts}
 
 
-SPLIT_SUM = register(
+SPLIT_SUM_OF_GENERIC = register(
     Transform(
         "split_sum",
         1,
@@ -249,5 +298,14 @@ SPLIT_SUM = register(
         cost=_cost,
         proposals=_choices,
         intermediate_bytes=_intermediate_bytes,
+    )
+)
+SPLIT_SUM = register(
+    replace(
+        SPLIT_SUM_OF_GENERIC,
+        version=2,
+        summary="split_sum@1, both nests of the family that costs the least",
+        apply=split_sum_of_any,
+        cost=_cost_of_any,
     )
 )

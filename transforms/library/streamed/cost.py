@@ -5,13 +5,20 @@ from __future__ import annotations
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms.cost import Machine, distinct_bytes, points, region_s
 
-__all__ = ["jammed_cycles", "reduction_cycles", "streaming_s", "vector_cycles"]
+__all__ = [
+    "jammed_cycles",
+    "out_of_order_s",
+    "reduction_cycles",
+    "reread_s",
+    "streaming_s",
+    "vector_cycles",
+]
 
 LOOP_CYCLES = 6.0
 """To begin an innermost loop."""
 CHAIN_CYCLES = 4.0
 """Of an addition that waits for the one before."""
-PARTIAL_CYCLES = 1.2
+PARTIAL_CYCLES = 2.4
 """Of an addition to one of several partial sums, of which gcc makes no vectors."""
 ADD_UP_CYCLES = 0.5
 """Of a partial sum at the end of a sum."""
@@ -21,6 +28,20 @@ STRIDED_CYCLES = 1.6
 """To read or write an entry whose neighbours are not used with it."""
 MISS_CYCLES = 6.0
 """The same, where each entry is in a line of the cache of its own."""
+FIRST_BYTES = 1 << 15
+"""Arrays that stay in the first level."""
+MOST_ROWS = 8
+"""Places of memory that are read at a time at full speed."""
+UNROLLED = 32
+"""Loops that gcc writes out."""
+TOGETHER = 0.45
+"""What is left over costs so much there, since no row waits for another."""
+SPILL_CYCLES = 2.0
+"""Elsewhere, for each row beside the others, to keep its sum out of the registers."""
+CROWDED = 1.3
+"""What more of them cost."""
+FAR, JUMPS = 0.6, 0.3
+"""Of the time in which an array is read in order, what it takes longer."""
 NEAR_BYTES = 1 << 18
 """Arrays of which all lines that are used together stay in the second level."""
 
@@ -105,10 +126,62 @@ def jammed_cycles(
     def tile(n_rows: int) -> float:
         adding = max(0.5 * n_rows / lanes, CHAIN_CYCLES / lanes)
         along = length * max(adding, n_rows * own + shared)
-        beside = n_rows * (length % lanes * RAGGED_CYCLES + lanes * ADD_UP_CYCLES)
-        return LOOP_CYCLES + along + beside
+        left = length % lanes * RAGGED_CYCLES + lanes * ADD_UP_CYCLES
+        left = left * TOGETHER if length <= UNROLLED else left + SPILL_CYCLES * n_rows
+        return LOOP_CYCLES + along + n_rows * left
 
-    return n_loops * (n_full * tile(rows) + n_left * tile(1))
+    crowded = 1 if rows <= MOST_ROWS else CROWDED
+    return n_loops * (n_full * crowded * tile(rows) + n_left * tile(1))
+
+
+def reread_s(
+    einsum: BatchedEinsum, index: str, machine: Machine, *, rows: int
+) -> float:
+    """Seconds for what several outputs need, and what does not stay in the first cache.
+
+    Args:
+        index: of which ``rows`` values are computed at a time.
+    """
+    seconds = 0.0
+    for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
+        n_bytes = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
+        n_times = points(einsum, (i for i in einsum.output if i not in term))
+        if index not in term:
+            n_times = -(-n_times // rows)
+        if n_bytes > FIRST_BYTES:
+            seconds += (n_times - 1) * n_bytes / machine.stream_bytes_per_s(n_bytes)
+    return einsum.batch_size * seconds
+
+
+def out_of_order_s(
+    einsum: BatchedEinsum,
+    index: str,
+    machine: Machine,
+    *,
+    inner: str | None = None,
+    parallel: str | None = None,
+) -> float:
+    """Seconds for arrays that are not read in the order of memory.
+
+    These are arrays with a sum over an index to the left of that of the rows, or with
+    any to the left of the one that is distributed.
+
+    Args:
+        inner: of the innermost loop, if several rows are read at a time: then rows
+            that do not stand side by side cost more, too.
+    """
+    seconds = 0.0
+    for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
+        if index not in term or inner not in (None, *term):
+            continue
+        n_bytes = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
+        sums = (i for i in term[: term.index(index)] if i not in einsum.output)
+        left = term[: term.index(parallel)] if parallel in term else ()
+        jumps = any(points(einsum, (i,)) > 1 for i in (*sums, *left))
+        share = JUMPS * jumps
+        share += FAR * (inner is not None and term[-2:] != (index, inner))
+        seconds += share * n_bytes / machine.stream_bytes_per_s(n_bytes)
+    return einsum.batch_size * seconds
 
 
 def _access_cycles(

@@ -12,10 +12,19 @@ from pymbolic import var
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, points
-from feinsum.transforms.library.streamed.cost import jammed_cycles, streaming_s
+from feinsum.transforms.library.streamed.cost import (
+    jammed_cycles,
+    out_of_order_s,
+    reread_s,
+    streaming_s,
+)
 from feinsum.transforms.library.streamed.generic import streaming_order
 from feinsum.transforms.primitives import NestWriter, Schedule, begin, with_hints
-from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS
+from feinsum.transforms.primitives.compiler_hints import (
+    SUMS,
+    VECTORS,
+    with_rows_apart,
+)
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.registry import points as points_of
@@ -64,7 +73,7 @@ def unroll_and_jam(
         text(parameters, "parallel"),
         number(parameters, "block"),
     )
-    written = _JammedNest(begin(t_unit, nest), plan).written()
+    written = with_rows_apart(_JammedNest(begin(t_unit, nest), plan).written())
     vectors = text(parameters, "vectors")
     return with_hints(written, sums=SUMS[1], vectors=vectors).t_unit
 
@@ -230,17 +239,21 @@ def _jammed(einsum: BatchedEinsum, inner: str) -> tuple[str, ...]:
 
 
 def _blocks(einsum: BatchedEinsum, longest: str) -> tuple[int, ...]:
-    """Multiples of all numbers of rows, with enough work for a group."""
+    """Multiples of all numbers of rows, with enough work for a group; and a few."""
     each = max(1, volume(einsum, einsum.indices) // typical(einsum.extents[longest]))
     block = max(16, GROUP_POINTS // each // 16 * 16)
-    return tuple(dict.fromkeys((block, 16, 4 * block)))
+    return tuple(dict.fromkeys((block, 16, 4 * block, 2)))
 
 
 def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     extent, rows = einsum.extents[text(parameters, "index")], parameters["rows"]
     if isinstance(extent, int) and number(parameters, "rows") > max(extent, 2):
         return f"there are no {rows} rows of extent {extent}"
-    return None
+    if parameters["parallel"] != parameters["index"]:
+        return None
+    block = number(parameters, "block")
+    is_cut = block % number(parameters, "rows") != 0
+    return f"{rows} rows do not divide a block of {block}" if is_cut else None
 
 
 def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
@@ -258,7 +271,11 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     )
     parallel, block = text(parameters, "parallel"), number(parameters, "block")
     n_groups = max(1.0, points(einsum, (parallel,)) / block)
-    return streaming_s(einsum, cycles, machine, n_groups=n_groups)
+    seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups)
+    seconds += reread_s(einsum, index, machine, rows=rows)
+    return seconds + out_of_order_s(
+        einsum, index, machine, inner=inner, parallel=parallel
+    )
 
 
 UNROLL_AND_JAM = register(
