@@ -21,7 +21,8 @@ from typing import Any
 
 from feinsum.calling.prepared import PreparedCall
 from feinsum.errors import FeinsumError
-from feinsum.measure import SPIN_S, Timer, interleave
+from feinsum.measure import Timer, interleave
+from feinsum.measure.kernel import SPIN_S
 from feinsum.records import TransformSpec
 
 __all__ = ["N_RIVALS", "SHARE", "AmortizedCall"]

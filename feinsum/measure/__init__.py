@@ -12,7 +12,6 @@ from feinsum.measure.counts import (
 )
 from feinsum.measure.giga_op_rate import measure_giga_op_rate
 from feinsum.measure.kernel import (
-    SPIN_S,
     BoundKernel,
     CompiledKernel,
     begun_kernel,
@@ -33,7 +32,6 @@ from feinsum.targets.devices import device_states, list_devices, open_device
 from feinsum.targets.protocol import OpenDevice, Timer
 
 __all__ = [
-    "SPIN_S",
     "BoundKernel",
     "CompiledKernel",
     "OpenDevice",

@@ -11,11 +11,16 @@ from feinsum.calling import clear_call_cache
 
 @pytest.fixture(scope="package", autouse=True)
 def _private_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A compiler cache and a database of one's own; nothing is measured by the way."""
+    """A compiler cache and a database of one's own; no kernels are left behind."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("calls")
         patch.setenv("POCL_CACHE_DIR", str(folder / "pocl"))
         patch.setenv("FEINSUM_DATABASE", str(folder / "facts.sqlite"))
-        patch.setenv("FEINSUM_EFFORT", "estimate")
         yield
         clear_call_cache()
+
+
+@pytest.fixture(autouse=True)
+def _estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipes are predicted, and nothing is measured by the way."""
+    monkeypatch.setenv("FEINSUM_EFFORT", "estimate")
