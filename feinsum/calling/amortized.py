@@ -103,6 +103,8 @@ class AmortizedCall:
             record(self.call)
         except FeinsumError as error:
             logger.warning("what calls found is not recorded: %s", error)
+        except Exception:  # no fact may break a call
+            logger.exception("what calls found is not recorded")
 
     def _next_step_s(self) -> float:
         """About how long it takes; infinite if there is none."""

@@ -15,7 +15,7 @@ from feinsum.codegen import (
     generate_loopy,
 )
 from feinsum.db import Database
-from feinsum.errors import BuildError, FeinsumError
+from feinsum.errors import BuildError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import CompiledKernel, OpenDevice, compile_kernel
 from feinsum.measure.intermediates import intermediate_limit_bytes, temporary_bytes
@@ -23,7 +23,7 @@ from feinsum.predict import MEASURING, Effort
 from feinsum.records import Policy, TransformSpec
 from feinsum.retrieval import OnMiss, retrieve
 from feinsum.retrieval.applying import ISLPY_WARNING
-from feinsum.tune import ensure_measured
+from feinsum.tune import measure_if_possible
 
 __all__ = [
     "OUTPUT",
@@ -91,7 +91,13 @@ def recorded_kernel(
         FeinsumError: with ``on_miss="raise"`` the reason why there is no recipe.
     """
     if options.effort in MEASURING:
-        _measure(einsum, sizes, opened, options)
+        measure_if_possible(
+            einsum,
+            sizes,
+            options.effort,
+            device=opened.device.id,
+            database=options.database,
+        )
     plain = opened.prepare(generate_loopy(einsum, strides=strides))
     found = retrieve(
         plain,
@@ -110,20 +116,6 @@ def recorded_kernel(
             raise
         logger.exception("the retrieved kernel is passed over")
         return None
-
-
-def _measure(
-    einsum: BatchedEinsum,
-    sizes: Mapping[str, int],
-    opened: OpenDevice,
-    options: CallOptions,
-) -> None:
-    """Make the facts that are missing; what cannot be measured is predicted."""
-    effort, device = options.effort, opened.device.id
-    try:
-        ensure_measured(einsum, sizes, effort, device=device, database=options.database)
-    except FeinsumError as error:
-        logger.warning("nothing is measured for %s: %s", einsum.subscripts, error)
 
 
 def untransformed_kernel(

@@ -261,20 +261,17 @@ def _retrieval(request: Request) -> Retrieval:
 
 
 def _measure(request: Request, raised: RaisedKernel) -> None:
-    """Make the facts that are missing; what cannot be measured is predicted."""
-    from feinsum.tune import ensure_measured  # needs the search library
+    """Make the facts that are missing."""
+    from feinsum.tune import measure_if_possible  # most retrievals need no tuner
 
     for nest in raised.raised:
-        try:
-            ensure_measured(
-                nest.einsum,
-                nest.generalized,
-                request.effort,
-                device=request.opened().device.id,
-                database=request.database,
-            )
-        except FeinsumError as error:
-            logger.warning("nothing is measured for %s: %s", nest.form.text, error)
+        measure_if_possible(
+            nest.einsum,
+            nest.generalized,
+            request.effort,
+            device=request.opened().device.id,
+            database=request.database,
+        )
 
 
 def _transformed(

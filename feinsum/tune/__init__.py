@@ -1,7 +1,12 @@
 """Tuning: a search over recipes, each tried in a process of its own."""
 
 from feinsum.tune.autotune import autotune, record_facts
-from feinsum.tune.efforts import LIMITS, Limits, ensure_measured
+from feinsum.tune.efforts import (
+    LIMITS,
+    Limits,
+    ensure_measured,
+    measure_if_possible,
+)
 from feinsum.tune.isolation import IsolatedBench
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.peaks import peaks_of
@@ -27,6 +32,7 @@ __all__ = [
     "ensure_measured",
     "make_problem",
     "make_search",
+    "measure_if_possible",
     "peaks_of",
     "record_facts",
     "write_report",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from constantdict import constantdict
 
 from feinsum.db import Database, opened_store
+from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import open_device
 from feinsum.predict import Effort
@@ -24,7 +25,7 @@ from feinsum.tune.history import known_trials
 from feinsum.tune.problem import Problem, make_problem
 from feinsum.tune.search import Strategy
 
-__all__ = ["LIMITS", "Limits", "ensure_measured"]
+__all__ = ["LIMITS", "Limits", "ensure_measured", "measure_if_possible"]
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,24 @@ def ensure_measured(
             strategy=limits.strategy,
         )
     return True
+
+
+def measure_if_possible(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None,
+    effort: Effort,
+    *,
+    device: str | None = None,
+    database: Database = None,
+) -> None:
+    """What :func:`ensure_measured` does; where it fails, the log says why.
+
+    Nothing breaks for want of a measurement: there is a prediction.
+    """
+    try:
+        ensure_measured(einsum, sizes, effort, device=device, database=database)
+    except FeinsumError as error:
+        logger.warning("nothing is measured for %s: %s", einsum.subscripts, error)
 
 
 def _is_known(

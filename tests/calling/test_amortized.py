@@ -148,13 +148,14 @@ def test_an_interrupt_in_a_measurement_leaves_a_call_that_works(step):
     assert np.allclose(product(store), A @ B)
 
 
-def test_a_fact_that_cannot_be_recorded_breaks_no_call():
-    """A database may be read-only, or away."""
+@pytest.mark.parametrize("error", [FeinsumError, ZeroDivisionError])
+def test_a_fact_that_cannot_be_recorded_breaks_no_call(error):
+    """A database may be read-only, or away, or broken."""
     product(InMemoryStore())
     call = the_call()
 
     def refused(_):
-        raise FeinsumError("the database is read-only")
+        raise error("the database is read-only")
 
     call.rivals.clear()
     call.record = refused
