@@ -35,12 +35,21 @@ static struct {
   size_t scratch_bytes;
 } region;
 
+/* The groups of one thread, which others take from when they have done their own.
+   Neighbours go to one thread, since they often read neighbouring memory: two threads
+   that take turns in it read 26 GB/s where two halves are read at 40 (Zen 4). */
+typedef struct {
+  _Alignas(64) _Atomic int64_t next;
+  int64_t past;
+} share_t;
+
+static share_t *shares;
+
 static int n_threads = 1, n_workers;
 static int64_t threshold_ns;
 static pthread_mutex_t owner = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
-static _Atomic int64_t next;
 static _Atomic uint64_t epoch;
 static _Atomic int is_open, n_inside, n_asleep, has_failed;
 
@@ -96,25 +105,37 @@ static char *own_scratch(void) {
   return region.scratch_bytes ? reserve(&scratch, region.scratch_bytes) : none;
 }
 
-/* Takes chunks until there are none; false if there is no memory for scratch. */
-static void take_chunks(void) {
+/* Groups `first` and later, divided among all threads. */
+static void divide(int64_t first) {
+  int64_t n = region.n - first, n_each = n / n_threads, n_more = n % n_threads;
+  for (int k = 0; k < n_threads; ++k) {
+    shares[k].next = first;
+    shares[k].past = first += n_each + (k < n_more);
+  }
+}
+
+/* Takes chunks until there are none, its own ones first. */
+static void take_chunks(int me) {
   char *own = own_scratch();
   if (!own) {
     has_failed = 1;
     return;
   }
-  for (;;) {
-    int64_t first = atomic_fetch_add(&next, region.chunk);
-    if (first >= region.n) break;
-    int64_t past = first + region.chunk;
-    region.body(region.slots, first, past < region.n ? past : region.n, own);
+  for (int k = 0; k < n_threads; ++k) {
+    share_t *share = &shares[(me + k) % n_threads];
+    for (;;) {
+      int64_t first = atomic_fetch_add(&share->next, region.chunk);
+      if (first >= share->past) break;
+      int64_t past = first + region.chunk;
+      region.body(region.slots, first, past < share->past ? past : share->past, own);
+    }
   }
   finish_stores();
 }
 
-static void *work(void *unused) {
+static void *work(void *number) {
   uint64_t seen = 0;
-  (void) unused;
+  int me = (int) (intptr_t) number;
   for (;;) {
     int64_t until = now_ns() + SPIN_NS;
     while (!(is_open && epoch != seen) && now_ns() < until) relax();
@@ -129,7 +150,7 @@ static void *work(void *unused) {
     ++n_inside;
     if (is_open) {
       seen = epoch;
-      take_chunks();
+      take_chunks(me);
     }
     --n_inside;
   }
@@ -142,7 +163,7 @@ static void start_workers(void) {
   pthread_sigmask(SIG_SETMASK, &all, &before);  /* signals are for the caller */
   while (n_workers < n_threads - 1) {
     pthread_t thread;
-    if (pthread_create(&thread, NULL, work, NULL)) break;
+    if (pthread_create(&thread, NULL, work, (void *) (intptr_t) (n_workers + 1))) break;
     pthread_detach(thread);
     if (n_workers < MOST_PLACED) workers[n_workers] = thread;
     ++n_workers;
@@ -187,7 +208,7 @@ static void wait_for_workers(void) {
 static int is_done_alone(char *own, int64_t start_ns) {
   for (int64_t first = 0; first < region.n; first += region.chunk) {
     if (first && now_ns() - start_ns > threshold_ns) {
-      next = first;
+      divide(first);
       return 0;
     }
     int64_t past = first + region.chunk;
@@ -215,7 +236,7 @@ EXPORT int feinsum_parallel(body_t body, void *const *slots, int64_t n,
   region.chunk = 1 + n / (64 * (int64_t) n_threads);
   region.scratch_bytes = scratch_bytes;
   has_failed = 0;
-  next = 0;
+  divide(0);
   char *own = own_scratch();
   int64_t start_ns = now_ns(), share = 1;
   if (!own) {
@@ -223,7 +244,7 @@ EXPORT int feinsum_parallel(body_t body, void *const *slots, int64_t n,
   } else if (*work_ns > 2 * threshold_ns || !is_done_alone(own, start_ns)) {
     share = n_workers + 1;
     call_workers();
-    take_chunks();
+    take_chunks(0);
     wait_for_workers();
   }
   *work_ns = share * (now_ns() - start_ns);
@@ -266,9 +287,9 @@ static void measure_threshold(void) {
     region.body = do_nothing;
     region.n = region.chunk = 1;
     region.scratch_bytes = 0;
-    next = 0;
+    divide(0);
     call_workers();
-    while (n_workers && !next && now_ns() - start_ns < PATIENCE_NS) relax();
+    while (n_workers && !shares[0].next && now_ns() - start_ns < PATIENCE_NS) relax();
     wait_for_workers();
     times[k] = now_ns() - start_ns;
   }
@@ -287,9 +308,10 @@ static void forget_workers(void) {
 
 /* Once for the process. The answer is the threshold in nanoseconds. */
 EXPORT int64_t feinsum_start(int n) {
-  n_threads = n;
+  shares = aligned_alloc(sizeof *shares, n * sizeof *shares);
+  n_threads = shares ? n : 1;
   pthread_key_create(&at_exit, release);
   pthread_atfork(NULL, NULL, forget_workers);
-  if (n > 1) measure_threshold();
+  if (n_threads > 1) measure_threshold();
   return threshold_ns;
 }

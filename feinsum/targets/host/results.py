@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -68,7 +68,7 @@ class ResultMemory:
     def __init__(self) -> None:
         self.limit_bytes = idle_limit_bytes()
         self.idle_bytes = 0
-        self._idle: dict[int, list[Array]] = {}
+        self._idle: dict[int, list[_Block]] = {}
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """An array in a block that is taken back when nothing shows it any more."""
@@ -80,7 +80,7 @@ class ResultMemory:
             block = None
         if block is None:
             self.check_room(size, "a result", "or give out=")
-            block = np.empty(size + LINE, np.uint8)
+            block = _Block.of(size)
         else:
             self.idle_bytes -= size
         return np.asarray(_Lease(self, size, block, shape, dtype))
@@ -102,7 +102,7 @@ class ResultMemory:
                 f"{free / 1e9:.1f} GB are free: {advice}"
             )
 
-    def keep(self, size: int, block: Array) -> None:
+    def keep(self, size: int, block: _Block) -> None:
         """Have a block wait; others go if there are too many."""
         if size > self.limit_bytes:
             return
@@ -124,6 +124,21 @@ class ResultMemory:
                 self.idle_bytes -= size
 
 
+class _Block(NamedTuple):
+    """Memory, and where its first line of the cache begins.
+
+    The address is kept, since to ask numpy for it takes a microsecond.
+    """
+
+    memory: Array
+    address: int
+
+    @classmethod
+    def of(cls, size: int) -> _Block:
+        memory = np.empty(size + LINE, np.uint8)
+        return cls(memory, memory.ctypes.data + -memory.ctypes.data % LINE)
+
+
 class _Lease:
     """What an array in a block belongs to, and with it every view of the array.
 
@@ -137,17 +152,16 @@ class _Lease:
         self,
         memory: ResultMemory,
         size: int,
-        block: Array,
+        block: _Block,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
     ) -> None:
         self.memory, self.size, self.block = memory, size, block
-        address = block.ctypes.data
         self.__array_interface__ = {
             "version": 3,
             "shape": shape,
             "typestr": dtype.str,
-            "data": (address + -address % LINE, False),
+            "data": (block.address, False),
         }
 
     def __del__(self) -> None:

@@ -10,6 +10,7 @@ __all__ = [
     "out_of_order_s",
     "reduction_cycles",
     "reread_s",
+    "restart_s",
     "streaming_s",
     "vector_cycles",
 ]
@@ -42,6 +43,10 @@ CROWDED = 1.3
 """What more of them cost."""
 FAR, JUMPS = 0.6, 0.3
 """Of the time in which an array is read in order, what it takes longer."""
+MANY = 0.5
+"""Of the time in which an array is read in order, if more are read at a time."""
+RESTART_S = 5e-8
+"""Until a core reads memory at full speed again after it has gone elsewhere."""
 NEAR_BYTES = 1 << 18
 """Arrays of which all lines that are used together stay in the second level."""
 
@@ -181,6 +186,50 @@ def out_of_order_s(
         share = JUMPS * jumps
         share += FAR * (inner is not None and term[-2:] != (index, inner))
         seconds += share * n_bytes / machine.stream_bytes_per_s(n_bytes)
+    return einsum.batch_size * seconds
+
+
+def restart_s(
+    einsum: BatchedEinsum,
+    along: str,
+    beside: str | None,
+    machine: Machine,
+    *,
+    n_beside: int,
+    width: int | None = None,
+    in_registers: bool = True,
+) -> float:
+    """Seconds for memory that is read in short runs instead of from end to end.
+
+    Short rows that are added together are read twice as fast one after the other as
+    eight at a time.
+
+    Args:
+        along: of the innermost loop.
+        beside: of the loop around it, of which ``n_beside`` values are read together.
+        width: entries of a run, if it ends before the extent does.
+        in_registers: whether sums stay there; to add to sums in the first cache
+            interrupts a run, too.
+    """
+    footprint = sum(distinct_bytes(einsum))
+    is_far = footprint > machine.cache_bytes.get("L3", 0)
+    seconds = 0.0
+    length = points(einsum, (along,))
+    run = min(width or length, length)
+    for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
+        if not term or term[-1] != along:
+            continue
+        n_together = n_beside if beside in term else 1
+        is_in_order = run == length and term[-2:-1] in ((), (beside,))
+        if in_registers and n_together == 1 and is_in_order:
+            continue
+        n_bytes = points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
+        in_order_s = n_bytes / machine.stream_bytes_per_s(footprint)
+        if is_far:
+            n_runs = n_bytes / (run * operand.dtype.itemsize)
+            seconds += min(n_runs * RESTART_S / machine.n_cores, in_order_s)
+        if n_together > MOST_ROWS:
+            seconds += MANY * in_order_s
     return einsum.batch_size * seconds
 
 

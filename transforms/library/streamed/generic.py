@@ -11,7 +11,11 @@ from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, points
 from feinsum.transforms.library.packed import suits_packing
-from feinsum.transforms.library.streamed.cost import streaming_s, vector_cycles
+from feinsum.transforms.library.streamed.cost import (
+    restart_s,
+    streaming_s,
+    vector_cycles,
+)
 from feinsum.transforms.library.streamed.nest import StreamedNest, Streams
 from feinsum.transforms.primitives import begin, with_hints
 from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS
@@ -174,7 +178,18 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     for index, size in ((parallel, "block"), (vector, "width")):
         if index in einsum.output:
             n_groups *= max(1.0, points(einsum, (index,)) / number(parameters, size))
-    return streaming_s(einsum, cycles, machine, n_groups=n_groups)
+    seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups)
+    if not einsum.summation_indices or vector not in einsum.output:
+        return seconds
+    return seconds + restart_s(
+        einsum,
+        vector,
+        streaming_order(einsum, vector)[-1],
+        machine,
+        n_beside=step,
+        width=number(parameters, "width"),
+        in_registers=False,
+    )
 
 
 GENERIC = register(

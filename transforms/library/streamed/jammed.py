@@ -16,6 +16,7 @@ from feinsum.transforms.library.streamed.cost import (
     jammed_cycles,
     out_of_order_s,
     reread_s,
+    restart_s,
     streaming_s,
 )
 from feinsum.transforms.library.streamed.generic import streaming_order
@@ -211,7 +212,7 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     by_length = sorted(einsum.output, key=lambda i: -typical(einsum.extents[i]))
     return {
         "index": _jammed(einsum, inner[0]),
-        "rows": (8, 4, 2, 16),
+        "rows": (8, 4, 2, 16, 1),
         "inner": inner,
         "parallel": tuple(by_length[:2]),
         "block": _blocks(einsum, by_length[0]),
@@ -273,6 +274,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     n_groups = max(1.0, points(einsum, (parallel,)) / block)
     seconds = streaming_s(einsum, cycles, machine, n_groups=n_groups)
     seconds += reread_s(einsum, index, machine, rows=rows)
+    seconds += restart_s(einsum, inner, index, machine, n_beside=rows)
     return seconds + out_of_order_s(
         einsum, index, machine, inner=inner, parallel=parallel
     )
