@@ -14,7 +14,6 @@ from feinsum.measure.giga_op_rate import measure_giga_op_rate
 from feinsum.measure.kernel import (
     BoundKernel,
     CompiledKernel,
-    begun_kernel,
     compile_kernel,
 )
 from feinsum.measure.ladder import Rung, measure_ladder
@@ -38,7 +37,6 @@ __all__ = [
     "Rung",
     "Timer",
     "Work",
-    "begun_kernel",
     "bind_at",
     "check_outputs",
     "check_result",

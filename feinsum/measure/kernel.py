@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from time import sleep
 from typing import Any
@@ -14,12 +14,7 @@ import loopy as lp
 import numpy as np
 from loopy.diagnostic import ParameterFinderWarning
 
-from feinsum.errors import (
-    BuildError,
-    DeviceUnavailableError,
-    FeinsumError,
-    MeasurementError,
-)
+from feinsum.errors import BuildError, DeviceUnavailableError, MeasurementError
 from feinsum.measure.verification import poison_value
 from feinsum.targets.layout import (
     Layout,
@@ -31,13 +26,7 @@ from feinsum.targets.layout import (
 from feinsum.targets.messages import first_lines
 from feinsum.targets.protocol import Array, Built, OpenDevice, Timer
 
-__all__ = [
-    "SPIN_S",
-    "BoundKernel",
-    "CompiledKernel",
-    "begun_kernel",
-    "compile_kernel",
-]
+__all__ = ["SPIN_S", "BoundKernel", "CompiledKernel", "compile_kernel"]
 
 SPIN_S = 0.12
 """How long threads of a library look for more work, on cores that others need."""
@@ -55,45 +44,12 @@ def compile_kernel(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
         BuildError: with the first lines of the cause, of the build log if it
             is a compiler that failed.
     """
-    with _building(t_unit, opened):
-        return CompiledKernel(opened, opened.build(typed(opened.prepare(t_unit))))
-
-
-@contextmanager
-def begun_kernel(
-    t_unit: Any, opened: OpenDevice
-) -> Iterator[Callable[[], CompiledKernel]]:
-    """What :func:`compile_kernel` does, with the compiler beside what the body does.
-
-    Gives a function that waits for the kernel. It raises what :func:`compile_kernel`
-    does, and so does this. No compiler outlives the body.
-    """
-    with _building(t_unit, opened):
-        finish = opened.begin(typed(opened.prepare(t_unit)))
-    waited: list[bool] = []
-
-    def finished() -> CompiledKernel:
-        waited.append(True)
-        with _building(t_unit, opened):
-            return CompiledKernel(opened, finish())
-
-    try:
-        yield finished
-    finally:
-        if not waited:
-            with suppress(FeinsumError):
-                finished()
-
-
-@contextmanager
-def _building(t_unit: Any, opened: OpenDevice) -> Iterator[None]:
-    """Whatever goes wrong is an error of this project, and nothing is printed."""
     printed = io.StringIO()
     try:
         with redirect_stdout(printed), warnings.catch_warnings():
             # bind() passes every size, so that Loopy need not find it from shapes
             warnings.simplefilter("ignore", ParameterFinderWarning)
-            yield
+            built = opened.build(typed(opened.prepare(t_unit)))
     except (BuildError, DeviceUnavailableError, Warning):
         raise  # a warning is an error only where the user asked for it
     except Exception as error:
@@ -105,6 +61,7 @@ def _building(t_unit: Any, opened: OpenDevice) -> Iterator[None]:
         if printed.getvalue():
             failure.add_note(first_lines(printed.getvalue(), n_lines=60))
         raise failure from error
+    return CompiledKernel(opened, built)
 
 
 @dataclass(frozen=True, eq=False)

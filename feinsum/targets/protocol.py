@@ -8,7 +8,7 @@ unit runs on arrays and is timed. :mod:`feinsum.targets.opencl` and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -177,14 +177,6 @@ class OpenDevice(Protocol):
         Raises:
             Exception: of any kind; :func:`feinsum.measure.compile_kernel` makes one
                 of them.
-        """
-        ...
-
-    def begin(self, t_unit: Any) -> Callable[[], Built]:
-        """Begin what :meth:`build` does, as far as it needs not be waited for.
-
-        Returns:
-            Waits for the end. It raises what :meth:`build` does, and so does this.
         """
         ...
 

@@ -62,10 +62,10 @@ def autotune(
     """Search for the fastest recipe of an einsum and record it.
 
     Every candidate runs in a child process, is compared with the numpy reference at the
-    given sizes and at ragged run-time extents, and is timed only then, in turns with
-    the best so far; see :mod:`feinsum.tune.scale`. The best ten are timed again in one
-    run together with the untransformed kernel, and the first three of these are
-    recorded, also if the search is interrupted.
+    given sizes, and is timed only then, in turns with the best so far; see
+    :mod:`feinsum.tune.scale`. The best six are timed again in one run together with the
+    untransformed kernel, and the first three of these that are right at ragged run-time
+    extents, too, are recorded, also if the search is interrupted.
 
     Every trial is kept in the database when it ends, good or bad. One of the same
     einsum, sizes, device and driver is not made again: the search learns from it.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 from typing import Any
@@ -18,7 +18,6 @@ from feinsum.measure import (
     CompiledKernel,
     OpenDevice,
     Timer,
-    begun_kernel,
     check_outputs,
     common_timer,
     compile_kernel,
@@ -91,7 +90,7 @@ class Bench:
         self.case = make_case(problem.einsum, problem.sizes)
         variant, sizes = ragged_cases(problem.einsum)
         self.ragged = [make_case(variant, s) for s in sizes]
-        self._verified: dict[TransformSpec, float] = {}
+        self._errors: dict[TransformSpec, float] = {}
         self._kernels: dict[TransformSpec, BoundKernel] = {}
         self._best: _Reference | None = None
 
@@ -209,7 +208,7 @@ class Bench:
         }
 
     def verified_kernel(self, spec: TransformSpec) -> BoundKernel:
-        """The kernel of a recipe, right at the tuned sizes and at ragged ones.
+        """The kernel of a recipe, right at the tuned sizes.
 
         It is verified on arrays of its own, so that it spoils those of no other, and
         then bound to those of the untransformed kernel. It is kept for the comparison.
@@ -222,24 +221,31 @@ class Bench:
         case = self._functional_case if spec.is_on_host else self.case
         if not suits_device(spec, self.opened.device.kind):
             raise TransformError(f"{spec} is not for devices like {self.opened.device}")
-        unit = apply_spec(spec, case.t_unit, case.nest)
-        with (
-            begun_kernel(unit, self.opened) as compiled,
-            self._begun_ragged(spec) as ragged,
-        ):
-            kernel = compiled().bind(case.arguments)
-            error = self._verify(kernel, case)
-            self._verified[spec] = max([error, *self._verify_ragged(ragged())])
+        kernel = self._bind(apply_spec(spec, case.t_unit, case.nest), case)
+        self._errors[spec] = self._verify(kernel, case)
         self._kernels[spec] = kernel.sharing(self.baseline)
         return self._kernels[spec]
 
-    def _begun_ragged(
-        self, spec: TransformSpec
-    ) -> AbstractContextManager[Callable[[], CompiledKernel | None]]:
-        """The kernel for extents that are known at run time, if there is one."""
+    def confirmed(self, spec: TransformSpec, measurement: Measurement) -> Measurement:
+        """The measurement of a recipe that is right at ragged run-time extents, too.
+
+        That takes a kernel of its own, which takes longer to build than the trial of a
+        recipe that is soon beaten; so only what is to be recorded is confirmed.
+
+        Raises:
+            TransformError, BuildError, WrongResultError: what went wrong.
+        """
         if not self.ragged:
-            return nullcontext(lambda: None)
-        return begun_kernel(ragged_unit(spec, self.ragged[0]), self.opened)
+            return measurement
+        known = measurement.verification
+        compiled = compile_kernel(ragged_unit(spec, self.ragged[0]), self.opened)
+        errors = [self._verify_ragged(compiled, case) for case in self.ragged]
+        checked = replace(
+            known,
+            largest_error=max(known.largest_error, *errors),
+            sizes=(*known.sizes, *(case.sizes for case in self.ragged)),
+        )
+        return replace(measurement, verification=checked)
 
     def _reference(self, spec: TransformSpec | None) -> _Reference | None:
         """What a trial is timed against; None if that would take too long."""
@@ -252,19 +258,13 @@ class Bench:
                 logger.exception("the reference %s failed", spec)
         return _Reference(None, self.baseline) if self.baseline_every == 1 else None
 
-    def _verify_ragged(self, compiled: CompiledKernel | None) -> list[float]:
-        """Errors at run-time extents that no tile divides."""
-        if compiled is None:
-            return []
-        errors = []
-        for case in self.ragged:
-            kernel = compiled.bind(case.arguments)
-            try:
-                errors.append(self._verify(kernel, case))
-            except WrongResultError as error:
-                where = f"at the run-time sizes {dict(case.sizes)}"
-                raise WrongResultError(f"{where}: {error}") from None
-        return errors
+    def _verify_ragged(self, compiled: CompiledKernel, case: Case) -> float:
+        """The error at run-time extents that no tile divides."""
+        try:
+            return self._verify(compiled.bind(case.arguments), case)
+        except WrongResultError as error:
+            where = f"at the run-time sizes {dict(case.sizes)}"
+            raise WrongResultError(f"{where}: {error}") from None
 
     def _bind(self, t_unit: lp.TranslationUnit, case: Case) -> BoundKernel:
         return compile_kernel(t_unit, self.opened).bind(case.arguments)
@@ -287,7 +287,6 @@ class Bench:
         baseline: tuple[float, ...],
     ) -> Measurement:
         einsum, sizes = self.problem.einsum, self.problem.sizes
-        checked = (sizes, *(case.sizes for case in self.ragged))
         return Measurement(
             samples_s=samples,
             baseline_s=baseline,
@@ -297,6 +296,6 @@ class Bench:
             operations=einsum_operations(einsum, sizes),
             footprint_bytes=footprint_bytes(einsum, sizes),
             verification=Verification(
-                "numpy.einsum", self.case.tolerance, self._verified[spec], checked
+                "numpy.einsum", self.case.tolerance, self._errors[spec], (sizes,)
             ),
         )

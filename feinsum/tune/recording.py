@@ -15,18 +15,15 @@ from feinsum.records import (
 from feinsum.tune.history import best_first
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.progress import Finalist
-from feinsum.tune.scale import paired_ratio
+from feinsum.tune.scale import N_RECORDED, by_ratio
 from feinsum.tune.trial_bench import TrialBench
 
 __all__ = ["N_FINALISTS", "N_RECORDED", "finals", "record"]
 
 logger = logging.getLogger(__name__)
 
-N_FINALISTS = 10
+N_FINALISTS = 6
 """How many of the best are timed again in one run."""
-
-N_RECORDED = 3
-"""How many of these are recorded."""
 
 
 def finals(
@@ -45,12 +42,8 @@ def finals(
     for outcome in outcomes:
         if not outcome.is_ok:
             logger.warning("not recorded: %s", outcome.to_error())
-    measured = [(o.spec, o.measurement) for o in outcomes if o.measurement is not None]
-    ranked = [
-        Finalist(spec, m, paired_ratio(m.samples_s, measured[0][1].samples_s))
-        for spec, m in measured
-    ]
-    return tuple(sorted(ranked, key=lambda finalist: finalist.ratio))
+    measured = {o.spec: o.measurement for o in outcomes if o.measurement is not None}
+    return tuple(Finalist(s, measured[s], ratio) for s, ratio in by_ratio(measured))
 
 
 def _compare_apart(

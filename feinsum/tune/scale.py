@@ -21,13 +21,28 @@ which no chain is left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from statistics import median
 
 from feinsum.measure.timing import MIN_SAMPLES
+from feinsum.records import Measurement, TransformSpec
 
-__all__ = ["paired_ratio", "rounds_between"]
+__all__ = ["N_RECORDED", "by_ratio", "paired_ratio", "rounds_between"]
+
+N_RECORDED = 3
+"""How many of the finalists are recorded."""
+
+
+def by_ratio(
+    measured: Mapping[TransformSpec, Measurement],
+) -> list[tuple[TransformSpec, float]]:
+    """Recipes of one run by their time over that of the first; the fastest first."""
+    if not measured:
+        return []
+    first = next(iter(measured.values())).samples_s
+    ratios = {s: paired_ratio(m.samples_s, first) for s, m in measured.items()}
+    return sorted(ratios.items(), key=lambda item: item[1])
 
 
 def paired_ratio(samples_s: Sequence[float], reference_s: Sequence[float]) -> float:

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from queue import SimpleQueue
@@ -19,10 +19,11 @@ from typing import TextIO, TypeVar
 
 from feinsum.errors import FeinsumError, MeasurementError
 from feinsum.measure import open_device
-from feinsum.records import OK, TransformSpec, from_json, to_json
+from feinsum.records import OK, Measurement, TransformSpec, from_json, to_json
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Answer, Request
 from feinsum.tune.outcome import TrialOutcome
+from feinsum.tune.scale import N_RECORDED, by_ratio
 from feinsum.tune.turns import Turn, take_turn, turn_file
 
 __all__ = ["main", "serve", "try_specs"]
@@ -122,20 +123,40 @@ def _trial(
 
 
 def _compare(bench: Bench, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
-    """One run of all that pass; what fails before it spoils no other."""
+    """One run of all that pass; what fails before it spoils no other.
+
+    The best, which may be recorded, are confirmed; those that fail there drop out.
+    """
     made = {s: _attempt(partial(bench.verified_kernel, s), s) for s in specs}
     kernels = {s: k for s, k in made.items() if not isinstance(k, FeinsumError)}
     measured = _attempt(lambda: bench.compare(kernels), *kernels) if kernels else {}
+    if isinstance(measured, FeinsumError):
+        found: dict[TransformSpec, Measurement | FeinsumError]
+        found = dict.fromkeys(kernels, measured)
+    else:
+        found = {**measured, **_confirmed(bench, measured)}
 
     def outcome(spec: TransformSpec) -> TrialOutcome:
-        kernel = made[spec]
-        if isinstance(kernel, FeinsumError):
-            return _failed(spec, kernel)
-        if isinstance(measured, FeinsumError):
-            return _failed(spec, measured)
-        return TrialOutcome(spec, OK, measurement=measured[spec])
+        made_of = found.get(spec, made[spec])
+        if isinstance(made_of, FeinsumError):
+            return _failed(spec, made_of)
+        assert isinstance(made_of, Measurement)
+        return TrialOutcome(spec, OK, measurement=made_of)
 
     return tuple(map(outcome, specs))
+
+
+def _confirmed(
+    bench: Bench, measured: Mapping[TransformSpec, Measurement]
+) -> dict[TransformSpec, Measurement | FeinsumError]:
+    """The best, as many as are recorded, and what was wrong with others."""
+    found: dict[TransformSpec, Measurement | FeinsumError] = {}
+    for spec, _ in by_ratio(measured):
+        found[spec] = _attempt(partial(bench.confirmed, spec, measured[spec]), spec)
+        good = [m for m in found.values() if not isinstance(m, FeinsumError)]
+        if len(good) == N_RECORDED:
+            break
+    return found
 
 
 def _attempt(work: Callable[[], Made], *specs: TransformSpec) -> Made | FeinsumError:

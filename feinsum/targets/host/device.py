@@ -73,15 +73,7 @@ class HostDevice:
         return _for_host(t_unit)
 
     def build(self, t_unit: Any) -> HostBuilt:
-        return self._built(t_unit, t_unit.executor())
-
-    def begin(self, t_unit: Any) -> Callable[[], HostBuilt]:
-        """The compiler runs beside whatever is done until the end is waited for."""
         executor = t_unit.executor()
-        executor.begin()
-        return lambda: self._built(t_unit, executor)
-
-    def _built(self, t_unit: Any, executor: HostExecutor) -> HostBuilt:
         info = executor.translation_unit_info(None)
         kernel = None if isinstance(t_unit, LibraryUnit) else info.kernel
         return HostBuilt(t_unit, executor, info.code.n_launches, kernel)

@@ -73,14 +73,6 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
         code = self.generated(arg_to_dtype)
         return HostInfo(code, HostKernel.of(code))
 
-    def begin(self) -> None:
-        """Generate the code, and start to compile it.
-
-        Raises:
-            DeviceUnavailableError: if there is no compiler.
-        """
-        HostKernel.begin(self.generated(None))
-
     @memoize_method  # type: ignore[untyped-decorator]
     def generated(self, arg_to_dtype: Any = None) -> HostCode:
         """The code, however it is come by."""
@@ -152,9 +144,6 @@ class _ProgramExecutor(HostExecutor):
     def __init__(self, t_unit: Any, entrypoint: str, program: HostProgram) -> None:
         super().__init__(t_unit, entrypoint)
         self.program = program
-
-    def begin(self) -> None:
-        """There is nothing to compile."""
 
     @memoize_method  # type: ignore[untyped-decorator]
     def translation_unit_info(self, _arg_to_dtype: Any = None) -> HostInfo:

@@ -14,7 +14,7 @@ import numpy as np
 from feinsum.errors import MeasurementError
 from feinsum.targets.host.code import ENTRY
 from feinsum.targets.host.compiler import Compiler, find_compiler
-from feinsum.targets.host.library import begin, load
+from feinsum.targets.host.library import load
 from feinsum.targets.host.pool import Pool, pool
 from feinsum.targets.protocol import Array
 
@@ -71,15 +71,6 @@ class HostKernel:
             BuildError: if it fails.
         """
         return cls(load(*_compilation(code)), code.arguments)
-
-    @staticmethod
-    def begin(code: HostCode) -> None:
-        """Start to compile what :meth:`of` will load.
-
-        Raises:
-            DeviceUnavailableError: if there is no compiler.
-        """
-        begin(*_compilation(code))
 
     @classmethod
     def compiled(

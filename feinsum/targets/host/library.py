@@ -10,8 +10,6 @@ import ctypes
 import hashlib
 import os
 import tempfile
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -20,26 +18,7 @@ from feinsum.errors import BuildError
 from feinsum.targets.host.compiler import Compiler
 from feinsum.targets.processor import host_processor
 
-__all__ = ["begin", "load"]
-
-_BEGUN: dict[str, Future[bytes]] = {}
-"""Compilations that nobody has waited for."""
-N_BEGUN = 16
-
-
-def begin(compiler: Compiler, source: str, flags: tuple[str, ...]) -> None:
-    """Start to compile what will be loaded, beside whatever else is done."""
-    kept_in, key = default_cache(), _key(compiler, source, flags)
-    if key in _BEGUN or (kept_in is not None and kept_in.read(key) is not None):
-        return
-    while len(_BEGUN) >= N_BEGUN:
-        del _BEGUN[next(iter(_BEGUN))]
-    _BEGUN[key] = _compilers().submit(compiler.compile, source, flags)
-
-
-@cache
-def _compilers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count() or 1, "feinsum-compiler")
+__all__ = ["load"]
 
 
 def load(compiler: Compiler, source: str, flags: tuple[str, ...]) -> ctypes.CDLL:
@@ -52,8 +31,7 @@ def load(compiler: Compiler, source: str, flags: tuple[str, ...]) -> ctypes.CDLL
     kept = None if kept_in is None else kept_in.read(key)
     if kept is not None:
         return _loaded(kept)
-    begun = _BEGUN.pop(key, None)
-    content = compiler.compile(source, flags) if begun is None else begun.result()
+    content = compiler.compile(source, flags)
     library = _loaded(content)
     if kept_in is not None:
         kept_in.write(key, content)

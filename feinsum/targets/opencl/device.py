@@ -114,10 +114,6 @@ class OpenCLDevice:
             raise unmasked(error) from error
         return _Built(self, t_unit, executor, len(vars(info.cl_kernels)))
 
-    def begin(self, t_unit: Any) -> Callable[[], _Built]:
-        """Nothing is begun: OpenCL's compilers are not to be trusted with threads."""
-        return lambda: self.build(t_unit)
-
     def upload(self, buffer: Array, layout: Layout) -> Any:
         cl_array = pyopencl().array
         with opencl_errors(f"an array of {buffer.nbytes} bytes"):
