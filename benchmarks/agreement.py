@@ -1,5 +1,8 @@
 """Do two runs of the tuner agree? Tune workloads twice, then compare the winners.
 
+With two numbers of trials, such as ``--trials 100 5``: how far behind a long tuning is
+a short one, whose trials are those that are predicted to be the fastest?
+
 Each workload is tuned with two seeds, each time in a fresh database. Then the winners
 run in turns, in one run, and the ratio of their times is told: the median over the
 rounds, with its quartiles. Two recipes that are equally fast agree, however different
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,14 +30,17 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.experiments.entries import Entry, both_suites  # noqa: E402
+from benchmarks.experiments.entries import SUITES, Entry, both_suites  # noqa: E402
 from feinsum.errors import FeinsumError, MeasurementError  # noqa: E402
 from feinsum.measure import open_device  # noqa: E402
 from feinsum.records import InMemoryStore, TransformSpec  # noqa: E402
+from feinsum.suites import EVERYDAY  # noqa: E402
 from feinsum.tune import IsolatedBench, Problem, TuningReport, autotune  # noqa: E402
 
 TOLERANCE = 0.03
 """Winners agree if neither takes longer than the other by more than this part."""
+BEHIND = 0.10
+"""What the winner of fewer trials may take longer than that of more."""
 
 INTERRUPTED = 130
 HEADINGS = ("workload", "ms", "ratio", "quartiles", "winners")
@@ -41,6 +48,7 @@ EXAMPLES = """examples:
   python benchmarks/agreement.py --only divergence_b1_Ni4 --trials 10
   python benchmarks/agreement.py --only "^abc-ad" --max-gflop 2 --seeds 7 8
   python benchmarks/agreement.py --json > agreement.json
+  python benchmarks/agreement.py --suite everyday --only "pyscf-0[0-9]" --trials 100 5
 """
 
 OnStep = Callable[[float, str], None]
@@ -55,6 +63,7 @@ class Agreement:
         times_s: their medians.
         ratio, quartiles: of the second one's time over the first one's, in the same
             rounds.
+        is_even: whether both tunings had the same number of trials.
     """
 
     name: str
@@ -62,9 +71,12 @@ class Agreement:
     times_s: tuple[float, float]
     ratio: float
     quartiles: tuple[float, float]
+    is_even: bool = True
 
     @property
     def is_within(self) -> bool:
+        if not self.is_even:
+            return self.ratio <= 1 + BEHIND
         return max(self.ratio, 1 / self.ratio) <= 1 + TOLERANCE
 
     @property
@@ -102,6 +114,8 @@ def agreement_of(
     name: str,
     winners: tuple[TransformSpec, TransformSpec],
     samples_s: Sequence[Sequence[float]],
+    *,
+    is_even: bool = True,
 ) -> Agreement:
     """What the samples of the same rounds say of the winners.
 
@@ -111,7 +125,7 @@ def agreement_of(
     ratios = [b / a for a, b in zip(first, second, strict=False)]
     low, _, high = quantiles(ratios, n=4, method="inclusive")
     times_s = median(first), median(second)
-    return Agreement(name, winners, times_s, median(ratios), (low, high))
+    return Agreement(name, winners, times_s, median(ratios), (low, high), is_even)
 
 
 def measured(entry: Entry, options: argparse.Namespace, on_step: OnStep) -> Agreement:
@@ -124,7 +138,8 @@ def measured(entry: Entry, options: argparse.Namespace, on_step: OnStep) -> Agre
     first, second = (report.records[0].spec for report in reports)
     on_step(2 / 3, "comparing")
     samples_s = _compared(reports[0].problem, [first, second], options)
-    return agreement_of(entry.name, (first, second), samples_s)
+    is_even = len({*options.trials}) == 1
+    return agreement_of(entry.name, (first, second), samples_s, is_even=is_even)
 
 
 def _tuned(
@@ -137,7 +152,7 @@ def _tuned(
         sizes=entry.parameters,
         device=options.device,
         database=InMemoryStore(),
-        n_trials=options.trials,
+        n_trials=options.trials[k],
         trial_limit_s=options.limit,
         seed=seed,
         on_progress=lambda p: on_step(
@@ -203,14 +218,20 @@ def document(
         "seeds": options.seeds,
         "n_trials": options.trials,
         "rounds": options.rounds,
-        "tolerance": TOLERANCE,
+        "tolerance": _tolerance(options),
         "n_within": sum(a.is_within for a in found),
         "workloads": [a.document for a in found],
         "failed": failed,
     }
 
 
-def print_table(found: Sequence[Agreement], failed: dict[str, str]) -> None:
+def _tolerance(options: argparse.Namespace) -> float:
+    return TOLERANCE if len({*options.trials}) == 1 else BEHIND
+
+
+def print_table(
+    found: Sequence[Agreement], failed: dict[str, str], options: argparse.Namespace
+) -> None:
     table = Table(*HEADINGS, box=box.MARKDOWN)
     for agreement in found:
         table.add_row(*agreement.cells)
@@ -218,7 +239,7 @@ def print_table(found: Sequence[Agreement], failed: dict[str, str]) -> None:
     n_within = sum(a.is_within for a in found)
     n_same = sum(a.kinship == "same recipe" for a in found)
     numbers = f"{n_within} of {len(found)}, {n_same} of them by the same recipe"
-    print(f"within {TOLERANCE:.0%}: {numbers}; failed: {len(failed)}")
+    print(f"within {_tolerance(options):.0%}: {numbers}; failed: {len(failed)}")
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -236,6 +257,12 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="workloads of the suites whose names match; by default ten of them",
     )
     add(
+        "--suite",
+        choices=("both", EVERYDAY),
+        default="both",
+        help="tccg and dgfem (both), or everyday, of which no facts are packaged",
+    )
+    add(
         "--max-gflop",
         metavar="G",
         type=float,
@@ -249,7 +276,14 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=1.0,
         help="dgfem: times the number of elements (1)",
     )
-    add("--trials", metavar="N", type=int, default=20, help="of each tuning (20)")
+    add(
+        "--trials",
+        metavar="N",
+        type=int,
+        nargs="+",
+        default=[20],
+        help="of each tuning, or of the first and of the second (20)",
+    )
     add(
         "--seeds",
         metavar="N",
@@ -273,6 +307,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--seeds {options.seeds[0]} twice; give two that differ")
     if options.rounds < 2:
         parser.error(f"--rounds {options.rounds}; a spread needs two rounds at least")
+    if len(options.trials) > 2:
+        parser.error(f"--trials has {len(options.trials)} numbers; give one or two")
+    options.trials = [options.trials[0], options.trials[-1]]
     options.entries = _chosen(options)
     if not options.entries:
         parser.error(f"--only {options.only!r} matches no workload of the suites")
@@ -280,6 +317,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace) -> list[Entry]:
+    if options.suite == EVERYDAY:
+        return [e for e in SUITES[EVERYDAY]() if re.search(options.only, e.name)]
     return both_suites(
         options.only,
         max_gflop=options.max_gflop,
@@ -301,7 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(document(found, failed, options), indent=2))
     else:
-        print_table(found, failed)
+        print_table(found, failed, options)
     return INTERRUPTED if is_interrupted else bool(failed)
 
 

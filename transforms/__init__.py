@@ -16,6 +16,7 @@ from feinsum.transforms.registry import (
     check_spec,
     configurations,
     find_transform,
+    in_full,
     register,
     suits_device,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "configurations",
     "find_transform",
     "host",
+    "in_full",
     "library",
     "load_plugins",
     "register",

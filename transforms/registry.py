@@ -36,6 +36,7 @@ __all__ = [
     "check_spec",
     "configurations",
     "find_transform",
+    "in_full",
     "points",
     "proposed",
     "register",
@@ -72,6 +73,9 @@ class Transform:
             and the starts. Some may be pointless.
         intermediate_bytes: of the arrays that hold products of operands, for an einsum
             of known extents; for families that have such arrays.
+        in_full: the same configuration in parameters that mean the same in every
+            version of this package, as facts have them; for families that leave
+            something to costs.
     """
 
     name: str
@@ -91,6 +95,9 @@ class Transform:
     cost: Cost | None = None
     proposals: Callable[[BatchedEinsum], Iterable[Parameters]] | None = None
     intermediate_bytes: Callable[[BatchedEinsum, Parameters], int] | None = None
+    in_full: Callable[[BatchedEinsum, Parameters], Parameters] = (
+        lambda _einsum, parameters: parameters
+    )
 
     def spec(self, parameters: Parameters) -> TransformSpec:
         return TransformSpec(self.name, self.version, parameters)
@@ -152,6 +159,12 @@ def applicable_transforms(
     suited = sorted(key for key, t in REGISTRY.items() if kinds <= t.devices)
     newest = [REGISTRY[key] for key in dict(suited).items()]
     return tuple(t for t in newest if t.fits(einsum) and t.is_searched(einsum))
+
+
+def in_full(spec: TransformSpec, einsum: BatchedEinsum) -> TransformSpec:
+    """The recipe as a fact has it: nothing is left to costs, which get corrected."""
+    transform = find_transform(spec.name, spec.version)
+    return transform.spec(transform.in_full(einsum, spec.parameters))
 
 
 def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:

@@ -5,7 +5,8 @@ arguments are), a :class:`CallKernel` (the retrieved kernel, built) and a
 :class:`PreparedCall` (both, kept for the next call of the same kind).
 """
 
-from feinsum.calling.call import call_einsum, clear_call_cache, prepare_call
+from feinsum.calling.call import call_einsum, prepare_call
+from feinsum.calling.kept import clear_call_cache
 from feinsum.calling.kernel import CallKernel
 from feinsum.calling.prepared import PreparedCall
 from feinsum.calling.reading import Reading

@@ -3,85 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
-from typing import Any, NamedTuple, TypeAlias
-from weakref import WeakValueDictionary
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from feinsum.calling.amortized import AmortizedCall
-from feinsum.calling.arguments import (
-    COPIED,
-    IN_ORDER,
-    Form,
-    Lie,
-    as_array,
-    can_write,
-    form_of,
-    lie_of,
-    strides_of,
-    values_of,
-)
-from feinsum.calling.cache import BoundedCache
-from feinsum.calling.kernel import (
-    OUTPUT,
-    CallKernel,
-    CallOptions,
-    recorded_kernel,
-    untransformed_kernel,
-    untransformed_path,
-)
-from feinsum.calling.prepared import (
-    PreparedCall,
-    Take,
-    from_device,
-    from_host,
-    view_of,
-)
+from feinsum.calling.arguments import Form, as_array, form_of
+from feinsum.calling.kept import CACHE_BOUND, Call, Calls
+from feinsum.calling.kernel import CallOptions
+from feinsum.calling.making import device_call, host_call, view_call
+from feinsum.calling.place import name_of, place_of
+from feinsum.calling.prepared import PreparedCall
 from feinsum.calling.reading import Reading, first_uses, read_shapes
-from feinsum.calling.simple import simple_call
 from feinsum.db import Database
-from feinsum.db.sql.location import ENVIRONMENT_VARIABLE
-from feinsum.errors import DeviceUnavailableError, InvalidEinsumError
+from feinsum.errors import InvalidEinsumError
 from feinsum.measure import open_device
-from feinsum.measure.intermediates import all_have_room
 from feinsum.memory import remembered
-from feinsum.predict import MEASURING, Effort, effort_of
+from feinsum.predict import Effort, effort_of
 from feinsum.records import Policy
 from feinsum.retrieval import OnMiss
 from feinsum.targets.devices import DEVICE_VARIABLE
-from feinsum.targets.host.results import check_room
-from feinsum.targets.opencl.residence import (
-    check_device_arrays,
-    device_of,
-    is_device_array,
-)
+from feinsum.targets.opencl.residence import is_device_array
 
-__all__ = ["CACHE_BOUND", "call_einsum", "clear_call_cache", "prepare_call"]
-
-CACHE_BOUND = 256
-"""Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
-
-
-_Call: TypeAlias = PreparedCall | AmortizedCall
-
-
-class _Calls:
-    """What is kept of calls.
-
-    Attributes:
-        kernels: those that several calls share, for as long as one of these is kept.
-        quick: the same calls under keys that are made sooner; dropped when there are
-            many.
-    """
-
-    def __init__(self) -> None:
-        self.prepared: BoundedCache[Hashable, _Call] = BoundedCache(CACHE_BOUND)
-        self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
-        self.quick: dict[Hashable, _Call] = {}
+__all__ = ["call_einsum", "prepare_call"]
 
 
 def call_einsum(
@@ -141,7 +87,7 @@ def call_einsum(
         options = CallOptions(database, policy, on_miss, _effort(effort))
         return _called(subscripts, operands, device, options, out)
     named = os.environ.get(DEVICE_VARIABLE, "") if device is None else device
-    where = _name_of(database)
+    where = name_of(database)
     key = (
         subscripts,
         named,
@@ -152,7 +98,7 @@ def call_einsum(
         os.getpid(),
         *[(x.shape, x.strides, x.dtype, x.flags.aligned) for x in operands],
     )
-    quick = remembered(_Calls).quick
+    quick = remembered(Calls).quick
     call = quick.get(key)
     if call is None:
         call = _prepared(
@@ -205,14 +151,6 @@ def _effort(given: Effort | None) -> Effort:
     return effort_of(given, default="amortized")
 
 
-def clear_call_cache() -> None:
-    """Forget all kernels of calls, so that new facts are asked for."""
-    calls = remembered(_Calls)
-    calls.prepared.clear()
-    calls.kernels.clear()
-    calls.quick.clear()
-
-
 def _as_array(operand: Any) -> Any:
     if type(operand) is np.ndarray or is_device_array(operand):
         return operand
@@ -226,215 +164,38 @@ def _prepared(
     device: str | None,
     options: CallOptions,
     out: Any,
-) -> _Call:
-    place = _place(arrays, device)
+) -> Call:
+    place = place_of(arrays, device)
     forms = tuple(map(form_of if place.is_host else _form_there, arrays))
     target = None if out is None else form_of(out)
     first = first_uses(operands)
     where = (
         place,
-        _name_of(options.database),
+        name_of(options.database),
         options.policy,
         options.on_miss,
         options.effort,
     )
 
-    def make() -> _Call:
+    def make() -> Call:
         reading = read_shapes(subscripts, [(f.shape, f.dtype) for f in forms], first)
         _check_form(target, reading)
         if reading.is_empty:
             return PreparedCall(reading, None, options)
-        if place.is_host and target is None and (view := _view(reading, forms)):
+        if place.is_host and target is None and (view := view_call(reading, forms)):
             open_device(place.selector)  # refuses a device that is not there
             return PreparedCall(reading, None, options, view=view)
         if place.is_host:
-            return _on_host(reading, arrays, forms, target, where, options)
-        return _on_device(reading, arrays, where, options)
+            return host_call(reading, arrays, forms, target, where, options)
+        return device_call(reading, arrays, where, options)
 
     key = (str(subscripts), forms, target, first, where)
-    return remembered(_Calls).prepared.get(key, make)
-
-
-def _view(reading: Reading, forms: Sequence[Form]) -> Take | None:
-    """See :func:`feinsum.calling.prepared.view_of`; none of another byte order."""
-    if reading.einsum.n_operands != 1 or forms[0].dtype != reading.dtype:
-        return None
-    return view_of(reading, reading.einsum.inputs[0], reading.einsum.output)
-
-
-def _on_host(
-    reading: Reading,
-    arrays: Sequence[Any],
-    forms: Sequence[Form],
-    target: Form | None,
-    where: _Where,
-    options: CallOptions,
-) -> _Call:
-    """A call of arrays of the host, on whatever device."""
-    opened, dtype = open_device(where[0].selector), reading.work_dtype
-    lies = {x.name: lie_of(x, forms[x.position], dtype) for x in reading.feeds}
-    into = IN_ORDER if target is None else can_write(OUTPUT, target, dtype)
-    if not opened.reads_in_place:
-        lies, into = dict.fromkeys(lies, COPIED), COPIED
-    strides = strides_of({**lies, OUTPUT: into})
-    _check_room(reading, lies, into if target is not None else COPIED)
-    sharing = (where, _sizes_that_matter(reading))
-    key = (reading.einsum, tuple(sorted(strides.items())), sharing)
-    kernel = None
-    if not (opened.reads_in_place and options.effort in MEASURING):
-        kernel = _kept(
-            key,
-            lambda: recorded_kernel(
-                reading.einsum, reading.sizes, strides, opened, options
-            ),
-        )
-    if kernel is None and opened.reads_in_place:
-        kernels = _Shared(sharing)
-        call = simple_call(reading, arrays, lies, target, opened, options, kernels)
-        if call is not None:
-            return call
-    if kernel is None:
-        kernel = _kept(
-            ("untransformed", untransformed_path(reading.einsum, reading.sizes), *key),
-            lambda: untransformed_kernel(
-                reading.einsum, reading.sizes, strides, opened
-            ),
-        )
-        assert kernel is not None
-    takes = (
-        (x.position, None if lies[x.name].is_in_place else from_host(x, dtype))
-        for x in reading.feeds
-    )
-    constants = {**reading.sizes, **values_of({**lies, OUTPUT: into})}
-    caller = kernel.compiled.built.caller([*lies], constants)
-    is_written = into.is_in_place and reading.dtype == dtype
-    return PreparedCall(reading, kernel, options, tuple(takes), caller, is_written)
-
-
-def _on_device(
-    reading: Reading, arrays: Sequence[Any], where: _Where, options: CallOptions
-) -> PreparedCall:
-    """A call of arrays of an OpenCL device."""
-    opened, dtype = device_of(arrays[0]), reading.work_dtype
-    einsum, sizes = reading.einsum, reading.sizes
-    kernel = _kept(
-        (
-            einsum,
-            where,
-            _sizes_that_matter(reading),
-            untransformed_path(einsum, sizes),
-        ),
-        lambda: (
-            recorded_kernel(einsum, sizes, {}, opened, options)
-            or untransformed_kernel(einsum, sizes, {}, opened)
-        ),
-    )
-    assert kernel is not None
-    takes = ((x.position, from_device(x, dtype)) for x in reading.feeds)
-    names = [x.name for x in reading.feeds]
-    caller = kernel.compiled.built.caller(names, reading.sizes, arrays[0].queue)
-    return PreparedCall(reading, kernel, options, tuple(takes), caller)
-
-
-def _check_room(reading: Reading, lies: Mapping[str, Lie], into: Lie) -> None:
-    """Refuse copies and a result that do not fit the memory, before all else.
-
-    Args:
-        into: whether the result is written into an array that is there.
-
-    Raises:
-        MeasurementError: if they do not.
-    """
-    entries = [prod(x.shape) for x in reading.feeds if not lies[x.name].is_in_place]
-    if entries:
-        n_bytes = sum(entries) * reading.work_dtype.itemsize
-        check_room(n_bytes, "copies of operands")
-    if not into.is_in_place:
-        n_bytes = prod(reading.shape) * reading.work_dtype.itemsize
-        check_room(n_bytes, "a result")
-
-
-def _sizes_that_matter(reading: Reading) -> Hashable:
-    """What calls that share a kernel have in common, beside the einsum.
-
-    None where every intermediate that a kernel could have fits the memory; the sizes
-    where one does not, for it decides on the kernel.
-    """
-    if all_have_room(reading.einsum, reading.sizes):
-        return None
-    return tuple(sorted(reading.sizes.items()))
-
-
-_Make: TypeAlias = Callable[[], CallKernel | None]
-
-
-def _kept(key: Hashable, make: _Make) -> CallKernel | None:
-    """A kernel that calls share, for as long as one of them is kept."""
-    kernels = remembered(_Calls).kernels
-    kernel = kernels.get(key)
-    if kernel is None:
-        kernel = make()
-        if kernel is not None:
-            kernels[key] = kernel
-    return kernel
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """The kernels of calls that are looked up in the same way."""
-
-    where: Hashable
-
-    def get(self, key: Hashable, /) -> CallKernel | None:
-        return remembered(_Calls).kernels.get((key, self.where))
-
-    def __setitem__(self, key: Hashable, kernel: CallKernel, /) -> None:
-        remembered(_Calls).kernels[key, self.where] = kernel
-
-
-class _Place(NamedTuple):
-    """Where a call is computed: a context does not survive a fork."""
-
-    process: int
-    queue: int
-    selector: str
-
-    @property
-    def is_host(self) -> bool:
-        """The operands are on the host; any device that matches will do."""
-        return not self.queue
-
-
-_Where: TypeAlias = tuple[_Place, Hashable, Policy | None, OnMiss, Effort]
-"""All that decides which kernel is found for an einsum."""
-
-
-def _place(arrays: Sequence[Any], device: str | None) -> _Place:
-    if not any(map(is_device_array, arrays)):
-        named = os.environ.get(DEVICE_VARIABLE, "") if device is None else device
-        return _Place(os.getpid(), 0, named)
-    if device is not None:
-        raise DeviceUnavailableError(
-            f"device={device!r} is given for operands that lie on a device; leave it "
-            "out, the einsum is evaluated where they are"
-        )
-    check_device_arrays(arrays)
-    queue = arrays[0].queue
-    return _Place(os.getpid(), queue.int_ptr, str(queue.device.int_ptr))
+    return remembered(Calls).prepared.get(key, make)
 
 
 def _form_there(array: Any) -> Form:
     """That of an array of a device, which is in C's order."""
     return Form(array.shape, (), array.dtype, True)
-
-
-def _name_of(database: Database) -> Hashable:
-    """What tells databases apart; a store is kept by the call, so its id is its own."""
-    if database is None:
-        return os.environ.get(ENVIRONMENT_VARIABLE, "")
-    if isinstance(database, str | os.PathLike):
-        return os.fspath(database)
-    return id(database)
 
 
 def _check_out(out: Any) -> None:

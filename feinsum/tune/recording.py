@@ -12,6 +12,7 @@ from feinsum.records import (
     Trial,
     TuningRecord,
 )
+from feinsum.transforms import in_full
 from feinsum.tune.history import best_first
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.progress import Finalist
@@ -69,7 +70,7 @@ def record(
             problem.form.key,
             problem.workload_text,
             environment,
-            spec,
+            in_full(spec, problem.einsum),
             measurement,
             {"recorded_by": "feinsum.tune", "strategy": strategy},
         )

@@ -41,6 +41,16 @@ def test_winners_agree_within_three_percent_either_way(ratio, is_within):
 
 
 @pytest.mark.parametrize(
+    ("ratio", "is_within"), [(1.0, True), (1.09, True), (1.11, False), (0.5, True)]
+)
+def test_fewer_trials_may_be_behind_by_ten_percent(ratio, is_within):
+    """They may be ahead by whatever they are."""
+    samples = ([1.0] * 4, [ratio] * 4)
+    found = agreement.agreement_of("name", (FIRST, SECOND), samples, is_even=False)
+    assert found.is_within is is_within
+
+
+@pytest.mark.parametrize(
     ("winners", "kinship"),
     [
         ((FIRST, FIRST), "same recipe"),
@@ -55,7 +65,13 @@ def test_it_is_said_how_alike_the_winners_are(winners, kinship):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--seeds", "3", "3"], ["--rounds", "1"], ["--only", "nothing"]]
+    "arguments",
+    [
+        ["--seeds", "3", "3"],
+        ["--rounds", "1"],
+        ["--only", "nothing"],
+        ["--trials", "3", "2", "1"],
+    ],
 )
 def test_what_tells_nothing_is_refused(arguments, capsys):
     """Bad usage names the option, before anything is tuned."""

@@ -10,7 +10,7 @@ import pytest
 from feinsum import call_einsum
 from feinsum.calling import clear_call_cache
 from feinsum.calling.amortized import SHARE, AmortizedCall
-from feinsum.calling.call import _Calls
+from feinsum.calling.kept import Calls
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.memory import remembered
 from feinsum.predict import EFFORT_VARIABLE
@@ -37,7 +37,7 @@ def product(store, **options):
 
 def the_call() -> AmortizedCall:
     """What is kept of the only call."""
-    (call,) = remembered(_Calls).quick.values()
+    (call,) = remembered(Calls).quick.values()
     assert isinstance(call, AmortizedCall)
     return call
 
@@ -108,7 +108,7 @@ def test_what_won_is_recorded_and_used_by_the_next_process(monkeypatch):
     assert call._due_s == float("inf")
     clear_call_cache()
     assert np.allclose(product(store), A @ B)
-    (kept,) = remembered(_Calls).quick.values()
+    (kept,) = remembered(Calls).quick.values()
     assert kept.kernel.is_retrieved
 
 
@@ -170,14 +170,14 @@ def test_a_fact_that_cannot_be_recorded_breaks_no_call(error):
 def test_calls_that_measure_nothing(options):
     """Where that is wanted, and where a result may lie anywhere."""
     product(InMemoryStore(), **options)
-    kept = [*remembered(_Calls).quick.values()]
+    kept = [*remembered(Calls).quick.values()]
     assert not any(isinstance(call, AmortizedCall) for call in kept)
 
 
 def test_without_effort_nothing_is_predicted():
     """Only what is recorded is used, by the argument as by the variable."""
     assert np.allclose(product(InMemoryStore(), effort="recorded"), A @ B)
-    (call,) = remembered(_Calls).quick.values()
+    (call,) = remembered(Calls).quick.values()
     assert call.kernel.spec is None
 
 
@@ -190,7 +190,7 @@ def test_an_effort_that_measures_records_before_the_first_call():
     clear_call_cache()
     assert np.allclose(product(store, effort="measure"), A @ B)
     assert len(store) == n_facts
-    (call,) = remembered(_Calls).quick.values()
+    (call,) = remembered(Calls).quick.values()
     assert call.kernel.is_retrieved
 
 

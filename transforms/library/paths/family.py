@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import product
 
 import loopy as lp
 
 from feinsum.ir import BatchedEinsum, Extent, Operand
 from feinsum.raising import LoopNest
-from feinsum.records import ParameterValue
+from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine, region_s
 from feinsum.transforms.library.packed.family import PACKED_CONTRACTION
 from feinsum.transforms.library.packed.plan import find_roles
@@ -28,13 +27,20 @@ from feinsum.transforms.library.paths.pairwise import (
     nest_operations,
     smallest_path,
 )
+from feinsum.transforms.library.paths.recipes import (
+    are_named,
+    cheapest,
+    cost_of,
+    misfit,
+    named,
+    specs_of,
+)
 from feinsum.transforms.library.streamed import (
     GENERIC,
     GENERIC_ON_CPUS,
     UNROLL_AND_JAM,
 )
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.ranking import Costed, ranked
 from feinsum.transforms.registry import (
     Parameters,
     Space,
@@ -74,7 +80,7 @@ STEP_FAMILIES = {
     "cheapest": (PACKED_CONTRACTION, GENERIC_ON_CPUS),
 }
 """Steps that are chosen by their costs, and among which families: those that write
-their loops anew. What a recipe means must not change, so each set has a name."""
+their loops anew. Facts name the recipes that were chosen."""
 
 
 def contraction_path(
@@ -108,7 +114,8 @@ def contraction_path(
         steps: the family of all other steps: ``packed`` where it fits, ``streamed``,
             or, from version 2 on, what costs the least on a machine with vectors of
             ``lanes`` entries: ``cheapest`` of these two families, or ``best``, with
-            ``unroll_and_jam``, too.
+            ``unroll_and_jam``, too; or the recipe of each step, those that are fused
+            included, as facts have them.
         lanes: entries of a vector of packed steps.
         side: most entries of a packed tile over the output indices of an operand.
         depth: most entries of a packed tile over the summed indices.
@@ -121,9 +128,12 @@ def contraction_path(
         fused = ()
     staged = [step for step in steps[:-1] if step not in fused]
     t_unit, nests = split_nest(t_unit, nest, staged)
-    for one in nests[:-1] if fused else nests:
-        transform, chosen = _recipe(one.einsum, parameters)
-        t_unit = transform.apply(t_unit, one, chosen)
+    alone = [step for step in steps if step not in fused]
+    recipes = _recipes(einsum, steps, parameters)
+    for one, step in zip(nests[:-1] if fused else nests, alone, strict=True):
+        spec = recipes.get(step) or _recommended(one.einsum, parameters)
+        transform = find_transform(spec.name, spec.version)
+        t_unit = transform.apply(t_unit, one, spec.parameters)
     if fused:
         schedule = begin(t_unit, nests[-1])
         block = _block(einsum, fused, outer)
@@ -134,7 +144,9 @@ def contraction_path(
 def _steps(einsum: BatchedEinsum, parameters: Parameters) -> tuple[PathStep, ...]:
     """The steps of a path; those that cost the least read no diagonals twice."""
     path = PairwisePath.parse(parameters["path"], einsum.n_operands)
-    return path.steps(einsum, takes_diagonals=parameters["steps"] in STEP_FAMILIES)
+    steps = parameters["steps"]
+    takes_diagonals = are_named(steps) or steps in STEP_FAMILIES
+    return path.steps(einsum, takes_diagonals=takes_diagonals)
 
 
 def _fused_steps(steps: Sequence[PathStep], outer: str) -> tuple[PathStep, ...]:
@@ -167,16 +179,24 @@ def _block(einsum: BatchedEinsum, fused: Sequence[PathStep], outer: str) -> int:
     return max(1, min(GROUP_POINTS // max(n_points, 1), most))
 
 
-def _recipe(
-    einsum: BatchedEinsum, parameters: Parameters
-) -> tuple[Transform, Parameters]:
-    """The family of a step and its recommended parameters, within limits."""
-    steps = text(parameters, "steps")
-    if steps in STEP_FAMILIES:
-        best = _cheapest(einsum, steps, _machine(einsum, number(parameters, "lanes")))
-        return find_transform(best.spec.name, best.spec.version), best.spec.parameters
+def _recipes(
+    einsum: BatchedEinsum, steps: Sequence[PathStep], parameters: Parameters
+) -> dict[PathStep, TransformSpec]:
+    """Of all steps, if they are named or chosen by their costs; or else of none."""
+    given = parameters["steps"]
+    if are_named(given):
+        return dict(zip(steps, specs_of(given), strict=True))
+    if given not in STEP_FAMILIES:
+        return {}
+    machine = _machine(einsum, number(parameters, "lanes"))
+    families = STEP_FAMILIES[str(given)]
+    return {s: cheapest(_step_einsum(einsum, s), families, machine) for s in steps}
+
+
+def _recommended(einsum: BatchedEinsum, parameters: Parameters) -> TransformSpec:
+    """The recommended recipe of the family of a step, within limits."""
     space = PACKED_CONTRACTION.space(einsum)
-    if steps == "packed" and space is not None:
+    if parameters["steps"] == "packed" and space is not None:
         side, depth = number(parameters, "side"), number(parameters, "depth")
         limits = {"width": side, "height": side, "depth": depth}
         within = {
@@ -190,8 +210,8 @@ def _recipe(
         packed = replace(PACKED_CONTRACTION, space=lambda _: within)
         spec = next(configurations(packed, einsum), None)
         if spec is not None:
-            return PACKED_CONTRACTION, spec.parameters
-    return GENERIC, next(configurations(GENERIC, einsum)).parameters
+            return spec
+    return next(configurations(GENERIC, einsum))
 
 
 def _machine(einsum: BatchedEinsum, lanes: int) -> Machine:
@@ -200,31 +220,31 @@ def _machine(einsum: BatchedEinsum, lanes: int) -> Machine:
     return Machine(vector_bytes=vector_bytes)
 
 
-@lru_cache(maxsize=1024)
-def _cheapest(einsum: BatchedEinsum, steps: str, machine: Machine) -> Costed:
-    return ranked(einsum, {}, STEP_FAMILIES[steps], machine)[0]
-
-
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
     """Seconds of all steps; products that are fused stay in the second cache."""
     steps, outer = _steps(einsum, parameters), text(parameters, "fused")
     fused = _fused_steps(steps, outer)
     lanes = number(parameters, "lanes")
-    chosen_on = _machine(einsum, lanes)
     total = 0.0
     if fused:
         n_points = sum(volume(einsum, step.joint) for step in fused)
         cycles = 2 * einsum.batch_size * n_points / min(lanes, 4)
         n_bytes = _fused_bytes(einsum, fused, outer) * volume(einsum, (outer,))
         total += region_s(machine, cycles, n_bytes)
-    for step in steps:
+    for step, spec in _recipes(einsum, steps, parameters).items():
         if step not in fused:
-            one = _step_einsum(einsum, step)
-            spec = _cheapest(one, text(parameters, "steps"), chosen_on).spec
-            transform = find_transform(spec.name, spec.version)
-            assert transform.cost is not None
-            total += transform.cost(one, spec.parameters, machine)
+            total += cost_of(spec, _step_einsum(einsum, step), machine)
     return total
+
+
+def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
+    """The same recipe, whatever costs the least in another version."""
+    recipes = _recipes(einsum, _steps(einsum, parameters), parameters)
+    space = _space_2(einsum)
+    if not recipes or space is None:
+        return parameters
+    unused = {name: space[name][0] for name in PACKING[1:]}
+    return {**parameters, **unused, "steps": named([*recipes.values()])}
 
 
 def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
@@ -325,14 +345,15 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     fused = _fused_steps(steps, outer)
     if outer != NO_INDEX and not _can_fuse(einsum, steps, outer):
         return f"the path has no small products for a value of {outer!r}"
-    if len(fused) == len(steps) and parameters["steps"] not in (
-        *STEP_FAMILIES,
-        "packed",
-    ):
+    given = parameters["steps"]
+    if are_named(given):
+        einsums = [_step_einsum(einsum, step) for step in steps]
+        return misfit(given, einsums, STEP_FAMILIES["best"])
+    if len(fused) == len(steps) and given not in (*STEP_FAMILIES, "packed"):
         return "all steps are fused"
     space = _space_2(einsum) or {}
     by_cost = dict.fromkeys(STEP_FAMILIES, PACKING[:1])
-    used = {"packed": PACKING, **by_cost}.get(str(parameters["steps"]), ())
+    used = {"packed": PACKING, **by_cost}.get(str(given), ())
     used = used if len(fused) < len(steps) else ()
     if any(parameters[n] != space[n][0] for n in PACKING if n not in used):
         return "no step is packed"
@@ -356,7 +377,12 @@ def _is_searched(einsum: BatchedEinsum) -> bool:
 
 
 def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
-    """Any path: which ones are offered depends on extents, and on opt_einsum."""
+    """Any path: which ones are offered depends on extents, and on opt_einsum.
+
+    And any recipes of its steps, which only the constraint knows.
+    """
+    if name == "steps":
+        return are_named(value)
     return name == "path" and bool(PairwisePath.parse(value, einsum.n_operands))
 
 
@@ -382,5 +408,6 @@ CONTRACTION_PATH_BY_COST = register(
         devices=frozenset({"cpu"}),
         cost=_cost,
         proposals=_proposals,
+        in_full=_with_named_steps,
     )
 )

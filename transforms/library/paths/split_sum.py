@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TypeAlias
 
 import loopy as lp
 from constantdict import constantdict
@@ -13,12 +11,21 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand
 from feinsum.raising import LoopNest
+from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.library.paths.nests import split_nest
 from feinsum.transforms.library.paths.pairwise import PathStep
+from feinsum.transforms.library.paths.recipes import (
+    Families,
+    are_named,
+    cheapest,
+    cost_of,
+    misfit,
+    named,
+    specs_of,
+)
 from feinsum.transforms.library.streamed import GENERIC_ON_CPUS, UNROLL_AND_JAM
 from feinsum.transforms.library.streamed.cost import out_of_order_s
-from feinsum.transforms.ranking import Costed, at_sizes, ranked
 from feinsum.transforms.registry import (
     Parameters,
     Space,
@@ -33,6 +40,8 @@ __all__ = ["SPLIT_SUM", "SPLIT_SUM_OF_GENERIC"]
 GENERIC_ALONE = (GENERIC_ON_CPUS,)
 ANY_FAMILY = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
 """Of both nests, in the second version: families that write their loops anew."""
+BEST = "best"
+"""The steps that cost the least."""
 
 MOST_RESULTS = 4096
 """Of a row; more are work enough for all threads."""
@@ -42,9 +51,6 @@ LEAST_LENGTH = 256
 """Terms of each result; fewer are no long sum."""
 LEAST_PARTS, MOST_PARTS = 4, 512
 N_CHOICES = 4
-
-
-Families: TypeAlias = tuple[Transform, ...]
 
 
 def split_sum(
@@ -67,12 +73,13 @@ def split_sum_of_any(
         (wait for all work-groups)
         for j:  out[j] = sum(part, partial[part,j])
 
-    Both nests are those of ``generic`` or ``unroll_and_jam``, in the configuration that
-    costs the least.
+    Both nests are those of ``generic`` or ``unroll_and_jam``.
 
     Parameters:
         index: the summed index that is cut.
         parts: how many there are; they divide the extent.
+        steps: the recipes of both nests, as facts have them, or ``best``, for those
+            that cost the least.
     """
     return _split(t_unit, nest, parameters, ANY_FAMILY)
 
@@ -94,10 +101,10 @@ def _split(
         (part, *einsum.output),
     )
     t_unit, nests = split_nest(t_unit, cut, [step])
-    for one in nests:
-        best = _cheapest(at_sizes(one.einsum, {}), families).spec
-        family = find_transform(best.name, best.version)
-        t_unit = family.apply(t_unit, one, best.parameters)
+    recipes = _recipes(_nests(nest.einsum, parameters), parameters, families)
+    for one, spec in zip(nests, recipes, strict=True):
+        family = find_transform(spec.name, spec.version)
+        t_unit = family.apply(t_unit, one, spec.parameters)
     return lp.remove_unused_inames(t_unit, frozenset(nest.inames.values()))
 
 
@@ -113,7 +120,7 @@ def _cut(
     einsum = nest.einsum
     cut = _Cut.of(einsum, index, n_parts)
     unused = kernel.get_var_name_generator()
-    rules, named = dict(kernel.substitutions), {}
+    rules, rule_of = dict(kernel.substitutions), {}
     for row, new_row in zip(einsum.rows, cut.einsum.rows, strict=True):
         pairs = zip(row, new_row, einsum.inputs, strict=True)
         for old, new, term in pairs:
@@ -128,14 +135,14 @@ def _cut(
             ]
             body = var(nest.rules[old.name])(*points)
             rules[rule] = lp.SubstitutionRule(rule, tuple(arguments), body)
-            named[new.name] = rule
+            rule_of[new.name] = rule
     inames = {i: name for i, name in nest.inames.items() if i != index}
     inames |= {i: str(unused(i)) for i in (cut.part, cut.inside)}
     changed = replace(
         nest,
         einsum=cut.einsum,
         inames=constantdict(inames),
-        rules=constantdict(named),
+        rules=constantdict(rule_of),
     )
     unit = t_unit.with_kernel(kernel.copy(substitutions=constantdict(rules)))
     return unit, changed, cut.part
@@ -198,12 +205,6 @@ def _cut_term(term: IndexList, index: str) -> IndexList:
     return tuple(i for pair in pairs for i in pair)
 
 
-@lru_cache(maxsize=256)
-def _cheapest(einsum: BatchedEinsum, families: Families) -> Costed:
-    """On any machine: a recipe means the same everywhere."""
-    return ranked(einsum, {}, families, Machine())[0]
-
-
 def _space(einsum: BatchedEinsum) -> Space | None:
     """Long sums of known extents, with few results."""
     n_results = volume(einsum, einsum.output)
@@ -217,6 +218,16 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     indices.sort(key=lambda index: _depth(einsum, index))
     parts = dict.fromkeys(n for index in indices for n in choices[index])
     return {"index": tuple(indices), "parts": tuple(parts)} if indices else None
+
+
+def _space_of_any(einsum: BatchedEinsum) -> Space | None:
+    space = _space(einsum)
+    return space and {**space, "steps": (BEST,)}
+
+
+def _admits(_einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
+    """Any recipes of the nests, which only the constraint knows."""
+    return name == "steps" and are_named(value)
 
 
 def _divisors(einsum: BatchedEinsum, index: str) -> Iterator[int]:
@@ -239,6 +250,9 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     index, n_parts = text(parameters, "index"), number(parameters, "parts")
     if n_parts not in _divisors(einsum, index):
         return f"{index!r} has no {n_parts} equal parts"
+    steps = parameters.get("steps", BEST)
+    if are_named(steps):
+        return misfit(steps, _nests(einsum, parameters), ANY_FAMILY)
     return None
 
 
@@ -256,21 +270,40 @@ def _seconds(
     einsum: BatchedEinsum, parameters: Parameters, machine: Machine, families: Families
 ) -> float:
     """Of both nests."""
+    both = _nests(einsum, parameters)
+    recipes = _recipes(both, parameters, families)
+    each = (cost_of(r, one, machine) for r, one in zip(recipes, both, strict=True))
+    return out_of_order_s(einsum, text(parameters, "index"), machine) + sum(each)
+
+
+def _nests(
+    einsum: BatchedEinsum, parameters: Parameters
+) -> tuple[BatchedEinsum, BatchedEinsum]:
+    """The sums of all parts, and the sum of these."""
     cut = _Cut.of(einsum, text(parameters, "index"), number(parameters, "parts"))
     first = replace(cut.einsum, output=(cut.part, *einsum.output))
     partial = tuple(first.extents[i] for i in first.output)
     rows = tuple(
-        (Operand(f"partial{k}", partial, einsum.output_dtypes[k]),)
-        for k in range(einsum.batch_size)
+        (Operand(f"partial{k}", partial, dtype),)
+        for k, dtype in enumerate(einsum.output_dtypes)
     )
-    second = BatchedEinsum(einsum.output, (first.output,), rows)
-    total = out_of_order_s(einsum, cut.index, machine)
-    for one in (first, second):
-        best = _cheapest(one, families).spec
-        cost = find_transform(best.name, best.version).cost
-        assert cost is not None
-        total += cost(one, best.parameters, machine)
-    return total
+    return first, BatchedEinsum(einsum.output, (first.output,), rows)
+
+
+def _recipes(
+    einsums: Sequence[BatchedEinsum], parameters: Parameters, families: Families
+) -> list[TransformSpec]:
+    """Of both nests; what costs the least is the same on all machines."""
+    steps = parameters.get("steps", BEST)
+    if are_named(steps):
+        return specs_of(steps)
+    return [cheapest(one, families, Machine()) for one in einsums]
+
+
+def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
+    """The same recipe, whatever costs the least in another version."""
+    recipes = _recipes(_nests(einsum, parameters), parameters, ANY_FAMILY)
+    return {**parameters, "steps": named(recipes)}
 
 
 def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
@@ -284,6 +317,10 @@ def _choices(einsum: BatchedEinsum) -> Iterator[Parameters]:
     for index in space["index"] if space else ():
         for n_parts in _divisors(einsum, str(index)):
             yield {"index": index, "parts": n_parts}
+
+
+def _choices_of_any(einsum: BatchedEinsum) -> Iterator[Parameters]:
+    return ({**one, "steps": BEST} for one in _choices(einsum))
 
 
 SPLIT_SUM_OF_GENERIC = register(
@@ -305,7 +342,11 @@ SPLIT_SUM = register(
         SPLIT_SUM_OF_GENERIC,
         version=2,
         summary="split_sum@1, both nests of the family that costs the least",
+        space=_space_of_any,
         apply=split_sum_of_any,
         cost=_cost_of_any,
+        proposals=_choices_of_any,
+        admits=_admits,
+        in_full=_with_named_steps,
     )
 )

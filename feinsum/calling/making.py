@@ -1,0 +1,153 @@
+"""How a call is made: a view, by the simplest einsum, or by the einsum as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from feinsum.calling.arguments import (
+    COPIED,
+    IN_ORDER,
+    Form,
+    Lie,
+    can_write,
+    lie_of,
+    strides_of,
+    values_of,
+)
+from feinsum.calling.kept import Call, SharedKernels, kept
+from feinsum.calling.kernel import (
+    OUTPUT,
+    CallOptions,
+    recorded_kernel,
+    untransformed_kernel,
+    untransformed_path,
+)
+from feinsum.calling.place import Where
+from feinsum.calling.prepared import (
+    PreparedCall,
+    Take,
+    from_device,
+    from_host,
+    view_of,
+)
+from feinsum.calling.reading import Reading
+from feinsum.calling.simple import simple_call
+from feinsum.measure import open_device
+from feinsum.measure.intermediates import all_have_room
+from feinsum.predict import MEASURING
+from feinsum.targets.host.results import check_room
+from feinsum.targets.opencl.residence import device_of
+
+__all__ = ["device_call", "host_call", "view_call"]
+
+
+def view_call(reading: Reading, forms: Sequence[Form]) -> Take | None:
+    """See :func:`feinsum.calling.prepared.view_of`; none of another byte order."""
+    if reading.einsum.n_operands != 1 or forms[0].dtype != reading.dtype:
+        return None
+    return view_of(reading, reading.einsum.inputs[0], reading.einsum.output)
+
+
+def host_call(
+    reading: Reading,
+    arrays: Sequence[Any],
+    forms: Sequence[Form],
+    target: Form | None,
+    where: Where,
+    options: CallOptions,
+) -> Call:
+    """A call of arrays of the host, on whatever device."""
+    opened, dtype = open_device(where[0].selector), reading.work_dtype
+    lies = {x.name: lie_of(x, forms[x.position], dtype) for x in reading.feeds}
+    into = IN_ORDER if target is None else can_write(OUTPUT, target, dtype)
+    if not opened.reads_in_place:
+        lies, into = dict.fromkeys(lies, COPIED), COPIED
+    strides = strides_of({**lies, OUTPUT: into})
+    _check_room(reading, lies, into if target is not None else COPIED)
+    sharing = (where, _sizes_that_matter(reading))
+    key = (reading.einsum, tuple(sorted(strides.items())), sharing)
+    kernel = None
+    if not (opened.reads_in_place and options.effort in MEASURING):
+        kernel = kept(
+            key,
+            lambda: recorded_kernel(
+                reading.einsum, reading.sizes, strides, opened, options
+            ),
+        )
+    if kernel is None and opened.reads_in_place:
+        kernels = SharedKernels(sharing)
+        call = simple_call(reading, arrays, lies, target, opened, options, kernels)
+        if call is not None:
+            return call
+    if kernel is None:
+        kernel = kept(
+            ("untransformed", untransformed_path(reading.einsum, reading.sizes), *key),
+            lambda: untransformed_kernel(
+                reading.einsum, reading.sizes, strides, opened
+            ),
+        )
+        assert kernel is not None
+    takes = (
+        (x.position, None if lies[x.name].is_in_place else from_host(x, dtype))
+        for x in reading.feeds
+    )
+    constants = {**reading.sizes, **values_of({**lies, OUTPUT: into})}
+    caller = kernel.compiled.built.caller([*lies], constants)
+    is_written = into.is_in_place and reading.dtype == dtype
+    return PreparedCall(reading, kernel, options, tuple(takes), caller, is_written)
+
+
+def device_call(
+    reading: Reading, arrays: Sequence[Any], where: Where, options: CallOptions
+) -> PreparedCall:
+    """A call of arrays of an OpenCL device."""
+    opened, dtype = device_of(arrays[0]), reading.work_dtype
+    einsum, sizes = reading.einsum, reading.sizes
+    kernel = kept(
+        (
+            einsum,
+            where,
+            _sizes_that_matter(reading),
+            untransformed_path(einsum, sizes),
+        ),
+        lambda: (
+            recorded_kernel(einsum, sizes, {}, opened, options)
+            or untransformed_kernel(einsum, sizes, {}, opened)
+        ),
+    )
+    assert kernel is not None
+    takes = ((x.position, from_device(x, dtype)) for x in reading.feeds)
+    names = [x.name for x in reading.feeds]
+    caller = kernel.compiled.built.caller(names, reading.sizes, arrays[0].queue)
+    return PreparedCall(reading, kernel, options, tuple(takes), caller)
+
+
+def _check_room(reading: Reading, lies: Mapping[str, Lie], into: Lie) -> None:
+    """Refuse copies and a result that do not fit the memory, before all else.
+
+    Args:
+        into: whether the result is written into an array that is there.
+
+    Raises:
+        MeasurementError: if they do not.
+    """
+    entries = [prod(x.shape) for x in reading.feeds if not lies[x.name].is_in_place]
+    if entries:
+        n_bytes = sum(entries) * reading.work_dtype.itemsize
+        check_room(n_bytes, "copies of operands")
+    if not into.is_in_place:
+        n_bytes = prod(reading.shape) * reading.work_dtype.itemsize
+        check_room(n_bytes, "a result")
+
+
+def _sizes_that_matter(reading: Reading) -> Hashable:
+    """What calls that share a kernel have in common, beside the einsum.
+
+    None where every intermediate that a kernel could have fits the memory; the sizes
+    where one does not, for it decides on the kernel.
+    """
+    if all_have_room(reading.einsum, reading.sizes):
+        return None
+    return tuple(sorted(reading.sizes.items()))

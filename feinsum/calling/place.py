@@ -1,0 +1,58 @@
+"""Where a call is computed, and by which facts: all that decides on its kernel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from feinsum.db import Database
+from feinsum.db.sql.location import ENVIRONMENT_VARIABLE
+from feinsum.errors import DeviceUnavailableError
+from feinsum.predict import Effort
+from feinsum.records import Policy
+from feinsum.retrieval import OnMiss
+from feinsum.targets.devices import DEVICE_VARIABLE
+from feinsum.targets.opencl.residence import check_device_arrays, is_device_array
+
+__all__ = ["Place", "Where", "name_of", "place_of"]
+
+
+class Place(NamedTuple):
+    """Where a call is computed: a context does not survive a fork."""
+
+    process: int
+    queue: int
+    selector: str
+
+    @property
+    def is_host(self) -> bool:
+        """The operands are on the host; any device that matches will do."""
+        return not self.queue
+
+
+Where: TypeAlias = tuple[Place, Hashable, Policy | None, OnMiss, Effort]
+"""All that decides which kernel is found for an einsum."""
+
+
+def place_of(arrays: Sequence[Any], device: str | None) -> Place:
+    if not any(map(is_device_array, arrays)):
+        named = os.environ.get(DEVICE_VARIABLE, "") if device is None else device
+        return Place(os.getpid(), 0, named)
+    if device is not None:
+        raise DeviceUnavailableError(
+            f"device={device!r} is given for operands that lie on a device; leave it "
+            "out, the einsum is evaluated where they are"
+        )
+    check_device_arrays(arrays)
+    queue = arrays[0].queue
+    return Place(os.getpid(), queue.int_ptr, str(queue.device.int_ptr))
+
+
+def name_of(database: Database) -> Hashable:
+    """What tells databases apart; a store is kept by the call, so its id is its own."""
+    if database is None:
+        return os.environ.get(ENVIRONMENT_VARIABLE, "")
+    if isinstance(database, str | os.PathLike):
+        return os.fspath(database)
+    return id(database)

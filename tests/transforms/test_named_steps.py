@@ -1,0 +1,125 @@
+"""A fact names the recipes of its steps, so that corrected costs do not change it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import loopy as lp
+import pytest
+
+from feinsum import array, einsum, record_facts
+from feinsum.canonical import canonicalize
+from feinsum.errors import InvalidParameterError
+from feinsum.measure import open_device
+from feinsum.measure.cases import make_case
+from feinsum.predict import predictions
+from feinsum.records import InMemoryStore, TransformSpec
+from feinsum.retrieval import explain
+from feinsum.transforms import apply_spec, check_spec, in_full
+from feinsum.transforms.library import CONTRACTION_PATH_BY_COST, SPLIT_SUM
+from feinsum.transforms.library.paths import recipes
+from feinsum.transforms.ranking import ranked
+from tests.transforms.support import LOOPY_WARNINGS
+
+pytestmark = LOOPY_WARNINGS
+
+CHAIN = einsum(
+    "ij,jk,kl->il", array("A", (96, 40)), array("B", (40, 72)), array("C", (72, 56))
+)
+DIAGONAL = einsum(
+    "ii,ij,j->j", array("A", (50, 50)), array("B", (50, 60)), array("x", 60)
+)
+COLUMNS = einsum("ij->j", array("A", (40_000, 7)))
+OF_RUN_TIME = einsum("ijk->k", array("A", (200, 200, "N")))
+
+WORKLOADS = {
+    "chain": (CHAIN, CONTRACTION_PATH_BY_COST),
+    "diagonal": (DIAGONAL, CONTRACTION_PATH_BY_COST),
+    "column sums": (COLUMNS, SPLIT_SUM),
+    "of run-time length": (OF_RUN_TIME, SPLIT_SUM),
+}
+
+
+def short_and_full(name):
+    """The canonical einsum, a recipe that leaves its steps to costs, and in full."""
+    workload, family = WORKLOADS[name]
+    canonical = canonicalize(workload).einsum
+    (short, *_) = [
+        one.spec for one in ranked(canonical, {}, [family], recipes.Machine())
+    ]
+    return canonical, short, in_full(short, canonical)
+
+
+def code_of(spec, einsum):
+    case = make_case(einsum, {x.name: 5 for x in einsum.size_params})
+    return lp.generate_code_v2(apply_spec(spec, case.t_unit, case.nest)).device_code()
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_recipe_in_full_is_the_same_recipe(name):
+    """Its code is that of the short form, and its text can be read back."""
+    canonical, short, full = short_and_full(name)
+    assert full != short
+    assert isinstance(full.parameters["steps"], tuple)
+    assert TransformSpec.parse(str(full)) == full
+    assert in_full(full, canonical) == full
+    assert code_of(full, canonical) == code_of(short, canonical)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_costs_do_not_change_a_recipe_in_full(name, monkeypatch):
+    """Nothing is chosen any more when it is applied."""
+    canonical, _, full = short_and_full(name)
+    code = code_of(full, canonical)
+
+    def refuse(*_args):
+        raise AssertionError("a step was chosen by its cost")
+
+    for module in ("family", "split_sum"):
+        monkeypatch.setattr(
+            f"feinsum.transforms.library.paths.{module}.cheapest", refuse
+        )
+    assert code_of(full, canonical) == code
+
+
+@pytest.mark.parametrize("name", ["chain", "column sums"])
+def test_facts_name_their_steps_and_are_found(name):
+    """Whatever was recorded: the fact has the recipes of all steps."""
+    canonical, short, full = short_and_full(name)
+    database = InMemoryStore()
+    fact = record_facts(canonical, short, device="host", database=database)
+    assert fact.spec == full
+    kernel = make_case(canonical, {}).t_unit
+    assert "steps=(" in explain(kernel, device="host", database=database)
+
+
+def test_every_prediction_can_be_recorded():
+    """Its full form is in the space of its family."""
+    device = open_device("host").device
+    for workload, _ in WORKLOADS.values():
+        canonical = canonicalize(workload).einsum
+        for one in predictions(canonical, {"N0": 5}, device):
+            check_spec(in_full(one.spec, canonical), canonical)
+
+
+BAD = {
+    "too few": (),
+    "no recipe": ("packed_contraction", "generic"),
+    "an unknown one": ("jammed@1()", "jammed@1()"),
+    "a path in a path": ("contraction_path@2()", "contraction_path@2()"),
+    "outside of its space": (
+        "generic@2(block=-1, parallel='', step=8, vector='', vectors='', width=1)",
+    )
+    * 2,
+    "numbers": (1, 2),
+}
+
+
+@pytest.mark.parametrize("family", ["chain", "column sums"])
+@pytest.mark.parametrize("steps", BAD.values(), ids=BAD)
+def test_steps_that_are_none_are_refused(family, steps):
+    """A database may say anything: only recipes of registered families are applied."""
+    canonical, _, full = short_and_full(family)
+    bad = replace(full, parameters={**full.parameters, "steps": steps})
+    with pytest.raises(InvalidParameterError, match="step"):
+        check_spec(bad, canonical)
