@@ -4,26 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import loopy as lp
 import numpy as np
 from pymbolic.primitives import Variable
 
-from feinsum.codegen import generate_loopy
+from feinsum.codegen import contraction_path, generate_loopy
 from feinsum.errors import InvalidEinsumError, MeasurementError, TransformError
 from feinsum.ir import BatchedEinsum, SizeParam, evaluate, with_extents
 from feinsum.measure.arguments import random_arguments
-from feinsum.measure.counts import footprint_bytes, n_terms
+from feinsum.measure.counts import einsum_operations, footprint_bytes, n_terms
+from feinsum.measure.intermediates import intermediate_limit_bytes
 from feinsum.measure.verification import tolerance_for
 from feinsum.raising import LoopNest, identify_as_einsum
 from feinsum.records import TransformSpec
 from feinsum.transforms import find_transform
 
-__all__ = ["Case", "functional_case", "make_case", "ragged_cases", "ragged_unit"]
+__all__ = [
+    "Case",
+    "functional_case",
+    "make_case",
+    "pairwise_baseline",
+    "ragged_cases",
+    "ragged_unit",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NEVER_LONG = 1 << 62
+MANY_TIMES = 8
+"""One nest that takes so many times the operations of a path is no baseline."""
 RAGGED_EXTENTS = (37, 53, 29, 45, 61, 23)
 RAGGED_FOOTPRINT_BYTES = 16_000_000
 
@@ -68,6 +79,37 @@ def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
         dict(zip(names, results, strict=True)),
         tolerance_for(dtype, n_terms(einsum, sizes)),
     )
+
+
+def pairwise_baseline(case: Case) -> lp.TranslationUnit | None:
+    """The untransformed kernel in pairs of operands; None if one nest is the baseline.
+
+    Of many operands one nest may run for days, and nobody would run it.
+
+    Raises:
+        MeasurementError: if the limit of intermediates that is set is no number.
+
+    >>> from feinsum.ir import array, einsum
+    >>> shapes = {"A": (20, 30), "B": (30, 40), "C": (40, 50)}
+    >>> chain = einsum("ij,jk,kl->il", *(array(*item) for item in shapes.items()))
+    >>> pairwise_baseline(make_case(chain, {})) is None
+    False
+    >>> product = einsum("ij,jk->ik", array("A", (20, 30)), array("B", (30, 40)))
+    >>> pairwise_baseline(make_case(product, {})) is None
+    True
+    """
+    einsum, sizes = case.einsum, case.sizes
+    extents = (
+        sizes[x.name] if isinstance(x, SizeParam) else x
+        for x in einsum.extents.values()
+    )
+    n_in_one_nest = prod(extents) * einsum.n_operands * einsum.batch_size
+    n_least = sum(einsum_operations(einsum, sizes).values())
+    if n_in_one_nest < MANY_TIMES * n_least:
+        return None
+    limit = intermediate_limit_bytes(einsum, sizes)
+    path = contraction_path(einsum, sizes, max_bytes=limit)
+    return generate_loopy(einsum, path=path) if len(path) > 1 else None
 
 
 def functional_case(case: Case) -> Case:

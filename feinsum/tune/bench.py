@@ -31,6 +31,7 @@ from feinsum.measure.cases import (
     Case,
     functional_case,
     make_case,
+    pairwise_baseline,
     ragged_cases,
     ragged_unit,
 )
@@ -100,9 +101,13 @@ class Bench:
         return self._first_run[0]
 
     @cached_property
+    def _pairwise(self) -> lp.TranslationUnit | None:
+        return pairwise_baseline(self.case)
+
+    @cached_property
     def _first_run(self) -> tuple[BoundKernel, float]:
         """The untransformed kernel, and the time of the run that was verified."""
-        kernel = self._bind(self.case.t_unit, self.case)
+        kernel = self._bind(self._pairwise or self.case.t_unit, self.case)
         kernel.poison()
         with self.turn():
             first_s = kernel.run()
@@ -136,6 +141,11 @@ class Bench:
 
     @property
     def policy(self) -> dict[str, str | int | float]:
+        """How times are measured, and with what they are compared."""
+        return {**self._timing, **({"baseline": "pairwise"} if self._pairwise else {})}
+
+    @property
+    def _timing(self) -> dict[str, Any]:
         problem = self.problem
         return {
             "rounds": problem.rounds,
@@ -273,7 +283,7 @@ class Bench:
         self, kernels: Sequence[BoundKernel], **policy: Any
     ) -> tuple[tuple[float, ...], ...]:
         with self.turn():
-            return interleave(kernels, **{**self.policy, **policy})
+            return interleave(kernels, **{**self._timing, **policy})
 
     def _verify(self, kernel: BoundKernel, case: Case) -> float:
         with self.turn():

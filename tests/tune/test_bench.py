@@ -233,3 +233,16 @@ def test_a_worker_without_a_problem_says_so():
     assert (first.error_code, third.error_code) == ("feinsum-error", "feinsum-error")
     assert second.error_code == "device-unavailable"
     assert first.outcomes == second.outcomes == third.outcomes == ()
+
+
+def test_many_operands_are_compared_with_pairs():
+    """One nest of this chain takes minutes; its pairs take milliseconds."""
+    A, B, C = (array(name, (300, 300)) for name in "ABC")
+    chain = Bench(make_problem(einsum("ab,cd,de->be", A, B, C)))
+    assert chain.policy["baseline"] == "pairwise"
+    assert sum(chain.baseline_s) < 60
+
+
+def test_one_nest_is_compared_with_itself(bench):
+    """Of two operands the baseline is the untransformed nest."""
+    assert "baseline" not in bench.policy
