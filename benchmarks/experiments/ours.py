@@ -144,7 +144,6 @@ def tune(
         device=device,
         database=database,
         n_trials=n_trials,
-        trial_limit_s=600.0,
     )
     return [str(record.spec) for record in report.records]
 

@@ -2,13 +2,14 @@
 
 from feinsum.predict.effort import EFFORT_VARIABLE, MEASURING, Effort, effort_of
 from feinsum.predict.machine import machine_of
-from feinsum.predict.predictions import predictions
+from feinsum.predict.predictions import hopeless, predictions
 
 __all__ = [
     "EFFORT_VARIABLE",
     "MEASURING",
     "Effort",
     "effort_of",
+    "hopeless",
     "machine_of",
     "predictions",
 ]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 
 from feinsum.ir import BatchedEinsum
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.predict.correction import Correction, corrected, correction_in_use
 from feinsum.predict.machine import machine_of
-from feinsum.records import Device, DevicePeaks
-from feinsum.transforms import REGISTRY
+from feinsum.records import Device, DevicePeaks, TransformSpec
+from feinsum.transforms import REGISTRY, find_transform
 from feinsum.transforms.ranking import Costed, at_sizes, ranked
 
-__all__ = ["predictions"]
+__all__ = ["hopeless", "predictions"]
+
+HOPELESS = 30
+"""Times the least that is expected: more than a cost is ever wrong by."""
 
 
 def predictions(
@@ -63,6 +66,29 @@ def predictions(
     for cost, one in sorted(zip(costs, found, strict=True), key=itemgetter(0)):
         first.setdefault(_likeness(one), Costed(cost, one.spec))
     return [*first.values()]
+
+
+def hopeless(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    device: Device,
+    least_s: float,
+    peaks: DevicePeaks | None = None,
+) -> Callable[[TransformSpec], bool]:
+    """Whether a recipe is expected to take far longer than ``least_s``.
+
+    One nest of many operands, for example, which may take hours. Of families without
+    a cost nothing is expected.
+    """
+    known, machine = at_sizes(einsum, sizes), machine_of(device, peaks)
+
+    def is_hopeless(spec: TransformSpec) -> bool:
+        cost = find_transform(spec.name, spec.version).cost
+        return cost is not None and (
+            cost(known, spec.parameters, machine) > HOPELESS * least_s
+        )
+
+    return is_hopeless
 
 
 def _likeness(one: Costed) -> tuple[str, str]:

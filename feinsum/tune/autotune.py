@@ -13,11 +13,12 @@ from feinsum.db import Database, opened_store
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
-from feinsum.predict import predictions
+from feinsum.predict import hopeless, predictions
 from feinsum.raising import raise_kernel, single_nest
 from feinsum.records import Environment, FactStore, TransformSpec, TuningRecord
 from feinsum.records.environment import DeviceKind
 from feinsum.transforms import ALL_DEVICES, applicable_transforms, check_spec
+from feinsum.transforms.ranking import Costed
 from feinsum.tune.cluster import ClusterBench
 from feinsum.tune.history import known_trials
 from feinsum.tune.isolation import IsolatedBench
@@ -108,7 +109,10 @@ def autotune(
         roof_s = roofline_of(problem, store, environment)
         session = Session(bench, search, store, n_trials, budget_s, roof_s)
         near = neighbours(store, problem.workload_text, environment, search.left)
-        ahead = [*first, *near, *_predicted(problem, environment)]
+        found = predictions(problem.einsum, problem.sizes, environment.device)
+        if found and strategy != "exhaustive":
+            session.is_hopeless = _hopeless(problem, environment, found, first)
+        ahead = [*first, *near, *(one.spec for one in found[:N_PREDICTED])]
         start = _started(session, environment, ahead, resume=resume)
         with _reporting_when_stopped(session, environment, on_stop):
             _call(on_start, start)
@@ -161,10 +165,16 @@ def record_facts(
     return fact
 
 
-def _predicted(problem: Problem, environment: Environment) -> list[TransformSpec]:
-    """The recipes that are expected to be the fastest."""
-    found = predictions(problem.einsum, problem.sizes, environment.device)
-    return [one.spec for one in found[:N_PREDICTED]]
+def _hopeless(
+    problem: Problem,
+    environment: Environment,
+    found: Sequence[Costed],
+    asked_for: Sequence[TransformSpec],
+) -> Callable[[TransformSpec], bool]:
+    """Which recipes are expected to take far longer than the best of a prediction."""
+    least_s = min(one.seconds for one in found)
+    expected = hopeless(problem.einsum, problem.sizes, environment.device, least_s)
+    return lambda spec: spec not in asked_for and expected(spec)
 
 
 def _search_for(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from time import monotonic
 
 from feinsum.errors import MeasurementError
@@ -32,6 +33,7 @@ class Session:
     Attributes:
         n_trials: at most, those that are known included.
         budget_s: no new trial starts after this time.
+        is_hopeless: whether a recipe is left out, since its trial would only take long.
         trials: all so far; what is known comes first.
         n_known: how many of these are of an earlier tuning.
         finalists, records: what came of the trials, as soon as it did.
@@ -43,6 +45,7 @@ class Session:
     n_trials: int
     budget_s: float | None
     roofline_s: float | None
+    is_hopeless: Callable[[TransformSpec], bool] = lambda _spec: False
     trials: list[Trial] = field(default_factory=list)
     n_known: int = 0
     finalists: tuple[Finalist, ...] = ()
@@ -86,7 +89,8 @@ class Session:
         n_begun = self.n_known + self._n_asked
         if n_begun >= self.n_trials or (n_begun and self._budget_left_s() < 0):
             return None
-        spec = self.search.ask()
+        while (spec := self.search.ask()) is not None and self.is_hopeless(spec):
+            self.search.tell(spec, inf)
         if spec is None:
             return None
         self._n_asked += 1

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from feinsum import array, einsum
 from feinsum.canonical import canonicalize
-from feinsum.predict import machine_of, predictions
+from feinsum.predict import hopeless, machine_of, predictions
 from feinsum.records import Device, DevicePeaks, Processor
-from feinsum.transforms import REGISTRY, check_spec
+from feinsum.transforms import REGISTRY, check_spec, configurations, find_transform
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.ranking import at_sizes
 from tests.strategies import einsums
@@ -75,3 +75,14 @@ def test_extents_at_the_ends_have_costs(extent):
     product = matmul(extent)
     assert all(one.seconds > 0 for one in predictions(product, {}, CPU))
     assert at_sizes(product, {}).extents == product.extents
+
+
+def test_one_nest_of_many_operands_is_hopeless():
+    """It would run for minutes where a path takes milliseconds."""
+    arrays = [array(name, (300, 300)) for name in "ABC"]
+    canonical = canonicalize(einsum("ab,cd,de->be", *arrays)).einsum
+    found = predictions(canonical, {}, CPU)
+    is_hopeless = hopeless(canonical, {}, CPU, found[0].seconds)
+    assert not is_hopeless(found[0].spec)
+    nest = next(configurations(find_transform("generic", 2), canonical))
+    assert is_hopeless(nest)

@@ -258,6 +258,18 @@ def test_costs_are_on_one_scale_when_several_trials_are_under_way():
     assert found == pytest.approx({spec: truth[spec] for spec in [*truth][:4]})
 
 
+def test_what_is_hopeless_is_not_tried():
+    """The search is told, and asked for another one."""
+    truth = {odd_spec("odd_right", k): 0.5 for k in range(5)}
+    session = Session(
+        ScriptedBench(truth), Listed(truth), InMemoryStore(), 3, None, None
+    )
+    bad = [*truth][:2]
+    session.is_hopeless = lambda spec: spec in bad
+    list(session.run())
+    assert [trial.spec for trial in session.trials] == [*truth][2:]
+
+
 def test_a_spent_budget_begins_one_trial_however_many_machines_there_are():
     """No second one is asked for beside it."""
     truth = {odd_spec("odd_right", k): 0.5 for k in range(5)}
