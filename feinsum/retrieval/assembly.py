@@ -20,12 +20,16 @@ __all__ = ["joined", "taken_out", "with_barriers"]
 def taken_out(
     kernel: lp.LoopKernel, nest: RaisedNest
 ) -> tuple[lp.LoopKernel, RaisedNest]:
-    """A kernel of the nest alone, with loops that no other instruction has."""
+    """A kernel of the nest alone, with loops that no other instruction has.
+
+    Priorities of loops are left behind: their order is for a recipe to choose.
+    """
     ids = frozenset(nest.instructions)
     others = [insn for insn in kernel.instructions if insn.id not in ids]
     used = loops_of(kernel, others)
     own = loops_of(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
     kernel = kernel.copy(
+        loop_priority=frozenset(),
         instructions=[
             insn.copy(
                 depends_on=insn.depends_on & ids,
@@ -33,7 +37,7 @@ def taken_out(
             )
             for insn in kernel.instructions
             if insn.id in ids
-        ]
+        ],
     )
     fresh = kernel.get_var_name_generator()
     news = {i: str(fresh(i)) for i in sorted(own & used)}
@@ -83,9 +87,20 @@ def joined(
         for insn in transformed.instructions
     ]
     joined_kernel = transformed.copy(
-        instructions=[*others, *parts], substitutions=kernel.substitutions
+        instructions=[*others, *parts],
+        substitutions=kernel.substitutions,
+        loop_priority=transformed.loop_priority | _priorities(kernel, others),
     )
     return joined_kernel, frozenset(news.values())
+
+
+def _priorities(
+    kernel: lp.LoopKernel, others: Sequence[lp.InstructionBase]
+) -> frozenset[tuple[str, ...]]:
+    """Those that still order loops."""
+    used = loops_of(kernel, others)
+    left = (tuple(i for i in order if i in used) for order in kernel.loop_priority)
+    return frozenset(order for order in left if len(order) > 1)
 
 
 def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Phase]) -> lp.LoopKernel:

@@ -31,6 +31,7 @@ from feinsum.predict import MEASURING, Effort
 from feinsum.raising import RaisedKernel
 from feinsum.records import Match, Policy
 from feinsum.retrieval.applying import applied, fitting, separable
+from feinsum.retrieval.generating import ungenerated
 from feinsum.retrieval.kept import Answer, place_of, unless_it_fails
 from feinsum.retrieval.known import Facts, form_of, nearest, selected
 from feinsum.retrieval.ranks import Ranks, found_together, planned_nests
@@ -45,6 +46,9 @@ __all__ = ["OnMiss", "explain", "look_up", "query", "retrieve"]
 logger = logging.getLogger(__name__)
 
 OnMiss = Literal["warn", "raise", "return"]
+
+N_GENERATED = 3
+"""Recipes of a nest of which there may be no code until no more are tried."""
 
 
 def retrieve(
@@ -254,9 +258,9 @@ def _retrieval(request: Request) -> Retrieval:
         )
         layers = states_of(store)
     trust = Trust(environment, is_on=request.verify)
-    unit, nests = _transformed(raised, separable(raised, nests), trust)
+    unit, nests = _transformed(request, raised, separable(raised, nests), trust)
     is_changed = any(nest.chosen for nest in nests)
-    found = _delivered(request, unit) if is_changed else request.t_unit
+    found = unit if is_changed else request.t_unit
     return Retrieval(found, raised, nests, facts.ids, request.policy, layers)
 
 
@@ -275,16 +279,32 @@ def _measure(request: Request, raised: RaisedKernel) -> None:
 
 
 def _transformed(
-    raised: RaisedKernel, nests: tuple[NestSelection, ...], trust: Trust
+    request: Request,
+    raised: RaisedKernel,
+    nests: tuple[NestSelection, ...],
+    trust: Trust,
 ) -> tuple[lp.TranslationUnit, tuple[NestSelection, ...]]:
-    """Apply the best recipes that can be, each verified before it is tried."""
+    """Apply the best recipes that can be, each verified before it is tried.
+
+    What comes of them is the unit as the user gets it, of which there is code.
+    """
+    n_left = [N_GENERATED] * len(nests)
     while True:
         nests = tuple(_verified(one, trust) for one in nests)
         unit, failures = applied(raised, nests)
         if not failures:
+            unit = _delivered(request, unit)
+            failures = ungenerated(
+                raised, nests, unit, lambda one: _delivered(request, one)
+            )
+            for k in failures:
+                n_left[k] -= 1
+        if not failures:
             return unit, nests
         nests = tuple(
-            _passed_over(one, failures[k]) if k in failures else one
+            _passed_over(one, failures[k], is_last=not n_left[k])
+            if k in failures
+            else one
             for k, one in enumerate(nests)
         )
 
@@ -300,10 +320,12 @@ def _verified(one: NestSelection, trust: Trust) -> NestSelection:
     return one
 
 
-def _passed_over(one: NestSelection, error: Exception) -> NestSelection:
+def _passed_over(
+    one: NestSelection, error: Exception, *, is_last: bool = False
+) -> NestSelection:
     left = one.without_first(error)
-    logger.warning("recipe %s was passed over: %s", *left.failures[-1])
-    return left
+    logger.warning("recipe %.200s was passed over: %s", *left.failures[-1])
+    return replace(left, candidates=()) if is_last else left
 
 
 def _delivered(request: Request, unit: lp.TranslationUnit) -> lp.TranslationUnit:

@@ -1,0 +1,76 @@
+"""Code generation of retrieved kernels: it belongs to what is guarded.
+
+What a user set before, such as the layout of an array or an assumption, can make Loopy
+refuse a kernel that a recipe wrote. That must not be found out by the user's build.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
+
+import loopy as lp
+
+from feinsum.errors import TransformError
+from feinsum.raising import RaisedKernel
+from feinsum.retrieval.applying import ISLPY_WARNING, applied
+from feinsum.retrieval.selection import NestSelection
+from feinsum.targets.messages import first_lines
+from feinsum.targets.units import LibraryUnit
+
+__all__ = ["ungenerated"]
+
+Deliver = Callable[[lp.TranslationUnit], lp.TranslationUnit]
+"""The unit as the user gets it."""
+
+
+def ungenerated(
+    raised: RaisedKernel,
+    nests: Sequence[NestSelection],
+    unit: lp.TranslationUnit,
+    deliver: Deliver,
+) -> Mapping[int, Exception]:
+    """The nests whose recipes make a kernel of which there is no code, and why.
+
+    There are none if the kernel that was given has no code either, such as one whose
+    arguments get their dtypes in a call.
+    """
+    error = _refusal(deliver(unit))
+    if error is None or _refusal(raised.t_unit) is not None:
+        return {}
+    chosen = [k for k, one in enumerate(nests) if one.chosen]
+    if len(chosen) == 1:
+        return {chosen[0]: error}
+    alone = {k: _refusal(deliver(_with_one(raised, nests, k))) for k in chosen}
+    found = {k: reason for k, reason in alone.items() if reason is not None}
+    return found or dict.fromkeys(chosen, error)
+
+
+def _with_one(
+    raised: RaisedKernel, nests: Sequence[NestSelection], k: int
+) -> lp.TranslationUnit:
+    """The kernel in which one nest has its recipe."""
+    alone = [
+        one if k == j else replace(one, is_separable=False)
+        for j, one in enumerate(nests)
+    ]
+    return applied(raised, alone)[0]
+
+
+def _refusal(unit: lp.TranslationUnit) -> Exception | None:
+    """Why Loopy generates no code, if it does not. Nothing is printed."""
+    if isinstance(unit, LibraryUnit):
+        return None
+    try:
+        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
+            lp.generate_code_v2(unit)
+    except Exception as error:  # noqa: BLE001  (Loopy raises errors of many kinds)
+        return TransformError(
+            f"no code can be generated: {type(error).__name__}: {first_lines(error)}"
+        )
+    return None
