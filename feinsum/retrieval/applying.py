@@ -70,7 +70,7 @@ def applied(
         the unit, and of each nest whose recipe cannot be applied, why.
     """
     name = raised.kernel_name
-    unit = _unscheduled(raised.t_unit, name)
+    unit = _with_output_dtypes(_unscheduled(raised.t_unit, name), name, nests)
     kernel = unit[name]
     everything = frozenset(kernel.id_to_insn)
     is_alone = unit.entrypoints == {name}
@@ -98,12 +98,34 @@ def applied(
     return (LibraryUnit.of(unit, program) if program else unit), {}
 
 
-def _unscheduled(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
-    """Without the order in which Loopy put the loops, which change."""
+def _with_output_dtypes(
+    unit: lp.TranslationUnit, name: str, nests: Sequence[NestSelection]
+) -> lp.TranslationUnit:
+    """With the dtypes of results that are left to inference, as Loopy infers them.
+
+    Recipes declare tiles of their dtypes.
+    """
     kernel = unit[name]
-    if kernel.linearization is None:
+    outputs = {
+        output for one in nests if one.chosen for output in one.nest.nest.outputs
+    }
+    if all(kernel.get_var_descriptor(output).dtype is not None for output in outputs):
         return unit
-    state = lp.KernelState.PREPROCESSED
+    inferred = lp.infer_unknown_types(unit, expect_completion=False)[name]
+    dtypes = {output: inferred.get_var_descriptor(output).dtype for output in outputs}
+    return lp.add_dtypes(unit, {n: dtype for n, dtype in dtypes.items() if dtype})
+
+
+def _unscheduled(unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
+    """Without the order in which Loopy put the loops, which change.
+
+    The kernel is one that Loopy has not preprocessed: what a recipe writes needs that,
+    and so does another target.
+    """
+    kernel = unit[name]
+    if kernel.state == lp.KernelState.INITIAL:
+        return unit
+    state = lp.KernelState.INITIAL
     return unit.with_kernel(kernel.copy(linearization=None, state=state))
 
 

@@ -102,6 +102,9 @@ SETTINGS: dict[str, Setting] = {
     "loops that are final": lambda t: with_insns(t, within_inames_is_final=True),
     "priorities of instructions": lambda t: with_insns(t, priority=3),
     "groups": lambda t: with_insns(t, groups=frozenset({"own"})),
+    "results of no dtype": lambda t: with_args(
+        t, lambda a: a.copy(dtype=None) if a.name in OUTPUTS else a
+    ),
     "inferred types": lp.infer_unknown_types,
     "preprocessing": lp.preprocess_program,
     "an order of loops": lambda t: lp.linearize(lp.preprocess_program(t)),
@@ -174,6 +177,23 @@ def test_priorities_do_not_keep_recipes_away(kernel, order):
     found = look_up(unit, database=InMemoryStore(), verify=False, effort="estimate")
     assert len(found.applied) == len(KERNELS[kernel])
     lp.generate_code_v2(found.t_unit)
+
+
+def test_results_whose_dtype_is_inferred_get_every_family():
+    """Recipes that declare tiles of that dtype, too."""
+    unit = SETTINGS["results of no dtype"](made(GRADIENT))
+    assert unit.default_entrypoint.arg_dict["g"].dtype is None
+    found = look_up(unit, database=InMemoryStore(), verify=False, effort="estimate")
+    (nest,) = found.nests
+    assert nest.failures == ()
+    assert (
+        nest.applied
+        == look_up(
+            made(GRADIENT), database=InMemoryStore(), verify=False, effort="estimate"
+        )
+        .nests[0]
+        .applied
+    )
 
 
 def test_priorities_of_other_loops_are_kept():
