@@ -77,6 +77,7 @@ TRANSPOSED = register(
         "tiles read along one index and stored along another",
         _space,
         transposed,
-        is_searched=lambda einsum: not suits_packing(einsum),
+        # one nest of many operands takes far longer than a path, and is no transpose
+        is_searched=lambda einsum: einsum.n_operands < 3 and not suits_packing(einsum),
     )
 )
