@@ -58,6 +58,7 @@ FAMILIES: Mapping[str, Looked] = {
         ("block",), (("sums", "any_order"), ("vectors", "widest")), ("index",)
     ),
     "split_sum": Looked(("parts",), (), ("index",)),
+    "transposed": Looked(("height", "step", "width"), (), ("vector",)),
     "unroll_and_jam": Looked(
         ("block", "rows"), (("vectors", "widest"),), ("index", "inner", "parallel")
     ),

@@ -6,7 +6,9 @@ import loopy as lp
 
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine
 from feinsum.transforms.library.packed.family import suits_packing
+from feinsum.transforms.library.streamed.cost import streaming_s, vector_cycles
 from feinsum.transforms.library.streamed.generic import streaming_order
 from feinsum.transforms.library.streamed.nest import StreamedNest, Streams
 from feinsum.transforms.primitives import begin
@@ -70,6 +72,16 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     }
 
 
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Seconds at best: a tuning leaves out what takes far too long even so.
+
+    Nothing is proposed for predictions, since ``turned`` costs less.
+    """
+    vector, step = text(parameters, "vector"), number(parameters, "step")
+    cycles = vector_cycles(einsum, vector, machine, most_bytes=64, step=step)
+    return streaming_s(einsum, cycles, machine, n_groups=machine.n_cores)
+
+
 TRANSPOSED = register(
     Transform(
         "transposed",
@@ -77,7 +89,8 @@ TRANSPOSED = register(
         "tiles read along one index and stored along another",
         _space,
         transposed,
-        # one nest of many operands takes far longer than a path, and is no transpose
-        is_searched=lambda einsum: einsum.n_operands < 3 and not suits_packing(einsum),
+        is_searched=lambda einsum: not suits_packing(einsum),
+        cost=_cost,
+        proposals=lambda _einsum: (),
     )
 )
