@@ -35,7 +35,7 @@ from feinsum.records import (
 )
 from feinsum.records.environment import DeviceKind
 from feinsum.retrieval.selection import Candidate, NestSelection
-from feinsum.transforms import applicable_transforms, configurations, suits_device
+from feinsum.transforms import REGISTRY, configurations, suits_device
 from feinsum.transforms.library import GENERIC
 
 __all__ = ["Facts", "Form", "Nearest", "form_of", "nearest", "selected"]
@@ -267,13 +267,13 @@ def _predictions(
 
 
 def _generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpec]:
-    """The recommended configuration of the family that fits every einsum."""
-    return [
-        spec
-        for transform in applicable_transforms(form.einsum, kind)
-        if transform.name == GENERIC.name
-        for spec in islice(configurations(transform, form.einsum), 1)
-    ]
+    """The recommended configuration of the family that fits every einsum.
+
+    Also where a search would not try it.
+    """
+    versions = [t for (name, _), t in sorted(REGISTRY.items()) if name == GENERIC.name]
+    suited = [transform for transform in versions if kind in transform.devices]
+    return [*islice(configurations(suited[-1], form.einsum), 1)] if suited else []
 
 
 def _known(

@@ -26,6 +26,10 @@ from feinsum.tune.trial_bench import TrialBench
 __all__ = ["Session", "roofline_of"]
 
 
+MOST_HOPELESS = 50
+"""Proposals in a row: a search may know of thousands, and needs time for each."""
+
+
 @dataclass
 class Session:
     """Trials, kept as they end. Only here is the search asked and told.
@@ -89,13 +93,21 @@ class Session:
         n_begun = self.n_known + self._n_asked
         if n_begun >= self.n_trials or (n_begun and self._budget_left_s() < 0):
             return None
-        while (spec := self.search.ask()) is not None and self.is_hopeless(spec):
-            self.search.tell(spec, inf)
+        spec = self._next_hopeful()
         if spec is None:
             return None
         self._n_asked += 1
         best = next(iter(best_first(self.trials)), None)
         return spec, best.spec if best else None
+
+    def _next_hopeful(self) -> TransformSpec | None:
+        """What the search proposes; None if it has nothing but hopeless recipes."""
+        for _ in range(MOST_HOPELESS):
+            spec = self.search.ask()
+            if spec is None or not self.is_hopeless(spec):
+                return spec
+            self.search.tell(spec, inf)
+        return None
 
     def _cost(self, outcome: TrialOutcome) -> float | None:
         """Its place on the common scale; see :mod:`feinsum.tune.scale`."""

@@ -270,6 +270,17 @@ def test_what_is_hopeless_is_not_tried():
     assert [trial.spec for trial in session.trials] == [*truth][2:]
 
 
+def test_a_search_that_has_nothing_else_ends():
+    """However many hopeless recipes it could go on to propose."""
+    truth = {odd_spec("odd_right", k): 0.5 for k in range(500)}
+    session = Session(
+        ScriptedBench(truth), search := Listed(truth), InMemoryStore(), 9, None, None
+    )
+    session.is_hopeless = lambda spec: spec != next(iter(truth))
+    assert len(list(session.run())) == 1
+    assert len(search.specs) > 400
+
+
 def test_a_spent_budget_begins_one_trial_however_many_machines_there_are():
     """No second one is asked for beside it."""
     truth = {odd_spec("odd_right", k): 0.5 for k in range(5)}
