@@ -15,7 +15,7 @@ from feinsum.measure.cases import make_case
 from feinsum.predict import predictions
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import explain
-from feinsum.transforms import apply_spec, check_spec, in_full
+from feinsum.transforms import apply_spec, check_spec, configurations, in_full
 from feinsum.transforms.library import CONTRACTION_PATH_BY_COST, SPLIT_SUM
 from feinsum.transforms.library.paths import recipes
 from feinsum.transforms.ranking import ranked
@@ -123,3 +123,12 @@ def test_steps_that_are_none_are_refused(family, steps):
     bad = replace(full, parameters={**full.parameters, "steps": steps})
     with pytest.raises(InvalidParameterError, match="step"):
         check_spec(bad, canonical)
+
+
+@pytest.mark.parametrize("name", ["chain", "diagonal"])
+def test_every_configuration_of_a_path_costs_something(name):
+    """Whatever its steps are; a tuning compares it with the least that is expected."""
+    canonical, *_ = short_and_full(name)
+    machine = recipes.Machine()
+    for spec in configurations(CONTRACTION_PATH_BY_COST, canonical):
+        assert CONTRACTION_PATH_BY_COST.cost(canonical, spec.parameters, machine) > 0

@@ -231,9 +231,12 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
         cycles = 2 * einsum.batch_size * n_points / min(lanes, 4)
         n_bytes = _fused_bytes(einsum, fused, outer) * volume(einsum, (outer,))
         total += region_s(machine, cycles, n_bytes)
-    for step, spec in _recipes(einsum, steps, parameters).items():
+    recipes = _recipes(einsum, steps, parameters)
+    for step in steps:
         if step not in fused:
-            total += cost_of(spec, _step_einsum(einsum, step), machine)
+            one = _step_einsum(einsum, step)
+            spec = recipes.get(step) or _recommended(one, parameters)
+            total += cost_of(spec, one, machine)
     return total
 
 

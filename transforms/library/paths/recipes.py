@@ -15,7 +15,12 @@ from feinsum.ir import BatchedEinsum
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.ranking import ranked
-from feinsum.transforms.registry import Transform, check_spec, find_transform
+from feinsum.transforms.registry import (
+    REGISTRY,
+    Transform,
+    check_spec,
+    find_transform,
+)
 
 __all__ = [
     "Families",
@@ -39,9 +44,10 @@ def cheapest(
 
 
 def cost_of(spec: TransformSpec, einsum: BatchedEinsum, machine: Machine) -> float:
-    """Seconds of a step by a recipe of a family that has a cost."""
-    cost = find_transform(spec.name, spec.version).cost
-    assert cost is not None
+    """Seconds of a step; of a version without a cost, by that of the newest."""
+    known = find_transform(spec.name, spec.version).cost
+    others = (t.cost for (name, _), t in sorted(REGISTRY.items()) if name == spec.name)
+    cost = known or [cost for cost in others if cost][-1]
     return cost(einsum, spec.parameters, machine)
 
 
