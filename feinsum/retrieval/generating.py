@@ -24,7 +24,7 @@ from feinsum.targets.units import LibraryUnit
 __all__ = ["ungenerated"]
 
 Deliver = Callable[[lp.TranslationUnit], lp.TranslationUnit]
-"""The unit as the user gets it."""
+"""Gives a unit as the user gets it."""
 
 
 def ungenerated(
@@ -35,10 +35,13 @@ def ungenerated(
 ) -> Mapping[int, Exception]:
     """The nests whose recipes make a kernel of which there is no code, and why.
 
+    Args:
+        unit: as the user gets it.
+
     There are none if the kernel that was given has no code either, such as one whose
     arguments get their dtypes in a call.
     """
-    error = _refusal(deliver(unit))
+    error = _refusal(unit)
     if error is None or _refusal(raised.t_unit) is not None:
         return {}
     chosen = [k for k, one in enumerate(nests) if one.chosen]

@@ -286,13 +286,15 @@ def _transformed(
 ) -> tuple[lp.TranslationUnit, tuple[NestSelection, ...]]:
     """Apply the best recipes that can be, each verified before it is tried.
 
-    What comes of them is the unit as the user gets it, of which there is code.
+    Returns:
+        The unit as the user gets it, of which there is code; with no recipe left, one
+        that nobody needs.
     """
     n_left = [N_GENERATED] * len(nests)
     while True:
         nests = tuple(_verified(one, trust) for one in nests)
         unit, failures = applied(raised, nests)
-        if not failures:
+        if not failures and any(nest.chosen for nest in nests):
             unit = _delivered(request, unit)
             failures = ungenerated(
                 raised, nests, unit, lambda one: _delivered(request, one)

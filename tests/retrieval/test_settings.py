@@ -249,3 +249,15 @@ def test_a_kernel_of_which_no_recipe_has_code_comes_back(monkeypatch):
     assert found.t_unit is unit
     assert len(found.nests[0].failures) == 3
     assert "too bad" in found.nests[0].why_unchanged
+
+
+def test_of_a_kernel_without_a_recipe_no_code_is_generated(monkeypatch):
+    """It comes back as it was, and its user generates the code."""
+
+    def refuse(_unit):
+        raise AssertionError("code was generated")
+
+    monkeypatch.setattr(generating, "_refusal", refuse)
+    unit = lp.preprocess_program(made(GRADIENT))
+    found = look_up(unit, database=InMemoryStore(), effort="recorded")
+    assert found.t_unit is unit

@@ -40,11 +40,11 @@ TOGETHER = 0.45
 SPILL_CYCLES = 2.0
 """Elsewhere, for each row beside the others, to keep its sum out of the registers."""
 CROWDED = 1.3
-"""What more of them cost."""
+"""Times the cycles of a tile, if it has more rows than that."""
 FAR, JUMPS = 0.6, 0.3
 """Of the time in which an array is read in order, what it takes longer."""
 MANY = 0.5
-"""Of the time in which an array is read in order, if more are read at a time."""
+"""Of the same time, what it takes longer if more places are read at a time."""
 RESTART_S = 5e-8
 """Until a core reads memory at full speed again after it has gone elsewhere."""
 NEAR_BYTES = 1 << 18
