@@ -67,6 +67,12 @@ MORE = {
         "ik,kj->ij", array("A", ("N", 6), "c16"), array("B", (6, 7), "c16")
     ),
     "batch index last": einsum("ikb,kjb->ijb", *doubles(A=("N", 6, 5), B=(6, 7, 5))),
+    "matrix times vector": einsum("ij,j->i", *doubles(A=("N", 6), x=6)),
+    "transposed matrix times vector": einsum("ij,i->j", *doubles(A=("N", 6), x="N")),
+    "matrices times vectors": einsum("ijb,jb->ib", *doubles(A=("N", 6, 5), x=(6, 5))),
+    "inner product": einsum("i,i->", *doubles(x="N", y="N")),
+    "inner products": einsum("ib,bi->b", *doubles(x=("N", 5), y=(5, "N"))),
+    "inner product of matrices": einsum("ij,ji->", *doubles(A=("N", 5), B=(5, "N"))),
     "two rows": batched_einsum(
         "ik,jk->ji",
         [doubles(A=("N", 9), B=(8, 9)), doubles(C=("N", 9), D=(8, 9))],

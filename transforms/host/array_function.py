@@ -118,10 +118,11 @@ def _view(
         box.get(name, whole) if name is not None else x
         for name, x in zip(names, read.index_tuple, strict=True)
     )
-    array: Array = values[read.aggregate.name][places]
+    array: Array = values[read.aggregate.name][(*places, ...)]  # a view, also of rank 0
     left = [name for name in names if name is not None]
     array = array.transpose([left.index(name) for name in order if name in left])
-    return array[tuple(whole if name in left else None for name in order)]
+    axes = (whole if name in left else None for name in order)
+    return array[(*axes, ...)]
 
 
 @dataclass(frozen=True)

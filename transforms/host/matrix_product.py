@@ -17,6 +17,7 @@ from feinsum.ir import Extent, IndexList, SizeParam
 from feinsum.transforms.host.array_function import Array, ArrayFunction, Box
 
 __all__ = [
+    "Intermediate",
     "LibraryProgram",
     "MatrixProduct",
     "boxes",
@@ -64,24 +65,41 @@ class MatrixProduct:
 
 
 @dataclass(frozen=True)
+class Intermediate:
+    """An array over some indices, in C's order."""
+
+    name: str
+    indices: IndexList
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
 class LibraryProgram:
-    """Products of matrices in the place of a kernel.
+    """Products of matrices in the place of a kernel, one after the other.
 
     Attributes:
         extents: the extent of each index in terms of the kernel.
+        intermediates: arrays that products write and later ones read.
     """
 
     products: tuple[MatrixProduct, ...]
     extents: Mapping[str, Extent]
+    intermediates: tuple[Intermediate, ...] = ()
 
     def run(self, values: Mapping[str, Any], scratch: dict[Any, Any]) -> None:
         sizes = {
             index: int(values[n.name]) if isinstance(n, SizeParam) else n
             for index, n in self.extents.items()
         }
+        made = {
+            one.name: kept_memory(
+                scratch, one.name, tuple(sizes[i] for i in one.indices), one.dtype
+            )
+            for one in self.intermediates
+        }
         n_cores = _n_cores()
         for product in self.products:
-            _Run(product, values, sizes, scratch).all_blocks(n_cores)
+            _Run(product, {**values, **made}, sizes, scratch).all_blocks(n_cores)
             n_cores = 1
 
 
@@ -168,8 +186,9 @@ class _Run:
         each_box(finish, self._ranges(order, box), near, n_cores=1)
 
     def _last_of_result(self) -> IndexList:
-        last = self.product.result.expression.index_tuple[-1]
-        return (self.product.result.indices.get(getattr(last, "name", ""), ""),)
+        last = self.product.result.expression.index_tuple[-1:]
+        indices = self.product.result.indices
+        return tuple(indices.get(getattr(x, "name", ""), "") for x in last)
 
     def _ranges(self, indices: Iterable[str], box: Box) -> dict[str, slice]:
         return {i: box.get(i, slice(0, self.sizes[i])) for i in indices}
@@ -178,13 +197,18 @@ class _Run:
         return tuple(r.stop - r.start for r in self._ranges(indices, box).values())
 
     def _memory(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Memory that is kept, for its pages are there when it is used again."""
-        dtype = self.product.dtype
-        flat = self.scratch.get((name, dtype))
-        if flat is None or flat.size < prod(shape):
-            flat = self.scratch[name, dtype] = np.empty(prod(shape), dtype)
-        part: Array = flat[: prod(shape)].reshape(shape)
-        return part
+        return kept_memory(self.scratch, name, shape, self.product.dtype)
+
+
+def kept_memory(
+    scratch: dict[Any, Any], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    """Memory that is kept, for its pages are there when it is used again."""
+    flat = scratch.get((name, dtype))
+    if flat is None or flat.size < prod(shape):
+        flat = scratch[name, dtype] = np.empty(prod(shape), dtype)
+    part: Array = flat[: prod(shape)].reshape(shape)
+    return part
 
 
 def merged(array: Array, lengths: Iterable[int]) -> Array | None:

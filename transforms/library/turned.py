@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import log2
 
 import loopy as lp
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine, distinct_bytes, region_s
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names, calls_product
 from feinsum.transforms.primitives.vector_store import stands_together
@@ -25,6 +27,8 @@ from feinsum.transforms.roles import (
 __all__ = ["TURNED", "turned_index"]
 
 N_GRID_AXES = 3
+ALONE_CYCLES = 2.5
+"""To read and store an entry by itself."""
 
 
 def turned(
@@ -267,6 +271,37 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return None
 
 
+def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+    """The recommended tiles, stored in both ways."""
+    space = _space(einsum)
+    if space is not None:
+        first = {name: values[0] for name, values in space.items()}
+        yield from ({**first, "stores": stores} for stores in space["stores"])
+
+
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Seconds: squares are turned in registers, and what is beside them comes alone.
+
+    What is stored past the caches goes to memory, and no line of it is read before.
+    """
+    lanes, vector = number(parameters, "lanes"), text(parameters, "vector")
+    n_points = volume(einsum, einsum.output)
+    whole = 1.0
+    for index in (vector, einsum.output[-1]):
+        extent = volume(einsum, (index,))
+        whole *= (extent - extent % lanes) / extent
+    per_point = whole * (2 + log2(lanes)) / lanes + (1 - whole) * ALONE_CYCLES
+    read, written = distinct_bytes(einsum)
+    is_streamed = parameters["stores"] == "streamed"
+    near_s = region_s(
+        machine,
+        einsum.batch_size * n_points * per_point,
+        read if is_streamed else read + 2 * written,
+        footprint=read + written,
+    )
+    return near_s + is_streamed * written / machine.bandwidth_bytes_per_s
+
+
 TURNED = register(
     Transform(
         "turned",
@@ -275,5 +310,7 @@ TURNED = register(
         _space,
         turned,
         _constraint,
+        cost=_cost,
+        proposals=_proposals,
     )
 )

@@ -49,6 +49,7 @@ FAMILIES: Mapping[str, Looked] = {
         ("block", "step", "width"), (("vectors", "widest"),), ("parallel", "vector")
     ),
     "library_contraction": Looked(),
+    "library_path": Looked(),
     "packed_contraction": Looked(
         ("depth", "height", "lanes", "rows", "vectors", "width"),
         (("inside", "rows"), ("stores", "streamed")),
@@ -59,6 +60,9 @@ FAMILIES: Mapping[str, Looked] = {
     ),
     "split_sum": Looked(("parts",), (), ("index",)),
     "transposed": Looked(("height", "step", "width"), (), ("vector",)),
+    "turned": Looked(
+        ("height", "lanes", "width"), (("stores", "streamed"),), ("vector",)
+    ),
     "unroll_and_jam": Looked(
         ("block", "rows"), (("vectors", "widest"),), ("index", "inner", "parallel")
     ),

@@ -12,7 +12,7 @@ from itertools import product
 
 import loopy as lp
 
-from feinsum.ir import BatchedEinsum, Extent, Operand
+from feinsum.ir import BatchedEinsum, Extent
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine, region_s
@@ -26,6 +26,7 @@ from feinsum.transforms.library.paths.pairwise import (
     good_paths,
     nest_operations,
     smallest_path,
+    step_einsum,
 )
 from feinsum.transforms.library.paths.recipes import (
     are_named,
@@ -190,7 +191,7 @@ def _recipes(
         return {}
     machine = _machine(einsum, number(parameters, "lanes"))
     families = STEP_FAMILIES[str(given)]
-    return {s: cheapest(_step_einsum(einsum, s), families, machine) for s in steps}
+    return {s: cheapest(step_einsum(einsum, s), families, machine) for s in steps}
 
 
 def _recommended(einsum: BatchedEinsum, parameters: Parameters) -> TransformSpec:
@@ -234,7 +235,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
     recipes = _recipes(einsum, steps, parameters)
     for step in steps:
         if step not in fused:
-            one = _step_einsum(einsum, step)
+            one = step_einsum(einsum, step)
             spec = recipes.get(step) or _recommended(one, parameters)
             total += cost_of(spec, one, machine)
     return total
@@ -260,19 +261,6 @@ def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
         if step not in fused
     )
     return n_entries * einsum.operands[0].dtype.itemsize
-
-
-def _step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
-    """A step on its own, all extents known; the operands have made-up names."""
-    dtype = einsum.operands[0].dtype
-    rows = tuple(
-        tuple(
-            Operand(f"A{row}_{k}", tuple(einsum.extents[i] for i in term), dtype)
-            for k, term in enumerate(step.inputs)
-        )
-        for row in range(step.n_products)
-    )
-    return BatchedEinsum(step.output, step.inputs, rows)
 
 
 def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
@@ -350,7 +338,7 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
         return f"the path has no small products for a value of {outer!r}"
     given = parameters["steps"]
     if are_named(given):
-        einsums = [_step_einsum(einsum, step) for step in steps]
+        einsums = [step_einsum(einsum, step) for step in steps]
         return misfit(given, einsums, STEP_FAMILIES["best"])
     if len(fused) == len(steps) and given not in (*STEP_FAMILIES, "packed"):
         return "all steps are fused"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from feinsum.errors import InvalidParameterError
-from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.ir import BatchedEinsum, IndexList, Operand
 from feinsum.ir.paths import EXACT_UP_TO, MINIMIZED, PathMethod, find_path
 from feinsum.transforms.roles import typical, volume
 
@@ -23,6 +23,7 @@ __all__ = [
     "good_paths",
     "nest_operations",
     "smallest_path",
+    "step_einsum",
 ]
 
 MAX_OPERANDS = 16
@@ -304,3 +305,16 @@ def _products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
         left.append(left.pop(first) | right)
         made.append(left[-1])
     return frozenset(made)
+
+
+def step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
+    """A step on its own, all extents known; the operands have made-up names."""
+    dtype = einsum.operands[0].dtype
+    rows = tuple(
+        tuple(
+            Operand(f"A{row}_{k}", tuple(einsum.extents[i] for i in term), dtype)
+            for k, term in enumerate(step.inputs)
+        )
+        for row in range(step.n_products)
+    )
+    return BatchedEinsum(step.output, step.inputs, rows)

@@ -1,0 +1,202 @@
+"""Contractions of many operands, two at a time, by the BLAS of numpy on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import loopy as lp
+
+from feinsum.errors import TransformError
+from feinsum.ir import BatchedEinsum
+from feinsum.raising import LoopNest
+from feinsum.records import ParameterValue, TransformSpec
+from feinsum.targets.units import LibraryUnit
+from feinsum.transforms.cost import Machine
+from feinsum.transforms.host.family import LIBRARY_CONTRACTION
+from feinsum.transforms.host.matrix_product import Intermediate, LibraryProgram
+from feinsum.transforms.host.products import (
+    check_extents,
+    find_roles,
+    products_of,
+)
+from feinsum.transforms.library.paths.nests import split_nest
+from feinsum.transforms.library.paths.pairwise import (
+    PairwisePath,
+    PathStep,
+    good_paths,
+    nest_operations,
+    step_einsum,
+)
+from feinsum.transforms.library.paths.recipes import (
+    are_named,
+    cheapest,
+    cost_of,
+    misfit,
+    named,
+    specs_of,
+)
+from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.roles import volume
+
+__all__ = ["LIBRARY_PATH"]
+
+CHEAPEST = "cheapest"
+"""Each product by the recipe of ``library_contraction`` that costs the least."""
+FAMILIES = (LIBRARY_CONTRACTION,)
+
+
+def library_path(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Put matrix products of numpy in the place of the kernel, two arrays at a time.
+
+    Rewrite, for ``ij,jk,kl->il`` and the path ``1,2 0,1``::
+
+        for i, l:  out[i,l] = sum((j,k), A[i,j]*B[j,k]*C[k,l])
+
+        product[j,l] = B[j,k] @ C[k,l]                 # on the host
+        out[i,l] = A[i,j] @ product[j,l]
+
+    Products are kept in memory of the program, and each step is what
+    ``library_contraction`` makes of it.
+
+    Parameters:
+        path: the pair of positions of each step, the product going to the end.
+        steps: ``cheapest``, or the recipe of each step, as facts have them.
+    """
+    kernel, einsum = t_unit[nest.kernel_name], nest.einsum
+    if len(t_unit.entrypoints) != 1:
+        raise TransformError("a library computes whole kernels; this one calls others")
+    check_extents(kernel, nest)
+    steps = _steps(einsum, parameters["path"])
+    t_unit_of_steps, nests = split_nest(t_unit, nest, steps[:-1])
+    made = _intermediates(t_unit_of_steps[nest.kernel_name], nests)
+    whole = _with_arguments(t_unit_of_steps[nest.kernel_name], made)
+    products = tuple(
+        product
+        for one, spec in zip(nests, _recipes(einsum, parameters), strict=True)
+        for product in products_of(whole, one, spec.parameters)
+    )
+    extents = {index: nest.extent(index) for index in einsum.indices}
+    return LibraryUnit.of(t_unit, LibraryProgram(products, extents, made))
+
+
+def _intermediates(
+    kernel: lp.LoopKernel, nests: Sequence[LoopNest]
+) -> tuple[Intermediate, ...]:
+    """What all nests but the last one write, over the indices of these."""
+    return tuple(
+        Intermediate(
+            name, nest.einsum.output, kernel.temporary_variables[name].dtype.numpy_dtype
+        )
+        for nest in nests[:-1]
+        for name in nest.outputs
+    )
+
+
+def _with_arguments(
+    kernel: lp.LoopKernel, made: Sequence[Intermediate]
+) -> lp.LoopKernel:
+    """Intermediates as arguments, for numpy reads and writes them like those."""
+    left = dict(kernel.temporary_variables)
+    arrays = [left.pop(one.name) for one in made]
+    args = [lp.GlobalArg(x.name, x.dtype, shape=x.shape) for x in arrays]
+    return kernel.copy(args=[*kernel.args, *args], temporary_variables=left)
+
+
+def _steps(einsum: BatchedEinsum, path: ParameterValue) -> tuple[PathStep, ...]:
+    return PairwisePath.parse(path, einsum.n_operands).steps(einsum)
+
+
+@lru_cache(maxsize=256)
+def _step_einsums(
+    einsum: BatchedEinsum, path: ParameterValue
+) -> tuple[BatchedEinsum, ...]:
+    return tuple(step_einsum(einsum, step) for step in _steps(einsum, path))
+
+
+def _recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
+    """Of all steps; what costs the least is the same on all machines."""
+    given = parameters["steps"]
+    if are_named(given):
+        return specs_of(given)
+    steps = _step_einsums(einsum, parameters["path"])
+    return [cheapest(one, FAMILIES, Machine()) for one in steps]
+
+
+def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
+    """The same recipe, whatever costs the least in another version."""
+    return {**parameters, "steps": named(_recipes(einsum, parameters))}
+
+
+def _space(einsum: BatchedEinsum) -> Space | None:
+    """Einsums that such products alone compute in fewer operations than one nest."""
+    if einsum.n_operands < 3:
+        return None
+    paths = [path for path in good_paths(einsum) if _suits_library(einsum, path)]
+    if not paths or nest_operations(einsum) <= paths[0].n_operations(einsum):
+        return None
+    return {"path": tuple(map(str, paths)), "steps": (CHEAPEST,)}
+
+
+def _suits_library(einsum: BatchedEinsum, path: PairwisePath) -> bool:
+    return all(find_roles(one) is not None for one in _step_einsums(einsum, str(path)))
+
+
+def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+    given = parameters["steps"]
+    steps = _step_einsums(einsum, parameters["path"])
+    if are_named(given):
+        return misfit(given, steps, FAMILIES)
+    if any(find_roles(one) is None for one in steps):
+        return "a step is no product of matrices"
+    return None
+
+
+def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
+    """Any path, and any recipes of its steps, which only the constraint knows."""
+    if name == "steps":
+        return are_named(value)
+    return bool(PairwisePath.parse(value, einsum.n_operands))
+
+
+def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+    """Every path that is offered."""
+    space = _space(einsum)
+    for path in space["path"] if space else ():
+        yield {"path": path, "steps": CHEAPEST}
+
+
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Seconds of all steps, one after another."""
+    steps = _step_einsums(einsum, parameters["path"])
+    specs = _recipes(einsum, parameters)
+    return sum(cost_of(x, one, machine) for x, one in zip(specs, steps, strict=True))
+
+
+def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
+    """Of all products that are no result."""
+    n_entries = sum(
+        step.n_products * volume(einsum, step.output)
+        for step in _steps(einsum, parameters["path"])[:-1]
+    )
+    return n_entries * einsum.operands[0].dtype.itemsize
+
+
+LIBRARY_PATH = register(
+    Transform(
+        "library_path",
+        1,
+        "two operands at a time, by the BLAS of numpy, on the host",
+        _space,
+        library_path,
+        _constraint,
+        devices=frozenset({"cpu"}),
+        admits=_admits,
+        cost=_cost,
+        proposals=_proposals,
+        intermediate_bytes=_intermediate_bytes,
+        in_full=_with_named_steps,
+    )
+)
