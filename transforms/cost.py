@@ -45,7 +45,7 @@ class Machine:
     cache_bytes_per_s: Mapping[str, float] = constantdict({"L2": 60e9, "L3": 25e9})
     bandwidth_bytes_per_s: float = 35e9
     region_s: float = 5e-6
-    call_s: float = 8e-5
+    call_s: float = 5e-5
 
     def lanes(self, dtype: np.dtype[np.generic], most_bytes: int = 64) -> int:
         """Entries of a vector; of complex numbers, pairs count as one."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.calling.kernel import OUTPUT, CallKernel, compiled_quietly
-from feinsum.calling.lying import Lying
+from feinsum.calling.lying import Lying, c_steps
 from feinsum.codegen import Strides, generate_loopy
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam
@@ -193,5 +193,9 @@ def _laid_out(
 
 def seen_as(array: Array, lying: Lying) -> Array:
     """The same memory with other axes."""
-    strides = [step * array.itemsize for step in lying.steps]
+    strides = tuple(step * array.itemsize for step in lying.steps)
+    if array.shape == lying.extents and array.strides == strides:
+        return array
+    if array.flags.c_contiguous and lying.steps == c_steps(lying.extents):
+        return array.reshape(lying.extents)
     return np.lib.stride_tricks.as_strided(array, lying.extents, strides)

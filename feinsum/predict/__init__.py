@@ -3,12 +3,14 @@
 from feinsum.predict.effort import EFFORT_VARIABLE, MEASURING, Effort, effort_of
 from feinsum.predict.machine import machine_of
 from feinsum.predict.predictions import hopeless, predictions
+from feinsum.predict.vectors import has_vectors
 
 __all__ = [
     "EFFORT_VARIABLE",
     "MEASURING",
     "Effort",
     "effort_of",
+    "has_vectors",
     "hopeless",
     "machine_of",
     "predictions",

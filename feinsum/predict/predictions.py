@@ -9,6 +9,7 @@ from feinsum.ir import BatchedEinsum
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.predict.correction import Correction, corrected, correction_in_use
 from feinsum.predict.machine import machine_of
+from feinsum.predict.vectors import has_vectors
 from feinsum.records import Device, DevicePeaks, TransformSpec
 from feinsum.transforms import REGISTRY, find_transform
 from feinsum.transforms.ranking import Costed, at_sizes, ranked
@@ -57,7 +58,8 @@ def predictions(
     found = [
         one
         for one in ranked(einsum, sizes, suited, machine)
-        if has_room(one.spec, einsum, sizes, limit)
+        if has_vectors(one.spec, einsum, device)
+        and has_room(one.spec, einsum, sizes, limit)
     ]
     if correction is None:
         correction = correction_in_use()

@@ -14,7 +14,7 @@ from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError
 from feinsum.ir import BatchedEinsum, from_text
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
-from feinsum.predict import Effort, predictions
+from feinsum.predict import Effort, has_vectors, predictions
 from feinsum.predict.correction import Correction, correction_in_use
 from feinsum.raising import RaisedNest
 from feinsum.records import (
@@ -170,8 +170,8 @@ def nearest(
     Args:
         forms: of an einsum, and then of the same one at other extents.
 
-    Recipes for other kinds of devices than this one are left out, and those whose
-    intermediates take more memory than they may.
+    Recipes are left out that are for other kinds of devices, in vectors that the
+    processor does not have, or in need of more memory than intermediates may take.
     """
 
     def known(
@@ -182,6 +182,7 @@ def nearest(
             record
             for record in sound
             if suits_device(record.spec, environment.device.kind)
+            and _has_vectors(record, form, environment.device)
             and _has_room(record, form, extents)
         ]
         found = Nearest(k, form, records, extents, environment, policy, sizes, effort)
@@ -299,9 +300,22 @@ def _known(
 
 def _has_room(record: TuningRecord, form: CanonicalForm, extents: Extents) -> bool:
     """Whether the intermediates of a recipe are within the limit, at these extents."""
+    einsum = _einsum_of(record, form)
+    return has_room(record.spec, einsum, extents[record.workload_text])
+
+
+def _has_vectors(record: TuningRecord, form: CanonicalForm, device: Device) -> bool:
+    """What was measured here is what it is."""
+    is_measured_here = record.environment.device.is_surely(device)
+    return is_measured_here or has_vectors(
+        record.spec, _einsum_of(record, form), device
+    )
+
+
+def _einsum_of(record: TuningRecord, form: CanonicalForm) -> BatchedEinsum:
+    """That in whose names a recipe speaks."""
     frame = record.workload_text
-    einsum = form.einsum if frame == form.text else from_text(frame)
-    return has_room(record.spec, einsum, extents[frame])
+    return form.einsum if frame == form.text else from_text(frame)
 
 
 def _in_frame(

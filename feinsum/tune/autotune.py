@@ -13,10 +13,15 @@ from feinsum.db import Database, opened_store
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
-from feinsum.predict import hopeless, predictions
+from feinsum.predict import has_vectors, hopeless, predictions
 from feinsum.raising import raise_kernel, single_nest
-from feinsum.records import Environment, FactStore, TransformSpec, TuningRecord
-from feinsum.records.environment import DeviceKind
+from feinsum.records import (
+    Device,
+    Environment,
+    FactStore,
+    TransformSpec,
+    TuningRecord,
+)
 from feinsum.transforms import ALL_DEVICES, applicable_transforms, check_spec
 from feinsum.transforms.ranking import Costed
 from feinsum.tune.cluster import ClusterBench
@@ -104,7 +109,7 @@ def autotune(
     ):
         store.check_writable()
         environment = bench.start()
-        search = _search_for(problem, environment.device.kind, strategy, seed)
+        search = _search_for(problem, environment.device, strategy, seed)
         n_trials = _n_trials(n_trials, strategy, search)
         roof_s = roofline_of(problem, store, environment)
         session = Session(bench, search, store, n_trials, budget_s, roof_s)
@@ -178,13 +183,14 @@ def _hopeless(
 
 
 def _search_for(
-    problem: Problem, kind: DeviceKind, strategy: Strategy, seed: int
+    problem: Problem, device: Device, strategy: Strategy, seed: int
 ) -> Search:
-    """A search over everything that fits the einsum, devices of a kind and the memory.
+    """A search over everything that fits the einsum, the device and the memory.
 
     Raises:
         MeasurementError: if the limit of intermediates that is set is no number.
     """
+    kind = device.kind
     transforms = applicable_transforms(problem.einsum, kind)
     if not transforms:
         raise TransformError(
@@ -195,7 +201,9 @@ def _search_for(
     limit = intermediate_limit_bytes(einsum, sizes)
 
     def is_allowed(spec: TransformSpec) -> bool:
-        return has_room(spec, einsum, sizes, limit)
+        return has_vectors(spec, einsum, device) and has_room(
+            spec, einsum, sizes, limit
+        )
 
     return make_search(strategy, einsum, transforms, seed, is_allowed)
 

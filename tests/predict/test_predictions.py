@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite
 
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 from feinsum import array, einsum
 from feinsum.canonical import canonicalize
-from feinsum.predict import hopeless, machine_of, predictions
-from feinsum.records import Device, DevicePeaks, Processor
+from feinsum.predict import has_vectors, hopeless, machine_of, predictions
+from feinsum.records import Device, DevicePeaks, Processor, TransformSpec
+from feinsum.records.environment import HOST_PLATFORM
 from feinsum.transforms import REGISTRY, check_spec, configurations, find_transform
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.ranking import at_sizes
@@ -86,3 +88,40 @@ def test_one_nest_of_many_operands_is_hopeless():
     assert not is_hopeless(found[0].spec)
     nest = next(configurations(find_transform("generic", 2), canonical))
     assert is_hopeless(nest)
+
+
+ZEN3 = replace(ZEN, microarchitecture="zen3", features=("avx2",))
+WIDE = {
+    "alone": TransformSpec("turned", 1, {"lanes": 16}),
+    "as a step": TransformSpec(
+        "contraction_path",
+        2,
+        {"lanes": 4, "steps": ("turned@1(lanes=16)", "no recipe")},
+    ),
+}
+
+
+@pytest.mark.parametrize("spec", WIDE.values(), ids=WIDE)
+def test_a_recipe_has_no_longer_vectors_than_the_processor(spec):
+    """Longer ones are on the stack with gcc, in registers with LLVM behind OpenCL."""
+    single = einsum("ij->ji", array("A", (64, 64), "float32"))
+    host = Device(HOST_PLATFORM, "a CPU", "", "cpu", "x86_64", 2, ZEN)
+    narrow = replace(host, processor=ZEN3)
+    assert has_vectors(spec, single, host)
+    assert not has_vectors(spec, single, narrow)
+    assert has_vectors(spec, single, replace(narrow, platform="OpenCL"))
+    assert has_vectors(spec, single, replace(narrow, processor=None))
+    double = einsum("ij->ji", array("A", (64, 64), "float64"))
+    assert not has_vectors(spec, double, host)
+
+
+def test_none_of_such_a_recipe_is_predicted():
+    """Nor is it found by a search, which asks the same question."""
+    host = Device(HOST_PLATFORM, "a CPU", "", "cpu", "x86_64", 2, ZEN)
+    most = {}
+    for processor in (ZEN, ZEN3):
+        device = replace(host, processor=processor)
+        found = predictions(matmul(300), {}, device)
+        lanes = [one.spec.parameters.get("lanes", 1) for one in found]
+        most[processor.microarchitecture] = max(lanes)
+    assert most == {"zen4": 8, "zen3": 4}

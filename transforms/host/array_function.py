@@ -9,7 +9,7 @@ comparisons and choices. Nothing in a kernel is executed as Python.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -49,6 +49,9 @@ class ArrayFunction:
 
     expression: Expression
     indices: Mapping[str, str]
+    _readings: dict[IndexList, _Reading] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @cached_property
     def is_read(self) -> bool:
@@ -62,7 +65,11 @@ class ArrayFunction:
 
     def view(self, values: Mapping[str, Any], order: IndexList, box: Box) -> Array:
         """The part of the array that the function is, an axis for each index."""
-        return _view(self.expression, self.indices, values, order, box)
+        reading = self._readings.get(order)
+        if reading is None:
+            reading = _Reading.of(self.expression, self.indices, order)
+            self._readings[order] = reading
+        return reading.view(values, box)
 
     def into(
         self,
@@ -105,24 +112,42 @@ def read_function(
     return ArrayFunction(expression, dict(indices))
 
 
-def _view(
-    read: p.Subscript,
-    indices: Mapping[str, str],
-    values: Mapping[str, Any],
-    order: IndexList,
-    box: Box,
-) -> Array:
-    whole = slice(None)
-    names = [indices.get(getattr(x, "name", "")) for x in read.index_tuple]
-    places = tuple(
-        box.get(name, whole) if name is not None else x
-        for name, x in zip(names, read.index_tuple, strict=True)
-    )
-    array: Array = values[read.aggregate.name][(*places, ...)]  # a view, also of rank 0
-    left = [name for name in names if name is not None]
-    array = array.transpose([left.index(name) for name in order if name in left])
-    axes = (whole if name in left else None for name in order)
-    return array[(*axes, ...)]
+@dataclass(frozen=True)
+class _Reading:
+    """How an array is read along indices.
+
+    Attributes:
+        places: of each axis of the array, the index along it, or a number.
+        axes: the axes that are left, in the order of the indices.
+        expanded: for each index what makes an axis for it.
+    """
+
+    name: str
+    places: tuple[Any, ...]
+    axes: tuple[int, ...]
+    expanded: tuple[Any, ...]
+
+    @classmethod
+    def of(
+        cls, read: p.Subscript, indices: Mapping[str, str], order: IndexList
+    ) -> _Reading:
+        named = [indices.get(getattr(x, "name", "")) for x in read.index_tuple]
+        places = (
+            x if name is None else name
+            for name, x in zip(named, read.index_tuple, strict=True)
+        )
+        left = [name for name in named if name is not None]
+        axes = (left.index(name) for name in order if name in left)
+        expanded = (slice(None) if name in left else None for name in order)
+        # an ellipsis makes a view of what has no axes, too
+        return cls(read.aggregate.name, (*places,), (*axes,), (*expanded, ...))
+
+    def view(self, values: Mapping[str, Any], box: Box) -> Array:
+        whole = slice(None)
+        places = (box.get(x, whole) if isinstance(x, str) else x for x in self.places)
+        part: Array = values[self.name][(*places, ...)]
+        view: Array = part.transpose(self.axes)[self.expanded]
+        return view
 
 
 @dataclass(frozen=True)
@@ -161,7 +186,7 @@ class _Evaluator(Mapper[Any, [Any]]):  # type: ignore[misc]
         given: Mapping[str, Any],
     ) -> None:
         super().__init__()
-        self.place = indices, values, order, box
+        self.indices, self.order, self.box = indices, order, box
         self.values = {**values, **given}
 
     def rec(self, expr: Expression, out: _Target | None = None) -> Any:
@@ -174,7 +199,8 @@ class _Evaluator(Mapper[Any, [Any]]):  # type: ignore[misc]
         return _stored(self.values[expr.name], out)
 
     def map_subscript(self, expr: p.Subscript, out: _Target | None) -> Any:
-        return _stored(_view(expr, *self.place), out)
+        reading = _Reading.of(expr, self.indices, self.order)
+        return _stored(reading.view(self.values, self.box), out)
 
     def map_sum(self, expr: p.Sum, out: _Target | None) -> Any:
         return self._folded(np.add, expr.children, out)

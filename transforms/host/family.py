@@ -30,6 +30,8 @@ BLAS_SHARE = 0.85
 """Of the peak, by products of large matrices."""
 SERIAL_OPERATIONS = 1e6
 """Products of less are made by one thread."""
+VECTOR_SHARE = 0.5
+"""Of the bandwidth, by products with vectors: OpenBLAS reads at 0.4 to 1.1 of it."""
 SERIAL_ENTRIES = 1e4
 """Of an operand: products of fewer with a vector are made by one thread."""
 PRODUCT_S = 1e-7
@@ -194,7 +196,7 @@ def _vectors_s(
     """
     read, written = distinct_bytes(einsum)
     n_bytes = (read + written) / einsum.batch_size
-    moved_s = n_bytes / machine.stream_bytes_per_s(n_bytes)
+    moved_s = n_bytes / (VECTOR_SHARE * machine.stream_bytes_per_s(n_bytes))
     n_idle = machine.n_cores if n_entries < SERIAL_ENTRIES else 1
     return n_products * PRODUCT_S + n_idle * moved_s
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -222,22 +222,31 @@ def merged(array: Array, lengths: Iterable[int]) -> Array | None:
     >>> merged(np.empty((2, 3, 4)).transpose(1, 0, 2), (2, 1)) is None
     True
     """
-    shape, strides, at = [], [], 0
+    shape = _merged_shape(array.shape, array.strides, tuple(lengths))
+    return None if shape is None else array.reshape(shape)
+
+
+@lru_cache(maxsize=256)
+def _merged_shape(
+    shape: tuple[int, ...], strides: tuple[int, ...], lengths: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """That of :func:`merged`; numpy need not copy anything for it."""
+    merged_shape: list[int] = []
+    at = 0
     for n in lengths:
         axes = [
             (length, stride)
             for length, stride in zip(
-                array.shape[at : at + n], array.strides[at : at + n], strict=True
+                shape[at : at + n], strides[at : at + n], strict=True
             )
             if length != 1
         ]
         at += n
         for (_, outer), (length, stride) in pairwise(axes):
-            if outer != length * stride and array.size:
+            if outer != length * stride and 0 not in shape:
                 return None
-        shape.append(prod(length for length, _ in axes))
-        strides.append(axes[-1][1] if axes else array.itemsize)
-    return np.lib.stride_tricks.as_strided(array, shape, strides)
+        merged_shape.append(prod(length for length, _ in axes))
+    return tuple(merged_shape)
 
 
 def each_box(

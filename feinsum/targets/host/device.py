@@ -20,7 +20,7 @@ from feinsum.records import Device, Environment
 from feinsum.records.environment import HOST_PLATFORM
 from feinsum.targets.host.code import VERSION, EmbeddedCTarget, HostCTarget
 from feinsum.targets.host.compiler import INSTALL_HINT, Compiler, find_compiler
-from feinsum.targets.host.executor import HostExecutor
+from feinsum.targets.host.executor import ProgramKernel
 from feinsum.targets.host.kernel import HostKernel
 from feinsum.targets.host.program import HostCProgram
 from feinsum.targets.host.results import aligned_empty
@@ -29,7 +29,7 @@ from feinsum.targets.layout import Layout, array_layout, entry_kernel
 from feinsum.targets.processor import host_processor
 from feinsum.targets.protocol import Array, Memory, Timer
 from feinsum.targets.software import software
-from feinsum.targets.units import LibraryUnit, for_target
+from feinsum.targets.units import for_target
 
 __all__ = ["HOST", "HostDevice"]
 
@@ -73,10 +73,8 @@ class HostDevice:
         return _for_host(t_unit)
 
     def build(self, t_unit: Any) -> HostBuilt:
-        executor = t_unit.executor()
-        info = executor.translation_unit_info(None)
-        kernel = None if isinstance(t_unit, LibraryUnit) else info.kernel
-        return HostBuilt(t_unit, executor, info.code.n_launches, kernel)
+        info = t_unit.executor().translation_unit_info(None)
+        return HostBuilt(t_unit, info.code.n_launches, info.kernel)
 
     def upload(self, buffer: Array, layout: Layout) -> Array:
         """Kernels work on the memory of the caller."""
@@ -99,31 +97,21 @@ def _flat(array: Array, n_entries: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class HostBuilt:
-    """A unit that is built; see :class:`feinsum.targets.protocol.Built`.
-
-    Attributes:
-        kernel: None where a library computes the results.
-    """
+    """A unit that is built; see :class:`feinsum.targets.protocol.Built`."""
 
     t_unit: Any
-    executor: HostExecutor
     n_launches: int
-    kernel: HostKernel | None
+    kernel: HostKernel | ProgramKernel
 
     timer: Timer = "wall"
 
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
         if timer != "wall":
             raise MeasurementError(f"the host has no clock {timer!r}, only 'wall'")
-        run = self._bound(arguments)
+        run = self.kernel.launch_of(arguments).run
         start = perf_counter()
         run()
         return perf_counter() - start
-
-    def _bound(self, arguments: Mapping[str, Any]) -> Callable[[], Any]:
-        if self.kernel is None:
-            return lambda: self.executor(**arguments)
-        return self.kernel.launch_of(arguments).run
 
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any], _place: Any = None
@@ -131,7 +119,7 @@ class HostBuilt:
         """The arrays are read, and the output is written, where they are."""
         (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
         layout = array_layout(output, constants)
-        run = self._runner((*names, output.name), constants)
+        run = self.kernel.caller((*names, output.name), constants)
 
         def call(arrays: Sequence[Array], out: Array | None = None) -> Array:
             if out is None:
@@ -140,15 +128,6 @@ class HostBuilt:
             return out
 
         return call
-
-    def _runner(
-        self, names: Sequence[str], constants: Mapping[str, Any]
-    ) -> Callable[[Sequence[Array]], Any]:
-        if self.kernel is not None:
-            return self.kernel.caller(names, constants)
-        return lambda arrays: self.executor(
-            **constants, **dict(zip(names, arrays, strict=True))
-        )
 
 
 class Host:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import loopy as lp
 import numpy as np
@@ -20,7 +20,7 @@ from feinsum.errors import MeasurementError
 from feinsum.targets.host.kernel import HostCode, HostKernel
 from feinsum.targets.units import CodeShelf, HostProgram, with_code, with_program
 
-__all__ = ["HostExecutor", "HostInfo"]
+__all__ = ["HostExecutor", "HostInfo", "ProgramKernel"]
 
 
 class HostExecutor(ExecutorBase):  # type: ignore[misc]
@@ -151,13 +151,13 @@ class _ProgramExecutor(HostExecutor):
         code = SimpleNamespace(host_programs=programs)
         invoker = self.get_invoker_uncached(self.t_unit, self.entrypoint, code)
         arguments = _arguments(self.t_unit[self.entrypoint])
-        kernel = _ProgramKernel(self.program, arguments)
+        kernel = ProgramKernel(self.program, arguments)
         return HostInfo(HostCode("", 0, False, False, arguments, invoker), kernel)
 
 
 @dataclass(frozen=True, eq=False)
-class _ProgramKernel:
-    """Runs a program on the arguments of a call.
+class ProgramKernel:
+    """Runs a program on the arguments of a call, as :class:`HostKernel` runs code.
 
     Attributes:
         lock: runs share their scratch memory.
@@ -169,12 +169,46 @@ class _ProgramKernel:
     lock: Any = field(default_factory=Lock)
 
     def __call__(self, *values: Any) -> None:
-        named = {
-            name: value if dtype is None else dtype.type(value)
-            for (name, dtype), value in zip(self.arguments, values, strict=True)
-        }
+        """Run on values in the order of the arguments."""
+        names = [name for name, _ in self.arguments]
+        self._run(self._typed(dict(zip(names, values, strict=True))))
+
+    def launch_of(self, values: Mapping[str, Any]) -> ProgramLaunch:
+        """A call that is ready to be made, any number of times."""
+        return ProgramLaunch(partial(self._run, self._typed(values)))
+
+    def caller(
+        self, names: Sequence[str], constants: Mapping[str, Any]
+    ) -> Callable[[Sequence[Any]], None]:
+        """A function of the arrays ``names``.
+
+        Args:
+            constants: the scalars by name.
+        """
+        scalars = self._typed(constants)
+
+        def call(arrays: Sequence[Any]) -> None:
+            self._run({**scalars, **dict(zip(names, arrays, strict=True))})
+
+        return call
+
+    def _run(self, values: Mapping[str, Any]) -> None:
         with self.lock:
-            self.program.run(named, self.scratch)
+            self.program.run(values, self.scratch)
+
+    def _typed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments among these values, scalars of their dtypes."""
+        return {
+            name: values[name] if dtype is None else dtype.type(values[name])
+            for name, dtype in self.arguments
+            if name in values
+        }
+
+
+class ProgramLaunch(NamedTuple):
+    """A program with its arguments."""
+
+    run: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -182,7 +216,7 @@ class HostInfo:
     """The code of a kernel, and the kernel that was built of it."""
 
     code: HostCode
-    kernel: Callable[..., None]
+    kernel: HostKernel | ProgramKernel
 
 
 _EXPORT = '__attribute__((visibility("default")))\n'
