@@ -1,7 +1,8 @@
 """What a call costs beside its kernel: `feinsum.call_einsum` on small and long arrays.
 
-Prints a table. *first* is the first call of its kind, with an empty database; *call*,
-*prepared* and *kernel* are medians over rounds, *kernel* into memory that is there;
+Prints a table. *first* is the first call of its kind, with an empty database, *second*
+the next one, which builds a kernel if numpy answered the first; *call*, *prepared* and
+*kernel* are medians over rounds, *kernel* into memory that is there;
 *beside* is what a prepared call adds to that. Arrays of the host are computed on the
 host; those of a device, where one of OpenCL works, on that device.
 """
@@ -35,6 +36,7 @@ class Times:
     """In seconds."""
 
     first_s: float
+    second_s: float
     call_s: float
     prepared_s: float
     kernel_s: float
@@ -56,9 +58,7 @@ def main() -> None:
             print(row(subscripts, place, measure(subscripts, operands, arrays, rounds)))
 
 
-HEAD = (
-    "einsum            operands   first ms  call us  prepared  kernel  beside  numpy us"
-)
+HEAD = "einsum            operands first ms second  call us  prepared  kernel  beside  numpy"
 
 
 def opencl_queue() -> Any:
@@ -88,7 +88,7 @@ def measure(
         finished(feinsum.call_einsum(subscripts, *operands, database=NO_FACTS))
 
     clear_call_cache()
-    first_s = seconds(call)
+    first_s, second_s = seconds(call), seconds(call)
     prepared = prepare_call(subscripts, *operands, database=NO_FACTS)
     inputs = [
         operands[position] if take is None else take(operands[position])
@@ -98,6 +98,7 @@ def measure(
     given = (inputs,) if hasattr(operands[0], "queue") else (inputs, out)
     return Times(
         first_s,
+        second_s,
         median(seconds(call) for _ in range(rounds)),
         median(
             seconds(lambda: finished(prepared.run(operands))) for _ in range(rounds)
@@ -120,8 +121,9 @@ def row(subscripts: str, place: str, times: Times) -> str:
                times.prepared_s - times.kernel_s, times.numpy_s)  # fmt: skip
     call, prepared, kernel, beside, by_numpy = (f"{x * 1e6:.1f}" for x in numbers)
     return (
-        f"{subscripts:<17} {place:<8} {times.first_s * 1e3:10.0f} {call:>8} "
-        f"{prepared:>9} {kernel:>7} {beside:>7} {by_numpy:>9}"
+        f"{subscripts:<17} {place:<8} {times.first_s * 1e3:8.1f} "
+        f"{times.second_s * 1e3:6.0f} {call:>8} {prepared:>9} {kernel:>7} {beside:>7} "
+        f"{by_numpy:>6}"
     )
 
 

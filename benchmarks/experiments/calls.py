@@ -86,7 +86,9 @@ def _by_class(results: Sequence[Result]) -> dict[str, list[Result]]:
 
 
 def _means(groups: dict[str, list[Result]], ours: str, heading: str) -> Table:
-    table = _table(heading, "entries", "best", "numpy", "lost", "worst", "first s")
+    table = _table(
+        heading, "entries", "best", "numpy", "lost", "worst", "first s", "second s"
+    )
     for group, results in groups.items():
         compared = _compared(results, ours)
         if not compared:
@@ -94,6 +96,7 @@ def _means(groups: dict[str, list[Result]], ours: str, heading: str) -> Table:
         ratios = [c.ratio for _, c in compared]
         against = [c.ratio for r in results if (c := r.against("numpy", ours=ours))]
         firsts = [c.ours.first_s for _, c in compared if c.ours.first_s is not None]
+        seconds = [c.ours.second_s for _, c in compared if c.ours.second_s is not None]
         table.add_row(
             group,
             str(len(compared)),
@@ -102,6 +105,7 @@ def _means(groups: dict[str, list[Result]], ours: str, heading: str) -> Table:
             f"{sum(x < LOST for x in ratios) / len(ratios):.0%}",
             f"{min(ratios):.2f}",
             f"{median(firsts):.2f}" if firsts else "-",
+            f"{median(seconds):.2f}" if seconds else "-",
         )
     return table
 

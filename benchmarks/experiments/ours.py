@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +86,17 @@ class Untransformed:
         return bound.run() / small.n_points * entry.n_points
 
 
+@dataclass
+class Evaluated(Called):
+    """A call of which is said afterwards what it was: the first ones build nothing."""
+
+    describe: Callable[[], str] = str
+
+    def results(self) -> list[np.ndarray]:
+        self.note = self.describe()
+        return super().results()
+
+
 @dataclass(frozen=True)
 class Calls:
     """``feinsum.call_einsum``, as a user types it.
@@ -107,8 +119,11 @@ class Calls:
         def call() -> list[Any]:
             return [feinsum.call_einsum(entry.subscripts, *operands, database=store)]
 
-        kernel = prepare_call(entry.subscripts, *operands, database=store).kernel
-        return Called(call, note=_note(kernel))
+        def describe() -> str:
+            kernel = prepare_call(entry.subscripts, *operands, database=store).kernel
+            return _note(kernel)
+
+        return Evaluated(call, describe=describe)
 
 
 def _note(kernel: CallKernel | None) -> str:

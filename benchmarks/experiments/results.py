@@ -25,6 +25,8 @@ class Outcome:
         note: such as the recipe.
         first_s: from the user's program to the first result: import of the library,
             look-up, compilation, copies to the device, one run.
+        second_s: of the second run, in which ours builds a kernel if the first one was
+            answered by numpy.
         error: the largest, relative to the largest result.
         samples_s: all of them, in the order of the rounds.
     """
@@ -33,6 +35,7 @@ class Outcome:
     why: str = ""
     note: str = ""
     first_s: float | None = None
+    second_s: float | None = None
     error: float | None = None
     samples_s: tuple[float, ...] = ()
 

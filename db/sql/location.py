@@ -13,13 +13,14 @@ from sqlalchemy.exc import ArgumentError
 
 from feinsum.db.address import is_service
 from feinsum.errors import StoreUnavailableError
+from feinsum.variables import DATABASE_VARIABLE
 
 __all__ = ["BUSY_TIMEOUT_S", "Location", "default_location", "locate", "may_write"]
 
 BUSY_TIMEOUT_S = 30.0
 """How long a reader or writer waits for the locks of others, in seconds."""
 
-ENVIRONMENT_VARIABLE = "FEINSUM_DATABASE"
+ENVIRONMENT_VARIABLE = DATABASE_VARIABLE
 
 DRIVERS = {
     "postgres": "postgresql+psycopg",

@@ -3,21 +3,11 @@
 Three values lead from arrays to a result: a :class:`Reading` (what einsum the
 arguments are), a :class:`CallKernel` (the retrieved kernel, built) and a
 :class:`PreparedCall` (both, kept for the next call of the same kind).
+
+The public names are those of ``__init__.pyi``. They are imported when they are first
+used: a first call, which numpy answers, loads no code generator.
 """
 
-from feinsum.calling.call import call_einsum, prepare_call
-from feinsum.calling.kept import clear_call_cache
-from feinsum.calling.kernel import CallKernel
-from feinsum.calling.prepared import PreparedCall
-from feinsum.calling.reading import Reading
-from feinsum.calling.simple import read_call
+import lazy_loader
 
-__all__ = [
-    "CallKernel",
-    "PreparedCall",
-    "Reading",
-    "call_einsum",
-    "clear_call_cache",
-    "prepare_call",
-    "read_call",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

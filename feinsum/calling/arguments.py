@@ -11,27 +11,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
 
 import numpy as np
 from constantdict import constantdict
 
+from feinsum.calling.forms import Form
 from feinsum.calling.lying import Lying, c_steps
 from feinsum.calling.reading import DType, Feed
 from feinsum.calling.terms import Shape
 from feinsum.codegen import Strides
-from feinsum.errors import InvalidEinsumError
 from feinsum.targets.host.results import check_room
 from feinsum.targets.protocol import Array
 
 __all__ = [
     "COPIED",
     "IN_ORDER",
-    "Form",
     "Lie",
-    "as_array",
     "can_write",
-    "form_of",
     "lie_at",
     "lie_of",
     "packed",
@@ -41,15 +37,6 @@ __all__ = [
 
 MAX_SPAN = 2**31
 """Entries between the first and the last one of an array that is read in place."""
-
-
-class Form(NamedTuple):
-    """What a call depends on, of an array."""
-
-    shape: Shape
-    strides: Shape
-    dtype: DType
-    is_aligned: bool
 
 
 @dataclass(frozen=True)
@@ -68,38 +55,7 @@ class Lie:
 
 
 IN_ORDER = Lie(is_in_place=True)
-ON_HOST = frozenset({1, 3, 13})
-"""What DLPack calls memory that the host can read: its own, pinned, or managed."""
-
 COPIED = Lie(is_in_place=False)
-
-
-def as_array(operand: Any) -> Array:
-    """An operand as numpy sees it, without a copy where there is a way.
-
-    Raises:
-        InvalidEinsumError: if it offers its memory by DLPack alone, and that is not on
-            the host.
-
-    >>> as_array([1.0, 2.0])
-    array([1., 2.])
-    """
-    has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
-    if has_way or not hasattr(operand, "__dlpack__"):
-        return np.asarray(operand)
-    where = operand.__dlpack_device__()[0]
-    if where not in ON_HOST:
-        raise InvalidEinsumError(
-            f"a {type(operand).__name__} is on a device (type {where} of DLPack); copy "
-            "it to the host",
-            rules=("operand",),
-        )
-    return np.from_dlpack(operand)
-
-
-def form_of(array: Array) -> Form:
-    """The form of an array of the host."""
-    return Form(array.shape, array.strides, array.dtype, array.flags.aligned)
 
 
 def lie_of(feed: Feed, form: Form, dtype: DType) -> Lie:
@@ -109,6 +65,7 @@ def lie_of(feed: Feed, form: Form, dtype: DType) -> Lie:
         form: of the operand as it was given, with axes that are broadcast.
         dtype: of the kernel's array.
 
+    >>> from feinsum.calling.forms import form_of
     >>> transposed = np.ones((3, 2)).T
     >>> lie_of(Feed("a0", 0, (2, 3)), form_of(transposed), transposed.dtype).strides
     (1, 'a0_step1')

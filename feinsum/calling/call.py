@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import ndarray
 
-from feinsum.calling.amortized import AmortizedCall
-from feinsum.calling.arguments import Form, as_array, form_of
+from feinsum.calling.first import FirstCall, path_for_numpy
+from feinsum.calling.forms import Form, as_array, form_of
 from feinsum.calling.kept import CACHE_BOUND, Call, Calls
-from feinsum.calling.kernel import CallOptions
-from feinsum.calling.making import device_call, host_call, view_call
+from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of, place_of
-from feinsum.calling.prepared import PreparedCall
 from feinsum.calling.reading import Reading, first_uses, read_shapes
-from feinsum.db import Database
+from feinsum.effort import Effort, effort_of
 from feinsum.errors import InvalidEinsumError
-from feinsum.measure import open_device
 from feinsum.memory import remembered
-from feinsum.predict import Effort, effort_of
-from feinsum.records import Policy
-from feinsum.retrieval import OnMiss
-from feinsum.targets.devices import DEVICE_VARIABLE
-from feinsum.targets.opencl.residence import is_device_array
+from feinsum.targets.arrays import is_device_array
+from feinsum.variables import DEVICE_VARIABLE
+
+if TYPE_CHECKING:
+    from feinsum.calling.amortized import AmortizedCall
+    from feinsum.calling.prepared import PreparedCall
+    from feinsum.db import Database
+    from feinsum.records import Policy
+    from feinsum.retrieval import OnMiss
 
 __all__ = ["call_einsum", "prepare_call"]
 
@@ -42,8 +43,9 @@ def call_einsum(
 ) -> Any:
     """Evaluate an einsum of arrays with the best recipe known or predicted for it.
 
-    The first call of a notation with these shapes and dtypes retrieves and builds
-    a kernel, later ones only run it, also if facts were recorded in between: see
+    The first call of a notation with these shapes and dtypes is answered by numpy,
+    unless that may take long. The second one retrieves and builds a kernel, later ones
+    only run it, also if facts were recorded in between: see
     :func:`feinsum.calling.clear_call_cache`.
 
     Args:
@@ -59,7 +61,8 @@ def call_einsum(
         database, policy, on_miss: as for :func:`feinsum.retrieve`.
         effort: as for :func:`feinsum.retrieve`. By default ``amortized``: the recipe is
             used that is predicted to be the fastest, and the next best ones are timed
-            out of a quarter of the time that calls have taken.
+            out of a quarter of the time that calls have taken. With any other one, and
+            with a device, policy or ``on_miss``, the first call builds the kernel.
         out: an array of the host for the result, of its very shape and dtype.
 
     Returns:
@@ -100,6 +103,8 @@ def call_einsum(
     )
     quick = remembered(Calls).quick
     call = quick.get(key)
+    if type(call) is FirstCall and call.built is not None:
+        call = quick[key] = call.built
     if call is None:
         call = _prepared(
             subscripts,
@@ -144,7 +149,9 @@ def prepare_call(
     arrays = [_as_array(operand) for operand in operands]
     options = CallOptions(database, policy, on_miss, _effort(effort))
     call = _prepared(subscripts, operands, arrays, device, options, out)
-    return call.call if isinstance(call, AmortizedCall) else call
+    if isinstance(call, FirstCall):
+        call = call.with_kernel(arrays)
+    return call.settled
 
 
 def _effort(given: Effort | None) -> Effort:
@@ -180,14 +187,18 @@ def _prepared(
     def make() -> Call:
         reading = read_shapes(subscripts, [(f.shape, f.dtype) for f in forms], first)
         _check_form(target, reading)
-        if reading.is_empty:
-            return PreparedCall(reading, None, options)
-        if place.is_host and target is None and (view := view_call(reading, forms)):
-            open_device(place.selector)  # refuses a device that is not there
-            return PreparedCall(reading, None, options, view=view)
-        if place.is_host:
-            return host_call(reading, arrays, forms, target, where, options)
-        return device_call(reading, arrays, where, options)
+
+        def build(arrays: Sequence[Any]) -> PreparedCall | AmortizedCall:
+            from feinsum.calling.making import made_call  # loads Loopy, for a second
+
+            return made_call(reading, arrays, forms, target, where, options)
+
+        is_usual = options == CallOptions(options.database) and not place.selector
+        if place.is_host and is_usual and target is None:
+            path = path_for_numpy(reading)
+            if path is not None:
+                return FirstCall(reading, path, build)
+        return build(arrays)
 
     key = (str(subscripts), forms, target, first, where)
     return remembered(Calls).prepared.get(key, make)

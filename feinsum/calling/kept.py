@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
 
-from feinsum.calling.amortized import AmortizedCall
 from feinsum.calling.cache import BoundedCache
-from feinsum.calling.kernel import CallKernel
-from feinsum.calling.prepared import PreparedCall
 from feinsum.memory import remembered
+
+if TYPE_CHECKING:
+    from feinsum.calling.amortized import AmortizedCall
+    from feinsum.calling.first import FirstCall
+    from feinsum.calling.kernel import CallKernel
+    from feinsum.calling.prepared import PreparedCall
 
 __all__ = [
     "CACHE_BOUND",
@@ -25,7 +28,7 @@ __all__ = [
 CACHE_BOUND = 256
 """Calls, told apart by notation, shapes and dtypes, whose kernels are kept."""
 
-Call: TypeAlias = PreparedCall | AmortizedCall
+Call: TypeAlias = "PreparedCall | AmortizedCall | FirstCall"
 
 
 class Calls:
@@ -51,7 +54,7 @@ def clear_call_cache() -> None:
     calls.quick.clear()
 
 
-Make: TypeAlias = Callable[[], CallKernel | None]
+Make: TypeAlias = "Callable[[], CallKernel | None]"
 
 
 def kept(key: Hashable, make: Make) -> CallKernel | None:

@@ -8,27 +8,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from feinsum.calling.options import CallOptions
 from feinsum.codegen import (
     ContractionPath,
     Strides,
     contraction_path,
     generate_loopy,
 )
-from feinsum.db import Database
 from feinsum.errors import BuildError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import CompiledKernel, OpenDevice, compile_kernel
 from feinsum.measure.intermediates import intermediate_limit_bytes, temporary_bytes
-from feinsum.predict import MEASURING, Effort
-from feinsum.records import Policy, TransformSpec
-from feinsum.retrieval import OnMiss, retrieve
+from feinsum.predict import MEASURING
+from feinsum.records import TransformSpec
+from feinsum.retrieval import retrieve
 from feinsum.retrieval.applying import ISLPY_WARNING
 from feinsum.tune import measure_if_possible
 
 __all__ = [
     "OUTPUT",
     "CallKernel",
-    "CallOptions",
     "compiled_quietly",
     "fits_memory",
     "recorded_kernel",
@@ -40,16 +39,6 @@ logger = logging.getLogger(__name__)
 
 OUTPUT = "out"
 """The name of the result in a kernel of one row."""
-
-
-@dataclass(frozen=True)
-class CallOptions:
-    """How a kernel is looked up; see :func:`feinsum.retrieve`."""
-
-    database: Database = None
-    policy: Policy | None = None
-    on_miss: OnMiss = "return"
-    effort: Effort = "amortized"
 
 
 @dataclass(frozen=True, eq=False)

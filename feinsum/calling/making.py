@@ -6,24 +6,25 @@ from collections.abc import Hashable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from feinsum.calling.amortized import AmortizedCall
 from feinsum.calling.arguments import (
     COPIED,
     IN_ORDER,
-    Form,
     Lie,
     can_write,
     lie_of,
     strides_of,
     values_of,
 )
-from feinsum.calling.kept import Call, SharedKernels, kept
+from feinsum.calling.forms import Form
+from feinsum.calling.kept import SharedKernels, kept
 from feinsum.calling.kernel import (
     OUTPUT,
-    CallOptions,
     recorded_kernel,
     untransformed_kernel,
     untransformed_path,
 )
+from feinsum.calling.options import CallOptions
 from feinsum.calling.place import Where
 from feinsum.calling.prepared import (
     PreparedCall,
@@ -40,7 +41,32 @@ from feinsum.predict import MEASURING
 from feinsum.targets.host.results import check_room
 from feinsum.targets.opencl.residence import device_of
 
-__all__ = ["device_call", "host_call", "view_call"]
+__all__ = ["made_call"]
+
+
+def made_call(
+    reading: Reading,
+    arrays: Sequence[Any],
+    forms: Sequence[Form],
+    target: Form | None,
+    where: Where,
+    options: CallOptions,
+) -> PreparedCall | AmortizedCall:
+    """A call with what computes it.
+
+    Args:
+        arrays: the operands, of the forms that are given.
+        target: the form of ``out``.
+    """
+    place = where[0]
+    if reading.is_empty:
+        return PreparedCall(reading, None, options)
+    if not place.is_host:
+        return device_call(reading, arrays, where, options)
+    if target is None and (view := view_call(reading, forms)):
+        open_device(place.selector)  # refuses a device that is not there
+        return PreparedCall(reading, None, options, view=view)
+    return host_call(reading, arrays, forms, target, where, options)
 
 
 def view_call(reading: Reading, forms: Sequence[Form]) -> Take | None:
@@ -57,7 +83,7 @@ def host_call(
     target: Form | None,
     where: Where,
     options: CallOptions,
-) -> Call:
+) -> PreparedCall | AmortizedCall:
     """A call of arrays of the host, on whatever device."""
     opened, dtype = open_device(where[0].selector), reading.work_dtype
     lies = {x.name: lie_of(x, forms[x.position], dtype) for x in reading.feeds}

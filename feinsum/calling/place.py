@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from feinsum.db import Database
-from feinsum.db.sql.location import ENVIRONMENT_VARIABLE
+from feinsum.effort import Effort
 from feinsum.errors import DeviceUnavailableError
-from feinsum.predict import Effort
-from feinsum.records import Policy
-from feinsum.retrieval import OnMiss
-from feinsum.targets.devices import DEVICE_VARIABLE
-from feinsum.targets.opencl.residence import check_device_arrays, is_device_array
+from feinsum.targets.arrays import is_device_array
+from feinsum.variables import DATABASE_VARIABLE, DEVICE_VARIABLE
+
+if TYPE_CHECKING:
+    from feinsum.db import Database
+    from feinsum.records import Policy
+    from feinsum.retrieval import OnMiss
 
 __all__ = ["Place", "Where", "name_of", "place_of"]
 
@@ -31,7 +32,7 @@ class Place(NamedTuple):
         return not self.queue
 
 
-Where: TypeAlias = tuple[Place, Hashable, Policy | None, OnMiss, Effort]
+Where: TypeAlias = "tuple[Place, Hashable, Policy | None, OnMiss, Effort]"
 """All that decides which kernel is found for an einsum."""
 
 
@@ -44,6 +45,8 @@ def place_of(arrays: Sequence[Any], device: str | None) -> Place:
             f"device={device!r} is given for operands that lie on a device; leave it "
             "out, the einsum is evaluated where they are"
         )
+    from feinsum.targets.opencl.residence import check_device_arrays
+
     check_device_arrays(arrays)
     queue = arrays[0].queue
     return Place(os.getpid(), queue.int_ptr, str(queue.device.int_ptr))
@@ -52,7 +55,7 @@ def place_of(arrays: Sequence[Any], device: str | None) -> Place:
 def name_of(database: Database) -> Hashable:
     """What tells databases apart; a store is kept by the call, so its id is its own."""
     if database is None:
-        return os.environ.get(ENVIRONMENT_VARIABLE, "")
+        return os.environ.get(DATABASE_VARIABLE, "")
     if isinstance(database, str | os.PathLike):
         return os.fspath(database)
     return id(database)

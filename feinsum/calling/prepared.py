@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from feinsum.calling.arguments import packed
-from feinsum.calling.kernel import CallKernel, CallOptions
+from feinsum.calling.kernel import CallKernel
+from feinsum.calling.options import CallOptions
 from feinsum.calling.reading import Feed, Reading
 from feinsum.ir import IndexList
 from feinsum.targets.host.results import aligned_empty
@@ -47,6 +48,11 @@ class PreparedCall:
     writes_out: bool = False
     give: Take | None = None
     view: Take | None = None
+
+    @property
+    def settled(self) -> PreparedCall:
+        """Itself: there is nothing to be found out."""
+        return self
 
     def run(self, arrays: Sequence[Any], out: Any = None) -> Any:
         """The result, a new array beside the operands, or ``out``.

@@ -10,18 +10,17 @@ from typing import Any, Protocol
 from feinsum.calling.amortized import N_RIVALS, AmortizedCall
 from feinsum.calling.arguments import (
     IN_ORDER,
-    Form,
     Lie,
-    as_array,
     can_write,
-    form_of,
     lie_at,
     lie_of,
     strides_of,
     values_of,
 )
-from feinsum.calling.kernel import OUTPUT, CallKernel, CallOptions, recorded_kernel
+from feinsum.calling.forms import Form, as_array, form_of
+from feinsum.calling.kernel import OUTPUT, CallKernel, recorded_kernel
 from feinsum.calling.lying import Lying, c_steps, simplified
+from feinsum.calling.options import CallOptions
 from feinsum.calling.predicted import (
     Problem,
     checked_kernel,

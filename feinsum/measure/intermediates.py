@@ -23,6 +23,7 @@ from feinsum.targets.layout import entry_kernel
 from feinsum.transforms import REGISTRY
 from feinsum.transforms.ranking import at_sizes
 from feinsum.transforms.registry import proposed
+from feinsum.variables import INTERMEDIATE_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,6 @@ __all__ = [
     "temporary_bytes",
 ]
 
-INTERMEDIATE_VARIABLE = "FEINSUM_INTERMEDIATE_BYTES"
-"""Environment variable: what all intermediates of a kernel may take; 0 for none."""
 SHARE = 4
 """By default they may take one of so many parts of the free memory."""
 

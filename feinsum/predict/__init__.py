@@ -1,9 +1,10 @@
 """Predictions: recipes for what nobody tuned, in the order of their expected times."""
 
-from feinsum.predict.effort import EFFORT_VARIABLE, MEASURING, Effort, effort_of
+from feinsum.effort import MEASURING, Effort, effort_of
 from feinsum.predict.machine import machine_of
 from feinsum.predict.predictions import hopeless, predictions
 from feinsum.predict.vectors import has_vectors
+from feinsum.variables import EFFORT_VARIABLE
 
 __all__ = [
     "EFFORT_VARIABLE",

@@ -12,6 +12,7 @@ from feinsum.targets.host import HOST
 from feinsum.targets.opencl import OPENCL
 from feinsum.targets.probing import why_not
 from feinsum.targets.protocol import OpenDevice, Target
+from feinsum.variables import DEVICE_VARIABLE
 
 __all__ = [
     "DEVICE_VARIABLE",
@@ -23,9 +24,6 @@ __all__ = [
     "target_of",
     "why_unusable",
 ]
-
-DEVICE_VARIABLE = "FEINSUM_DEVICE"
-"""Environment variable with the default selector of :func:`open_device`."""
 
 TARGETS: tuple[Target, ...] = (HOST, OPENCL)
 """The best choice first."""

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from feinsum.errors import MeasurementError
+from feinsum.targets.arrays import is_device_array
 from feinsum.targets.opencl.device import OpenCLDevice, describe
 from feinsum.targets.opencl.door import pyopencl
 
-__all__ = ["check_device_arrays", "device_of", "device_zeros", "is_device_array"]
-
-
-def is_device_array(value: object) -> bool:
-    """Whether this is a :class:`pyopencl.array.Array`; pyopencl is not imported."""
-    module = sys.modules.get("pyopencl.array")
-    return module is not None and isinstance(value, module.Array)
+__all__ = ["check_device_arrays", "device_of", "device_zeros"]
 
 
 def check_device_arrays(arrays: Sequence[Any]) -> None:

@@ -6,11 +6,9 @@ import os
 from typing import Literal, TypeAlias, cast, get_args
 
 from feinsum.errors import FeinsumError
+from feinsum.variables import EFFORT_VARIABLE
 
-__all__ = ["EFFORT_VARIABLE", "MEASURING", "Effort", "effort_of"]
-
-EFFORT_VARIABLE = "FEINSUM_EFFORT"
-"""Environment variable with the effort, where none is given."""
+__all__ = ["MEASURING", "Effort", "effort_of"]
 
 Effort: TypeAlias = Literal[
     "recorded", "estimate", "amortized", "measure", "patient", "exhaustive"

@@ -1,0 +1,53 @@
+"""Operands of a call as arrays, and what a call depends on of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from feinsum.calling.reading import DType
+from feinsum.calling.terms import Shape
+from feinsum.errors import InvalidEinsumError
+
+__all__ = ["Form", "as_array", "form_of"]
+
+ON_HOST = frozenset({1, 3, 13})
+"""What DLPack calls memory that the host can read: its own, pinned, or managed."""
+
+
+class Form(NamedTuple):
+    """What a call depends on, of an array."""
+
+    shape: Shape
+    strides: Shape
+    dtype: DType
+    is_aligned: bool
+
+
+def as_array(operand: Any) -> np.ndarray[Any, Any]:
+    """An operand as numpy sees it, without a copy where there is a way.
+
+    Raises:
+        InvalidEinsumError: if it offers its memory by DLPack alone, and that is not on
+            the host.
+
+    >>> as_array([1.0, 2.0])
+    array([1., 2.])
+    """
+    has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
+    if has_way or not hasattr(operand, "__dlpack__"):
+        return np.asarray(operand)
+    where = operand.__dlpack_device__()[0]
+    if where not in ON_HOST:
+        raise InvalidEinsumError(
+            f"a {type(operand).__name__} is on a device (type {where} of DLPack); copy "
+            "it to the host",
+            rules=("operand",),
+        )
+    return np.from_dlpack(operand)
+
+
+def form_of(array: np.ndarray[Any, Any]) -> Form:
+    """The form of an array of the host."""
+    return Form(array.shape, array.strides, array.dtype, array.flags.aligned)
