@@ -58,7 +58,10 @@ def main() -> None:
             print(row(subscripts, place, measure(subscripts, operands, arrays, rounds)))
 
 
-HEAD = "einsum            operands first ms second  call us  prepared  kernel  beside  numpy"
+HEAD = (
+    "einsum            operands first ms second  call us  prepared  kernel  beside"
+    "  numpy"
+)
 
 
 def opencl_queue() -> Any:

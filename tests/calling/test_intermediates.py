@@ -16,6 +16,7 @@ from feinsum.canonical import canonicalize
 from feinsum.codegen import contraction_path, generate_loopy, intermediate_bytes
 from feinsum.errors import MeasurementError
 from feinsum.ir import array, einsum
+from feinsum.measure import open_device
 from feinsum.measure.intermediates import (
     INTERMEDIATE_VARIABLE,
     has_room,
@@ -115,7 +116,7 @@ def test_a_search_keeps_to_the_limit(monkeypatch):
     problem = make_problem(canonical())
     for limit, has_paths in ((10**9, True), (0, False)):
         monkeypatch.setenv(INTERMEDIATE_VARIABLE, str(limit))
-        left = _search_for(problem, "cpu", "random", 0).left
+        left = _search_for(problem, open_device("host").device, "random", 0).left
         assert left
         assert has_paths == any(s.name == "contraction_path" for s in left)
 
