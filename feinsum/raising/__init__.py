@@ -1,5 +1,6 @@
 """From a Loopy kernel to the functional batched einsums in it, or a reason why not."""
 
+from feinsum.raising.grouping import regrouped
 from feinsum.raising.identify import identify_as_einsum, single_nest
 from feinsum.raising.kernel import raise_kernel
 from feinsum.raising.nest import LoopNest, RaisedKernel, RaisedNest, RefusedNest
@@ -11,5 +12,6 @@ __all__ = [
     "RefusedNest",
     "identify_as_einsum",
     "raise_kernel",
+    "regrouped",
     "single_nest",
 ]

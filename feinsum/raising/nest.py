@@ -95,11 +95,13 @@ class RaisedNest:
         functional: the einsum and the functions of its operands.
         generalized: literal extents that count as long, by the name of the
             size parameter that stands for them.
+        new_rules: substitution rules that the kernel does not have yet.
     """
 
     nest: LoopNest
     functional: FunctionalBatchedEinsum
     generalized: Mapping[str, int] = field(default_factory=constantdict)
+    new_rules: Mapping[str, lp.SubstitutionRule] = field(default_factory=constantdict)
 
     @property
     def einsum(self) -> BatchedEinsum:

@@ -81,8 +81,8 @@ def applied(
         if not (recipe := one.chosen):
             continue
         ids = frozenset(one.nest.instructions)
-        alone, nest = taken_out(kernel, one.nest)
         try:
+            alone, nest = taken_out(kernel, one.nest)
             part = _transformed(
                 recipe, _unit_of(unit, alone), nest, is_alone and ids == everything
             )

@@ -11,6 +11,7 @@ from loopy.symbolic import SubstitutionMapper, SubstitutionRuleExpander
 from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
+from feinsum.errors import TransformError
 from feinsum.raising import RaisedNest
 from feinsum.retrieval.phases import Phase, loops_of
 
@@ -23,13 +24,21 @@ def taken_out(
     """A kernel of the nest alone, with loops that no other instruction has.
 
     Priorities of loops are left behind: their order is for a recipe to choose.
+
+    Raises:
+        TransformError: if a rule of the nest has a name that the kernel uses.
     """
     ids = frozenset(nest.instructions)
+    known, names = kernel.substitutions, kernel.all_variable_names()
+    for name, rule in nest.new_rules.items():
+        if name in names and known.get(name) != rule:
+            raise TransformError(f"the kernel has a variable {name} already")
     others = [insn for insn in kernel.instructions if insn.id not in ids]
     used = loops_of(kernel, others)
     own = loops_of(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
     kernel = kernel.copy(
         loop_priority=frozenset(),
+        substitutions=constantdict({**kernel.substitutions, **nest.new_rules}),
         instructions=[
             insn.copy(
                 depends_on=insn.depends_on & ids,
@@ -88,7 +97,9 @@ def joined(
     ]
     joined_kernel = transformed.copy(
         instructions=[*others, *parts],
-        substitutions=kernel.substitutions,
+        substitutions=constantdict(
+            {**transformed.substitutions, **kernel.substitutions}
+        ),
         loop_priority=transformed.loop_priority | _priorities(kernel, others),
     )
     return joined_kernel, frozenset(news.values())

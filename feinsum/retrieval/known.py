@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
-from typing import NamedTuple, TypeAlias
+from itertools import chain, islice
+from typing import NamedTuple
 
 from constantdict import constantdict
 
@@ -16,7 +16,7 @@ from feinsum.ir import BatchedEinsum, from_text
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.predict import Effort, has_vectors, predictions
 from feinsum.predict.correction import Correction, correction_in_use
-from feinsum.raising import RaisedNest
+from feinsum.raising import RaisedNest, regrouped
 from feinsum.records import (
     WORST_ACCEPTED,
     Device,
@@ -38,7 +38,7 @@ from feinsum.retrieval.selection import Candidate, NestSelection
 from feinsum.transforms import REGISTRY, configurations, suits_device
 from feinsum.transforms.library import GENERIC
 
-__all__ = ["Facts", "Form", "Nearest", "form_of", "nearest", "selected"]
+__all__ = ["Facts", "Form", "Nearest", "form_of", "nearest", "readings", "selected"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,18 @@ N_PREDICTED = 3
 FRAME_FACTOR = 16
 """How much longer than today's an older text of a workload may be."""
 
-Form: TypeAlias = tuple[CanonicalForm, Mapping[str, int]]
-"""A canonical form, and what extents its size parameters have, as far as known."""
+
+class Form(NamedTuple):
+    """A canonical form under which facts are asked for.
+
+    Attributes:
+        sizes: what extents its size parameters have, as far as known.
+        is_nearest: whether one of these is a number in the kernel.
+    """
+
+    form: CanonicalForm
+    sizes: Mapping[str, int]
+    is_nearest: bool = False
 
 
 class Facts:
@@ -90,12 +100,14 @@ class Nearest(NamedTuple):
     """What is known of one of the forms of an einsum.
 
     Attributes:
-        k: the number of the form; from 1 on it has other extents.
+        k: the number of the form.
+        is_nearest: whether the facts may be of other extents.
         sizes: the extents behind the size parameters of the form.
         effort: whether there is a prediction, if nothing is recorded.
     """
 
     k: int
+    is_nearest: bool
     form: CanonicalForm
     records: list[TuningRecord]
     extents: Extents
@@ -112,14 +124,14 @@ class Nearest(NamedTuple):
             self.environment,
             self.policy,
             extents=self.extents,
-            is_nearest=self.k > 0,
+            is_nearest=self.is_nearest,
             without=without,
             predicted=self._predicted,
         )
 
     def _predicted(self) -> Sequence[TransformSpec]:
         """At the extents of the kernel alone; none is predicted for others."""
-        if self.k > 0 or self.effort == "recorded":
+        if self.is_nearest or self.effort == "recorded":
             return ()
         einsum, sizes = self.form.einsum, constantdict(self.sizes)
         limit = intermediate_limit_bytes(einsum, sizes)
@@ -146,16 +158,34 @@ def selected(
     effort: Effort,
 ) -> NestSelection:
     """All recipes for a nest: known of it, or at other extents, or predicted."""
-    nests = [nest, *nest.generalized_each()]
-    forms = (form_of(one.form, one.generalized) for one in nests)
-    found, match = nearest(forms, facts, environment, policy, effort)
+    nests: list[RaisedNest] = []
+
+    def forms() -> Iterator[Form]:
+        for one, has_other_extents in readings(nest):
+            nests.append(one)
+            yield form_of(one.form, one.generalized, is_nearest=has_other_extents)
+
+    found, match = nearest(forms(), facts, environment, policy, effort)
     return NestSelection(nests[found.k], match, tuple(found.candidates(match)))
 
 
-def form_of(form: CanonicalForm, sizes: Mapping[str, int]) -> Form:
+def readings(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
+    """All ways to look a nest up, and whether one has an extent that was generalized.
+
+    First the nest itself, then with operands of equal indices as one.
+    """
+    for one in chain([nest], regrouped(nest)):
+        yield one, False
+        yield from ((general, True) for general in one.generalized_each())
+
+
+def form_of(
+    form: CanonicalForm, sizes: Mapping[str, int], *, is_nearest: bool = False
+) -> Form:
     """A form, and the extents behind the size parameters of its einsum."""
     names = form.relabeling.size_params
-    return form, {names[name]: n for name, n in sizes.items() if name in names}
+    known = {names[name]: n for name, n in sizes.items() if name in names}
+    return Form(form, known, is_nearest)
 
 
 def nearest(
@@ -168,15 +198,14 @@ def nearest(
     """Which form has the best match; the others are asked for if the first has none.
 
     Args:
-        forms: of an einsum, and then of the same one at other extents.
+        forms: of an einsum, and then other ones, such as at other extents.
 
     Recipes are left out that are for other kinds of devices, in vectors that the
     processor does not have, or in need of more memory than intermediates may take.
     """
 
-    def known(
-        k: int, form: CanonicalForm, sizes: Mapping[str, int]
-    ) -> tuple[Nearest, Match]:
+    def known(k: int, one: Form) -> tuple[Nearest, Match]:
+        form, sizes, is_nearest = one
         sound, extents = _known(form, sizes, facts)
         records = [
             record
@@ -185,16 +214,18 @@ def nearest(
             and _has_vectors(record, form, environment.device)
             and _has_room(record, form, extents)
         ]
-        found = Nearest(k, form, records, extents, environment, policy, sizes, effort)
+        found = Nearest(
+            k, is_nearest, form, records, extents, environment, policy, sizes, effort
+        )
         return found, found.match()
 
     rest = iter(forms)
-    first = known(0, *next(rest))
+    first = known(0, next(rest))
     if first[1].level < Level.NEAREST_EXTENTS:
         return first
     others = list(rest)
-    facts.ask(form for form, _ in others)
-    found = [known(k, form, sizes) for k, (form, sizes) in enumerate(others, start=1)]
+    facts.ask(one.form for one in others)
+    found = [known(k, one) for k, one in enumerate(others, start=1)]
     return min([first, *found], key=lambda one: _nearness(*one))
 
 

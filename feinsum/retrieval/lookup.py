@@ -377,10 +377,11 @@ def query(
     chosen = policy_of(policy)
     environment = open_device(device).environment({})
     general, literal = generalize(einsum)
-    others = ((other, {**literal, **more}) for other, more in generalize_each(general))
-    forms = (
-        form_of(canonicalize(e), n) for e, n in chain([(general, literal)], others)
+    others = (
+        form_of(canonicalize(other), {**literal, **more}, is_nearest=True)
+        for other, more in generalize_each(general)
     )
+    forms = chain([form_of(canonicalize(general), literal)], others)
     with opened_store(database, has_shipped=True) as store:
         facts = Facts(store, environment.device, chosen)
         _, match = nearest(forms, facts, environment, chosen)

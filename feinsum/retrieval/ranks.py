@@ -21,6 +21,7 @@ from feinsum.errors import (
 )
 from feinsum.raising import RaisedNest
 from feinsum.records import FramedSpec, Match, from_json, to_json
+from feinsum.retrieval.known import readings
 from feinsum.retrieval.result import Retrieval
 from feinsum.retrieval.selection import (
     Candidate,
@@ -122,7 +123,7 @@ def _as_planned(planned: PlannedNest, nest: RaisedNest) -> NestSelection:
     if planned.spec is None:
         return NestSelection(nest, match)
     chosen = Candidate(FramedSpec(planned.spec, planned.frame), match)
-    for one in (nest, *nest.generalized_each()):
+    for one, _ in readings(nest):
         if one.key == planned.workload:
             judgement = f"{planned.judgement}, by the first rank"
             return NestSelection(one, match, (chosen,), judgement=judgement)
