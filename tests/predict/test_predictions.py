@@ -125,3 +125,34 @@ def test_none_of_such_a_recipe_is_predicted():
         lanes = [one.spec.parameters.get("lanes", 1) for one in found]
         most[processor.microarchitecture] = max(lanes)
     assert most == {"zen4": 8, "zen3": 4}
+
+
+def names_of(subscripts, **extents):
+    """The families that are predicted for doubles, the fastest first."""
+    terms = subscripts.partition("->")[0].split(",")
+    arrays = [
+        array(f"A{k}", tuple(extents[i] for i in term)) for k, term in enumerate(terms)
+    ]
+    found = predictions(canonicalize(einsum(subscripts, *arrays)).einsum, {}, CPU)
+    return [*dict.fromkeys(one.spec.name for one in found)]
+
+
+def test_large_turned_results_are_stored_past_the_caches():
+    """Nothing else stores them by lines."""
+    extents = {"a": 16, "b": 20, "c": 24, "d": 16, "e": 16, "f": 16}
+    assert names_of("abc,def->fedcba", **extents)[0] == "turned"
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "family"),
+    [
+        ("ij,jk->ik", "library_contraction"),
+        ("ij,j->i", "library_contraction"),
+        ("ij,ij->", "library_contraction"),
+        ("ij,jk,kl->il", "library_path"),
+        ("ij,jk,k->i", "library_path"),
+    ],
+)
+def test_the_libraries_of_the_host_are_candidates(subscripts, family):
+    """Of products of matrices and vectors, and of chains of them."""
+    assert family in names_of(subscripts, i=300, j=310, k=320, l=330)
