@@ -12,6 +12,7 @@ import feinsum.drawing
 import feinsum.measure
 from feinsum.db import open_store
 from feinsum.measure import measure_ladder, measure_peaks, open_device
+from feinsum.records import TransformSpec
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record
 from tests.db.factories import make_processor
 
@@ -99,7 +100,10 @@ def test_a_share_by_another_machine_is_marked(run, database, processor):
     """
     here = matvec_record(0)
     device = replace(here.environment.device, processor=processor)
-    there = replace(here, environment=replace(here.environment, device=device))
+    spec = TransformSpec.parse("generic@2(block=8)")  # of any vectors
+    there = replace(
+        here, spec=spec, environment=replace(here.environment, device=device)
+    )
     fast = replace(there.measurement, samples_s=(1e-5,))
     with open_store(database) as store:
         store.add(replace(there, measurement=fast))
@@ -125,7 +129,10 @@ def test_a_picture_with_other_machines_says_so(run, database, monkeypatch, tmp_p
     monkeypatch.setattr(feinsum.drawing, "draw_roofline", lambda c, _: charts.append(c))
     here = matvec_record(0)
     device = replace(here.environment.device, processor=make_processor())
-    there = replace(here, environment=replace(here.environment, device=device))
+    spec = TransformSpec.parse("generic@2(block=8)")  # of any vectors
+    there = replace(
+        here, spec=spec, environment=replace(here.environment, device=device)
+    )
     for record in (there, here):
         with open_store(database) as store:
             store.add(record)
