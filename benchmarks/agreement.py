@@ -202,6 +202,7 @@ def measured_all(
 
             try:
                 found.append(measured(entry, options, on_step))
+                bar.console.print(*found[-1].cells, markup=False, highlight=False)
             except FeinsumError as error:
                 failed[entry.name] = str(error)
                 bar.console.print(f"{entry.name}: {error}", markup=False)
