@@ -1,8 +1,8 @@
 """Whether a processor has the vectors in which a recipe is written.
 
-gcc keeps vectors that are longer than those of the processor on the stack: products of
-matrices by vectors of 64 bytes took ten times as long on a Zen 3, which has 32. LLVM,
-which is behind OpenCL on CPUs, makes two of them.
+gcc keeps vectors that are longer than those of the processor on the stack, and adds to
+them there: see docs/prediction.md. LLVM, which is behind OpenCL on CPUs, makes two of
+each.
 """
 
 from __future__ import annotations

@@ -29,8 +29,11 @@ from feinsum.raising.nest import RaisedNest
 
 __all__ = ["regrouped"]
 
-MOST_GROUPINGS = 32
-"""More are not asked for; five factors of equal indices have 52."""
+MOST_FACTORS = 4
+"""Of equal indices, whose 15 groupings are all tried; of more, none or all are joined,
+since the number of groupings explodes: ten factors have 115,975."""
+MOST_GROUPINGS = 16
+"""More are not asked for."""
 
 Group: TypeAlias = tuple[int, ...]
 """Positions of operands that become one, in their order."""
@@ -51,12 +54,21 @@ def _groupings(einsum: BatchedEinsum) -> Iterator[tuple[Group, ...]]:
     for at, term in enumerate(einsum.inputs):
         can_join = term and len(set(term)) == len(term)
         alike.setdefault(frozenset(term) if can_join else at, []).append(at)
-    choices = [[*_partitions(positions)] for positions in alike.values()]
+    choices = [[*_ways(positions)] for positions in alike.values()]
     found = [
         tuple(sorted(group for part in parts for group in part))
         for parts in product(*choices)
     ]
     return iter(sorted(found, key=lambda groups: (-len(groups), groups)))
+
+
+def _ways(positions: Sequence[int]) -> Iterator[list[Group]]:
+    """The ways to group operands of equal indices that are tried."""
+    if len(positions) <= MOST_FACTORS:
+        yield from _partitions(positions)
+        return
+    yield [(at,) for at in positions]
+    yield [tuple(positions)]
 
 
 def _partitions(positions: Sequence[int]) -> Iterator[list[Group]]:

@@ -120,3 +120,17 @@ def test_a_variable_of_that_name_makes_the_recipe_be_passed_over():
     found = look_up(unit, database=given(fact(GRADIENT, recipe(example))))
     assert recipe(example) not in found.applied
     assert any(f"a variable {name}" in why for _, why in found.nests[0].failures)
+
+
+def test_many_factors_are_grouped_at_once():
+    """Twenty have more groupings than anyone could try."""
+    text = "*".join(f"a{k}[i]" for k in range(20))
+    shapes = {f"a{k}": ("n",) for k in range(20)}
+    kernel = lp.make_kernel(
+        "{[i]: 0<=i<n}",
+        f"out[i] = {text}",
+        [*inputs({**shapes, "out": ("n",)}), lp.ValueArg("n", np.int32)],
+        lang_version=VERSION,
+    )
+    (nest,) = raise_kernel(kernel).raised
+    assert [one.einsum.n_operands for one in regrouped(nest)] == [1]
