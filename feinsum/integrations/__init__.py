@@ -1,4 +1,5 @@
-"""Retrieval inside other compilers. feinsum itself depends on none of them.
+"""Retrieval inside other compilers, and for programs without Python. feinsum itself
+depends on none of them.
 
 :func:`transform_program` is the whole of it; the rest calls it from the place where
 an array context transforms the kernels that it was asked for. The package
@@ -9,12 +10,15 @@ from feinsum.integrations.array_context import (
     eager_array_context,
     lazy_array_context,
 )
+from feinsum.integrations.c_source import CSource, c_source
 from feinsum.integrations.mixins import RetrievesEagerly, RetrievesLazily
 from feinsum.integrations.program import transform_program
 
 __all__ = [
+    "CSource",
     "RetrievesEagerly",
     "RetrievesLazily",
+    "c_source",
     "eager_array_context",
     "lazy_array_context",
     "transform_program",

@@ -48,6 +48,7 @@ def test_the_commands_are_those_documented():
         "devices",
         "doctor",
         "explain",
+        "export-c",
         "keys",
         "keys create",
         "keys list",
@@ -87,8 +88,8 @@ def test_every_option_has_a_help_text(command):
 def test_an_option_of_several_commands_is_one_option():
     """The same name has the same meaning everywhere: text, metavar, default.
 
-    Only ``--measure`` has two, since what is measured is what the command shows, and
-    ``--effort``: a tuning measures.
+    Only ``--measure`` has two, since what is measured is what the command shows,
+    ``--effort``: a tuning measures, and ``--output``: a model is one file, C is two.
     """
     said = {}
     for _, command in ALL:
@@ -100,6 +101,7 @@ def test_an_option_of_several_commands_is_one_option():
     assert {name for name, texts in said.items() if len(texts) > 1} == {
         "--measure",
         "--effort",
+        "--output",
     }
 
 

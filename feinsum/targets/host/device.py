@@ -18,7 +18,12 @@ from loopy.target.c import CFamilyTarget, ExecutableCTarget
 from feinsum.errors import MeasurementError
 from feinsum.records import Device, Environment
 from feinsum.records.environment import HOST_PLATFORM
-from feinsum.targets.host.code import VERSION, EmbeddedCTarget, HostCTarget
+from feinsum.targets.host.code import (
+    VERSION,
+    EmbeddedCTarget,
+    HostCTarget,
+    StandaloneCTarget,
+)
 from feinsum.targets.host.compiler import INSTALL_HINT, Compiler, find_compiler
 from feinsum.targets.host.executor import ProgramKernel
 from feinsum.targets.host.kernel import HostKernel
@@ -154,13 +159,16 @@ class Host:
         return _opened(device)
 
     def delivered(self, t_unit: Any, loopy_target: Any) -> Any:
-        """For the threads of this process, or as a function that others compile."""
+        """For the threads of this process, or as code that others compile."""
+        if isinstance(loopy_target, StandaloneCTarget):
+            return for_target(t_unit, loopy_target)
         if self.runs_programs(loopy_target):
             return _for_host(t_unit)
         return EmbeddedCTarget.embedded(t_unit)
 
     def runs_programs(self, loopy_target: Any) -> bool:
-        return isinstance(loopy_target, ExecutableCTarget | HostCTarget)
+        is_run_here = isinstance(loopy_target, ExecutableCTarget | HostCTarget)
+        return is_run_here and not isinstance(loopy_target, StandaloneCTarget)
 
 
 HOST = Host()
@@ -168,7 +176,7 @@ HOST = Host()
 
 def _for_host(t_unit: Any) -> Any:
     """The unit itself if it is for the host already."""
-    is_ours = isinstance(t_unit.target, HostCTarget)
+    is_ours = type(t_unit.target) is HostCTarget
     return t_unit if is_ours else for_target(t_unit, HostCTarget())
 
 

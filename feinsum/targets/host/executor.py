@@ -17,6 +17,7 @@ from loopy.target.execution import ExecutorBase
 from pytools import memoize_method
 
 from feinsum.errors import MeasurementError
+from feinsum.targets.host.code import StandaloneCTarget
 from feinsum.targets.host.kernel import HostCode, HostKernel
 from feinsum.targets.units import CodeShelf, HostProgram, with_code, with_program
 
@@ -84,7 +85,9 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
         code = lp.generate_code_v2(unit)
         kernel = unit[self.entrypoint]
         program = code.host_programs[self.entrypoint]
-        source = f"{code.device_code()}\n\n{_EXPORT}{program.ast}\n"
+        is_alone = isinstance(unit.target, StandaloneCTarget)
+        linkage = "static " if is_alone else _EXPORT
+        source = f"{code.device_code()}\n\n{linkage}{program.ast}\n"
         invoker = self.get_invoker(unit, self.entrypoint, code)
         n_launches = len(code.device_programs)
         return HostCode(

@@ -2,7 +2,12 @@
 
 from feinsum.targets.host.code.entry import ENTRY
 from feinsum.targets.host.code.slots import POOL
-from feinsum.targets.host.code.target import VERSION, EmbeddedCTarget, HostCTarget
+from feinsum.targets.host.code.target import (
+    VERSION,
+    EmbeddedCTarget,
+    HostCTarget,
+    StandaloneCTarget,
+)
 from feinsum.targets.host.code.vectors import UNALIGNED, declared
 
 __all__ = [
@@ -12,5 +17,6 @@ __all__ = [
     "VERSION",
     "EmbeddedCTarget",
     "HostCTarget",
+    "StandaloneCTarget",
     "declared",
 ]

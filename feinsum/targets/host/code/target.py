@@ -25,7 +25,7 @@ from feinsum.targets.host.code.groups import GroupsBuilder
 from feinsum.targets.host.code.statements import StatementsBuilder
 from feinsum.targets.host.code.vectors import VECTORS
 
-__all__ = ["VERSION", "EmbeddedCTarget", "HostCTarget"]
+__all__ = ["VERSION", "EmbeddedCTarget", "HostCTarget", "StandaloneCTarget"]
 
 VERSION = 1
 """Of what the code does; a part of the environment of facts."""
@@ -119,6 +119,10 @@ class HostCTarget(_VectorCTarget):
         from feinsum.targets.host.executor import HostExecutor  # it needs this module
 
         return HostExecutor(t_unit, entrypoint)
+
+
+class StandaloneCTarget(HostCTarget):
+    """The same code for files of C that others compile, without the pool."""
 
 
 def _sequential(kernel: Any) -> Any:

@@ -1,0 +1,144 @@
+"""The best recipe of an einsum as a file of C, for programs without Python."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from loopy.diagnostic import ParameterFinderWarning
+
+from feinsum.codegen import generate_loopy
+from feinsum.db import Database
+from feinsum.effort import Effort
+from feinsum.errors import FeinsumError
+from feinsum.ir import BatchedEinsum, require_einsum
+from feinsum.records import Policy
+from feinsum.retrieval import Retrieval, look_up
+from feinsum.retrieval.applying import ISLPY_WARNING
+from feinsum.targets.host.code import StandaloneCTarget
+from feinsum.targets.host.standalone import standalone
+
+__all__ = ["CSource", "c_source"]
+
+FLAGS = "-std=gnu11 -O3 -march=native -fno-math-errno -fno-trapping-math"
+"""With which a file should be compiled: vectors are as long as the processor's only
+with ``-march``.
+"""
+
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_KEYWORDS = """
+    auto break case char const continue default do double else enum extern float for
+    goto if inline int long main register restrict return short signed sizeof static
+    struct switch typedef union unsigned void volatile while
+"""
+"""Of C11, and the name of a program's entry."""
+
+
+@dataclass(frozen=True)
+class CSource:
+    """A function of C that evaluates an einsum.
+
+    Attributes:
+        signature: its declaration without the semicolon. It returns 0, or 1 where
+            memory for temporaries is missing.
+        recipe: what the code was transformed with; empty if with nothing.
+        level: how well that fits.
+        source: the C file. It needs the C library, and no header of its own.
+        header: its header, for C and C++.
+    """
+
+    signature: str
+    recipe: str
+    level: str
+    source: str
+    header: str
+
+
+def c_source(
+    einsum: BatchedEinsum,
+    *,
+    name: str = "feinsum_kernel",
+    device: str | None = None,
+    database: Database = None,
+    policy: Policy | None = None,
+    effort: Effort | None = None,
+) -> CSource:
+    """The best known or predicted recipe of an einsum, as C with GNU vector types.
+
+    The function has the outputs, the operands and the sizes as its arguments. Arrays
+    lie in C's order and do not overlap. Compiled with ``-fopenmp`` it runs on the
+    threads of OpenMP, else on that of the caller; it can be called from many threads.
+
+    Args:
+        name: of the function.
+        device, database, policy, effort: see :func:`feinsum.retrieve`.
+
+    Raises:
+        FeinsumError: if a name cannot be one in C.
+        InvalidEinsumError: if the einsum breaks a rule.
+
+    >>> from feinsum.ir import array, einsum
+    >>> e = einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))
+    >>> c_source(e, name="product", effort="recorded").signature
+    'int product(double *out, const double *A, const double *x, int32_t n)'
+    """
+    require_einsum(einsum)
+    sizes = (parameter.name for parameter in einsum.size_params)
+    for word in (name, *(operand.name for operand in einsum.operands), *sizes):
+        _check_name(word)
+    t_unit = generate_loopy(einsum, name=name, target=StandaloneCTarget())
+    found = look_up(
+        t_unit, device=device, database=database, policy=policy, effort=effort
+    )
+    with warnings.catch_warnings():
+        # Loopy's wrapper for Python, which is not used, may not find every size
+        warnings.simplefilter("ignore", ParameterFinderWarning)
+        warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
+        code = found.t_unit.executor().generated()
+    made = standalone(code, found.t_unit[name])
+    about = _comment(_about(einsum, found))
+    return CSource(
+        signature=made.signature,
+        recipe=", ".join(map(str, found.applied)),
+        level=", ".join(str(nest.match.level) for nest in found.nests),
+        source=f"{about}\n{made.source}",
+        header=_header(name, about, made.signature),
+    )
+
+
+def _check_name(name: str) -> None:
+    if name in _KEYWORDS.split() or not _IDENTIFIER.fullmatch(name):
+        raise FeinsumError(
+            f"{name!r} cannot be a name in C: expected letters, digits and _, "
+            "beginning with a letter, and no keyword; rename it"
+        )
+
+
+def _about(einsum: BatchedEinsum, found: Retrieval) -> Iterator[str]:
+    """What the file computes, by which recipe, and how it is compiled."""
+    yield f"Evaluates {einsum}."
+    yield ""
+    for nest in found.nests:
+        recipe = nest.applied or "none; the loops are as they are written"
+        yield f"Recipe: {recipe}"
+        yield f"Fit: {nest.match.level} ({nest.match.reason})"
+    yield f"Compile with: {FLAGS} [-fopenmp]"
+    yield ""
+    yield "Arrays lie in C's order and do not overlap. Returns 0, or 1 where memory for"
+    yield "temporaries is missing."
+
+
+def _comment(lines: Iterator[str]) -> str:
+    text = "\n".join(f" * {line}".rstrip() for line in lines)
+    return f"/*\n{text.replace('*/', '* /')}\n */\n"
+
+
+def _header(name: str, about: str, signature: str) -> str:
+    guard = f"FEINSUM_{name.upper()}_H"
+    return (
+        f"{about}\n#ifndef {guard}\n#define {guard}\n\n#include <stdint.h>\n\n"
+        f'#ifdef __cplusplus\nextern "C" {{\n#endif\n\n{signature};\n\n'
+        f"#ifdef __cplusplus\n}}\n#endif\n\n#endif\n"
+    )
