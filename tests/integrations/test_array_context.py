@@ -9,15 +9,38 @@ import numpy as np
 import pytest
 from pyopencl.tools import ImmediateAllocator
 
-from feinsum import raise_kernel
+from benchmarks import array_context as rhs
+from feinsum import array, einsum, raise_kernel
 from feinsum.errors import FeinsumError
 from feinsum.integrations import eager_array_context, lazy_array_context
-from feinsum.records import InMemoryStore
+from feinsum.records import InMemoryStore, Level
+from feinsum.retrieval import look_up
 from tests.cpus import any_opencl
 from tests.integrations.facts import facts_about
 from tests.integrations.test_mixins import EXPECTED, D, J, U, is_parallel
 
 SUBSCRIPTS = "xre,rij,ej->xei"
+OPERATORS = (
+    einsum(
+        SUBSCRIPTS,
+        array("J", (3, 3, "E")),
+        array("D", (3, 10, 10)),
+        array("u", ("E", 10)),
+    ),
+    einsum(
+        "xre,rij,xej->ei",
+        array("J", (3, 3, "E")),
+        array("D", (3, 10, 10)),
+        array("g", (3, "E", 10)),
+    ),
+    einsum(
+        "ifj,fe,fej->ei",
+        array("L", (10, 4, 6)),
+        array("J", (4, "E")),
+        array("F", (4, "E", 6)),
+    ),
+)
+"""Of the right-hand side, without the functions of their operands."""
 
 
 @pytest.fixture
@@ -109,3 +132,18 @@ def evaluated(context, how, program):
     arrays = [context.from_numpy(array) for array in (J, D, U)]
     call = context.compile(evaluate) if how == "compile" else evaluate
     return context.to_numpy(call(*arrays))
+
+
+@pytest.mark.usefixtures("_others_warn")
+def test_a_right_hand_side_finds_every_fact():
+    """Three operators of products and other functions, and what adds them up."""
+    arrays = rhs.random_arrays(700)
+    expected = rhs.evaluated_by_numpy(**arrays)
+    store = facts_about(OPERATORS)
+    context = remembering(lazy_array_context, store)
+    result = context.to_numpy(rhs.compiled(context, arrays)())
+    assert np.allclose(result, expected, rtol=1e-11, atol=1e-11)
+    found = look_up(context.given[-1], database=store)
+    assert not found.raised.refused
+    operators = [n for n in found.nests if n.nest.einsum.summation_indices]
+    assert [n.match.level for n in operators] == [Level.EXACT] * len(OPERATORS)

@@ -1,0 +1,137 @@
+"""A right-hand side of three DG operators in a lazy array context, with feinsum and
+without.
+
+Prints a table: the first call, which generates and builds the program, the second one,
+and the median of those after it, in turns with those of the other context. Needs the
+packages arraycontext and pytato (see docs/integrations.md) and a device of OpenCL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from feinsum.errors import FeinsumError
+from feinsum.integrations import lazy_array_context
+from feinsum.measure import device_states, open_device
+
+N_DOFS, N_FACES, N_FACE_DOFS = 10, 4, 6
+Arrays = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--elements", type=int, default=50_000)
+    parser.add_argument("--rounds", type=int, default=20)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")  # those of other packages
+    arrays = random_arrays(options.elements)
+    expected = evaluated_by_numpy(**arrays)
+    calls, firsts = {}, {}
+    try:
+        contexts = {"without": context(None), "with": context(lazy_array_context())}
+    except FeinsumError as error:
+        sys.exit(f"nothing was timed: {error}")
+    for name, one in contexts.items():
+        calls[name] = compiled(one, arrays)
+        firsts[name] = [seconds(calls[name], one) for _ in range(2)]
+        check(one.to_numpy(calls[name]()), expected, name)
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(options.rounds):
+        for name, call in calls.items():
+            samples[name].append(seconds(call, contexts[name]))
+    print(
+        f"{options.elements} elements on {contexts['with'].queue.device.name.strip()}"
+    )
+    print("feinsum  first s  second ms  later ms")
+    for name, times in samples.items():
+        first, second = firsts[name]
+        print(f"{name:7}{first:9.2f}{second * 1e3:11.1f}{median(times) * 1e3:10.1f}")
+
+
+def context(kind: Any) -> Any:
+    """An array context of a class, on the first device of OpenCL that works."""
+    from pyopencl.tools import ImmediateAllocator
+
+    if kind is None:
+        from arraycontext import PytatoPyOpenCLArrayContext as kind  # noqa: N813
+    for state in device_states():
+        if state.target == "opencl" and state.device and not state.trouble:
+            queue = open_device(state.device.id).queue
+            return kind(queue, allocator=ImmediateAllocator(queue))
+    raise FeinsumError("no device of OpenCL works; 'feinsum doctor' says why")
+
+
+def random_arrays(n_elements: int) -> Arrays:
+    """Geometry, matrices, two fields and a flux."""
+    rng = np.random.default_rng(0)
+    shapes = {
+        "jacobian": (3, 3, n_elements),
+        "derivative": (3, N_DOFS, N_DOFS),
+        "lift": (N_DOFS, N_FACES, N_FACE_DOFS),
+        "face_jacobian": (N_FACES, n_elements),
+        "flux": (N_FACES, n_elements, N_FACE_DOFS),
+        "u": (n_elements, N_DOFS),
+        "v": (n_elements, N_DOFS),
+    }
+    return {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+
+
+def right_hand_side(context: Any, a: Arrays) -> Any:
+    """A gradient, a divergence and a face mass, of functions of the fields."""
+    einsum, exp = context.einsum, context.np.exp
+    gradient = einsum(
+        "xre,rij,ej->xei", a["jacobian"], a["derivative"], exp(a["u"]) * a["u"]
+    )
+    divergence = einsum("xre,rij,xej->ei", a["jacobian"], a["derivative"], 2 * gradient)
+    flux = 0.5 * (a["flux"] + a["flux"] * a["flux"])
+    faces = einsum("ifj,fe,fej->ei", a["lift"], a["face_jacobian"], flux)
+    return faces - divergence + a["u"] * a["v"]
+
+
+def evaluated_by_numpy(**arrays: Any) -> Any:
+    class Numpy:
+        np = np
+
+        @staticmethod
+        def einsum(subscripts: str, *operands: Any) -> Any:
+            return np.einsum(subscripts, *operands, optimize=True)
+
+    return right_hand_side(Numpy, arrays)
+
+
+def compiled(context: Any, arrays: Arrays) -> Callable[[], Any]:
+    """The right-hand side as a call without arguments."""
+    names = list(arrays)
+    given = [context.from_numpy(arrays[name]) for name in names]
+
+    def evaluate(*values: Any) -> Any:
+        return right_hand_side(context, dict(zip(names, values, strict=True)))
+
+    call = context.compile(evaluate)
+    return lambda: call(*given)
+
+
+def seconds(call: Callable[[], Any], context: Any) -> float:
+    """Of a call, until its result is there."""
+    start = perf_counter()
+    call()
+    context.queue.finish()
+    return perf_counter() - start
+
+
+def check(found: Any, expected: Any, name: str) -> None:
+    scale = np.abs(expected).max()
+    if not np.allclose(found / scale, expected / scale, rtol=0, atol=1e-13):
+        sys.exit(f"the result {name} feinsum is wrong")
+
+
+if __name__ == "__main__":
+    main()
