@@ -13,12 +13,12 @@ import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from feinsum.db.address import Address
 from feinsum.errors import StoreUnavailableError
+from feinsum.memory import remembered
 
 if TYPE_CHECKING:
     from urllib3.connection import HTTPConnection
@@ -162,13 +162,16 @@ def _connection(address: Address, limits: Limits) -> HTTPConnection:
     host, port, wait_s = address.host, address.port, limits.connect_s
     if address.scheme == "http":
         return HTTPConnection(host, port, timeout=wait_s)
-    return HTTPSConnection(host, port, timeout=wait_s, ssl_context=_tls())
+    return HTTPSConnection(
+        host, port, timeout=wait_s, ssl_context=remembered(_Trusted).context
+    )
 
 
-@cache
-def _tls() -> ssl.SSLContext:
+class _Trusted:
     """The certificates that the system trusts; ``SSL_CERT_FILE`` names others."""
-    return ssl.create_default_context()
+
+    def __init__(self) -> None:
+        self.context = ssl.create_default_context()
 
 
 def _what_failed(error: Exception) -> str:

@@ -21,6 +21,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from feinsum.memory import remembered
+
 __all__ = ["MAX_BYTES", "CacheInfo", "DiskCache"]
 
 logger = logging.getLogger(__name__)
@@ -31,7 +33,6 @@ MAX_BYTES = 256 * 2**20
 SUFFIX = ".entry"
 _SECRET = "secret"  # noqa: S105  (the name of a file)
 _PART = "part-"
-_WARNED: set[Path] = set()
 _N_SECRET_BYTES = 32
 _N_DIGEST_BYTES = 32
 
@@ -175,7 +176,12 @@ def _digest(secret: bytes, key: str, value: bytes) -> bytes:
     return hmac.new(secret, signed, hashlib.sha256).digest()
 
 
+class _Warned(set[Path]):
+    """The folders of which the log has a warning."""
+
+
 def _warn_once(folder: Path, error: OSError) -> None:
-    if folder not in _WARNED:
-        _WARNED.add(folder)
+    warned = remembered(_Warned)
+    if folder not in warned:
+        warned.add(folder)
         logger.warning("nothing is kept in the cache %s: %s", folder, error)

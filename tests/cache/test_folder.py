@@ -83,11 +83,26 @@ def test_all_belongs_to_the_user_alone(kept):
         assert path.stat().st_mode & 0o077 == 0
 
 
+def _open(path, monkeypatch):
+    path.chmod(0o777)
+
+
+def _give_away(path, monkeypatch):
+    """To somebody else; only root can, others are somebody else themselves."""
+    if os.geteuid() == 0:
+        os.chown(path, 65534, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+
+
+@pytest.mark.parametrize("spoil", [_open, _give_away])
 @pytest.mark.parametrize("what", ["", "secret"])
-def test_what_is_open_to_others_is_not_used(kept, what, caplog):
-    """A folder or a secret that others can reach: nothing is read, nothing written."""
+def test_what_is_open_to_others_is_not_used(kept, what, spoil, caplog, monkeypatch):
+    """A folder or a secret that others can reach, or that is theirs: nothing is read,
+    nothing written.
+    """
     kept.write(KEY, b"x")
-    (kept.folder / what).chmod(0o777)
+    spoil(kept.folder / what, monkeypatch)
     with caplog.at_level(logging.WARNING):
         assert kept.read(KEY) is None
         kept.write(OTHER, b"y")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from feinsum.db import open_store
+from feinsum.memory import fresh_memory
 from feinsum.predict.correction import MODEL_VARIABLE, files, read_correction
 from tests.predict.made import FORMS, correction_with, made_trials
 
@@ -17,9 +18,8 @@ def _no_model(monkeypatch, tmp_path):
     """Whatever is shipped, and whatever was read before."""
     monkeypatch.delenv(MODEL_VARIABLE, raising=False)
     monkeypatch.setattr(files, "SHIPPED", tmp_path / "shipped.json")
-    files._read_once.cache_clear()
-    yield
-    files._read_once.cache_clear()
+    with fresh_memory():
+        yield
 
 
 @pytest.fixture

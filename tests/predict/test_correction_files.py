@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from feinsum import call_einsum
 from feinsum.calling import clear_call_cache
 from feinsum.errors import ModelError
+from feinsum.memory import Memory, fresh_memory, use_memory
 from feinsum.predict import predictions
 from feinsum.predict.correction import (
     ANALYTIC,
@@ -62,11 +63,11 @@ def named(tmp_path, monkeypatch):
         path = tmp_path / "model.json"
         path.write_text(text)
         monkeypatch.setenv(MODEL_VARIABLE, str(path))
-        files._read_once.cache_clear()
+        use_memory(Memory())
         return path
 
-    yield name
-    files._read_once.cache_clear()
+    with fresh_memory():
+        yield name
 
 
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD)

@@ -12,11 +12,11 @@ import tracemalloc
 import pytest
 
 from feinsum.db.address import address_of
-from feinsum.db.remote import wire
 from feinsum.db.remote.wire import Limits, Request, exchange
 from feinsum.errors import StoreUnavailableError
 from tests.remote import chaos as c
 from tests.remote.chaos import chaos
+from tests.remote.conftest import forget
 
 PATIENT = Limits(60.0, 60.0, c.MIB)
 HASTY = Limits(0.3, 0.1, c.MIB)
@@ -98,15 +98,13 @@ def certificate(tmp_path):
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the keys")
 def test_a_certificate_has_to_be_trusted(certificate, tmp_path, monkeypatch):
     """One that nobody vouches for is refused; ``SSL_CERT_FILE`` says who is trusted."""
-    wire._tls.cache_clear()
     with chaos(c.answering("200 OK", "{}"), certificate) as server:
         with pytest.raises(StoreUnavailableError, match="certificate"):
             ask(server)
         assert server.n_connections == 0
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert"))
-        wire._tls.cache_clear()
+        forget()
         assert ask(server).status == 200
-    wire._tls.cache_clear()
 
 
 def test_a_server_without_tls_is_told_so():

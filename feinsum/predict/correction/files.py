@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 from feinsum.errors import InvalidRecordError, ModelError
+from feinsum.memory import remembered
 from feinsum.predict.correction.model import ANALYTIC, Correction
 from feinsum.records import from_json, to_json
 
@@ -48,16 +48,19 @@ def correction_in_use() -> Correction:
     One that cannot be read is logged, and costs stay as they are: no model file may
     break a program.
     """
-    return _read_once(source_in_use())
+    return remembered(_Read)[source_in_use()]
 
 
-@cache
-def _read_once(source: str) -> Correction:
-    try:
-        return read_correction(source)
-    except ModelError as error:
-        logger.warning("recipes are predicted without a model: %s", error)
-        return ANALYTIC
+class _Read(dict[str, Correction]):
+    """The corrections by what they were read from."""
+
+    def __missing__(self, source: str) -> Correction:
+        try:
+            found = read_correction(source)
+        except ModelError as error:
+            logger.warning("recipes are predicted without a model: %s", error)
+            found = ANALYTIC
+        return self.setdefault(source, found)
 
 
 def read_correction(source: str | Path) -> Correction:

@@ -9,10 +9,10 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from feinsum.errors import BuildError, DeviceUnavailableError
+from feinsum.memory import remembered
 from feinsum.processes import run_to_end
 from feinsum.targets.messages import first_lines
 
@@ -102,10 +102,10 @@ def find_compiler() -> Compiler:
     """
     for name in (COMPILER_VARIABLE, "CC"):
         if named := os.environ.get(name, "").strip():
-            return _examined(_words(name, named), f"{name}={named!r}: ")
+            return remembered(_Examined)[_words(name, named), f"{name}={named!r}: "]
     for command in CANDIDATES:
         if shutil.which(command):
-            return _examined((command,), "")
+            return remembered(_Examined)[(command,), ""]
     raise DeviceUnavailableError(f"no C compiler is found; {INSTALL_HINT}")
 
 
@@ -116,7 +116,13 @@ def _words(name: str, command: str) -> tuple[str, ...]:
         raise DeviceUnavailableError(f"{name} is {command!r}: {error}") from error
 
 
-@cache
+class _Examined(dict[tuple[tuple[str, ...], str], Compiler]):
+    """The compilers by their command, and by what names it."""
+
+    def __missing__(self, key: tuple[tuple[str, ...], str]) -> Compiler:
+        return self.setdefault(key, _examined(*key))
+
+
 def _examined(command: tuple[str, ...], named_by: str) -> Compiler:
     try:
         said = _run((*command, "--version"))

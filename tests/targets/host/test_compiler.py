@@ -12,6 +12,7 @@ import pytest
 
 from feinsum.errors import BuildError, DeviceUnavailableError, WrongResultError
 from feinsum.measure import compile_kernel, open_device, verify
+from feinsum.memory import fresh_memory
 from feinsum.targets.host import HOST, compiler
 from feinsum.targets.host.compiler import Compiler, find_compiler
 from feinsum.targets.probing import why_not
@@ -27,7 +28,8 @@ def _unnamed(monkeypatch):
     """No compiler is named, and none is known."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    compiler._examined.cache_clear()
+    with fresh_memory():
+        yield
 
 
 @pytest.fixture
