@@ -18,6 +18,9 @@ from feinsum.ir import BatchedEinsum, IndexList
 __all__ = ["Machine", "distinct_bytes", "padding", "points", "region_s"]
 
 LEVELS = ("L2", "L3")
+"""Caches of which an array can stay in one from call to call; the first level, of some
+tens of KB, matters within a tile only. All cores share the last one.
+"""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ RECORD_S = 6.0
 """What a fact takes: it is measured in a process of its own, beside what it beats."""
 ROUNDS = 3
 MIN_TOTAL_S = 0.002
+"""Of runs of each recipe, in turns: enough to tell apart what :data:`BETTER` tells."""
 BETTER = 0.95
 """Of the time of the kernel in use, what another one may take at most to be used."""
 

@@ -33,10 +33,15 @@ __all__ = [
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NEVER_LONG = 1 << 62
+"""No extent is as long as this, so that none is made a size parameter."""
 MANY_TIMES = 8
 """One nest that takes so many times the operations of a path is no baseline."""
 RAGGED_EXTENTS = (37, 53, 29, 45, 61, 23)
+"""Odd, so that no tile of vectors divides them; no two are alike, so that sizes that
+were mixed up are found.
+"""
 RAGGED_FOOTPRINT_BYTES = 16_000_000
+"""Arrays of more take numpy too long, where many sizes come together."""
 
 
 @dataclass(frozen=True)

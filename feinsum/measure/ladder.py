@@ -23,6 +23,7 @@ STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Multiply-adds per loaded pair of entries."""
 
 _CTYPES = {"<f8": "double", "<f4": "float"}
+# As in the peaks; work-groups of 64 suit every GPU.
 _WIDTHS = (1, 2, 4, 8)
 _CHAINS = 8
 _LOCAL = 64

@@ -23,6 +23,7 @@ __all__ = [
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SAFETY = 16
+"""See :func:`tolerance_for`."""
 
 PART = 1 << 16
 """Entries that are compared at once."""

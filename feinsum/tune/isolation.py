@@ -35,7 +35,9 @@ from feinsum.tune.trial_bench import Ask, TrialBench
 __all__ = ["IsolatedBench"]
 
 SET_UP_LIMIT_S = 300.0
+"""For data, reference results and the untransformed kernel, at any size."""
 STEP_S = 0.5
+"""How long a signal to this process may wait for its handler."""
 EXIT_LIMIT_S = 10.0
 """How long a process that closed its output may take to end."""
 

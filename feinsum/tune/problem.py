@@ -18,6 +18,7 @@ from feinsum.records.document import STRICT
 __all__ = ["Problem", "default_sizes", "make_problem"]
 
 DEFAULT_FOOTPRINT_BYTES = 64_000_000
+"""Arrays of so much leave the caches of most processors, as those of real runs do."""
 
 
 @dataclass(frozen=True)

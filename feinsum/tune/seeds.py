@@ -19,6 +19,7 @@ from feinsum.records import (
 __all__ = ["N_SEEDS", "neighbours"]
 
 N_SEEDS = 4
+"""Few, for they take trials of the search that they begin."""
 
 
 def neighbours(

@@ -26,6 +26,9 @@ from feinsum.transforms.roles import number, reuse, text, typical
 __all__ = ["LIBRARY_CONTRACTION"]
 
 BLOCKS = (16, 4, 64, 1, 256)
+"""Values of the index at a time: operands that are functions are evaluated into memory
+that stays in the caches until the product reads it, in few calls of the library.
+"""
 BLAS_SHARE = 0.85
 """Of the peak, by products of large matrices."""
 SERIAL_OPERATIONS = 1e6

@@ -43,6 +43,7 @@ from feinsum.transforms.roles import (
 __all__ = ["ELEMENT_BLOCKED"]
 
 MAX_LANES = 8
+"""Of double precision that are searched; so long are the vectors of AVX-512."""
 MAX_TILE_BYTES = 1 << 18
 """Private memory of a work-group; larger tiles leave the second cache level."""
 MAX_ROWS = 4

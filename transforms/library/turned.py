@@ -27,6 +27,7 @@ from feinsum.transforms.roles import (
 __all__ = ["TURNED", "turned_index"]
 
 N_GRID_AXES = 3
+"""Of work-groups, as OpenCL has them."""
 ALONE_CYCLES = 2.5
 """To read and store an entry by itself."""
 

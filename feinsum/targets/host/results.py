@@ -39,6 +39,7 @@ LINE = 64
 CHECKED_BYTES = 1 << 28
 """Results of this size or more are made only if there is room for them."""
 MOST_IDLE_BYTES = 1 << 30
+"""By default; some results of the largest einsums that fit a small machine."""
 STEPS = 8
 """Sizes between a power of two and the next, to which requests are rounded up."""
 

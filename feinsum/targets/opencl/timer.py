@@ -14,6 +14,7 @@ from feinsum.targets.protocol import Timer
 __all__ = ["agrees", "choose_timer", "event_seconds"]
 
 _AGREEMENT = (0.5, 1.05)
+"""See :func:`agrees`."""
 
 _SOURCE = """
 __kernel void spin(__global uint *out, uint n) {

@@ -35,10 +35,20 @@ __all__ = [
 
 TILE_SIZES = ("lanes", "vectors", "rows", "width", "height", "depth")
 MIN_LANES = 4
+"""Values of an index of which there are vectors: with fewer, most lanes are idle."""
 HEIGHTS = (192, 384, 96, 48, 512)
 WIDTHS = (1536, 768, 384, 192, 96, 48)
+"""All but one are multiples of 48, as most register tiles are parts of 48: only the
+last tile of an index is cut.
+"""
 DEPTHS = (160, 256, 128, 96, 384, 64)
+"""Terms that are packed at once. The first fills 245 KB with the first height in double
+precision; deeper tiles load and store the sums less often, but leave the caches.
+"""
 VECTORS, ROWS = (1, 2, 3, 4, 5), (2, 3, 4, 6, 8, 12)
+"""Of a register tile, which loads ``vectors + rows`` values for ``vectors * rows``
+products; 2 x 6 and 3 x 4 are the largest for which 16 registers suffice.
+"""
 N_PAIRS = 4
 """Of a vector index and a register index, among which a prediction chooses."""
 PACK_BYTES = 400_000

@@ -50,7 +50,9 @@ LEAST_TERMS = 1 << 15
 LEAST_LENGTH = 256
 """Terms of each result; fewer are no long sum."""
 LEAST_PARTS, MOST_PARTS = 4, 512
+"""Fewer leave threads idle; the parts are added up by one nest, of so many terms."""
 N_CHOICES = 4
+"""Numbers of parts that are searched for one index."""
 
 
 def split_sum(

@@ -18,6 +18,7 @@ from feinsum.transforms.roles import number, text, typical, volume
 __all__ = ["TRANSPOSED"]
 
 MIN_EXTENT = 4
+"""Of an axis along which lines are read or stored; shorter ones fill little of them."""
 LINE_BYTES = 64
 """A line of a cache, which is read and written as a whole."""
 
