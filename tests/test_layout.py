@@ -88,6 +88,15 @@ def test_a_look_up_without_a_service_loads_no_client():
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
+def test_the_process_of_trials_loads_no_database():
+    """Nor the search: every crash of a trial begins a process anew."""
+    code = (
+        "import sys, feinsum.tune.worker\n"
+        "assert not {'sqlalchemy', 'optuna', 'feinsum.db'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_service_needs_no_code_generator():
     """A look-up server runs without Loopy and without OpenCL."""
     code = (

@@ -20,10 +20,10 @@ from feinsum.records import (
     LookUp,
     level_of,
 )
-from feinsum.tune.autotune import DEFAULT_TRIALS, autotune
 from feinsum.tune.history import known_trials
 from feinsum.tune.problem import Problem, make_problem
 from feinsum.tune.search import Strategy
+from feinsum.tune.tuning import DEFAULT_TRIALS, autotune
 
 __all__ = ["LIMITS", "Limits", "ensure_measured", "measure_if_possible"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 
 import psutil
@@ -13,7 +12,7 @@ import pytest
 
 from feinsum.transforms import REGISTRY
 from feinsum.transforms.plugins import VARIABLE
-from feinsum.tune import IsolatedBench
+from feinsum.tune import IsolatedBench, tuning
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Request
 from feinsum.tune.worker import try_specs
@@ -105,8 +104,7 @@ class BenchHere:
 @pytest.fixture
 def trials_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials run in this process, where that makes no difference but to the time."""
-    module = import_module("feinsum.tune.autotune")  # its name is a function's, too
-    monkeypatch.setattr(module, "IsolatedBench", BenchHere)
+    monkeypatch.setattr(tuning, "IsolatedBench", BenchHere)
 
 
 def living_in_session(session: int) -> list[psutil.Process]:
