@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import islice
 
 import loopy as lp
 import pytest
@@ -152,11 +153,11 @@ def test_two_transforms_of_one_name_and_version_are_refused(toy):
     assert find_transform("toy", 2) is newer
 
 
-def assert_texts_survive(e, stride):
+def assert_texts_survive(e, most=None, stride=1):
     for transform in applicable_transforms(e):
-        specs = list(configurations(transform, e))
+        specs = [*islice(configurations(transform, e), 0, most, stride)]
         assert specs
-        for spec in specs[::stride]:
+        for spec in specs:
             assert TransformSpec.parse(str(spec)) == spec
             assert check_spec(spec, e) is transform
 
@@ -164,14 +165,14 @@ def assert_texts_survive(e, stride):
 @pytest.mark.parametrize("name", EINSUMS)
 def test_configurations_survive_their_texts(name):
     """What configurations() gives is valid, and equal after a way through text."""
-    assert_texts_survive(EINSUMS[name], stride=17)
+    assert_texts_survive(EINSUMS[name], most=1000, stride=17)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", EINSUMS)
 def test_every_configuration_survives_its_text(name):
-    """All of them, not one of seventeen."""
-    assert_texts_survive(EINSUMS[name], stride=1)
+    """All of them, not some of the first."""
+    assert_texts_survive(EINSUMS[name])
 
 
 def test_the_first_configuration_has_the_recommended_values():

@@ -37,15 +37,18 @@ def test_rows_together_give_what_each_gives_alone(name, as_functions):
     canonical = canonicalize(FITTING[name]).einsum
     specs = [*configurations(UNROLL_AND_JAM, canonical)]
     assert specs
-    for size in (1, 16, 37):
-        case = make_case(canonical, {x.name: size for x in canonical.size_params})
-        case = functional_case(case) if as_functions else case
-        for spec in specs[:: max(1, len(specs) // 3)]:
-            unit = apply_spec(spec, case.t_unit, case.nest)
-            kernel = compile_kernel(unit, open_device("host")).bind(case.arguments)
-            verify(kernel, case.expected, tolerance=case.tolerance)
-        if not canonical.size_params:
-            return
+    sizes = (1, 16, 37) if canonical.size_params else (1,)
+    cases = [
+        make_case(canonical, {x.name: n for x in canonical.size_params}) for n in sizes
+    ]
+    if as_functions:
+        cases = [functional_case(case) for case in cases]
+    for spec in specs[:: max(1, len(specs) // 3)]:
+        unit = apply_spec(spec, cases[0].t_unit, cases[0].nest)
+        kernel = compile_kernel(unit, open_device("host"))
+        for case in cases:
+            bound = kernel.bind(case.arguments)
+            verify(bound, case.expected, tolerance=case.tolerance)
 
 
 @pytest.mark.parametrize("subscripts", ["ij->j", "ij->", "ij->ji"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings(  # Loopy's own use of islpy
 )
 
 
+@cache
 def product(n_columns, lanes=4):
     """The transformed kernel of a product of matrices, by its stores."""
     e = canonicalize(
@@ -27,12 +30,15 @@ def product(n_columns, lanes=4):
         )
     ).einsum
     found = {}
-    for spec in configurations(PACKED_CONTRACTION, e):
-        stores = spec.parameters["stores"]
-        wanted = {"vector": e.output[-1], "lanes": lanes}
-        if stores not in found and wanted.items() <= spec.parameters.items():
-            t_unit, nest = identify_as_einsum(generate_loopy(e), e)
-            found[stores] = apply_spec(spec, t_unit, nest)
+    for stores in PACKED_CONTRACTION.space(e)["stores"]:
+        wanted = {"vector": e.output[-1], "lanes": lanes, "stores": stores}
+        spec = next(
+            spec
+            for spec in configurations(PACKED_CONTRACTION, e)
+            if wanted.items() <= spec.parameters.items()
+        )
+        t_unit, nest = identify_as_einsum(generate_loopy(e), e)
+        found[stores] = apply_spec(spec, t_unit, nest)
     return e, found
 
 
