@@ -1,12 +1,21 @@
-"""Profiles of the property tests: one for every run, one for ``-m long``."""
+"""Profiles of the property tests: one for every run, one for ``-m long``.
+
+The C compiler makes each kernel once in a run, for all processes of it.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
+
+KEPT_COMPILER = str(Path(__file__).with_name("kept_compiler.sh"))
 
 _SLOW_ON_A_BUSY_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -37,6 +46,18 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["FEINSUM_EFFORT"] = "recorded"  # but where predictions are tested
     # Kernels of any target are looked up for the host, which is there on every machine.
     os.environ.setdefault("FEINSUM_DEVICE", "host")
+    _keep_what_is_compiled(config)
+
+
+def _keep_what_is_compiled(config: pytest.Config) -> None:
+    """Put a compiler that remembers before the one that would be taken."""
+    usual = next(filter(shutil.which, ("gcc", "clang", "cc")), "")
+    named = os.environ.get("FEINSUM_CC") or os.environ.get("CC") or usual
+    if not named or KEPT_COMPILER in named:  # the latter where xdist starts workers
+        return
+    folder = tempfile.mkdtemp(prefix="feinsum-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["FEINSUM_CC"] = f"{shlex.join([KEPT_COMPILER, folder])} {named}"
 
 
 @pytest.hookimpl(tryfirst=True)
