@@ -39,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if _is_long(config) else "default")
     # A shell has its background jobs ignore Control-C, and tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Idle threads of BLAS spin, and take the cores from other processes of a run.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ["FEINSUM_CACHE_DIR"] = "off"  # no test depends on what ran before it
     os.environ.pop("FEINSUM_REMOTE", None)  # no test asks a service of others
     os.environ.pop("FEINSUM_MODEL", None)  # the shipped one, as far as there is one

@@ -36,6 +36,12 @@ def wrong(spec):
 TRIALS = made_trials(wrong)
 
 
+@pytest.fixture(scope="module")
+def fitted():
+    """The model of these trials."""
+    return fit(samples_of(TRIALS).groups, "2026-01-01T00:00:00+00:00")
+
+
 def test_a_model_ranks_workloads_that_it_was_not_fitted_to():
     """Where costs are wrong in the same way everywhere, it learns by what."""
     plain, corrected = held_out(samples_of(TRIALS).groups)
@@ -54,18 +60,17 @@ def test_costs_that_are_right_are_left_as_they_are():
         assert factors == pytest.approx(1.0, abs=0.01)
 
 
-def test_a_fit_says_what_it_was_made_of():
+def test_a_fit_says_what_it_was_made_of(fitted):
     """Trials, workloads and devices; it can be written and read back."""
-    correction = fit(samples_of(TRIALS).groups, "2026-01-01T00:00:00+00:00")
-    assert correction.n_trials == len(TRIALS)
-    assert (correction.n_workloads, correction.n_devices) == (len(FORMS), 1)
-    assert from_json(type(correction), to_json(correction)) == correction
+    assert fitted.n_trials == len(TRIALS)
+    assert (fitted.n_workloads, fitted.n_devices) == (len(FORMS), 1)
+    assert from_json(type(fitted), to_json(fitted)) == fitted
 
 
-def test_the_order_of_workloads_does_not_matter():
+def test_the_order_of_workloads_does_not_matter(fitted):
     """One database gives one model."""
     other = [*TRIALS[len(TRIALS) // 2 :], *TRIALS[: len(TRIALS) // 2]]
-    assert fit(samples_of(other).groups) == fit(samples_of(TRIALS).groups)
+    assert fit(samples_of(other).groups, fitted.fitted_at) == fitted
 
 
 def test_the_latest_trial_of_a_recipe_counts():
