@@ -1,11 +1,20 @@
-"""The rate of one caller: what comes back, and what never does."""
+"""What one caller may send: a rate, lengths and kinds of bodies."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.service.limits import MOST_CALLERS, RateLimit
+from feinsum.errors import TooLargeError, WrongContentTypeError
+from feinsum.service.limits import (
+    MOST_CALLERS,
+    RateLimit,
+    check_length,
+    check_media_type,
+)
 
 
 class Clock:
@@ -54,3 +63,50 @@ def test_callers_have_buckets_of_their_own_and_the_oldest_is_forgotten():
         limit.wait_s(f"caller {k}")
     assert len(limit._buckets) == MOST_CALLERS
     assert limit.wait_s("bob") == 0.0
+
+
+def test_without_a_rate_nobody_waits():
+    """However many requests come at once."""
+    limit = RateLimit(0.0, 1, Clock())
+    assert [limit.wait_s("ann") for _ in range(3)] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("announced", [b"0", b"9", b"10"])
+def test_a_body_may_be_as_long_as_the_limit(announced):
+    """Any length up to it, and none that is announced."""
+    check_length({b"content-length": announced}, 10)
+    check_length({}, 10)
+
+
+@pytest.mark.parametrize("announced", [b"11", b"100", b"-1", b"", b"ten", b"0" * 16])
+def test_a_length_beyond_the_limit_is_refused(announced):
+    """So is what is no length, and one of so many digits."""
+    with pytest.raises(TooLargeError):
+        check_length({b"content-length": announced}, 10)
+
+
+JSON = {b"content-type": b"application/json"}
+BODIES = {
+    "none": ({}, True),
+    "an empty one": ({b"content-length": b"0"}, True),
+    "JSON": (JSON | {b"content-length": b"3"}, True),
+    "JSON with a charset": (
+        {b"content-type": b"Application/JSON; charset=utf-8", b"content-length": b"3"},
+        True,
+    ),
+    "no type": ({b"content-length": b"3"}, False),
+    "of unknown length without a type": ({b"transfer-encoding": b"chunked"}, False),
+    "a form": ({b"content-type": b"text/plain", b"content-length": b"3"}, False),
+    "compressed": (
+        JSON | {b"content-length": b"3", b"content-encoding": b"gzip"},
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_a_body_is_json_and_not_compressed(kind):
+    """Or there is none."""
+    headers, is_taken = BODIES[kind]
+    with nullcontext() if is_taken else pytest.raises(WrongContentTypeError):
+        check_media_type(headers)
