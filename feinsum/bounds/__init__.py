@@ -8,6 +8,7 @@ from feinsum.bounds.asymptotic import Intensity, intensity_of
 from feinsum.bounds.bound import Bound, LevelBound, bound_at, least_bytes
 from feinsum.bounds.certificate import Certificate
 from feinsum.bounds.covers import Cover, least_cover
+from feinsum.bounds.facts import bound_of_record, least_possible_s, shares
 from feinsum.bounds.finite import Memory, certify
 from feinsum.bounds.levels import MemoryLevel, levels_of
 from feinsum.bounds.paths import PathBound, Step
@@ -26,10 +27,13 @@ __all__ = [
     "Statement",
     "Step",
     "bound_at",
+    "bound_of_record",
     "certify",
     "intensity_of",
     "least_bytes",
     "least_cover",
+    "least_possible_s",
     "levels_of",
+    "shares",
     "statement",
 ]

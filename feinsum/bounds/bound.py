@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
 from math import ceil, inf
 from typing import Any
@@ -22,6 +23,7 @@ __all__ = ["Bound", "LevelBound", "bound_at", "least_bytes"]
 
 ARITHMETIC = "arithmetic"
 MOST_WIDTH = 80
+MOST_SECONDS = 1e300
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class LevelBound:
     def seconds(self) -> float | None:
         """Least time; None if the bandwidth was not measured."""
         rate = self.level.bandwidth_bytes_per_s
-        return None if rate is None else self.n_bytes / rate
+        if rate is None:
+            return None
+        return min(float(Decimal(self.n_bytes) / Decimal(rate)), MOST_SECONDS)
 
     @property
     def tile(self) -> Mapping[str, int]:
@@ -159,11 +163,11 @@ class Bound:
             yield (
                 f"{one.level.name:<10}{_size(one.level):>10}"
                 f"{'-' if rate is None else f'{rate * 1e-9:.4g}':>8}"
-                f"{one.n_bytes * 1e-6:>13.6g}"
+                f"{_megabytes(one.n_bytes):>13}"
                 f"{'-' if time is None else f'{time * 1e6:.4g}':>11}"
                 f"  {_tile_text(one.tile)}"
             ).rstrip()
-        yield f"every array once: {self.compulsory_bytes * 1e-6:.6g} MB"
+        yield f"every array once: {_megabytes(self.compulsory_bytes)} MB"
         if self.seconds is not None:
             yield f"at least {self.seconds * 1e6:.4g} us: {self.limit}"
         yield f"least over {self.scope}"
@@ -279,6 +283,17 @@ def _document(one: LevelBound) -> dict[str, Any]:
         "tile": dict(one.tile),
         "steps": list(one.steps),
     }  # fmt: skip
+
+
+def _megabytes(n_bytes: int) -> str:
+    """Of any size.
+
+    >>> _megabytes(1234567890), _megabytes(10**400)
+    ('1234.57', '1e+394')
+    """
+    if n_bytes < 10**18:
+        return f"{n_bytes * 1e-6:.6g}"
+    return f"{Decimal(n_bytes).scaleb(-6).normalize():.6g}"
 
 
 def _size_document(level: MemoryLevel) -> dict[str, Any]:

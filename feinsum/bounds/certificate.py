@@ -93,7 +93,8 @@ class Certificate:
         """What it proves: so many bytes are moved at least; rounded down."""
         if not (self.statement.n_points and any(self.exponents)):
             return 0
-        with localcontext(Context(prec=DIGITS + len(str(self.statement.n_points)))):
+        n_digits = DIGITS + self.statement.n_points.bit_length() // 3
+        with localcontext(Context(prec=n_digits)):
             log_steps = Decimal(self.statement.n_points).ln() - SLACK
             log_most = log_largest(
                 self.statement,

@@ -154,14 +154,18 @@ class Factors:
 
     def _n_places(self, name: str) -> int:
         """At how many positions arrays behind an operand are accessed, at most."""
-        arrays = set(self.reads[name]) or {name}
-        places = {
-            position
-            for row in self.einsum.rows
-            for position, operand in enumerate(row)
-            if operand.name == name or arrays & set(self.reads[operand.name])
-        }
-        return len(places)
+        found = set(self._places[name])
+        return len(found.union(*(self._places[array] for array in self.reads[name])))
+
+    @cached_property
+    def _places(self) -> dict[str, set[int]]:
+        """The positions of every operand, and of every array behind one."""
+        found: dict[str, set[int]] = {}
+        for position in range(self.einsum.n_operands):
+            for name in {row[position].name for row in self.einsum.rows}:
+                for array in (name, *self.reads[name]):
+                    found.setdefault(array, set()).add(position)
+        return found
 
     def _operand_bytes(self, name: str, position: int) -> int:
         """All entries of an operand, or of the arrays behind it if that is more."""

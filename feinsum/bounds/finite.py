@@ -162,7 +162,8 @@ class _Problem:
 
     @property
     def log_bytes(self) -> float:
-        return log(max(float(self.statement.compulsory_bytes), 1.0))
+        n_bytes = max(self.statement.compulsory_bytes, Fraction(1))
+        return log(n_bytes.numerator) - log(n_bytes.denominator)
 
 
 def _classes(statement: Statement) -> Classes:

@@ -70,6 +70,7 @@ def levels_of(
     [('registers', 2048, 2), ('L1', 49152, 2)]
     """
     measured = {} if peaks is None else dict(peaks.cache_bytes_per_s)
+    measured = {name: rate for name, rate in measured.items() if rate > 0}
     n_cores = max(device.compute_units, 1)
     found = []
     if device.processor is not None:
@@ -85,6 +86,8 @@ def levels_of(
                     MemoryLevel(name, caches[known], n_copies, measured.get(name))
                 )
     bandwidth = None if peaks is None else peaks.bandwidth_bytes_per_s
+    if bandwidth is not None and bandwidth <= 0:
+        bandwidth = None
     return (*found, MemoryLevel(DRAM, None, 1, bandwidth))
 
 

@@ -22,14 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations
-from math import ceil
+from math import ceil, exp
 from typing import TypeAlias
 
 from feinsum.bounds.certificate import Certificate
 from feinsum.bounds.factors import Factors, Positions
-from feinsum.bounds.finite import Memory, Survey, certified, surveyed
+from feinsum.bounds.finite import HUGE, Memory, Survey, certified, surveyed
 from feinsum.bounds.statement import Statement
 from feinsum.ir.paths import PathMethod, find_path
 
@@ -102,14 +102,10 @@ class PathBound:
 
 def bound_paths(factors: Factors, memories: Sequence[Memory]) -> list[PathBound]:
     """The best order for every memory, of those that are considered."""
-    n = factors.einsum.n_operands
-    whole = tuple(range(n))
-    if n == 1:
-        partitions: dict[Positions, list[Blocks]] = {whole: [(whole,)]}
-    elif n <= ALL_UP_TO:
-        partitions = _all_partitions(factors)
-    else:
-        partitions = _partitions_of_trees(factors)
+    whole = tuple(range(factors.einsum.n_operands))
+    partitions: dict[Positions, list[Blocks]] = {whole: [(whole,)]}
+    if len(whole) > 1:
+        partitions = _considered(factors)
     groups = list(dict.fromkeys(b for found in partitions.values() for b in found))
     statements = [factors.statement(blocks) for blocks in groups]
     surveys = dict(zip(groups, surveyed(statements, memories), strict=True))
@@ -129,11 +125,35 @@ def bound_paths(factors: Factors, memories: Sequence[Memory]) -> list[PathBound]
     ]
 
 
+def fewest_steps(factors: Factors) -> int:
+    """Multiply-adds of the order with the fewest, of those that are considered."""
+    whole = tuple(range(factors.einsum.n_operands))
+    if len(whole) == 1:
+        return factors.statement((whole,)).n_points
+    partitions = _considered(factors)
+
+    @cache
+    def fewest(positions: Positions) -> int:
+        return min(
+            factors.statement(blocks).n_points
+            + sum(fewest(block) for block in blocks if len(block) > 1)
+            for blocks in partitions[positions]
+        )
+
+    return fewest(whole)
+
+
+def _considered(factors: Factors) -> dict[Positions, list[Blocks]]:
+    if factors.einsum.n_operands <= ALL_UP_TO:
+        return _all_partitions(factors)
+    return _partitions_of_trees(factors)
+
+
 def _costs(surveys: Mapping[Blocks, Survey], memory: int) -> dict[Blocks, Costs]:
     """What every step is estimated to move beyond its arrays, and with them."""
     found = {}
     for blocks, survey in surveys.items():
-        compulsory = float(survey.problem.statement.compulsory_bytes)
+        compulsory = exp(min(survey.problem.log_bytes, HUGE))
         moved = max(survey.estimated_bytes(memory), compulsory)
         found[blocks] = moved - compulsory, moved
     return found
