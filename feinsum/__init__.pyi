@@ -18,6 +18,7 @@ from .measure import timeit as timeit
 from .raising import identify_as_einsum as identify_as_einsum
 from .raising import raise_kernel as raise_kernel
 from .records import TransformSpec as TransformSpec
+from .retrieval import bound as bound
 from .retrieval import explain as explain
 from .retrieval import query as query
 from .retrieval import retrieve as retrieve

@@ -16,6 +16,7 @@
     │   ├── TrialCrashError         trial-crashed
     │   └── WrongResultError        wrong-result
     ├── ModelError                  model-failed
+    ├── BoundError                  bound-failed
     ├── StoreError                  store-failed
     │   ├── RecordNotFoundError     record-not-found
     │   ├── InvalidRecordError      invalid-record
@@ -38,6 +39,7 @@ the REST service puts them into its problem documents.
 from __future__ import annotations
 
 __all__ = [
+    "BoundError",
     "BuildError",
     "CanonicalizationError",
     "DeviceUnavailableError",
@@ -190,6 +192,12 @@ class ModelError(FeinsumError):
     """A learned model cannot be read, written or fitted."""
 
     code = "model-failed"
+
+
+class BoundError(FeinsumError, ValueError):
+    """A lower bound was asked for with what allows none."""
+
+    code = "bound-failed"
 
 
 class StoreError(FeinsumError):

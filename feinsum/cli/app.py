@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from feinsum.cli import (
+    bound,
     cache,
     canonicalize,
     db,
@@ -38,6 +39,7 @@ Command = Callable[..., None]
 
 COMMANDS: dict[str, tuple[Command, str]] = {
     "canonicalize": (canonicalize.canonicalize, canonicalize.EXAMPLES),
+    "bound": (bound.bound, bound.EXAMPLES),
     "query": (query.query, query.EXAMPLES),
     "tune": (tune.tune, tune.EXAMPLES),
     "explain": (explain.explain, explain.EXAMPLES),

@@ -57,8 +57,9 @@ def devices(
 ) -> None:
     """List the devices, whether they work, and measured limits.
 
-    The limits are those of a triad and of multiply-adds; they are the roof of
-    a roofline. Measuring takes some seconds a device and needs it idle.
+    The limits are those of a triad, of multiply-adds and of reads from caches;
+    they are the roofs of a roofline. Measuring takes some seconds a device and
+    needs it idle.
     """
     from feinsum.db import opened_store
     from feinsum.measure import device_states
@@ -138,6 +139,7 @@ def _peaks_document(peaks: DevicePeaks) -> dict[str, Any]:
     return {
         "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
         "operations_per_s": dict(peaks.operations_per_s),
+        "cache_bytes_per_s": dict(peaks.cache_bytes_per_s),
         "measured_at": peaks.measured_at,
     }
 
@@ -174,6 +176,11 @@ def _print(found: Sequence[_Listed]) -> None:
         ("GB/s", *(f"Gop/s {dtype}" for dtype in dtypes), "id"),
         [_limits(peaks, dtypes) for peaks in known],
     )
+    for peaks in known:
+        if peaks.cache_bytes_per_s:
+            rates = sorted(peaks.cache_bytes_per_s.items())
+            texts = [f"{name} {to_digits(rate * 1e-9)} GB/s" for name, rate in rates]
+            _echo(f"{_id(peaks.device)} reads from caches: {', '.join(texts)}")
 
 
 def _echo(line: str) -> None:

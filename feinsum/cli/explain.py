@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from feinsum.cli.shared.bounds import bound_of_first, least_text
 from feinsum.cli.shared.failure import NO_FACT, is_bad_usage
 from feinsum.cli.shared.fractions import fractions_of
 from feinsum.cli.shared.options import AsJson, Database, Device, Policy
@@ -103,15 +104,20 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
         refusal = _refusal(error.instructions, error.rule, str(error))
         document = {"nests": [], "refused": [refusal], "applied": []}
         return retrieval.explain(t_unit, **options), document
-    return str(found), _document(found, options["database"])
+    document, marks = _document(found, options["database"])
+    return "\n".join([str(found), *marks]), document
 
 
-def _document(found: Retrieval, database: str | None) -> dict[str, Any]:
+def _document(
+    found: Retrieval, database: str | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Everything as data, and a line on what the einsum of each fact costs at least."""
     from feinsum.db import looked_up_store
 
     with looked_up_store(database) as store:
         nests = [_nest_document(nest, store) for nest in found.nests]
-    return {
+        marks = [mark for nest in found.nests for mark in _marks(nest, store)]
+    document = {
         "nests": nests,
         "refused": [
             _refusal(nest.instructions, nest.rule, nest.reason)
@@ -121,11 +127,24 @@ def _document(found: Retrieval, database: str | None) -> dict[str, Any]:
         "policy": found.policy,
         "layers": [asdict(layer) for layer in found.layers],
     }
+    return document, marks
+
+
+def _marks(found: NestSelection, store: FactSource) -> list[str]:
+    least = bound_of_first(found.match, store)
+    if least is None:
+        return []
+    first = found.match.ranking[0].measurement
+    return [
+        f"bounds of {least.einsum} as it was measured:",
+        least_text(least, first.median_s),
+    ]
 
 
 def _nest_document(found: NestSelection, store: FactSource) -> dict[str, Any]:
     nest, match = found.nest, found.match
     fractions = fractions_of(match.ranking, store)
+    least = bound_of_first(match, store)
     return {
         "einsum": str(nest.einsum),
         "instructions": list(nest.instructions),
@@ -138,6 +157,7 @@ def _nest_document(found: NestSelection, store: FactSource) -> dict[str, Any]:
         "passed_over": [
             {"spec": str(spec), "reason": why} for spec, why in found.failures
         ],
+        "bound": None if least is None else least.document(),
         "applied": None if found.applied is None else str(found.applied),
         "trusted": found.judgement or None,
     }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from feinsum.cli.shared.bounds import bound_of_first, least_text
 from feinsum.cli.shared.failure import NO_FACT
 from feinsum.cli.shared.fractions import Fractions, fractions_of
 from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum
@@ -23,6 +24,7 @@ from feinsum.cli.shared.options import (
 from feinsum.cli.shared.output import print_json, print_records, record_document
 
 if TYPE_CHECKING:
+    from feinsum.bounds import Bound
     from feinsum.records import Match
 
 __all__ = ["EXAMPLES", "query"]
@@ -58,23 +60,27 @@ def query(
     with opened_store(database, has_shipped=True) as store:
         match = retrieval.query(einsum, device=device, database=store, policy=policy)
         fractions = fractions_of(match.ranking, store)
+        least = bound_of_first(match, store)
     if as_json:
         print_json(
             {
                 "level": str(match.level),
                 "reason": match.reason,
                 "candidates": [record_document(r, fractions) for r in match.ranking],
+                "bound": None if least is None else least.document(),
             }
         )
     else:
-        _print(match, fractions)
+        _print(match, fractions, least)
     if not match.ranking:
         raise typer.Exit(NO_FACT)
 
 
-def _print(match: Match, fractions: Fractions) -> None:
+def _print(match: Match, fractions: Fractions, least: Bound | None) -> None:
     typer.echo(f"match: {match.level} ({match.reason})")
     if match.ranking:
         print_records(match.ranking, fractions)
+        if least is not None:
+            typer.echo(least_text(least, match.ranking[0].measurement.median_s))
     else:
         typer.echo("record a fact with 'feinsum tune'")

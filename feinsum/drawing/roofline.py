@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from constantdict import constantdict
+
 from feinsum.errors import FeinsumError
 
 __all__ = ["Chart", "Dot", "Roof", "Step", "draw_roofline", "roofs"]
@@ -72,6 +74,7 @@ class Chart:
     Attributes:
         bandwidth: in GB/s.
         peaks: rate in Gop/s by the name of what computes.
+        caches: bandwidth in GB/s by the name of a cache.
     """
 
     title: str
@@ -79,6 +82,7 @@ class Chart:
     peaks: Mapping[str, float]
     dots: Sequence[Dot]
     steps: Sequence[Step] = ()
+    caches: Mapping[str, float] = constantdict()
 
     @property
     def intensities(self) -> tuple[float, float]:
@@ -156,10 +160,26 @@ def _draw_roofs(axes: Any, chart: Chart) -> None:
         axes.annotate(f"{roof.peak:.3g} Gop/s, {roof.name}", (high, roof.peak), (-4, 5),
                       textcoords="offset points", ha="right", size=8,
                       color=ROOF)  # fmt: skip
+    for name, bandwidth in chart.caches.items():
+        _draw_slope(axes, chart, name, bandwidth)
     middle = (low * min(chart.peaks.values()) / chart.bandwidth) ** 0.5
     axes.annotate(f"{chart.bandwidth:.3g} GB/s", (middle, middle * chart.bandwidth),
                   (-6, 4), textcoords="offset points", ha="right", size=8,
                   color=ROOF)  # fmt: skip
+
+
+def _draw_slope(axes: Any, chart: Chart, name: str, bandwidth: float) -> None:
+    """The roof of what must come from a cache: along its bandwidth, to the peak."""
+    low, _ = chart.intensities
+    top = max(chart.peaks.values())
+    if low * bandwidth >= top:
+        return
+    axes.plot((low, top / bandwidth), (low * bandwidth, top), ls="-", lw=0.8,
+              color=LADDER, zorder=1)  # fmt: skip
+    at = low**0.3 * (top / bandwidth) ** 0.7
+    axes.annotate(f"{name} {bandwidth:.3g} GB/s", (at, at * bandwidth), (-5, 3),
+                  textcoords="offset points", ha="right", size=8, color=LADDER,
+                  bbox={"fc": "white", "ec": "none", "pad": 0.5})  # fmt: skip
 
 
 def _draw_ladder(axes: Any, steps: Sequence[Step]) -> None:

@@ -1,4 +1,4 @@
-"""Measured limits of a device: bandwidth of a triad, rate of multiply-adds."""
+"""Measured limits of a device: bandwidths, and the rate of multiply-adds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
+from feinsum.measure.cache_rates import cache_rates
 from feinsum.records import DevicePeaks, utc_now
 from feinsum.targets.layout import Layout
 from feinsum.targets.protocol import OpenDevice
@@ -63,7 +64,8 @@ def measure_peaks(
     The bandwidth counts the three arrays of ``a = b + s*c`` once each; the rate
     counts a multiply-add, from registers to registers in eight independent chains,
     as two operations. Vector widths 1 to 16 are tried, the best time of
-    all is taken, and every result is checked.
+    all is taken, and every result is checked. What is read from caches is in
+    :func:`feinsum.measure.cache_rates.cache_rates`.
 
     Args:
         dtypes: of ``<f8`` and ``<f4``; one that the device lacks is left out.
@@ -90,6 +92,7 @@ def measure_peaks(
             if dtype != "<f8" or opened.has_double
         },
         measured_at=utc_now(),
+        cache_bytes_per_s=cache_rates(opened, min_run_s, repeats),
     )
 
 

@@ -27,7 +27,7 @@ from feinsum.records.measurement import (
 )
 from feinsum.records.processor import Processor
 from feinsum.records.record import TuningRecord, utc_now
-from feinsum.records.roofline import roofline_s
+from feinsum.records.roofline import operations_s, roofline_s
 from feinsum.records.spec import FramedSpec, ParameterValue, TransformSpec
 from feinsum.records.store import (
     Candidates,
@@ -78,6 +78,7 @@ __all__ = [
     "kind_of",
     "level_of",
     "median_interval",
+    "operations_s",
     "quartiles",
     "rank",
     "remoteness",

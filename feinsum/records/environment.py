@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Annotated, Literal
 
@@ -23,6 +23,10 @@ DeviceKind = Literal["cpu", "gpu", "accelerator", "other"]
 
 def _is_none(value: object) -> bool:
     return value is None
+
+
+def _is_empty(value: Mapping[str, float]) -> bool:
+    return not value
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,9 @@ class DevicePeaks:
         operations_per_s: for each dtype, of fused multiply-adds in registers
             (two operations each).
         measured_at: UTC, ISO 8601.
+        cache_bytes_per_s: by the name of a cache (``L1``), what all cores together
+            read from it. Empty if it was not measured, as in documents from before
+            this field existed, which do not mention it, so their ids stay.
     """
 
     __pydantic_config__ = STRICT
@@ -126,11 +133,13 @@ class DevicePeaks:
     bandwidth_bytes_per_s: float
     operations_per_s: Mapping[str, float]
     measured_at: str
+    cache_bytes_per_s: Annotated[Mapping[str, float], Field(exclude_if=_is_empty)] = (
+        field(default_factory=dict)
+    )
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "operations_per_s", constantdict(self.operations_per_s)
-        )
+        for name in ("operations_per_s", "cache_bytes_per_s"):
+            object.__setattr__(self, name, constantdict(getattr(self, name)))
 
     @cached_property
     def id(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from feinsum.errors import MeasurementError
 from feinsum.records.environment import DevicePeaks
 
-__all__ = ["roofline_s"]
+__all__ = ["operations_s", "roofline_s"]
 
 _REAL_PER_COMPLEX = 4
 """A complex multiply-add, two operations, is eight real operations."""
@@ -32,8 +32,13 @@ def roofline_s(
 
     Source: Williams, Waterman, Patterson, *Roofline*, CACM 52(4), 2009.
     """
-    compute_s = sum(_compute_s(*item, peaks) for item in operations.items())
-    return max(compute_s, footprint_bytes / peaks.bandwidth_bytes_per_s)
+    moving_s = footprint_bytes / peaks.bandwidth_bytes_per_s
+    return max(operations_s(operations, peaks), moving_s)
+
+
+def operations_s(operations: Mapping[str, int], peaks: DevicePeaks) -> float:
+    """The time to compute alone, in seconds; see :func:`roofline_s`."""
+    return sum(_compute_s(*item, peaks) for item in operations.items())
 
 
 def _compute_s(dtype: str, count: int, peaks: DevicePeaks) -> float:

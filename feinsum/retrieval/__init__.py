@@ -6,6 +6,7 @@ known about its nests (matches), and the kernel that results.
 Source: paper, section 7 (figure 2, listing 4).
 """
 
+from feinsum.retrieval.bounding import bound
 from feinsum.retrieval.lookup import OnMiss, explain, look_up, query, retrieve
 from feinsum.retrieval.result import Retrieval
 from feinsum.retrieval.selection import NestSelection
@@ -14,6 +15,7 @@ __all__ = [
     "NestSelection",
     "OnMiss",
     "Retrieval",
+    "bound",
     "explain",
     "look_up",
     "query",

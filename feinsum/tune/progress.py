@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from constantdict import constantdict
 
 from feinsum.records import Environment, Measurement, TransformSpec, Trial, TuningRecord
 from feinsum.tune.problem import Problem
@@ -74,6 +77,8 @@ class TuningReport:
         finalists: the fastest first.
         records: the facts recorded, the fastest first.
         roofline_s: see :class:`TuningStart`.
+        least_s: by the name of a cache, the least time of what must pass between it and
+            all that is nearer; of those whose bandwidth was measured.
     """
 
     problem: Problem
@@ -83,3 +88,4 @@ class TuningReport:
     environment: Environment | None = None
     n_known: int = 0
     roofline_s: float | None = None
+    least_s: Mapping[str, float] = constantdict()

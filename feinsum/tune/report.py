@@ -133,6 +133,9 @@ def _facts(report: TuningReport) -> Iterable[tuple[str, str]]:
     if report.roofline_s is not None:
         percent = 100 * report.roofline_s / best.median_s
         yield "roofline", f"{time_text(report.roofline_s)}, {percent:.3g}% reached"
+    for name, least_s in report.least_s.items():
+        percent = 100 * least_s / best.median_s
+        yield f"{name} at least", f"{time_text(least_s)}, {percent:.3g}% reached"
 
 
 def _trial_row(trial: Trial, is_known: bool) -> list[str]:
@@ -180,6 +183,8 @@ def _picture(report: TuningReport) -> TuningPicture:
 def _bars(report: TuningReport) -> Iterable[Bar]:
     if report.roofline_s is not None:
         yield Bar("roofline", report.roofline_s, is_limit=True)
+    for name, least_s in report.least_s.items():
+        yield Bar(f"{name} at least", least_s, is_limit=True)
     for place, finalist in enumerate(report.finalists[:N_BARS], start=1):
         measured = finalist.measurement
         note = f"  ({measured.speedup:.3g} times as fast as untransformed)"

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 
-from feinsum.errors import MeasurementError
+from feinsum.bounds import bound_at, levels_of
+from feinsum.errors import BoundError, MeasurementError
 from feinsum.measure import einsum_operations, footprint_bytes, roofline_s
 from feinsum.records import (
     Environment,
@@ -86,6 +87,7 @@ class Session:
             environment,
             self.n_known,
             self.roofline_s,
+            least_times(self.bench.problem, self.store, environment),
         )
 
     def _ask(self) -> tuple[TransformSpec, TransformSpec | None] | None:
@@ -136,6 +138,25 @@ class Session:
         if self.budget_s is None:
             return float("inf")
         return self.started_s + self.budget_s - monotonic()
+
+
+def least_times(
+    problem: Problem, store: FactStore, environment: Environment
+) -> dict[str, float]:
+    """By cache, the least time of what passes between it and all that is nearer."""
+    peaks = store.peaks(environment.device.id)
+    if peaks is None or not peaks.cache_bytes_per_s:
+        return {}
+    levels = levels_of(environment.device, peaks)
+    try:
+        found = bound_at(problem.einsum, problem.sizes, levels)
+    except BoundError:
+        return {}
+    return {
+        one.level.name: one.seconds
+        for one in found.levels
+        if one.level.n_bytes is not None and one.seconds is not None
+    }
 
 
 def roofline_of(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from feinsum.canonical import canonicalize
 from feinsum.cli.shared.notation import read_einsum
+from feinsum.ir import from_text
 from feinsum.measure import open_device
 from feinsum.records import Device, DevicePeaks, TransformSpec, TuningRecord
 from tests.db.factories import make_peaks, make_record
@@ -25,6 +26,13 @@ def matvec_record(number: int = 0, spec: TransformSpec | None = None) -> TuningR
         environment=open_device().environment({"rounds": 3}),
         spec=spec or record.spec,
     )
+
+
+def sized(record: TuningRecord, n: int = 1000) -> TuningRecord:
+    """The fact with its size under the name that its einsum has for it."""
+    (param,) = from_text(record.workload_text).size_params
+    timing = replace(record.measurement, sizes={param.name: n})
+    return replace(record, measurement=timing)
 
 
 def fast_peaks(device: Device) -> DevicePeaks:

@@ -11,7 +11,7 @@ from feinsum.db import open_store
 from feinsum.records import TransformSpec
 from feinsum.retrieval import explain
 from feinsum.transforms import REGISTRY, Transform
-from tests.cli.facts import matvec_record
+from tests.cli.facts import matvec_record, sized
 
 
 @pytest.fixture
@@ -38,6 +38,20 @@ def test_the_text_is_that_of_the_library(run, kernel_file, applicable_record):
     assert result.stdout == explain(read_translation_unit(kernel_file)) + "\n"
     assert "applied: identity@1(lanes=8)" in result.stdout
     assert result.stderr == "this goes to stderr\n"
+
+
+def test_bounds_follow_where_they_are_known(run, kernel_file, database):
+    """What the einsum of the fact costs at least, under the text of the library."""
+    spec = TransformSpec("identity", 1, {"lanes": 8})
+    with open_store(database) as store:
+        store.add(sized(matvec_record(spec=spec)))
+    result = run("explain", kernel_file)
+    lines = result.stdout.splitlines()
+    assert result.stdout.startswith(explain(read_translation_unit(kernel_file)))
+    assert any(line.startswith("bounds of ") for line in lines)
+    assert any(line.startswith("at least: ") for line in lines)
+    (nest,) = json.loads(run("explain", kernel_file, "--json").stdout)["nests"]
+    assert nest["bound"]["compulsory_bytes"] == 8 * (1000 * 4 + 4 + 1000)
 
 
 def test_json_says_the_same(run, kernel_file, applicable_record):

@@ -12,7 +12,7 @@ from feinsum.cli.query import query
 from feinsum.cli.shared.output import speedup_text, time_text
 from feinsum.db import open_store
 from feinsum.records import Policy, rank
-from tests.cli.facts import MATVEC, fast_peaks, matvec_record
+from tests.cli.facts import MATVEC, fast_peaks, matvec_record, sized
 
 
 def test_a_fact_is_found_and_ranked(run, known_records):
@@ -50,6 +50,7 @@ def test_no_fact_is_exit_code_3(run):
         "level": "miss",
         "reason": "no fact is recorded for this workload",
         "candidates": [],
+        "bound": None,
     }
     assert text.stderr == document.stderr == ""
 
@@ -90,6 +91,23 @@ def test_the_fraction_of_the_roofline_is_shown(run, known_records, database):
     assert "roof" in table
     assert "4.00%" in table
     assert max(map(len, table.splitlines()[1:])) <= 80
+
+
+def test_what_the_einsum_costs_at_least_is_shown(run, database):
+    """A mark for every level: bytes, and times where limits are stored."""
+    record = sized(matvec_record())
+    with open_store(database) as store:
+        store.add(record)
+    shown = run("query", *MATVEC).stdout
+    assert "at least: " in shown
+    assert "DRAM 0.04003 MB" in shown
+    with open_store(database) as store:
+        store.add_peaks(fast_peaks(record.environment.device))
+    result = run("query", *MATVEC)
+    assert "DRAM 0.2002 ms (20%)" in " ".join(result.stdout.split())
+    assert max(map(len, result.stdout.splitlines()[1:])) <= 80
+    bound = json.loads(run("query", *MATVEC, "--json").stdout)["bound"]
+    assert bound["levels"][-1]["seconds"] == pytest.approx(40_032 / 2e8)
 
 
 def test_limits_of_another_dtype_tell_no_roofline(run, known_records, database):

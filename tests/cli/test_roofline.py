@@ -56,6 +56,19 @@ def test_the_bound_is_the_lower_of_slope_and_peak(run, peaks):
         assert entry["roofline_operations_per_s"] == pytest.approx(bound)
 
 
+def test_levels_show_what_each_must_move(run, database):
+    """Megabytes for every level beyond the registers, never below all arrays once."""
+    arguments = ("ij,jk->ik", "--sizes", "i=900,j=900,k=900", "--levels")
+    (entry,) = document(run, *arguments)["workloads"]
+    moved = [level["bytes"] for level in entry["levels"]]
+    assert moved == sorted(moved, reverse=True)
+    assert moved[-1] >= entry["footprint_bytes"]
+    assert entry["levels"][-1]["seconds"] > 0
+    shown = run("roofline", *arguments).stdout
+    assert "DRAM MB" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 def test_single_precision_halves_the_bytes(run, database):
     """``--dtype`` is that of the suites."""
     device = open_device().device

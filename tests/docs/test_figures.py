@@ -35,3 +35,20 @@ def test_every_picture_is_on_a_page(name):
 def test_the_makefile_draws_the_pictures():
     """``make figures`` runs the script."""
     assert "docs/figures/induced_graph.py" in page("Makefile")
+    assert "docs/figures/bounds.py" in page("Makefile")
+
+
+def test_the_picture_of_levels_is_of_what_the_page_says():
+    """A product is bound by the arithmetic, TCCG and MTTKRP by the memory alone."""
+    script = runpy.run_path(str(FOLDER / "bounds.py"))
+    peak = script["PEAK"] * 1e-9
+    groups = {}
+    for dot in script["chart"]().dots:
+        groups.setdefault(dot.group, []).append(dot.rate)
+    assert groups["ij,jk->ik"] == [peak] * 4
+    assert max(groups["ij,j->i"]) < peak
+    for group in ("bda,dc->abc", "ijk,ja,ka->ia"):
+        *nearer, memory = groups[group]
+        assert nearer == [peak] * 3
+        assert memory < peak
+    assert (FOLDER / "bounds.png").is_file()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from feinsum.measure import (
     measure_peaks,
     roofline_s,
 )
+from feinsum.measure.cache_rates import cache_rates
 from feinsum.measure.peaks import _check_chains, triad_array_bytes
-from feinsum.records import DevicePeaks, from_json, to_json
+from feinsum.records import Device, DevicePeaks, from_json, to_json
 from tests.cpus import CPUS, opened
 
 
@@ -58,6 +60,26 @@ def test_measured_peaks(cpu):
     for value in (peaks.bandwidth_bytes_per_s, *peaks.operations_per_s.values()):
         assert 0 < value < math.inf
     assert from_json(DevicePeaks, to_json(peaks)) == peaks
+
+
+def test_rates_are_measured_of_the_caches_that_are_known(device):
+    """Positive for each; none for a device whose processor is not known."""
+    rates = cache_rates(device, min_run_s=1e-5, repeats=1)
+    known = device.device.processor.cache_bytes if device.device.processor else {}
+    assert set(rates) <= {name.rstrip("d") for name in known}
+    assert all(0 < rate < math.inf for rate in rates.values())
+    assert ("L2" in rates) == (known.get("L2", 0) > 2 * known.get("L1d", 0) > 8192)
+
+
+def test_limits_from_before_caches_keep_their_ids():
+    """A document without rates of caches does not mention them."""
+    device = Device("p", "n", "v", "cpu", "x86_64", 1)
+    peaks = DevicePeaks(device, 1e10, {"<f8": 1e9}, "2025-01-01T00:00:00+00:00")
+    assert "cache" not in to_json(peaks)
+    assert from_json(DevicePeaks, to_json(peaks)).id == peaks.id
+    more = replace(peaks, cache_bytes_per_s={"L1": 1e11})
+    assert from_json(DevicePeaks, to_json(more)) == more
+    assert more.id != peaks.id
 
 
 def test_peaks_of_other_dtypes(device):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
 
 import pytest
 
-from feinsum.records import TransformSpec, Trial
+from feinsum.records import InMemoryStore, Processor, TransformSpec, Trial
 from feinsum.tune import Finalist, TuningReport, make_problem, write_report
-from tests.db.factories import make_environment, make_measurement
+from feinsum.tune.session import least_times
+from tests.db.factories import make_environment, make_measurement, make_peaks
 from tests.tune.odd_transforms import odd_einsum
 
 PROBLEM = make_problem(odd_einsum(), {"N": 64})
@@ -85,6 +87,36 @@ def test_the_page_has_every_trial(folder):
     assert escape(EVIL) in page
     assert EVIL not in page
     assert "7, of which 6 passed" in page
+
+
+def test_the_page_has_a_mark_for_every_cache_that_was_measured(tmp_path):
+    """The least time of each, and how much of its bandwidth was used."""
+    finalists = (Finalist(spec(5), make_measurement(1e-3), 1.0),)
+    marked = replace(report([trial(0)], finalists), least_s={"L1": 5e-4, "L2": 2e-4})
+    write_report(marked, tmp_path)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "<dt>L1 at least</dt>" in page
+    assert "50% reached" in page
+    assert "20% reached" in page
+
+
+def test_caches_have_least_times_where_they_were_measured():
+    """By the limits in the store; none without."""
+    where = environment_with_caches()
+    store = InMemoryStore()
+    assert least_times(PROBLEM, store, where) == {}
+    limits = replace(make_peaks(where.device), cache_bytes_per_s={"L1": 4e11})
+    store.add_peaks(limits)
+    (found,) = least_times(PROBLEM, store, where).items()
+    assert found[0] == "L1"
+    assert found[1] * 4e11 >= 8 * 64
+
+
+def environment_with_caches():
+    caches = {"L1d": 32 << 10, "L2": 512 << 10}
+    processor = Processor("", 25, 1, 1, "zen3", ("avx", "avx2"), 2, caches)
+    made = make_environment()
+    return replace(made, device=replace(made.device, processor=processor))
 
 
 def test_the_picture_is_a_png(folder):

@@ -57,6 +57,14 @@ Measure: TypeAlias = Annotated[
         "takes about a minute and needs the device idle.",
     ),
 ]
+Levels: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--levels",
+        help="Add what every level of the memory must move at least, and the share "
+        "of its bandwidth that was used; see feinsum bound.",
+    ),
+]
 Png: TypeAlias = Annotated[
     Path | None,
     typer.Option(
@@ -76,6 +84,7 @@ def roofline(
     dtype: Dtype = DEFAULT_DTYPE,
     size: SizeValues = None,
     measure: Measure = False,
+    levels: Levels = False,
     png: Png = None,
     device: Device = None,
     database: Database = None,
@@ -89,7 +98,7 @@ def roofline(
     that are not stored yet are measured first, which takes some seconds.
     """
     from feinsum.cli.roofline.view import View
-    from feinsum.cli.roofline.work import of_suite, of_targets, placed
+    from feinsum.cli.roofline.work import bound_under, of_suite, of_targets, placed
     from feinsum.db import opened_store
     from feinsum.measure import open_device
     from feinsum.tune import peaks_of
@@ -103,7 +112,8 @@ def roofline(
         peaks = peaks_of(opened, store, measure=_measured_peaks)
         found = placed(workloads, store, opened.device)
     ladder = _ladder(opened, dtype) if measure else ()
-    view = View(peaks, found, ladder)
+    bounds = tuple(bound_under(one, peaks) for one in found) if levels else ()
+    view = View(peaks, found, ladder, bounds)
     if png is not None:
         _draw(view, png)
     if as_json:

@@ -12,6 +12,7 @@ import typer
 from feinsum.cli.shared.output import print_table, to_digits
 
 if TYPE_CHECKING:
+    from feinsum.bounds import Bound
     from feinsum.cli.roofline.work import Placed
     from feinsum.drawing import Chart
     from feinsum.measure import Rung
@@ -33,11 +34,14 @@ class View:
 
     Attributes:
         ladder: kernels of rising intensity; empty if they were not measured.
+        bounds: what the levels of the memory move at least for each workload; empty
+            if nobody asked.
     """
 
     peaks: DevicePeaks
     placed: Sequence[Placed]
     ladder: Sequence[Rung]
+    bounds: Sequence[Bound | None] = ()
 
     def print(self) -> None:
         """Tables of at most 80 columns, then a line about the device."""
@@ -48,6 +52,12 @@ class View:
         )
         if any(map(self._is_elsewhere, self.placed)):
             typer.echo(FOOTNOTE)
+        if names := self._level_names():
+            print_table(
+                ("workload",),
+                [f"{name} MB" for name in names] + [f"{name} %" for name in names],
+                [self._level_row(k, names) for k in range(len(self.placed))],
+            )
         if self.ladder:
             print_table(
                 (),
@@ -73,7 +83,7 @@ class View:
                 "operations_per_s": dict(peaks.operations_per_s),
                 "measured_at": peaks.measured_at,
             },
-            "workloads": [self._entry(one) for one in self.placed],
+            "workloads": [self._entry(k, one) for k, one in enumerate(self.placed)],
             "ladder": [self._rung_entry(rung) for rung in self.ladder],
         }
 
@@ -112,6 +122,7 @@ class View:
             {_words(d): rate * 1e-9 for d, rate in peaks.operations_per_s.items()},
             tuple(dots),
             tuple(steps),
+            {name: rate * 1e-9 for name, rate in peaks.cache_bytes_per_s.items()},
         )
 
     def _row(self, one: Placed) -> tuple[str, ...]:
@@ -127,7 +138,47 @@ class View:
             "-" if got is None else f"{got / bound:.0%}{mark}",
         )
 
-    def _entry(self, one: Placed) -> dict[str, Any]:
+    def _level_names(self) -> list[str]:
+        """The levels beyond the registers, of all bounds alike."""
+        known = [bound for bound in self.bounds if bound is not None]
+        return [one.level.name for one in known[0].levels] if known else []
+
+    def _level_row(self, place: int, names: Sequence[str]) -> tuple[str, ...]:
+        """Megabytes at least, and percents of the bandwidths that were used."""
+        one, bound = self.placed[place], self.bounds[place]
+        if bound is None:
+            return (one.workload.name, *(["-"] * 2 * len(names)))
+        reached = self._reached(place)
+        return (
+            one.workload.name,
+            *(to_digits(level.n_bytes * 1e-6, 3) for level in bound.levels),
+            *(f"{reached[n]:.0%}"[:-1] if n in reached else "-" for n in names),
+        )
+
+    def _reached(self, place: int) -> dict[str, float]:
+        from feinsum.bounds import shares
+
+        one, bound = self.placed[place], self.bounds[place]
+        if one.fact is None or bound is None:
+            return {}
+        return shares(bound, one.fact.measurement.median_s)
+
+    def _level_entries(self, place: int) -> list[dict[str, Any]]:
+        bound = self.bounds[place] if self.bounds else None
+        if bound is None:
+            return []
+        reached = self._reached(place)
+        return [
+            {
+                "name": one.level.name,
+                "bytes": one.n_bytes,
+                "seconds": one.seconds,
+                "fraction_of_bandwidth": reached.get(one.level.name),
+            }
+            for one in bound.levels
+        ]
+
+    def _entry(self, place: int, one: Placed) -> dict[str, Any]:
         bound, got = one.work.bound(self.peaks), one.operations_per_s
         fact = one.fact
         return {
@@ -142,6 +193,7 @@ class View:
             "record": None if fact is None else fact.id,
             "measured_on": None if fact is None else str(fact.environment.device),
             "is_of_this_device": None if fact is None else not self._is_elsewhere(one),
+            "levels": self._level_entries(place),
         }
 
     def _rung_row(self, rung: Rung) -> tuple[str, ...]:

@@ -13,12 +13,13 @@ from feinsum.cli.shared.notation import read_einsums, read_values
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
 
 if TYPE_CHECKING:
+    from feinsum.bounds import Bound
     from feinsum.ir import BatchedEinsum
     from feinsum.measure import Work
-    from feinsum.records import Device, FactSource, TuningRecord
+    from feinsum.records import Device, DevicePeaks, FactSource, TuningRecord
     from feinsum.suites import SuiteEntry
 
-__all__ = ["Placed", "Workload", "of_suite", "of_targets", "placed"]
+__all__ = ["Placed", "Workload", "bound_under", "of_suite", "of_targets", "placed"]
 
 
 @dataclass(frozen=True)
@@ -146,13 +147,35 @@ def placed(
     return found
 
 
+def bound_under(one: Placed, peaks: DevicePeaks) -> Bound | None:
+    """What the levels of a device move at least for a workload; None if not known."""
+    from feinsum.bounds import bound_at, levels_of
+    from feinsum.errors import FeinsumError
+    from feinsum.ir import from_text
+
+    levels = levels_of(peaks.device, peaks)
+    try:
+        if one.fact is None:
+            return bound_at(*_sized(one.workload), levels)
+        measured = one.fact.measurement
+        return bound_at(from_text(one.fact.workload_text), measured.sizes, levels)
+    except FeinsumError:
+        return None
+
+
 def _work_of(workload: Workload) -> Work:
-    from feinsum.ir import generalize
     from feinsum.measure import Work
+
+    return Work.of(*_sized(workload))
+
+
+def _sized(workload: Workload) -> tuple[BatchedEinsum, dict[str, int]]:
+    """The einsum as facts know it, with all sizes."""
+    from feinsum.ir import generalize
     from feinsum.tune import default_sizes
 
     general, literal = generalize(workload.einsum)
-    return Work.of(general, default_sizes(general, {**literal, **workload.sizes}))
+    return general, default_sizes(general, {**literal, **workload.sizes})
 
 
 def _fact_of(

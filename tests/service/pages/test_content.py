@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from feinsum.canonical import WorkloadKey
 from feinsum.records import Miss, rank, to_json
 from feinsum.service.pages.rendering import MEDIA_TYPES
-from feinsum.service.pages.words import ratio
+from feinsum.service.pages.words import count, ratio
 from tests.db.factories import (
     make_device,
     make_environment,
@@ -169,6 +170,23 @@ def test_a_fact_shows_the_history_of_its_recipe(reader):
     ]
     assert [row[3:] for row in far] == [["4 ms", "2.50×"]]
     assert str(LATEST.spec) in text_of(page)
+
+
+def test_a_fact_shows_what_every_level_of_the_memory_must_move(client):
+    """Bytes for every level; the list is left out where they cannot be known."""
+    made = make_fact(environment=make_environment(make_device(0, make_processor())))
+    (param,) = form_of(*MATVEC).einsum.size_params
+    timing = replace(made.measurement, sizes={param.name: 10**6})
+    fact = replace(made, measurement=timing)
+    for one in (made, fact):
+        store_of(client).add(one)
+    page = get(client, f"/facts/{fact.id}")
+    assert is_sound_page(page)
+    shown = text_of(page)
+    assert "What is possible" in shown
+    n_bytes = " ".join(count(8 * (4 * 10**6 + 4 + 10**6)).split())
+    assert f"DRAM{n_bytes} bytes" in shown
+    assert "What is possible" not in text_of(get(client, f"/facts/{made.id}"))
 
 
 def test_the_program_of_a_recipe_prints_its_code(reader):

@@ -1,0 +1,319 @@
+"""What an einsum costs at least, at every level of the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import cached_property
+from math import ceil, inf
+from typing import Any
+
+from constantdict import constantdict
+
+from feinsum.bounds.asymptotic import intensity_of
+from feinsum.bounds.factors import Factors, factors_of
+from feinsum.bounds.finite import Memory
+from feinsum.bounds.levels import MemoryLevel, memory_ahead
+from feinsum.bounds.paths import ALL_UP_TO, PathBound, bound_paths
+from feinsum.errors import BoundError
+from feinsum.ir import BatchedEinsum, FunctionalBatchedEinsum
+
+__all__ = ["Bound", "LevelBound", "bound_at", "least_bytes"]
+
+ARITHMETIC = "arithmetic"
+MOST_WIDTH = 80
+MOST_SECONDS = 1e300
+
+
+@dataclass(frozen=True)
+class LevelBound:
+    """What passes between a level and all that is nearer to the arithmetic.
+
+    Attributes:
+        memory: all that is nearer, as one fast memory; None if that is not known, and
+            then every array counts once.
+        path: the order of products that moves the least, of those considered.
+        asymptotic_bytes: the figure of the paper for that order, steps over intensity;
+            no bound where extents are small.
+    """
+
+    level: MemoryLevel
+    memory: Memory | None
+    path: PathBound | None
+    compulsory_bytes: int
+    asymptotic_bytes: float
+
+    @property
+    def n_bytes(self) -> int:
+        """Moved at least; never less than all arrays once."""
+        return self.compulsory_bytes if self.path is None else self.path.n_bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        """The same if all products on the way pass through this level."""
+        return self.compulsory_bytes if self.path is None else self.path.stored_bytes
+
+    @property
+    def seconds(self) -> float | None:
+        """Least time; None if the bandwidth was not measured."""
+        rate = self.level.bandwidth_bytes_per_s
+        if rate is None:
+            return None
+        return min(float(Decimal(self.n_bytes) / Decimal(rate)), MOST_SECONDS)
+
+    @property
+    def tile(self) -> Mapping[str, int]:
+        """Of the step that moves the most beyond its arrays; empty if none does."""
+        steps = () if self.path is None else self.path.steps
+        most = max(steps, key=lambda step: step.excess_bytes, default=None)
+        if most is None or not most.excess_bytes:
+            return constantdict()
+        return most.certificate.tile
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        return () if self.path is None else tuple(map(str, self.path.steps))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Lower bounds of an einsum on a device.
+
+    Attributes:
+        einsum: in words.
+        levels: beyond the nearest, to the memory.
+        operations_s: least time of the arithmetic; None if it is not known.
+        scope: which orders of products were considered.
+        nearest: what the arithmetic takes its operands from, mostly registers; None
+            if only the memory is known.
+    """
+
+    einsum: str
+    sizes: Mapping[str, int]
+    compulsory_bytes: int
+    levels: tuple[LevelBound, ...]
+    operations_s: float | None
+    scope: str
+    nearest: MemoryLevel | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", constantdict(self.sizes))
+
+    @cached_property
+    def _seconds(self) -> dict[str, float]:
+        timed = {one.level.name: one.seconds for one in self.levels}
+        timed[ARITHMETIC] = self.operations_s
+        return {name: time for name, time in timed.items() if time is not None}
+
+    @property
+    def seconds(self) -> float | None:
+        """Least time of all that is known; None if nothing is."""
+        return max(self._seconds.values(), default=None)
+
+    @property
+    def limit(self) -> str | None:
+        """What takes that time: a level, or ``arithmetic``."""
+        return max(self._seconds, key=self._seconds.__getitem__, default=None)
+
+    def level(self, name: str) -> LevelBound:
+        """That of a level by its name.
+
+        Raises:
+            BoundError: if there is no such level.
+        """
+        for one in self.levels:
+            if one.level.name == name:
+                return one
+        names = ", ".join(one.level.name for one in self.levels)
+        raise BoundError(f"no level is named {name!r}; there are {names}")
+
+    def with_operations(self, operations_s: float) -> Bound:
+        """The same with the least time of the arithmetic."""
+        return replace(self, operations_s=operations_s)
+
+    def document(self) -> dict[str, Any]:
+        """Everything as JSON."""
+        return {
+            "einsum": self.einsum,
+            "sizes": dict(self.sizes),
+            "compulsory_bytes": self.compulsory_bytes,
+            "operations_s": self.operations_s,
+            "seconds": self.seconds,
+            "limit": self.limit,
+            "scope": self.scope,
+            "nearest": None if self.nearest is None else _size_document(self.nearest),
+            "levels": [_document(one) for one in self.levels],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{'level':<10}{'size':>10}{'GB/s':>8}{'MB at least':>13}{'us':>11}  tile"
+        if self.nearest is not None:
+            time = self.operations_s
+            yield (
+                f"{self.nearest.name:<10}{_size(self.nearest):>10}{'-':>8}{'-':>13}"
+                f"{'-' if time is None else f'{time * 1e6:.4g}':>11}  (arithmetic)"
+            )
+        for one in self.levels:
+            rate = one.level.bandwidth_bytes_per_s
+            time = one.seconds
+            yield (
+                f"{one.level.name:<10}{_size(one.level):>10}"
+                f"{'-' if rate is None else f'{rate * 1e-9:.4g}':>8}"
+                f"{_megabytes(one.n_bytes):>13}"
+                f"{'-' if time is None else f'{time * 1e6:.4g}':>11}"
+                f"  {_tile_text(one.tile)}"
+            ).rstrip()
+        yield f"every array once: {_megabytes(self.compulsory_bytes)} MB"
+        if self.seconds is not None:
+            yield f"at least {self.seconds * 1e6:.4g} us: {self.limit}"
+        yield f"least over {self.scope}"
+
+
+def bound_at(
+    einsum: BatchedEinsum | FunctionalBatchedEinsum,
+    sizes: Mapping[str, int],
+    levels: Sequence[MemoryLevel],
+) -> Bound:
+    """Bounds for levels of memory, the nearest first.
+
+    Args:
+        sizes: the value of every size parameter.
+
+    Raises:
+        BoundError: if a size is missing, or a memory cannot hold what one step needs.
+    """
+    if not levels:
+        raise BoundError("no level of memory is given; expected one at least")
+    factors = factors_of(einsum, sizes)
+    ahead = [memory_ahead(levels, place) for place in range(len(levels))]
+    memories = [memory for memory in ahead if memory is not None]
+    paths = iter(_paths(factors, memories))
+    found = tuple(
+        _level_bound(factors, level, memory, None if memory is None else next(paths))
+        for place, (level, memory) in enumerate(zip(levels, ahead, strict=True))
+        if place or len(levels) == 1
+    )
+    return Bound(
+        str(factors.einsum.subscripts),
+        sizes,
+        factors.compulsory_bytes,
+        found,
+        None,
+        _scope(factors.einsum.n_operands),
+        levels[0] if len(levels) > 1 else None,
+    )
+
+
+def least_bytes(
+    einsum: BatchedEinsum | FunctionalBatchedEinsum,
+    sizes: Mapping[str, int],
+    memory_bytes: int,
+    n_memories: int = 1,
+) -> int:
+    """Bytes that any execution moves to and from a memory of so many bytes.
+
+    >>> from feinsum.ir import array, einsum
+    >>> A, B = array("A", (500, 500)), array("B", (500, 500))
+    >>> least_bytes(einsum("ij,jk->ik", A, B), {}, 8 * 1024) // 10**6
+    62
+    """
+    factors = factors_of(einsum, sizes)
+    (path,) = _paths(factors, [Memory(memory_bytes, n_memories)])
+    return path.n_bytes
+
+
+def _paths(factors: Factors, memories: Sequence[Memory]) -> list[PathBound]:
+    for memory in memories:
+        if memory.n_memories < 1 or memory.n_bytes < factors.step_bytes:
+            raise BoundError(
+                f"a memory of {memory.n_bytes} bytes; one step of "
+                f"{factors.einsum.subscripts} needs {factors.step_bytes} bytes, an "
+                "entry of each array"
+            )
+    if factors.is_empty or not memories:
+        return [PathBound(factors.compulsory_bytes, ()) for _ in memories]
+    return bound_paths(factors, memories)
+
+
+def _level_bound(
+    factors: Factors, level: MemoryLevel, memory: Memory | None, path: PathBound | None
+) -> LevelBound:
+    asymptotic = 0.0
+    if memory is not None and path is not None:
+        asymptotic = sum(
+            _asymptotic_bytes(step.statement, memory.n_bytes) for step in path.steps
+        )
+    return LevelBound(level, memory, path, factors.compulsory_bytes, asymptotic)
+
+
+def _asymptotic_bytes(statement: Any, memory_bytes: int) -> float:
+    try:
+        rho = intensity_of(statement).steps_per_byte(memory_bytes)
+        return float(statement.n_points) / rho if rho else 0.0
+    except OverflowError:
+        return inf
+
+
+def _scope(n_operands: int) -> str:
+    if n_operands == 1:
+        return "one pass over the operand"
+    if n_operands == 2:
+        return "one product"
+    if n_operands <= ALL_UP_TO:
+        return f"all orders and fusions of {n_operands} operands"
+    return f"some good orders of {n_operands} operands, and fusions of neighbours"
+
+
+def _document(one: LevelBound) -> dict[str, Any]:
+    level, memory = one.level, one.memory
+    return {
+        **_size_document(level),
+        "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s,
+        "memory_ahead_bytes": None if memory is None else memory.n_bytes,
+        "n_memories_ahead": None if memory is None else memory.n_memories,
+        "bytes": one.n_bytes,
+        "stored_bytes": one.stored_bytes,
+        "asymptotic_bytes": None if one.asymptotic_bytes == inf
+        else ceil(one.asymptotic_bytes),
+        "seconds": one.seconds,
+        "tile": dict(one.tile),
+        "steps": list(one.steps),
+    }  # fmt: skip
+
+
+def _megabytes(n_bytes: int) -> str:
+    """Of any size.
+
+    >>> _megabytes(1234567890), _megabytes(10**400)
+    ('1234.57', '1e+394')
+    """
+    if n_bytes < 10**18:
+        return f"{n_bytes * 1e-6:.6g}"
+    return f"{Decimal(n_bytes).scaleb(-6).normalize():.6g}"
+
+
+def _size_document(level: MemoryLevel) -> dict[str, Any]:
+    return {
+        "name": level.name,
+        "size_bytes": level.n_bytes,
+        "n_copies": level.n_copies,
+    }
+
+
+def _size(level: MemoryLevel) -> str:
+    if level.n_bytes is None:
+        return "-"
+    copies = "" if level.n_copies == 1 else f"{level.n_copies}x"
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if level.n_bytes >= unit:
+            return f"{copies}{level.n_bytes / unit:.4g} {name}"
+    return f"{copies}{level.n_bytes} B"
+
+
+def _tile_text(tile: Mapping[str, int]) -> str:
+    text = " ".join(f"{index}={size}" for index, size in tile.items())
+    return text if len(text) <= MOST_WIDTH - 54 else f"{text[: MOST_WIDTH - 57]}..."

@@ -1,0 +1,285 @@
+"""What an einsum accesses: operands, products of some of them, results."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import chain
+from math import factorial, prod
+
+import numpy as np
+
+from feinsum.bounds.statement import Access, Statement
+from feinsum.errors import BoundError
+from feinsum.ir import (
+    BatchedEinsum,
+    FunctionalBatchedEinsum,
+    IndexList,
+    Operand,
+    SizeParam,
+)
+from feinsum.ir.functional import OperandFunction
+
+__all__ = ["Factors", "Positions", "factors_of"]
+
+Positions = tuple[int, ...]
+"""Operand positions, ascending, whose product is taken."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """An einsum of known extents, as far as its bounds need it.
+
+    Attributes:
+        reads: by operand, the arrays behind it and, for each, how many of its entries
+            are read for certain. A plain operand is its own array.
+        entry_bytes: by operand, what an entry counts that is accessed at one place.
+    """
+
+    einsum: BatchedEinsum
+    extents: Mapping[str, int]
+    reads: Mapping[str, Mapping[str, int]]
+    entry_bytes: Mapping[str, Fraction]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no product is computed, since an extent is 0."""
+        return not prod(self.extents.values())
+
+    @cached_property
+    def compulsory_bytes(self) -> int:
+        """Of every array that is read and of every result, each once."""
+        arrays: dict[str, int] = {}
+        for name, its in self.reads.items():
+            itemsize = self._operand(name).dtype.itemsize
+            for array, n_entries in its.items():
+                n_bytes = 0 if self.is_empty else n_entries * itemsize
+                arrays[array] = max(arrays.get(array, 0), n_bytes)
+        n_results = self._n(self.einsum.output)
+        results = sum(n_results * dtype.itemsize for dtype in self.einsum.output_dtypes)
+        return sum(arrays.values()) + results
+
+    @property
+    def step_bytes(self) -> int:
+        """What the largest row needs at once: an entry of each array and its result."""
+        pairs = zip(self.einsum.rows, self.einsum.output_dtypes, strict=True)
+        return max(
+            sum(op.dtype.itemsize for op in set(row)) + dtype.itemsize
+            for row, dtype in pairs
+        )
+
+    def indices(self, positions: Iterable[int]) -> frozenset[str]:
+        """Those of a product, after all sums that can be done."""
+        its = set(positions)
+        terms = enumerate(self.einsum.inputs)
+        inside, outside = set[str](), set(self.einsum.output)
+        for p, term in terms:
+            (inside if p in its else outside).update(term)
+        return frozenset(inside & outside)
+
+    def statement(self, blocks: tuple[Positions, ...]) -> Statement:
+        """What multiplies factors, each an operand or a product made before."""
+        whole = tuple(sorted(p for block in blocks for p in block))
+        instances = {self._key(row, whole): row for row in self.einsum.rows}
+        rows = tuple(instances.values())
+        accesses = [self._factor(block, rows) for block in blocks]
+        indices = frozenset[str]().union(*(access.indices for access in accesses))
+        order = [index for index in self.einsum.indices if index in indices]
+        return Statement(
+            (*accesses, self._result(whole, rows)),
+            {index: self.extents[index] for index in order},
+            len(rows),
+            max(self._symmetry(row, whole) for row in rows),
+        )
+
+    def _factor(self, block: Positions, rows: tuple[Row, ...]) -> Access:
+        if len(block) > 1:
+            return self._product(block, rows)
+        (position,) = block
+        counts = Counter(row[position].name for row in rows)
+        places = {name: self._n_places(name) for name in counts}
+        return Access(
+            " ".join(counts),
+            self._ordered(block, self.einsum.inputs[position]),
+            min(self.entry_bytes[name] / n for name, n in places.items()),
+            sum(
+                (Fraction(self._operand_bytes(name, position), n)
+                 for name, n in places.items()),
+                Fraction(0),
+            ),
+            max(counts.values()),
+        )  # fmt: skip
+
+    def _product(self, block: Positions, rows: tuple[Row, ...]) -> Access:
+        counts = Counter(self._key(row, block) for row in rows)
+        itemsizes = {self._key(row, block): _itemsize(row, block) for row in rows}
+        terms = chain.from_iterable(self.einsum.inputs[p] for p in block)
+        indices = self._ordered(block, terms)
+        return Access(
+            "*".join(rows[0][p].name for p in block),
+            indices,
+            Fraction(min(itemsizes.values())),
+            Fraction(sum(itemsizes.values()) * self._n(indices)),
+            max(counts.values()),
+        )
+
+    def _result(self, whole: Positions, rows: tuple[Row, ...]) -> Access:
+        is_last = len(whole) == self.einsum.n_operands
+        if not is_last:
+            made = self._product(whole, rows)
+            return Access(
+                made.name, made.indices, made.entry_bytes, made.total_bytes, 1
+            )
+        itemsizes = [dtype.itemsize for dtype in self.einsum.output_dtypes]
+        indices = self.einsum.output
+        total = Fraction(sum(itemsizes) * self._n(indices))
+        return Access("out", indices, Fraction(min(itemsizes)), total)
+
+    def _ordered(self, block: Positions, order: Iterable[str]) -> tuple[str, ...]:
+        its = self.indices(block)
+        return tuple(index for index in dict.fromkeys(order) if index in its)
+
+    def _key(self, row: Row, positions: Positions) -> tuple[str, ...]:
+        """What a product is made of; equal ones may be computed once."""
+        return tuple(sorted(row[p].name for p in positions))
+
+    def _symmetry(self, row: Row, positions: Positions) -> int:
+        """In how many ways operands that are one array can change places."""
+        counts = Counter(row[p].name for p in positions)
+        return prod(factorial(n) for n in counts.values())
+
+    def _n_places(self, name: str) -> int:
+        """At how many positions arrays behind an operand are accessed, at most."""
+        found = set(self._places[name])
+        return len(found.union(*(self._places[array] for array in self.reads[name])))
+
+    @cached_property
+    def _places(self) -> dict[str, set[int]]:
+        """The positions of every operand, and of every array behind one."""
+        found: dict[str, set[int]] = {}
+        for position in range(self.einsum.n_operands):
+            for name in {row[position].name for row in self.einsum.rows}:
+                for array in (name, *self.reads[name]):
+                    found.setdefault(array, set()).add(position)
+        return found
+
+    def _operand_bytes(self, name: str, position: int) -> int:
+        """All entries of an operand, or of the arrays behind it if that is more."""
+        itemsize = self._operand(name).dtype.itemsize
+        its = self._n(set(self.einsum.inputs[position]))
+        return itemsize * max(its, sum(self.reads[name].values()))
+
+    def _operand(self, name: str) -> Operand:
+        return self._operands[name]
+
+    @cached_property
+    def _operands(self) -> dict[str, Operand]:
+        return {operand.name: operand for operand in self.einsum.operands}
+
+    def _n(self, indices: Iterable[str]) -> int:
+        return prod(self.extents[index] for index in indices)
+
+
+Row = tuple[Operand, ...]
+
+
+def factors_of(
+    einsum: BatchedEinsum | FunctionalBatchedEinsum, sizes: Mapping[str, int]
+) -> Factors:
+    """An einsum at these sizes. Operand functions count by the arrays that they read.
+
+    Raises:
+        BoundError: if a size has no value, or one that is no size.
+    """
+    plain = einsum.einsum if isinstance(einsum, FunctionalBatchedEinsum) else einsum
+    extents = {index: _value(x, sizes) for index, x in plain.extents.items()}
+    reads: dict[str, Mapping[str, int]] = {}
+    entry_bytes: dict[str, Fraction] = {}
+    for operand in plain.operands:
+        terms = plain.operand_indices(operand.name)
+        function = None
+        if isinstance(einsum, FunctionalBatchedEinsum):
+            function = einsum.functions[operand.name]
+        reads[operand.name], is_whole = _counted(operand, terms, extents, function)
+        entry_bytes[operand.name] = Fraction(operand.dtype.itemsize * is_whole)
+    return Factors(plain, extents, reads, entry_bytes)
+
+
+def _counted(
+    operand: Operand,
+    terms: Sequence[IndexList],
+    extents: Mapping[str, int],
+    function: OperandFunction | None,
+) -> tuple[dict[str, int], bool]:
+    """Entries of each array that are read, and whether any is read with all indices.
+
+    Args:
+        terms: with which the operand is accessed.
+        function: None for a plain operand, which is its own array.
+    """
+    axes = range(operand.rank)
+    found: Mapping[str, Collection[int]] = {operand.name: axes}
+    if function is not None:
+        found = _certain_reads(function)
+    counts: dict[str, int] = {}
+    is_whole = False
+    for array, read in found.items():
+        for term in terms:
+            chosen = {index for axis, index in enumerate(term) if axis in read}
+            n_entries = prod(extents[index] for index in chosen)
+            counts[array] = max(counts.get(array, 0), n_entries)
+            is_whole = is_whole or chosen == set(term)
+    return counts, is_whole
+
+
+def _certain_reads(function: OperandFunction) -> dict[str, set[int]]:
+    """Arrays that are read in any case, each with the axes that subscript it alone.
+
+    What a condition guards may never be read, and a subscript that is computed may
+    always be the same; these do not count.
+    """
+    axes = {name: axis for axis, name in enumerate(function.parameters)}
+    found: dict[str, set[int]] = {}
+    for node in _always_evaluated(ast.parse(function.body.strip(), mode="eval").body):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            inside = node.slice
+            parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
+            names = {part.id for part in parts if isinstance(part, ast.Name)}
+            its = {axes[name] for name in names.intersection(axes)}
+            found.setdefault(node.value.id, set()).update(its)
+    return found
+
+
+def _always_evaluated(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    if isinstance(node, ast.IfExp):
+        yield from _always_evaluated(node.test)
+        return
+    if isinstance(node, ast.BoolOp):
+        yield from _always_evaluated(node.values[0])
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _always_evaluated(child)
+
+
+def _itemsize(row: Row, positions: Positions) -> int:
+    return np.result_type(*(row[p].dtype for p in positions)).itemsize
+
+
+def _value(extent: object, sizes: Mapping[str, int]) -> int:
+    if not isinstance(extent, SizeParam):
+        assert isinstance(extent, int)
+        return extent
+    value = sizes.get(extent.name)
+    if value is None:
+        raise BoundError(
+            f"the size {extent.name!r} has no value; given are {dict(sizes)}, expected "
+            f"such as sizes={{{extent.name!r}: 1000}}"
+        )
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 0:
+        raise BoundError(f"the size {extent.name!r} is {value!r}; expected an int >= 0")
+    return int(value)

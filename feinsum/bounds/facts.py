@@ -1,0 +1,113 @@
+"""Recorded times beside what was possible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from feinsum.bounds.bound import Bound, bound_at
+from feinsum.bounds.factors import Factors, factors_of
+from feinsum.bounds.levels import levels_of
+from feinsum.bounds.paths import ALL_UP_TO, fewest_steps
+from feinsum.errors import FeinsumError
+from feinsum.ir import BatchedEinsum, from_text
+from feinsum.records import Device, DevicePeaks, TuningRecord, operations_s
+
+__all__ = ["bound_of_record", "least_possible_s", "shares"]
+
+MOST_OPERANDS, MOST_ACCESSES, MOST_INDICES = 10, 2000, 30
+"""Of larger einsums no bound is looked for beside a fact, which anybody may send."""
+
+
+def bound_of_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | None:
+    """The bound of a fact's einsum at its sizes on its device; None if there is none.
+
+    A fact may say anything, so what cannot be bounded is no error.
+
+    Args:
+        peaks: limits of the fact's device; without them no times are known.
+    """
+    measured = record.measurement
+    try:
+        einsum = from_text(record.workload_text)
+        n_accesses = einsum.n_operands * einsum.batch_size
+        if (
+            einsum.n_operands > MOST_OPERANDS
+            or n_accesses > MOST_ACCESSES
+            or len(einsum.indices) > MOST_INDICES
+        ):
+            return None
+        levels = levels_of(record.environment.device, peaks)
+        found = bound_at(einsum, measured.sizes, levels)
+    except (FeinsumError, OverflowError):
+        return None
+    try:
+        if peaks is not None:
+            return found.with_operations(operations_s(measured.operations, peaks))
+    except (FeinsumError, TypeError, ValueError, ZeroDivisionError, OverflowError):
+        pass  # a dtype whose rate was not measured, or that is none
+    return found
+
+
+def shares(bound: Bound, measured_s: float) -> dict[str, float]:
+    """Of every level whose time is known, the share of the bandwidth that was used.
+
+    Above 1 where arrays were in a cache before the work began.
+
+    >>> from feinsum.bounds import MemoryLevel
+    >>> from feinsum.ir import array, einsum
+    >>> levels = [MemoryLevel("cache", 1000), MemoryLevel("memory", None, 1, 1e9)]
+    >>> copied = einsum("ij->ji", array("A", (1000, 1000)))
+    >>> shares(bound_at(copied, {}, levels), 0.032)
+    {'memory': 0.5}
+    """
+    return {
+        one.level.name: one.seconds / measured_s
+        for one in bound.levels
+        if one.seconds is not None
+    }
+
+
+def least_possible_s(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    device: Device,
+    peaks: DevicePeaks,
+) -> float:
+    """A time that no repeated run on the device is below; 0 if nothing is known.
+
+    In a repeated run caches are full of what the last one left, and what they still
+    hold at its end may never be written. So of each level twice the memory ahead is
+    taken from its bytes. Of the arithmetic only multiply-adds count that every order
+    of products has. Measured limits are not exact: allow a factor, such as 2.
+
+    Raises:
+        BoundError: if a size has no value.
+
+    >>> cpu = Device("Host", "a CPU", "", "cpu", "x86_64", 2)
+    >>> peaks = DevicePeaks(cpu, 1e10, {"<f8": 1e9}, "2026-01-01T00:00:00+00:00")
+    >>> from feinsum.ir import array, einsum
+    >>> product = einsum("ij,jk->ik", array("A", (100, 100)), array("B", (100, 100)))
+    >>> least_possible_s(product, {}, cpu, peaks)
+    0.002
+    """
+    levels = levels_of(device, peaks)
+    found = bound_at(einsum, sizes, levels)
+    times = [_arithmetic_s(factors_of(einsum, sizes), peaks)]
+    for one in found.levels:
+        rate = one.level.bandwidth_bytes_per_s
+        if rate and one.memory is not None:
+            kept = 2 * one.memory.n_bytes * one.memory.n_memories
+            times.append(max(one.n_bytes - kept, 0) / rate)
+    return max(times)
+
+
+def _arithmetic_s(factors: Factors, peaks: DevicePeaks) -> float:
+    """That of the fewest multiply-adds, at the rate of the fastest dtype."""
+    einsum = factors.einsum
+    rates = peaks.operations_per_s
+    real = {np.empty(0, dtype).real.dtype.str for dtype in einsum.output_dtypes}
+    if not 2 <= einsum.n_operands <= ALL_UP_TO or not real <= set(rates):
+        return 0.0
+    return 2 * fewest_steps(factors) / max(rates[dtype] for dtype in real)

@@ -1,0 +1,316 @@
+"""Finding good certificates: numerically, for many statements and memories at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import exp, floor, log
+from typing import TypeAlias
+
+import numpy as np
+
+from feinsum.bounds.certificate import Certificate, covered
+from feinsum.bounds.statement import Statement
+from feinsum.bounds.tiles import Array, best_tiles
+
+__all__ = ["Memory", "Survey", "certified", "certify", "surveyed"]
+
+N_PRICES = 16
+"""Points of the first pass, from the smallest memory to all bytes of a statement."""
+SPREAD = np.linspace(-0.4, 0.4, 3)
+"""Of the second pass, around the best of the first."""
+SQUARES = np.linspace(0, 1, 34)[1:-1] ** 2
+"""Segments of the first pass: from the memory to where nothing is proved."""
+NEARBY = np.linspace(-0.8, 0.8, 33)
+"""Segments of the second pass: logarithms around the best of the first."""
+CLOSE, HUGE = 0.1, 700.0
+SIMPLE, FINE = 48, 10**6
+"""Denominators of exponents: small where that is close."""
+NEAR = 1e-4
+
+Classes: TypeAlias = tuple[tuple[str, ...], ...]
+"""Indices that are in the same arrays behave as one."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A fast memory: S bytes, in so many copies that work side by side."""
+
+    n_bytes: int
+    n_memories: int = 1
+
+
+def certify(statement: Statement, memory: Memory) -> Certificate:
+    """A good certificate of what a statement moves to and from a memory.
+
+    >>> from feinsum.bounds.statement import statement
+    >>> product = statement("ij,jk->ik", dict.fromkeys("ijk", 2000))
+    >>> moved = certify(product, Memory(10_000)).n_bytes
+    >>> round(moved / 2000**3 * 10_000**0.5, 4)  # 2 for large extents
+    1.9997
+    """
+    return certified(surveyed([statement], [memory]), [memory])[0][0]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A statement, and what a first pass found for every memory."""
+
+    problem: _Problem
+    choices: tuple[_Choice, ...]
+
+    def estimated_bytes(self, memory: int) -> float:
+        """About what will be proved for a memory, which is given by its place."""
+        return exp(min(self.choices[memory].log_value, HUGE))
+
+
+def surveyed(
+    statements: Sequence[Statement], memories: Sequence[Memory]
+) -> list[Survey]:
+    """Estimates for all statements, over the whole range of prices."""
+    problems = [_Problem.of(statement) for statement in statements]
+    smallest = log(max(min(m.n_bytes for m in memories), 1))
+    ends = [max(p.log_bytes, smallest) + 1.0 for p in problems]
+    prices = [-np.linspace(smallest, end, N_PRICES) for end in ends]
+    return [
+        Survey(problem, _chosen(problem, memories, tried[1], None))
+        for problem, tried in zip(problems, _tried(problems, prices), strict=True)
+    ]
+
+
+def certified(
+    surveys: Sequence[Survey], memories: Sequence[Memory]
+) -> list[list[Certificate]]:
+    """For every statement, a certificate for every memory, by a pass near the best."""
+    problems = [survey.problem for survey in surveys]
+    near = [
+        np.concatenate([choice.best_price + SPREAD for choice in survey.choices])
+        for survey in surveys
+    ]
+    chosen = [
+        _chosen(survey.problem, memories, tried[1], survey.choices)
+        for survey, tried in zip(surveys, _tried(problems, near), strict=True)
+    ]
+    exact = [np.array([choice.best_price for choice in its]) for its in chosen]
+    return [
+        [
+            _certificate(problem, memory, choice, tile)
+            for memory, choice, tile in zip(memories, its, tiles, strict=True)
+        ]
+        for problem, its, (tiles, _) in zip(
+            problems, chosen, _tried(problems, exact), strict=True
+        )
+    ]
+
+
+def _tried(
+    problems: Sequence[_Problem], prices: Sequence[Array]
+) -> list[tuple[Array, Array]]:
+    """Tiles and exponents of each problem; those of one shape at once."""
+    found: dict[int, tuple[Array, Array]] = {}
+    shapes: dict[tuple[int, ...], list[int]] = {}
+    for k, problem in enumerate(problems):
+        shapes.setdefault(problem.member.shape, []).append(k)
+    for chosen in shapes.values():
+        tiles, shares = best_tiles(
+            np.array([problems[k].member for k in chosen]),
+            np.array([problems[k].log_weights for k in chosen]),
+            np.array([problems[k].log_extents for k in chosen]),
+            np.array([prices[k] for k in chosen]),
+        )
+        for k, its_tiles, its_shares in zip(chosen, tiles, shares, strict=True):
+            found[k] = its_tiles, its_shares
+    return [found[k] for k in range(len(problems))]
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A statement in numbers, with indices by classes, and last the instances.
+
+    What instances do not share has them as one more index.
+    """
+
+    statement: Statement
+    classes: Classes
+    member: Array
+    log_weights: Array
+    log_extents: Array
+
+    @classmethod
+    def of(cls, statement: Statement) -> _Problem:
+        accesses, classes = statement.accesses, _classes(statement)
+        n_instances = statement.n_instances
+        member = np.array(
+            [
+                [names[0] in access.indices for names in classes]
+                + [access.most_shared < n_instances]
+                for access in accesses
+            ]
+        )
+        member &= np.array([[a.entry_bytes > 0] for a in accesses])
+        weights = [
+            log(a.entry_bytes) if a.entry_bytes > 0 else -np.inf for a in accesses
+        ]
+        extents = [_log_extent(statement, names) for names in classes]
+        extents.append(log(n_instances))
+        return cls(statement, classes, member, np.array(weights), np.array(extents))
+
+    @property
+    def log_steps(self) -> float:
+        return log(max(self.statement.n_points, 1))
+
+    @property
+    def log_bytes(self) -> float:
+        n_bytes = max(self.statement.compulsory_bytes, Fraction(1))
+        return log(n_bytes.numerator) - log(n_bytes.denominator)
+
+
+def _classes(statement: Statement) -> Classes:
+    """Indices of extents above 1 by the arrays that have them."""
+    groups: dict[tuple[bool, ...], list[str]] = {}
+    for index, extent in statement.extents.items():
+        if extent > 1:
+            its = tuple(index in access.indices for access in statement.accesses)
+            groups.setdefault(its, []).append(index)
+    return tuple(map(tuple, groups.values()))
+
+
+def _log_extent(statement: Statement, names: Sequence[str]) -> float:
+    return sum(log(statement.extents[name]) for name in names)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The best exponents of one pass for one memory."""
+
+    log_value: float
+    log_segment: float
+    exponents: Array
+
+    @property
+    def best_price(self) -> float:
+        """The price at which a tile accesses just the segment."""
+        return log(max(self.exponents.sum(), 1e-9)) - self.log_segment
+
+
+def _chosen(
+    problem: _Problem,
+    memories: Sequence[Memory],
+    shares: Array,
+    near: Sequence[_Choice] | None,
+) -> tuple[_Choice, ...]:
+    """For every memory the price, and the segment for its exponents, that prove most.
+
+    Args:
+        near: choices near whose segments all is; None for the whole range.
+    """
+    total = shares.sum(axis=1)
+    missing = np.maximum(1 - shares @ problem.member.astype(float), 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(shares / total[:, None]) - problem.log_weights
+        entropy = np.where(shares > 0, shares * logs, 0.0).sum(axis=1)
+    # log of steps over H(X) is constant - total * log X
+    spared = missing[:, :-1] @ problem.log_extents[:-1]
+    constant = problem.log_steps - entropy - spared - _log_factors(problem, shares)
+    small = np.log([[max(m.n_bytes, 1)] for m in memories])
+    copies = np.array([[m.n_memories] for m in memories])
+    if near is None:
+        last = (constant - np.log(copies)) / np.maximum(total, 1e-9)
+        last = np.clip(last, small + 1e-6, small + 60.0)
+        segments = small[..., None] + (last - small)[..., None] * SQUARES
+    else:
+        middles = np.array([[choice.log_segment] for choice in near])
+        segments = np.repeat((middles + NEARBY)[:, None, :], len(shares), axis=1)
+    values = _log_values(constant, total, segments, small, copies)
+    best = values.reshape(len(memories), -1).argmax(axis=1)
+    found = []
+    for m, place in enumerate(best):
+        k, x = divmod(int(place), segments.shape[2])
+        at = float(segments[m, k, x]) + _vertex(segments[m, k], values[m, k], x)
+        found.append(_Choice(float(values[m, k, x]), at, shares[k]))
+    return tuple(found)
+
+
+def _log_values(
+    constant: Array, total: Array, segments: Array, small: Array, copies: Array
+) -> Array:
+    """Logarithms of what is proved; by memory, price and segment."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        pieces = constant[:, None] - total[:, None] * segments
+        values = (
+            segments
+            + np.log1p(-np.exp(small[..., None] - segments))
+            + pieces
+            + np.log1p(-copies[..., None] * np.exp(-pieces))
+        )
+    return np.where(np.isnan(values), -np.inf, values)
+
+
+def _vertex(at: Array, values: Array, x: int) -> float:
+    """How far from a point the top of the parabola through it and its neighbours is."""
+    if not 0 < x < len(at) - 1 or at[x] - at[x - 1] > CLOSE:
+        return 0.0
+    before, here, after = (float(values[x + d]) for d in (-1, 0, 1))
+    bend = before - 2 * here + after
+    if not (np.isfinite(bend) and bend < 0):
+        return 0.0
+    return float(at[x] - at[x - 1]) * 0.5 * (before - after) / bend
+
+
+def _log_factors(problem: _Problem, shares: Array) -> Array:
+    """That of :func:`feinsum.bounds.certificate.log_factor` for many exponents."""
+    n_instances = problem.statement.n_instances
+    found = np.zeros(len(shares))
+    if n_instances == 1:
+        return found
+    left = np.ones(len(shares))
+    most = [access.most_shared for access in problem.statement.accesses]
+    for a in sorted(range(len(most)), key=most.__getitem__):
+        part = np.minimum(shares[:, a], left)
+        left = left - part
+        found += part * log(most[a])
+    return found + left * log(n_instances)
+
+
+def _certificate(
+    problem: _Problem, memory: Memory, choice: _Choice, log_tile: Array
+) -> Certificate:
+    """The exponents as fractions, with X once more chosen for just these."""
+    statement = problem.statement
+    exponents = _fractions([float(s) for s in choice.exponents])
+    return Certificate(
+        statement,
+        memory.n_bytes,
+        memory.n_memories,
+        max(_rounded(choice.log_segment), memory.n_bytes + 1),
+        exponents,
+        covered(statement, exponents),
+        _tile(problem, log_tile),
+    )
+
+
+def _fractions(values: Sequence[float]) -> tuple[Fraction, ...]:
+    """Simple ones if all are close to such."""
+    simple = tuple(Fraction(s).limit_denominator(SIMPLE) for s in values)
+    if all(abs(a - b) < NEAR for a, b in zip(simple, values, strict=True)):
+        return simple
+    return tuple(Fraction(round(s * FINE), FINE) for s in values)
+
+
+def _rounded(log_value: float) -> int:
+    """An exponential of any size as an integer."""
+    shift = max(0, floor(log_value / log(2)) - 60)
+    return int(exp(log_value - shift * log(2))) << shift
+
+
+def _tile(problem: _Problem, log_tile: Array) -> Mapping[str, int]:
+    """Extents of a tile, with classes shared out to their indices, the last first."""
+    statement = problem.statement
+    tile = dict.fromkeys(statement.extents, 1)
+    for names, size in zip(problem.classes, log_tile, strict=False):
+        left = exp(min(float(size), HUGE))
+        for name in reversed(names):
+            tile[name] = max(1, min(statement.extents[name], round(left)))
+            left /= tile[name]
+    return tile

@@ -1,0 +1,107 @@
+"""The levels of a device's memory, as far as they are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from feinsum.bounds.finite import Memory
+from feinsum.errors import BoundError
+from feinsum.records import Device, DevicePeaks
+
+__all__ = ["MemoryLevel", "levels_of", "memory_ahead"]
+
+REGISTERS, DRAM = "registers", "DRAM"
+CACHES = {"L1": "L1d", "L2": "L2", "L3": "L3"}
+"""Levels between them, and what a processor calls them."""
+SHARED = "L3"
+CORES_PER_L3 = 4
+"""No last cache is taken to be shared by more cores, since systems do not tell. Where
+it is, the memory ahead of the DRAM is counted larger than it is, and no bound is wrong.
+"""
+VECTOR_REGISTERS = (
+    ("avx512f", 32 * 64),
+    ("avx", 16 * 32),
+    ("asimd", 32 * 16),
+    ("sse2", 16 * 16),
+)
+"""Bytes of all vector registers of a core by the feature that brings them."""
+
+
+@dataclass(frozen=True)
+class MemoryLevel:
+    """A level of memory.
+
+    Attributes:
+        n_bytes: of one copy; None for what is large, or not known.
+        n_copies: cores that have one each, or how many there are of a shared one.
+        bandwidth_bytes_per_s: from it to all cores together; None if not measured.
+    """
+
+    name: str
+    n_bytes: int | None
+    n_copies: int = 1
+    bandwidth_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.n_bytes is not None and self.n_bytes < 0:
+            raise BoundError(
+                f"{self.name} has {self.n_bytes} bytes; expected 0 or more"
+            )
+        if self.n_copies < 1:
+            raise BoundError(
+                f"{self.name} has {self.n_copies} copies; expected 1 or more"
+            )
+
+
+def levels_of(
+    device: Device, peaks: DevicePeaks | None = None
+) -> tuple[MemoryLevel, ...]:
+    """The levels of a device, from the registers to the memory.
+
+    Sizes are those that the system tells of a processor; of a device without one, only
+    the memory is known. Bandwidths are the measured ones of ``peaks``.
+
+    >>> from feinsum.records import Processor
+    >>> processor = Processor("", 26, 2, 1, "zen5", ("avx", "avx512f"), 2,
+    ...                       {"L1d": 48 << 10, "L2": 1 << 20, "L3": 32 << 20})
+    >>> cpu = Device("Host", "a CPU", "", "cpu", "x86_64", 2, processor)
+    >>> [(level.name, level.n_bytes, level.n_copies) for level in levels_of(cpu)][:2]
+    [('registers', 2048, 2), ('L1', 49152, 2)]
+    """
+    measured = {} if peaks is None else dict(peaks.cache_bytes_per_s)
+    measured = {name: rate for name, rate in measured.items() if rate > 0}
+    n_cores = max(device.compute_units, 1)
+    found = []
+    if device.processor is not None:
+        features, caches = device.processor.features, device.processor.cache_bytes
+        sizes = [n for feature, n in VECTOR_REGISTERS if feature in features]
+        if sizes:
+            found.append(MemoryLevel(REGISTERS, sizes[0], n_cores))
+        for name, known in CACHES.items():
+            if caches.get(known):
+                shared = -(-n_cores // CORES_PER_L3)
+                n_copies = shared if name == SHARED else n_cores
+                found.append(
+                    MemoryLevel(name, caches[known], n_copies, measured.get(name))
+                )
+    bandwidth = None if peaks is None else peaks.bandwidth_bytes_per_s
+    if bandwidth is not None and bandwidth <= 0:
+        bandwidth = None
+    return (*found, MemoryLevel(DRAM, None, 1, bandwidth))
+
+
+def memory_ahead(levels: Sequence[MemoryLevel], place: int) -> Memory | None:
+    """What holds data ahead of a level: all nearer ones together.
+
+    Where every nearer level belongs to a core, these memories work side by side; else
+    all of them count as one. None if there is none ahead, or one is of unknown size.
+    """
+    ahead = levels[:place]
+    sizes = [level.n_bytes for level in ahead]
+    if not ahead or any(n is None for n in sizes):
+        return None
+    copies = {level.n_copies for level in ahead}
+    if len(copies) == 1 and all(level.name != SHARED for level in ahead):
+        return Memory(sum(n or 0 for n in sizes), copies.pop())
+    return Memory(sum((level.n_bytes or 0) * level.n_copies for level in ahead))

@@ -1,0 +1,276 @@
+"""Orders and fusions: what an einsum of several operands must move at the least.
+
+A product of many operands is computed in steps, each of which multiplies some factors,
+operands or products of earlier steps. One step over all operands bounds nothing: the
+chain ``ij,jk,kl->il`` may do with far less work and far fewer bytes in two products.
+
+A product on the way may stay in the fast memory, so what is certain of several steps
+together are all operands and results, and what each step moves beyond its own arrays::
+
+    bytes >= compulsory + sum(max(0, bound of a step - all its arrays, each once))
+
+A step of more than two factors is a fusion: what it makes on the way is made anew
+wherever it is needed. A product without a sum always is, as in MTTKRP, for its factors
+have fewer entries than it has. The least over all orders and fusions that are
+considered is the bound; nothing is said of others, nor of algorithms like Strassen's.
+
+Source: Ziogas et al., *Deinsum*, sections IV-C and IV-E. There a product on the way is
+always stored, and sums are never fused; that sum is ``stored_bytes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import combinations
+from math import ceil, exp
+from typing import TypeAlias
+
+from feinsum.bounds.certificate import Certificate
+from feinsum.bounds.factors import Factors, Positions
+from feinsum.bounds.finite import HUGE, Memory, Survey, certified, surveyed
+from feinsum.bounds.statement import Statement
+from feinsum.ir.paths import PathMethod, find_path
+
+__all__ = ["PathBound", "Step", "bound_paths"]
+
+ALL_UP_TO = 4
+"""Operands of which all orders and fusions are considered."""
+METHODS: tuple[PathMethod, ...] = ("auto", "size", "greedy")
+"""How orders are found for more."""
+MOST_FACTORS = 4
+"""Of a fusion, where not all are considered."""
+
+Blocks: TypeAlias = tuple[Positions, ...]
+Costs: TypeAlias = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A product of factors, with its bound for one memory."""
+
+    blocks: Blocks
+    certificate: Certificate
+
+    @property
+    def statement(self) -> Statement:
+        return self.certificate.statement
+
+    @cached_property
+    def compulsory_bytes(self) -> int:
+        """All its arrays, each once."""
+        return ceil(self.statement.compulsory_bytes)
+
+    @cached_property
+    def n_bytes(self) -> int:
+        """What it moves if all its arrays come from and go to the slow memory."""
+        return max(self.certificate.n_bytes, self.compulsory_bytes)
+
+    @property
+    def excess_bytes(self) -> int:
+        return self.n_bytes - self.compulsory_bytes
+
+    def __str__(self) -> str:
+        *terms, output = (access.indices for access in self.statement.accesses)
+        is_compact = all(len(index) == 1 for index in self.statement.extents)
+        glue = "" if is_compact else " "
+        return f"{','.join(map(glue.join, terms))}->{glue.join(output)}"
+
+
+@dataclass(frozen=True)
+class PathBound:
+    """The order and the fusions that move the least between two memories.
+
+    Attributes:
+        compulsory_bytes: of the einsum.
+    """
+
+    compulsory_bytes: int
+    steps: tuple[Step, ...]
+
+    @cached_property
+    def n_bytes(self) -> int:
+        """What is moved at the least, whatever stays in the fast memory."""
+        return self.compulsory_bytes + sum(step.excess_bytes for step in self.steps)
+
+    @cached_property
+    def stored_bytes(self) -> int:
+        """The same if every product on the way is stored and read again."""
+        return max(self.compulsory_bytes, sum(step.n_bytes for step in self.steps))
+
+
+def bound_paths(factors: Factors, memories: Sequence[Memory]) -> list[PathBound]:
+    """The best order for every memory, of those that are considered."""
+    whole = tuple(range(factors.einsum.n_operands))
+    partitions: dict[Positions, list[Blocks]] = {whole: [(whole,)]}
+    if len(whole) > 1:
+        partitions = _considered(factors)
+    groups = list(dict.fromkeys(b for found in partitions.values() for b in found))
+    statements = [factors.statement(blocks) for blocks in groups]
+    surveys = dict(zip(groups, surveyed(statements, memories), strict=True))
+    chosen = [
+        _cheapest(whole, partitions, _costs(surveys, k), {})[1]
+        for k in range(len(memories))
+    ]
+    needed = list(dict.fromkeys(blocks for its in chosen for blocks in its))
+    proofs = certified([surveys[blocks] for blocks in needed], memories)
+    steps = dict(zip(needed, proofs, strict=True))
+    return [
+        PathBound(
+            factors.compulsory_bytes,
+            tuple(Step(blocks, steps[blocks][k]) for blocks in its),
+        )
+        for k, its in enumerate(chosen)
+    ]
+
+
+def fewest_steps(factors: Factors) -> int:
+    """Multiply-adds of the order with the fewest, of those that are considered."""
+    whole = tuple(range(factors.einsum.n_operands))
+    if len(whole) == 1:
+        return factors.statement((whole,)).n_points
+    partitions = _considered(factors)
+
+    @cache
+    def fewest(positions: Positions) -> int:
+        return min(
+            factors.statement(blocks).n_points
+            + sum(fewest(block) for block in blocks if len(block) > 1)
+            for blocks in partitions[positions]
+        )
+
+    return fewest(whole)
+
+
+def _considered(factors: Factors) -> dict[Positions, list[Blocks]]:
+    if factors.einsum.n_operands <= ALL_UP_TO:
+        return _all_partitions(factors)
+    return _partitions_of_trees(factors)
+
+
+def _costs(surveys: Mapping[Blocks, Survey], memory: int) -> dict[Blocks, Costs]:
+    """What every step is estimated to move beyond its arrays, and with them."""
+    found = {}
+    for blocks, survey in surveys.items():
+        compulsory = exp(min(survey.problem.log_bytes, HUGE))
+        moved = max(survey.estimated_bytes(memory), compulsory)
+        found[blocks] = moved - compulsory, moved
+    return found
+
+
+def _cheapest(
+    positions: Positions,
+    partitions: Mapping[Positions, Sequence[Blocks]],
+    costs: Mapping[Blocks, Costs],
+    known: dict[Positions, tuple[Costs, tuple[Blocks, ...]]],
+) -> tuple[Costs, tuple[Blocks, ...]]:
+    """The least excess of making a product, and its steps; of equals, few factors."""
+    if positions not in known:
+        choices: list[tuple[Costs, int, tuple[Blocks, ...]]] = []
+        for blocks in partitions[positions]:
+            excess, moved = costs[blocks]
+            steps: tuple[Blocks, ...] = ()
+            for block in blocks:
+                if len(block) > 1:
+                    more, its = _cheapest(block, partitions, costs, known)
+                    excess, moved = excess + more[0], moved + more[1]
+                    steps += its
+            choices.append(((excess, moved), len(choices), (*steps, blocks)))
+        cost, _, chosen = min(choices)
+        known[positions] = cost, chosen
+    return known[positions]
+
+
+def _all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
+    """Of every product that is made, all ways to part it in two or more factors."""
+    whole = tuple(range(factors.einsum.n_operands))
+    made = [
+        chosen
+        for n in range(2, len(whole) + 1)
+        for chosen in combinations(whole, n)
+        if chosen == whole or _has_sum(chosen, factors)
+    ]
+    factor = {(p,) for p in whole}.union(made)
+    return {
+        chosen: [
+            blocks
+            for blocks in _partitions(chosen)
+            if len(blocks) > 1 and factor.issuperset(blocks)
+        ]
+        for chosen in made
+    }
+
+
+def _has_sum(positions: Positions, factors: Factors) -> bool:
+    """Whether making a product sums over an index."""
+    before = frozenset[str]().union(*(factors.indices((p,)) for p in positions))
+    return any(factors.extents[i] > 1 for i in before - factors.indices(positions))
+
+
+def _partitions(positions: Positions) -> Iterator[Blocks]:
+    """All set partitions.
+
+    >>> [*map(len, [list(_partitions(tuple(range(n)))) for n in range(1, 6)])]
+    [1, 2, 5, 15, 52]
+    """
+    if not positions:
+        yield ()
+        return
+    first, *others = positions
+    for n in range(len(others) + 1):
+        for chosen in combinations(others, n):
+            rest = tuple(p for p in others if p not in chosen)
+            for blocks in _partitions(rest):
+                yield ((first, *chosen), *blocks)
+
+
+def _partitions_of_trees(factors: Factors) -> dict[Positions, list[Blocks]]:
+    """The products of some good orders, and fusions of neighbouring ones."""
+    children: dict[Positions, list[Blocks]] = {}
+    einsum = factors.einsum
+    for method in METHODS:
+        left: list[Positions] = [(p,) for p in range(einsum.n_operands)]
+        path = find_path(einsum.inputs, einsum.output, factors.extents, method=method)
+        for step in path:
+            blocks = tuple(sorted(left[at] for at in step))
+            left = [block for at, block in enumerate(left) if at not in step]
+            left.append(tuple(sorted(p for block in blocks for p in block)))
+            its = children.setdefault(left[-1], [])
+            if blocks not in its:
+                its.append(blocks)
+    products = {
+        node: its
+        for node, its in children.items()
+        if len(node) == einsum.n_operands or _has_sum(node, factors)
+    }
+    return {node: _fused(node, children, set(products)) for node in products}
+
+
+def _fused(
+    node: Positions,
+    children: Mapping[Positions, Sequence[Blocks]],
+    products: set[Positions],
+) -> list[Blocks]:
+    """A node's own factors; those of a factor in its place, and so on.
+
+    Products without a sum are always replaced by their factors.
+    """
+    found: dict[Blocks, None] = {}
+    seen = set(children[node])
+    todo = list(children[node])
+    while todo:
+        blocks = todo.pop()
+        unmade = [b for b in blocks if len(b) > 1 and b not in products]
+        if not unmade:
+            found[blocks] = None
+            if len(blocks) >= MOST_FACTORS:
+                continue
+        for block in unmade[:1] or blocks:
+            for inner in children.get(block, ()):
+                rest = [other for other in blocks if other != block]
+                fused = tuple(sorted([*rest, *inner]))
+                if fused not in seen:
+                    seen.add(fused)
+                    todo.append(fused)
+    return [b for b in found if len(b) <= MOST_FACTORS] or list(found)

@@ -1,0 +1,48 @@
+"""A mark per level of the memory: what a fact's einsum costs there at least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from feinsum.bounds import bound_of_record, shares
+from feinsum.records import DevicePeaks, TuningRecord
+
+__all__ = ["Mark", "marks_of"]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What must pass between a level and all that is nearer to the arithmetic.
+
+    Attributes:
+        seconds: least time; None if the bandwidth was not measured.
+        fraction: of the bandwidth that the recipe used.
+    """
+
+    level: str
+    n_bytes: int
+    seconds: float | None
+    fraction: float | None
+
+
+def marks_of(record: TuningRecord, peaks: DevicePeaks | None) -> tuple[Mark, ...]:
+    """The marks of a fact, from the nearest cache to the memory; none if not known."""
+    bound = bound_of_record(record, peaks)
+    if bound is None:
+        return ()
+    reached = shares(bound, record.measurement.median_s)
+    return tuple(
+        Mark(
+            one.level.name,
+            one.n_bytes,
+            _sound(one.seconds),
+            _sound(reached.get(one.level.name)),
+        )
+        for one in bound.levels
+    )
+
+
+def _sound(value: float | None) -> float | None:
+    """None for what limits that nobody can have make of a time."""
+    return value if value is not None and value > 0 and isfinite(value) else None

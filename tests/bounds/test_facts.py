@@ -1,0 +1,98 @@
+"""Facts beside their bounds: shares, and times that no run can be below."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from feinsum.bounds import bound_of_record, least_possible_s, levels_of, shares
+from feinsum.canonical import canonicalize
+from feinsum.ir import array, einsum
+from feinsum.records import Device, DevicePeaks, Processor, TuningRecord
+from feinsum.service.pages.marks import marks_of
+from tests.db.factories import make_record
+
+CACHES = {"L1d": 32 << 10, "L2": 512 << 10, "L3": 32 << 20}
+PROCESSOR = Processor("", 25, 1, 1, "zen3", ("avx", "avx2", "sse2"), 2, CACHES)
+CPU = Device("Host", "a CPU", "", "cpu", "x86_64", 2, PROCESSOR)
+PEAKS = DevicePeaks(
+    CPU, 2e10, {"<f8": 1e11}, "2026-01-01T00:00:00+00:00",
+    {"L1": 4e11, "L2": 1e11, "L3": 5e10},
+)  # fmt: skip
+PRODUCT = einsum("ij,jk->ik", *(array(name, (2000, 2000)) for name in "AB"))
+
+
+def fact(median_s: float = 1.0) -> TuningRecord:
+    form = canonicalize(PRODUCT)
+    made = make_record(workload=form.key, workload_text=form.text)
+    timing = replace(
+        made.measurement,
+        sizes={},
+        samples_s=(median_s,) * 3,
+        operations={"<f8": 16 * 10**9},
+    )
+    environment = replace(made.environment, device=CPU)
+    return replace(made, measurement=timing, environment=environment)
+
+
+def test_a_fact_has_the_bound_of_its_einsum_at_its_sizes():
+    """With the limits of its device, and the arithmetic of its measurement."""
+    found = bound_of_record(fact(), PEAKS)
+    assert found.compulsory_bytes == 3 * 8 * 2000**2
+    assert found.operations_s == pytest.approx(0.16)
+    assert [one.level.name for one in found.levels] == ["L1", "L2", "L3", "DRAM"]
+    reached = shares(found, 1.0)
+    assert set(reached) == {"L1", "L2", "L3", "DRAM"}
+    assert reached["DRAM"] == pytest.approx(found.compulsory_bytes / 2e10)
+
+
+def test_a_fact_that_says_nonsense_has_no_bound():
+    """A text that is no einsum, a size that is missing: none, and no error."""
+    good = fact()
+    timing = replace(good.measurement, sizes={"n": 3})
+    text = "a b -> a | A[N,4]:<f8 | A"
+    assert bound_of_record(replace(good, workload_text="nonsense"), PEAKS) is None
+    other = replace(good, workload_text=text, measurement=timing)
+    assert bound_of_record(other, PEAKS) is None
+
+
+def test_limits_that_nobody_can_have_give_no_times():
+    """Rates of zero and below count as not measured."""
+    broken = replace(PEAKS, bandwidth_bytes_per_s=-1.0, cache_bytes_per_s={"L1": 0.0})
+    assert shares(bound_of_record(fact(), broken), 1.0) == {}
+    assert all(one.bandwidth_bytes_per_s is None for one in levels_of(CPU, broken))
+
+
+def test_a_page_has_a_mark_for_every_level():
+    """From the nearest cache to the memory; without limits there are bytes alone."""
+    marks = marks_of(fact(0.5), PEAKS)
+    assert [mark.level for mark in marks] == ["L1", "L2", "L3", "DRAM"]
+    assert all(mark.fraction == mark.seconds / 0.5 for mark in marks)
+    assert all(m.n_bytes and m.seconds is None for m in marks_of(fact(), None))
+    assert marks_of(replace(fact(), workload_text="nonsense"), PEAKS) == ()
+
+
+def test_no_run_is_below_what_is_possible():
+    """The arithmetic, and of each level what caches cannot have kept."""
+    least = least_possible_s(PRODUCT, {}, CPU, PEAKS)
+    bound = bound_of_record(fact(), PEAKS)
+    assert least == pytest.approx(2 * 2000**3 / 1e11, rel=0.2)
+    assert least <= max(bound.seconds, bound.operations_s)
+
+
+def test_what_fits_a_cache_may_take_no_time_at_all_beyond_it():
+    """A run that is repeated need not read again what the last one left."""
+    copied = einsum("ij->ji", array("A", (100, 100)))
+    assert least_possible_s(copied, {}, CPU, PEAKS) < 80_000 * 2 / 5e10
+    large = einsum("ij->ji", array("A", (10_000, 10_000)))
+    moved = 2 * 8 * 10**8 - 3 * (32 << 20)
+    assert least_possible_s(large, {}, CPU, PEAKS) > moved / 2e10
+
+
+def test_the_fewest_steps_of_a_chain_count():
+    """By the best order, not by one statement."""
+    chain = einsum("ij,jk,kl->il", *(array(n, (100, 100)) for n in "ABC"))
+    peaks = replace(PEAKS, cache_bytes_per_s={})
+    found = least_possible_s(chain, {}, replace(CPU, processor=None), peaks)
+    assert found == pytest.approx(2 * 2 * 100**3 / 1e11)
