@@ -8,7 +8,7 @@ import pytest
 import typer
 
 import feinsum
-from feinsum import errors, sparse
+from feinsum import errors, nests, sparse
 from feinsum.canonical import canonicalize
 from feinsum.cli import app
 from feinsum.cli.shared import failure
@@ -111,10 +111,11 @@ def test_every_rule_of_a_sparse_array_is_documented_and_no_other():
     assert documented == sparse_rules()
 
 
-def test_every_name_of_the_room_of_sparse_arrays_is_documented():
+@pytest.mark.parametrize("room", [nests, sparse], ids=lambda room: room.__name__)
+def test_every_name_about_sparse_arrays_is_documented(room):
     """The page names all that one can import."""
     text = page("docs/sparse.md")
-    assert not [name for name in sparse.__all__ if f"`{name}`" not in text]
+    assert not [name for name in room.__all__ if f"`{name}`" not in text]
 
 
 def test_every_setting_is_documented_and_no_other():
