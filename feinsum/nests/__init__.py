@@ -36,6 +36,7 @@ from feinsum.nests.search import (
     level_orders,
 )
 from feinsum.nests.steps import Multiply, Repeat, Reset, Step, lower
+from feinsum.nests.text import nest_from_text, nest_to_text
 
 __all__ = [
     "Buffer",
@@ -80,6 +81,8 @@ __all__ = [
     "n_orders",
     "n_pair_sequences",
     "n_postorders",
+    "nest_from_text",
+    "nest_to_text",
     "network",
     "path_from_pairs",
     "postorders",
