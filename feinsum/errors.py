@@ -15,6 +15,7 @@
     │   ├── TrialTimeoutError       trial-timeout
     │   ├── TrialCrashError         trial-crashed
     │   └── WrongResultError        wrong-result
+    ├── InvalidSparseArrayError     invalid-sparse-array
     ├── ModelError                  model-failed
     ├── BoundError                  bound-failed
     ├── StoreError                  store-failed
@@ -49,6 +50,7 @@ __all__ = [
     "InvalidParameterError",
     "InvalidRecordError",
     "InvalidRequestError",
+    "InvalidSparseArrayError",
     "MeasurementError",
     "ModelError",
     "NoSuchRouteError",
@@ -186,6 +188,21 @@ class WrongResultError(MeasurementError):
     """A kernel does not agree with the reference evaluator."""
 
     code = "wrong-result"
+
+
+class InvalidSparseArrayError(FeinsumError, ValueError):
+    """A sparse array, or a file of one, breaks a rule of its format.
+
+    Attributes:
+        rule: stable code of the broken rule; the documentation of sparse arrays
+            has the list.
+    """
+
+    code = "invalid-sparse-array"
+
+    def __init__(self, message: str, *, rule: str = "reported") -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
 class ModelError(FeinsumError):

@@ -9,6 +9,7 @@ import numpy as np
 from feinsum.calling.reading import DType
 from feinsum.calling.terms import Shape
 from feinsum.errors import InvalidEinsumError
+from feinsum.sparse import is_sparse
 
 __all__ = ["Form", "as_array", "form_of"]
 
@@ -29,12 +30,19 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     """An operand as numpy sees it, without a copy where there is a way.
 
     Raises:
-        InvalidEinsumError: if it offers its memory by DLPack alone, and that is not on
-            the host.
+        InvalidEinsumError: if it is sparse; or if it offers its memory by DLPack alone,
+            and that is not on the host.
 
     >>> as_array([1.0, 2.0])
     array([1., 2.])
     """
+    if is_sparse(operand):
+        raise InvalidEinsumError(
+            f"a {type(operand).__name__} of shape {tuple(operand.shape)} is sparse; "
+            "calls take dense arrays, such as its toarray() or todense(), or "
+            "feinsum.sparse.to_dense of it",
+            rules=("operand",),
+        )
     has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
     if has_way or not hasattr(operand, "__dlpack__"):
         return np.asarray(operand)

@@ -1,6 +1,7 @@
-"""From a batched einsum to an untransformed Loopy translation unit."""
+"""From a batched einsum, or a loop nest, to an untransformed Loopy translation unit."""
 
 from feinsum.codegen.generate import Strides, generate_loopy
+from feinsum.codegen.nests import generate_nest, nest_arguments, nest_index_dtype
 from feinsum.codegen.path import ContractionPath, contraction_path, intermediate_bytes
 
 __all__ = [
@@ -8,5 +9,8 @@ __all__ = [
     "Strides",
     "contraction_path",
     "generate_loopy",
+    "generate_nest",
     "intermediate_bytes",
+    "nest_arguments",
+    "nest_index_dtype",
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from feinsum.service.settings import PREFIX, Settings
 from tests.docs.pages import ROOT, files
 
-__all__ = ["invalid_einsum_rules", "refusal_rules", "settings"]
+__all__ = ["invalid_einsum_rules", "refusal_rules", "settings", "sparse_rules"]
 
 _CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 _REFUSING = re.compile(r"_?refuse\w*|NotAnEinsumError|RefusedNest")
@@ -37,6 +37,15 @@ def invalid_einsum_rules() -> set[str]:
         for word in call.keywords:
             if word.arg == "rules" and isinstance(word.value, ast.Tuple):
                 found |= _codes(word.value.elts)
+    return found
+
+
+def sparse_rules() -> set[str]:
+    """Every code with which a sparse array, or a file of one, is rejected."""
+    found: set[str] = set()
+    for call in _calls(ROOT / "feinsum" / "sparse"):
+        if _name(call) == "reject":
+            found |= _codes(call.args[:1])
     return found
 
 

@@ -8,13 +8,18 @@ import pytest
 import typer
 
 import feinsum
-from feinsum import errors
+from feinsum import errors, nests, sparse
 from feinsum.canonical import canonicalize
 from feinsum.cli import app
 from feinsum.cli.shared import failure
 from feinsum.ir import RULES, array, einsum
 from feinsum.transforms import REGISTRY, primitives
-from tests.docs.codes import invalid_einsum_rules, refusal_rules, settings
+from tests.docs.codes import (
+    invalid_einsum_rules,
+    refusal_rules,
+    settings,
+    sparse_rules,
+)
 from tests.docs.pages import DOCS, page, section, terms
 
 N = "N"
@@ -98,6 +103,19 @@ def test_the_source_has_the_refusal_rules_that_are_known():
     """The search for codes finds them however they are handed over."""
     known = {"domain", "loopy", "race", "nested-reduction", "target"}
     assert known <= refusal_rules()
+
+
+def test_every_rule_of_a_sparse_array_is_documented_and_no_other():
+    """The table has every code with which a sparse array is rejected."""
+    documented = terms(section("docs/sparse.md", "Rules")) - {"rule", "---"}
+    assert documented == sparse_rules()
+
+
+@pytest.mark.parametrize("room", [nests, sparse], ids=lambda room: room.__name__)
+def test_every_name_about_sparse_arrays_is_documented(room):
+    """The page names all that one can import."""
+    text = page("docs/sparse.md")
+    assert not [name for name in room.__all__ if f"`{name}`" not in text]
 
 
 def test_every_setting_is_documented_and_no_other():

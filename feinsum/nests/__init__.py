@@ -1,0 +1,91 @@
+"""Loop nests for a sparse tensor and a network of dense ones, and their search."""
+
+from feinsum.nests.cost import (
+    BufferDimension,
+    BufferSize,
+    CacheMisses,
+    Cost,
+    IndependentLoops,
+    Lexicographic,
+    Operations,
+    Part,
+    evaluate,
+)
+from feinsum.nests.estimate import EstimatedTime, Machine
+from feinsum.nests.forest import Forest, Loop, fuse, is_fully_fused, unfuse
+from feinsum.nests.interpret import Outcome, interpret, sizes_of
+from feinsum.nests.nest import Buffer, Nest
+from feinsum.nests.network import Network, Sizes, network
+from feinsum.nests.orders import Orders, Rule, all_orders, n_orders
+from feinsum.nests.paths import (
+    Path,
+    Tensor,
+    Term,
+    consumers,
+    n_pair_sequences,
+    n_postorders,
+    path_from_pairs,
+    postorders,
+)
+from feinsum.nests.search import (
+    Found,
+    best_levels,
+    best_nest,
+    best_orders,
+    by_depth,
+    level_orders,
+)
+from feinsum.nests.steps import Multiply, Repeat, Reset, Step, lower
+from feinsum.nests.text import nest_from_text, nest_to_text
+
+__all__ = [
+    "Buffer",
+    "BufferDimension",
+    "BufferSize",
+    "CacheMisses",
+    "Cost",
+    "EstimatedTime",
+    "Forest",
+    "Found",
+    "IndependentLoops",
+    "Lexicographic",
+    "Loop",
+    "Machine",
+    "Multiply",
+    "Nest",
+    "Network",
+    "Operations",
+    "Orders",
+    "Outcome",
+    "Part",
+    "Path",
+    "Repeat",
+    "Reset",
+    "Rule",
+    "Sizes",
+    "Step",
+    "Tensor",
+    "Term",
+    "all_orders",
+    "best_levels",
+    "best_nest",
+    "best_orders",
+    "by_depth",
+    "consumers",
+    "evaluate",
+    "fuse",
+    "interpret",
+    "is_fully_fused",
+    "level_orders",
+    "lower",
+    "n_orders",
+    "n_pair_sequences",
+    "n_postorders",
+    "nest_from_text",
+    "nest_to_text",
+    "network",
+    "path_from_pairs",
+    "postorders",
+    "sizes_of",
+    "unfuse",
+]

@@ -1,0 +1,301 @@
+"""Costs that a loop nest gets from its subtrees: the interface, and four of them.
+
+A cost is separable if that of a loop is a function of the costs of what is in it, and
+that of several loops is the sum, or the maximum, of theirs. Then the search need not
+try every nest. Both functions must not decrease in any argument.
+
+What a buffer costs depends on where the terms on its two ends part. So it is charged
+there, when what is ahead and what follows are put together. (The paper charges it at
+the loop above, of which it is no function.)
+
+Source: Kanakagiri and Solomonik 2024 (SpTTN), definitions 4.6 to 4.8, sections 4.2.3
+and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from feinsum.nests.forest import Forest, Loop, Node, fuse
+from feinsum.nests.network import Network, Sizes
+from feinsum.nests.orders import Orders
+from feinsum.nests.paths import Path, Term
+
+__all__ = [
+    "BufferDimension",
+    "BufferSize",
+    "CacheMisses",
+    "Cost",
+    "IndependentLoops",
+    "Lexicographic",
+    "Operations",
+    "Part",
+    "evaluate",
+]
+
+V = TypeVar("V")
+
+
+class Part(NamedTuple):
+    """Terms next to each other, and the loops around them.
+
+    Attributes:
+        terms: in the order of the path.
+        ancestors: the indices of the loops around all of them.
+    """
+
+    terms: tuple[Term, ...]
+    ancestors: frozenset[str]
+
+
+class Cost(Protocol[V]):
+    """How good a nest is: less is better, and infinity is not allowed at all."""
+
+    @property
+    def nothing(self) -> V:
+        """Of no loops."""
+
+    def loop(self, part: Part, index: str, body: V) -> V:
+        """Of a loop over an index around all terms of a part; it is no ancestor."""
+
+    def beside(self, first: V, second: V) -> V:
+        """Of what is computed one after the other; associative."""
+
+    def crossing(self, part: Part, split: int) -> V:
+        """Of the buffers that the first terms of a part fill and the others read.
+
+        Args:
+            part: all of these terms, with the loops around them.
+            split: number of the terms that are in the first loop.
+        """
+
+    def least(self, path: Path) -> V:
+        """What no nest of a path costs less than; a search leaves paths out by it."""
+
+
+def evaluate(cost: Cost[Any], path: Path, orders: Orders) -> Any:
+    """The cost of one nest, from its forest."""
+    return _of_forest(cost, path, fuse(orders), frozenset())
+
+
+def _of_forest(
+    cost: Cost[Any], path: Path, forest: Forest, ancestors: frozenset[str]
+) -> Any:
+    if not forest:
+        return cost.nothing
+    first, rest = forest[0], forest[1:]
+    value = _of_node(cost, path, first, ancestors)
+    if not rest:
+        return value
+    ahead = tuple(_terms(first))
+    after = tuple(t for node in rest for t in _terms(node))
+    part = Part(tuple(path[t] for t in ahead + after), ancestors)
+    crossing = cost.crossing(part, len(ahead))
+    others = _of_forest(cost, path, rest, ancestors)
+    return cost.beside(cost.beside(value, crossing), others)
+
+
+def _of_node(cost: Cost[Any], path: Path, node: Node, ancestors: frozenset[str]) -> Any:
+    if not isinstance(node, Loop):
+        return cost.nothing
+    part = Part(tuple(path[t] for t in _terms(node)), ancestors)
+    body = _of_forest(cost, path, node.body, ancestors | {node.index})
+    return cost.loop(part, node.index, body)
+
+
+def _terms(node: Node) -> Iterator[int]:
+    if isinstance(node, Loop):
+        for inner in node.body:
+            yield from _terms(inner)
+    else:
+        yield node
+
+
+def crossing_buffers(part: Part, split: int) -> Iterator[tuple[Term, Term]]:
+    """Producer and consumer of each buffer from the first terms to the others."""
+    made = {term.result.inputs: term for term in part.terms[:split]}
+    for consumer in part.terms[split:]:
+        for tensor in (consumer.left, consumer.right):
+            if tensor.inputs in made:
+                yield made[tensor.inputs], consumer
+
+
+@dataclass(frozen=True)
+class BufferDimension:
+    """The largest number of axes of a buffer."""
+
+    nothing: float = 0.0
+
+    def loop(self, part: Part, index: str, body: float) -> float:
+        return body
+
+    def beside(self, first: float, second: float) -> float:
+        return max(first, second)
+
+    def crossing(self, part: Part, split: int) -> float:
+        kept = (p.result.indices for p, _ in crossing_buffers(part, split))
+        return max((len(i - part.ancestors) for i in kept), default=0.0)
+
+    def least(self, path: Path) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class BufferSize:
+    """The largest number of entries of a buffer."""
+
+    extents: Mapping[str, int]
+    nothing: float = 0.0
+
+    def loop(self, part: Part, index: str, body: float) -> float:
+        return body
+
+    def beside(self, first: float, second: float) -> float:
+        return max(first, second)
+
+    def crossing(self, part: Part, split: int) -> float:
+        kept = (p.result.indices for p, _ in crossing_buffers(part, split))
+        sizes = (prod(self.extents[i] for i in k - part.ancestors) for k in kept)
+        return float(max(sizes, default=0))
+
+    def least(self, path: Path) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class CacheMisses:
+    """Subtensors that are loaded, if a cache holds those of so many axes.
+
+    A loop loads one of each tensor that has its index and more axes than that.
+    """
+
+    extents: Mapping[str, int]
+    axes: int = 1
+    nothing: float = 0.0
+
+    def loop(self, part: Part, index: str, body: float) -> float:
+        loaded = {
+            tensor.inputs
+            for term in part.terms
+            for tensor in term.tensors
+            if index in tensor.indices
+            and len(tensor.indices - part.ancestors) > self.axes
+        }
+        return self.extents[index] * (len(loaded) + body)
+
+    def beside(self, first: float, second: float) -> float:
+        return first + second
+
+    def crossing(self, part: Part, split: int) -> float:
+        return 0.0
+
+    def least(self, path: Path) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class IndependentLoops:
+    """As many dense loops as can be at the end of single terms, with small buffers.
+
+    Such loops are a call of BLAS. A loop counts as -1 if it is dense, has one term, and
+    has no sparse index in it.
+    """
+
+    network: Network
+    max_dimension: int = 2
+    nothing: float = 0.0
+
+    def loop(self, part: Part, index: str, body: float) -> float:
+        if len(part.terms) > 1:
+            return body
+        left = part.terms[0].indices - part.ancestors
+        return body - left.isdisjoint(self.network.level_of)
+
+    def beside(self, first: float, second: float) -> float:
+        return first + second
+
+    def crossing(self, part: Part, split: int) -> float:
+        kept = (p.result.indices for p, _ in crossing_buffers(part, split))
+        is_small = all(len(i - part.ancestors) <= self.max_dimension for i in kept)
+        return 0.0 if is_small else inf
+
+    def least(self, path: Path) -> float:
+        return -float(sum(len(t.indices - {*self.network.levels}) for t in path))
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Multiplications and additions; of nodes of the tree by its mean fibers."""
+
+    network: Network
+    sizes: Sizes
+    nothing: float = 0.0
+
+    def loop(self, part: Part, index: str, body: float) -> float:
+        within = part.ancestors | {index}
+        leaves = sum(term.indices <= within for term in part.terms)
+        return repetitions(self.network, self.sizes, part, index) * (2 * leaves + body)
+
+    def beside(self, first: float, second: float) -> float:
+        return first + second
+
+    def crossing(self, part: Part, split: int) -> float:
+        return 0.0
+
+    def least(self, path: Path) -> float:
+        return 2 * sum(least_products(self.network, self.sizes, t) for t in path)
+
+
+def repetitions(network: Network, sizes: Sizes, part: Part, index: str) -> float:
+    """How often the body of a loop is executed, in the mean, when it is entered."""
+    level = network.level_within(part.ancestors, index)
+    return float(sizes.extents[index]) if level is None else sizes.children(level)
+
+
+def least_products(network: Network, sizes: Sizes, term: Term) -> float:
+    """How many products a term takes at least: over nodes, as far as it has levels."""
+    n_levels = next(
+        (n for n, i in enumerate(network.levels) if i not in term.indices),
+        len(network.levels),
+    )
+    nodes = sizes.nodes[n_levels - 1] if n_levels else 1
+    others = term.indices.difference(network.levels[:n_levels])
+    return float(nodes * prod(sizes.extents[i] for i in others))
+
+
+@dataclass(frozen=True)
+class Lexicographic:
+    """By the first cost, and by the second one where that is equal.
+
+    Both have to be sums: a maximum forgets which of its arguments was smaller, and a
+    search by subtrees would not find the best.
+    """
+
+    first: Cost[float]
+    second: Cost[float]
+
+    @property
+    def nothing(self) -> tuple[float, float]:
+        return (self.first.nothing, self.second.nothing)
+
+    def loop(
+        self, part: Part, index: str, body: tuple[float, float]
+    ) -> tuple[float, float]:
+        first = self.first.loop(part, index, body[0])
+        return (first, self.second.loop(part, index, body[1]))
+
+    def beside(
+        self, first: tuple[float, float], second: tuple[float, float]
+    ) -> tuple[float, float]:
+        one = self.first.beside(first[0], second[0])
+        return (one, self.second.beside(first[1], second[1]))
+
+    def crossing(self, part: Part, split: int) -> tuple[float, float]:
+        first = self.first.crossing(part, split)
+        return (first, self.second.crossing(part, split))
+
+    def least(self, path: Path) -> tuple[float, float]:
+        return (self.first.least(path), self.second.least(path))

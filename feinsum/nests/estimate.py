@@ -1,0 +1,207 @@
+"""An estimate of the time of a nest: products in vectors, loops, and bytes by distance.
+
+Operations say little about the time of a sparse nest. Where fibers are short, most of
+it goes into fetching rows of dense operands; where the innermost loop is over nodes of
+the tree, products are done one by one; and a buffer that stays in registers costs
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, prod
+
+from feinsum.nests.cost import (
+    Part,
+    crossing_buffers,
+    least_products,
+    repetitions,
+)
+from feinsum.nests.network import Network, Sizes
+from feinsum.nests.paths import Path, Tensor, Term
+
+__all__ = ["EstimatedTime", "Machine"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A core, as far as the estimate needs it; the numbers are typical, not measured.
+
+    Attributes:
+        vector_bytes: of a register.
+        register_bytes: that a buffer may take to stay in registers.
+        vector_ns: of a product in a vector, or of one alone.
+        chain_ns: of one of several products that are added to one number.
+        loop_ns: of an iteration that is not unrolled.
+        enter_ns: of entering a loop whose length varies.
+        line_bytes: that are fetched at least.
+        levels: capacity in bytes, and ns for a byte from there; the last is memory.
+    """
+
+    vector_bytes: int = 32
+    register_bytes: int = 512
+    vector_ns: float = 0.25
+    chain_ns: float = 1.0
+    loop_ns: float = 0.5
+    enter_ns: float = 3.0
+    line_bytes: int = 64
+    levels: tuple[tuple[float, float], ...] = (
+        (32 * 2**10, 0.01),
+        (1 * 2**20, 0.02),
+        (16 * 2**20, 0.05),
+        (float("inf"), 0.12),
+    )
+
+    def byte_ns(self, held_bytes: float) -> float:
+        """Of a byte out of data of that size."""
+        return next(ns for capacity, ns in self.levels if held_bytes <= capacity)
+
+
+@dataclass(frozen=True)
+class EstimatedTime:
+    """Nanoseconds on one core.
+
+    Attributes:
+        network: what is computed.
+        sizes: extents, and the profile of the tree.
+        machine: that computes it.
+        item_bytes: of an entry.
+        index_bytes: of an index of the tree.
+
+    >>> from feinsum.nests import best_nest, network
+    >>> mttkrp = network("ijk,ja,ka->ia")
+    >>> sizes = Sizes({"i": 900, "j": 800, "k": 700, "a": 32}, (900, 9000, 90_000))
+    >>> print(best_nest(mttkrp, EstimatedTime(mttkrp, sizes)).nest)
+    for i
+      for j
+        for k
+          for a
+            X0[a] += T0[i,j,k] * T2[k,a]
+        for a
+          out[i,a] += X0[a] * T1[j,a]
+    """
+
+    network: Network
+    sizes: Sizes
+    machine: Machine = Machine()
+    item_bytes: int = 8
+    index_bytes: int = 4
+    nothing: float = 0.0
+
+    def loop(self, part: Part, index: str, body: float) -> float:
+        times = repetitions(self.network, self.sizes, part, index)
+        within = part.ancestors | {index}
+        leaves = [term for term in part.terms if term.indices <= within]
+        over_nodes = self.network.level_within(part.ancestors, index) is not None
+        fetched = self._fetched_ns(
+            part, index, innermost=len(leaves) == len(part.terms)
+        )
+        if len(leaves) == len(part.terms) and not over_nodes:
+            return times * fetched + self._vectors_ns(leaves, index, times)
+        own = self.machine.loop_ns + len(leaves) * self.machine.chain_ns + fetched
+        entered = self.machine.enter_ns if over_nodes else 0.0
+        stream = self._tree_ns(index) if over_nodes else 0.0
+        return entered + times * (own + stream + body)
+
+    def beside(self, first: float, second: float) -> float:
+        return first + second
+
+    def crossing(self, part: Part, split: int) -> float:
+        """Of what is read from and written to buffers that leave the registers."""
+        total = 0.0
+        for producer, consumer in crossing_buffers(part, split):
+            kept = producer.result.indices - part.ancestors
+            held = self._bytes(kept)
+            if held > self.machine.register_bytes:
+                accesses = 2 * self._products(producer, part.ancestors)
+                accesses += self._products(consumer, part.ancestors)
+                moved = held + accesses * self.item_bytes
+                total += moved * self.machine.byte_ns(held)
+        return total
+
+    def least(self, path: Path) -> float:
+        lanes = self.machine.vector_bytes / self.item_bytes
+        products = (least_products(self.network, self.sizes, term) for term in path)
+        return sum(products) * self.machine.vector_ns / lanes
+
+    def _vectors_ns(self, leaves: list[Term], index: str, times: float) -> float:
+        """Of products along a dense index: in vectors, where all lie side by side."""
+        lanes = max(self.machine.vector_bytes // self.item_bytes, 1)
+        total = 0.0
+        for term in leaves:
+            side_by_side = all(self._is_last(t, index) for t in term.tensors)
+            count = ceil(times / lanes) if side_by_side else times
+            is_sum = index not in term.result.indices and not side_by_side
+            each = self.machine.chain_ns if is_sum else self.machine.vector_ns
+            total += count * each
+        return total
+
+    def _is_last(self, tensor: Tensor, index: str) -> bool:
+        """Whether entries along an index are next to each other, or are one entry."""
+        axes = self._axes(tensor)
+        return index not in tensor.indices or axes is None or axes[-1] == index
+
+    def _axes(self, tensor: Tensor) -> tuple[str, ...] | None:
+        """In memory; None for buffers, whose axes are laid out as they are needed."""
+        if len(tensor.inputs) == 1:
+            return self.network.inputs[next(iter(tensor.inputs))]
+        is_result = len(tensor.inputs) == len(self.network.inputs)
+        return self.network.output if is_result else None
+
+    def _fetched_ns(self, part: Part, index: str, *, innermost: bool) -> float:
+        """Of the slices of operands and of the result that an iteration moves on to."""
+        return sum(
+            self._slice_ns(tensor, part.ancestors, index, innermost=innermost) * times
+            for tensor, times in self._in_memory(part)
+            if index in tensor.indices
+        )
+
+    def _slice_ns(
+        self,
+        tensor: Tensor,
+        ancestors: frozenset[str],
+        index: str,
+        *,
+        innermost: bool,
+    ) -> float:
+        among = self._bytes(tensor.indices - ancestors)
+        moved = self._bytes(tensor.indices - ancestors - {index})
+        if not (innermost and self._is_last(tensor, index)):
+            moved = max(moved, self.machine.line_bytes)
+        return moved * self.machine.byte_ns(among)
+
+    def _in_memory(self, part: Part) -> Iterator[tuple[Tensor, int]]:
+        """Operands but the tree, and the result, which is read and written."""
+        tree = frozenset({self.network.sparse})
+        n_inputs = len(self.network.inputs)
+        seen = {t.inputs: t for term in part.terms for t in term.tensors}
+        for inputs, tensor in seen.items():
+            if len(inputs) == 1 and inputs != tree:
+                yield tensor, 1
+            elif len(inputs) == n_inputs and not self.network.has_sparse_output:
+                yield tensor, 2
+
+    def _tree_ns(self, index: str) -> float:
+        """Of a node of the tree, which is read in order from where it lies."""
+        nodes = self.sizes.nodes
+        is_entry = self.network.level_of[index] == len(nodes) - 1
+        each = self.index_bytes + (self.item_bytes if is_entry else self.index_bytes)
+        held = nodes[-1] * (self.index_bytes + self.item_bytes)
+        return each * self.machine.byte_ns(held)
+
+    def _products(self, term: Term, ancestors: frozenset[str]) -> float:
+        """How many products a term takes within these loops, about."""
+        left = term.indices - ancestors
+        part = Part((term,), ancestors)
+        total = 1.0
+        for index in sorted(left, key=lambda i: self.network.level_of.get(i, -1)):
+            total *= repetitions(self.network, self.sizes, part, index)
+            part = Part((term,), part.ancestors | {index})
+        return total
+
+    def _bytes(self, indices: frozenset[str]) -> float:
+        return self.item_bytes * self._entries(indices)
+
+    def _entries(self, indices: frozenset[str]) -> float:
+        return float(prod(self.sizes.extents[i] for i in indices))

@@ -1,0 +1,139 @@
+"""What a nest computes: the product of at most one sparse tensor and dense ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir import IndexList, parse_subscripts
+
+__all__ = ["MAX_OPERANDS", "Network", "Sizes", "network"]
+
+MAX_OPERANDS = 8
+"""Operands of which all paths are enumerated; nine have 6,055,560."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """An einsum with at most one operand that is stored as a tree.
+
+    Attributes:
+        inputs: the index list of each operand.
+        output: that of the result.
+        sparse: position of the sparse operand, or None.
+        levels: the indices of the sparse operand, from the root of its tree.
+        has_sparse_output: whether the result has the pattern of the sparse operand.
+
+    Raises:
+        InvalidEinsumError: with the rule ``network``.
+
+    Source: Kanakagiri and Solomonik 2024 (SpTTN), section 3.
+    """
+
+    inputs: tuple[IndexList, ...]
+    output: IndexList
+    sparse: int | None = None
+    levels: IndexList = ()
+    has_sparse_output: bool = False
+
+    def __post_init__(self) -> None:
+        n = len(self.inputs)
+        if not 2 <= n <= MAX_OPERANDS:
+            _refuse(f"{n} operands are given; expected 2 to {MAX_OPERANDS}")
+        for term in (*self.inputs, self.output):
+            if len(set(term)) < len(term):
+                _refuse(
+                    f"an index is twice in {' '.join(term)}; take the diagonal first"
+                )
+        known = {index for term in self.inputs for index in term}
+        if not known >= {*self.output}:
+            _refuse(f"the output has {sorted({*self.output} - known)} and no term has")
+        if self.sparse is not None and not 0 <= self.sparse < n:
+            _refuse(f"the sparse operand has position {self.sparse}; there are {n}")
+        stored = () if self.sparse is None else self.inputs[self.sparse]
+        if sorted(stored) != sorted(self.levels):
+            _refuse(f"the levels are {self.levels}; expected an order of {stored}")
+        if self.has_sparse_output and (
+            self.sparse is None or sorted(self.output) != sorted(self.levels)
+        ):
+            _refuse(
+                "a sparse output has the indices of the sparse operand, and no other"
+            )
+
+    @cached_property
+    def indices(self) -> frozenset[str]:
+        return frozenset(index for term in self.inputs for index in term)
+
+    @cached_property
+    def level_of(self) -> Mapping[str, int]:
+        """The level of each index of the sparse operand."""
+        return {index: level for level, index in enumerate(self.levels)}
+
+    def level_within(self, ancestors: frozenset[str], index: str) -> int | None:
+        """The level whose nodes a loop within these loops runs over.
+
+        None if it runs over the extent: of an index that the tree does not have, or
+        outside a loop over a level above.
+
+        >>> mttkrp = network("ijk,ja,ka->ia")
+        >>> mttkrp.level_within(frozenset("i"), "j")
+        1
+        >>> mttkrp.level_within(frozenset("i"), "k")
+        """
+        level = self.level_of.get(index)
+        if level is None or not ancestors.issuperset(self.levels[:level]):
+            return None
+        return level
+
+
+def network(
+    subscripts: str,
+    *,
+    sparse: int | None = 0,
+    levels: str | IndexList | None = None,
+    has_sparse_output: bool = False,
+) -> Network:
+    """A network from subscripts.
+
+    Args:
+        subscripts: as :func:`feinsum.einsum` takes them.
+        sparse: position of the sparse operand; None if all are dense.
+        levels: its indices from the root; by default as in the subscripts.
+        has_sparse_output: whether the result has its pattern.
+
+    Raises:
+        InvalidEinsumError: if there is no such network.
+
+    >>> network("ijk,ja,ka->ia", levels="kij").levels
+    ('k', 'i', 'j')
+    """
+    inputs, output = parse_subscripts(subscripts)
+    if sparse is not None and not 0 <= sparse < len(inputs):
+        _refuse(f"the sparse operand has position {sparse}; there are {len(inputs)}")
+    stored = () if sparse is None else inputs[sparse]
+    chosen = stored if levels is None else tuple(levels)
+    return Network(inputs, output, sparse, chosen, has_sparse_output)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The numbers that decide between nests.
+
+    Attributes:
+        extents: of every index.
+        nodes: the profile of the sparse operand: nodes at each level of its tree.
+    """
+
+    extents: Mapping[str, int]
+    nodes: tuple[int, ...] = ()
+
+    def children(self, level: int) -> float:
+        """Children of a node of the level above, in the mean."""
+        above = self.nodes[level - 1] if level else 1
+        return self.nodes[level] / above if above else 0.0
+
+
+def _refuse(message: str) -> None:
+    raise InvalidEinsumError(f"no network for a nest: {message}", rules=("network",))

@@ -1,0 +1,180 @@
+"""Contraction paths: in which order two tensors at a time become one.
+
+Source: Kanakagiri and Solomonik 2024 (SpTTN), sections 4.1.1 and 4.2.1, definition 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from math import comb, factorial
+from typing import TypeAlias
+
+from feinsum.nests.network import Network
+
+__all__ = [
+    "Path",
+    "Tensor",
+    "Term",
+    "consumers",
+    "n_pair_sequences",
+    "n_postorders",
+    "path_from_pairs",
+    "postorders",
+]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An operand, or the product of several.
+
+    Attributes:
+        inputs: positions of the operands that are in it.
+        indices: that it has.
+    """
+
+    inputs: frozenset[int]
+    indices: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Term:
+    """Two tensors that are multiplied, and summed over what nothing else has."""
+
+    left: Tensor
+    right: Tensor
+    result: Tensor
+
+    @cached_property
+    def indices(self) -> frozenset[str]:
+        """Over which the term has loops."""
+        return self.left.indices | self.right.indices
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        return (self.left, self.right, self.result)
+
+
+Path: TypeAlias = tuple[Term, ...]
+"""Terms in the order in which they are computed; the last one has the result."""
+
+
+def consumers(path: Path) -> tuple[int | None, ...]:
+    """Which term takes the result of each: None for results that leave the terms.
+
+    >>> from feinsum.nests.network import network
+    >>> consumers(path_from_pairs(network("ij,jk,kl->il"), [(0, 1), (3, 2)]))
+    (1, None)
+    """
+    taken = {t.inputs: k for k, term in enumerate(path) for t in term.tensors[:2]}
+    return tuple(taken.get(term.result.inputs) for term in path)
+
+
+def postorders(network: Network) -> Iterator[Path]:
+    """Every path that is a depth-first postorder of a binary tree of the operands.
+
+    >>> from feinsum.nests.network import network
+    >>> len(list(postorders(network("ijk,ja,ka->ia"))))
+    3
+    """
+    made = _Maker(network)
+    yield from made.paths(frozenset(range(len(network.inputs))))
+
+
+def path_from_pairs(network: Network, pairs: list[tuple[int, int]]) -> Path:
+    """The path of pairs: operands by position, the result of term t as n + t.
+
+    >>> from feinsum.nests.network import network
+    >>> path = path_from_pairs(network("ijk,ja,ka->ia"), [(0, 2), (3, 1)])
+    >>> sorted(path[0].result.indices)
+    ['a', 'i', 'j']
+    """
+    made = _Maker(network)
+    tensors = [made.tensor(frozenset({k})) for k in range(len(network.inputs))]
+    path = []
+    for left, right in pairs:
+        path.append(made.term(tensors[left].inputs, tensors[right].inputs))
+        tensors.append(path[-1].result)
+    return tuple(path)
+
+
+class _Maker:
+    """Each tensor and each term of a network, made once."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._tensors: dict[frozenset[int], Tensor] = {}
+        self._terms: dict[tuple[frozenset[int], frozenset[int]], Term] = {}
+        self._paths: dict[frozenset[int], list[Path]] = {}
+
+    def tensor(self, inputs: frozenset[int]) -> Tensor:
+        if inputs not in self._tensors:
+            self._tensors[inputs] = Tensor(inputs, self._indices(inputs))
+        return self._tensors[inputs]
+
+    def _indices(self, inputs: frozenset[int]) -> frozenset[str]:
+        """What the operands have and another one, or the output, needs."""
+        terms = enumerate(self._network.inputs)
+        inside, outside = set[str](), set(self._network.output)
+        for position, term in terms:
+            (inside if position in inputs else outside).update(term)
+        if len(inputs) == 1:
+            return frozenset(inside)
+        return frozenset(inside & outside)
+
+    def term(self, left: frozenset[int], right: frozenset[int]) -> Term:
+        if (left, right) not in self._terms:
+            tensors = map(self.tensor, (left, right, left | right))
+            self._terms[left, right] = Term(*tensors)
+        return self._terms[left, right]
+
+    def paths(self, inputs: frozenset[int]) -> list[Path]:
+        if len(inputs) == 1:
+            return [()]
+        if inputs not in self._paths:
+            self._paths[inputs] = [*self._made(inputs)]
+        return self._paths[inputs]
+
+    def _made(self, inputs: frozenset[int]) -> Iterator[Path]:
+        first, *others = sorted(inputs)
+        for size in range(len(others)):
+            for chosen in combinations(others, size):
+                left = frozenset({first, *chosen})
+                right = inputs - left
+                last = (self.term(left, right),)
+                for before in self.paths(left):
+                    for after in self.paths(right):
+                        yield before + after + last
+                        if before and after:
+                            yield after + before + last
+
+
+def n_postorders(n_operands: int) -> int:
+    """Number of paths of :func:`postorders`.
+
+    >>> [n_postorders(n) for n in (3, 4, 5, 6)]
+    [3, 18, 150, 1620]
+    """
+    counts = [0, 1]
+    for n in range(2, n_operands + 1):
+        splits = (
+            comb(n - 1, size - 1) * counts[size] * counts[n - size]
+            * (2 if 1 < size < n - 1 else 1)
+            for size in range(1, n)
+        )  # fmt: skip
+        counts.append(sum(splits))
+    return counts[n_operands]
+
+
+def n_pair_sequences(n_operands: int) -> int:
+    """Number of sequences of pairs, whatever is computed in between.
+
+    It counts every postorder at least once, and is the recurrence of the paper.
+
+    >>> [n_pair_sequences(n) for n in (3, 4, 5, 6)]
+    [3, 18, 180, 2700]
+    """
+    n = n_operands
+    return int(factorial(n) * factorial(n - 1) // 2 ** (n - 1))

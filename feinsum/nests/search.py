@@ -1,0 +1,261 @@
+"""The cheapest loop nest, by dynamic programming.
+
+Source: Kanakagiri and Solomonik 2024 (SpTTN), section 4.2, algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby, permutations
+from math import inf
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from feinsum.nests.cost import Cost, Part
+from feinsum.nests.nest import Nest
+from feinsum.nests.network import Network
+from feinsum.nests.orders import Orders, Rule, needed_around
+from feinsum.nests.paths import Path, Term, postorders
+
+__all__ = [
+    "Found",
+    "Search",
+    "best_levels",
+    "best_nest",
+    "best_orders",
+    "by_depth",
+    "level_orders",
+]
+
+
+class Found(NamedTuple):
+    """The cheapest nest, and what it costs."""
+
+    cost: Any
+    nest: Nest
+
+
+class _Candidate(NamedTuple):
+    """The cheapest loops around some terms, whose first loop is that one.
+
+    The root is None if the first term has no loop left; then there is no body.
+    """
+
+    cost: Any
+    root: str | None
+    body: _Candidate | None
+    rest: _Candidate | None
+
+    def orders(self) -> Orders:
+        inside = ((),) if self.body is None else self.body.orders()
+        around = () if self.root is None else (self.root,)
+        after = () if self.rest is None else self.rest.orders()
+        return (*((*around, *order) for order in inside), *after)
+
+
+@dataclass
+class Search:
+    """Cheapest orders of paths of one network; what was found is kept for others.
+
+    For each part of a path within each set of loops, it keeps the cheapest orders and
+    the cheapest whose first loop is another one: two neighbouring loops over one index
+    would be one loop.
+
+    Complexity: of one path with n terms and m indices, O(n**3 * m * 2**m).
+    """
+
+    network: Network
+    cost: Cost[Any]
+    rule: Rule = "relative"
+
+    def __post_init__(self) -> None:
+        self._numbers: dict[Term, int] = {}
+        self._terms: list[Term] = []
+        self._needed: list[dict[str, frozenset[str]]] = []
+        self._found: dict[Any, tuple[_Candidate, ...]] = {}
+
+    def best(self, path: Path) -> tuple[Any, Orders] | None:
+        """Cost and orders of the cheapest nest of a path; None if none is allowed."""
+        numbers = tuple(map(self._number, path))
+        found = self._order(numbers, frozenset())
+        if not found or _is_infinite(found[0].cost):
+            return None
+        return found[0].cost, found[0].orders()
+
+    def _number(self, term: Term) -> int:
+        if term not in self._numbers:
+            self._numbers[term] = len(self._terms)
+            self._terms.append(term)
+            self._needed.append(
+                {i: needed_around(self.network, self.rule, term, i)
+                 for i in term.indices}
+            )  # fmt: skip
+        return self._numbers[term]
+
+    def _order(
+        self, numbers: tuple[int, ...], ancestors: frozenset[str]
+    ) -> tuple[_Candidate, ...]:
+        """The cheapest, and the cheapest with another root, as far as there are any."""
+        key = (numbers, ancestors)
+        found = self._found.get(key)
+        if found is None:
+            terms = tuple(self._terms[number] for number in numbers)
+            found = self._found[key] = self._solved(numbers, Part(terms, ancestors))
+        return found
+
+    def _solved(self, numbers: tuple[int, ...], part: Part) -> tuple[_Candidate, ...]:
+        left = part.terms[0].indices - part.ancestors
+        if not left:
+            nothing = _Candidate(self.cost.nothing, None, None, None)
+            found = self._joined(numbers, part, 1, nothing)
+            return () if found is None else (found,)
+        best = [
+            candidate
+            for index in sorted(left)
+            if (candidate := self._rooted(numbers, part, index)) is not None
+        ]
+        best.sort(key=_cost_of)
+        return tuple(best[:2])
+
+    def _rooted(
+        self, numbers: tuple[int, ...], part: Part, index: str
+    ) -> _Candidate | None:
+        """The cheapest with that loop first, whatever the number of terms in it."""
+        best: _Candidate | None = None
+        within = part.ancestors | {index}
+        for split, number in enumerate(numbers, 1):
+            needed = self._needed[number].get(index)
+            if needed is None or not needed <= part.ancestors:
+                break
+            bodies = self._order(numbers[:split], within)
+            if bodies:
+                inner = Part(part.terms[:split], part.ancestors)
+                cost = self.cost.loop(inner, index, bodies[0].cost)
+                first = _Candidate(cost, index, bodies[0], None)
+                found = self._joined(numbers, part, split, first)
+                if found is not None and (best is None or found.cost < best.cost):
+                    best = found
+        return best
+
+    def _joined(
+        self, numbers: tuple[int, ...], part: Part, split: int, first: _Candidate
+    ) -> _Candidate | None:
+        """The first node, and the cheapest of what can follow it."""
+        if split == len(numbers):
+            return first
+        for rest in self._order(numbers[split:], part.ancestors):
+            if first.root is None or rest.root != first.root:
+                crossing = self.cost.crossing(part, split)
+                cost = self.cost.beside(first.cost, crossing)
+                cost = self.cost.beside(cost, rest.cost)
+                return _Candidate(cost, first.root, first.body, rest)
+        return None
+
+
+_cost_of = attrgetter("cost")
+
+
+def best_orders(
+    network: Network, path: Path, cost: Cost[Any], rule: Rule = "relative"
+) -> Found | None:
+    """The cheapest nest of one path; None if none is allowed.
+
+    >>> from feinsum.nests import IndependentLoops, network, path_from_pairs
+    >>> ttmc = network("ijkl,jr,ks,lt->irst")
+    >>> path = path_from_pairs(ttmc, [(0, 3), (4, 2), (5, 1)])
+    >>> found = best_orders(ttmc, path, IndependentLoops(ttmc, max_dimension=2))
+    >>> found.cost, [len(buffer.indices) for buffer in found.nest.buffers]
+    (-6.0, [1, 2])
+    """
+    found = Search(network, cost, rule).best(path)
+    return None if found is None else Found(found[0], Nest(network, path, found[1]))
+
+
+def by_depth(network: Network) -> Iterator[list[Path]]:
+    """Paths by the number of loops around their deepest term, the fewest first."""
+
+    def depth(path: Path) -> int:
+        return max(len(term.indices) for term in path)
+
+    for _, group in groupby(sorted(postorders(network), key=depth), key=depth):
+        yield list(group)
+
+
+def best_nest(
+    network: Network,
+    cost: Cost[Any],
+    rule: Rule = "relative",
+    paths: Iterable[Path] | None = None,
+) -> Found | None:
+    """The cheapest nest of a network; None if none is allowed.
+
+    Args:
+        network: what is computed.
+        cost: what is made small.
+        rule: for the indices of the sparse operand; see :mod:`feinsum.nests.orders`.
+        paths: that are considered. By default those with the fewest loops around a
+            term; only where the cost allows none of them, those with one more.
+
+    >>> from feinsum.nests import BufferDimension, network
+    >>> found = best_nest(network("ijk,ja,ka->ia"), BufferDimension())
+    >>> found.cost
+    0.0
+    """
+    groups = by_depth(network) if paths is None else iter([list(paths)])
+    search = Search(network, cost, rule)
+    found = (_best_of(search, group) for group in groups)
+    return next((best for best in found if best is not None), None)
+
+
+def _best_of(search: Search, paths: list[Path]) -> Found | None:
+    """The cheapest nest of several paths, those first that may be cheapest."""
+    best: tuple[Any, Orders, Path] | None = None
+    bounds = [search.cost.least(path) for path in paths]
+    for at in sorted(range(len(paths)), key=bounds.__getitem__):
+        if best is not None and not bounds[at] < best[0]:
+            break
+        found = search.best(paths[at])
+        if found is not None and (best is None or found[0] < best[0]):
+            best = (*found, paths[at])
+    if best is None:
+        return None
+    return Found(best[0], Nest(search.network, best[2], best[1]))
+
+
+def level_orders(network: Network) -> Iterator[Network]:
+    """The network with each order of the levels of its sparse operand."""
+    for levels in permutations(network.levels):
+        yield replace(network, levels=levels)
+
+
+def best_levels(
+    network: Network,
+    cost_of: Callable[[Network], Cost[Any]],
+    rule: Rule = "relative",
+) -> Found | None:
+    """The cheapest nest with any order of the levels, which its network has.
+
+    Args:
+        network: what is computed.
+        cost_of: the cost with these levels: the profile is another one in each order.
+        rule: for the indices of the sparse operand.
+
+    >>> from feinsum.nests import EstimatedTime, Sizes, network
+    >>> extents = {"i": 900, "j": 800, "k": 700, "a": 32}
+    >>> nodes = {"i": 900, "j": 800, "k": 9, "ij": 80_000, "ik": 1000, "jk": 2000}
+    >>> def cost_of(net):
+    ...     two = "".join(sorted(net.levels[:2]))
+    ...     profile = (nodes[net.levels[0]], nodes[two], 90_000)
+    ...     return EstimatedTime(net, Sizes(extents, profile))
+    >>> best_levels(network("ijk,ja,ka->ia"), cost_of).nest.network.levels
+    ('k', 'i', 'j')
+    """
+    each = (best_nest(n, cost_of(n), rule) for n in level_orders(network))
+    found = [best for best in each if best is not None]
+    return min(found, key=_cost_of, default=None)
+
+
+def _is_infinite(cost: Any) -> bool:
+    first = cost[0] if isinstance(cost, tuple) else cost
+    return bool(first == inf)

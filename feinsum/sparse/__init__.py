@@ -1,0 +1,50 @@
+"""Sparse arrays: formats, conversions, files, random patterns. Needs numpy alone."""
+
+from feinsum.sparse.checks import require_finite
+from feinsum.sparse.convert import (
+    from_dense,
+    to_coo,
+    to_csc,
+    to_csf,
+    to_csr,
+    to_dense,
+)
+from feinsum.sparse.exchange import from_object, is_sparse, to_pydata, to_scipy
+from feinsum.sparse.formats import COO, CSC, CSF, CSR, SparseArray
+from feinsum.sparse.generate import random_profile, random_uniform
+from feinsum.sparse.profile import (
+    count_nodes,
+    node_counts,
+    pattern_digest,
+    require_pattern,
+)
+from feinsum.sparse.reading import iterate_tns, read_tns
+from feinsum.sparse.writing import write_tns
+
+__all__ = [
+    "COO",
+    "CSC",
+    "CSF",
+    "CSR",
+    "SparseArray",
+    "count_nodes",
+    "from_dense",
+    "from_object",
+    "is_sparse",
+    "iterate_tns",
+    "node_counts",
+    "pattern_digest",
+    "random_profile",
+    "random_uniform",
+    "read_tns",
+    "require_finite",
+    "require_pattern",
+    "to_coo",
+    "to_csc",
+    "to_csf",
+    "to_csr",
+    "to_dense",
+    "to_pydata",
+    "to_scipy",
+    "write_tns",
+]

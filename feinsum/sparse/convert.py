@@ -1,0 +1,152 @@
+"""From one format to another, in linear time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from feinsum.sparse.checks import Array
+from feinsum.sparse.formats import COO, CSC, CSF, CSR, SparseArray
+from feinsum.sparse.rejection import reject
+from feinsum.sparse.sorting import begins, index_dtype, sorted_and_summed
+
+__all__ = ["from_dense", "to_coo", "to_csc", "to_csf", "to_csr", "to_dense"]
+
+Matrix = TypeVar("Matrix", CSR, CSC)
+
+
+def to_coo(array: SparseArray) -> COO:
+    """The same entries as coordinates; those of a tree in the order of its levels.
+
+    >>> to_coo(CSR((2, 3), [0, 1, 2], [2, 0], [5.0, 6.0])).indices
+    (array([0, 1], dtype=int32), array([2, 0]))
+    """
+    if isinstance(array, COO):
+        return array
+    columns: list[Array | None] = [None] * array.order
+    if isinstance(array, CSF):
+        for level, axis in enumerate(array.axes):
+            columns[axis] = _expanded(array, level)
+    else:
+        along = array.compressed
+        numbers = np.arange(array.shape[along], dtype=index_dtype(array.shape[along]))
+        columns[along] = np.repeat(numbers, np.diff(array.pointers))
+        columns[1 - along] = array.indices
+    return COO(array.shape, tuple(c for c in columns if c is not None), array.values)
+
+
+def _expanded(tree: CSF, level: int) -> Array:
+    """The index of a level for every entry."""
+    column = tree.indices[level]
+    for pointers in tree.pointers[level:]:
+        column = np.repeat(column, np.diff(pointers))
+    return column
+
+
+def to_csf(array: SparseArray, axes: Sequence[int] | None = None) -> CSF:
+    """A tree whose levels hold the axes in that order; duplicates are summed.
+
+    Args:
+        array: in any format.
+        axes: from the root; by default those of a tree as they are, and of others
+            in their order.
+
+    Complexity: linear in the entries; about 40 bytes an entry beside the result.
+
+    >>> entries = COO((4, 2), ([3, 0, 3], [1, 1, 1]), [1.0, 2.0, 3.0])
+    >>> tree = to_csf(entries, axes=(1, 0))
+    >>> tree.profile, tree.values
+    ((1, 2), array([2., 4.]))
+    """
+    if isinstance(array, CSF) and axes is None:
+        return array
+    chosen = tuple(range(array.order)) if axes is None else tuple(axes)
+    if sorted(chosen) != list(range(array.order)):
+        reject("axes", f"given {axes}; expected each of 0 to {array.order - 1} once")
+    if isinstance(array, CSF) and array.axes == chosen:
+        return array
+    entries = to_coo(array)
+    extents = [array.shape[axis] for axis in chosen]
+    columns, values = sorted_and_summed(
+        [entries.indices[axis] for axis in chosen], entries.values, extents
+    )
+    dtype = index_dtype(max(extents))
+    indices, pointers = _levels([c.astype(dtype, copy=False) for c in columns])
+    return CSF(array.shape, chosen, tuple(indices), tuple(pointers), values)
+
+
+def _levels(columns: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    """The index arrays and pointers of a tree over sorted, distinct coordinates."""
+    indices: list[Array] = []
+    pointers: list[Array] = []
+    dtype = index_dtype(len(columns[0]))
+    first = np.zeros(len(columns[0]), dtype=bool)
+    before: Array | None = None
+    for column in columns:
+        first = first | begins([column])
+        starts = np.flatnonzero(first)
+        if before is not None:
+            numbers = np.cumsum(first, dtype=dtype) - 1
+            ends = np.array([len(starts)], dtype=dtype)
+            pointers.append(np.concatenate([numbers[before], ends]))
+        indices.append(column[starts])
+        before = starts
+    return indices, pointers
+
+
+def to_csr(array: SparseArray) -> CSR:
+    """The matrix by rows; duplicates are summed.
+
+    >>> to_csr(COO((3, 2), ([2, 0], [0, 1]), [5.0, 6.0])).pointers
+    array([0, 1, 1, 2], dtype=int32)
+    """
+    return array if isinstance(array, CSR) else _compressed(array, CSR)
+
+
+def to_csc(array: SparseArray) -> CSC:
+    """The matrix by columns; duplicates are summed.
+
+    >>> to_csc(COO((3, 2), ([2, 0], [0, 1]), [5.0, 6.0])).indices
+    array([2, 0], dtype=int32)
+    """
+    return array if isinstance(array, CSC) else _compressed(array, CSC)
+
+
+def _compressed(array: SparseArray, kind: type[Matrix]) -> Matrix:
+    if array.order != 2:
+        reject("rank", f"a matrix has 2 axes, not {array.order}; use to_csf")
+    along, across = kind.compressed, 1 - kind.compressed
+    entries = to_coo(array)
+    (outer, inner), values = sorted_and_summed(
+        [entries.indices[along], entries.indices[across]],
+        entries.values,
+        (array.shape[along], array.shape[across]),
+    )
+    dtype = index_dtype(max(len(values), *array.shape))
+    counts = np.bincount(outer, minlength=array.shape[along])
+    pointers = np.concatenate([[0], np.cumsum(counts)]).astype(dtype)
+    return kind(array.shape, pointers, inner.astype(dtype, copy=False), values)
+
+
+def to_dense(array: SparseArray) -> Array:
+    """The array with its zeros; duplicates are summed.
+
+    >>> to_dense(COO((2, 2), ([0, 0], [1, 1]), [1.0, 2.0]))
+    array([[0., 3.], [0., 0.]])
+    """
+    entries = to_coo(array)
+    dense = np.zeros(array.shape, dtype=array.values.dtype)
+    np.add.at(dense, entries.indices, entries.values)
+    return dense
+
+
+def from_dense(array: Array) -> COO:
+    """The entries that are not zero, in the order of the axes.
+
+    >>> from_dense(np.array([[0.0, 3.0], [0.0, 0.0]])).indices
+    (array([0]), array([1]))
+    """
+    dense = np.asarray(array)
+    return COO(dense.shape, np.nonzero(dense), dense[np.nonzero(dense)])

@@ -1,0 +1,161 @@
+"""Random patterns: uniform ones, and ones with a given profile and skew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from feinsum.sparse.checks import Array, check_shape
+from feinsum.sparse.convert import to_csf
+from feinsum.sparse.formats import COO, CSF
+from feinsum.sparse.rejection import reject
+from feinsum.sparse.sorting import index_dtype
+
+__all__ = ["random_profile", "random_uniform"]
+
+_MAX_PLACES = 2**63 - 1
+
+
+def random_uniform(
+    shape: Sequence[int], nnz: int, *, seed: int, dtype: npt.DTypeLike = np.float64
+) -> CSF:
+    """A tensor with so many entries, each place as likely as any other.
+
+    Raises:
+        InvalidSparseArrayError: ``profile`` if there are not so many places, and
+            ``shape`` if there are more than 63 bits can count.
+
+    >>> random_uniform((30, 20, 10), 100, seed=0).nnz
+    100
+    """
+    extents = check_shape(tuple(shape))
+    n_places = prod(extents)
+    if n_places > _MAX_PLACES:
+        reject("shape", f"{extents} has more than {_MAX_PLACES} places; "
+               "use random_profile")  # fmt: skip
+    if not 0 <= nnz <= n_places:
+        reject("profile", f"given {nnz} entries; expected 0 to {n_places}")
+    rng = np.random.default_rng(seed)
+    places = _distinct(rng, n_places, nnz)
+    columns = np.unravel_index(places, extents)
+    return to_csf(COO(extents, columns, _values(rng, nnz, np.dtype(dtype))))
+
+
+def _distinct(rng: np.random.Generator, n_places: int, n: int) -> Array:
+    """So many different numbers below that one, in increasing order."""
+    if 2 * n >= n_places:
+        return np.sort(rng.permutation(n_places)[:n])
+    found = np.unique(rng.integers(0, n_places, n))
+    while len(found) < n:
+        more = rng.integers(0, n_places, 2 * (n - len(found)))
+        found = np.union1d(found, more)
+    return np.sort(rng.permutation(found)[:n])
+
+
+def random_profile(
+    shape: Sequence[int],
+    profile: Sequence[int],
+    *,
+    seed: int,
+    skew: float = 0.0,
+    axes: Sequence[int] | None = None,
+    dtype: npt.DTypeLike = np.float64,
+) -> CSF:
+    """A tensor whose tree has exactly so many nodes at each level.
+
+    The children of a level are dealt to its parents, one to each and the others with
+    the weights 1, 2**-skew, 3**-skew and so on, in random order: with 0 fibers have
+    nearly equal lengths, with 1 a few have most of the children (Zipf's law). The
+    indices of children are spread over the extent.
+
+    Args:
+        shape: extents, in the order of the array's axes.
+        profile: number of nodes at each level, from the root.
+        seed: of the random numbers; equal arguments give equal arrays.
+        skew: of the number of children, 0 or more.
+        axes: which axis each level holds; by default in their order.
+        dtype: of the values.
+
+    Raises:
+        InvalidSparseArrayError: ``profile`` for one that no tree has.
+
+    >>> random_profile((30, 20, 10), (25, 60, 300), seed=0, skew=1.0).profile
+    (25, 60, 300)
+    """
+    extents = check_shape(tuple(shape))
+    chosen = tuple(range(len(extents)) if axes is None else axes)
+    if sorted(chosen) != list(range(len(extents))):
+        reject("axes", f"given {axes}; expected each of 0 to {len(extents) - 1} once")
+    if len(profile) != len(extents):
+        reject("profile", f"given {len(profile)} levels for {len(extents)} axes")
+    if not 0 <= skew < np.inf:
+        reject("profile", f"given the skew {skew}; expected a number from 0")
+    rng = np.random.default_rng(seed)
+    indices: list[Array] = []
+    pointers: list[Array] = []
+    n_parents = 1
+    for axis, n_nodes in zip(chosen, profile, strict=True):
+        _require_room(n_parents, n_nodes, extents[axis])
+        lengths = _dealt(rng, n_parents, n_nodes, extents[axis], skew)
+        indices.append(_spread(rng, lengths, extents[axis]))
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        pointers.append(starts.astype(index_dtype(n_nodes)))
+        n_parents = n_nodes
+    values = _values(rng, n_parents, np.dtype(dtype))
+    return CSF(extents, chosen, tuple(indices), tuple(pointers[1:]), values)
+
+
+def _require_room(n_parents: int, n_nodes: int, extent: int) -> None:
+    if not n_parents <= n_nodes <= n_parents * extent:
+        reject(
+            "profile",
+            f"a level of {n_nodes} nodes below {n_parents} nodes and over an extent of "
+            f"{extent}; expected {n_parents} to {n_parents * extent}",
+        )
+
+
+def _dealt(
+    rng: np.random.Generator, n_parents: int, n_nodes: int, extent: int, skew: float
+) -> Array:
+    """Numbers of children from 1 to the extent, with that sum."""
+    lengths = np.ones(n_parents, dtype=np.int64)
+    ranks = rng.permutation(n_parents) + 1.0
+    weights = np.maximum(ranks**-skew, 1e-9)
+    left = n_nodes - n_parents
+    while left:
+        shares = np.cumsum(np.where(lengths < extent, weights, 0.0))
+        exact = left * np.diff(shares, prepend=0.0) / shares[-1]
+        more = np.floor(exact).astype(np.int64)
+        drawn = rng.random(left - int(more.sum())) * shares[-1]
+        places = np.searchsorted(shares, drawn, side="right")
+        more += np.bincount(np.minimum(places, n_parents - 1), minlength=n_parents)
+        more = np.minimum(more, extent - lengths)
+        lengths += more
+        left -= int(more.sum())
+    return lengths
+
+
+def _spread(rng: np.random.Generator, lengths: Array, extent: int) -> Array:
+    """Increasing indices for each fiber: one from each of as many parts."""
+    n = int(lengths.sum())
+    parts = np.repeat(lengths, lengths)
+    firsts = np.cumsum(lengths) - lengths
+    numbers = np.arange(n) - np.repeat(firsts, lengths)
+    width, wider = np.divmod(extent, parts)
+    low = numbers * width + np.minimum(numbers, wider)
+    found: Array = low + rng.integers(0, width + (numbers < wider))
+    return found.astype(index_dtype(extent))
+
+
+def _values(rng: np.random.Generator, n: int, dtype: np.dtype[Any]) -> Array:
+    """Numbers from 0.5 to 1.5 in size, of both signs where the dtype has them."""
+    if dtype.kind in "biu":
+        return np.ones(n, dtype)
+    sizes: Array = rng.uniform(0.5, 1.5, n) * rng.choice([-1.0, 1.0], n)
+    if dtype.kind == "c":
+        sizes = sizes * np.exp(1j * rng.uniform(0, np.pi, n))
+    return sizes.astype(dtype)

@@ -1,0 +1,266 @@
+"""Files of sparse tensors as FROSTT has them (``.tns``), read as a stream.
+
+A line is an entry: its indices, from 1, and its value, with spaces between. What
+follows ``#`` is a comment.
+
+Source: Smith et al. 2017 (FROSTT).
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from os import PathLike, fspath, sysconf
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from feinsum.sparse.checks import Array, check_shape
+from feinsum.sparse.formats import COO
+from feinsum.sparse.rejection import reject
+from feinsum.sparse.sorting import index_dtype
+
+__all__ = ["iterate_tns", "read_tns"]
+
+BLOCK_BYTES = 2**22
+_MAX_LINE_BYTES = 2**16
+_MAX_INDEX = 2**53
+"""Numbers are read as doubles, which hold every integer up to this one."""
+
+
+def read_tns(
+    path: str | PathLike[str],
+    *,
+    shape: Sequence[int] | None = None,
+    dtype: npt.DTypeLike = np.float64,
+    max_bytes: int | None = None,
+) -> COO:
+    """The tensor in a ``.tns`` file, or in a ``.tns.gz``.
+
+    An entry takes 4 bytes for each index (8 beyond 2**31) and the bytes of its
+    value. At the most, memory for that and one column more is in use, and 100 MB for
+    the part of the file that is being read: 100 million entries of order 3 take
+    2.0 GB, at most 2.9 GB.
+
+    Args:
+        path: of the file.
+        shape: extents; by default the largest index of each axis.
+        dtype: of the values: float32 or float64.
+        max_bytes: that the entries may take; by default what memory is free.
+
+    Raises:
+        InvalidSparseArrayError: with the code of the broken rule, and the line.
+        OSError: if the file cannot be opened.
+    """
+    if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
+        reject("value-dtype", f"given {np.dtype(dtype)}; expected float32 or float64")
+    limit = _free_bytes() if max_bytes is None else max_bytes
+    kept = _Columns(np.dtype(dtype), limit)
+    for indices, values in iterate_tns(path):
+        kept.add(indices, values)
+    if not kept.columns:
+        reject("empty-file", f"{fspath(path)} has no entries; expected one a line")
+    found = tuple(largest + 1 for largest in kept.largest)
+    wanted = found if shape is None else check_shape(tuple(shape))
+    if len(wanted) != len(found):
+        reject("rank", f"the entries have {len(found)} indices; the shape has "
+               f"{len(wanted)} extents")  # fmt: skip
+    return COO(wanted, kept.taken_columns(), kept.taken_values())
+
+
+@dataclass
+class _Columns:
+    """Blocks of entries, column by column."""
+
+    dtype: np.dtype[Any]
+    max_bytes: int
+    columns: list[list[Array]] = field(default_factory=list)
+    values: list[Array] = field(default_factory=list)
+    largest: list[int] = field(default_factory=list)
+    n_bytes: int = 0
+
+    def add(self, indices: Array, values: Array) -> None:
+        if not self.columns:
+            self.columns = [[] for _ in indices]
+            self.largest = [0] * len(indices)
+        for axis, column in enumerate(indices):
+            top = int(column.max())
+            self.largest[axis] = max(self.largest[axis], top)
+            self.columns[axis].append(column.astype(index_dtype(top)))
+            self.n_bytes += self.columns[axis][-1].nbytes
+        self.values.append(values.astype(self.dtype))
+        self.n_bytes += self.values[-1].nbytes
+        if self.n_bytes > self.max_bytes:
+            n_read = sum(map(len, self.values))
+            reject(
+                "memory",
+                f"the first {n_read} entries take {self.n_bytes} bytes; allowed are "
+                f"{self.max_bytes}: raise max_bytes, or go through the file in blocks "
+                "with iterate_tns",
+            )
+
+    def taken_columns(self) -> tuple[Array, ...]:
+        """The columns; the blocks of each are given up once they are joined."""
+        joined = []
+        for blocks in self.columns:
+            joined.append(np.concatenate(blocks))
+            blocks.clear()
+        return tuple(joined)
+
+    def taken_values(self) -> Array:
+        joined = np.concatenate(self.values)
+        self.values.clear()
+        return joined
+
+
+def iterate_tns(
+    path: str | PathLike[str], *, block_bytes: int = BLOCK_BYTES
+) -> Iterator[tuple[Array, Array]]:
+    """The entries of a ``.tns`` file, block by block, in bounded memory.
+
+    Args:
+        path: of the file; compressed if it ends with ``.gz``.
+        block_bytes: of text to read at once; the memory is 25 times that.
+
+    Yields:
+        Indices from 0, int64, one row per axis; and values, float64.
+
+    Raises:
+        InvalidSparseArrayError: with the code of the broken rule, and the line.
+    """
+    order: int | None = None
+    for text, line in _blocks(Path(path), block_bytes):
+        counts, line_numbers = _tokens(text, line)
+        if not len(counts):
+            continue
+        if order is None:
+            order = int(counts[0]) - 1
+        yield _entries(text, counts, line_numbers, order)
+
+
+def _blocks(path: Path, block_bytes: int) -> Iterator[tuple[bytes, int]]:
+    """Whole lines without comments, and the number of the first."""
+    rest, line = b"", 1
+    with _opened(path) as file:
+        while data := _read(file, block_bytes, path):
+            data = rest + data
+            end = data.rfind(b"\n") + 1
+            text, rest = data[:end], data[end:]
+            if len(rest) > _MAX_LINE_BYTES:
+                last = line + text.count(b"\n")
+                reject("line", f"line {last} is longer than {_MAX_LINE_BYTES} bytes; "
+                       "expected one entry")  # fmt: skip
+            yield re.sub(rb"#[^\n]*", b"", text), line
+            line += text.count(b"\n")
+    if rest.partition(b"#")[0].strip():
+        reject(
+            "cut",
+            f"line {line}, the last, has no end: {path.name} may have been cut there. "
+            "If it is whole, add a newline",
+        )
+
+
+def _opened(path: Path) -> BinaryIO:
+    if path.suffix == ".gz":
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    return path.open("rb")
+
+
+def _read(file: BinaryIO, n_bytes: int, path: Path) -> bytes:
+    try:
+        return file.read(n_bytes)
+    except EOFError:
+        reject("cut", f"{path.name} ends within its compressed data; fetch it again")
+    except (gzip.BadGzipFile, zlib.error) as error:
+        reject("compression", f"{path.name} is no whole file of gzip: {error}")
+
+
+def _tokens(text: bytes, line: int) -> tuple[Array, Array]:
+    """How many words each line has that has any, and the numbers of these lines."""
+    if not text:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    characters = np.frombuffer(text, np.uint8)
+    is_word = characters > ord(" ")
+    begins = is_word.copy()
+    begins[1:] &= ~is_word[:-1]
+    ends = np.flatnonzero(characters == ord("\n"))
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    counts = np.add.reduceat(begins, starts, dtype=np.int32)
+    full = np.flatnonzero(counts)
+    return counts[full], full + line
+
+
+def _entries(
+    text: bytes, counts: Array, lines: Array, order: int
+) -> tuple[Array, Array]:
+    """The numbers of a block as indices and values."""
+    odd = np.flatnonzero(counts != order + 1)
+    if len(odd) or order < 1:
+        at = int(odd[0]) if len(odd) else 0
+        reject(
+            "line",
+            f"line {lines[at]} has {counts[at]} words; expected "
+            f"{max(order, 1) + 1}: indices and a value, with spaces between",
+        )
+    numbers = _numbers(text)
+    if numbers is None or len(numbers) != len(counts) * (order + 1):
+        _reject_words(text, int(lines[0]))
+    table = numbers.reshape(-1, order + 1)
+    indices, values = table[:, :-1], table[:, -1]
+    is_index = (indices >= 1) & (indices <= _MAX_INDEX) & (indices % 1 == 0)
+    wrong = np.flatnonzero(~is_index.all(axis=1))
+    if len(wrong):
+        at = int(wrong[0])
+        reject("index-range", f"line {lines[at]} has the indices {_text(indices[at])}; "
+               f"expected integers from 1 to {_MAX_INDEX}")  # fmt: skip
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        at = int(wrong[0])
+        reject("not-finite", f"line {lines[at]} has the value {values[at]}; expected a "
+               "finite one")  # fmt: skip
+    return indices.T.astype(np.int64) - 1, values.copy()
+
+
+def _numbers(text: bytes) -> Array | None:
+    """What a text has up to the first word that is no number; None if there is one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            return np.fromstring(text.decode("ascii"), sep=" ")
+        except (DeprecationWarning, ValueError):
+            return None
+
+
+def _reject_words(text: bytes, line: int) -> NoReturn:
+    """Say where the first word is that is no number."""
+    for number, words in enumerate(text.split(b"\n"), line):
+        for word in words.split():
+            if not re.fullmatch(rb"[-+0-9.eEinfatyINFATY]+", word) or not _is(word):
+                reject(
+                    "line",
+                    f"line {number} has the word {word.decode('ascii', 'replace')!r}; "
+                    "expected a number, with spaces between numbers",
+                )
+    reject("line", f"the numbers from line {line} on cannot be read")
+
+
+def _is(word: bytes) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _text(row: Array) -> str:
+    return " ".join(f"{number:g}" for number in row)
+
+
+def _free_bytes() -> int:
+    return sysconf("SC_AVPHYS_PAGES") * sysconf("SC_PAGE_SIZE")

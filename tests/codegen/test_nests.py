@@ -1,0 +1,183 @@
+"""Generated nests over sparse tensors compute what numpy computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from feinsum.codegen import generate_nest, nest_arguments, nest_index_dtype
+from feinsum.errors import InvalidEinsumError
+from feinsum.measure import compile_kernel, open_device
+from feinsum.nests import EstimatedTime, Nest, Sizes, best_nest, sizes_of
+from feinsum.sparse import CSF, random_profile, to_csf
+from tests.nests.networks import (
+    KERNELS,
+    expected,
+    operands_of,
+    path_of,
+    random_nest,
+)
+
+SMALL = {"tttc": 2, "tucker": 2, "mttkrp-5": 2}
+
+
+def operands_for(name, **options):
+    return operands_of(KERNELS[name], extent=SMALL.get(name, 4), **options)
+
+
+def built(nest, extents, **options):
+    return compile_kernel(generate_nest(nest, extents, **options), open_device("host"))
+
+
+def result(kernel, nest, operands, dtype=np.float64):
+    call = kernel.bind(nest_arguments(nest, operands, dtype=dtype))
+    call.run()
+    return call.read()["out"]
+
+
+def assert_right(kernel, nest, operands):
+    found = result(kernel, nest, operands)
+    wanted = expected(nest.network, operands)
+    assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_best_nest_computes_what_numpy_computes(name):
+    """With a pattern, and with one entry and none by the same kernel."""
+    net = KERNELS[name]
+    operands = operands_for(name)
+    sizes = sizes_of(net, operands)
+    nest = best_nest(net, EstimatedTime(net, sizes)).nest
+    kernel = built(nest, sizes.extents)
+    assert_right(kernel, nest, operands)
+    if net.sparse is not None:
+        for nnz in (0, 1, 10_000):
+            assert_right(kernel, nest, operands_for(name, nnz=nnz))
+
+
+@pytest.mark.parametrize("name", ["ttmc-3", "tttp", "mttkrp-4", "dense chain"])
+def test_any_nest_computes_what_numpy_computes(name):
+    """Also one that nobody would choose."""
+    net = KERNELS[name]
+    operands = operands_for(name, density=0.3)
+    nest = random_nest(net, np.random.default_rng(3))
+    assert_right(built(nest, sizes_of(net, operands).extents), nest, operands)
+
+
+def test_a_finished_term_assigns():
+    """The seven operands of Tucker: a number for each entry, then its rows."""
+    net = KERNELS["tucker"]
+    path = path_of(net, (1, 4), (7, 2), (8, 3), (9, 0), (10, 6), (11, 5))
+    orders = ("irst", "ijst", "ijkt", "ijk", "ijkc", "ijcb")
+    nest = Nest(net, path, tuple(map(tuple, orders)))
+    operands = operands_for("tucker")
+    assert_right(built(nest, sizes_of(net, operands).extents), nest, operands)
+
+
+def test_levels_may_have_another_order():
+    """The tree of other axes."""
+    net = replace(KERNELS["mttkrp-3"], levels=("k", "i", "j"))
+    operands = operands_of(net)
+    sizes = sizes_of(net, operands)
+    nest = best_nest(net, EstimatedTime(net, sizes)).nest
+    assert_right(built(nest, sizes.extents), nest, operands)
+
+
+def test_one_kernel_is_for_trees_of_every_size():
+    """Extents and numbers of nodes are arguments."""
+    net = KERNELS["mttkrp-3"]
+    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
+    kernel = built(nest, {"a": 5})
+    rng = np.random.default_rng(0)
+    for shape, profile in [((9, 8, 7), (5, 20, 60)), ((50, 3, 40), (40, 90, 900))]:
+        tree = random_profile(shape, profile, seed=1, skew=1.0)
+        operands = [tree, rng.random((shape[1], 5)), rng.random((shape[2], 5))]
+        assert_right(kernel, nest, operands)
+
+
+def test_a_large_buffer_is_an_argument():
+    """One whose size is that of the tree's extents, or of many entries."""
+    net = KERNELS["ttmc-3"]
+    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("irsj")))
+    operands = operands_of(net)
+    assert "X0" in nest_arguments(nest, operands)
+    assert_right(built(nest, sizes_of(net, operands).extents), nest, operands)
+    private = Nest(net, nest.path, (tuple("ijks"), tuple("ijrs")))
+    assert "X0" not in nest_arguments(private, operands)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("f4", 1e-5), ("c8", 1e-5), ("c16", 1e-12)]
+)
+def test_other_dtypes_are_computed(dtype, tolerance):
+    """Single precision, and complex numbers."""
+    net = KERNELS["ttmc-3"]
+    rng = np.random.default_rng(0)
+    operands = operands_of(net)
+    tree = operands[0]
+    values = (tree.values * (1 + 1j if dtype[0] == "c" else 1)).astype(dtype)
+    operands[0] = CSF(tree.shape, tree.axes, tree.indices, tree.pointers, values)
+    operands[1:] = [
+        (rng.random(o.shape) + (1j if dtype[0] == "c" else 0)).astype(dtype)
+        for o in operands[1:]
+    ]
+    sizes = sizes_of(net, operands)
+    nest = best_nest(net, EstimatedTime(net, sizes)).nest
+    found = result(built(nest, sizes.extents, dtype=dtype), nest, operands, dtype=dtype)
+    assert found.dtype == dtype
+    assert np.allclose(found, expected(net, operands), rtol=tolerance)
+
+
+def test_indices_have_64_bits_where_subscripts_need_them():
+    """An operand, the result, a buffer or the tree may be that large."""
+    net = KERNELS["ttmc-3"]
+    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("irsj")))
+    extents = dict.fromkeys("ijkrs", 1000)
+    assert nest_index_dtype(nest, Sizes(extents, (9, 9, 9))) == np.int32
+    large = {"i": 10**4, "r": 10**3}  # the result
+    assert nest_index_dtype(nest, Sizes(extents | large, (9, 9, 9))) == np.int64
+    large = {"k": 3 * 10**6}  # an operand
+    assert nest_index_dtype(nest, Sizes(extents | large, (9, 9, 9))) == np.int64
+    large = {"i": 1, "r": 1, "j": 3 * 10**6}  # the buffer
+    assert nest_index_dtype(nest, Sizes(extents | large, (9, 9, 9))) == np.int64
+    assert nest_index_dtype(nest, Sizes(extents, (9, 9, 2**31))) == np.int64
+
+
+def test_a_kernel_with_indices_of_64_bits_is_right():
+    """The same arguments in another width."""
+    net = KERNELS["mttkrp-3"]
+    operands = operands_of(net)
+    sizes = sizes_of(net, operands)
+    nest = best_nest(net, EstimatedTime(net, sizes)).nest
+    kernel = built(nest, sizes.extents, index_dtype=np.int64)
+    arguments = nest_arguments(nest, operands)
+    wide = {
+        name: value.astype(np.int64) if name.startswith(("ind", "poi")) else value
+        for name, value in arguments.items()
+    }
+    call = kernel.bind(wide)
+    call.run()
+    assert np.allclose(call.read()["out"], expected(net, operands), rtol=1e-12)
+
+
+def test_the_tree_is_read_where_it_is():
+    """No copy of indices, pointers and values of the right dtypes."""
+    net = KERNELS["mttkrp-3"]
+    operands = operands_of(net)
+    arguments = nest_arguments(best_nest(net, EstimatedTime(
+        net, sizes_of(net, operands))).nest, operands)  # fmt: skip
+    tree = to_csf(operands[0])
+    assert arguments["values"] is tree.values
+    assert arguments["indices2"] is tree.indices[2]
+    assert arguments["pointers1"] is tree.pointers[1]
+
+
+def test_a_missing_extent_is_refused_by_name():
+    """With the rule ``size``."""
+    net = KERNELS["mttkrp-3"]
+    nest = random_nest(net, np.random.default_rng(0))
+    with pytest.raises(InvalidEinsumError, match=r"\['a'\]") as caught:
+        generate_nest(nest, {"i": 3, "j": 3, "k": 3})
+    assert caught.value.rules == ("size",)

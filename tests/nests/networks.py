@@ -1,0 +1,119 @@
+"""The kernels that the paper is about, others, and random ones; with operands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from feinsum.nests import Nest, Network, n_orders, network, path_from_pairs, postorders
+from feinsum.sparse import random_uniform, to_csf, to_dense
+
+__all__ = [
+    "EXAMPLE",
+    "KERNELS",
+    "dense_operands",
+    "expected",
+    "operands_of",
+    "random_nest",
+    "random_network",
+]
+
+EXAMPLE = network("ijkl,jr,ks,lt->irst")
+"""The paper's example, section 5.3."""
+
+KERNELS: dict[str, Network] = {
+    "spmv": network("ij,j->i"),
+    "spmm": network("ij,jk->ik"),
+    "sddmm": network("ij,ir,jr->ij", has_sparse_output=True),
+    "mttkrp-3": network("ijk,ja,ka->ia"),
+    "mttkrp-4": network("ijkl,ja,ka,la->ia"),
+    "mttkrp-5": network("ijklm,ja,ka,la,ma->ia"),
+    "mttkrp-3 of the last mode": network("ijk,ia,ja->ka"),
+    "ttmc-3": network("ijk,jr,ks->irs"),
+    "ttmc-4": EXAMPLE,
+    "ttmc-3 of all modes": network("ijk,ir,js,kt->rst"),
+    "tttp": network("ijk,ir,jr,kr->ijk", has_sparse_output=True),
+    "tttc": network("ijklmn,ia,ajb,bkc,cld,dme->en"),
+    "tucker": network("ijk,ir,js,kt,rst,jb,kc->ibc"),
+    "full sum": network("ijk,j,k->"),
+    "sparse operand last": network("ja,ka,ijk->ia", sparse=2),
+    "dense chain": network("ij,jk,kl,lm->im", sparse=None),
+    "divergence": network("xre,rij,ej->xei", sparse=None),
+}
+
+
+def operands_of(net, *, extent=3, density=0.4, seed=0, nnz=None):
+    """Operands in which every index has another extent, and a tree among them."""
+    rng = np.random.default_rng(seed)
+    extents = {i: extent + k % 2 for k, i in enumerate(sorted(net.indices))}
+    shapes = [tuple(extents[i] for i in term) for term in net.inputs]
+    operands = [rng.uniform(0.5, 1.5, shape) for shape in shapes]
+    if net.sparse is not None:
+        shape, term = shapes[net.sparse], net.inputs[net.sparse]
+        n = max(1, int(density * np.prod(shape))) if nnz is None else nnz
+        axes = [term.index(level) for level in net.levels]
+        tree = random_uniform(shape, min(n, int(np.prod(shape))), seed=seed)
+        operands[net.sparse] = to_csf(tree, axes)
+    return operands
+
+
+def dense_operands(operands):
+    return [o if isinstance(o, np.ndarray) else to_dense(o) for o in operands]
+
+
+def expected(net, operands):
+    """What numpy computes; of a sparse result the entries that the tree has."""
+    terms = ",".join("".join(term) for term in net.inputs)
+    subscripts = f"{terms}->{''.join(net.output)}"
+    dense = np.einsum(subscripts, *dense_operands(operands), optimize=True)
+    if not net.has_sparse_output:
+        return dense
+    tree = operands[net.sparse]
+    levels = []
+    for level in range(tree.order):
+        column = tree.indices[level]
+        for pointers in tree.pointers[level:]:
+            column = np.repeat(column, np.diff(pointers))
+        levels.append(column)
+    places = dict(zip(net.levels, levels, strict=True))
+    return dense[tuple(places[i] for i in net.output)]
+
+
+def random_nest(net, rng, paths=None):
+    """Any path, and any orders that keep the order of the levels."""
+    paths = list(postorders(net)) if paths is None else paths
+    path = paths[rng.integers(len(paths))]
+    orders = []
+    for term in path:
+        order = [str(i) for i in rng.permutation(sorted(term.indices))]
+        stored = sorted((i for i in order if i in net.level_of), key=net.level_of.get)
+        left = iter(stored)
+        orders.append(tuple(next(left) if i in net.level_of else i for i in order))
+    return Nest(net, path, tuple(orders))
+
+
+def random_network(rng, max_nests=150):
+    """Two or three sparse indices, three or four tensors; and a path of few nests."""
+    while True:
+        stored = "ijk"[: rng.integers(2, 4)]
+        dense = "abc"[: rng.integers(1, 4)]
+        terms = [stored]
+        for _ in range(rng.integers(2, 4)):
+            size = rng.integers(1, 4)
+            every = sorted(stored + dense)
+            chosen = rng.permutation(every)[:size]
+            terms.append("".join(chosen))
+        known = sorted({i for term in terms for i in term})
+        output = "".join(i for i in known if rng.random() < 0.4)
+        net = network(f"{','.join(terms)}->{output}")
+        levels = tuple(str(i) for i in rng.permutation(net.levels))
+        net = replace(net, levels=levels)
+        paths = list(postorders(net))
+        path = paths[rng.integers(len(paths))]
+        if 1 < n_orders(net, "relative", path) <= max_nests:
+            return net, path
+
+
+def path_of(net, *pairs):
+    return path_from_pairs(net, list(pairs))

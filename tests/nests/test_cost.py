@@ -1,0 +1,233 @@
+"""What each cost means, computed another way."""
+
+from __future__ import annotations
+
+from math import inf, prod
+
+import numpy as np
+import pytest
+
+from feinsum.nests import (
+    BufferDimension,
+    BufferSize,
+    CacheMisses,
+    EstimatedTime,
+    IndependentLoops,
+    Lexicographic,
+    Loop,
+    Machine,
+    Nest,
+    Operations,
+    Sizes,
+    evaluate,
+    fuse,
+    interpret,
+    network,
+    sizes_of,
+)
+from tests.nests.networks import (
+    EXAMPLE,
+    KERNELS,
+    operands_of,
+    path_of,
+    random_nest,
+    random_network,
+)
+
+
+@pytest.fixture
+def nests():
+    """Two hundred nests of random networks."""
+    rng = np.random.default_rng(11)
+    nests = []
+    for _ in range(200):
+        net, path = random_network(rng)
+        nests.append(random_nest(net, rng, [path]))
+    return nests
+
+
+def extents_of(net):
+    return {i: 2 + k for k, i in enumerate(sorted(net.indices))}
+
+
+def test_the_dimension_of_buffers_is_that_of_the_largest(nests):
+    """By the buffers of the nest."""
+    for nest in nests:
+        largest = max(len(buffer.indices) for buffer in nest.buffers)
+        assert evaluate(BufferDimension(), nest.path, nest.orders) == largest
+
+
+def test_the_size_of_buffers_is_that_of_the_largest(nests):
+    """By the buffers of the nest; a scalar has one entry."""
+    for nest in nests:
+        extents = extents_of(nest.network)
+        largest = max(prod(extents[i] for i in b.indices) for b in nest.buffers)
+        assert evaluate(BufferSize(extents), nest.path, nest.orders) == largest
+
+
+def test_independent_loops_are_the_dense_ones_at_the_end_of_single_terms(nests):
+    """By the orders, and by what other terms share of them."""
+    for nest in nests:
+        found = 0
+        for number, order in enumerate(nest.orders):
+            shared = depth_of_sharing(fuse(nest.orders), number)
+            for at in reversed(range(len(order))):
+                if order[at] in nest.network.level_of or at < shared:
+                    break
+                found += 1
+        is_small = all(len(b.indices) <= 2 for b in nest.buffers)
+        cost = IndependentLoops(nest.network, max_dimension=2)
+        wanted = -found if is_small else inf
+        assert evaluate(cost, nest.path, nest.orders) == wanted
+
+
+def depth_of_sharing(forest, number, depth=0, shared=0):
+    """How many loops a term shares with another one."""
+    for node in forest:
+        if isinstance(node, Loop):
+            inside = leaves(node)
+            if number in inside:
+                now = depth + 1 if len(inside) > 1 else shared
+                return depth_of_sharing(node.body, number, depth + 1, now)
+    return shared
+
+
+def leaves(node):
+    return (
+        {t for n in node.body for t in leaves(n)} if isinstance(node, Loop) else {node}
+    )
+
+
+def test_the_example_of_the_paper_has_six_independent_loops():
+    """Section 5.3: (t), (s, t) and (r, s, t)."""
+    path = path_of(EXAMPLE, (0, 3), (4, 2), (5, 1))
+    orders = (tuple("ijklt"), tuple("ijkst"), tuple("ijrst"))
+    assert evaluate(IndependentLoops(EXAMPLE, 2), path, orders) == -6
+    assert evaluate(IndependentLoops(EXAMPLE, 1), path, orders) == inf
+
+
+def test_cache_misses_are_those_of_the_definition():
+    """MTTKRP: T, X and the result for each i; T, X, B for each j; a row for each k."""
+    net = KERNELS["mttkrp-3"]
+    path = path_of(net, (0, 2), (3, 1))
+    orders = (tuple("ijka"), tuple("ija"))
+    i, j, k, a = 5, 7, 11, 3
+    extents = {"i": i, "j": j, "k": k, "a": a}
+    rows = 3 * i + 3 * i * j + i * j * k
+    assert evaluate(CacheMisses(extents, 1), path, orders) == rows
+    # entries as well: of T and C, and of what each product reads and writes
+    entries = rows + i * j * k + i * j * k * a * 2 + i * j * a * 3
+    assert evaluate(CacheMisses(extents, 0), path, orders) == entries
+
+
+def test_tensors_of_equal_indices_are_loaded_each():
+    """They are told apart by what they are, not by their axes."""
+    net = network("ij,ij,ij->", sparse=None)
+    path = path_of(net, (0, 1), (3, 2))
+    orders = (("i", "j"), ("i", "j"))
+    # three operands and a buffer
+    assert evaluate(CacheMisses({"i": 5, "j": 7}, 1), path, orders) == 5 * 4
+
+
+def test_operations_are_those_that_are_executed(nests):
+    """Counted while the nest is interpreted."""
+    for nest in nests:
+        operands = operands_of(nest.network, seed=3)
+        sizes = sizes_of(nest.network, operands)
+        counted = interpret(nest, operands).n_operations
+        cost = evaluate(Operations(nest.network, sizes), nest.path, nest.orders)
+        assert cost == pytest.approx(counted, rel=1e-12)
+
+
+def test_no_nest_costs_less_than_the_bound_of_its_path(nests):
+    """So a search can leave paths out by it."""
+    for nest in nests:
+        net = nest.network
+        sizes = sizes_of(net, operands_of(net, seed=3))
+        costs = [
+            BufferDimension(),
+            BufferSize(sizes.extents),
+            CacheMisses(sizes.extents),
+            IndependentLoops(net),
+            Operations(net, sizes),
+            EstimatedTime(net, sizes),
+            Lexicographic(IndependentLoops(net), Operations(net, sizes)),
+        ]
+        for cost in costs:
+            value = evaluate(cost, nest.path, nest.orders)
+            bound = cost.least(nest.path)
+            assert bound < value or bound == pytest.approx(value, rel=1e-12), cost
+
+
+class TestEstimatedTime:
+    """What the estimate has to tell apart."""
+
+    SIZES = Sizes(
+        {"i": 4000, "j": 3000, "k": 2500, "r": 32, "s": 32, "a": 32},
+        (4000, 489_964, 2_996_830),
+    )
+
+    def of(self, net, pairs, *orders, **machine):
+        path = path_of(net, *pairs)
+        cost = EstimatedTime(net, self.SIZES, Machine(**machine))
+        return evaluate(cost, path, tuple(map(tuple, orders)))
+
+    def test_a_vector_buffer_is_better_than_a_scalar_one(self):
+        """The scalar one has its products one by one: the paper's figure 6c."""
+        net = KERNELS["ttmc-3"]
+        vector = self.of(net, [(0, 2), (3, 1)], "ijks", "ijrs")
+        scalar = self.of(net, [(0, 2), (3, 1)], "ijsk", "ijsr")
+        assert scalar > 3 * vector
+
+    def test_rows_side_by_side_are_better_than_columns(self):
+        """The innermost loop has to run along the last axis of what it reads."""
+        net = KERNELS["ttmc-3"]
+        along = self.of(net, [(0, 2), (3, 1)], "ijks", "ijrs")
+        across = self.of(net, [(0, 2), (3, 1)], "ijks", "ijsr")
+        assert across > 1.2 * along
+
+    def test_a_buffer_beyond_the_registers_costs(self):
+        """With larger registers it costs less."""
+        net = KERNELS["mttkrp-3"]
+        small = self.of(net, [(0, 2), (3, 1)], "ijka", "ija", register_bytes=128)
+        large = self.of(net, [(0, 2), (3, 1)], "ijka", "ija", register_bytes=256)
+        assert small > 1.05 * large
+
+    def test_rows_from_afar_cost_more_though_operations_are_equal(self):
+        """With a cache that holds the factor, and with none."""
+        net = KERNELS["mttkrp-3"]
+        near = self.of(net, [(0, 2), (3, 1)], "ijka", "ija", levels=((inf, 0.01),))
+        far = self.of(net, [(0, 2), (3, 1)], "ijka", "ija", levels=((inf, 0.2),))
+        assert far > 3 * near
+
+    def test_wider_vectors_are_faster(self):
+        """As long as the rows are longer."""
+        net = KERNELS["mttkrp-3"]
+        narrow = self.of(net, [(0, 2), (3, 1)], "ijka", "ija", vector_bytes=16)
+        wide = self.of(net, [(0, 2), (3, 1)], "ijka", "ija", vector_bytes=64)
+        assert wide < narrow
+
+    def test_short_fibers_cost_more_than_long_ones_of_as_many_entries(self):
+        """A loop that is entered more often, and more rows of the second factor."""
+        net = KERNELS["mttkrp-3"]
+        path = path_of(net, (0, 2), (3, 1))
+        orders = (tuple("ijka"), tuple("ija"))
+
+        def time(nodes):
+            sizes = Sizes(self.SIZES.extents, nodes)
+            return evaluate(EstimatedTime(net, sizes), path, orders)
+
+        assert time((4000, 2_000_000, 3_000_000)) > 1.5 * time((4000, 9_000, 3_000_000))
+
+
+def test_a_nest_prints_as_loops():
+    """With the buffers' axes."""
+    net = KERNELS["sddmm"]
+    nest = Nest(net, path_of(net, (1, 2), (3, 0)), (tuple("ijr"), tuple("ij")))
+    assert str(nest).splitlines() == [
+        "for i",
+        "  for j",
+        "    for r",
+        "      X0[] += T1[i,r] * T2[j,r]",
+        "    out[i,j] += X0[] * T0[i,j]",
+    ]

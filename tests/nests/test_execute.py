@@ -1,0 +1,264 @@
+"""Nests compute what numpy computes, with as many operations as the formulas say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from feinsum.errors import InvalidEinsumError
+from feinsum.nests import (
+    BufferDimension,
+    EstimatedTime,
+    IndependentLoops,
+    Multiply,
+    Nest,
+    Operations,
+    Repeat,
+    Reset,
+    best_nest,
+    consumers,
+    interpret,
+    lower,
+    network,
+    postorders,
+    sizes_of,
+)
+from feinsum.sparse import COO, random_profile, to_csf
+from tests.nests.networks import (
+    KERNELS,
+    expected,
+    operands_of,
+    path_of,
+    random_nest,
+    random_network,
+)
+
+PATHS = {name: list(postorders(net)) for name, net in KERNELS.items()}
+SMALL = {"tttc": 2, "tucker": 2, "mttkrp-5": 2, "ttmc-4": 2}
+
+
+def operands_for(name, **options):
+    net = KERNELS[name]
+    return operands_of(net, extent=SMALL.get(name, 3), **options)
+
+
+def assert_equal_to_numpy(nest, operands):
+    found = interpret(nest, operands).result
+    assert np.allclose(found, expected(nest.network, operands), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_any_nest_computes_what_numpy_computes(name):
+    """Of random paths and orders, most of which nobody would choose."""
+    rng = np.random.default_rng(7)
+    operands = operands_for(name, density=0.3)
+    for _ in range(6 if name in SMALL else 20):
+        assert_equal_to_numpy(random_nest(KERNELS[name], rng, PATHS[name]), operands)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_best_nests_compute_what_numpy_computes(name):
+    """By each cost."""
+    net = KERNELS[name]
+    operands = operands_for(name)
+    sizes = sizes_of(net, operands)
+    for cost in (
+        BufferDimension(),
+        IndependentLoops(net),
+        Operations(net, sizes),
+        EstimatedTime(net, sizes),
+    ):
+        if name != "tucker" or isinstance(cost, Operations | EstimatedTime):
+            assert_equal_to_numpy(best_nest(net, cost).nest, operands)
+
+
+def test_nests_of_random_networks_compute_what_numpy_computes():
+    """Two hundred, with any order of levels."""
+    rng = np.random.default_rng(8)
+    for seed in range(200):
+        net, path = random_network(rng)
+        assert_equal_to_numpy(
+            random_nest(net, rng, [path]), operands_of(net, seed=seed)
+        )
+
+
+@pytest.mark.parametrize("levels", [*permutations("ijk")])
+@pytest.mark.parametrize("name", ["mttkrp-3", "tttp"])
+def test_levels_may_have_any_order(name, levels):
+    """The tree of other axes, and the same result."""
+    net = replace(KERNELS[name], levels=levels)
+    operands = operands_of(net)
+    rng = np.random.default_rng(9)
+    for _ in range(5):
+        assert_equal_to_numpy(random_nest(net, rng), operands)
+
+
+@pytest.mark.parametrize("nnz", [0, 1, 2, 10_000])
+@pytest.mark.parametrize("name", ["spmv", "mttkrp-3", "ttmc-3", "tttp", "full sum"])
+def test_patterns_may_be_ragged(name, nnz):
+    """No entry, one, empty slices, and all of them."""
+    operands = operands_for(name, nnz=nnz)
+    rng = np.random.default_rng(10)
+    for _ in range(5):
+        assert_equal_to_numpy(random_nest(KERNELS[name], rng, PATHS[name]), operands)
+
+
+class TestWrongVariants:
+    """Two lowerings that look right, and that the comparison with numpy has to find."""
+
+    def wrong(self, nest, operands, steps):
+        found = interpret(nest, operands, steps).result
+        return not np.allclose(found, expected(nest.network, operands), rtol=1e-6)
+
+    @staticmethod
+    def accumulating(steps):
+        """A term without loops of its own adds to its buffer, which nobody resets."""
+        made = []
+        for step in steps:
+            if isinstance(step, Repeat):
+                step = replace(step, body=TestWrongVariants.accumulating(step.body))
+            elif isinstance(step, Multiply):
+                step = replace(step, is_assigned=False)
+            made.append(step)
+        return tuple(made)
+
+    @staticmethod
+    def resetting(steps, taken):
+        """Every loop that fills a buffer and does not read it has it reset ahead."""
+        made = []
+        for step in steps:
+            if isinstance(step, Repeat):
+                inside = TestWrongVariants.terms(step)
+                made += [Reset(t) for t in inside if taken[t] not in {None, *inside}]
+                body = TestWrongVariants.resetting(step.body, taken)
+                made.append(replace(step, body=body))
+            elif isinstance(step, Multiply):
+                made.append(step)
+        return tuple(made)
+
+    @staticmethod
+    def terms(step):
+        if isinstance(step, Repeat):
+            return [t for s in step.body for t in TestWrongVariants.terms(s)]
+        return [step.term] if isinstance(step, Multiply) else []
+
+    def test_a_finished_term_has_to_assign(self):
+        """The seven operands of Tucker: a number for each entry, then its rows."""
+        net = KERNELS["tucker"]
+        path = path_of(net, (1, 4), (7, 2), (8, 3), (9, 0), (10, 6), (11, 5))
+        orders = ("irst", "ijst", "ijkt", "ijk", "ijkc", "ijcb")
+        nest = Nest(net, path, tuple(map(tuple, orders)))
+        operands = operands_for("tucker")
+        steps = lower(nest)
+        assert self.accumulating(steps) != steps
+        assert self.wrong(nest, operands, self.accumulating(steps))
+        assert_equal_to_numpy(nest, operands)
+
+    @pytest.mark.parametrize("name", ["ttmc-3", "mttkrp-3", "mttkrp-4", "ttmc-4"])
+    def test_a_buffer_is_reset_only_where_its_terms_part(self, name):
+        """Within deeper loops as well, only the last of them would be left."""
+        net = KERNELS[name]
+        operands = operands_for(name, density=0.9)
+        nest = best_nest(net, EstimatedTime(net, sizes_of(net, operands))).nest
+        steps = self.resetting(lower(nest), consumers(nest.path))
+        assert steps != lower(nest)
+        assert self.wrong(nest, operands, steps)
+        assert_equal_to_numpy(nest, operands)
+
+    def test_a_buffer_has_to_be_reset(self):
+        """Without, it has the sums of the iterations before."""
+        net = KERNELS["ttmc-3"]
+        operands = operands_for("ttmc-3")
+        orders = (tuple("ijks"), tuple("ijrs"))
+        nest = Nest(net, path_of(net, (0, 2), (3, 1)), orders)
+
+        def without(steps):
+            return tuple(
+                replace(s, body=without(s.body)) if isinstance(s, Repeat) else s
+                for s in steps
+                if not isinstance(s, Reset)
+            )
+
+        assert self.wrong(nest, operands, without(lower(nest)))
+
+    def test_the_level_of_a_loop_matters(self):
+        """A loop over the extent where the tree is read would read other entries."""
+        net = KERNELS["ttmc-3"]
+        operands = operands_for("ttmc-3")
+        orders = (tuple("ijks"), tuple("ijsr"))
+        nest = Nest(net, path_of(net, (0, 2), (3, 1)), orders)
+        (root,) = lower(nest)
+        (j,) = (s for s in root.body if isinstance(s, Repeat))
+        assert (root.level, j.level) == (0, 1)
+        assert [s.level for s in j.body if isinstance(s, Repeat)] == [2, None]
+        assert_equal_to_numpy(nest, operands)
+
+
+FORMULAS = [
+    ("spmv", [(0, 1)], ["ij"], lambda n, e: 2 * n[1]),
+    ("spmm", [(0, 1)], ["ijk"], lambda n, e: 2 * n[1] * e["k"]),
+    ("mttkrp-3", [(0, 2), (3, 1)], ["ijka", "ija"],
+     lambda n, e: 2 * n[2] * e["a"] + 2 * n[1] * e["a"]),
+    ("ttmc-3", [(0, 2), (3, 1)], ["ijks", "ijsr"],
+     lambda n, e: 2 * n[2] * e["s"] + 2 * n[1] * e["r"] * e["s"]),
+    ("ttmc-4", [(0, 3), (4, 2), (5, 1)], ["ijklt", "ijkst", "ijrst"],
+     lambda n, e: 2 * n[3] * e["t"] + 2 * n[2] * e["s"] * e["t"]
+     + 2 * n[1] * e["r"] * e["s"] * e["t"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "pairs", "orders", "formula"), FORMULAS)
+@pytest.mark.parametrize("density", [0.1, 0.5, 1.0])
+def test_operations_are_those_of_the_formulas(name, pairs, orders, formula, density):
+    """Source: section 2.4 of the paper; the numbers are counted one by one."""
+    net = KERNELS[name]
+    operands = operands_of(net, extent=4, density=density)
+    nest = Nest(net, path_of(net, *pairs), tuple(map(tuple, orders)))
+    sizes = sizes_of(net, operands)
+    counted = interpret(nest, operands).n_operations
+    assert counted == formula(sizes.nodes, sizes.extents)
+
+
+def test_the_example_of_the_paper_takes_as_many_operations_as_its_nodes_say():
+    """TTMc of order 4, section 5.3: a vector for each entry, then matrices."""
+    net = KERNELS["ttmc-4"]
+    tree = random_profile((10, 10, 10, 10), (10, 50, 250, 500), seed=0)
+    rng = np.random.default_rng(0)
+    operands = [tree, *(rng.random((10, n)) for n in (5, 5, 5))]
+    path = path_of(net, (0, 3), (4, 2), (5, 1))
+    nest = Nest(net, path, (tuple("ijklt"), tuple("ijkst"), tuple("ijrst")))
+    counted = interpret(nest, operands).n_operations
+    assert counted == 2 * 500 * 5 + 2 * 250 * 25 + 2 * 50 * 125
+
+
+def test_an_order_that_sums_the_root_first_has_loops_over_the_extent():
+    """The root is summed away before the others are read: no tree is left for them."""
+    net = network("ij,i,jr->r")
+    nest = Nest(net, path_of(net, (0, 1), (3, 2)), (("i", "j"), ("j", "r")))
+    levels = [step.level for step in lower(nest) if isinstance(step, Repeat)]
+    assert levels == [0, None]
+    assert_equal_to_numpy(nest, operands_of(net))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda o: o[:2], "2 operands"),
+        (lambda o: [o[1], o[1], o[2]], "operand 0"),
+        (lambda o: [o[0], o[0], o[2]], "operand 1"),
+        (lambda o: [to_csf(o[0], (2, 1, 0)), *o[1:]], "levels"),
+        (lambda o: [o[0], o[1][:2], o[2]], "extents"),
+        (lambda o: [o[0], o[1][0], o[2]], "axes"),
+        (lambda o: [COO((1,), ([0],), [1.0]), *o[1:]], "operand 0"),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(change, message):
+    """With the rule ``shape``."""
+    net = KERNELS["mttkrp-3"]
+    nest = random_nest(net, np.random.default_rng(0))
+    with pytest.raises(InvalidEinsumError, match=message) as caught:
+        interpret(nest, change(operands_of(net)))
+    assert caught.value.rules == ("shape",)

@@ -1,0 +1,212 @@
+"""The search finds what trying all nests finds."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from feinsum.nests import (
+    BufferDimension,
+    BufferSize,
+    CacheMisses,
+    EstimatedTime,
+    IndependentLoops,
+    Lexicographic,
+    Machine,
+    Operations,
+    Sizes,
+    all_orders,
+    best_levels,
+    best_nest,
+    best_orders,
+    evaluate,
+    level_orders,
+    network,
+    postorders,
+    sizes_of,
+)
+from feinsum.nests.search import Search
+from feinsum.sparse import node_counts, random_profile, to_csf
+from tests.nests.networks import (
+    EXAMPLE,
+    KERNELS,
+    operands_of,
+    path_of,
+    random_network,
+)
+
+
+def costs_of(net, sizes):
+    loops, operations = IndependentLoops(net, 1), Operations(net, sizes)
+    small = Machine(register_bytes=8, levels=((64, 0.1), (256, 1.0), (inf, 5.0)))
+    return [
+        BufferDimension(),
+        BufferSize(sizes.extents),
+        CacheMisses(sizes.extents, 1),
+        CacheMisses(sizes.extents, 0),
+        loops,
+        operations,
+        Lexicographic(loops, operations),
+        EstimatedTime(net, sizes, small),
+    ]
+
+
+def cheapest(net, path, cost, rule):
+    values = [evaluate(cost, path, o) for o in all_orders(net, rule, path)]
+    finite = [v for v in values if (v[0] if isinstance(v, tuple) else v) < inf]
+    return min(finite, default=None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_search_is_as_good_as_trying_all_nests(seed):
+    """Of 400 random networks, for every cost and with every rule."""
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        net, path = random_network(rng, max_nests=60)
+        sizes = sizes_of(net, operands_of(net, seed=seed))
+        rule = ["relative", "prefix", "relative"][rng.integers(3)]
+        for cost in costs_of(net, sizes):
+            found = best_orders(net, path, cost, rule)
+            wanted = cheapest(net, path, cost, rule)
+            if found is None:
+                assert wanted is None
+            else:
+                assert found.cost == wanted
+                assert evaluate(cost, path, found.nest.orders) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("mttkrp-3", "any"),
+        ("mttkrp-3", "relative"),
+        ("ttmc-3", "relative"),
+        ("tttp", "relative"),
+        ("tttp", "prefix"),
+        ("sddmm", "any"),
+    ],
+)
+def test_the_search_is_as_good_on_the_kernels_of_the_paper(name, rule):
+    """On each of their paths."""
+    net = KERNELS[name]
+    sizes = sizes_of(net, operands_of(net))
+    for path in postorders(net):
+        for cost in costs_of(net, sizes)[:-1]:
+            found = Search(net, cost, rule).best(path)
+            assert (found and found[0]) == cheapest(net, path, cost, rule)
+
+
+def test_the_best_of_all_paths_is_the_best_of_each():
+    """Though paths are left out by their bounds."""
+    for name in ("mttkrp-4", "tttp", "ttmc-3 of all modes", "dense chain"):
+        net = KERNELS[name]
+        sizes = sizes_of(net, operands_of(net))
+        paths = list(postorders(net))
+        for cost in costs_of(net, sizes):
+            each = [best_orders(net, path, cost) for path in paths]
+            wanted = min(found.cost for found in each if found)
+            found = best_nest(net, cost, paths=paths)
+            assert found.cost == pytest.approx(wanted, rel=1e-12)
+
+
+def test_the_example_of_the_paper_is_found():
+    """Section 5.3: six independent loops with buffers of two axes."""
+    path = path_of(EXAMPLE, (0, 3), (4, 2), (5, 1))
+    found = best_orders(EXAMPLE, path, IndependentLoops(EXAMPLE, 2))
+    assert found.cost == -6
+    assert best_nest(EXAMPLE, IndependentLoops(EXAMPLE, 2), "prefix").cost == -6
+
+
+def test_operations_decide_where_loops_do_not():
+    """TTMc: both factors may come first; the one of the last level has less to do."""
+    net = KERNELS["ttmc-3"]
+    sizes = Sizes({"i": 14, "j": 14, "k": 14, "r": 12, "s": 12}, (14, 150, 600))
+    cost = Lexicographic(IndependentLoops(net, 2), Operations(net, sizes))
+    found = best_nest(net, cost, paths=list(postorders(net)))
+    assert found.cost[0] == -3
+    assert found.nest.path[0].result.inputs == {0, 2}
+    assert found.cost[1] == pytest.approx(2 * 600 * 12 + 2 * 150 * 12 * 12)
+    other = best_orders(net, path_of(net, (0, 1), (3, 2)), cost)
+    assert other.cost[0] == -3
+    assert other.cost[1] > found.cost[1]
+
+
+def test_only_the_shallowest_paths_are_tried_where_they_do():
+    """And deeper ones where the cost allows none of these."""
+    net = KERNELS["ttmc-3"]
+    found = best_nest(net, BufferDimension())
+    assert max(len(term.indices) for term in found.nest.path) == 4
+
+    class NotFromTheTree(BufferDimension):
+        def loop(self, part, index, body):
+            derived = [0 in t.result.inputs for t in part.terms]
+            first = [t for t in part.terms if len(t.result.inputs) == 2]
+            return inf if first and any(derived[: len(first)]) else body
+
+    deeper = best_nest(net, NotFromTheTree())
+    assert deeper.nest.path[0].result.inputs == {1, 2}
+    assert max(len(term.indices) for term in deeper.nest.path) == 5
+
+
+def test_nothing_is_found_where_nothing_is_allowed():
+    """No path, however deep."""
+
+    class Nothing(BufferDimension):
+        def loop(self, part, index, body):
+            return inf
+
+    assert best_nest(KERNELS["mttkrp-3"], Nothing()) is None
+
+
+def test_the_search_of_the_largest_kernel_is_small():
+    """Of tens of thousands of billions of nests, some thousands of parts are looked at.
+
+    What the paper's algorithm visits on one path, and what its paths share.
+    """
+    net = KERNELS["tttc"]
+    sizes = Sizes(dict.fromkeys("ijklmn", 100) | dict.fromkeys("abcde", 8),
+                  (100, 3000, 20_000, 100_000, 120_000, 130_000))  # fmt: skip
+    search = Search(net, Operations(net, sizes))
+    path = path_of(net, (1, 2), (6, 3), (7, 4), (8, 5), (9, 0))
+    search.best(path)
+    assert len(search._found) < 600
+    found = best_nest(net, Operations(net, sizes), paths=postorders(net))
+    assert found.cost == best_nest(net, Operations(net, sizes)).cost
+
+
+@pytest.mark.parametrize("name", ["mttkrp-3", "ttmc-3", "ttmc-3 of all modes"])
+def test_the_order_of_the_levels_is_chosen_by_the_profile(name):
+    """The cheapest of all orders is the cheapest of each, and saves time."""
+    net = KERNELS[name]
+    tree = random_profile((40, 30, 50), (40, 1100, 1500), seed=4)
+    counts = node_counts(tree)
+    extents = {**dict(zip("ijk", tree.shape, strict=True)), **dict.fromkeys("arst", 16)}
+
+    def cost_of(candidate):
+        axes = [net.inputs[0].index(i) for i in candidate.levels]
+        prefixes = [frozenset(axes[: k + 1]) for k in range(3)]
+        nodes = tuple(counts[prefix] for prefix in prefixes)
+        assert nodes == to_csf(tree, axes).profile
+        return EstimatedTime(candidate, Sizes(extents, nodes))
+
+    each = [best_nest(n, cost_of(n)).cost for n in level_orders(net)]
+    found = best_levels(net, cost_of)
+    assert len(each) == 6
+    assert found.cost == min(each) < max(each)
+
+
+def test_dense_networks_have_fused_nests():
+    """A chain of matrices, without a sparse operand: one number is kept."""
+    net = network("ij,jk,kl->il", sparse=None)
+    assert best_nest(net, BufferDimension()).cost == 0
+
+
+def test_an_operator_of_finite_elements_keeps_little_of_each_cell():
+    """The loop over cells is around both terms, so no buffer has that index."""
+    net = KERNELS["divergence"]
+    sizes = Sizes({"x": 3, "r": 3, "e": 9000, "i": 20, "j": 20})
+    found = best_nest(net, EstimatedTime(net, sizes), paths=list(postorders(net)))
+    assert all("e" not in buffer.indices for buffer in found.nest.buffers)
+    assert {order[0] for order in found.nest.orders} == {"e"}
