@@ -17,6 +17,7 @@ from feinsum.records import (
     LookUp,
     Trial,
     TuningRecord,
+    latest_peaks,
 )
 
 __all__ = ["LayeredStore", "ToldError"]
@@ -120,8 +121,7 @@ class LayeredStore(FactStore):
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         answers = self._ask(lambda layer: layer.peaks(device_id))
-        known = [found for found in answers if found]
-        return max(known, key=lambda found: (found.measured_at, found.id), default=None)
+        return latest_peaks(found for found in answers if found)
 
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
         answers = self._ask(lambda layer: layer.trials(workload))

@@ -21,6 +21,7 @@
     ├── StoreError                  store-failed
     │   ├── RecordNotFoundError     record-not-found
     │   ├── InvalidRecordError      invalid-record
+    │   │   └── ImplausibleError    implausible
     │   ├── SchemaVersionError      schema-version
     │   └── StoreUnavailableError   store-unavailable
     └── ServiceError                service-failed
@@ -46,6 +47,7 @@ __all__ = [
     "DeviceUnavailableError",
     "FeinsumError",
     "FeinsumWarning",
+    "ImplausibleError",
     "InvalidEinsumError",
     "InvalidParameterError",
     "InvalidRecordError",
@@ -233,6 +235,23 @@ class InvalidRecordError(StoreError, ValueError):
     """A document is not a well-formed tuning record."""
 
     code = "invalid-record"
+
+
+class ImplausibleError(InvalidRecordError):
+    """A fact, or limits of a device, that nobody can have measured.
+
+    Attributes:
+        findings: for each a code of :mod:`feinsum.records.plausibility`, what was
+            given, and what was expected.
+    """
+
+    code = "implausible"
+
+    def __init__(
+        self, message: str, *, findings: tuple[tuple[str, str, str], ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.findings = findings
 
 
 class SchemaVersionError(StoreError):

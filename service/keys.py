@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import get_args
 
@@ -40,11 +40,16 @@ _SECRET = re.compile(r"feinsum_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: the name of a key and what it opens."""
+    """Who asks: the name of a key and what it opens.
+
+    Attributes:
+        is_trusted: whether facts that it sends are served at once.
+    """
 
     name: str
     scopes: frozenset[Scope]
     key_id: str | None = None
+    is_trusted: bool = False
 
 
 ANONYMOUS = "anonymous"
@@ -52,13 +57,18 @@ ANONYMOUS = "anonymous"
 
 
 def new_key(
-    name: str, scope: Scope, expires_at: datetime | None = None
+    name: str,
+    scope: Scope,
+    expires_at: datetime | None = None,
+    *,
+    is_trusted: bool = False,
 ) -> tuple[str, ApiKey]:
     """A new secret, and what is stored of it."""
     key_id = secrets.token_hex(4)
     secret = f"feinsum_{key_id}_{secrets.token_urlsafe(32)}"
     now = datetime.now(UTC)
-    return secret, ApiKey(key_id, name, scope, _digest(secret), now, expires_at)
+    key = ApiKey(key_id, name, scope, _digest(secret), now, expires_at)
+    return secret, replace(key, is_trusted=is_trusted)
 
 
 def key_id_of(secret: str) -> str | None:
@@ -133,7 +143,9 @@ class KeyRing:
             raise NotAuthenticatedError(
                 f"the key {key.id} is {state}; ask for a new one"
             )
-        caller = Caller(key.name, _scopes_of(key.scope), key.id)
+        scopes = _scopes_of(key.scope)
+        is_trusted = key.is_trusted or "admin" in scopes
+        caller = Caller(key.name, scopes, key.id, is_trusted)
         if len(self._kept) >= MOST_KEPT:
             self._kept.clear()
         self._kept[digest] = (time.monotonic() + TRUSTED_S, caller)

@@ -42,6 +42,8 @@ class Problem(BaseModel):
 
     Attributes:
         code: stable; one of ``docs/errors.md``.
+        findings: of a document that is not plausible, each with ``code``, ``given``
+            and ``expected``.
     """
 
     type: str
@@ -49,6 +51,7 @@ class Problem(BaseModel):
     status: int
     detail: str
     code: str
+    findings: list[dict[str, str]] = []
 
 
 def answers(*more: int, **examples: Any) -> dict[int | str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from feinsum.errors import (
     CanonicalizationError,
     FeinsumError,
+    ImplausibleError,
     InvalidEinsumError,
     InvalidRecordError,
     InvalidRequestError,
@@ -70,16 +71,29 @@ HEADERS: dict[type[FeinsumError], dict[str, str]] = {
 
 
 def problem(
-    status: int, code: str, detail: str, headers: Mapping[str, str] | None = None
+    status: int,
+    code: str,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    findings: Sequence[tuple[str, str, str]] = (),
 ) -> Response:
-    """A problem document as an answer; it is never kept by a cache."""
-    document = {
+    """A problem document as an answer; it is never kept by a cache.
+
+    Args:
+        findings: of a document that is not plausible: codes, what was given, what was
+            expected.
+    """
+    document: dict[str, object] = {
         "type": f"urn:feinsum:problem:{code}",
         "title": code.replace("-", " "),
         "status": status,
         "detail": detail,
         "code": code,
     }
+    if findings:
+        names = "code", "given", "expected"
+        found = [dict(zip(names, finding, strict=True)) for finding in findings]
+        document["findings"] = found
     sent = {"Cache-Control": "no-store", **(headers or {})}
     return Response(json.dumps(document), status, sent, MEDIA_TYPE)
 
@@ -92,7 +106,8 @@ def problem_of(error: Exception, headers: Mapping[str, str] | None = None) -> Re
     kind = next((kind for kind in STATUS if isinstance(error, kind)), FeinsumError)
     status = STATUS.get(kind, 500)
     sent = {**HEADERS.get(kind, {}), **(headers or {})}
-    return problem(status, error.code, str(error), sent)
+    findings = error.findings if isinstance(error, ImplausibleError) else ()
+    return problem(status, error.code, str(error), sent, findings)
 
 
 def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:

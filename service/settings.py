@@ -34,7 +34,7 @@ class Settings(BaseSettings):
 
     anonymous_read: bool = True
     anonymous_record: bool = False
-    confirmations: Number = 0
+    confirmations: Number = 3
 
     rate_per_s: Rate = 200
     burst: Count = 1000

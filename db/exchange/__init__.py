@@ -1,5 +1,6 @@
 """Facts between databases and files: import, export, merge, rekey, back up, clean."""
 
+from feinsum.db.exchange.audit import Odd, audit
 from feinsum.db.exchange.backup import back_up_store
 from feinsum.db.exchange.files import read_file, write_file
 from feinsum.db.exchange.garbage import (
@@ -39,11 +40,13 @@ __all__ = [
     "GarbagePlan",
     "Imported",
     "Kind",
+    "Odd",
     "OnProgress",
     "RekeyPlan",
     "Surplus",
     "Unreadable",
     "all_documents",
+    "audit",
     "back_up_store",
     "collect_garbage",
     "compare",

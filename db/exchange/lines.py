@@ -21,6 +21,7 @@ from feinsum.records import (
     DocumentKind,
     Trial,
     TuningRecord,
+    check_unique_names,
     from_json,
     kind_of,
     to_json,
@@ -207,6 +208,7 @@ def _parsed(text: bytes | None) -> Header | RecordLine | PeaksLine | TrialLine:
         raise InvalidRecordError(
             f"the line is longer than {LINE_BYTES} bytes, expected one document"
         )
+    check_unique_names(text)
     line: Any = from_json(Line, text, "line")  # type: ignore[arg-type]  # a union of types
     if not isinstance(line, Header):
         checked(line.kind, line.id, line.document)

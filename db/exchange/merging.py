@@ -15,7 +15,14 @@ from typing import TypeVar
 
 from feinsum.db.exchange.lines import Bad, Entry
 from feinsum.errors import InvalidRecordError
-from feinsum.records import KINDS, Document, DocumentKind, DocumentStore, kind_of
+from feinsum.records import (
+    KINDS,
+    Document,
+    DocumentKind,
+    DocumentStore,
+    check_plausible,
+    kind_of,
+)
 
 __all__ = [
     "Difference",
@@ -36,6 +43,10 @@ T = TypeVar("T")
 
 OnStep = Callable[[int], None]
 """Is told how many more are done."""
+
+OnBad = Callable[[Bad], None]
+
+Check = Callable[[Document], None]
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,10 @@ class Imported:
     n_bad: int
 
 
+def _log(bad: Bad) -> None:
+    logger.error("a document is left out: %s", bad)
+
+
 def all_documents(store: DocumentStore, *, has_trials: bool) -> Iterator[Document]:
     """What a store holds: facts, limits of devices and, if wanted, trials."""
     kinds = [kind for kind in KINDS if kind != "trial" or has_trials]
@@ -101,12 +116,19 @@ def merge(
     target: DocumentStore,
     source: DocumentStore,
     on_step: OnStep = lambda _n: None,
+    *,
+    on_bad: OnBad = _log,
+    check: Check = check_plausible,
 ) -> Counter[DocumentKind]:
     """Add to a store what another one has and it lacks; how many were new of a kind.
 
-    Nothing is changed or removed. Merging is a union: commutative, associative,
-    idempotent. What was added before an interruption stays. Damaged documents are
-    logged and left out.
+    Nothing is changed or removed. Merging is a union of what is plausible: commutative,
+    associative, idempotent. What was added before an interruption stays. Damaged
+    documents are logged and left out.
+
+    Args:
+        on_bad: is given what is refused; by default it is logged.
+        check: what raises an InvalidRecordError for a document is refused.
 
     Raises:
         StoreUnavailableError: if a store cannot be read or written.
@@ -115,15 +137,17 @@ def merge(
     for kind in KINDS:
         missing = target.lacking(kind, frozenset(source.ids(kind)))
         entries = ((kind, found) for found in source.documents(kind, missing))
-        n_new.update(take_in(target, entries, _log, on_step).n_new)
+        n_new.update(take_in(target, entries, on_bad, on_step, check=check).n_new)
     return n_new
 
 
 def take_in(
     store: DocumentStore,
     entries: Iterable[Entry],
-    on_bad: Callable[[Bad], None],
+    on_bad: OnBad,
     on_step: OnStep = lambda _n: None,
+    *,
+    check: Check = check_plausible,
 ) -> Imported:
     """Keep the documents of a file.
 
@@ -131,10 +155,11 @@ def take_in(
         on_bad: is given what cannot be kept, when all that stands before it is kept;
             what it raises ends the import.
         on_step: is called after each batch.
+        check: what raises an InvalidRecordError for a document is not kept.
     """
     result = Imported(Counter(), Counter(), 0)
     n_bad = 0
-    for batch in batches(entries):
+    for batch in batches(_checked(entry, check) for entry in entries):
         for bad in _take_in(store, batch, result):
             n_bad += 1
             on_bad(bad)
@@ -142,8 +167,16 @@ def take_in(
     return Imported(result.n_read, result.n_new, n_bad)
 
 
-def _log(bad: Bad) -> None:
-    logger.error("a damaged document is left out: %s", bad)
+def _checked(entry: Entry, check: Check) -> Entry:
+    """The entry, or why its document is refused."""
+    if isinstance(entry, Bad):
+        return entry
+    place, document = entry
+    try:
+        check(document)
+    except InvalidRecordError as error:
+        return Bad(place, error)
+    return entry
 
 
 def _take_in(

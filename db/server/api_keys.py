@@ -11,7 +11,15 @@ from sqlalchemy import Connection, insert, select, update
 from feinsum.db.sql.tables import ApiKeyRow
 from feinsum.errors import RecordNotFoundError
 
-__all__ = ["ApiKey", "Scope", "add_key", "all_keys", "find_key", "revoke_key"]
+__all__ = [
+    "ApiKey",
+    "Scope",
+    "add_key",
+    "all_keys",
+    "find_key",
+    "revoke_key",
+    "trust_key",
+]
 
 Scope: TypeAlias = Literal["read", "record", "admin"]
 """What a key may do; each includes the ones before it."""
@@ -27,6 +35,8 @@ class ApiKey:
             that a key can be replaced.
         digest: SHA-256 of the whole secret, in hexadecimal digits. The secret is
             256 random bits, so that no slower digest is needed.
+        is_trusted: whether facts sent with it are served at once. Administrators are
+            trusted in any case.
     """
 
     id: str
@@ -36,6 +46,7 @@ class ApiKey:
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+    is_trusted: bool = False
 
     def state(self, now: datetime) -> Literal["valid", "revoked", "expired"]:
         """Whether it opens anything at that time."""
@@ -54,6 +65,7 @@ COLUMNS = (
     ApiKeyRow.created_at,
     ApiKeyRow.expires_at,
     ApiKeyRow.revoked_at,
+    ApiKeyRow.is_trusted,
 )
 
 
@@ -89,6 +101,21 @@ def revoke_key(connection: Connection, key_id: str) -> ApiKey:
         .where(of_key, ApiKeyRow.revoked_at.is_(None))
         .values(revoked_at=datetime.now(UTC))
     )
+    return _known_key(connection, key_id)
+
+
+def trust_key(connection: Connection, key_id: str, *, is_trusted: bool) -> ApiKey:
+    """Mark a key trusted, or no more; what was sent with it before stays as it is.
+
+    Raises:
+        RecordNotFoundError: if there is no such key.
+    """
+    of_key = ApiKeyRow.id == key_id
+    connection.execute(update(ApiKeyRow).where(of_key).values(is_trusted=is_trusted))
+    return _known_key(connection, key_id)
+
+
+def _known_key(connection: Connection, key_id: str) -> ApiKey:
     found = find_key(connection, key_id)
     if found is None:
         raise RecordNotFoundError(

@@ -10,7 +10,13 @@ from sqlalchemy import ColumnElement, Connection, func, select
 
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
 from feinsum.db.sql.statements import TRUSTED
-from feinsum.db.sql.tables import DeviceRow, QuarantineRow, RecordRow, WorkloadRow
+from feinsum.db.sql.tables import (
+    DeviceRow,
+    QuarantineRow,
+    RecordRow,
+    VerdictRow,
+    WorkloadRow,
+)
 from feinsum.records import Device
 
 __all__ = [
@@ -162,11 +168,12 @@ def page_of_facts(
 def page_of_quarantine(
     connection: Connection, after: str, limit: int
 ) -> tuple[ListedFact, ...]:
-    """Facts in quarantine by id, from behind ``after``."""
+    """Facts that wait in quarantine by id, from behind ``after``; none rejected."""
     page = (
         select(RecordRow.id, RecordRow.document)
         .join(QuarantineRow, QuarantineRow.record_id == RecordRow.id)
-        .where(RecordRow.id > after)
+        .outerjoin(VerdictRow, VerdictRow.record_id == RecordRow.id)
+        .where(RecordRow.id > after, VerdictRow.record_id.is_(None))
         .order_by(RecordRow.id)
     )
     return tuple(ListedFact(*row) for row in connection.execute(page.limit(limit)))

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.server.api_keys import ApiKey, add_key, all_keys, find_key, revoke_key
+from feinsum.db.server.api_keys import (
+    ApiKey,
+    add_key,
+    all_keys,
+    find_key,
+    revoke_key,
+    trust_key,
+)
 from feinsum.db.server.demand import add_misses, open_demands
 from feinsum.db.server.overview import (
     DriverOf,
@@ -30,6 +38,12 @@ from feinsum.db.server.pages import (
     page_of_workloads,
 )
 from feinsum.db.server.reader import Reader
+from feinsum.db.server.reputation import (
+    Judged,
+    Reputation,
+    judge_recorder,
+    reputations,
+)
 from feinsum.db.server.trust import Trust, confirm, receive, trust_in, vouch_for
 from feinsum.db.sql.location import locate
 from feinsum.db.sql.rows import rows_of
@@ -70,11 +84,18 @@ class ServingStore(SqlStore):
         return Reader(self._engine, self._location)
 
     def receive(
-        self, record: TuningRecord, recorder: str, n_confirmations: int = 0
+        self,
+        record: TuningRecord,
+        recorder: str,
+        n_confirmations: int = 0,
+        *,
+        is_trusted: bool = False,
     ) -> bool:
         """Keep a fact that somebody sent (:func:`feinsum.db.server.trust.receive`)."""
         with self._writing() as connection:
-            return receive(connection, record, recorder, n_confirmations)
+            return receive(
+                connection, record, recorder, n_confirmations, is_trusted=is_trusted
+            )
 
     def trust(self, record_id: str) -> Trust:
         """Who stands behind a fact, or :class:`RecordNotFoundError`."""
@@ -85,6 +106,21 @@ class ServingStore(SqlStore):
         """Release a fact from quarantine, or :class:`RecordNotFoundError`."""
         with self._writing() as connection:
             confirm(connection, record_id)
+
+    def reputations(self) -> tuple[Reputation, ...]:
+        """Everybody who sent facts to the service, by name."""
+        with self._reading() as connection:
+            return reputations(connection)
+
+    def judge_recorder(
+        self, recorder: str, since: datetime, *, is_accepted: bool, is_dry: bool
+    ) -> Judged:
+        """Accept or reject all that a recorder sent since a time, or say what it is."""
+        opened = self._reading if is_dry else self._writing
+        with opened() as connection:
+            return judge_recorder(
+                connection, recorder, since, is_accepted=is_accepted, is_dry=is_dry
+            )
 
     def missing(self, record_ids: list[str]) -> list[str]:
         """Those ids that are not stored, in the order given."""
@@ -179,3 +215,8 @@ class ServingStore(SqlStore):
         """Close a key, or :class:`RecordNotFoundError`."""
         with self._writing() as connection:
             return revoke_key(connection, key_id)
+
+    def trust_key(self, key_id: str, *, is_trusted: bool) -> ApiKey:
+        """Mark a key trusted, or no more; or :class:`RecordNotFoundError`."""
+        with self._writing() as connection:
+            return trust_key(connection, key_id, is_trusted=is_trusted)

@@ -1,21 +1,31 @@
 """Trust: who recorded a fact, and which facts wait in quarantine for others.
 
-A fact in quarantine is in the database and in no look-up. It is released when
-enough others agree with it: facts of other recorders with the same recipe for
-the same workload on the same device, whose speed-ups are within a factor of
-:data:`AGREEMENT`. One fact that is trusted already is enough; so is one that was
-recorded into the database itself and not through the service. The service looks for
-agreement when a fact arrives, is imported or is confirmed.
+A fact in quarantine is in the database and in no look-up. Facts are compared that make
+one claim: one recipe for one workload at the same sizes, on one device and driver. One
+is *vouched for* if an operator accepted it, if a trusted recorder sent it, or if it was
+recorded into the database itself and not through the service. One of another recorder
+is released
+
+- where facts of its claim are vouched for, if one of them claims at least as much; so
+  it changes no answer;
+- else if enough independent recorders saw at least as much, and most recorders agree.
+
+A recorder counts once, by the median of its facts, and never for itself, and one of its
+facts is released; a fact that several sent is a measurement of the first of them.
+Released facts vouch for nothing, so that no tolerance adds up. With n confirmations
+asked, n colluding recorders bring nothing to light that claims more, by more than
+:data:`NOISE`, than one beside them saw.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from heapq import nlargest
+from typing import Literal, TypeAlias
 
-from sqlalchemy import Connection, delete, select, text
+from sqlalchemy import Connection, delete, func, select, text
 
 from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import (
@@ -25,27 +35,36 @@ from feinsum.db.sql.statements import (
     insert_missing_rows,
     sound_records,
 )
-from feinsum.db.sql.tables import QuarantineRow, RecordingRow, RecordRow
-from feinsum.errors import RecordNotFoundError
-from feinsum.records import TuningRecord
+from feinsum.db.sql.tables import QuarantineRow, RecordingRow, RecordRow, VerdictRow
+from feinsum.errors import RecordNotFoundError, TooManyRequestsError
+from feinsum.records import TuningRecord, is_apart
 
 __all__ = [
     "AGREEMENT",
+    "NOISE",
     "Recording",
+    "Standing",
     "Trust",
     "Witness",
     "agreed",
     "confirm",
+    "decide",
     "receive",
     "trust_in",
     "vouch_for",
 ]
 
 AGREEMENT = 2.0
-"""Largest quotient of two speed-ups that confirm each other."""
+"""Largest quotient of two speed-ups that agree."""
 
-NO_NUMBER = math.inf
-"""Of others in quarantine: only a fact that is trusted confirms."""
+MOST_WAITING = 500
+"""How many facts of a workload one recorder may have in quarantine."""
+
+NOISE = 1.05
+"""By how much one that is released may claim more than others saw."""
+
+Standing: TypeAlias = Literal["vouched", "served", "waiting", "rejected"]
+"""Of a fact; one that is served without being vouched for confirms as others do."""
 
 
 @dataclass(frozen=True)
@@ -61,47 +80,98 @@ class Trust:
     """Who stands behind a fact.
 
     Attributes:
-        recordings: by name; none if it was recorded into the database itself.
+        recordings: by time; none if it was recorded into the database itself.
+        is_rejected: whether an operator decided against it.
     """
 
     id: str
     is_quarantined: bool
     recordings: tuple[Recording, ...]
+    is_rejected: bool = False
 
 
 @dataclass(frozen=True)
 class Witness:
-    """A fact, as far as trust goes."""
+    """A fact, as far as trust goes.
+
+    Attributes:
+        recorder: who sent it first; empty if nobody did.
+        speedup, low, high: the speed-up and the ends of its interval.
+    """
 
     id: str
+    recorder: str
     speedup: float
-    recorders: frozenset[str]
-    is_quarantined: bool
+    low: float
+    high: float
+    standing: Standing = "waiting"
+
+    @property
+    def claims(self) -> tuple[float, float, float]:
+        """All by which facts are ranked."""
+        return self.speedup, self.low, self.high
+
+    def agrees(self, other: Witness) -> bool:
+        """Whether both say about the same."""
+        low, high = sorted((self.speedup, other.speedup))
+        return high <= AGREEMENT * low
 
 
-def agreed(witnesses: Iterable[Witness], n_confirmations: float) -> tuple[str, ...]:
+def agreed(witnesses: Iterable[Witness], n_confirmations: int) -> tuple[str, ...]:
     """The facts of one claim that may leave quarantine.
 
     Args:
-        witnesses: all facts with one recipe for one workload on one device.
-        n_confirmations: how many others have to agree with a fact.
+        n_confirmations: how many other recorders have to reach what a fact claims.
 
-    >>> a = Witness("a", 3.0, frozenset({"ann"}), is_quarantined=True)
-    >>> b = Witness("b", 3.5, frozenset({"bob"}), is_quarantined=True)
-    >>> c = Witness("c", 99.0, frozenset({"eve"}), is_quarantined=True)
-    >>> agreed([a, b, c], 1), agreed([a, b, c], 2)
-    (('a', 'b'), ())
+    >>> ann, bob = (Witness(name, name, 3.0, 2.9, 3.1) for name in ("ann", "bob"))
+    >>> eve = Witness("eve", "eve", 99.0, 98.0, 100.0)
+    >>> agreed([ann, bob, eve], 1), agreed([ann, bob, eve], 2)
+    (('ann', 'bob'), ())
     """
-    known = tuple(witnesses)
+    known = [one for one in witnesses if one.standing != "rejected"]
+    vouched = [one for one in known if one.standing == "vouched"]
 
-    def is_confirmed(fact: Witness) -> bool:
-        agreeing = [one for one in known if _agree(one, fact)]
-        others = frozenset(name for one in agreeing for name in one.recorders)
-        n_others = len(others - fact.recorders) + max(0, len(fact.recorders) - 1)
-        is_settled = any(not one.is_quarantined for one in agreeing)
-        return is_settled or n_others >= n_confirmations
+    def is_released(fact: Witness) -> bool:
+        if vouched:
+            return any(_is_within(fact, one) for one in vouched)
+        return _is_reached(fact, known, n_confirmations)
 
-    return tuple(one.id for one in known if one.is_quarantined and is_confirmed(one))
+    waiting = (one for one in known if one.standing == "waiting")
+    shown = {one.recorder for one in known if one.standing == "served"}
+    released = {
+        one.recorder: one.id
+        for one in waiting
+        if one.recorder not in shown and is_released(one)
+    }
+    return tuple(released.values())
+
+
+def _is_within(fact: Witness, other: Witness) -> bool:
+    """Whether a fact agrees with another one, and claims nothing beyond it."""
+    pairs = zip(fact.claims, other.claims, strict=True)
+    return fact.agrees(other) and all(mine <= theirs for mine, theirs in pairs)
+
+
+def _is_reached(fact: Witness, known: Sequence[Witness], n_others: int) -> bool:
+    """Whether enough other recorders saw what a fact claims, and most agree."""
+    others = [
+        _typical([one for one in known if one.recorder == name])
+        for name in {one.recorder for one in known} - {fact.recorder}
+    ]
+    agreeing = [one for one in others if one.agrees(fact)]
+    n_against = len(others) - len(agreeing)
+    if len(agreeing) < max(n_others, 1) or len(agreeing) + 1 <= n_against:
+        return False
+    seen = zip(*(one.claims for one in agreeing), strict=True)
+    least = (nlargest(n_others, values)[-1] for values in seen)
+    pairs = zip(fact.claims, least, strict=True)
+    return all(claim <= NOISE * reached for claim, reached in pairs)
+
+
+def _typical(facts: Sequence[Witness]) -> Witness:
+    """The median of the facts of one recorder; of two, the one that claims less."""
+    ordered = sorted(facts, key=lambda one: (one.speedup, one.id))
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def receive(
@@ -109,50 +179,80 @@ def receive(
     record: TuningRecord,
     recorder: str,
     n_confirmations: int,
+    *,
+    is_trusted: bool = False,
 ) -> bool:
     """Keep a fact that somebody sent; whether it was new.
 
     Args:
-        n_confirmations: how many others have to agree before it is served; 0 if
-            the recorder is trusted.
+        n_confirmations: how many others have to agree before it is served, if the
+            recorder is not trusted; with 0 it is served at once.
+
+    Raises:
+        TooManyRequestsError: if :data:`MOST_WAITING` of its facts of the workload wait.
     """
-    if n_confirmations:
-        _take_turns(connection, record)
+    _take_turns(connection, record)
+    if n_confirmations and not is_trusted:
+        _check_waiting(connection, recorder, record.workload)
     is_new = insert_missing_rows(connection, rows_of(record))
     now = datetime.now(UTC)
-    sent = {"record_id": record.id, "recorder": recorder, "received_at": now}
+    sent = {
+        "record_id": record.id,
+        "recorder": recorder,
+        "received_at": now,
+        "is_trusted": is_trusted,
+    }
     insert_missing(connection, (RecordingRow, sent))
-    if n_confirmations == 0:
+    if is_trusted:
         vouch_for(connection, [record])
-        return is_new
-    if is_new:
-        waiting = {"record_id": record.id, "received_at": now}
-        insert_missing(connection, (QuarantineRow, waiting))
-    _release(connection, agreed(_witnesses(connection, record), n_confirmations))
+    elif n_confirmations:
+        if is_new:
+            waiting = {"record_id": record.id, "received_at": now}
+            insert_missing(connection, (QuarantineRow, waiting))
+        _release(connection, _agreed_with(connection, record, n_confirmations))
     return is_new
 
 
 def vouch_for(connection: Connection, records: Sequence[TuningRecord]) -> None:
-    """Release facts that are trusted from now on, and those that agree with them."""
+    """Release facts that are trusted from now on, and those that claim no more.
+
+    What an operator rejected stays where it is.
+    """
     if not _has_waiting(connection):
         return
     for record in records:
-        _release(connection, [record.id])
+        if _verdict(connection, record.id) is False:
+            continue
+        if _is_waiting(connection, record.id):
+            _decide(connection, record.id, is_accepted=True)
+            _release(connection, [record.id])
         if _has_waiting(connection, record.workload):
-            witnesses = _witnesses(connection, record)
-            _release(connection, agreed(witnesses, NO_NUMBER))
+            _release(connection, _agreed_with(connection, record, 1))
 
 
 def confirm(connection: Connection, record_id: str) -> None:
-    """Release a fact on somebody's word, and those that agree with it.
+    """Release a fact on somebody's word, and those that claim no more.
 
     Raises:
         RecordNotFoundError: if there is no such fact.
     """
-    found = connection.execute(RECORDS.where(RecordRow.id == record_id)).all()
-    for record in sound_records(found):
-        return vouch_for(connection, [record])
-    raise RecordNotFoundError(f"no record has the id {record_id!r}")
+    trust_in(connection, record_id)
+    decide(connection, [record_id], is_accepted=True)
+
+
+def decide(
+    connection: Connection, record_ids: Sequence[str], *, is_accepted: bool
+) -> None:
+    """Accept facts, and release those that claim no more; or reject them for good."""
+    for record_id in record_ids:
+        _decide(connection, record_id, is_accepted=is_accepted)
+        if not is_accepted:
+            waiting = {"record_id": record_id, "received_at": datetime.now(UTC)}
+            insert_missing(connection, (QuarantineRow, waiting))
+            continue
+        _release(connection, [record_id])
+        found = connection.execute(RECORDS.where(RecordRow.id == record_id)).all()
+        vouch_for(connection, list(sound_records(found)))
 
 
 def trust_in(connection: Connection, record_id: str) -> Trust:
@@ -170,7 +270,9 @@ def trust_in(connection: Connection, record_id: str) -> Trust:
         .where(RecordingRow.record_id == record_id)
         .order_by(RecordingRow.received_at, RecordingRow.recorder)
     )
-    return Trust(record_id, not found, tuple(Recording(*row) for row in recordings))
+    sent = tuple(Recording(*row) for row in recordings)
+    is_rejected = _verdict(connection, record_id) is False
+    return Trust(record_id, not found, sent, is_rejected)
 
 
 def _take_turns(connection: Connection, record: TuningRecord) -> None:
@@ -178,11 +280,6 @@ def _take_turns(connection: Connection, record: TuningRecord) -> None:
     if connection.dialect.name == "postgresql":  # SQLite has one writer at a time
         lock = text("SELECT pg_advisory_xact_lock(hashtextextended(:workload, 0))")
         connection.execute(lock, {"workload": record.workload})
-
-
-def _agree(one: Witness, other: Witness) -> bool:
-    low, high = sorted((one.speedup, other.speedup))
-    return high <= AGREEMENT * low
 
 
 def _has_waiting(connection: Connection, workload: str | None = None) -> bool:
@@ -195,8 +292,72 @@ def _has_waiting(connection: Connection, workload: str | None = None) -> bool:
     return connection.execute(waiting.limit(1)).first() is not None
 
 
+def _check_waiting(connection: Connection, recorder: str, workload: str) -> None:
+    """Refuse a recorder who has very many facts of a workload in quarantine.
+
+    For each that arrives is compared with all of its claim.
+    """
+    waiting = (
+        select(func.count())
+        .select_from(RecordingRow)
+        .join(QuarantineRow, QuarantineRow.record_id == RecordingRow.record_id)
+        .join(RecordRow, RecordRow.id == RecordingRow.record_id)
+        .where(RecordingRow.recorder == recorder, RecordRow.workload_key == workload)
+    )
+    n_waiting = connection.execute(waiting).scalar() or 0
+    if n_waiting >= MOST_WAITING:
+        raise TooManyRequestsError(
+            f"{n_waiting} facts of {recorder!r} of this workload are in quarantine, "
+            f"expected fewer than {MOST_WAITING}; ask the operator to accept them"
+        )
+
+
+def _is_waiting(connection: Connection, record_id: str) -> bool:
+    waiting = select(QuarantineRow.record_id).where(
+        QuarantineRow.record_id == record_id
+    )
+    return connection.execute(waiting).first() is not None
+
+
+def _verdict(connection: Connection, record_id: str) -> bool | None:
+    """What was decided about a fact; None if nothing was."""
+    verdict = select(VerdictRow.is_accepted).where(VerdictRow.record_id == record_id)
+    return connection.execute(verdict).scalar()
+
+
+def _decide(connection: Connection, record_id: str, *, is_accepted: bool) -> None:
+    """Write a verdict in the place of an earlier one."""
+    connection.execute(delete(VerdictRow).where(VerdictRow.record_id == record_id))
+    now = datetime.now(UTC)
+    row = {"record_id": record_id, "is_accepted": is_accepted, "decided_at": now}
+    insert_missing(connection, (VerdictRow, row))
+
+
+def _agreed_with(
+    connection: Connection, record: TuningRecord, n_confirmations: int
+) -> tuple[str, ...]:
+    """What may leave quarantine of the claim of a record; see :func:`agreed`.
+
+    What this installation cannot judge is released by an operator alone.
+    """
+    if is_apart(record):
+        return ()
+    return agreed(_witnesses(connection, record), n_confirmations)
+
+
+def _claim(record: TuningRecord) -> tuple[object, ...]:
+    """What facts have in common that can be compared."""
+    there = record.environment
+    return (
+        record.recipe,
+        record.measurement.sizes,
+        there.driver_version,
+        there.platform_version,
+    )
+
+
 def _witnesses(connection: Connection, record: TuningRecord) -> list[Witness]:
-    """All facts with the recipe of a record, on its workload and device."""
+    """All facts of the claim of a record."""
     of_recipe = (
         RecordRow.workload_key == record.workload,
         RecordRow.device_id == record.environment.device.id,
@@ -204,23 +365,51 @@ def _witnesses(connection: Connection, record: TuningRecord) -> list[Witness]:
         RecordRow.transform_version == record.spec.version,
     )
     trusted = set(connection.scalars(select(RecordRow.id).where(*of_recipe, TRUSTED)))
-    recorders: dict[str, set[str]] = {}
-    sent = select(RecordingRow.record_id, RecordingRow.recorder).join(
-        RecordRow, RecordRow.id == RecordingRow.record_id
+    sent: dict[str, list[tuple[str, bool]]] = {}
+    recordings = (
+        select(RecordingRow.record_id, RecordingRow.recorder, RecordingRow.is_trusted)
+        .join(RecordRow, RecordRow.id == RecordingRow.record_id)
+        .where(*of_recipe)
+        .order_by(RecordingRow.received_at, RecordingRow.recorder)
     )
-    for record_id, recorder in connection.execute(sent.where(*of_recipe)):
-        recorders.setdefault(record_id, set()).add(recorder)
+    for record_id, recorder, is_trusted in connection.execute(recordings):
+        sent.setdefault(record_id, []).append((recorder, is_trusted))
+    verdicts = select(VerdictRow.record_id, VerdictRow.is_accepted).join(
+        RecordRow, RecordRow.id == VerdictRow.record_id
+    )
+    found = connection.execute(verdicts.where(*of_recipe))
+    decided = {record_id: is_accepted for record_id, is_accepted in found}  # noqa: C416
     rows = connection.execute(RECORDS.where(*of_recipe)).all()
     return [
-        Witness(
-            known.id,
-            known.measurement.speedup,
-            frozenset(recorders.get(known.id, ())),
-            known.id not in trusted,
+        _witness(
+            known,
+            sent.get(known.id, []),
+            decided.get(known.id),
+            is_served=known.id in trusted,
         )
         for known in sound_records(rows)
-        if known.spec == record.spec
+        if _claim(known) == _claim(record)
     ]
+
+
+def _witness(
+    record: TuningRecord,
+    sent: Sequence[tuple[str, bool]],
+    verdict: bool | None,
+    *,
+    is_served: bool,
+) -> Witness:
+    is_ours = not sent or any(is_trusted for _, is_trusted in sent)
+    standing: Standing = "served" if is_served else "waiting"
+    if verdict is False:
+        standing = "rejected"
+    elif verdict or (is_served and is_ours):
+        standing = "vouched"
+    measured = record.measurement
+    recorder = sent[0][0] if sent else ""
+    return Witness(
+        record.id, recorder, measured.speedup, *measured.speedup_interval, standing
+    )
 
 
 def _release(connection: Connection, record_ids: Iterable[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, TypeAlias, TypeVar
 
@@ -32,6 +31,7 @@ from feinsum.records import (
     from_json,
     to_json,
 )
+from feinsum.records.plausibility import instant
 
 __all__ = [
     "DEVICE_COLUMNS",
@@ -237,17 +237,3 @@ def _environment_row(environment: Environment) -> Row:
         "driver_version": environment.driver_version,
         "document": to_json(environment),
     }
-
-
-def instant(text: str) -> datetime:
-    """An ISO 8601 time; one without an offset is UTC already."""
-    try:
-        instant = datetime.fromisoformat(text)
-        return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).astimezone(
-            UTC
-        )
-    except (ValueError, OverflowError):
-        raise InvalidRecordError(
-            f"the time {text!r} was given, expected ISO 8601 in UTC, such as "
-            "'2025-01-31T12:00:00+00:00' (feinsum.records.utc_now)"
-        ) from None

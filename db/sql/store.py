@@ -47,6 +47,7 @@ from feinsum.records import (
     FactStore,
     Trial,
     TuningRecord,
+    latest_peaks,
 )
 
 __all__ = ["SqlStore", "open_store", "prepared_engine"]
@@ -198,8 +199,8 @@ class SqlStore(FactStore):
     def peaks(self, device_id: str) -> DevicePeaks | None:
         wanted = PEAKS.where(DevicePeaksRow.device_id == device_id)
         with self._reading() as connection:
-            known = sound_peaks(connection.execute(wanted).all())
-        return max(known, key=lambda p: (p.measured_at, p.id), default=None)
+            rows = connection.execute(wanted).all()
+        return latest_peaks(sound_peaks(rows))
 
     def add_trial(self, trial: Trial) -> bool:
         return self._insert(rows_of(trial))

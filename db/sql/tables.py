@@ -23,6 +23,7 @@ from sqlalchemy import (
     String,
     Text,
     TypeDecorator,
+    false,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -38,6 +39,7 @@ __all__ = [
     "RecordingRow",
     "TrialRow",
     "UtcDateTime",
+    "VerdictRow",
     "WorkloadRow",
 ]
 
@@ -84,6 +86,7 @@ RecordId = Annotated[
 ]
 Instant = Annotated[datetime, mapped_column(UtcDateTime)]
 Real = Annotated[float, mapped_column(Double)]
+Flag = Annotated[bool, mapped_column(server_default=false())]
 
 
 class DeviceRow(Base):
@@ -181,13 +184,17 @@ class TrialRow(Base):
 
 
 class RecordingRow(Base):
-    """Who recorded a fact through the service; since schema version 0004."""
+    """Who recorded a fact through the service; since schema version 0004.
+
+    ``is_trusted``, of version 0006, is whether the recorder was trusted then.
+    """
 
     __tablename__ = "recordings"
 
     record_id: Mapped[RecordId]
     recorder: Mapped[str] = mapped_column(primary_key=True)
     received_at: Mapped[Instant]
+    is_trusted: Mapped[Flag]
 
 
 class QuarantineRow(Base):
@@ -197,6 +204,20 @@ class QuarantineRow(Base):
 
     record_id: Mapped[RecordId]
     received_at: Mapped[Instant]
+
+
+class VerdictRow(Base):
+    """What an operator decided about a fact that was sent; since version 0006.
+
+    A fact that was accepted vouches for others; one that was rejected stays in
+    quarantine, whoever agrees with it.
+    """
+
+    __tablename__ = "verdicts"
+
+    record_id: Mapped[RecordId]
+    is_accepted: Mapped[bool]
+    decided_at: Mapped[Instant]
 
 
 class DemandRow(Base):
@@ -217,7 +238,10 @@ class DemandRow(Base):
 
 
 class ApiKeyRow(Base):
-    """A key of the service, of which only a digest is kept; since version 0004."""
+    """A key of the service, of which only a digest is kept; since version 0004.
+
+    ``is_trusted``, of version 0006, is whether facts sent with it are served at once.
+    """
 
     __tablename__ = "api_keys"
 
@@ -228,3 +252,4 @@ class ApiKeyRow(Base):
     created_at: Mapped[Instant]
     expires_at: Mapped[Instant | None]
     revoked_at: Mapped[Instant | None]
+    is_trusted: Mapped[Flag]

@@ -25,6 +25,18 @@ from feinsum.records.measurement import (
     median_interval,
     quartiles,
 )
+from feinsum.records.plausibility import (
+    APART,
+    CODES,
+    Finding,
+    check_plausible,
+    check_unique_names,
+    is_apart,
+    judge,
+    latest_peaks,
+    refusals,
+    unchecked,
+)
 from feinsum.records.processor import Processor
 from feinsum.records.record import TuningRecord, utc_now
 from feinsum.records.roofline import operations_s, roofline_s
@@ -40,6 +52,8 @@ from feinsum.records.store import (
 from feinsum.records.trial import MESSAGE_LENGTH, OK, Trial
 
 __all__ = [
+    "APART",
+    "CODES",
     "KINDS",
     "MESSAGE_LENGTH",
     "OK",
@@ -55,6 +69,7 @@ __all__ = [
     "Extents",
     "FactSource",
     "FactStore",
+    "Finding",
     "FramedSpec",
     "InMemoryStore",
     "Level",
@@ -71,20 +86,27 @@ __all__ = [
     "TuningRecord",
     "Verification",
     "best_match",
+    "check_plausible",
+    "check_unique_names",
     "content_id",
     "distance",
     "from_json",
+    "is_apart",
     "is_text_of",
+    "judge",
     "kind_of",
+    "latest_peaks",
     "level_of",
     "median_interval",
     "operations_s",
     "quartiles",
     "rank",
+    "refusals",
     "remoteness",
     "resources_of",
     "roofline_s",
     "tied",
     "to_json",
+    "unchecked",
     "utc_now",
 ]

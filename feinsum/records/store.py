@@ -12,6 +12,7 @@ from feinsum.errors import RecordNotFoundError
 from feinsum.records.environment import Device, DevicePeaks
 from feinsum.records.kinds import Document, DocumentKind
 from feinsum.records.match import Policy
+from feinsum.records.plausibility import latest_peaks
 from feinsum.records.record import TuningRecord
 from feinsum.records.trial import Trial
 
@@ -79,7 +80,7 @@ class FactSource(ABC):
                 yield record
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
-        """The latest measured limits of a device."""
+        """The latest plausible limits of a device."""
         return None
 
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
@@ -197,8 +198,7 @@ class InMemoryStore(FactStore):
         return is_new
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
-        known = [p for p in self._peaks.values() if p.device.id == device_id]
-        return max(known, key=lambda p: (p.measured_at, p.id), default=None)
+        return latest_peaks(p for p in self._peaks.values() if p.device.id == device_id)
 
     def add_trial(self, trial: Trial) -> bool:
         is_new = trial.id not in self._trials

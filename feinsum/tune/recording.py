@@ -11,6 +11,7 @@ from feinsum.records import (
     TransformSpec,
     Trial,
     TuningRecord,
+    check_plausible,
 )
 from feinsum.transforms import in_full
 from feinsum.tune.history import best_first
@@ -63,7 +64,11 @@ def record(
     store: FactStore,
     strategy: str,
 ) -> tuple[TuningRecord, ...]:
-    """Keep what a comparison measured; the facts, in the order given."""
+    """Keep what a comparison measured; the facts, in the order given.
+
+    Raises:
+        ImplausibleError: if the clock or the timer of this machine is wrong.
+    """
     problem, environment = bench.problem, bench.start()
     records = tuple(
         TuningRecord(
@@ -77,5 +82,6 @@ def record(
         for spec, measurement in measured
     )
     for fact in records:
+        check_plausible(fact)
         store.add(fact)
     return records

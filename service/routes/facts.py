@@ -12,7 +12,13 @@ from starlette.concurrency import run_in_threadpool
 
 from feinsum.db.server import ListedFact
 from feinsum.errors import InvalidRequestError
-from feinsum.records import TuningRecord, from_json, to_json
+from feinsum.records import (
+    TuningRecord,
+    check_plausible,
+    check_unique_names,
+    from_json,
+    to_json,
+)
 from feinsum.service.answers import check_key
 from feinsum.service.examples import RECORD, document
 from feinsum.service.openapi import FactOf, answers
@@ -36,6 +42,7 @@ PAGE = {"facts": [{"id": RECORD.id, "document": document(RECORD)}], "next": None
 TRUST = {
     "id": RECORD.id,
     "is_quarantined": False,
+    "is_rejected": False,
     "recordings": [{"recorder": "ci", "received_at": "2026-01-31T12:00:01Z"}],
 }
 
@@ -92,6 +99,7 @@ class TrustOf(BaseModel):
 
     id: str
     is_quarantined: bool
+    is_rejected: bool = False
     recordings: list[Recorded]
 
 
@@ -146,13 +154,17 @@ def facts(
 async def add_fact(
     request: Request, service: TheService, caller: Recording
 ) -> Response:
-    record = from_json(TuningRecord, await request.body())
+    body = await request.body()
+    record = from_json(TuningRecord, body)
     check_key(record.workload)
-    is_trusted = "admin" in caller.scopes
-    n_others = 0 if is_trusted else service.settings.confirmations
+    check_unique_names(body)
+    check_plausible(record)
+    n_others = service.settings.confirmations
 
     def keep() -> tuple[bool, bool]:
-        is_new = service.store.receive(record, caller.name, n_others)
+        is_new = service.store.receive(
+            record, caller.name, n_others, is_trusted=caller.is_trusted
+        )
         return is_new, service.store.trust(record.id).is_quarantined
 
     is_new, is_quarantined = await run_in_threadpool(keep)

@@ -10,7 +10,14 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from feinsum.errors import RecordNotFoundError
-from feinsum.records import DevicePeaks, Processor, from_json, to_json
+from feinsum.records import (
+    DevicePeaks,
+    Processor,
+    check_plausible,
+    check_unique_names,
+    from_json,
+    to_json,
+)
 from feinsum.service.examples import DEVICE, FORM, PEAKS, document
 from feinsum.service.openapi import answers
 from feinsum.service.paging import (
@@ -183,7 +190,10 @@ def peaks(device_id: DeviceId, service: TheService, _: Reading) -> Response:
     openapi_extra=BODY,
 )
 async def add_peaks(request: Request, service: TheService, _: Recording) -> Response:
-    given = from_json(DevicePeaks, await request.body())
+    body = await request.body()
+    given = from_json(DevicePeaks, body)
+    check_unique_names(body)
+    check_plausible(given)
     is_new = await run_in_threadpool(service.store.add_peaks, given)
     return Response(status_code=201 if is_new else 200)
 

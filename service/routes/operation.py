@@ -27,7 +27,7 @@ CAPABILITIES: dict[str, Any] = {
     "policies": list(get_args(Policy)),
     "anonymous_read": True,
     "anonymous_record": False,
-    "confirmations": 0,
+    "confirmations": 3,
     "max_body_bytes": 1_000_000,
     "max_batch": 1000,
     "max_page": MOST,

@@ -25,6 +25,7 @@ def matvec_record(number: int = 0, spec: TransformSpec | None = None) -> TuningR
         workload_text=form.text,
         environment=open_device().environment({"rounds": 3}),
         spec=spec or record.spec,
+        measurement=replace(record.measurement, sizes={"N0": 1000}),
     )
 
 

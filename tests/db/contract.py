@@ -31,6 +31,7 @@ from tests.db.factories import (
     make_processor,
     make_record,
     make_trial,
+    make_workload,
     tuning_records,
 )
 
@@ -126,7 +127,7 @@ class FactStoreContract:
         with released(make_store) as make:
             store = filled(make, records)
             for n in range(3):
-                key = WorkloadKey(f"fe1-test-workload-{n}")
+                key = make_workload(n)
                 expected = tuple(r for r in distinct if r.workload == key)
                 assert store.query(key) == expected
                 for device_id in (make_device(0).id, make_device(1).id, "unknown"):
@@ -167,7 +168,7 @@ class FactStoreContract:
         """Records whose text begins so, up to the bar and to the letter, by id."""
         texts = ["a b -> a | A0", "a b -> a | A1", "a b -> a b | A0", "b a -> b | A0"]
         for n, text in enumerate(texts):
-            key = WorkloadKey(f"fe1-test-workload-{n}")
+            key = make_workload(n)
             store.add(make_record(n, workload=key, workload_text=text))
         wanted = [
             r for r in store.records() if r.workload_text.startswith(f"{start} |")
@@ -178,7 +179,7 @@ class FactStoreContract:
     def test_records_are_ordered_by_id(self, store: FactStore) -> None:
         """All records, of every workload, come ordered by id."""
         for n in range(12):
-            store.add(make_record(n, workload=WorkloadKey(f"key-{n % 3}")))
+            store.add(make_record(n, workload=make_workload(n % 3)))
         ids = [record.id for record in store.records()]
         assert len(ids) == len(store) == 12
         assert ids == sorted(ids)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from feinsum.canonical import WorkloadKey
+from feinsum.canonical import (
+    CANONICALIZER,
+    FORM_VERSION,
+    WorkloadKey,
+    text_digest,
+)
 from feinsum.records import (
     Device,
     DevicePeaks,
@@ -17,7 +22,25 @@ from feinsum.records import (
     Verification,
 )
 
-WORKLOAD = WorkloadKey("fe1-test-workload-0")
+TEXTS: dict[WorkloadKey, str] = {}
+"""The canonical texts of the workloads that were made here."""
+
+
+def make_workload(number: int = 0) -> WorkloadKey:
+    """The key of a product of a matrix with a vector of ``4 + number`` entries."""
+    n = 4 + number
+    text = f"a b, b -> a | A0[n,{n}]:<f8 A1[{n}]:<f8 | A0 A1"
+    key = WorkloadKey(f"{FORM_VERSION}-{CANONICALIZER}-{text_digest(text)}")
+    TEXTS[key] = text
+    return key
+
+
+WORKLOAD = make_workload()
+
+
+def text_of(workload: WorkloadKey) -> str:
+    """The text of a workload; of one that is none, something."""
+    return TEXTS.get(workload, f"text of {workload}")
 
 
 def make_processor(microarchitecture: str = "zen5") -> Processor:
@@ -83,7 +106,7 @@ def make_record(
     """A record; different numbers are different facts of a workload."""
     return TuningRecord(
         workload=workload,
-        workload_text=workload_text or f"text of {workload}",
+        workload_text=workload_text or text_of(workload),
         environment=environment or make_environment(),
         spec=TransformSpec(
             "rowwise", 1, {"lanes": 8, "order": ("i", "j"), "n": number}
@@ -107,7 +130,7 @@ def make_trial(
     is_ok = status == "ok"
     return Trial(
         workload=workload,
-        workload_text=f"text of {workload}",
+        workload_text=text_of(workload),
         sizes={"n": 1000},
         environment=environment or make_environment(),
         spec=make_record(number).spec,
@@ -136,11 +159,11 @@ def tuning_records() -> st.SearchStrategy[TuningRecord]:
     return st.builds(
         make_record,
         st.integers(0, 5),
-        workload=st.integers(0, 2).map(lambda n: WorkloadKey(f"fe1-test-workload-{n}")),
+        workload=st.integers(0, 2).map(make_workload),
         environment=st.builds(
             make_environment,
             st.sampled_from([make_device(), make_device(processor=make_processor())]),
             st.sampled_from(["6.0", "7.0"]),
         ),
-        note=st.sampled_from(["", "é, 'quoted'", "\x00 and \n", "中文 🎈"]),
+        note=st.sampled_from(["", "é, 'quoted'", "\x01 and \n", "中文 🎈"]),
     )

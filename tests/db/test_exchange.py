@@ -26,7 +26,13 @@ from feinsum.db.exchange import (
     write_file,
 )
 from feinsum.errors import InvalidRecordError, StoreUnavailableError
-from feinsum.records import Document, DocumentStore, InMemoryStore, to_json
+from feinsum.records import (
+    Document,
+    DocumentStore,
+    InMemoryStore,
+    to_json,
+    unchecked,
+)
 from tests.db.factories import make_peaks, make_record, make_trial, tuning_records
 
 few = st.lists(
@@ -167,7 +173,7 @@ def test_what_no_column_takes_is_refused_alike(
     entries = [("line 2", make_record(0)), ("line 3", bad), ("line 4", make_record(1))]
     for make in (make_sql_store, make_postgresql_store):
         store, refused = make(), list[Bad]()
-        found = take_in(store, entries, refused.append)
+        found = take_in(store, entries, refused.append, check=unchecked)
         assert (found.n_new["record"], found.n_bad) == (2, 1)
         assert [entry.place for entry in refused] == ["line 3"]
         assert len(store) == 2

@@ -16,7 +16,7 @@ import pytest
 from feinsum.db.server import open_serving_store
 from feinsum.records import to_json
 from feinsum.service import Settings, new_key
-from tests.db.factories import WORKLOAD, make_record
+from tests.db.factories import WORKLOAD, make_record, make_workload
 from tests.deploy.proxy import CLIENT, SHIPPED, Proxy, needs_nginx, proxied
 from tests.service.running import PATIENCE_S, Server, free_port, running
 
@@ -145,7 +145,7 @@ def test_both_forms_of_an_answer_are_kept_apart(proxy: Proxy) -> None:
 
 def test_a_fact_goes_through_and_is_found(proxy: Proxy) -> None:
     """Recording needs a key, through the proxy as without it."""
-    record = make_record(5, workload="through-a-proxy")
+    record = make_record(5, workload=make_workload(9))
     sent = {"Content-Type": "application/json"}
     body = to_json(record).encode()
     refused = proxy.ask("/v1/facts", sent, method="POST", body=body)

@@ -24,7 +24,7 @@ from feinsum.db.server import open_serving_store
 from feinsum.records import TuningRecord, to_json
 from feinsum.service import new_key
 from tests.db.conftest import postgresql
-from tests.db.factories import make_record
+from tests.db.factories import make_record, make_workload
 from tests.deploy.walk import SESSIONS, differences, shell
 from tests.docs.pages import fenced, page
 from tests.service.running import PATIENCE_S, Server, running
@@ -71,7 +71,7 @@ class Poster(threading.Thread):
     def run(self) -> None:
         number = 0
         while not self.is_over.is_set():
-            record = make_record(number, workload=f"posted-{number % 3}")
+            record = make_record(number, workload=make_workload(number % 3))
             post(self.server, self.secret, record)
             with self.has_more:
                 self.acknowledged.append(record)

@@ -13,6 +13,7 @@ from feinsum.canonical import canonicalize
 from feinsum.cli import app
 from feinsum.cli.shared import failure
 from feinsum.ir import RULES, array, einsum
+from feinsum.records import CODES
 from feinsum.transforms import REGISTRY, primitives
 from tests.docs.codes import (
     invalid_einsum_rules,
@@ -91,6 +92,12 @@ def test_every_rule_of_a_well_formed_einsum_is_documented_and_no_other():
     text = section("docs/errors.md", "Rules of a well-formed einsum")
     known = set(RULES) | invalid_einsum_rules()
     assert terms(text) - {"rule", "---"} == known
+
+
+def test_every_finding_is_documented_and_no_other():
+    """The table has the codes of what is not plausible."""
+    text = section("docs/errors.md", "What is not plausible")
+    assert terms(text) - {"finding", "---"} == set(CODES)
 
 
 def test_every_refusal_rule_is_documented_and_no_other():

@@ -20,8 +20,8 @@ import uvicorn
 from feinsum.db import HttpStore
 from feinsum.service import Settings, create_app
 
-TABLES = ("records", "device_peaks", "recordings", "quarantine", "demands", "api_keys",
-          "workloads", "environments", "devices", "trials")  # fmt: skip
+TABLES = ("records", "device_peaks", "recordings", "quarantine", "verdicts", "demands",
+          "api_keys", "workloads", "environments", "devices", "trials")  # fmt: skip
 
 
 class LiveService:
@@ -70,6 +70,7 @@ class LiveService:
         chosen = {
             "database": str(self._folder / f"{name}.sqlite"),
             "anonymous_record": True,
+            "confirmations": 0,
             "freshness_s": 0,
             "rate_per_s": 0,
             "demand_every_s": 3600,

@@ -18,6 +18,7 @@ from tests.db.factories import (
     make_environment,
     make_processor,
     make_record,
+    make_workload,
 )
 from tests.remote.answers import best_of
 from tests.remote.chaos import answering, chaos, refusing
@@ -25,7 +26,7 @@ from tests.remote.conftest import forget
 from tests.remote.live import live_service
 from tests.remote.test_chaos import FAILURES
 
-OTHER = WorkloadKey("fe1-test-other")
+OTHER = make_workload(1)
 HERE = LookUp({WORKLOAD: ""}, make_device(), "default")
 BOTH = LookUp({WORKLOAD: "", OTHER: "a text"}, make_device(), "default")
 GOOD = make_record(0)

@@ -28,6 +28,7 @@ from tests.db.factories import (
     make_environment,
     make_processor,
     make_record,
+    make_workload,
 )
 from tests.service.conftest import send
 
@@ -106,18 +107,19 @@ def test_answers_are_the_same_without_memory(serve, cache_mb):
 def test_many_ask_at_once(client):
     """Questions that wait together are all answered, each with its own answer."""
     for n in range(20):
-        send(client, to_json(make_record(n, workload=f"key-{n}")))
+        send(client, to_json(make_record(n, workload=make_workload(n))))
     barrier = threading.Barrier(8)
 
     def ask(k):
         barrier.wait()
         return [
-            client.get(f"/v1/best/key-{n}").json()["workload"] for n in range(k, 20)
+            client.get(f"/v1/best/{make_workload(n)}").json()["workload"]
+            for n in range(k, 20)
         ]
 
     with ThreadPoolExecutor(8) as threads:
         for k, found in enumerate(threads.map(ask, range(8))):
-            assert found == [f"key-{n}" for n in range(k, 20)]
+            assert found == [make_workload(n) for n in range(k, 20)]
 
 
 @pytest.mark.parametrize("path", [BEST, "/v1/facts", "/openapi.json"])

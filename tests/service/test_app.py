@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from feinsum.canonical import WorkloadKey, canonicalize
+from feinsum.canonical import canonicalize
 from feinsum.ir import array, einsum, from_text, to_text
 from feinsum.records import DevicePeaks, TuningRecord, from_json, to_json
 from tests.db.factories import (
@@ -16,6 +16,7 @@ from tests.db.factories import (
     make_peaks,
     make_processor,
     make_record,
+    make_workload,
 )
 from tests.service.conftest import send, store_of
 
@@ -88,7 +89,7 @@ def test_best_of_many_is_best_of_each(client):
 
 def test_lists_have_all_pages(client):
     """Following ``next`` leads through everything once, in order."""
-    records = [make_record(n, workload=WorkloadKey(f"key-{n}")) for n in range(5)]
+    records = [make_record(n, workload=make_workload(n)) for n in range(5)]
     for record in records:
         send(client, to_json(record))
     for path, name, of in (
@@ -107,7 +108,9 @@ def test_lists_have_all_pages(client):
         assert seen == sorted(expected)
     (device,) = client.get("/v1/devices").json()["devices"]
     assert (device["id"], device["n_facts"]) == (make_device().id, 5)
-    ours = client.get("/v1/facts", params={"workload": "key-3"}).json()["facts"]
+    ours = client.get("/v1/facts", params={"workload": records[3].workload}).json()[
+        "facts"
+    ]
     assert [fact["id"] for fact in ours] == [records[3].id]
 
 

@@ -6,15 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from feinsum.canonical import canonicalize
-from feinsum.ir import array, einsum
 from feinsum.records import to_json
 from feinsum.service import demand as demand_module
-from tests.db.factories import make_device, make_record
+from tests.db.factories import WORKLOAD, make_device, make_record, text_of
 from tests.service.conftest import send, store_of
 
-FORM = canonicalize(einsum("ij,j->i", array("A", ("n", 4)), array("x", 4)))
-BEST = f"/v1/best/{FORM.key}"
+KEY, TEXT = WORKLOAD, text_of(WORKLOAD)
+BEST = f"/v1/best/{KEY}"
 
 
 @pytest.fixture
@@ -32,19 +30,19 @@ def test_a_miss_counts_a_demand(client):
     for _ in range(3):
         client.get(BEST, params={"device": "gpu"})
     client.get(BEST)
-    assert demands(client) == [(FORM.key, "gpu", 3, None), (FORM.key, "", 1, None)]
+    assert demands(client) == [(KEY, "gpu", 3, None), (KEY, "", 1, None)]
     client.get(BEST, params={"device": "gpu"})
-    assert demands(client)[0] == (FORM.key, "gpu", 4, None)
+    assert demands(client)[0] == (KEY, "gpu", 4, None)
 
 
 def test_the_text_of_a_miss_is_kept_if_it_is_the_workloads(client):
     """A text is kept once it has the digest of the key; another never is."""
     client.get(BEST, params={"text": "another"})
-    assert demands(client) == [(FORM.key, "", 1, None)]
-    asked = [{"key": FORM.key, "text": FORM.text}, "none-1"]
+    assert demands(client) == [(KEY, "", 1, None)]
+    asked = [{"key": KEY, "text": TEXT}, "none-1"]
     client.post("/v1/best:batch", json={"workloads": asked})
     client.get(BEST, params={"text": "another"})
-    assert demands(client)[0] == (FORM.key, "", 3, FORM.text)
+    assert demands(client)[0] == (KEY, "", 3, TEXT)
 
 
 def test_a_hit_is_no_demand(client):
@@ -53,9 +51,9 @@ def test_a_hit_is_no_demand(client):
     client.get(BEST, params={"device": here.id})
     client.get(BEST, params={"device": "elsewhere"})
     assert len(demands(client)) == 2
-    send(client, to_json(make_record(workload=FORM.key)))
+    send(client, to_json(make_record(workload=KEY)))
     client.get(BEST, params={"device": here.id})
-    assert demands(client) == [(FORM.key, "elsewhere", 1, None)]
+    assert demands(client) == [(KEY, "elsewhere", 1, None)]
 
 
 def test_a_refused_question_is_no_demand(client):
@@ -115,4 +113,4 @@ def test_many_services_count_together(serve):
         list(threads.map(lambda c: [c.get(BEST) for _ in range(10)], clients))
     for client in clients:
         client.get("/v1/demand")
-    assert demands(clients[0]) == [(FORM.key, "", 20, None)]
+    assert demands(clients[0]) == [(KEY, "", 20, None)]

@@ -15,7 +15,7 @@ import pytest
 from feinsum.db.server import open_serving_store
 from feinsum.records import to_json
 from feinsum.service import new_key
-from tests.db.factories import WORKLOAD, make_record
+from tests.db.factories import WORKLOAD, make_record, make_workload
 from tests.service.running import PATIENCE_S, running
 
 ENDED = (0, -signal.SIGTERM)
@@ -61,7 +61,7 @@ def ask(server, path, *, secret=None, body=None, method=None):
 
 def test_every_worker_knows_what_one_took(server, secret):
     """A fact that one worker took is answered by all, once they asked."""
-    record = make_record(7, workload="shared-1")
+    record = make_record(7, workload=make_workload(1))
     assert (
         ask(server, "/v1/facts", secret=secret, body=to_json(record).encode())[0] == 201
     )
@@ -70,7 +70,9 @@ def test_every_worker_knows_what_one_took(server, secret):
     deadline.start()
     n_right = 0
     while n_right < 20 and not done.is_set():
-        n_right = n_right + 1 if ask(server, "/v1/best/shared-1")[0] == 200 else 0
+        n_right = (
+            n_right + 1 if ask(server, f"/v1/best/{record.workload}")[0] == 200 else 0
+        )
     deadline.cancel()
     assert n_right == 20
 

@@ -7,7 +7,16 @@ from urllib.parse import urlsplit
 
 import typer
 
-from feinsum.cli.db import backup, exchange, garbage, rekey, stats, union
+from feinsum.cli.db import (
+    audit,
+    backup,
+    confirm,
+    exchange,
+    garbage,
+    rekey,
+    stats,
+    union,
+)
 from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json
 
@@ -53,7 +62,9 @@ app.command(epilog=exchange.EXPORT_EXAMPLES)(exchange.export)
 app.command("import", epilog=exchange.IMPORT_EXAMPLES)(exchange.import_)
 app.command(epilog=union.DIFF_EXAMPLES)(union.diff)
 app.command(epilog=union.MERGE_EXAMPLES)(union.merge)
+app.command(epilog=audit.EXAMPLES)(audit.audit)
 app.command(epilog=backup.EXAMPLES)(backup.backup)
+app.command(epilog=confirm.EXAMPLES)(confirm.confirm)
 app.command(epilog=garbage.EXAMPLES)(garbage.gc)
 app.command(epilog=rekey.EXAMPLES)(rekey.rekey)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from feinsum.cli.shared.failure import FAILED, say
-from feinsum.cli.shared.options import AsJson, Database, Trials
+from feinsum.cli.shared.failure import FAILED, report_bad
+from feinsum.cli.shared.options import AsJson, Database, Trials, WithImplausible
 from feinsum.cli.shared.output import print_json
 from feinsum.cli.shared.progress import counted, counting
 
@@ -96,22 +96,27 @@ def import_(
             "--skip-bad", help="Leave out what cannot be kept; say which and why."
         ),
     ] = False,
+    with_implausible: WithImplausible = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """Add the documents of a file to a database.
 
-    Every one is checked. What is there already is no error, so a file may be imported
-    again. At the first one that cannot be kept the import ends; those before it are
-    kept. With --skip-bad it goes on, and ends with exit code 1.
+    Every one is checked, and what is not plausible cannot be kept. What is there
+    already is no error, so a file may be imported again. At the first one that cannot
+    be kept the import ends; those before it are kept. With --skip-bad it goes on, and
+    ends with exit code 1.
     """
     from feinsum.db import opened_documents
     from feinsum.db.exchange import read_file, read_lines, take_in
+    from feinsum.records import check_plausible, unchecked
 
     source = typer.get_binary_stream("stdin") if file == STREAM else None
     entries = read_file(Path(file)) if source is None else read_lines(source)
     with opened_documents(database) as store, counting("reading ...") as step:
-        found = take_in(store, entries, _report if skip_bad else _end, step)
+        check = unchecked if with_implausible else check_plausible
+        on_bad = report_bad if skip_bad else _end
+        found = take_in(store, entries, on_bad, step, check=check)
     if as_json:
         print_json(vars(found))
     else:
@@ -140,10 +145,6 @@ def _print(found: Imported) -> None:
 def _numbers(numbers: Counter[Any]) -> str:
     words = {"record": "records", "peaks": "limits of devices", "trial": "trials"}
     return ", ".join(f"{numbers[kind]} {word}" for kind, word in words.items())
-
-
-def _report(bad: Bad) -> None:
-    say(f"[{bad.problem.code}] {bad}")
 
 
 def _end(bad: Bad) -> None:

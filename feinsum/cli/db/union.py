@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from feinsum.cli.shared.failure import DIFFERENT
-from feinsum.cli.shared.options import AsJson, Database
+from feinsum.cli.shared.failure import DIFFERENT, FAILED, report_bad
+from feinsum.cli.shared.options import AsJson, Database, WithImplausible
 from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table
 from feinsum.cli.shared.progress import counting
 
@@ -75,19 +75,24 @@ def merge(
             show_default=False,
         ),
     ],
+    with_implausible: WithImplausible = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """Add to a database all that others have: facts, limits of devices, trials.
 
-    Nothing is changed or removed, and the order does not matter.
+    Nothing is changed or removed, and the order does not matter. What is not plausible
+    is left out, and named on stderr; then the command ends with exit code 1.
     """
     from contextlib import ExitStack
 
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import merge
+    from feinsum.db.exchange import Bad, merge
+    from feinsum.records import check_plausible, unchecked
 
     n_new: Counter[str] = Counter()
+    left_out: list[Bad] = []
+    check = unchecked if with_implausible else check_plausible
     with ExitStack() as stack:
         opened = [
             stack.enter_context(opened_documents(source, is_read_only=True))
@@ -96,14 +101,20 @@ def merge(
         target = stack.enter_context(opened_documents(database))
         step = stack.enter_context(counting("adding ..."))
         for source in opened:
-            n_new.update(merge(target, source, step))
+            n_new.update(
+                merge(target, source, step, on_bad=left_out.append, check=check)
+            )
+    for bad in left_out:
+        report_bad(bad)
     if as_json:
-        print_json({"n_new": n_new})
+        print_json({"n_new": n_new, "n_left_out": len(left_out)})
     else:
         names = "records", "limits of devices", "trials"
         kinds = "record", "peaks", "trial"
         for name, kind in zip(names, kinds, strict=True):
             typer.echo(f"{name} added: {n_new[kind]}")
+    if left_out:
+        raise typer.Exit(FAILED)
 
 
 def _print(found: Sequence[Difference]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -19,11 +19,18 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="Make, list and revoke the keys of the service.",
+    help="Make, list, trust and revoke keys of the service.",
     epilog="\b\nExample:\n  feinsum keys create ci --scope record --expires 90d",
 )
 
 LONGEST_NAME = 100
+
+KeyId: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The id of a key, as listed.", show_default=False
+    ),
+]
 
 DAYS = {"d": 1, "w": 7, "y": 365}
 
@@ -62,6 +69,12 @@ def create(
             metavar="TIME", help="After how many days, weeks or years: 90d, 4w, 1y."
         ),
     ] = None,
+    trusted: Annotated[
+        bool,
+        typer.Option(
+            "--trusted", help="What is recorded with it is served at once, and vouches."
+        ),
+    ] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +88,7 @@ def create(
             param_hint="NAME",
         )
     until = datetime.now(UTC) + timedelta(days=n_days) if n_days else None
-    secret, key = service().new_key(name.strip(), scope, until)
+    secret, key = service().new_key(name.strip(), scope, until, is_trusted=trusted)
     with open_serving_store(database) as store:
         store.add_key(key)
     if as_json:
@@ -98,12 +111,13 @@ def list_keys(database: Database = None, as_json: AsJson = False) -> None:
     now = datetime.now(UTC)
     print_table(
         ("name",),
-        ("id", "scope", "state", "created", "expires"),
+        ("id", "scope", "trusted", "state", "created", "expires"),
         [
             (
                 key.name,
                 key.id,
                 key.scope,
+                "yes" if key.is_trusted or key.scope == "admin" else "no",
                 key.state(now),
                 f"{key.created_at:%Y-%m-%d}",
                 f"{key.expires_at:%Y-%m-%d}" if key.expires_at else "never",
@@ -115,12 +129,7 @@ def list_keys(database: Database = None, as_json: AsJson = False) -> None:
 
 @app.command(epilog="\b\nExample:\n  feinsum keys revoke 1f6c2a90")
 def revoke(
-    key_id: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID", help="The id of a key, as listed.", show_default=False
-        ),
-    ],
+    key_id: KeyId,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
@@ -135,10 +144,45 @@ def revoke(
         typer.echo(f"revoked: {key.id} of {key.name}")
 
 
+@app.command(epilog="\b\nExample:\n  feinsum keys trust 1f6c2a90")
+def trust(
+    key_id: KeyId,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Mark a key trusted: what is recorded with it from now on is served at once."""
+    _trust(key_id, database, as_json, is_trusted=True)
+
+
+@app.command(epilog="\b\nExample:\n  feinsum keys distrust 1f6c2a90")
+def distrust(
+    key_id: KeyId,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Mark a key as not trusted any more; what it recorded stays as it is."""
+    _trust(key_id, database, as_json, is_trusted=False)
+
+
+def _trust(
+    key_id: str, database: str | None, as_json: bool, *, is_trusted: bool
+) -> None:
+    from feinsum.db.server import open_serving_store
+
+    with open_serving_store(database) as store:
+        key = store.trust_key(key_id, is_trusted=is_trusted)
+    if as_json:
+        print_json(_document(key))
+    else:
+        state = "trusted" if is_trusted else "not trusted"
+        typer.echo(f"{state}: {key.id} of {key.name}")
+
+
 def _document(key: ApiKey) -> dict[str, Any]:
     times = {
         name: at.isoformat() if (at := getattr(key, name)) else None
         for name in ("created_at", "expires_at", "revoked_at")
     }
     state = key.state(datetime.now(UTC))
-    return {"id": key.id, "name": key.name, "scope": key.scope, "state": state} | times
+    known = {"id": key.id, "name": key.name, "scope": key.scope, "state": state}
+    return known | {"is_trusted": key.is_trusted or key.scope == "admin"} | times

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import format_exception
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,6 +20,9 @@ from feinsum.errors import (
     UnknownTransformError,
 )
 
+if TYPE_CHECKING:
+    from feinsum.db.exchange import Bad
+
 __all__ = [
     "DIFFERENT",
     "FAILED",
@@ -27,6 +31,7 @@ __all__ = [
     "USAGE",
     "interrupted_by_sigterm",
     "is_bad_usage",
+    "report_bad",
     "report_bug",
     "report_failure",
     "say",
@@ -50,6 +55,11 @@ def is_bad_usage(error: FeinsumError) -> bool:
     if isinstance(error, NotAnEinsumError):
         return error.rule in _BAD_CALL_RULES
     return isinstance(error, _BAD_USAGE)
+
+
+def report_bad(bad: Bad) -> None:
+    """Say on stderr what of a file or database was left out, and why."""
+    say(f"[{bad.problem.code}] {bad}")
 
 
 def report_failure(error: FeinsumError | typer.TyperException, *, is_json: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def _fraction(record: TuningRecord, peaks: DevicePeaks) -> float | None:
 
     measured = record.measurement
     try:
-        return fraction_of_roofline(
+        fraction = fraction_of_roofline(
             measured.median_s, measured.operations, measured.footprint_bytes, peaks
         )
-    except MeasurementError:
+    except (MeasurementError, ArithmeticError, TypeError):  # odd facts and limits
         return None
+    return fraction if isfinite(fraction) else None

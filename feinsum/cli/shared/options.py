@@ -20,6 +20,7 @@ __all__ = [
     "Target",
     "Targets",
     "Trials",
+    "WithImplausible",
     "Write",
 ]
 
@@ -133,6 +134,14 @@ Targets: TypeAlias = Annotated[
 
 Trials: TypeAlias = Annotated[
     bool, typer.Option("--with-trials", help="Also the trials, which are no facts.")
+]
+
+WithImplausible: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--with-implausible",
+        help="Also what would be refused; for a copy of a database as it was.",
+    ),
 ]
 
 Write: TypeAlias = Annotated[

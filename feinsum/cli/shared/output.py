@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -26,6 +27,9 @@ __all__ = [
 ID_LENGTH = 12
 """How much of a content id is shown; enough to tell ids apart."""
 
+IN_FULL = 1e-15, 1e16
+"""Between which numbers have no exponent; nothing measured lies outside."""
+
 
 def print_json(document: object, *, is_line: bool = False) -> None:
     """A JSON document on stdout; on one line if documents follow each other."""
@@ -35,11 +39,15 @@ def print_json(document: object, *, is_line: bool = False) -> None:
 
 
 def to_digits(value: float, n_digits: int = 4) -> str:
-    """A number with that many significant digits, never with an exponent.
+    """A number with that many significant digits, for all that can be measured.
 
     >>> to_digits(0.000123456), to_digits(9.9999, 3), to_digits(123456.7)
     ('0.0001235', '10.0', '123457')
+    >>> to_digits(float("inf")), to_digits(1e300)
+    ('inf', '1e+300')
     """
+    if value and not IN_FULL[0] < abs(value) < IN_FULL[1]:
+        return f"{value:.{n_digits}g}"
     exponent = int(f"{value:.{n_digits - 1}e}".partition("e")[2])
     return f"{value:.{max(0, n_digits - 1 - exponent)}f}"
 
@@ -66,16 +74,21 @@ def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any
         "spec": str(record.spec),
         "workload_text": record.workload_text,
         "median_s": measured.median_s,
-        "spread_s": measured.spread_s,
-        "speedup": measured.speedup,
-        "speedup_interval": list(measured.speedup_interval),
-        "giga_operations_per_s": measured.giga_operations_per_s,
+        "spread_s": _finite(measured.spread_s),
+        "speedup": _finite(measured.speedup),
+        "speedup_interval": [_finite(end) for end in measured.speedup_interval],
+        "giga_operations_per_s": _finite(measured.giga_operations_per_s),
         "fraction_of_roofline": fractions.get(record.id),
         "sizes": dict(measured.sizes),
         "device": str(record.environment.device),
         "driver_version": record.environment.driver_version,
         "recorded_at": record.recorded_at,
     }
+
+
+def _finite(value: float) -> float | None:
+    """A number that JSON can hold; of odd facts some are none."""
+    return value if isfinite(value) else None
 
 
 def print_records(records: Iterable[TuningRecord], fractions: Fractions) -> None:

@@ -1,0 +1,54 @@
+"""An audit: what of a database is not plausible. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from feinsum.records import (
+    DocumentKind,
+    DocumentStore,
+    Finding,
+    judge,
+)
+from feinsum.records.plausibility import JudgeRecipe, shipped_recipe
+
+__all__ = ["Odd", "audit"]
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A document that is not plausible, or that cannot be judged here.
+
+    Attributes:
+        findings: one or more.
+    """
+
+    kind: DocumentKind
+    id: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it would be refused if it came today."""
+        return any(finding.is_refused for finding in self.findings)
+
+
+def audit(
+    store: DocumentStore,
+    *,
+    judge_recipe: JudgeRecipe = shipped_recipe,
+    on_step: Callable[[int], None] = lambda _n: None,
+) -> Iterator[Odd]:
+    """The facts and limits of a database in which something is found, by kind and id.
+
+    Facts in quarantine are left out, as in all that a database lists.
+    """
+    found = partial(judge, judge_recipe=judge_recipe)
+    kinds: tuple[DocumentKind, ...] = ("record", "peaks")
+    for kind in kinds:
+        for document in store.documents(kind):
+            if findings := found(document):
+                yield Odd(kind, document.id, findings)
+            on_step(1)

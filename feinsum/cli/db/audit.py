@@ -1,0 +1,100 @@
+"""``feinsum db audit``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from feinsum.cli.shared.failure import FAILED
+from feinsum.cli.shared.options import AsJson, Database
+from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table
+from feinsum.cli.shared.progress import counting
+
+if TYPE_CHECKING:
+    from feinsum.db.exchange import Odd
+    from feinsum.records import Finding, TuningRecord
+
+__all__ = ["EXAMPLES", "audit"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum db audit
+  feinsum db audit --database team.sqlite --json
+"""
+
+N_SHOWN = 50
+"""How many findings are printed."""
+
+
+def audit(database: Database = None, as_json: AsJson = False) -> None:
+    """List what of a database is not plausible; nothing is changed.
+
+    Findings of the class "refused" are those for which a document would be refused if
+    it came today; "apart" says that this installation cannot judge it. Ends with exit
+    code 1 if there is one of the class "refused".
+    """
+    from feinsum.db import opened_documents
+    from feinsum.db.exchange import audit
+
+    with (
+        opened_documents(database, is_read_only=True) as store,
+        counting("reading ...") as step,
+    ):
+        found = list(audit(store, judge_recipe=_judge_recipe, on_step=step))
+    if as_json:
+        print_json([_document(odd) for odd in found])
+    else:
+        _print(found)
+    if any(odd.is_refused for odd in found):
+        raise typer.Exit(FAILED)
+
+
+def _judge_recipe(record: TuningRecord) -> Iterator[Finding]:
+    """Whether the recipe is registered, and its parameters are in the space."""
+    from feinsum.errors import InvalidParameterError, TransformError
+    from feinsum.ir import from_text
+    from feinsum.records import CODES, Finding
+    from feinsum.transforms import check_spec
+
+    try:
+        check_spec(record.spec, from_text(record.workload_text))
+    except InvalidParameterError as error:
+        code = "unknown-parameters"
+        yield Finding(code, str(error), CODES[code])
+    except TransformError as error:
+        code = "unknown-transform"
+        yield Finding(code, str(error), CODES[code])
+
+
+def _document(odd: Odd) -> dict[str, Any]:
+    findings = [
+        {**vars(finding), "is_refused": finding.is_refused} for finding in odd.findings
+    ]
+    return {"kind": odd.kind, "id": odd.id, "findings": findings}
+
+
+def _print(found: Sequence[Odd]) -> None:
+    rows = [
+        (
+            finding.code,
+            _shown(finding.given),
+            "refused" if finding.is_refused else "apart",
+            odd.kind,
+            odd.id[:ID_LENGTH],
+        )
+        for odd in found
+        for finding in odd.findings
+    ]
+    if rows:
+        print_table(("finding", "given"), ("class", "kind", "id"), rows[:N_SHOWN])
+    if len(rows) > N_SHOWN:
+        typer.echo(f"and {len(rows) - N_SHOWN} more; --json has all")
+    n_refused = sum(odd.is_refused for odd in found)
+    typer.echo(f"{n_refused} would be refused, {len(found) - n_refused} stand apart")
+
+
+def _shown(text: str) -> str:
+    """A text of others, without what a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in text[:60])

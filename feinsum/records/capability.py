@@ -1,0 +1,139 @@
+"""What no device of a kind can do: the least and the most time that an einsum takes.
+
+The limits are per compute unit and generous: an order of magnitude above the fastest
+hardware of the kind, caches included. What is beyond them was not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from feinsum.ir import BatchedEinsum, Extent, SizeParam
+from feinsum.records.environment import Device, DeviceKind
+
+__all__ = ["MOST_UNITS", "Capability", "Work", "capability_of", "least_work", "most_s"]
+
+MOST_UNITS = 2**20
+"""More compute units than any device has."""
+
+SLOWEST_OPERATION_S = 1e-6
+"""No device takes longer for one multiplication and its accesses to memory."""
+
+OVERHEAD_S = 60.0
+"""No launch of a kernel takes longer, on whatever busy machine."""
+
+_HUGE = 10**30
+"""Counts are capped here, far above all that runs, so that they fit a float."""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What a device cannot exceed.
+
+    Attributes:
+        bytes_per_s: moved, from whatever memory.
+        operation_bytes_per_s: operations times the size of their numbers in bytes: half
+            the precision, twice the operations.
+    """
+
+    bytes_per_s: float
+    operation_bytes_per_s: float
+
+    def operations_per_s(self, itemsize: int) -> float:
+        return self.operation_bytes_per_s / itemsize
+
+    def seconds(self, work: Work) -> float:
+        """The least time for some work."""
+        return max(
+            work.n_bytes / self.bytes_per_s,
+            work.operation_bytes / self.operation_bytes_per_s,
+        )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every way to evaluate an einsum has to do.
+
+    Attributes:
+        n_bytes: entries that are read or written, each once.
+        operation_bytes: multiplications, each times the bytes of its result.
+    """
+
+    n_bytes: int
+    operation_bytes: int
+
+
+PER_UNIT: dict[DeviceKind, Capability] = {
+    "cpu": Capability(4e12, 3e13),
+    "gpu": Capability(4e13, 2e15),
+    "accelerator": Capability(4e14, 2e17),
+    "other": Capability(4e14, 2e17),
+}
+"""A core with two units of 64 bytes for multiply-adds does 6e12 at 6 GHz; a
+multiprocessor of a GPU with matrix units 1e14; an accelerator may be one unit."""
+
+
+def capability_of(device: Device) -> Capability:
+    """What a device of that kind and that many units cannot exceed."""
+    n_units = min(max(device.compute_units, 1), MOST_UNITS)
+    unit = PER_UNIT[device.kind]
+    return Capability(n_units * unit.bytes_per_s, n_units * unit.operation_bytes_per_s)
+
+
+def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
+    """What no way to evaluate the einsum can avoid; here a tighter bound belongs.
+
+    Each entry is touched once. A product of two operands takes a multiplication for
+    each tuple of the indices that are left when what stands in one of them alone was
+    summed; of more operands, nothing is presumed about the order.
+
+    >>> from feinsum.ir import array, einsum
+    >>> e = einsum("ij,jk->ik", array("A", ("M", 3)), array("B", (3, 4)))
+    >>> least_work(e, {"M": 2})
+    Work(n_bytes=208, operation_bytes=192)
+    """
+    extents = _extents(einsum, sizes)
+    touched: dict[str, int] = {}
+    for row in einsum.rows:
+        for term, operand in zip(einsum.inputs, row, strict=True):
+            n_bytes = _count(term, extents) * operand.dtype.itemsize
+            touched[operand.name] = max(n_bytes, touched.get(operand.name, 0))
+    item_bytes = sum(dtype.itemsize for dtype in einsum.output_dtypes)
+    n_bytes = sum(touched.values()) + _count(einsum.output, extents) * item_bytes
+    n_products = 0
+    if len(einsum.inputs) == 2:
+        left, right = map(set, einsum.inputs)
+        n_products = _count((left & right) | set(einsum.output), extents)
+    itemsize = max(dtype.itemsize for dtype in einsum.output_dtypes)
+    return Work(min(n_bytes, _HUGE), min(n_products * itemsize, _HUGE))
+
+
+def most_s(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
+    """The most time that a kernel takes which multiplies all operands at once."""
+    n_tuples = _count(einsum.indices, _extents(einsum, sizes))
+    n_products = min(n_tuples * einsum.batch_size * einsum.n_operands, _HUGE)
+    return OVERHEAD_S + n_products * SLOWEST_OPERATION_S
+
+
+def least_tolerance(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
+    """The rounding error of a sum of all products, in the coarsest dtype."""
+    n_terms = min(_count(einsum.summation_indices, _extents(einsum, sizes)), _HUGE)
+    inexact = [np.result_type(dtype, np.float16) for dtype in einsum.output_dtypes]
+    return float(max(np.finfo(dtype).eps for dtype in inexact)) * n_terms
+
+
+def _extents(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
+    return {index: _value(extent, sizes) for index, extent in einsum.extents.items()}
+
+
+def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
+    return sizes[extent.name] if isinstance(extent, SizeParam) else extent
+
+
+def _count(indices: tuple[str, ...] | set[str], extents: Mapping[str, int]) -> int:
+    """How many tuples distinct indices have."""
+    return prod(extents[index] for index in set(indices))

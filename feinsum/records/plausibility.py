@@ -1,0 +1,420 @@
+"""Plausible or refused: what is checked of facts and limits that somebody sends.
+
+A finding says what was given and what was expected. With one, a document is refused
+wherever it comes in. The codes in :data:`APART` are no reason to refuse: they say that
+this installation cannot judge, and what has them is served to nobody by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from feinsum.canonical import FORM_VERSION
+from feinsum.errors import ImplausibleError, InvalidEinsumError, InvalidRecordError
+from feinsum.ir import BatchedEinsum, from_text
+from feinsum.records.capability import (
+    MOST_UNITS,
+    capability_of,
+    least_tolerance,
+    least_work,
+    most_s,
+)
+from feinsum.records.demand import is_text_of
+from feinsum.records.document import to_json
+from feinsum.records.environment import Device, DevicePeaks
+from feinsum.records.kinds import Document
+from feinsum.records.measurement import Measurement
+from feinsum.records.record import TuningRecord
+from feinsum.records.trial import Trial
+
+__all__ = [
+    "APART",
+    "CODES",
+    "Finding",
+    "check_plausible",
+    "check_unique_names",
+    "instant",
+    "is_apart",
+    "judge",
+    "latest_peaks",
+    "refusals",
+    "shipped_recipe",
+    "unchecked",
+]
+
+DOCUMENT_BYTES = 64 * 1024
+"""The most bytes of a document; those of tunings have some thousands."""
+
+NAME_LENGTH = 256
+"""The most characters of a name: of a device, a transform, a parameter, a topic."""
+
+TEXT_LENGTH = 1024
+"""The most characters of a version, a value of a policy or a provenance."""
+
+MIN_SAMPLES = 3
+"""The fewest times of a kernel; of a slow untransformed one there may be one."""
+
+RESOLUTION_S = 1e-8
+"""Ten times the step of the clocks that there are."""
+
+CLOCKS = timedelta(minutes=10)
+"""By how much the clocks of two machines may differ."""
+
+TIMERS = ("opencl-profiling", "wall")
+
+TOLERANCE = 1e-3
+"""A tolerance that is never too large; sums of many terms may have a larger one."""
+
+LEAST_RATE = 1e6
+"""No device moves fewer bytes, or does fewer operations, a second."""
+
+SHIPPED = {
+    ("contraction_path", 1), ("contraction_path", 2), ("element_blocked", 1),
+    ("generic", 1), ("generic", 2), ("library_contraction", 1), ("library_path", 1),
+    ("packed_contraction", 1), ("packed_contraction", 2), ("rowwise", 1),
+    ("rowwise", 2), ("split_sum", 1), ("split_sum", 2), ("transposed", 1),
+    ("turned", 1), ("unroll_and_jam", 1),
+}  # fmt: skip
+"""The transforms of this package by name and version, for who has no code generator;
+a test compares them with the registry."""
+
+CODES: dict[str, str] = {
+    "document-size": f"a document has at most {DOCUMENT_BYTES} bytes",
+    "text-length": f"a name has at most {NAME_LENGTH} characters, a text {TEXT_LENGTH}",
+    "control-character": "no text has the character NUL",
+    "integer-range": "an integer has 64 bits",
+    "compute-units": f"a device has 1 to {MOST_UNITS} compute units",
+    "key-of-another-text": "a key is the digest of its canonical text",
+    "unreadable-text": "the text is a canonical einsum",
+    "sizes": "sizes name the size parameters of the text, each at least 1",
+    "dtype": "operations are counted by numeric dtypes",
+    "tolerance": "a tolerance is positive, and no larger than rounding explains",
+    "not-verified": "a kernel was verified at some sizes",
+    "error-above-tolerance": "the largest error is from 0 to the tolerance",
+    "too-few-samples": f"a kernel was timed at least {MIN_SAMPLES} times",
+    "timer": f"a timer is one of {', '.join(TIMERS)}",
+    "below-resolution": f"no time is below {RESOLUTION_S:g} s",
+    "faster-than-possible": "no time is below what the kind of device could do at all",
+    "slower-than-possible": "no time is above what the slowest device needs",
+    "rate": "measured limits are possible for the kind of device",
+    "time": "a time is ISO 8601, in UTC",
+    "future": f"no time is more than {CLOCKS.seconds // 60} minutes ahead",
+    "unknown-transform": "the transform is registered here",
+    "unknown-parameters": "the parameters are in the space of the transform",
+    "unknown-form": "the text is of a version that can be read here",
+}
+"""Every code of a finding, and the rule that it stands for."""
+
+APART = frozenset({"unknown-transform", "unknown-parameters", "unknown-form"})
+"""What this installation cannot judge; it is kept apart, and not refused."""
+
+_FREE = frozenset({"workload_text"})
+"""Fields that the size of the document bounds alone."""
+
+_TEXTS = frozenset({"provenance", "software", "policy", "driver_version",
+                    "platform_version", "features"})  # fmt: skip
+
+_KEY = re.compile(r"fe\d+-[A-Za-z0-9.]+-[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is not plausible in a document.
+
+    Attributes:
+        code: one of :data:`CODES`; stable.
+        given: what the document has, shortened.
+        expected: what it should have.
+    """
+
+    code: str
+    given: str
+    expected: str
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it is a reason to refuse the document, not only to keep it apart."""
+        return self.code not in APART
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.given}; expected: {self.expected}"
+
+
+JudgeRecipe = Callable[[TuningRecord], Iterator[Finding]]
+"""Says whether a recipe is known; may need the code generator."""
+
+
+def shipped_recipe(record: TuningRecord) -> Iterator[Finding]:
+    """Whether the transform comes with this package, as far as names tell."""
+    spec = record.spec
+    if (spec.name, spec.version) not in SHIPPED:
+        yield _finding("unknown-transform", f"{spec.name[:50]}@{spec.version}")
+
+
+def judge(
+    document: Document,
+    *,
+    now: datetime | None = None,
+    judge_recipe: JudgeRecipe = shipped_recipe,
+) -> tuple[Finding, ...]:
+    """All that is not plausible in a fact or in limits; of a trial nothing is asked.
+
+    Args:
+        now: the time that no document may be ahead of; by default that of the clock.
+
+    >>> peaks = DevicePeaks(Device("p", "n", "v", "cpu", "x86_64", -1), -5.0, {}, "x")
+    >>> [finding.code for finding in judge(peaks)]
+    ['compute-units', 'rate', 'time']
+    """
+    if isinstance(document, Trial):
+        return ()
+    text = to_json(document)
+    if len(text.encode()) > DOCUMENT_BYTES:
+        return (_finding("document-size", f"{len(text.encode())} bytes"),)
+    latest = (now or datetime.now(UTC)) + CLOCKS
+    if isinstance(document, DevicePeaks):
+        found = _of_peaks(document, latest)
+    else:
+        found = _of_record(document, latest, judge_recipe)
+    return (*_of_values(json.loads(text)), *found)
+
+
+def refusals(document: Document, *, now: datetime | None = None) -> tuple[Finding, ...]:
+    """The findings for which a document is refused."""
+    return tuple(f for f in judge(document, now=now) if f.is_refused)
+
+
+def is_apart(document: Document) -> bool:
+    """Whether this installation cannot judge a document."""
+    return any(finding.code in APART for finding in judge(document))
+
+
+def latest_peaks(known: Iterable[DevicePeaks]) -> DevicePeaks | None:
+    """The limits that were measured last, of those that are plausible."""
+    plausible = [peaks for peaks in known if not refusals(peaks)]
+    return max(plausible, key=lambda p: (instant(p.measured_at), p.id), default=None)
+
+
+def check_plausible(document: Document) -> None:
+    """Refuse what is not plausible.
+
+    Raises:
+        ImplausibleError: with all findings.
+    """
+    if found := refusals(document):
+        raise ImplausibleError(
+            f"{type(document).__name__} {document.id}: "
+            + "; ".join(map(str, found[:5])),
+            findings=tuple((f.code, f.given, f.expected) for f in found),
+        )
+
+
+def unchecked(document: Document) -> None:
+    """Refuse nothing: for copies of databases as they were."""
+
+
+def check_unique_names(text: str | bytes) -> None:
+    """Refuse a JSON text in which an object has a name twice: its meaning is open.
+
+    Raises:
+        InvalidRecordError: naming it. What is no JSON is left to who reads it.
+
+    >>> check_unique_names('{"a": {"b": 1, "b": 2}}')
+    Traceback (most recent call last):
+        ...
+    feinsum.errors.InvalidRecordError: the name 'b' is twice in a JSON object; ...
+    """
+    try:
+        json.loads(text, object_pairs_hook=_without_repeats)
+    except InvalidRecordError:
+        raise
+    except (ValueError, RecursionError):
+        return
+
+
+def instant(text: str) -> datetime:
+    """An ISO 8601 time; one without an offset is UTC already.
+
+    Raises:
+        InvalidRecordError: if it is none.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidRecordError(
+            f"the time {text[:50]!r} was given, expected ISO 8601 in UTC, such as "
+            "'2025-01-31T12:00:00+00:00' (feinsum.records.utc_now)"
+        ) from None
+
+
+def _finding(code: str, given: str) -> Finding:
+    return Finding(code, given, CODES[code])
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidRecordError(
+            f"the name {twice[:50]!r} is twice in a JSON object; expected every name "
+            "once"
+        )
+    return found
+
+
+def _of_values(
+    value: Any, path: tuple[str, ...] = (), most: int = NAME_LENGTH
+) -> Iterator[Finding]:
+    """What is wrong with texts and integers, wherever they are."""
+    place = ".".join(path)[:60]
+    match value:
+        case str():
+            if len(value) > most:
+                yield _finding("text-length", f"{place}: {len(value)} characters")
+            if "\0" in value:
+                yield _finding("control-character", f"{place}: {value[:20]!r}")
+        case int() if not -(2**63) <= value < 2**63:
+            yield _finding("integer-range", f"{place}: {value.bit_length()} bits")
+        case dict():
+            for name, inner in value.items():
+                yield from _of_values(name, (*path, "name"))
+                longest = TEXT_LENGTH if name in _TEXTS else most
+                inside = DOCUMENT_BYTES if name in _FREE else longest
+                yield from _of_values(inner, (*path, name[:30]), inside)
+        case list():
+            for inner in value:
+                yield from _of_values(inner, path, most)
+
+
+def _of_peaks(peaks: DevicePeaks, latest: datetime) -> Iterator[Finding]:
+    yield from _of_device(peaks.device)
+    most = capability_of(peaks.device)
+    yield from _of_rate("bandwidth", peaks.bandwidth_bytes_per_s, most.bytes_per_s)
+    for dtype, rate in peaks.operations_per_s.items():
+        itemsize = _itemsize(dtype)
+        if itemsize is None:
+            yield _finding("dtype", repr(dtype[:30]))
+        else:
+            yield from _of_rate(dtype, rate, most.operations_per_s(itemsize))
+    yield from _of_time(peaks.measured_at, latest)
+
+
+def _of_rate(name: str, rate: float, most: float) -> Iterator[Finding]:
+    if not LEAST_RATE <= rate <= most:
+        given = f"{name}: {rate:g} a second, not from {LEAST_RATE:g} to {most:g}"
+        yield _finding("rate", given)
+
+
+def _of_record(
+    record: TuningRecord, latest: datetime, judge_recipe: JudgeRecipe
+) -> Iterator[Finding]:
+    device = record.environment.device
+    yield from _of_device(device)
+    yield from _of_time(record.recorded_at, latest)
+    yield from _of_samples(record.measurement)
+    key, text = record.workload, record.workload_text
+    if not (_KEY.fullmatch(key) and is_text_of(text, key)):
+        yield _finding("key-of-another-text", f"key {key[:60]!r}, text {text[:60]!r}")
+        return
+    try:
+        einsum = _read(text)
+    except InvalidEinsumError:
+        is_ours = key.startswith(f"{FORM_VERSION}-")
+        code = "unreadable-text" if is_ours else "unknown-form"
+        yield _finding(code, repr(text[:60]))
+        return
+    if _has_other_sizes(einsum, record.measurement.sizes):
+        yield _finding("sizes", str(dict(record.measurement.sizes))[:100])
+        return
+    yield from _of_times(record.measurement, einsum, device)
+    yield from _of_verification(record.measurement, einsum)
+    yield from judge_recipe(record)
+
+
+@lru_cache(256)
+def _read(text: str) -> BatchedEinsum:
+    return from_text(text)
+
+
+def _of_device(device: Device) -> Iterator[Finding]:
+    if not 1 <= device.compute_units <= MOST_UNITS:
+        yield _finding("compute-units", f"{device.compute_units}")
+
+
+def _of_time(text: str, latest: datetime) -> Iterator[Finding]:
+    try:
+        at = instant(text)
+    except InvalidRecordError:
+        yield _finding("time", repr(text[:50]))
+        return
+    if at > latest:
+        yield _finding("future", repr(text[:50]))
+
+
+def _of_samples(measured: Measurement) -> Iterator[Finding]:
+    n_samples = len(measured.samples_s)
+    if n_samples < MIN_SAMPLES:
+        yield _finding("too-few-samples", f"{n_samples}")
+    if measured.timer not in TIMERS:
+        yield _finding("timer", repr(measured.timer[:50]))
+    least = min(*measured.samples_s, *measured.baseline_s)
+    if least < RESOLUTION_S:
+        yield _finding("below-resolution", f"{least:g} s")
+    for dtype in measured.operations:
+        if _itemsize(dtype) is None:
+            yield _finding("dtype", repr(dtype[:30]))
+
+
+def _of_times(
+    measured: Measurement, einsum: BatchedEinsum, device: Device
+) -> Iterator[Finding]:
+    least_s = capability_of(device).seconds(least_work(einsum, measured.sizes))
+    longest_s = most_s(einsum, measured.sizes)
+    for name, times in (("", measured.samples_s), ("baseline: ", measured.baseline_s)):
+        if min(times) < least_s:
+            given = f"{name}{min(times):g} s, but {least_s:.3g} s at least"
+            yield _finding("faster-than-possible", given)
+        if not (isfinite(max(times)) and max(times) <= longest_s):
+            given = f"{name}{max(times):g} s, but {longest_s:.3g} s at most"
+            yield _finding("slower-than-possible", given)
+
+
+def _of_verification(measured: Measurement, einsum: BatchedEinsum) -> Iterator[Finding]:
+    verified = measured.verification
+    rounding = 64 * least_tolerance(einsum, measured.sizes)
+    if not 0 < verified.tolerance <= max(TOLERANCE, rounding):
+        yield _finding("tolerance", f"{verified.tolerance:g}")
+    if not 0 <= verified.largest_error <= verified.tolerance:
+        given = f"{verified.largest_error:g}, tolerance {verified.tolerance:g}"
+        yield _finding("error-above-tolerance", given)
+    if not verified.sizes:
+        yield _finding("not-verified", "no sizes")
+    for sizes in verified.sizes:  # of extents that the text may have as integers
+        if any(size < 1 for size in sizes.values()):
+            yield _finding("sizes", str(dict(sizes))[:100])
+            return
+
+
+def _has_other_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
+    names = {param.name for param in einsum.size_params}
+    return names != set(sizes) or any(size < 1 for size in sizes.values())
+
+
+def _itemsize(dtype: str) -> int | None:
+    """The bytes of a numeric dtype; None for any other text."""
+    try:
+        known = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):
+        return None
+    return known.itemsize if known.kind in "biufc" and known.itemsize else None

@@ -1,0 +1,149 @@
+"""Honest facts, an attacker with three keys, and what honest clients are served."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from feinsum.db.server import ApiKey
+from feinsum.records import Device, Measurement, TransformSpec, TuningRecord, to_json
+from feinsum.service import new_key
+from tests.db.factories import (
+    make_device,
+    make_environment,
+    make_measurement,
+    make_processor,
+    make_record,
+    make_workload,
+)
+from tests.service.running import PATIENCE_S
+
+__all__ = ["HONEST", "Attacker", "World", "faster", "new_keys"]
+
+DEVICES = (
+    make_device(0, make_processor()),
+    make_device(1, make_processor("zen4")),
+)
+
+WORKLOADS = tuple(map(make_workload, range(2)))
+
+SPECS = (
+    TransformSpec("rowwise", 2, {"index": "a", "lanes": 8}),
+    TransformSpec("packed_contraction", 2, {"depth": 4, "vector": "b"}),
+    TransformSpec("generic", 2, {"block": 64}),
+)
+
+
+def faster(measured: Measurement, factor: float) -> Measurement:
+    """The same with times shorter by a factor."""
+    samples = tuple(sample / factor for sample in measured.samples_s)
+    return replace(measured, samples_s=samples)
+
+
+def honest_facts() -> list[TuningRecord]:
+    """Three recipes for every workload and device, each slower than the one before."""
+    found = []
+    for workload in WORKLOADS:
+        for device in DEVICES:
+            environment = make_environment(device)
+            for n, spec in enumerate(SPECS):
+                fact = make_record(workload=workload, environment=environment)
+                measured = faster(make_measurement(1e-3), 3 / (n + 1))
+                found.append(replace(fact, spec=spec, measurement=measured))
+    return found
+
+
+HONEST = honest_facts()
+"""Recorded into the database itself."""
+
+
+def new_keys(names: Sequence[str]) -> tuple[list[str], list[ApiKey]]:
+    """Secrets that may record and are not trusted, and their keys."""
+    made = [new_key(name, "record") for name in names]
+    return [secret for secret, _ in made], [key for _, key in made]
+
+
+@dataclass
+class Attacker:
+    """Who sends documents with one of some keys, over one connection."""
+
+    port: int
+    secrets: tuple[str, ...]
+    _connection: http.client.HTTPConnection | None = field(default=None, repr=False)
+
+    def send(
+        self, document: str, who: int = 0, path: str = "/v1/facts"
+    ) -> tuple[int, Any]:
+        """The status and the body of what the service says."""
+        headers = {
+            "Authorization": f"Bearer {self.secrets[who]}",
+            "Content-Type": "application/json",
+        }
+        return self.ask("POST", path, document.encode(), headers)
+
+    def record(self, fact: TuningRecord, who: int = 0) -> tuple[int, Any]:
+        return self.send(to_json(fact), who)
+
+    def get(self, path: str) -> tuple[int, Any]:
+        return self.ask("GET", path)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, Any]:
+        try:
+            reply = self._asked(method, path, body, headers or {})
+        except ConnectionError:  # the service ends connections that are not used
+            self.close()
+            reply = self._asked(method, path, body, headers or {})
+        text = reply.read()
+        if reply.will_close:
+            self.close()
+        return reply.status, json.loads(text) if text else None
+
+    def _asked(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> http.client.HTTPResponse:
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(
+                "127.0.0.1", self.port, timeout=PATIENCE_S
+            )
+        self._connection.request(method, path, body, headers)
+        return self._connection.getresponse()
+
+
+@dataclass(frozen=True)
+class World:
+    """A running service that is attacked."""
+
+    attacker: Attacker
+    database: str
+
+    def served(self) -> dict[tuple[str, str, str], list[str]]:
+        """The recipes that honest clients get, best first, by workload and device."""
+        return {
+            (workload, device.id, policy): self._recipes(workload, device, policy)
+            for workload in WORKLOADS
+            for device in DEVICES
+            for policy in ("strict", "default", "loose")
+        }
+
+    def _recipes(self, workload: str, device: Device, policy: str) -> list[str]:
+        path = f"/v1/best/{workload}?device={device.id}&policy={policy}"
+        status, answer = self.attacker.get(path)
+        assert status == 200
+        specs = [json.dumps(one["document"]["spec"]) for one in answer["facts"]]
+        assert answer["slower"] == []
+        return list(dict.fromkeys(specs))

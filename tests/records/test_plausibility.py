@@ -1,0 +1,125 @@
+"""What is plausible: all that was ever measured, and nothing that cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feinsum.db import shipped_facts
+from feinsum.ir import array, batched_einsum, einsum
+from feinsum.records import (
+    APART,
+    CODES,
+    TransformSpec,
+    check_plausible,
+    judge,
+    latest_peaks,
+    refusals,
+)
+from feinsum.records.capability import capability_of, least_work, most_s
+from feinsum.records.plausibility import SHIPPED
+from feinsum.transforms import REGISTRY
+from tests.db.factories import (
+    make_device,
+    make_measurement,
+    make_peaks,
+    make_record,
+    make_trial,
+)
+from tests.hostile.world import HONEST
+
+
+@pytest.mark.parametrize("fact", HONEST[:3] + list(shipped_facts().records())[::20])
+def test_what_was_measured_is_plausible(fact):
+    """Nothing is found in a fact that a tuning recorded."""
+    assert judge(fact) == ()
+
+
+def test_every_packaged_fact_may_be_imported():
+    """None would be refused."""
+    assert not [fact.id for fact in shipped_facts().records() if refusals(fact)]
+
+
+def test_the_shipped_transforms_are_those_of_the_registry():
+    """Who has no code generator knows the same names and versions."""
+    ours = {
+        key
+        for key, transform in REGISTRY.items()
+        if transform.apply.__module__.startswith("feinsum.")
+    }
+    assert ours == SHIPPED
+
+
+def test_codes_that_keep_apart_are_codes():
+    """And a finding of one of them is no refusal."""
+    assert set(CODES) > APART
+    unknown = replace(make_record(), spec=TransformSpec("miracle", 1, {}))
+    assert [finding.code for finding in judge(unknown)] == ["unknown-transform"]
+    check_plausible(unknown)
+
+
+def test_a_text_of_another_version_is_kept_apart():
+    """One that cannot be read is refused under a key of today alone."""
+    from tests.older import older_key
+
+    text = "a => b"
+    old = replace(make_record(), workload=older_key(text), workload_text=text)
+    assert [finding.code for finding in judge(old)] == ["unknown-form"]
+
+
+def test_trials_are_not_judged():
+    """They are in no look-up."""
+    assert judge(make_trial()) == ()
+
+
+@given(st.integers(0, 3_600))
+def test_clocks_may_differ_by_ten_minutes(ahead_s):
+    """A time is in the future if it is further ahead."""
+    now = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    at = (now + timedelta(seconds=ahead_s)).isoformat()
+    found = judge(replace(make_record(), recorded_at=at), now=now)
+    assert [finding.code for finding in found] == ["future"] * (ahead_s > 600)
+
+
+@given(st.floats(1e-7, 1e3), st.integers(1, 10**6))
+def test_no_time_is_below_the_least_or_above_the_most(seconds, size):
+    """A time is found exactly if it is outside of what the work allows."""
+    e = einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))
+    fact = make_record()
+    measured = replace(
+        make_measurement(),
+        samples_s=(seconds,) * 3,
+        baseline_s=(1.0,),
+        sizes={"n": size},
+    )
+    least_s = capability_of(make_device()).seconds(least_work(e, {"n": size}))
+    codes = {f.code for f in judge(replace(fact, measurement=measured))}
+    assert ("faster-than-possible" in codes) == (seconds < least_s)
+    assert ("slower-than-possible" in codes) == (seconds > most_s(e, {"n": size}))
+
+
+def test_the_least_work_of_einsums():
+    """Entries that are touched, and multiplications that nothing saves."""
+    matmul = einsum("ij,jk->ik", array("A", (5, 3)), array("B", (3, 4)))
+    assert least_work(matmul, {}).operation_bytes == 5 * 3 * 4 * 8
+    outer_sum = einsum("ij,kl->", array("A", (5, 3)), array("B", (3, 4)))
+    assert least_work(outer_sum, {}).operation_bytes == 8
+    trace = einsum("ii->", array("A", (7, 7)))
+    assert least_work(trace, {}).n_bytes == 7 * 8 + 8
+    A, x, y = array("A", (5, 3)), array("x", 3), array("y", 3)
+    batch = batched_einsum("ij,j->i", [[A, x], [A, y]])
+    assert least_work(batch, {}).n_bytes == (15 + 3 + 3 + 5 + 5) * 8
+
+
+def test_the_latest_limits_are_plausible_and_compared_as_times():
+    """However a time is written, and whatever the other limits are."""
+    early = make_peaks(measured_at="2025-01-01T12:00:00+00:00")
+    late = make_peaks(measured_at="2025-01-01T10:00:00-05:00")
+    odd = replace(make_peaks(measured_at="2025-02-01"), bandwidth_bytes_per_s=-5.0)
+    ahead = make_peaks(measured_at="9999-01-01")
+    assert latest_peaks([early, late, odd, ahead]) == late
+    assert latest_peaks([odd, ahead]) is None
