@@ -30,8 +30,8 @@ __all__ = ["EXAMPLES", "bound"]
 EXAMPLES = """\b
 Examples:
   feinsum bound "ij,jk->ik" --sizes i=2000,j=2000,k=2000
-  feinsum bound "ijk,ja,ka->ia" --sizes i=n,j=88,k=88,a=24 --size n=100000 --json
-  feinsum bound "ij,jk,kl->il" --sizes i=2000,j=2000,k=2000,l=2000 --memory 80000
+  feinsum bound "ijk,ja,ka->ia" --sizes i=n,j=88,k=88,a=24 --size n=9000 --json
+  feinsum bound "ij,jk,kl->il" --sizes i=n,j=n,k=n,l=n --size n=2000 --memory 80000
 """
 
 Fast: TypeAlias = Annotated[
@@ -58,7 +58,7 @@ def bound(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what an einsum costs at least, at every level of the memory.
+    """Print what an einsum costs at least, by level of the memory.
 
     Of each level: its size and bandwidth, the bytes that pass between it and all
     that is nearer, the time of these, and the tile that attains it. A dash is

@@ -30,6 +30,7 @@ def test_the_commands_are_those_documented():
     """The program has these commands and no others."""
     assert NAMES == [
         "feinsum",
+        "bound",
         "cache",
         "cache clear",
         "cache info",
