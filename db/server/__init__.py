@@ -5,6 +5,7 @@ from feinsum.db.server.overview import DriverOf, Overview
 from feinsum.db.server.pages import ListedDevice, ListedFact, ListedWorkload
 from feinsum.db.server.reader import Reader, StoredFact
 from feinsum.db.server.serving import ServingStore, open_serving_store
+from feinsum.db.server.trust import Trust
 
 __all__ = [
     "ApiKey",
@@ -17,5 +18,6 @@ __all__ = [
     "Scope",
     "ServingStore",
     "StoredFact",
+    "Trust",
     "open_serving_store",
 ]

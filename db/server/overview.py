@@ -8,11 +8,11 @@ from datetime import datetime
 from sqlalchemy import Connection, func, select
 
 from feinsum.db.sql.info import count
+from feinsum.db.sql.retracting import hidden
 from feinsum.db.sql.statements import RECORDS, TRUSTED, sound_records
 from feinsum.db.sql.tables import (
     DeviceRow,
     EnvironmentRow,
-    QuarantineRow,
     RecordRow,
     WorkloadRow,
 )
@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Overview:
-    """How much a database holds; facts in quarantine are not counted."""
+    """How much a database holds; facts that no look-up sees are not counted."""
 
     n_facts: int
     n_workloads: int
@@ -54,7 +54,7 @@ class DriverOf:
 
 def overview(connection: Connection) -> Overview:
     """Count what there is."""
-    n_facts = count(connection, RecordRow) - count(connection, QuarantineRow)
+    n_facts = count(connection, RecordRow) - hidden(connection)
     n_workloads = count(connection, WorkloadRow)
     return Overview(n_facts, n_workloads, count(connection, DeviceRow))
 

@@ -15,19 +15,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, delete, select, text
+from sqlalchemy import Connection, delete, exists, select, text
 
+from feinsum.db.sql.retracting import OWNER, find_retractions
 from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import (
     RECORDS,
+    RETRACTED,
     TRUSTED,
+    WAITING,
     insert_missing,
     insert_missing_rows,
     sound_records,
 )
 from feinsum.db.sql.tables import QuarantineRow, RecordingRow, RecordRow
 from feinsum.errors import RecordNotFoundError
-from feinsum.records import TuningRecord
+from feinsum.records import Retraction, TuningRecord
 
 __all__ = [
     "AGREEMENT",
@@ -36,6 +39,7 @@ __all__ = [
     "Witness",
     "agreed",
     "confirm",
+    "keep_owner",
     "receive",
     "trust_in",
     "vouch_for",
@@ -62,11 +66,13 @@ class Trust:
 
     Attributes:
         recordings: by name; none if it was recorded into the database itself.
+        retractions: none unless it is believed no more.
     """
 
     id: str
     is_quarantined: bool
     recordings: tuple[Recording, ...]
+    retractions: tuple[Retraction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,8 @@ def receive(
     if n_confirmations:
         _take_turns(connection, record)
     is_new = insert_missing_rows(connection, rows_of(record))
+    if not is_new:
+        keep_owner(connection, [record.id], is_sent=False)
     now = datetime.now(UTC)
     sent = {"record_id": record.id, "recorder": recorder, "received_at": now}
     insert_missing(connection, (RecordingRow, sent))
@@ -147,9 +155,10 @@ def confirm(connection: Connection, record_id: str) -> None:
     """Release a fact on somebody's word, and those that agree with it.
 
     Raises:
-        RecordNotFoundError: if there is no such fact.
+        RecordNotFoundError: if there is no such fact, or if it is retracted.
     """
-    found = connection.execute(RECORDS.where(RecordRow.id == record_id)).all()
+    wanted = RECORDS.where(RecordRow.id == record_id, ~RETRACTED)
+    found = connection.execute(wanted).all()
     for record in sound_records(found):
         return vouch_for(connection, [record])
     raise RecordNotFoundError(f"no record has the id {record_id!r}")
@@ -162,15 +171,38 @@ def trust_in(connection: Connection, record_id: str) -> Trust:
         RecordNotFoundError: if there is no such fact.
     """
     of_record = RecordRow.id == record_id
-    found = connection.execute(select(TRUSTED).where(of_record)).scalar()
+    found = connection.execute(select(WAITING).where(of_record)).scalar()
     if found is None:
         raise RecordNotFoundError(f"no record has the id {record_id!r}")
     recordings = connection.execute(
         select(RecordingRow.recorder, RecordingRow.received_at)
-        .where(RecordingRow.record_id == record_id)
+        .where(RecordingRow.record_id == record_id, RecordingRow.recorder != OWNER)
         .order_by(RecordingRow.received_at, RecordingRow.recorder)
     )
-    return Trust(record_id, not found, tuple(Recording(*row) for row in recordings))
+    known = tuple(Recording(*row) for row in recordings)
+    retractions = find_retractions(connection, [record_id])
+    return Trust(record_id, bool(found), known, retractions)
+
+
+def keep_owner(
+    connection: Connection, record_ids: Sequence[str], *, is_sent: bool
+) -> None:
+    """Note that facts are also in the database by the will of its owner.
+
+    So a key that sends them, too, is not taken for the one that they are from.
+
+    Args:
+        is_sent: of the facts, whether those that somebody sent are meant, or those that
+            nobody did.
+    """
+    sent = exists().where(RecordingRow.record_id == RecordRow.id)
+    wanted = select(RecordRow.id).where(
+        RecordRow.id.in_(record_ids), sent if is_sent else ~sent
+    )
+    now = datetime.now(UTC)
+    for record_id in connection.scalars(wanted).all():
+        own = {"record_id": record_id, "recorder": OWNER, "received_at": now}
+        insert_missing(connection, (RecordingRow, own))
 
 
 def _take_turns(connection: Connection, record: TuningRecord) -> None:
@@ -210,7 +242,7 @@ def _witnesses(connection: Connection, record: TuningRecord) -> list[Witness]:
     )
     for record_id, recorder in connection.execute(sent.where(*of_recipe)):
         recorders.setdefault(record_id, set()).add(recorder)
-    rows = connection.execute(RECORDS.where(*of_recipe)).all()
+    rows = connection.execute(RECORDS.where(*of_recipe, ~RETRACTED)).all()
     return [
         Witness(
             known.id,

@@ -27,6 +27,7 @@ from feinsum.records.measurement import (
 )
 from feinsum.records.processor import Processor
 from feinsum.records.record import TuningRecord, utc_now
+from feinsum.records.retraction import Retraction, RetractionQuery
 from feinsum.records.roofline import roofline_s
 from feinsum.records.spec import FramedSpec, ParameterValue, TransformSpec
 from feinsum.records.store import (
@@ -66,6 +67,8 @@ __all__ = [
     "Policy",
     "Processor",
     "Remoteness",
+    "Retraction",
+    "RetractionQuery",
     "TransformSpec",
     "Trial",
     "TuningRecord",

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from feinsum.db.server import ListedFact
+from feinsum.db.server import ListedFact, Trust
 from feinsum.errors import InvalidRequestError
-from feinsum.records import TuningRecord, from_json, to_json
+from feinsum.records import Retraction, TuningRecord, from_json, to_json
 from feinsum.service.answers import check_key
 from feinsum.service.examples import RECORD, document
 from feinsum.service.openapi import FactOf, answers
@@ -22,8 +22,6 @@ from feinsum.service.state import Admin, Reading, Recording, TheService
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1", tags=["facts"])
-
-FOREVER = "max-age=31536000, immutable"
 
 CONTENT_ID = r"^[0-9a-f]{64}$"
 
@@ -37,6 +35,7 @@ TRUST = {
     "id": RECORD.id,
     "is_quarantined": False,
     "recordings": [{"recorder": "ci", "received_at": "2026-01-31T12:00:01Z"}],
+    "retractions": [],
 }
 
 BODY: dict[str, Any] = {
@@ -63,11 +62,18 @@ class Kept(BaseModel):
     """What became of a fact that was sent."""
 
     model_config = ConfigDict(
-        json_schema_extra={"example": {"id": RECORD.id, "is_quarantined": False}}
+        json_schema_extra={
+            "example": {
+                "id": RECORD.id,
+                "is_quarantined": False,
+                "is_retracted": False,
+            }
+        }
     )
 
     id: str
     is_quarantined: bool
+    is_retracted: bool = False
 
 
 class Ids(BaseModel):
@@ -93,22 +99,24 @@ class TrustOf(BaseModel):
     id: str
     is_quarantined: bool
     recordings: list[Recorded]
+    retractions: list[Retraction] = []
 
 
 @router.get(
     "/facts/{record_id}",
-    summary="A fact by its content id; it never changes",
+    summary="A fact by its content id; it never changes, but may be retracted",
     response_model=TuningRecord,
     responses=answers(404, status_200=document(RECORD)),
 )
 def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
-    headers = {"Cache-Control": f"{service.visibility}, {FOREVER}"}
+    age = f"max-age={service.settings.max_age_s}"
+    headers = {"Cache-Control": f"{service.visibility}, {age}"}
     return _json(to_json(service.store.get(record_id)), headers=headers)
 
 
 @router.get(
     "/facts/{record_id}/trust",
-    summary="Who recorded a fact, and whether it is in quarantine",
+    summary="Who recorded a fact, whether it is in quarantine, and who retracted it",
     responses=answers(404, status_200=TRUST),
 )
 def trust(record_id: FactId, service: TheService, _: Reading) -> TrustOf:
@@ -151,13 +159,17 @@ async def add_fact(
     is_trusted = "admin" in caller.scopes
     n_others = 0 if is_trusted else service.settings.confirmations
 
-    def keep() -> tuple[bool, bool]:
+    def keep() -> tuple[bool, Trust]:
         is_new = service.store.receive(record, caller.name, n_others)
-        return is_new, service.store.trust(record.id).is_quarantined
+        return is_new, service.store.trust(record.id)
 
-    is_new, is_quarantined = await run_in_threadpool(keep)
+    is_new, known = await run_in_threadpool(keep)
     service.lookup.expire()
-    kept = Kept(id=record.id, is_quarantined=is_quarantined)
+    kept = Kept(
+        id=record.id,
+        is_quarantined=known.is_quarantined,
+        is_retracted=bool(known.retractions),
+    )
     place = {"Location": f"/v1/facts/{record.id}"}
     return _json(kept.model_dump_json(), 201 if is_new else 200, place)
 

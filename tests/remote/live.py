@@ -21,6 +21,7 @@ from feinsum.db import HttpStore
 from feinsum.service import Settings, create_app
 
 TABLES = ("records", "device_peaks", "recordings", "quarantine", "demands", "api_keys",
+          "retractions",
           "workloads", "environments", "devices", "trials")  # fmt: skip
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from feinsum.cli.shared.failure import FAILED, say
-from feinsum.cli.shared.options import AsJson, Database, Trials
+from feinsum.cli.shared.options import AsJson, Database, Trials, WithoutRetractions
 from feinsum.cli.shared.output import print_json
 from feinsum.cli.shared.progress import counted, counting
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from feinsum.db.exchange import Bad, Imported
+    from feinsum.db.exchange import Bad, Entry, Imported
     from feinsum.records import Document
 
 __all__ = ["EXPORT_EXAMPLES", "IMPORT_EXAMPLES", "export", "import_"]
@@ -33,9 +33,13 @@ IMPORT_EXAMPLES = """\b
 Examples:
   feinsum db import facts.jsonl
   gzip -dc facts.jsonl.gz | feinsum db import - --skip-bad
+  feinsum db import packaged --database https://facts.example
 """
 
 STREAM = "-"
+
+PACKAGED = "packaged"
+"""Stands for the facts of this installation; a file of that name is ./packaged."""
 
 
 def export(
@@ -84,9 +88,10 @@ def import_(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE|-",
+            metavar="FILE|-|packaged",
             help="What 'feinsum db export' wrote: JSON Lines, or Parquet if it ends in "
-            ".parquet; - is standard input, for JSON Lines.",
+            ".parquet; - is standard input, for JSON Lines; packaged stands for the "
+            "facts that come with this installation.",
             show_default=False,
         ),
     ],
@@ -96,6 +101,7 @@ def import_(
             "--skip-bad", help="Leave out what cannot be kept; say which and why."
         ),
     ] = False,
+    without_retractions: WithoutRetractions = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
@@ -106,10 +112,11 @@ def import_(
     kept. With --skip-bad it goes on, and ends with exit code 1.
     """
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import read_file, read_lines, take_in
+    from feinsum.db.exchange import take_in
 
-    source = typer.get_binary_stream("stdin") if file == STREAM else None
-    entries = read_file(Path(file)) if source is None else read_lines(source)
+    entries = _entries(file)
+    if without_retractions:
+        entries = _believed(entries)
     with opened_documents(database) as store, counting("reading ...") as step:
         found = take_in(store, entries, _report if skip_bad else _end, step)
     if as_json:
@@ -118,6 +125,28 @@ def import_(
         _print(found)
     if found.n_bad:
         raise typer.Exit(FAILED)
+
+
+def _entries(file: str) -> Iterator[Entry]:
+    """What a file holds, or what stands for one."""
+    from feinsum.db import shipped_facts
+    from feinsum.db.exchange import read_file, read_lines
+
+    if file == PACKAGED:
+        return ((f"packaged {r.id[:12]}", r) for r in shipped_facts().records())
+    if file == STREAM:
+        return read_lines(typer.get_binary_stream("stdin"))
+    return read_file(Path(file))
+
+
+def _believed(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """What is there but for retractions."""
+    from feinsum.db.exchange import Bad
+    from feinsum.records import Retraction
+
+    for entry in entries:
+        if isinstance(entry, Bad) or not isinstance(entry[1], Retraction):
+            yield entry
 
 
 def _write(documents: Iterable[Document], file: str, *, is_t4: bool) -> Counter[str]:
@@ -138,7 +167,12 @@ def _print(found: Imported) -> None:
 
 
 def _numbers(numbers: Counter[Any]) -> str:
-    words = {"record": "records", "peaks": "limits of devices", "trial": "trials"}
+    words = {
+        "record": "records",
+        "peaks": "limits of devices",
+        "trial": "trials",
+        "retraction": "retractions",
+    }
     return ", ".join(f"{numbers[kind]} {word}" for kind, word in words.items())
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from feinsum.cli.shared.failure import DIFFERENT
-from feinsum.cli.shared.options import AsJson, Database
+from feinsum.cli.shared.options import AsJson, Database, WithoutRetractions
 from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table
 from feinsum.cli.shared.progress import counting
 
@@ -75,12 +75,14 @@ def merge(
             show_default=False,
         ),
     ],
+    without_retractions: WithoutRetractions = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add to a database all that others have: facts, limits of devices, trials.
+    """Add to a database all that others have: facts, limits, trials, retractions.
 
-    Nothing is changed or removed, and the order does not matter.
+    Nothing is changed or removed, and the order does not matter. What one of them
+    retracts is in no look-up any more.
     """
     from contextlib import ExitStack
 
@@ -95,13 +97,14 @@ def merge(
         ]
         target = stack.enter_context(opened_documents(database))
         step = stack.enter_context(counting("adding ..."))
+        wanted = not without_retractions
         for source in opened:
-            n_new.update(merge(target, source, step))
+            n_new.update(merge(target, source, step, has_retractions=wanted))
     if as_json:
         print_json({"n_new": n_new})
     else:
-        names = "records", "limits of devices", "trials"
-        kinds = "record", "peaks", "trial"
+        names = "records", "limits of devices", "trials", "retractions"
+        kinds = "record", "peaks", "trial", "retraction"
         for name, kind in zip(names, kinds, strict=True):
             typer.echo(f"{name} added: {n_new[kind]}")
 

@@ -20,6 +20,7 @@ __all__ = [
     "Target",
     "Targets",
     "Trials",
+    "WithoutRetractions",
     "Write",
 ]
 
@@ -133,6 +134,14 @@ Targets: TypeAlias = Annotated[
 
 Trials: TypeAlias = Annotated[
     bool, typer.Option("--with-trials", help="Also the trials, which are no facts.")
+]
+
+WithoutRetractions: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--without-retractions",
+        help="Leave out what says that facts are believed no more.",
+    ),
 ]
 
 Write: TypeAlias = Annotated[
