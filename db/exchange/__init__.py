@@ -29,6 +29,7 @@ from feinsum.db.exchange.rekeying import (
     rekey,
     rekeyed,
 )
+from feinsum.db.exchange.signing import Signed, sign_facts
 
 __all__ = [
     "REKEYED_FROM",
@@ -41,6 +42,7 @@ __all__ = [
     "Kind",
     "OnProgress",
     "RekeyPlan",
+    "Signed",
     "Surplus",
     "Unreadable",
     "all_documents",
@@ -55,6 +57,7 @@ __all__ = [
     "read_lines",
     "rekey",
     "rekeyed",
+    "sign_facts",
     "t4_document",
     "take_in",
     "write_file",

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
+from feinsum.db.server.pages import HAS_FACT
 from feinsum.db.sql.info import count
 from feinsum.db.sql.retracting import hidden
 from feinsum.db.sql.statements import RECORDS, TRUSTED, sound_records
@@ -55,7 +56,8 @@ class DriverOf:
 def overview(connection: Connection) -> Overview:
     """Count what there is."""
     n_facts = count(connection, RecordRow) - hidden(connection)
-    n_workloads = count(connection, WorkloadRow)
+    known = select(func.count()).select_from(WorkloadRow).where(HAS_FACT)
+    n_workloads = connection.execute(known).scalar_one()
     return Overview(n_facts, n_workloads, count(connection, DeviceRow))
 
 

@@ -28,6 +28,7 @@ from feinsum.db.sql.tables import (
 )
 from feinsum.errors import InvalidRequestError, RecordNotFoundError
 from feinsum.records import Retraction, RetractionQuery, utc_now
+from feinsum.records.retraction import DIGITS
 
 __all__ = [
     "OWNER",
@@ -41,8 +42,6 @@ __all__ = [
 
 OWNER = ""
 """The recorder of a fact that is also in the database by the will of its owner."""
-
-DIGITS = 64
 
 AT_ONCE = 500
 """How many ids are asked for in one statement."""
@@ -195,7 +194,7 @@ def _suspect(
 
 def _conditions(query: RetractionQuery) -> Iterator[ColumnElement[bool]]:
     if query.ids:
-        yield or_(*(RecordRow.id.like(f"{digits}%") for digits in query.ids))
+        yield _has_id(query.ids)
     if query.workload is not None:
         yield RecordRow.workload_key == query.workload
     if (transform := query.transform_parts) is not None:
@@ -213,6 +212,12 @@ def _conditions(query: RetractionQuery) -> Iterator[ColumnElement[bool]]:
             .scalar_subquery()
         )
         yield func.coalesce(received_at, RecordRow.recorded_at) >= since
+
+
+def _has_id(ids: Iterable[str]) -> ColumnElement[bool]:
+    whole = [digits for digits in ids if len(digits) == DIGITS]
+    begun = [RecordRow.id.like(f"{one}%") for one in ids if len(one) < DIGITS]
+    return or_(RecordRow.id.in_(whole), *begun)
 
 
 def _sent_by(query: RetractionQuery) -> ColumnElement[bool]:
@@ -246,32 +251,30 @@ def _unknown(
     connection: Connection, query: RetractionQuery, suspects: Iterable[Suspect]
 ) -> tuple[str, ...]:
     """The whole ids that are of no fact here, and are not retracted yet."""
-    found = [suspect.id for suspect in suspects]
-    left = []
-    for digits in dict.fromkeys(query.ids):
+    found = {suspect.id for suspect in suspects}
+    left = [digits for digits in dict.fromkeys(query.ids) if digits not in found]
+    for digits in [digits for digits in left if len(digits) < DIGITS]:
         n = sum(one.startswith(digits) for one in found)
         if n > 1:
             raise InvalidRequestError(
                 f"{n} facts have ids that begin with {digits}; give more digits"
             )
-        if n == 0:
-            left.append(digits)
-    stored = {
-        one
-        for digits in left
-        for one in connection.scalars(
-            select(RecordRow.id).where(RecordRow.id.like(f"{digits}%"))
+        if n == 1 or _is_stored(connection, digits):
+            left.remove(digits)
+            continue
+        raise RecordNotFoundError(
+            f"no record has an id that begins with {digits}; list ids with "
+            "'feinsum query --json'"
         )
-    }
-    retracted = {one.document for one in find_retractions(connection, left)} | stored
-    unknown = [d for d in left if not any(one.startswith(d) for one in retracted)]
-    for digits in unknown:
-        if len(digits) < DIGITS:
-            raise RecordNotFoundError(
-                f"no record has an id that begins with {digits}; list ids with "
-                "'feinsum query --json'"
-            )
-    return tuple(unknown)
+    retracted = {one.document for one in find_retractions(connection, left)}
+    return tuple(
+        one for one in left if one not in retracted and not _is_stored(connection, one)
+    )
+
+
+def _is_stored(connection: Connection, digits: str) -> bool:
+    """Whether a fact here has such an id, if it fulfils the other conditions or not."""
+    return connection.scalar(select(exists().where(_has_id([digits])))) is True
 
 
 def _write(connection: Connection, retractions: Iterable[Retraction]) -> None:

@@ -25,6 +25,7 @@ from feinsum.cli import (
     model,
     query,
     roofline,
+    signing,
     transforms,
     tune,
 )
@@ -124,6 +125,7 @@ app.add_typer(db.app, name="db")
 app.add_typer(cache.app, name="cache")
 app.add_typer(keys.app, name="keys")
 app.add_typer(model.app, name="model")
+app.add_typer(signing.app, name="signing")
 
 
 def main() -> None:

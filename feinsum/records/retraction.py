@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -13,10 +14,18 @@ from feinsum.errors import InvalidRequestError
 from feinsum.records.document import STRICT, content_id
 from feinsum.records.record import utc_now
 
-__all__ = ["LONGEST_REASON", "Retraction", "RetractionQuery"]
+__all__ = ["DIGITS", "LONGEST_REASON", "Retraction", "RetractionQuery"]
+
+MOST_IDS, MOST_CUT_OFF = 10_000, 100
+"""Ids in one question, and those of them that are not whole."""
 
 LONGEST_REASON = 500
 """Most characters of a reason, and of a name."""
+
+FEWEST_DIGITS, DIGITS = 12, 64
+"""Of an id that is cut off, and of a whole one."""
+
+HEXADECIMAL = frozenset("0123456789abcdef")
 
 ContentId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Words = Annotated[str, Field(max_length=LONGEST_REASON, pattern=r"^[^\x00]*$")]
@@ -90,12 +99,7 @@ class RetractionQuery:
                 "no fact was named for retraction; expected ids, a workload, "
                 "recorders, a transform or a time"
             )
-        for one in self.ids:
-            if not (12 <= len(one) <= 64 and set(one) <= set("0123456789abcdef")):
-                raise InvalidRequestError(
-                    f"{one[:80]!r} is no id of a fact; expected its first 12 to 64 "
-                    "hexadecimal digits"
-                )
+        _check_ids(self.ids)
         named = (self.workload, self.transform, self.since, *self.recorders)
         for text in filter(None, named):
             if "\x00" in text or len(text) > LONGEST_REASON:
@@ -134,3 +138,18 @@ class RetractionQuery:
                 f"the time {self.since[:50]!r} was given; expected ISO 8601, such as "
                 "2025-01-31 or 2025-01-31T12:00:00Z"
             ) from None
+
+
+def _check_ids(ids: Collection[str]) -> None:
+    for one in ids:
+        if not (FEWEST_DIGITS <= len(one) <= DIGITS and set(one) <= HEXADECIMAL):
+            raise InvalidRequestError(
+                f"{one[:80]!r} is no id of a fact; expected its first {FEWEST_DIGITS} "
+                f"to {DIGITS} hexadecimal digits"
+            )
+    n_cut_off = sum(len(one) < DIGITS for one in ids)
+    if len(ids) > MOST_IDS or n_cut_off > MOST_CUT_OFF:
+        raise InvalidRequestError(
+            f"{len(ids)} ids were given, {n_cut_off} of them cut off; expected at most "
+            f"{MOST_IDS}, and {MOST_CUT_OFF} cut off"
+        )

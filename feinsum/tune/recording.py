@@ -12,6 +12,7 @@ from feinsum.records import (
     Trial,
     TuningRecord,
 )
+from feinsum.records.signature import signed_if_wanted
 from feinsum.transforms import in_full
 from feinsum.tune.history import best_first
 from feinsum.tune.outcome import TrialOutcome
@@ -66,13 +67,15 @@ def record(
     """Keep what a comparison measured; the facts, in the order given."""
     problem, environment = bench.problem, bench.start()
     records = tuple(
-        TuningRecord(
-            problem.form.key,
-            problem.workload_text,
-            environment,
-            in_full(spec, problem.einsum),
-            measurement,
-            {"recorded_by": "feinsum.tune", "strategy": strategy},
+        signed_if_wanted(
+            TuningRecord(
+                problem.form.key,
+                problem.workload_text,
+                environment,
+                in_full(spec, problem.einsum),
+                measurement,
+                {"recorded_by": "feinsum.tune", "strategy": strategy},
+            )
         )
         for spec, measurement in measured
     )

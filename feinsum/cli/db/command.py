@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from feinsum.cli.db import backup, exchange, garbage, rekey, retract, stats, union
+from feinsum.cli.db import backup, exchange, garbage, rekey, retract, sign, stats, union
 from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json
 
@@ -55,6 +55,7 @@ app.command(epilog=union.DIFF_EXAMPLES)(union.diff)
 app.command(epilog=union.MERGE_EXAMPLES)(union.merge)
 app.command(epilog=backup.EXAMPLES)(backup.backup)
 app.command(epilog=retract.EXAMPLES)(retract.retract)
+app.command(epilog=sign.EXAMPLES)(sign.sign)
 app.command(epilog=garbage.EXAMPLES)(garbage.gc)
 app.command(epilog=rekey.EXAMPLES)(rekey.rekey)
 
