@@ -17,6 +17,7 @@ from feinsum.db.remote.documents import (
     retraction_of,
     sound,
 )
+from feinsum.db.remote.shelf import forget_answers
 from feinsum.db.sql.retracting import Retracted
 from feinsum.errors import (
     InvalidRecordError,
@@ -151,11 +152,15 @@ class HttpStore(FactStore):
     ) -> Retracted:
         """Retract facts; the key needs the scope ``admin``.
 
+        What this user's look-ups were answered before is forgotten.
+
         Args:
             retracted_by: is not sent: the service takes the name of the key.
         """
         asked = {**vars(query), "reason": reason, "is_dry_run": is_dry_run}
         reply = self._client.post("/v1/facts:retract", json.dumps(asked))
+        if not is_dry_run:
+            forget_answers(self._client.address)
         said = json.dumps(parsed(self._client.address, reply))
         try:
             return from_json(Retracted, said)

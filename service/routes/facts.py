@@ -59,6 +59,17 @@ class Facts(BaseModel):
 
 
 class Kept(BaseModel):
+    """Where a fact is now."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"id": RECORD.id, "is_quarantined": False}}
+    )
+
+    id: str
+    is_quarantined: bool
+
+
+class Received(Kept):
     """What became of a fact that was sent."""
 
     model_config = ConfigDict(
@@ -71,9 +82,7 @@ class Kept(BaseModel):
         }
     )
 
-    id: str
-    is_quarantined: bool
-    is_retracted: bool = False
+    is_retracted: bool
 
 
 class Ids(BaseModel):
@@ -146,9 +155,9 @@ def facts(
     "/facts",
     status_code=201,
     summary="Keep a fact: 201 if it is new, 200 if it was known",
-    response_model=Kept,
+    response_model=Received,
     responses=answers(413, 415, status_200=None)
-    | {200: {"model": Kept, "description": "It was known."}},
+    | {200: {"model": Received, "description": "It was known."}},
     openapi_extra=BODY,
 )
 async def add_fact(
@@ -165,7 +174,7 @@ async def add_fact(
 
     is_new, known = await run_in_threadpool(keep)
     service.lookup.expire()
-    kept = Kept(
+    kept = Received(
         id=record.id,
         is_quarantined=known.is_quarantined,
         is_retracted=bool(known.retractions),
