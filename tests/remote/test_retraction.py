@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from typer.testing import CliRunner
 
-from feinsum.db import HttpStore, open_store
+from feinsum.cli import app
+from feinsum.db import HttpStore, ShippedStore, open_store
 from feinsum.db.exchange import merge
 from feinsum.db.remote import open_remote
 from feinsum.db.server import open_serving_store
 from feinsum.errors import InvalidRecordError, ServiceError
-from feinsum.records import LookUp, Retraction, RetractionQuery
+from feinsum.records import LookUp, Retraction, RetractionQuery, to_json
 from feinsum.service import new_key
 from tests.db.factories import WORKLOAD, make_device, make_peaks, make_record
 from tests.remote.chaos import answering, chaos
@@ -78,6 +80,16 @@ def test_retractions_go_both_ways(url, tmp_path):
         store.retract(ONE, reason="wrong", is_dry_run=False)
         assert +merge(laptop, store) == {"retraction": 1}
         assert [r.id for r in laptop.records()] == [FACTS[2].id]
+
+
+def test_packaged_facts_are_sent_by_a_command(url, monkeypatch):
+    """The documented one; here few of them, for they go one by one."""
+    few = ShippedStore(tuple(to_json(make_record(10 + n)) for n in range(3)))
+    monkeypatch.setattr("feinsum.db.shipped_facts", lambda: few)
+    done = CliRunner().invoke(app, ["db", "import", "packaged", "--database", url])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "new: 3 records" in done.stdout
+    assert {r.id for r in few.records()} < {r.id for r in HttpStore.at(url).records()}
 
 
 @pytest.mark.parametrize(
