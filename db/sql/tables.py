@@ -182,7 +182,7 @@ class TrialRow(Base):
 
 
 class RetractionRow(Base):
-    """That a fact or limits of a device are believed no more; since version 0006.
+    """That a fact or limits of a device are believed no more; since version 0007.
 
     It may come before what it retracts, so that column refers to no table.
     """

@@ -44,6 +44,8 @@ def test_the_commands_are_those_documented():
         "db merge",
         "db path",
         "db rekey",
+        "db retract",
+        "db sign",
         "db stats",
         "devices",
         "doctor",
@@ -59,6 +61,9 @@ def test_the_commands_are_those_documented():
         "query",
         "roofline",
         "serve",
+        "signing",
+        "signing create",
+        "signing show",
         "transforms",
         "tune",
     ]
