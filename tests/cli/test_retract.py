@@ -81,10 +81,10 @@ def test_retractions_travel_unless_they_are_left_out(run, filled, tmp_path):
     run("db", "retract", make_record(0).id, "--yes", "--reason", "x")
     left_out = ("--without-retractions", "--database", str(other))
     result = run("db", "merge", str(filled), *left_out)
-    assert result.stdout.splitlines()[-1] == "retractions added: 0"
+    assert "retractions" not in result.stdout
     file = str(tmp_path / "facts.jsonl")
     assert "1 retractions" in run("db", "export", file).stdout
-    assert "0 retractions" in run("db", "import", file, *left_out).stdout
+    assert "retractions" not in run("db", "import", file, *left_out).stdout
     with open_store(other) as store:
         assert len(store) == 4
     result = run("db", "merge", str(filled), "--database", str(other))

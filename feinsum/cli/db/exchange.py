@@ -167,12 +167,10 @@ def _print(found: Imported) -> None:
 
 
 def _numbers(numbers: Counter[Any]) -> str:
-    words = {
-        "record": "records",
-        "peaks": "limits of devices",
-        "trial": "trials",
-        "retraction": "retractions",
-    }
+    """How many of each kind; of retractions only if there are some."""
+    words = {"record": "records", "peaks": "limits of devices", "trial": "trials"}
+    if numbers["retraction"]:
+        words["retraction"] = "retractions"
     return ", ".join(f"{numbers[kind]} {word}" for kind, word in words.items())
 
 

@@ -106,6 +106,8 @@ def merge(
         names = "records", "limits of devices", "trials", "retractions"
         kinds = "record", "peaks", "trial", "retraction"
         for name, kind in zip(names, kinds, strict=True):
+            if kind == "retraction" and not n_new[kind]:
+                continue
             typer.echo(f"{name} added: {n_new[kind]}")
 
 
