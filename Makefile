@@ -20,7 +20,7 @@ WHEELS ?= .cache/gpu-wheels
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-limits bench-service bench-soak bench-storage bench-cache-hits \
-	gpu-wheels trials facts test test-long test-browser golden-keys golden-schema check format \
+	gpu-wheels trials facts sign-facts test test-long test-browser golden-keys golden-schema check format \
 	figures screenshots wheel clean
 
 help:            ## list the targets
@@ -110,6 +110,9 @@ trials: $(INSTALLED) ## try recipes of the suite of everyday einsums, to fit a m
 
 facts: $(INSTALLED) ## tune both suites, write the facts that are shipped (hours)
 	@$(RUN) benchmarks/facts.py $(ARGS)
+
+sign-facts: $(INSTALLED) ## sign the facts that are shipped; ARGS=FILE of the private key, or --verify
+	@$(RUN) benchmarks/sign_facts.py $(ARGS)
 
 test: $(INSTALLED) $(OTHER) ## the test suite
 	@$(RUN) -m pytest -q -n 2 --dist loadfile

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from feinsum.canonical import WorkloadKey
@@ -15,6 +15,7 @@ from feinsum.records import (
     FactSource,
     FactStore,
     LookUp,
+    Retraction,
     Trial,
     TuningRecord,
     latest_peaks,
@@ -25,6 +26,7 @@ __all__ = ["LayeredStore", "ToldError"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+D = TypeVar("D", TuningRecord, DevicePeaks)
 
 
 class _Told(set[str]):
@@ -38,9 +40,10 @@ class ToldError(StoreUnavailableError):
 class LayeredStore(FactStore):
     """Several sources of facts as one store.
 
-    What is known is the union; which record serves is decided by how well it fits,
-    not by where it lies. A layer that fails is passed over when something is read: the
-    log says so once, and :attr:`problems` says why. Only if all fail is that an error.
+    What is known is the union, but for what any of them retracts; which record serves
+    is decided by how well it fits, not by where it lies. A layer that fails is passed
+    over when something is read: the log says so once, and :attr:`problems` says why.
+    Only if all fail is that an error.
 
     Args:
         layers: in the order in which they are asked; in place of one that could not be
@@ -88,6 +91,10 @@ class LayeredStore(FactStore):
         return written
 
     def get(self, record_id: str) -> TuningRecord:
+        for retraction in self.retractions_of([record_id]):
+            raise RecordNotFoundError(
+                f"the record {record_id} was retracted by {retraction}"
+            )
         missing = None
         for k, layer in enumerate(self.layers):
             try:
@@ -102,26 +109,35 @@ class LayeredStore(FactStore):
         self, workload: WorkloadKey, *, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
         answers = self._ask(lambda layer: layer.query(workload, device_id=device_id))
-        return _union(answers)
+        return self._believed(_union(answers))
 
     def candidates(self, look_up: LookUp) -> Candidates:
         answers = self._ask(lambda layer: layer.candidates(look_up))
-        return {
+        found = {
             key: _union(answer[key] for answer in answers) for key in look_up.workloads
+        }
+        believed = {
+            r.id for r in self._believed([r for f in found.values() for r in f])
+        }
+        return {
+            key: tuple(record for record in records if record.id in believed)
+            for key, records in found.items()
         }
 
     def records(self) -> Iterator[TuningRecord]:
-        yield from _union(self._ask(lambda layer: tuple(layer.records())))
+        answers = self._ask(lambda layer: tuple(layer.records()))
+        yield from self._believed(_union(answers))
 
     def like(self, notation: str) -> Iterator[TuningRecord]:
-        yield from _union(self._ask(lambda layer: tuple(layer.like(notation))))
+        answers = self._ask(lambda layer: tuple(layer.like(notation)))
+        yield from self._believed(_union(answers))
 
     def __len__(self) -> int:
         return sum(1 for _ in self.records())
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         answers = self._ask(lambda layer: layer.peaks(device_id))
-        return latest_peaks(found for found in answers if found)
+        return latest_peaks(self._believed([found for found in answers if found]))
 
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
         answers = self._ask(lambda layer: layer.trials(workload))
@@ -132,10 +148,23 @@ class LayeredStore(FactStore):
         answers = self._ask(lambda layer: layer.tried())
         return tuple(sorted({key for keys in answers for key in keys}))
 
+    def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
+        answers = self._ask(lambda layer: layer.retractions_of(ids))
+        found = {one.id: one for retractions in answers for one in retractions}
+        return tuple(found[one] for one in sorted(found))
+
     def close(self) -> None:
         for layer in self.layers:
             if isinstance(layer, FactSource):
                 layer.close()
+
+    def _believed(self, documents: Sequence[D]) -> tuple[D, ...]:
+        """Those that no layer retracts, wherever they lie."""
+        if not documents:
+            return ()
+        retractions = self.retractions_of([document.id for document in documents])
+        retracted = {one.document for one in retractions}
+        return tuple(one for one in documents if one.id not in retracted)
 
     def _ask(self, question: Callable[[FactSource], T]) -> list[T]:
         answers = []

@@ -28,14 +28,24 @@ from feinsum.service.openapi import SECURITY, Problem
 from feinsum.service.pages.notations import Notations
 from feinsum.service.pages.routes import router as pages
 from feinsum.service.problems import add_problems
-from feinsum.service.routes import best, canonicalization, facts, lists, operation
+from feinsum.service.routes import (
+    best,
+    canonicalization,
+    facts,
+    lists,
+    operation,
+    retractions,
+)
 from feinsum.service.settings import Settings, read_settings
 from feinsum.service.state import Service
 
 __all__ = ["create_app"]
 
 ROUTERS = (
-    *(m.router for m in (best, facts, lists, canonicalization, operation)),
+    *(
+        module.router
+        for module in (best, facts, retractions, lists, canonicalization, operation)
+    ),
     pages,
 )
 

@@ -13,13 +13,14 @@ from feinsum.records import (
     Environment,
     Measurement,
     Processor,
+    Retraction,
     TransformSpec,
     TuningRecord,
     Verification,
     to_json,
 )
 
-__all__ = ["DEVICE", "FORM", "PEAKS", "RECORD", "document"]
+__all__ = ["DEVICE", "FORM", "PEAKS", "RECORD", "RETRACTION", "document"]
 
 FORM = canonicalize(from_text("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x"))
 
@@ -72,6 +73,14 @@ PEAKS = DevicePeaks(
     bandwidth_bytes_per_s=1.6e11,
     operations_per_s={"float64": 9.0e11},
     measured_at="2026-01-31T12:00:00+00:00",
+)
+
+
+RETRACTION = Retraction(
+    document=RECORD.id,
+    reason="sent with a leaked key",
+    retracted_by="ann",
+    retracted_at="2026-02-01T09:00:00+00:00",
 )
 
 

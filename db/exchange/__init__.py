@@ -30,6 +30,7 @@ from feinsum.db.exchange.rekeying import (
     rekey,
     rekeyed,
 )
+from feinsum.db.exchange.signing import Signed, sign_facts
 
 __all__ = [
     "REKEYED_FROM",
@@ -43,6 +44,7 @@ __all__ = [
     "Odd",
     "OnProgress",
     "RekeyPlan",
+    "Signed",
     "Surplus",
     "Unreadable",
     "all_documents",
@@ -58,6 +60,7 @@ __all__ = [
     "read_lines",
     "rekey",
     "rekeyed",
+    "sign_facts",
     "t4_document",
     "take_in",
     "write_file",

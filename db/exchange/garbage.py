@@ -10,7 +10,8 @@ some more after them; and what any kept fact was rekeyed from.
 So every look-up has the same answer as before: whatever machine asks, under whatever
 policy, whatever is installed.
 
-Limits of devices and trials are left alone.
+Limits of devices and trials are left alone. Retracted facts can go, too, if that is
+wanted: their retractions stay, so that no merge brings them back.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from feinsum.db.exchange.backup import back_up_store
@@ -70,10 +72,16 @@ class GarbagePlan:
 
     Attributes:
         n_records: facts that were looked at.
+        retracted: ids of retracted facts; they are in no look-up already.
     """
 
     n_records: int
     surplus: tuple[Surplus, ...]
+    retracted: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.surplus or self.retracted)
 
 
 @dataclass(frozen=True)
@@ -130,11 +138,12 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
     stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
     backup = back_up_store(store, folder / f"{_name(store)}.backup-gc-{stamp}")
     removed = folder / f"{_name(store)}.removed-{stamp}.jsonl"
-    ids = {entry.id for entry in plan.surplus}
+    ids, retracted = {entry.id for entry in plan.surplus}, frozenset(plan.retracted)
     written: list[str] = []
 
     def noted() -> Iterator[Document]:
-        for document in store.documents("record", ids):
+        hidden = (fact for fact in store.retracted() if fact.id in retracted)
+        for document in chain(store.documents("record", ids), hidden):
             yield document
             written.append(document.id)
 

@@ -20,6 +20,7 @@ from typing import Any
 from feinsum.records import (
     DevicePeaks,
     Document,
+    Retraction,
     Trial,
     TuningRecord,
     kind_of,
@@ -55,7 +56,7 @@ def write_t4(documents: Iterable[Document], folder: Path) -> Counter[str]:
     found: dict[str, list[TuningRecord | Trial]] = {}
     n_written: Counter[str] = Counter()
     for document in documents:
-        if isinstance(document, DevicePeaks):
+        if isinstance(document, (DevicePeaks, Retraction)):
             continue
         name = f"{_file_name(document.workload)}-{document.environment.id[:12]}.json"
         found.setdefault(name, []).append(document)

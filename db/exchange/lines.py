@@ -19,6 +19,7 @@ from feinsum.records import (
     DevicePeaks,
     Document,
     DocumentKind,
+    Retraction,
     Trial,
     TuningRecord,
     check_unique_names,
@@ -90,9 +91,20 @@ class TrialLine:
     document: Trial
 
 
-Line: TypeAlias = Annotated[
-    Header | RecordLine | PeaksLine | TrialLine, Field(discriminator="kind")
-]
+@dataclass(frozen=True)
+class RetractionLine:
+    """That a document is believed no more."""
+
+    __pydantic_config__ = STRICT
+
+    kind: Literal["retraction"]
+    id: ContentId
+    document: Retraction
+
+
+DocumentLine: TypeAlias = RecordLine | PeaksLine | TrialLine | RetractionLine
+
+Line: TypeAlias = Annotated[Header | DocumentLine, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True)
@@ -118,7 +130,7 @@ def line_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a line.
 
     >>> sorted(line_schema()["discriminator"]["mapping"])
-    ['header', 'peaks', 'record', 'trial']
+    ['header', 'peaks', 'record', 'retraction', 'trial']
     """
     found = TypeAdapter[Any](Line).json_schema()
     return {
@@ -203,7 +215,7 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
         yield number, None
 
 
-def _parsed(text: bytes | None) -> Header | RecordLine | PeaksLine | TrialLine:
+def _parsed(text: bytes | None) -> Header | DocumentLine:
     if text is None:
         raise InvalidRecordError(
             f"the line is longer than {LINE_BYTES} bytes, expected one document"

@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+ORDER: tuple[DocumentKind, ...] = ("retraction", "record", "peaks", "trial")
+"""In which kinds are written and kept: what is retracted is never served meanwhile."""
+
 OnStep = Callable[[int], None]
 """Is told how many more are done."""
 
@@ -88,8 +91,11 @@ def _log(bad: Bad) -> None:
 
 
 def all_documents(store: DocumentStore, *, has_trials: bool) -> Iterator[Document]:
-    """What a store holds: facts, limits of devices and, if wanted, trials."""
-    kinds = [kind for kind in KINDS if kind != "trial" or has_trials]
+    """What a store holds: facts, limits of devices, retractions and, if wanted, trials.
+
+    What is retracted is left out.
+    """
+    kinds = [kind for kind in ORDER if kind != "trial" or has_trials]
     return chain.from_iterable(store.documents(kind) for kind in kinds)
 
 
@@ -119,22 +125,26 @@ def merge(
     *,
     on_bad: OnBad = _log,
     check: Check = check_plausible,
+    has_retractions: bool = True,
 ) -> Counter[DocumentKind]:
     """Add to a store what another one has and it lacks; how many were new of a kind.
 
     Nothing is changed or removed. Merging is a union of what is plausible: commutative,
-    associative, idempotent. What was added before an interruption stays. Damaged
-    documents are logged and left out.
+    associative, idempotent; what either of them retracts is in no answer of it. What
+    was added before an interruption stays. Damaged documents are logged and left out.
 
     Args:
         on_bad: is given what is refused; by default it is logged.
         check: what raises an InvalidRecordError for a document is refused.
+        has_retractions: whether the retractions of the source are believed.
 
     Raises:
         StoreUnavailableError: if a store cannot be read or written.
     """
     n_new: Counter[DocumentKind] = Counter()
-    for kind in KINDS:
+    for kind in ORDER:
+        if kind == "retraction" and not has_retractions:
+            continue
         missing = target.lacking(kind, frozenset(source.ids(kind)))
         entries = ((kind, found) for found in source.documents(kind, missing))
         n_new.update(take_in(target, entries, on_bad, on_step, check=check).n_new)
@@ -213,7 +223,7 @@ def _keep(
 
 def _add(store: DocumentStore, documents: Sequence[Document]) -> Counter[DocumentKind]:
     n_new: Counter[DocumentKind] = Counter()
-    for kind in KINDS:
+    for kind in ORDER:
         alike = [document for document in documents if kind_of(document) == kind]
         n_new[kind] += store.add_all(alike) if alike else 0
     return n_new

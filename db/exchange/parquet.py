@@ -13,7 +13,15 @@ from feinsum.db.exchange.lines import Bad, Entry
 from feinsum.db.exchange.merging import batches
 from feinsum.db.sql.rows import document_of, instant
 from feinsum.errors import FeinsumError, InvalidRecordError
-from feinsum.records import KINDS, DevicePeaks, Document, Trial, kind_of, to_json
+from feinsum.records import (
+    KINDS,
+    DevicePeaks,
+    Document,
+    Retraction,
+    Trial,
+    kind_of,
+    to_json,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -86,6 +94,8 @@ def _row(document: Document) -> dict[str, Any]:
         "id": document.id,
         "document": to_json(document),
     }
+    if isinstance(document, Retraction):
+        return common | {"recorded_at": instant(document.retracted_at)}
     if isinstance(document, DevicePeaks):
         device, of_kind = document.device, {}
         time = document.measured_at

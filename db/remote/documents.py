@@ -10,9 +10,9 @@ from typing import Any
 from feinsum.canonical import WorkloadKey
 from feinsum.db.sql.rows import document_of
 from feinsum.errors import InvalidRecordError
-from feinsum.records import DevicePeaks, TuningRecord, from_json
+from feinsum.records import DevicePeaks, Retraction, TuningRecord, from_json
 
-__all__ = ["is_content_id", "peaks_of", "record_of", "sound"]
+__all__ = ["is_content_id", "peaks_of", "record_of", "retraction_of", "sound"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,25 @@ def record_of(record_id: str, document: Any) -> TuningRecord:
     record = document_of("record", record_id, text)
     assert isinstance(record, TuningRecord)
     return record
+
+
+def retraction_of(entry: Any) -> Retraction:
+    """The retraction of an entry of a list.
+
+    Raises:
+        InvalidRecordError: if it is not well formed, or is another one.
+    """
+    retraction_id, document = _parts(entry)
+    try:
+        found = from_json(Retraction, json.dumps(document))
+    except (ValueError, RecursionError) as error:
+        raise InvalidRecordError(f"a retraction of a service: {error}") from None
+    if found.id != retraction_id:
+        raise InvalidRecordError(
+            f"the retraction {retraction_id} has the content id {found.id}; expected "
+            "them to be equal"
+        )
+    return found
 
 
 def sound(

@@ -9,6 +9,7 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Lock
 
 from cachetools import LRUCache
@@ -20,7 +21,7 @@ from feinsum.errors import InvalidRecordError
 from feinsum.memory import remembered
 from feinsum.records import LookUp, TuningRecord, from_json, to_json
 
-__all__ = ["Kept", "Shelf"]
+__all__ = ["Kept", "Shelf", "forget_answers"]
 
 MOST_IN_MEMORY = 2000
 """How many answers a process remembers; the one used longest ago goes first."""
@@ -63,10 +64,15 @@ class _Answers:
             self._kept[name] = kept
 
 
+class _Forgotten(dict[str, float]):
+    """Up to when answers of services are not believed, as this process knows."""
+
+
 class Shelf:
     """The answers of one service for one device and policy."""
 
     def __init__(self, address: Address, look_up: LookUp) -> None:
+        self._address = address
         device = look_up.device.id if look_up.device else ""
         self._asked = ("remote", str(address), device, look_up.policy)
         self._cache: DiskCache | None = default_cache()
@@ -84,8 +90,9 @@ class Shelf:
             other = _from_bytes(content, workload) if content else None
             if other and (known is None or other.at > known.at):
                 known = other
-        if known is not None:
-            answers.put(name, known)
+        if known is None or known.at <= self._forgotten_at:
+            return None
+        answers.put(name, known)
         return known
 
     def put(self, workload: WorkloadKey, kept: Kept) -> None:
@@ -95,9 +102,35 @@ class Shelf:
         if self._cache is not None:
             self._cache.write(name, _to_bytes(kept))
 
+    @cached_property
+    def _forgotten_at(self) -> float:
+        """Up to when answers of the service are not believed any more."""
+        name = _mark(self._address)
+        content = self._cache.read(name) if self._cache else None
+        return max(remembered(_Forgotten).get(name, 0.0), _time_of(content))
+
     def _name(self, workload: WorkloadKey) -> str:
         asked = "\0".join((*self._asked, workload))
         return hashlib.sha256(asked.encode()).hexdigest()
+
+
+def forget_answers(address: Address) -> None:
+    """Believe nothing that a service answered until now, in any process of the user."""
+    name, now = _mark(address), time.time()
+    remembered(_Forgotten)[name] = now
+    if cache := default_cache():
+        cache.write(name, repr(now).encode())
+
+
+def _mark(address: Address) -> str:
+    return hashlib.sha256(f"forgotten\0{address}".encode()).hexdigest()
+
+
+def _time_of(content: bytes | None) -> float:
+    try:
+        return float(content or 0)
+    except ValueError:
+        return 0.0
 
 
 def _to_bytes(kept: Kept) -> bytes:

@@ -10,9 +10,18 @@ from feinsum.canonical import WorkloadKey
 from feinsum.db.exchange.merging import batches
 from feinsum.db.remote.best import LONGEST_TEXT, best_of, facts_in
 from feinsum.db.remote.client import Client, pages, parsed
-from feinsum.db.remote.documents import is_content_id, peaks_of, record_of, sound
+from feinsum.db.remote.documents import (
+    is_content_id,
+    peaks_of,
+    record_of,
+    retraction_of,
+    sound,
+)
+from feinsum.db.remote.shelf import forget_answers
+from feinsum.db.sql.retracting import Retracted
 from feinsum.errors import (
     InvalidRecordError,
+    NoSuchRouteError,
     RecordNotFoundError,
     ServiceError,
 )
@@ -24,6 +33,8 @@ from feinsum.records import (
     DocumentKind,
     FactStore,
     LookUp,
+    Retraction,
+    RetractionQuery,
     Trial,
     TuningRecord,
     from_json,
@@ -125,6 +136,37 @@ class HttpStore(FactStore):
             return None
         return peaks_of(parsed(self._client.address, reply), device_id)
 
+    def add_retraction(self, retraction: Retraction) -> bool:
+        """Send a retraction; the key needs the scope ``admin``."""
+        text = to_json(retraction)
+        reply = self._client.post("/v1/retractions", text, expected=(200, 201))
+        return reply.status == 201
+
+    def retract(
+        self,
+        query: RetractionQuery,
+        *,
+        reason: str = "",
+        retracted_by: str = "",
+        is_dry_run: bool = True,
+    ) -> Retracted:
+        """Retract facts; the key needs the scope ``admin``.
+
+        What this user's look-ups were answered before is forgotten.
+
+        Args:
+            retracted_by: is not sent: the service takes the name of the key.
+        """
+        asked = {**vars(query), "reason": reason, "is_dry_run": is_dry_run}
+        reply = self._client.post("/v1/facts:retract", json.dumps(asked))
+        if not is_dry_run:
+            forget_answers(self._client.address)
+        said = json.dumps(parsed(self._client.address, reply))
+        try:
+            return from_json(Retracted, said)
+        except InvalidRecordError as error:
+            raise self._odd(f"does not say what was retracted: {error}") from None
+
     def ids(self, kind: DocumentKind) -> Iterator[str]:
         """The ids of what a service lists: of trials none."""
         yield from (document.id for document in self.documents(kind))
@@ -132,12 +174,14 @@ class HttpStore(FactStore):
     def documents(
         self, kind: DocumentKind, among: Collection[str] | None = None
     ) -> Iterator[Document]:
-        """Facts, and of every device the latest limits; trials are not kept there."""
+        """Facts, retractions, and the latest limits of every device; no trials."""
         found: Iterable[Document] = ()
         if kind == "record":
             found = self.records()
         elif kind == "peaks":
             found = sorted(self._all_peaks(), key=lambda peaks: peaks.id)
+        elif kind == "retraction":
+            found = sorted(self._retractions(), key=lambda one: one.id)
         yield from (d for d in found if among is None or d.id in among)
 
     def add_all(self, documents: Iterable[Document]) -> int:
@@ -188,7 +232,18 @@ class HttpStore(FactStore):
             return self.add_trial(document)
         if isinstance(document, DevicePeaks):
             return self.add_peaks(document)
+        if isinstance(document, Retraction):
+            return self.add_retraction(document)
         return self.add(document)
+
+    def _retractions(self) -> Iterator[Retraction]:
+        """Those of a service; one that is older has none."""
+        asked = {"limit": 1000}
+        try:
+            for entry in pages(self._client, "/v1/retractions", "retractions", asked):
+                yield retraction_of(entry)
+        except NoSuchRouteError:
+            return
 
     def _facts(self, wanted: dict[str, str]) -> Iterator[Any]:
         return pages(self._client, "/v1/facts", "facts", {**wanted, "limit": PAGE})

@@ -6,6 +6,7 @@ from feinsum.db.server.pages import ListedDevice, ListedFact, ListedWorkload
 from feinsum.db.server.reader import Reader, StoredFact
 from feinsum.db.server.reputation import Judged, Reputation
 from feinsum.db.server.serving import ServingStore, open_serving_store
+from feinsum.db.server.trust import Trust
 
 __all__ = [
     "ApiKey",
@@ -20,5 +21,6 @@ __all__ = [
     "Scope",
     "ServingStore",
     "StoredFact",
+    "Trust",
     "open_serving_store",
 ]

@@ -9,7 +9,7 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, Connection, Table, exists, func, or_, select
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.sql.statements import INSERTS
+from feinsum.db.sql.statements import INSERTS, RETRACTED
 from feinsum.db.sql.tables import DemandRow, DeviceRow, RecordRow
 from feinsum.records import Demand, Miss
 
@@ -103,6 +103,7 @@ def _has_fact() -> ColumnElement[bool]:
         RecordRow.workload_key == DemandRow.workload_key,
         DeviceRow.id == RecordRow.device_id,
         is_named,
+        ~RETRACTED,
     )
 
 

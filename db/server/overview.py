@@ -7,12 +7,13 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
+from feinsum.db.server.pages import HAS_FACT
 from feinsum.db.sql.info import count
+from feinsum.db.sql.retracting import hidden
 from feinsum.db.sql.statements import RECORDS, TRUSTED, sound_records
 from feinsum.db.sql.tables import (
     DeviceRow,
     EnvironmentRow,
-    QuarantineRow,
     RecordRow,
     WorkloadRow,
 )
@@ -30,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Overview:
-    """How much a database holds; facts in quarantine are not counted."""
+    """How much a database holds; facts that no look-up sees are not counted."""
 
     n_facts: int
     n_workloads: int
@@ -54,8 +55,9 @@ class DriverOf:
 
 def overview(connection: Connection) -> Overview:
     """Count what there is."""
-    n_facts = count(connection, RecordRow) - count(connection, QuarantineRow)
-    n_workloads = count(connection, WorkloadRow)
+    n_facts = count(connection, RecordRow) - hidden(connection)
+    known = select(func.count()).select_from(WorkloadRow).where(HAS_FACT)
+    n_workloads = connection.execute(known).scalar_one()
     return Overview(n_facts, n_workloads, count(connection, DeviceRow))
 
 

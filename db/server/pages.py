@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import ColumnElement, Connection, exists, func, select
 
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
-from feinsum.db.sql.statements import TRUSTED
+from feinsum.db.sql.statements import RETRACTED, TRUSTED
 from feinsum.db.sql.tables import (
     DeviceRow,
     QuarantineRow,
@@ -72,6 +72,9 @@ WORKLOADS = select(
 )
 """The columns of :class:`ListedWorkload`."""
 
+HAS_FACT = exists().where(RecordRow.workload_key == WorkloadRow.key, ~RETRACTED)
+"""Something is recorded of the workload, in quarantine or not."""
+
 DEVICES = select(
     DeviceRow.id,
     select(func.count())
@@ -95,12 +98,12 @@ def page_of_workloads(
     limit: int,
     notations: Collection[str] | None = None,
 ) -> tuple[ListedWorkload, ...]:
-    """Workloads by key, from behind ``after``.
+    """Workloads by key, from behind ``after``; none whose facts are all retracted.
 
     Args:
         notations: only workloads whose texts begin so; see :func:`notations_in`.
     """
-    page = WORKLOADS.where(WorkloadRow.key > after)
+    page = WORKLOADS.where(WorkloadRow.key > after, HAS_FACT)
     if notations is not None:
         page = page.where(_notation(connection).in_(notations))
     rows = connection.execute(page.order_by(WorkloadRow.key).limit(limit))
@@ -109,7 +112,8 @@ def page_of_workloads(
 
 def find_workload(connection: Connection, key: str) -> ListedWorkload | None:
     """The workload of a key."""
-    row = connection.execute(WORKLOADS.where(WorkloadRow.key == key)).first()
+    wanted = WORKLOADS.where(WorkloadRow.key == key, HAS_FACT)
+    row = connection.execute(wanted).first()
     return None if row is None else ListedWorkload(*row)
 
 
@@ -118,7 +122,8 @@ def notations_in(connection: Connection) -> frozenset[str]:
 
     Complexity: reads the text of every workload.
     """
-    return frozenset(connection.scalars(select(_notation(connection)).distinct()))
+    known = select(_notation(connection)).where(HAS_FACT)
+    return frozenset(connection.scalars(known.distinct()))
 
 
 def _notation(connection: Connection) -> ColumnElement[str]:
@@ -155,7 +160,7 @@ def page_of_facts(
     workload: str | None = None,
     device_id: str | None = None,
 ) -> tuple[ListedFact, ...]:
-    """Facts by id, from behind ``after``; none that is in quarantine."""
+    """Facts by id, from behind ``after``; those that look-ups see."""
     page = select(RecordRow.id, RecordRow.document).where(RecordRow.id > after, TRUSTED)
     if workload is not None:
         page = page.where(RecordRow.workload_key == workload)
@@ -173,7 +178,7 @@ def page_of_quarantine(
         select(RecordRow.id, RecordRow.document)
         .join(QuarantineRow, QuarantineRow.record_id == RecordRow.id)
         .outerjoin(VerdictRow, VerdictRow.record_id == RecordRow.id)
-        .where(RecordRow.id > after, VerdictRow.record_id.is_(None))
+        .where(RecordRow.id > after, VerdictRow.record_id.is_(None), ~RETRACTED)
         .order_by(RecordRow.id)
     )
     return tuple(ListedFact(*row) for row in connection.execute(page.limit(limit)))

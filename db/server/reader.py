@@ -34,6 +34,7 @@ GENERATION = {
 TRUSTED = """
 FROM records WHERE workload_key {among}
 AND NOT EXISTS (SELECT 1 FROM quarantine WHERE quarantine.record_id = records.id)
+AND NOT EXISTS (SELECT 1 FROM retractions WHERE retractions.document_id = records.id)
 """
 
 FACTS = "SELECT id, workload_key, device_id, document" + TRUSTED
@@ -103,7 +104,7 @@ class Reader:
             return self._n_watches, row[0]
 
     def facts(self, workloads: Sequence[str]) -> dict[str, list[StoredFact]]:
-        """The sound facts of workloads that are not in quarantine."""
+        """The sound facts of workloads, as look-ups see them."""
         found: dict[str, list[StoredFact]] = {key: [] for key in workloads}
         for row in map(Row._make, self._rows_of(FACTS, workloads)):
             for record in sound_records([row]):
@@ -111,7 +112,7 @@ class Reader:
         return found
 
     def ids(self, workloads: Sequence[str]) -> dict[str, frozenset[str]]:
-        """The ids of the facts of workloads that are not in quarantine."""
+        """The ids of the facts of workloads that look-ups see."""
         found: dict[str, set[str]] = {key: set() for key in workloads}
         for workload, record_id in self._rows_of(IDS, workloads):
             found[workload].add(record_id)

@@ -10,6 +10,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from feinsum.db.server.trust import decide
+from feinsum.db.sql.retracting import OWNER
+from feinsum.db.sql.statements import RETRACTED
 from feinsum.db.sql.tables import (
     ApiKeyRow,
     QuarantineRow,
@@ -77,8 +79,8 @@ def reputations(connection: Connection) -> tuple[Reputation, ...]:
         select(
             RecordingRow.recorder,
             func.count(),
-            _number(~IS_WAITING),
-            _number(IS_WAITING & VerdictRow.record_id.is_(None)),
+            _number(QuarantineRow.record_id.is_(None) & ~RETRACTED),
+            _number(IS_WAITING & VerdictRow.record_id.is_(None) & ~RETRACTED),
             _number(IS_REJECTED),
             _number(IS_ACCEPTED),
             func.max(RecordRow.speedup),
@@ -88,6 +90,7 @@ def reputations(connection: Connection) -> tuple[Reputation, ...]:
         .join(RecordRow, RecordRow.id == RecordingRow.record_id)
         .outerjoin(QuarantineRow, QuarantineRow.record_id == RecordingRow.record_id)
         .outerjoin(VerdictRow, VerdictRow.record_id == RecordingRow.record_id)
+        .where(RecordingRow.recorder != OWNER)
         .group_by(RecordingRow.recorder)
         .order_by(RecordingRow.recorder)
     )

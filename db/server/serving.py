@@ -44,12 +44,20 @@ from feinsum.db.server.reputation import (
     judge_recorder,
     reputations,
 )
-from feinsum.db.server.trust import Trust, confirm, receive, trust_in, vouch_for
+from feinsum.db.server.trust import (
+    Trust,
+    confirm,
+    keep_owner,
+    receive,
+    trust_in,
+    vouch_for,
+)
 from feinsum.db.sql.location import locate
+from feinsum.db.sql.retracting import find_retractions, known_retractions
 from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import insert_all_missing
 from feinsum.db.sql.store import SqlStore, prepared_engine
-from feinsum.records import Demand, Document, Miss, TuningRecord
+from feinsum.records import Demand, Document, Miss, Retraction, TuningRecord
 
 __all__ = ["ServingStore", "open_serving_store"]
 
@@ -76,7 +84,9 @@ class ServingStore(SqlStore):
         rows = [row for document in given for row in rows_of(document)]
         with self._writing() as connection:
             n_new = insert_all_missing(connection, rows)
-            vouch_for(connection, [d for d in given if isinstance(d, TuningRecord)])
+            facts = [d for d in given if isinstance(d, TuningRecord)]
+            keep_owner(connection, [fact.id for fact in facts], is_sent=True)
+            vouch_for(connection, facts)
         return n_new
 
     def reader(self) -> Reader:
@@ -122,10 +132,24 @@ class ServingStore(SqlStore):
                 connection, recorder, since, is_accepted=is_accepted, is_dry=is_dry
             )
 
+    def retractions(
+        self, before: tuple[datetime, str] | None = None, limit: int = 100
+    ) -> tuple[Retraction, ...]:
+        """The latest retractions, the newest first; see :func:`known_retractions`."""
+        with self._reading() as connection:
+            return known_retractions(connection, before, limit)
+
+    def stored_ids(self, record_ids: list[str]) -> frozenset[str]:
+        """Those ids that are of facts here, in any look-up or not."""
+        with self._reading() as connection:
+            return known_ids(connection, record_ids)
+
     def missing(self, record_ids: list[str]) -> list[str]:
-        """Those ids that are not stored, in the order given."""
+        """Those ids that are neither stored nor retracted, in the order given."""
         with self._reading() as connection:
             known = known_ids(connection, record_ids)
+            retracted = find_retractions(connection, record_ids)
+        known |= {retraction.document for retraction in retracted}
         return [record_id for record_id in record_ids if record_id not in known]
 
     def page_of_workloads(

@@ -25,19 +25,22 @@ from datetime import UTC, datetime
 from heapq import nlargest
 from typing import Literal, TypeAlias
 
-from sqlalchemy import Connection, delete, func, select, text
+from sqlalchemy import Connection, delete, exists, func, select, text
 
+from feinsum.db.sql.retracting import OWNER, find_retractions
 from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import (
     RECORDS,
+    RETRACTED,
     TRUSTED,
+    WAITING,
     insert_missing,
     insert_missing_rows,
     sound_records,
 )
 from feinsum.db.sql.tables import QuarantineRow, RecordingRow, RecordRow, VerdictRow
 from feinsum.errors import RecordNotFoundError, TooManyRequestsError
-from feinsum.records import TuningRecord, is_apart
+from feinsum.records import Retraction, TuningRecord, is_apart
 
 __all__ = [
     "AGREEMENT",
@@ -49,6 +52,7 @@ __all__ = [
     "agreed",
     "confirm",
     "decide",
+    "keep_owner",
     "receive",
     "trust_in",
     "vouch_for",
@@ -82,12 +86,14 @@ class Trust:
     Attributes:
         recordings: by time; none if it was recorded into the database itself.
         is_rejected: whether an operator decided against it.
+        retractions: none unless it is believed no more.
     """
 
     id: str
     is_quarantined: bool
     recordings: tuple[Recording, ...]
     is_rejected: bool = False
+    retractions: tuple[Retraction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -195,6 +201,8 @@ def receive(
     if n_confirmations and not is_trusted:
         _check_waiting(connection, recorder, record.workload)
     is_new = insert_missing_rows(connection, rows_of(record))
+    if not is_new:
+        keep_owner(connection, [record.id], is_sent=False)
     now = datetime.now(UTC)
     sent = {
         "record_id": record.id,
@@ -234,9 +242,10 @@ def confirm(connection: Connection, record_id: str) -> None:
     """Release a fact on somebody's word, and those that claim no more.
 
     Raises:
-        RecordNotFoundError: if there is no such fact.
+        RecordNotFoundError: if there is no such fact, or if it is retracted.
     """
-    trust_in(connection, record_id)
+    if trust_in(connection, record_id).retractions:
+        raise RecordNotFoundError(f"the record {record_id!r} is retracted")
     decide(connection, [record_id], is_accepted=True)
 
 
@@ -251,7 +260,8 @@ def decide(
             insert_missing(connection, (QuarantineRow, waiting))
             continue
         _release(connection, [record_id])
-        found = connection.execute(RECORDS.where(RecordRow.id == record_id)).all()
+        wanted = RECORDS.where(RecordRow.id == record_id, ~RETRACTED)
+        found = connection.execute(wanted).all()
         vouch_for(connection, list(sound_records(found)))
 
 
@@ -262,17 +272,44 @@ def trust_in(connection: Connection, record_id: str) -> Trust:
         RecordNotFoundError: if there is no such fact.
     """
     of_record = RecordRow.id == record_id
-    found = connection.execute(select(TRUSTED).where(of_record)).scalar()
+    found = connection.execute(select(WAITING).where(of_record)).scalar()
     if found is None:
         raise RecordNotFoundError(f"no record has the id {record_id!r}")
     recordings = connection.execute(
         select(RecordingRow.recorder, RecordingRow.received_at)
-        .where(RecordingRow.record_id == record_id)
+        .where(RecordingRow.record_id == record_id, RecordingRow.recorder != OWNER)
         .order_by(RecordingRow.received_at, RecordingRow.recorder)
     )
     sent = tuple(Recording(*row) for row in recordings)
     is_rejected = _verdict(connection, record_id) is False
-    return Trust(record_id, not found, sent, is_rejected)
+    retractions = find_retractions(connection, [record_id])
+    return Trust(record_id, bool(found), sent, is_rejected, retractions)
+
+
+def keep_owner(
+    connection: Connection, record_ids: Sequence[str], *, is_sent: bool
+) -> None:
+    """Note that facts are also in the database by the will of its owner.
+
+    So a key that sends them, too, is not taken for the one that they are from.
+
+    Args:
+        is_sent: of the facts, whether those that somebody sent are meant, or those that
+            nobody did.
+    """
+    sent = exists().where(RecordingRow.record_id == RecordRow.id)
+    wanted = select(RecordRow.id).where(
+        RecordRow.id.in_(record_ids), sent if is_sent else ~sent
+    )
+    now = datetime.now(UTC)
+    for record_id in connection.scalars(wanted).all():
+        own = {
+            "record_id": record_id,
+            "recorder": OWNER,
+            "received_at": now,
+            "is_trusted": True,
+        }
+        insert_missing(connection, (RecordingRow, own))
 
 
 def _take_turns(connection: Connection, record: TuningRecord) -> None:
@@ -379,7 +416,7 @@ def _witnesses(connection: Connection, record: TuningRecord) -> list[Witness]:
     )
     found = connection.execute(verdicts.where(*of_recipe))
     decided = {record_id: is_accepted for record_id, is_accepted in found}  # noqa: C416
-    rows = connection.execute(RECORDS.where(*of_recipe)).all()
+    rows = connection.execute(RECORDS.where(*of_recipe, ~RETRACTED)).all()
     return [
         _witness(
             known,
@@ -399,7 +436,9 @@ def _witness(
     *,
     is_served: bool,
 ) -> Witness:
-    is_ours = not sent or any(is_trusted for _, is_trusted in sent)
+    is_ours = not sent or any(
+        is_trusted or recorder == OWNER for recorder, is_trusted in sent
+    )
     standing: Standing = "served" if is_served else "waiting"
     if verdict is False:
         standing = "rejected"

@@ -3,15 +3,18 @@
 from feinsum.db.sql.health import DatabaseHealth, examine
 from feinsum.db.sql.info import StoreInfo
 from feinsum.db.sql.location import default_location
+from feinsum.db.sql.retracting import Retracted, Suspect
 from feinsum.db.sql.statistics import DriverCount, Statistics, TransformCount
 from feinsum.db.sql.store import SqlStore, open_store
 
 __all__ = [
     "DatabaseHealth",
     "DriverCount",
+    "Retracted",
     "SqlStore",
     "Statistics",
     "StoreInfo",
+    "Suspect",
     "TransformCount",
     "default_location",
     "examine",

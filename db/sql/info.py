@@ -8,7 +8,14 @@ from sqlalchemy import Connection, func, select, text
 
 from feinsum.db.sql.location import Location
 from feinsum.db.sql.schema import NEWEST
-from feinsum.db.sql.tables import Base, DeviceRow, RecordRow, TrialRow, WorkloadRow
+from feinsum.db.sql.tables import (
+    Base,
+    DeviceRow,
+    RecordRow,
+    RetractionRow,
+    TrialRow,
+    WorkloadRow,
+)
 
 __all__ = ["StoreInfo", "count", "describe"]
 
@@ -25,8 +32,8 @@ class StoreInfo:
     Attributes:
         location: path or URL, without a password.
         schema_version: of the tables.
-        n_records, n_workloads, n_devices, n_trials: rows stored, damaged ones
-            included. The workloads are those of records.
+        n_records, n_workloads, n_devices, n_trials, n_retractions: rows stored, damaged
+            and retracted ones included. The workloads are those of records.
         size_bytes: of the file, or of the whole database on a server.
     """
 
@@ -36,6 +43,7 @@ class StoreInfo:
     n_workloads: int
     n_devices: int
     n_trials: int
+    n_retractions: int
     size_bytes: int
     is_read_only: bool
 
@@ -50,6 +58,7 @@ def describe(connection: Connection, location: Location) -> StoreInfo:
         n_workloads=count(connection, WorkloadRow),
         n_devices=count(connection, DeviceRow),
         n_trials=count(connection, TrialRow),
+        n_retractions=count(connection, RetractionRow),
         size_bytes=int(size),
         is_read_only=location.is_read_only,
     )

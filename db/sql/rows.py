@@ -14,6 +14,7 @@ from feinsum.db.sql.tables import (
     DeviceRow,
     EnvironmentRow,
     RecordRow,
+    RetractionRow,
     TrialRow,
     WorkloadRow,
 )
@@ -26,6 +27,7 @@ from feinsum.records import (
     DocumentKind,
     Environment,
     Processor,
+    Retraction,
     Trial,
     TuningRecord,
     from_json,
@@ -45,7 +47,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-D = TypeVar("D", TuningRecord, DevicePeaks, Trial)
+D = TypeVar("D", TuningRecord, DevicePeaks, Trial, Retraction)
 
 DEVICE_COLUMNS = (
     "platform", "name", "vendor", "kind", "architecture", "compute_units", "processor",
@@ -74,6 +76,8 @@ def rows_of(document: Document) -> tuple[Row, ...]:
         rows = _rows_of_trial(document)
     elif isinstance(document, DevicePeaks):
         rows = _rows_of_peaks(document)
+    elif isinstance(document, Retraction):
+        rows = _rows_of_retraction(document)
     else:
         rows = _rows_of_record(document)
     for _, values in rows:
@@ -156,6 +160,17 @@ def _rows_of_peaks(peaks: DevicePeaks) -> tuple[Row, ...]:
         "document": _text(peaks),
     }
     return (_device_row(peaks.device), (DevicePeaksRow, row))
+
+
+def _rows_of_retraction(retraction: Retraction) -> tuple[Row, ...]:
+    row = {
+        "id": retraction.id,
+        "document_id": retraction.document,
+        "retracted_by": retraction.retracted_by,
+        "retracted_at": instant(retraction.retracted_at),
+        "document": _text(retraction),
+    }
+    return ((RetractionRow, row),)
 
 
 def _rows_of_trial(trial: Trial) -> tuple[Row, ...]:

@@ -7,10 +7,15 @@ copy was put beside it. A newer one is refused: it would be read wrongly.
 from __future__ import annotations
 
 import logging
+import os
+import secrets
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from feinsum.db.sql.engine import use_write_ahead_log, writer
+from feinsum.db.sql.engine import engine_of, use_write_ahead_log, writer
 from feinsum.db.sql.location import Location
 from feinsum.db.sql.sqlite_file import VERSION_TABLE, back_up, check_file, foreign
 from feinsum.errors import SchemaVersionError, StoreUnavailableError
@@ -19,7 +24,7 @@ __all__ = ["NEWEST", "VERSIONS", "prepare"]
 
 logger = logging.getLogger(__name__)
 
-VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 """All versions of the schema, oldest first; the revisions in ``migrations/``."""
 
 NEWEST = VERSIONS[-1]
@@ -45,6 +50,8 @@ def prepare(engine: Engine, location: Location) -> None:
                 f"there is no database {location}, and it is to be opened for "
                 "reading only: open it once for writing, or give another path"
             )
+        if not location.path.exists():
+            _make(location, location.path)
     with engine.connect() as connection:
         version = _version(connection, location)
     if version != NEWEST:
@@ -52,6 +59,38 @@ def prepare(engine: Engine, location: Location) -> None:
         _migrate(engine, location)
     if location.path is not None and not location.is_read_only:
         use_write_ahead_log(location.path)
+
+
+def _make(location: Location, path: Path) -> None:
+    """A new database, which is complete when it has its name.
+
+    Whoever is first makes it; so an empty file is none that somebody is making.
+    """
+    from feinsum.db.sql.migrations import upgrade
+
+    part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.new")
+    engine = engine_of(replace(location, path=part))
+    try:
+        with writer(engine).begin() as connection:
+            upgrade(connection)
+        engine.dispose()
+        with suppress(FileExistsError):
+            _name(part, path)
+    finally:
+        engine.dispose()
+        part.unlink(missing_ok=True)
+
+
+def _name(part: Path, path: Path) -> None:
+    """Give a file a name that nothing has; FileExistsError if something has it."""
+    try:
+        path.hardlink_to(part)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without such links
+        if path.exists():
+            raise FileExistsError(path) from None
+        part.rename(path)
 
 
 def _migrate(engine: Engine, location: Location) -> None:

@@ -38,20 +38,23 @@ HEADER_BYTES = 100
 def check_file(path: Path) -> None:
     """Refuse a file that is no whole database of ours; leave it as it is.
 
-    A missing file and an empty one are fine: a database can be made there.
+    A missing file is fine: a database can be made there.
 
     Raises:
-        StoreUnavailableError: if it is no SQLite database, if a part of it is
-            missing, or if it belongs to another program.
+        StoreUnavailableError: if it is no SQLite database, if it is empty, if a part
+            of it is missing, or if it belongs to another program.
         OSError: if it cannot be read.
     """
     if not path.exists():
         return
     with path.open("rb") as stream:
         header = stream.read(HEADER_BYTES)
-    if not header:
-        return
-    if not header.startswith(MAGIC[: len(header)]):
+    if not header and not has_log(path):
+        raise StoreUnavailableError(
+            f"{path} is an empty file; expected a database of feinsum: remove it to "
+            "begin a new one there, restore a backup, or give another path"
+        )
+    if header and not header.startswith(MAGIC[: len(header)]):
         raise StoreUnavailableError(
             f"{path} is not an SQLite database; expected one of feinsum: give "
             "another path, or move the file away"

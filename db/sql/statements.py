@@ -24,6 +24,7 @@ from feinsum.db.sql.tables import (
     DevicePeaksRow,
     QuarantineRow,
     RecordRow,
+    RetractionRow,
     TrialRow,
     WorkloadRow,
 )
@@ -32,6 +33,7 @@ from feinsum.records import (
     DevicePeaks,
     Document,
     DocumentKind,
+    Retraction,
     Trial,
     TuningRecord,
 )
@@ -42,11 +44,14 @@ __all__ = [
     "OF_WORKLOAD",
     "PEAKS",
     "RECORDS",
+    "RETRACTED",
+    "RETRACTIONS",
     "SELECTS",
     "TABLES",
     "TRIALS",
     "TRIED",
     "TRUSTED",
+    "WAITING",
     "WORKLOADS",
     "insert_all_missing",
     "insert_missing",
@@ -54,6 +59,7 @@ __all__ = [
     "sound",
     "sound_peaks",
     "sound_records",
+    "sound_retractions",
     "sound_trials",
 ]
 
@@ -64,14 +70,22 @@ INSERTS: dict[str, Callable[[Table], Any]] = {
     "sqlite": sqlite.insert,
 }
 
-PEAKS = select(DevicePeaksRow.id, DevicePeaksRow.document)
+PEAKS = select(DevicePeaksRow.id, DevicePeaksRow.document).where(
+    ~exists().where(RetractionRow.document_id == DevicePeaksRow.id)
+)
 
 RECORDS = select(
     RecordRow.id, RecordRow.workload_key, RecordRow.device_id, RecordRow.document
 )
 
-TRUSTED = ~exists().where(QuarantineRow.record_id == RecordRow.id)
-"""The record is not in quarantine (:mod:`feinsum.db.server.trust`)."""
+WAITING = exists().where(QuarantineRow.record_id == RecordRow.id)
+"""The record is in quarantine (:mod:`feinsum.db.server.trust`)."""
+
+RETRACTED = exists().where(RetractionRow.document_id == RecordRow.id)
+"""The record is believed no more."""
+
+TRUSTED = ~WAITING & ~RETRACTED
+"""Look-ups may see the record."""
 
 OF_WORKLOAD = RECORDS.where(
     RecordRow.workload_key == bindparam("workload"), TRUSTED
@@ -90,22 +104,26 @@ LIKE = (
 
 TRIALS = select(TrialRow.id, TrialRow.document)
 
+RETRACTIONS = select(RetractionRow.id, RetractionRow.document)
+
 TRIED = select(TrialRow.workload_key).distinct()
 
 WORKLOADS = select(RecordRow.workload_key).distinct()
 
-Kept = type[RecordRow] | type[DevicePeaksRow] | type[TrialRow]
+Kept = type[RecordRow] | type[DevicePeaksRow] | type[TrialRow] | type[RetractionRow]
 
 TABLES: dict[DocumentKind, Kept] = {
     "record": RecordRow,
     "peaks": DevicePeaksRow,
     "trial": TrialRow,
+    "retraction": RetractionRow,
 }
 
 SELECTS: dict[DocumentKind, Select[*tuple[Any, ...]]] = {
     "record": RECORDS.where(TRUSTED),
     "peaks": PEAKS,
     "trial": TRIALS,
+    "retraction": RETRACTIONS,
 }
 
 
@@ -176,6 +194,11 @@ def sound_peaks(rows: Iterable[Any]) -> Iterator[DevicePeaks]:
 def sound_trials(rows: Iterable[Any]) -> Iterator[Trial]:
     """The same for trials."""
     return cast(Iterator[Trial], sound("trial", rows))
+
+
+def sound_retractions(rows: Iterable[Any]) -> Iterator[Retraction]:
+    """The same for retractions."""
+    return cast(Iterator[Retraction], sound("retraction", rows))
 
 
 def _has_columns_of(record: TuningRecord, row: Any) -> bool:

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
+from feinsum.db.sql.statements import RETRACTED
 from feinsum.db.sql.tables import DeviceRow, EnvironmentRow, RecordRow
 
 __all__ = ["DriverCount", "Statistics", "TransformCount", "summarize"]
@@ -76,6 +77,7 @@ DRIVERS = (
     )
     .join_from(RecordRow, EnvironmentRow)
     .join(DeviceRow, DeviceRow.id == RecordRow.device_id)
+    .where(~RETRACTED)
     .group_by(
         DeviceRow.id,
         DeviceRow.name,
@@ -94,6 +96,7 @@ TRANSFORMS = (
         N_RECORDS,
         func.max(RecordRow.speedup),
     )
+    .where(~RETRACTED)
     .group_by(RecordRow.transform_name, RecordRow.transform_version)
     .order_by(
         N_RECORDS.desc(), RecordRow.transform_name, RecordRow.transform_version.desc()
@@ -102,7 +105,7 @@ TRANSFORMS = (
 
 
 def summarize(connection: Connection) -> Statistics:
-    """Count the facts of a database by driver and by transform."""
+    """Count the facts of a database by driver and by transform; retracted ones not."""
     return Statistics(
         tuple(DriverCount(*row) for row in connection.execute(DRIVERS)),
         tuple(TransformCount(*row) for row in connection.execute(TRANSFORMS)),

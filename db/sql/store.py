@@ -17,6 +17,7 @@ from feinsum.db.sql.engine import engine_of, writer
 from feinsum.db.sql.failures import read_only, translated
 from feinsum.db.sql.info import StoreInfo, count, describe
 from feinsum.db.sql.location import BUSY_TIMEOUT_S, Location, locate
+from feinsum.db.sql.retracting import Retracted, find_retractions, hidden, retract
 from feinsum.db.sql.rows import Row, rows_of
 from feinsum.db.sql.schema import prepare
 from feinsum.db.sql.statements import (
@@ -25,6 +26,7 @@ from feinsum.db.sql.statements import (
     OF_WORKLOAD,
     PEAKS,
     RECORDS,
+    RETRACTED,
     SELECTS,
     TABLES,
     TRIALS,
@@ -38,13 +40,19 @@ from feinsum.db.sql.statements import (
     sound_trials,
 )
 from feinsum.db.sql.statistics import Statistics, summarize
-from feinsum.db.sql.tables import DevicePeaksRow, QuarantineRow, RecordRow, TrialRow
+from feinsum.db.sql.tables import (
+    DevicePeaksRow,
+    RecordRow,
+    TrialRow,
+)
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import (
     DevicePeaks,
     Document,
     DocumentKind,
     FactStore,
+    Retraction,
+    RetractionQuery,
     Trial,
     TuningRecord,
     latest_peaks,
@@ -103,8 +111,9 @@ class SqlStore(FactStore):
 
     A fact is on disk when ``add`` returns. Rows that do not read back as the
     fact that their id names are left out and logged; they are never served. Facts
-    in quarantine (:mod:`feinsum.db.server.trust`) are got by their ids alone. It may be
-    used from several threads; use :func:`open_store` to make one.
+    in quarantine (:mod:`feinsum.db.server.trust`) are got by their ids alone, retracted
+    ones (:mod:`feinsum.db.sql.retracting`) by :meth:`stored` alone. It may be used from
+    several threads; use :func:`open_store` to make one.
     """
 
     def __init__(self, engine: Engine, location: Location) -> None:
@@ -122,6 +131,14 @@ class SqlStore(FactStore):
             return insert_all_missing(connection, rows)
 
     def get(self, record_id: str) -> TuningRecord:
+        for retraction in self.retractions_of([record_id]):
+            raise RecordNotFoundError(
+                f"the record {record_id} was retracted by {retraction}"
+            )
+        return self.stored(record_id)
+
+    def stored(self, record_id: str) -> TuningRecord:
+        """The record of that id, retracted or not, or :class:`RecordNotFoundError`."""
         found = self._select(RECORDS.where(RecordRow.id == record_id))
         for record in sound_records(found):
             return record
@@ -159,7 +176,8 @@ class SqlStore(FactStore):
         yield from found
 
     def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
-        return frozenset(ids) - frozenset(self.ids(kind))
+        missing = frozenset(ids) - frozenset(self.ids(kind))
+        return missing - {r.document for r in self.retractions_of(missing)}
 
     def documents(
         self, kind: DocumentKind, among: Collection[str] | None = None
@@ -190,8 +208,7 @@ class SqlStore(FactStore):
 
     def __len__(self) -> int:
         with self._reading() as connection:
-            n_waiting = count(connection, QuarantineRow)
-            return count(connection, RecordRow) - n_waiting
+            return count(connection, RecordRow) - hidden(connection)
 
     def add_peaks(self, peaks: DevicePeaks) -> bool:
         return self._insert(rows_of(peaks))
@@ -214,6 +231,44 @@ class SqlStore(FactStore):
     def tried(self) -> tuple[WorkloadKey, ...]:
         with self._reading() as connection:
             return tuple(map(WorkloadKey, sorted(connection.scalars(TRIED))))
+
+    def add_retraction(self, retraction: Retraction) -> bool:
+        """Hide what it retracts, now and whenever it comes; whether it was new."""
+        return self._insert(rows_of(retraction))
+
+    def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
+        with self._reading() as connection:
+            return find_retractions(connection, ids)
+
+    def retract(
+        self,
+        query: RetractionQuery,
+        *,
+        reason: str = "",
+        retracted_by: str = "",
+        is_dry_run: bool = True,
+    ) -> Retracted:
+        """Retract facts, all or none (:func:`feinsum.db.sql.retracting.retract`)."""
+        opened = self._reading() if is_dry_run else self._writing()
+        with opened as connection:
+            return retract(
+                connection,
+                query,
+                reason=reason,
+                retracted_by=retracted_by,
+                is_dry_run=is_dry_run,
+            )
+
+    def retracted(self) -> Iterator[TuningRecord]:
+        """The facts that are stored and retracted, ordered by id."""
+        ids = RECORDS.where(RETRACTED).with_only_columns(RecordRow.id)
+        with self._reading() as connection:
+            found = sorted(connection.scalars(ids))
+        for first in range(0, len(found), PAGE):
+            chosen = RecordRow.id.in_(found[first : first + PAGE])
+            yield from sound_records(
+                self._select(RECORDS.where(chosen).order_by(RecordRow.id))
+            )
 
     def check_writable(self) -> None:
         if self._location.is_read_only:

@@ -37,6 +37,7 @@ __all__ = [
     "QuarantineRow",
     "RecordRow",
     "RecordingRow",
+    "RetractionRow",
     "TrialRow",
     "UtcDateTime",
     "VerdictRow",
@@ -180,6 +181,21 @@ class TrialRow(Base):
     median_s: Mapped[Real | None]
     ratio: Mapped[Real | None]
     recorded_at: Mapped[Instant]
+    document: Mapped[Document]
+
+
+class RetractionRow(Base):
+    """That a fact or limits of a device are believed no more; since version 0007.
+
+    It may come before what it retracts, so that column refers to no table.
+    """
+
+    __tablename__ = "retractions"
+
+    id: Mapped[ContentId]
+    document_id: Mapped[str] = mapped_column(String(64), index=True)
+    retracted_by: Mapped[str]
+    retracted_at: Mapped[Instant] = mapped_column(index=True)
     document: Mapped[Document]
 
 

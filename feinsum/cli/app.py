@@ -26,6 +26,7 @@ from feinsum.cli import (
     model,
     query,
     roofline,
+    signing,
     transforms,
     tune,
 )
@@ -127,6 +128,7 @@ app.add_typer(cache.app, name="cache")
 app.add_typer(keys.app, name="keys")
 app.add_typer(recorders.app, name="recorders")
 app.add_typer(model.app, name="model")
+app.add_typer(signing.app, name="signing")
 
 
 def main() -> None:

@@ -30,8 +30,8 @@ __all__ = ["EXAMPLES", "bound"]
 EXAMPLES = """\b
 Examples:
   feinsum bound "ij,jk->ik" --sizes i=2000,j=2000,k=2000
-  feinsum bound "ijk,ja,ka->ia" --sizes i=n,j=88,k=88,a=24 --size n=9000 --json
-  feinsum bound "ij,jk,kl->il" --sizes i=n,j=n,k=n,l=n --size n=2000 --memory 80000
+  feinsum bound "ijk,ja,ka->ia" --sizes i=n,j=88,k=88,a=24 --size n=9000
+  feinsum bound "ij,jk,kl->il" --sizes i=9,j=99,k=999,l=9 --memory 80000
 """
 
 Fast: TypeAlias = Annotated[

@@ -16,10 +16,21 @@ from feinsum.targets.devices import open_device
 from feinsum.targets.layout import bind_sizes_of, entry_kernel
 from feinsum.targets.protocol import OpenDevice, Timer
 
-__all__ = ["MIN_SAMPLES", "Timeable", "bind_at", "common_timer", "interleave", "timeit"]
+__all__ = [
+    "MIN_SAMPLES",
+    "Timeable",
+    "bind_at",
+    "common_timer",
+    "interleave",
+    "thinned",
+    "timeit",
+]
 
 MIN_SAMPLES = 3
 """No kernel has fewer samples, however slow it is."""
+
+MOST_SAMPLES = 512
+"""No fact holds more: kernels of a microsecond are run for tens of thousands."""
 
 
 class Timeable(Protocol):
@@ -133,6 +144,20 @@ def interleave(
             if k % series.every == 0 and series.may_run:
                 series.sample()
     return tuple(tuple(series.samples_s) for series in runs)
+
+
+def thinned(samples: tuple[float, ...]) -> tuple[float, ...]:
+    """At most :data:`MOST_SAMPLES` of the samples, evenly spread over the rounds.
+
+    Which ones depends on their number alone: two kernels that took part in the same
+    rounds still have their k-th samples from the same round.
+
+    >>> len(thinned((1e-6,) * 5000)), thinned((3.0, 1.0, 2.0))
+    (512, (3.0, 1.0, 2.0))
+    """
+    if (n := len(samples)) <= MOST_SAMPLES:
+        return samples
+    return tuple(samples[k * n // MOST_SAMPLES] for k in range(MOST_SAMPLES))
 
 
 @dataclass

@@ -39,6 +39,7 @@ from feinsum.records.plausibility import (
 )
 from feinsum.records.processor import Processor
 from feinsum.records.record import TuningRecord, utc_now
+from feinsum.records.retraction import Retraction, RetractionQuery
 from feinsum.records.roofline import operations_s, roofline_s
 from feinsum.records.spec import FramedSpec, ParameterValue, TransformSpec
 from feinsum.records.store import (
@@ -81,6 +82,8 @@ __all__ = [
     "Policy",
     "Processor",
     "Remoteness",
+    "Retraction",
+    "RetractionQuery",
     "TransformSpec",
     "Trial",
     "TuningRecord",

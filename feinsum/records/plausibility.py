@@ -34,6 +34,7 @@ from feinsum.records.environment import Device, DevicePeaks
 from feinsum.records.kinds import Document
 from feinsum.records.measurement import Measurement
 from feinsum.records.record import TuningRecord
+from feinsum.records.retraction import Retraction
 from feinsum.records.trial import Trial
 
 __all__ = [
@@ -166,7 +167,7 @@ def judge(
     now: datetime | None = None,
     judge_recipe: JudgeRecipe = shipped_recipe,
 ) -> tuple[Finding, ...]:
-    """All that is not plausible in a fact or in limits; of a trial nothing is asked.
+    """All that is not plausible in a document; of a trial nothing is asked.
 
     Args:
         now: the time that no document may be ahead of; by default that of the clock.
@@ -181,10 +182,13 @@ def judge(
     if len(text.encode()) > DOCUMENT_BYTES:
         return (_finding("document-size", f"{len(text.encode())} bytes"),)
     latest = (now or datetime.now(UTC)) + CLOCKS
-    if isinstance(document, DevicePeaks):
-        found = _of_peaks(document, latest)
-    else:
-        found = _of_record(document, latest, judge_recipe)
+    match document:
+        case Retraction():
+            found = _of_time(document.retracted_at, latest)
+        case DevicePeaks():
+            found = _of_peaks(document, latest)
+        case TuningRecord():
+            found = _of_record(document, latest, judge_recipe)
     return (*_of_values(json.loads(text)), *found)
 
 

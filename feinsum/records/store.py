@@ -14,6 +14,7 @@ from feinsum.records.kinds import Document, DocumentKind
 from feinsum.records.match import Policy
 from feinsum.records.plausibility import latest_peaks
 from feinsum.records.record import TuningRecord
+from feinsum.records.retraction import Retraction
 from feinsum.records.trial import Trial
 
 __all__ = [
@@ -91,6 +92,13 @@ class FactSource(ABC):
         """The workloads that have trials, ordered by key."""
         return ()
 
+    def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
+        """The retractions of some documents, ordered by id, known here or not.
+
+        What is retracted here is in no other answer, nor in that of a layer beside it.
+        """
+        return ()
+
     def close(self) -> None:  # noqa: B027  (most have nothing to release)
         """Release what is held; the source cannot be used any more."""
 
@@ -140,7 +148,7 @@ class DocumentStore(Protocol):
         ...
 
     def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
-        """Those of some ids of a kind that are not here."""
+        """Those of some ids of a kind that are neither here nor retracted here."""
         ...
 
     def documents(
@@ -161,6 +169,7 @@ class InMemoryStore(FactStore):
         self._records: dict[str, TuningRecord] = {}
         self._peaks: dict[str, DevicePeaks] = {}
         self._trials: dict[str, Trial] = {}
+        self._retractions: dict[str, Retraction] = {}
 
     def add(self, record: TuningRecord) -> bool:
         is_new = record.id not in self._records
@@ -168,6 +177,10 @@ class InMemoryStore(FactStore):
         return is_new
 
     def get(self, record_id: str) -> TuningRecord:
+        for retraction in self.retractions_of([record_id]):
+            raise RecordNotFoundError(
+                f"the record {record_id} was retracted by {retraction}"
+            )
         try:
             return self._records[record_id]
         except KeyError:
@@ -186,11 +199,11 @@ class InMemoryStore(FactStore):
         )
 
     def records(self) -> Iterator[TuningRecord]:
-        for record_id in sorted(self._records):
+        for record_id in sorted(self._of_kind("record")):
             yield self._records[record_id]
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._of_kind("record"))
 
     def add_peaks(self, peaks: DevicePeaks) -> bool:
         is_new = peaks.id not in self._peaks
@@ -198,7 +211,12 @@ class InMemoryStore(FactStore):
         return is_new
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
-        return latest_peaks(p for p in self._peaks.values() if p.device.id == device_id)
+        retracted = self._retracted()
+        return latest_peaks(
+            p
+            for p in self._peaks.values()
+            if p.device.id == device_id and p.id not in retracted
+        )
 
     def add_trial(self, trial: Trial) -> bool:
         is_new = trial.id not in self._trials
@@ -212,11 +230,22 @@ class InMemoryStore(FactStore):
     def tried(self) -> tuple[WorkloadKey, ...]:
         return tuple(sorted({t.workload for t in self._trials.values()}))
 
+    def add_retraction(self, retraction: Retraction) -> bool:
+        """Hide what it retracts, now and whenever it comes; whether it was new."""
+        is_new = retraction.id not in self._retractions
+        self._retractions.setdefault(retraction.id, retraction)
+        return is_new
+
+    def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
+        wanted = frozenset(ids)
+        known = [r for r in self._retractions.values() if r.document in wanted]
+        return tuple(sorted(known, key=lambda retraction: retraction.id))
+
     def ids(self, kind: DocumentKind) -> Iterator[str]:
         yield from sorted(self._of_kind(kind))
 
     def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
-        return frozenset(ids) - self._of_kind(kind).keys()
+        return frozenset(ids) - self._of_kind(kind).keys() - self._retracted()
 
     def documents(
         self, kind: DocumentKind, among: Collection[str] | None = None
@@ -234,12 +263,21 @@ class InMemoryStore(FactStore):
             return self.add_trial(document)
         if isinstance(document, DevicePeaks):
             return self.add_peaks(document)
+        if isinstance(document, Retraction):
+            return self.add_retraction(document)
         return self.add(document)
 
+    def _retracted(self) -> frozenset[str]:
+        return frozenset(r.document for r in self._retractions.values())
+
     def _of_kind(self, kind: DocumentKind) -> Mapping[str, Document]:
+        """What is there of a kind, but for what is retracted."""
         tables: dict[DocumentKind, Mapping[str, Document]] = {
             "record": self._records,
             "peaks": self._peaks,
             "trial": self._trials,
+            "retraction": self._retractions,
         }
-        return tables[kind]
+        if not (retracted := self._retracted()):
+            return tables[kind]
+        return {k: d for k, d in tables[kind].items() if k not in retracted}

@@ -22,6 +22,7 @@ from feinsum.cache import DiskCache, default_cache
 from feinsum.db import Database, looked_up_store
 from feinsum.measure.intermediates import INTERMEDIATE_VARIABLE
 from feinsum.records import Device, Environment, LookUp, Policy
+from feinsum.records.signature import trusted_signers
 from feinsum.retrieval.installation import is_ours, surroundings
 from feinsum.retrieval.kernel_text import NoTextError, text_of
 from feinsum.retrieval.request import Request
@@ -127,6 +128,7 @@ def place_of(request: Request, environment: Environment) -> Place | None:
         {name: _shape_and_dtype(value) for name, value in arguments.items()},
         (request.instructions, request.kernel_name, request.policy, request.verify),
         (request.effort, os.environ.get(INTERMEDIATE_VARIABLE, "")),
+        sorted(trusted_signers()),
     )
     try:
         text = text_of(given)

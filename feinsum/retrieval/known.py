@@ -34,6 +34,7 @@ from feinsum.records import (
     best_match,
 )
 from feinsum.records.environment import DeviceKind
+from feinsum.records.signature import trusted_signers, why_untrusted
 from feinsum.retrieval.selection import Candidate, NestSelection
 from feinsum.transforms import REGISTRY, configurations, suits_device
 from feinsum.transforms.library import GENERIC
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 N_PREDICTED = 3
 """Predictions that are tried; each is verified before it is used."""
+MOST_DOUBTED = 20
+"""Facts without a trusted signature that are named; there may be any number of them."""
 FRAME_FACTOR = 16
 """How much longer than today's an older text of a workload may be."""
 
@@ -64,12 +67,17 @@ class Form(NamedTuple):
 class Facts:
     """The candidates of a store for a device and a policy.
 
-    What is needed together is asked for together: a store may be far away.
+    What is needed together is asked for together: a store may be far away. Where
+    signers are trusted by name, facts of others are passed over.
+
+    Raises:
+        FeinsumError: if the setting of trusted signers holds something else.
     """
 
     def __init__(self, store: FactSource, device: Device, policy: Policy) -> None:
         self._store, self._device, self._policy = store, device, policy
         self._found: dict[WorkloadKey, tuple[TuningRecord, ...]] = {}
+        self._signers = trusted_signers()
 
     def ask(self, forms: Iterable[CanonicalForm]) -> None:
         """Ask for the workloads that were not asked for yet.
@@ -83,9 +91,29 @@ class Facts:
             self._found.update(self._store.candidates(look_up))
 
     def of(self, form: CanonicalForm) -> tuple[TuningRecord, ...]:
-        """The records of a workload."""
+        """The records of a workload that may be believed."""
         self.ask([form])
-        return self._found[form.key]
+        doubts = self._doubts(form.key)
+        return tuple(r for r in self._found[form.key] if r.id not in doubts)
+
+    def passed_over(self, form: CanonicalForm) -> list[tuple[TransformSpec, str]]:
+        """The recipes of the records of a workload that may not be, and why."""
+        doubts = self._doubts(form.key)
+        return [
+            (record.spec, f"record {record.id[:12]}: {doubts[record.id]}")
+            for record in self._found.get(form.key, ())
+            if record.id in doubts
+        ]
+
+    def _doubts(self, workload: WorkloadKey) -> dict[str, str]:
+        """Records of which no trusted signer is the author, by id, with the reason."""
+        if not self._signers:
+            return {}
+        found = {
+            record.id: why_untrusted(record, self._signers)
+            for record in self._found.get(workload, ())
+        }
+        return {record_id: why for record_id, why in found.items() if why}
 
     @property
     def ids(self) -> Mapping[str, tuple[str, ...]]:
@@ -166,7 +194,14 @@ def selected(
             yield form_of(one.form, one.generalized, is_nearest=has_other_extents)
 
     found, match = nearest(forms(), facts, environment, policy, effort)
-    return NestSelection(nests[found.k], match, tuple(found.candidates(match)))
+    forms_seen = {one.form.key: one.form for one in nests}.values()
+    doubted = [d for form in forms_seen for d in facts.passed_over(form)]
+    return NestSelection(
+        nests[found.k],
+        match,
+        tuple(found.candidates(match)),
+        tuple(doubted[:MOST_DOUBTED]),
+    )
 
 
 def readings(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:

@@ -89,9 +89,10 @@ class NestSelection:
         """Why no recipe was applied, with what to do."""
         nest = self.nest
         if self.known.level == Level.MISS:
+            doubts = "".join(f"passed over: {why}; " for _, why in self.failures)
             return (
-                f"{self.known.reason} (workload {nest.form.text}, key {nest.key}); "
-                "tune it with feinsum.autotune or 'feinsum tune'"
+                f"{doubts}{self.known.reason} (workload {nest.form.text}, key "
+                f"{nest.key}); tune it with feinsum.autotune or 'feinsum tune'"
             )
         if not self.is_separable:
             return (

@@ -35,7 +35,7 @@ from feinsum.measure.cases import (
     ragged_cases,
     ragged_unit,
 )
-from feinsum.measure.timing import MIN_SAMPLES
+from feinsum.measure.timing import MIN_SAMPLES, thinned
 from feinsum.records import Environment, Measurement, TransformSpec, Verification
 from feinsum.transforms import apply_spec, suits_device
 from feinsum.tune.problem import Problem
@@ -298,8 +298,8 @@ class Bench:
     ) -> Measurement:
         einsum, sizes = self.problem.einsum, self.problem.sizes
         return Measurement(
-            samples_s=samples,
-            baseline_s=baseline,
+            samples_s=thinned(samples),
+            baseline_s=thinned(baseline),
             timer=timer,
             n_warmup=self.problem.warmup,
             sizes=sizes,

@@ -13,6 +13,7 @@ from feinsum.records import (
     TuningRecord,
     check_plausible,
 )
+from feinsum.records.signature import signed_if_wanted
 from feinsum.transforms import in_full
 from feinsum.tune.history import best_first
 from feinsum.tune.outcome import TrialOutcome
@@ -71,13 +72,15 @@ def record(
     """
     problem, environment = bench.problem, bench.start()
     records = tuple(
-        TuningRecord(
-            problem.form.key,
-            problem.workload_text,
-            environment,
-            in_full(spec, problem.einsum),
-            measurement,
-            {"recorded_by": "feinsum.tune", "strategy": strategy},
+        signed_if_wanted(
+            TuningRecord(
+                problem.form.key,
+                problem.workload_text,
+                environment,
+                in_full(spec, problem.einsum),
+                measurement,
+                {"recorded_by": "feinsum.tune", "strategy": strategy},
+            )
         )
         for spec, measurement in measured
     )

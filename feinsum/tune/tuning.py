@@ -22,6 +22,7 @@ from feinsum.records import (
     TransformSpec,
     TuningRecord,
 )
+from feinsum.records.signature import check_signing_key
 from feinsum.transforms import ALL_DEVICES, applicable_transforms, check_spec
 from feinsum.transforms.ranking import Costed
 from feinsum.tune.cluster import ClusterBench
@@ -108,6 +109,7 @@ def autotune(
         _bench(problem, trial_limit_s, scheduler) as bench,
     ):
         store.check_writable()
+        check_signing_key()
         environment = bench.start()
         search = _search_for(problem, environment.device, strategy, seed)
         n_trials = _n_trials(n_trials, strategy, search)
@@ -163,6 +165,7 @@ def record_facts(
         IsolatedBench(problem, trial_limit_s) as bench,
     ):
         store.check_writable()
+        check_signing_key()
         (outcome,) = bench.compare([known])
         if outcome.measurement is None:
             raise outcome.to_error()

@@ -21,8 +21,9 @@ from feinsum.service.pages.rendering import asset, html
 from feinsum.service.pages.roofline import roofline_chart
 from feinsum.service.pages.search import LONGEST, Asked, search
 from feinsum.service.paging import Cursor, from_cursor, key_after, next_cursor
-from feinsum.service.routes.facts import FOREVER, FactId
+from feinsum.service.routes.facts import FactId
 from feinsum.service.routes.lists import DeviceId
+from feinsum.service.routes.retractions import before
 from feinsum.service.state import Reading, Service, TheService
 
 __all__ = ["router"]
@@ -30,6 +31,8 @@ __all__ = ["router"]
 router = APIRouter(include_in_schema=False)
 
 page = partial(router.api_route, methods=["GET", "HEAD"], response_class=Response)
+
+FOREVER = "max-age=31536000, immutable"
 
 PER_PAGE = 50
 """Entries of a list on one page."""
@@ -120,9 +123,9 @@ def workload(
 
 @page("/facts/{record_id}")
 def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
-    """A fact, and the history of its recipe on all devices."""
+    """A fact, retracted or not, and the history of its recipe on all devices."""
     store = service.store
-    record = store.get(record_id)
+    record = store.stored(record_id)
     alike = [
         one
         for one in (*store.fastest_facts(record.workload, MOST_FACTS), record)
@@ -193,6 +196,23 @@ async def demand(
         here="demand",
         listed=[(one, notation_of(one.workload_text or "")) for one in listed],
         names={one.id: one.device.name for one in known},
+        url=str(request.base_url).rstrip("/"),
+        following=following,
+    )
+
+
+@page("/retractions")
+def retractions(
+    request: Request, service: TheService, _: Reading, cursor: Cursor = None
+) -> Response:
+    listed = service.store.retractions(before(cursor), PER_PAGE)
+    following = next_cursor(listed, PER_PAGE, lambda one: (one.retracted_at, one.id))
+    known = service.store.stored_ids([one.document for one in listed])
+    return _html(
+        service,
+        "retractions.html",
+        here="retractions",
+        listed=[(one, one.document in known) for one in listed],
         url=str(request.base_url).rstrip("/"),
         following=following,
     )

@@ -10,9 +10,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from feinsum.db.server import ListedFact
+from feinsum.db.server import ListedFact, Trust
 from feinsum.errors import InvalidRequestError
 from feinsum.records import (
+    Retraction,
     TuningRecord,
     check_plausible,
     check_unique_names,
@@ -29,8 +30,6 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1", tags=["facts"])
 
-FOREVER = "max-age=31536000, immutable"
-
 CONTENT_ID = r"^[0-9a-f]{64}$"
 
 FactId = Annotated[
@@ -44,6 +43,7 @@ TRUST = {
     "is_quarantined": False,
     "is_rejected": False,
     "recordings": [{"recorder": "ci", "received_at": "2026-01-31T12:00:01Z"}],
+    "retractions": [],
 }
 
 BODY: dict[str, Any] = {
@@ -67,7 +67,7 @@ class Facts(BaseModel):
 
 
 class Kept(BaseModel):
-    """What became of a fact that was sent."""
+    """Where a fact is now."""
 
     model_config = ConfigDict(
         json_schema_extra={"example": {"id": RECORD.id, "is_quarantined": False}}
@@ -75,6 +75,22 @@ class Kept(BaseModel):
 
     id: str
     is_quarantined: bool
+
+
+class Received(Kept):
+    """What became of a fact that was sent."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "id": RECORD.id,
+                "is_quarantined": False,
+                "is_retracted": False,
+            }
+        }
+    )
+
+    is_retracted: bool
 
 
 class Ids(BaseModel):
@@ -101,22 +117,24 @@ class TrustOf(BaseModel):
     is_quarantined: bool
     is_rejected: bool = False
     recordings: list[Recorded]
+    retractions: list[Retraction] = []
 
 
 @router.get(
     "/facts/{record_id}",
-    summary="A fact by its content id; it never changes",
+    summary="A fact by its content id; it never changes, but may be retracted",
     response_model=TuningRecord,
     responses=answers(404, status_200=document(RECORD)),
 )
 def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
-    headers = {"Cache-Control": f"{service.visibility}, {FOREVER}"}
+    age = f"max-age={service.settings.max_age_s}"
+    headers = {"Cache-Control": f"{service.visibility}, {age}"}
     return _json(to_json(service.store.get(record_id)), headers=headers)
 
 
 @router.get(
     "/facts/{record_id}/trust",
-    summary="Who recorded a fact, and whether it is in quarantine",
+    summary="Who recorded a fact, whether it is in quarantine, and who retracted it",
     responses=answers(404, status_200=TRUST),
 )
 def trust(record_id: FactId, service: TheService, _: Reading) -> TrustOf:
@@ -146,9 +164,9 @@ def facts(
     "/facts",
     status_code=201,
     summary="Keep a fact: 201 if it is new, 200 if it was known",
-    response_model=Kept,
+    response_model=Received,
     responses=answers(413, 415, status_200=None)
-    | {200: {"model": Kept, "description": "It was known."}},
+    | {200: {"model": Received, "description": "It was known."}},
     openapi_extra=BODY,
 )
 async def add_fact(
@@ -161,15 +179,19 @@ async def add_fact(
     check_plausible(record)
     n_others = service.settings.confirmations
 
-    def keep() -> tuple[bool, bool]:
+    def keep() -> tuple[bool, Trust]:
         is_new = service.store.receive(
             record, caller.name, n_others, is_trusted=caller.is_trusted
         )
-        return is_new, service.store.trust(record.id).is_quarantined
+        return is_new, service.store.trust(record.id)
 
-    is_new, is_quarantined = await run_in_threadpool(keep)
+    is_new, known = await run_in_threadpool(keep)
     service.lookup.expire()
-    kept = Kept(id=record.id, is_quarantined=is_quarantined)
+    kept = Received(
+        id=record.id,
+        is_quarantined=known.is_quarantined,
+        is_retracted=bool(known.retractions),
+    )
     place = {"Location": f"/v1/facts/{record.id}"}
     return _json(kept.model_dump_json(), 201 if is_new else 200, place)
 

@@ -47,6 +47,8 @@ def test_the_commands_are_those_documented():
         "db merge",
         "db path",
         "db rekey",
+        "db retract",
+        "db sign",
         "db stats",
         "devices",
         "doctor",
@@ -68,6 +70,9 @@ def test_the_commands_are_those_documented():
         "recorders reject",
         "roofline",
         "serve",
+        "signing",
+        "signing create",
+        "signing show",
         "transforms",
         "tune",
     ]
@@ -98,7 +103,8 @@ def test_an_option_of_several_commands_is_one_option():
     """The same name has the same meaning everywhere: text, metavar, default.
 
     Only ``--measure`` has two, since what is measured is what the command shows,
-    ``--effort``: a tuning measures, and ``--output``: a model is one file, C is two.
+    ``--effort``: a tuning measures, ``--output``: a model is one file, C is two, and
+    ``--since``: of a recorder it is required.
     """
     said = {}
     for _, command in ALL:
@@ -111,6 +117,7 @@ def test_an_option_of_several_commands_is_one_option():
         "--measure",
         "--effort",
         "--output",
+        "--since",
     }
 
 

@@ -73,7 +73,7 @@ def test_single_precision_halves_the_bytes(run, database):
     """``--dtype`` is that of the suites."""
     device = open_device().device
     later = replace(fast_peaks(device), operations_per_s={"<f4": 1e11, "<f8": 1e11},
-                    measured_at="2099-01-01T00:00:00+00:00")  # fmt: skip
+                    measured_at="2026-01-01T00:00:00+00:00")  # fmt: skip
     with open_store(database) as store:
         store.add_peaks(later)
     double = document(run, "--suite", "dgfem")["workloads"]

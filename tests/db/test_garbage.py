@@ -105,7 +105,7 @@ def distinct(n: int, **options: object) -> list[TuningRecord]:
         replace(
             record,
             measurement=replace(
-                record.measurement, samples_s=(2.0**k,), baseline_s=(2.0**n,)
+                record.measurement, samples_s=(2.0 ** (k - n),) * 3, baseline_s=(1.0,) * 3
             ),
             **options,
         )

@@ -33,7 +33,7 @@ from tests.db.rekeyable import (
     older_facts_of,
     rekey_all,
 )
-from tests.db.test_schema import OLD_SCHEMA
+from tests.db.test_schema import OLD, OLD_SCHEMA
 from tests.older import OLDER, older_key, respelled, under_older_key
 
 PRESENT = f"{FORM_VERSION}-{CANONICALIZER}"
@@ -315,12 +315,13 @@ def test_a_database_of_the_first_schema(
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript(OLD_SCHEMA.read_text())
     add_without_migrating(database, facts)
-    other = filled(InMemoryStore, [make_record(), *facts])
-    rekey_all(other)
     with open_store(database) as store:
         assert len(store) == 1 + len(facts)
+        (unreadable,) = store.query(OLD)
+        other = filled(InMemoryStore, [unreadable, *facts])
+        rekey_all(other)
         plan = rekey_all(store)
-        assert [entry.id for entry in plan.unreadable] == [make_record().id]
+        assert [entry.id for entry in plan.unreadable] == [unreadable.id]
         assert content(store) == content(other)
 
 

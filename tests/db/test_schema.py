@@ -37,6 +37,7 @@ NEW_SINCE_0002 = (
     "verdicts",
     "demands",
     "api_keys",
+    "retractions",
 )
 COLUMNS_SINCE_0002 = ("microarchitecture", "processor")
 OLD_SCHEMA = OLD_SCHEMAS["0001"]

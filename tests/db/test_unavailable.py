@@ -53,9 +53,13 @@ def test_garbage_behind_a_good_header_is_refused(database: Path) -> None:
     assert database.read_bytes() == before
 
 
-def test_empty_file_is_a_new_database(database: Path) -> None:
-    """A file of no bytes becomes a database."""
+def test_empty_file_is_refused(database: Path) -> None:
+    """A file of no bytes is no database, and stays as it is."""
     database.touch()
+    assert_refused(database, "empty file; expected a database of feinsum: remove it")
+    assert database.read_bytes() == b""
+    assert list(database.parent.iterdir()) == [database]
+    database.unlink()
     with open_store(database) as store:
         assert store.add(make_record())
 
@@ -234,7 +238,7 @@ def test_nothing_to_read(database: Path) -> None:
     assert_refused(database, "there is no database", is_read_only=True)
     assert not database.exists()
     database.touch()
-    assert_refused(database, "is empty.*only be read", is_read_only=True)
+    assert_refused(database, "is an empty file", is_read_only=True)
 
 
 def test_folder_without_write_permission(public_folder: Path) -> None:

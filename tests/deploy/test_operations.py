@@ -33,7 +33,7 @@ __all__ = ["postgresql"]
 
 PAGE = page("docs/operations.md")
 
-OF_A_SERVICE = ("Keys", "Logs", "Monitoring")
+OF_A_SERVICE = ("Keys", "Logs", "Monitoring", "When a key leaks")
 
 BACKUP_AFTER, MORE = 20, 10
 """Acknowledged facts before the backup begins, and after it ended."""
@@ -198,6 +198,7 @@ def test_sessions_with_a_service_do_what_they_show(
     """One after the other, over one database, whose log is where the page says."""
     with running(file_place.location, tmp_path) as server:
         (tmp_path / "service.log").symlink_to(server.log)
+        (tmp_path / "fact.json").write_text(to_json(make_record()))
         for name in OF_A_SERVICE:
             assert (
                 differences(name, tmp_path, file_place.environment, server.port) == []

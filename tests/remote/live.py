@@ -21,7 +21,8 @@ from feinsum.db import HttpStore
 from feinsum.service import Settings, create_app
 
 TABLES = ("records", "device_peaks", "recordings", "quarantine", "verdicts", "demands",
-          "api_keys", "workloads", "environments", "devices", "trials")  # fmt: skip
+          "api_keys", "retractions",
+          "workloads", "environments", "devices", "trials")  # fmt: skip
 
 
 class LiveService:

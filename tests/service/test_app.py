@@ -34,7 +34,7 @@ def test_a_posted_fact_comes_back_equal(client):
     assert sent.headers["location"] == f"/v1/facts/{record.id}"
     answer = client.get(sent.headers["location"])
     assert from_json(TuningRecord, answer.content) == record
-    assert "immutable" in answer.headers["cache-control"]
+    assert answer.headers["cache-control"] == "public, max-age=60"
     (fact,) = client.get(f"/v1/best/{record.workload}").json()["facts"]
     assert fact["id"] == record.id
     assert from_json(TuningRecord, json.dumps(fact["document"])) == record

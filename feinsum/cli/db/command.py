@@ -14,6 +14,8 @@ from feinsum.cli.db import (
     exchange,
     garbage,
     rekey,
+    retract,
+    sign,
     stats,
     union,
 )
@@ -65,6 +67,8 @@ app.command(epilog=union.MERGE_EXAMPLES)(union.merge)
 app.command(epilog=audit.EXAMPLES)(audit.audit)
 app.command(epilog=backup.EXAMPLES)(backup.backup)
 app.command(epilog=confirm.EXAMPLES)(confirm.confirm)
+app.command(epilog=retract.EXAMPLES)(retract.retract)
+app.command(epilog=sign.EXAMPLES)(sign.sign)
 app.command(epilog=garbage.EXAMPLES)(garbage.gc)
 app.command(epilog=rekey.EXAMPLES)(rekey.rekey)
 

@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from feinsum.cli.shared.failure import FAILED, report_bad
-from feinsum.cli.shared.options import AsJson, Database, Trials, WithImplausible
+from feinsum.cli.shared.options import (
+    AsJson,
+    Database,
+    Trials,
+    WithImplausible,
+    WithoutRetractions,
+)
 from feinsum.cli.shared.output import print_json
 from feinsum.cli.shared.progress import counted, counting
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from feinsum.db.exchange import Bad, Imported
+    from feinsum.db.exchange import Bad, Entry, Imported
     from feinsum.records import Document
 
 __all__ = ["EXPORT_EXAMPLES", "IMPORT_EXAMPLES", "export", "import_"]
@@ -33,9 +39,13 @@ IMPORT_EXAMPLES = """\b
 Examples:
   feinsum db import facts.jsonl
   gzip -dc facts.jsonl.gz | feinsum db import - --skip-bad
+  feinsum db import packaged --database https://facts.example
 """
 
 STREAM = "-"
+
+PACKAGED = "packaged"
+"""Stands for the facts of this installation; a file of that name is ./packaged."""
 
 
 def export(
@@ -84,9 +94,10 @@ def import_(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE|-",
+            metavar="FILE|-|packaged",
             help="What 'feinsum db export' wrote: JSON Lines, or Parquet if it ends in "
-            ".parquet; - is standard input, for JSON Lines.",
+            ".parquet; - is standard input, for JSON Lines; packaged stands for the "
+            "facts that come with this installation.",
             show_default=False,
         ),
     ],
@@ -97,6 +108,7 @@ def import_(
         ),
     ] = False,
     with_implausible: WithImplausible = False,
+    without_retractions: WithoutRetractions = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
@@ -108,11 +120,12 @@ def import_(
     ends with exit code 1.
     """
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import read_file, read_lines, take_in
+    from feinsum.db.exchange import take_in
     from feinsum.records import check_plausible, unchecked
 
-    source = typer.get_binary_stream("stdin") if file == STREAM else None
-    entries = read_file(Path(file)) if source is None else read_lines(source)
+    entries = _entries(file)
+    if without_retractions:
+        entries = _believed(entries)
     with opened_documents(database) as store, counting("reading ...") as step:
         check = unchecked if with_implausible else check_plausible
         on_bad = report_bad if skip_bad else _end
@@ -123,6 +136,28 @@ def import_(
         _print(found)
     if found.n_bad:
         raise typer.Exit(FAILED)
+
+
+def _entries(file: str) -> Iterator[Entry]:
+    """What a file holds, or what stands for one."""
+    from feinsum.db import shipped_facts
+    from feinsum.db.exchange import read_file, read_lines
+
+    if file == PACKAGED:
+        return ((f"packaged {r.id[:12]}", r) for r in shipped_facts().records())
+    if file == STREAM:
+        return read_lines(typer.get_binary_stream("stdin"))
+    return read_file(Path(file))
+
+
+def _believed(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """What is there but for retractions."""
+    from feinsum.db.exchange import Bad
+    from feinsum.records import Retraction
+
+    for entry in entries:
+        if isinstance(entry, Bad) or not isinstance(entry[1], Retraction):
+            yield entry
 
 
 def _write(documents: Iterable[Document], file: str, *, is_t4: bool) -> Counter[str]:
@@ -143,7 +178,10 @@ def _print(found: Imported) -> None:
 
 
 def _numbers(numbers: Counter[Any]) -> str:
+    """How many of each kind; of retractions only if there are some."""
     words = {"record": "records", "peaks": "limits of devices", "trial": "trials"}
+    if numbers["retraction"]:
+        words["retraction"] = "retractions"
     return ", ".join(f"{numbers[kind]} {word}" for kind, word in words.items())
 
 

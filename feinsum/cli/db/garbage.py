@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +37,10 @@ def gc(
             "each workload, device, driver, sizes and transform.",
         ),
     ] = 3,
+    retracted: Annotated[
+        bool,
+        typer.Option("--retracted", help="Also remove the facts that are retracted."),
+    ] = False,
     write: Write = False,
     folder: Annotated[
         Path | None,
@@ -52,7 +56,7 @@ def gc(
     """Remove facts that no look-up can prefer, whoever asks.
 
     Before, the database is copied, and what goes is written to a file that
-    'feinsum db import' reads back. Limits of devices and trials stay.
+    'feinsum db import' reads back. Limits of devices, trials and retractions stay.
     """
     from feinsum.db import open_store
     from feinsum.db.exchange import collect_garbage, find_garbage
@@ -64,8 +68,11 @@ def gc(
         with counting("reading ...") as step:
             groups = (store.query(key) for key in store.workloads())
             plan = find_garbage(counted(groups, step), keep)
+        if retracted:
+            ids = tuple(fact.id for fact in store.retracted())
+            plan = replace(plan, retracted=ids)
         done = None
-        if write and place is not None and plan.surplus:
+        if write and place is not None and not plan.is_empty:
             done = collect_garbage(store, plan, place)
     if as_json:
         print_json(_document(plan, done))
@@ -79,6 +86,7 @@ def _document(plan: GarbagePlan, done: Collected | None) -> dict[str, object]:
         "surplus": [
             {**asdict(entry), "reason": entry.reason} for entry in plan.surplus
         ],
+        "retracted": list(plan.retracted),
         "n_removed": done.n_removed if done else 0,
         "backup": str(done.backup) if done else None,
         "removed": str(done.removed) if done else None,
@@ -99,8 +107,10 @@ def _print(plan: GarbagePlan, done: Collected | None) -> None:
     if n_more > 0:
         typer.echo(f"and {n_more} more; --json has all")
     typer.echo(f"{len(plan.surplus)} of {plan.n_records} records can go")
+    if plan.retracted:
+        typer.echo(f"{len(plan.retracted)} more are retracted and can go")
     if done is None:
-        advice = "; remove them with --write" if plan.surplus else ""
+        advice = "" if plan.is_empty else "; remove them with --write"
         typer.echo(f"nothing was removed{advice}")
         return
     typer.echo(f"records removed: {done.n_removed}")

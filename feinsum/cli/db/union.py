@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from feinsum.cli.shared.failure import DIFFERENT, FAILED, report_bad
-from feinsum.cli.shared.options import AsJson, Database, WithImplausible
+from feinsum.cli.shared.options import (
+    AsJson,
+    Database,
+    WithImplausible,
+    WithoutRetractions,
+)
 from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table
 from feinsum.cli.shared.progress import counting
 
@@ -76,13 +81,15 @@ def merge(
         ),
     ],
     with_implausible: WithImplausible = False,
+    without_retractions: WithoutRetractions = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add to a database all that others have: facts, limits of devices, trials.
+    """Add to a database all that others have: facts, limits, trials, retractions.
 
-    Nothing is changed or removed, and the order does not matter. What is not plausible
-    is left out, and named on stderr; then the command ends with exit code 1.
+    Nothing is changed or removed, and the order does not matter. What one of them
+    retracts is in no look-up any more. What is not plausible is left out, and named on
+    stderr; then the command ends with exit code 1.
     """
     from contextlib import ExitStack
 
@@ -100,18 +107,28 @@ def merge(
         ]
         target = stack.enter_context(opened_documents(database))
         step = stack.enter_context(counting("adding ..."))
+        wanted = not without_retractions
         for source in opened:
             n_new.update(
-                merge(target, source, step, on_bad=left_out.append, check=check)
+                merge(
+                    target,
+                    source,
+                    step,
+                    on_bad=left_out.append,
+                    check=check,
+                    has_retractions=wanted,
+                )
             )
     for bad in left_out:
         report_bad(bad)
     if as_json:
         print_json({"n_new": n_new, "n_left_out": len(left_out)})
     else:
-        names = "records", "limits of devices", "trials"
-        kinds = "record", "peaks", "trial"
+        names = "records", "limits of devices", "trials", "retractions"
+        kinds = "record", "peaks", "trial", "retraction"
         for name, kind in zip(names, kinds, strict=True):
+            if kind == "retraction" and not n_new[kind]:
+                continue
             typer.echo(f"{name} added: {n_new[kind]}")
     if left_out:
         raise typer.Exit(FAILED)

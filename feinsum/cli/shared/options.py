@@ -21,6 +21,7 @@ __all__ = [
     "Targets",
     "Trials",
     "WithImplausible",
+    "WithoutRetractions",
     "Write",
 ]
 
@@ -141,6 +142,14 @@ WithImplausible: TypeAlias = Annotated[
     typer.Option(
         "--with-implausible",
         help="Also what would be refused; for a copy of a database as it was.",
+    ),
+]
+
+WithoutRetractions: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--without-retractions",
+        help="Leave out what says that facts are believed no more.",
     ),
 ]
 

@@ -56,7 +56,10 @@ def make_fact(
     """A fact of a workload; its untransformed kernel takes 10 ms."""
     form = form_of(*workload)
     timing = replace(
-        make_measurement(median_s), baseline_s=(1e-2,), operations={"<f8": 8_000_000}
+        make_measurement(median_s),
+        baseline_s=(1e-2,),
+        sizes={param.name: 1000 for param in form.einsum.size_params},
+        operations={"<f8": 8_000_000},
     )
     return TuningRecord(
         workload=form.key,

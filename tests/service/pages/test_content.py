@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from feinsum.canonical import WorkloadKey
-from feinsum.records import Miss, rank, to_json
+from feinsum.records import Miss, Retraction, rank, to_json
 from feinsum.service.pages.rendering import MEDIA_TYPES
 from feinsum.service.pages.words import count, ratio
 from tests.db.factories import (
@@ -26,13 +26,14 @@ KEY = form_of(*MATVEC).key
 DEVICE = make_device(0)
 LATEST = make_fact(1e-3, environment=make_environment(DEVICE, "7.0"), day=3)
 
-PATHS = ["/", "/workloads", "/devices", "/demand"]
+PATHS = ["/", "/workloads", "/devices", "/demand", "/retractions"]
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_pages_of_an_empty_database_say_so(client, path):
     """Without a fact every list is a page that says that there is none."""
-    assert "No fact" in text_of(get(client, path)) or path == "/demand"
+    shown = text_of(get(client, path))
+    assert "No fact" in shown or "Nothing was" in shown
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,41 @@ def test_every_page_is_valid_and_can_be_read_aloud(reader, path):
     """A strict parser takes it; landmarks, captions, labels and titles are there."""
     store_of(reader).add_misses({Miss(WorkloadKey("k"), DEVICE.id): 2}, {}, most=9)
     assert is_sound_page(get(reader, path))
+
+
+def test_a_retracted_fact_says_so(reader):
+    """Its page says who retracted it, when and why; no list has it any more."""
+    store = store_of(reader)
+    retraction = Retraction(LATEST.id, "a <wrong> clock", "ann", "2026-02-01T09:00:00")
+    elsewhere = replace(retraction, document="0" * 64, reason="elsewhere")
+    store.add_all([retraction, elsewhere])
+    page = text_of(get(reader, f"/facts/{LATEST.id}"))
+    assert "retracted" in page
+    assert "By ann on 2026-02-01 09:00: a <wrong> clock" in page
+    listed = get(reader, "/retractions")
+    assert "a <wrong> clock" in text_of(listed)
+    assert "elsewhere" in text_of(listed)
+    assert list(links(listed, "/facts/")) == [f"/facts/{LATEST.id}"]
+    for path in ("/", f"/workloads/{KEY}", f"/devices/{DEVICE.id}"):
+        assert f"/facts/{LATEST.id}" not in links(get(reader, path), "/facts/")
+
+
+def test_retractions_have_all_pages(client, monkeypatch):
+    """The latest first, each once."""
+    monkeypatch.setattr("feinsum.service.pages.routes.PER_PAGE", 2)
+    known = [
+        Retraction(f"{n:064}", f"reason {n}", "ann", f"2026-02-0{n + 1}T09:00:00")
+        for n in range(5)
+    ]
+    store_of(client).add_all(known)
+    seen, following = [], "/retractions"
+    while following:
+        page = get(client, following)
+        seen += [text_of(td) for td in page.iter("td") if "reason" in text_of(td)]
+        following = next(
+            (a.get("href") for a in page.iter("a") if a.get("rel") == "next"), None
+        )
+    assert seen == [f"reason {n}" for n in reversed(range(5))]
 
 
 def test_everything_is_reached_by_links(reader):
@@ -176,9 +212,11 @@ def test_a_fact_shows_what_every_level_of_the_memory_must_move(client):
     """Bytes for every level; the list is left out where they cannot be known."""
     made = make_fact(environment=make_environment(make_device(0, make_processor())))
     (param,) = form_of(*MATVEC).einsum.size_params
-    timing = replace(made.measurement, sizes={param.name: 10**6})
-    fact = replace(made, measurement=timing)
-    for one in (made, fact):
+    fact, unknown = (
+        replace(made, measurement=replace(made.measurement, sizes=sizes))
+        for sizes in ({param.name: 10**6}, {"other": 10**6})
+    )
+    for one in (fact, unknown):
         store_of(client).add(one)
     page = get(client, f"/facts/{fact.id}")
     assert is_sound_page(page)
@@ -186,7 +224,7 @@ def test_a_fact_shows_what_every_level_of_the_memory_must_move(client):
     assert "What is possible" in shown
     n_bytes = " ".join(count(8 * (4 * 10**6 + 4 + 10**6)).split())
     assert f"DRAM{n_bytes} bytes" in shown
-    assert "What is possible" not in text_of(get(client, f"/facts/{made.id}"))
+    assert "What is possible" not in text_of(get(client, f"/facts/{unknown.id}"))
 
 
 def test_the_program_of_a_recipe_prints_its_code(reader):
@@ -284,7 +322,9 @@ def test_many_recipes_are_cut_short_and_counted(client):
 
 def test_a_text_that_is_no_einsum_is_shown_as_it_is(client):
     """A fact of another version is listed, without a formula and a graph."""
-    record = make_record()
+    record = replace(
+        make_record(), workload="fe9-nauty2.8-unreadable", workload_text="a -> a | ?"
+    )
     store_of(client).add(record)
     page = get(client, f"/workloads/{record.workload}")
     assert text_of(page.find(".//h1")) == record.workload_text

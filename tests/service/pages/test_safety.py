@@ -7,7 +7,14 @@ import json
 import pytest
 
 from feinsum.canonical import WorkloadKey
-from feinsum.records import DevicePeaks, Miss, TuningRecord, from_json, to_json
+from feinsum.records import (
+    DevicePeaks,
+    Miss,
+    Retraction,
+    TuningRecord,
+    from_json,
+    to_json,
+)
 from feinsum.service.problems import MEDIA_TYPE
 from tests.service.conftest import send, store_of
 from tests.service.pages.documents import ACCEPT, get, is_sound_page, text_of
@@ -23,6 +30,7 @@ PATHS = [
     "/devices",
     f"/devices/{DEVICE.id}",
     "/demand",
+    "/retractions",
 ]
 
 
@@ -33,6 +41,7 @@ def attacked(client):
     assert store.receive(HOSTILE, MARKUP)
     store.add_peaks(DevicePeaks(DEVICE, -1.0, {MARKUP: 0.0}, "2025-01-01T00:00:00"))
     store.add_misses({Miss(WorkloadKey("k"), MARKUP): 1}, {}, most=9)
+    store.add_retraction(Retraction("0" * 64, MARKUP, MARKUP))
     return client
 
 

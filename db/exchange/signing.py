@@ -1,0 +1,60 @@
+"""Signing the facts of a database: each again with a signature, the other retracted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from feinsum.db.exchange.merging import batches
+from feinsum.db.sql.store import SqlStore
+from feinsum.records import Document, Retraction
+from feinsum.records.signature import (
+    SigningKey,
+    public_key_of,
+    sign,
+    why_untrusted,
+)
+
+__all__ = ["Signed", "sign_facts"]
+
+
+@dataclass(frozen=True)
+class Signed:
+    """What was signed, or would be.
+
+    Attributes:
+        n_records: facts that look-ups saw.
+    """
+
+    n_records: int
+    n_signed: int
+
+
+def sign_facts(
+    store: SqlStore,
+    key: SigningKey,
+    *,
+    retracted_by: str = "",
+    is_dry_run: bool = True,
+) -> Signed:
+    """Sign the facts that this key has not signed; signing twice is signing once.
+
+    A signed fact comes together with the retraction of the one without: both or none.
+
+    Raises:
+        StoreUnavailableError: if the database cannot be read or written.
+    """
+    trusted = (public_key_of(key),)
+    n_records, n_signed = 0, 0
+    for part in batches(store.records()):
+        unsigned = [record for record in part if why_untrusted(record, trusted)]
+        n_records += len(part)
+        n_signed += len(unsigned)
+        if is_dry_run:
+            continue
+        documents: list[Document] = []
+        for record in unsigned:
+            signed = sign(record, key)
+            reason = f"signed since then, as {signed.id}"
+            documents += [signed, Retraction(record.id, reason, retracted_by)]
+        store.add_all(documents)
+    return Signed(n_records, n_signed)

@@ -1,0 +1,281 @@
+"""Retracting facts: find those that are doubted, write that they are believed no more.
+
+A retraction is a row of its own, and the fact stays as it is. Statements of look-ups
+leave out what is retracted, so it is gone from all answers when the row is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Connection, exists, func, or_, select
+
+from feinsum.db.sql.rows import rows_of
+from feinsum.db.sql.statements import (
+    RETRACTED,
+    RETRACTIONS,
+    insert_all_missing,
+    sound_retractions,
+)
+from feinsum.db.sql.tables import (
+    QuarantineRow,
+    RecordingRow,
+    RecordRow,
+    RetractionRow,
+    WorkloadRow,
+)
+from feinsum.errors import InvalidRequestError, RecordNotFoundError
+from feinsum.records import Retraction, RetractionQuery, utc_now
+from feinsum.records.retraction import DIGITS
+
+__all__ = [
+    "OWNER",
+    "Retracted",
+    "Suspect",
+    "find_retractions",
+    "hidden",
+    "known_retractions",
+    "retract",
+]
+
+OWNER = ""
+"""The recorder of a fact that is also in the database by the will of its owner."""
+
+AT_ONCE = 500
+"""How many ids are asked for in one statement."""
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A fact that is, or would be, retracted.
+
+    Attributes:
+        transform: name and version.
+        device: its id.
+    """
+
+    id: str
+    workload: str
+    workload_text: str
+    transform: str
+    device: str
+    speedup: float
+    recorded_at: datetime
+
+
+@dataclass(frozen=True)
+class Retracted:
+    """What was retracted, or would be.
+
+    Attributes:
+        suspects: facts of this database; of a service, the first ones.
+        n_facts: how many there are.
+        n_shared: facts of these recorders that are left, for others vouch for them.
+        unknown: ids of no fact here; they are retracted wherever they may come from.
+        is_dry_run: whether nothing was written.
+    """
+
+    suspects: tuple[Suspect, ...]
+    n_facts: int
+    n_shared: int
+    unknown: tuple[str, ...]
+    is_dry_run: bool
+
+
+def retract(
+    connection: Connection,
+    query: RetractionQuery,
+    *,
+    reason: str,
+    retracted_by: str,
+    is_dry_run: bool,
+) -> Retracted:
+    """Retract the facts of a query that are not retracted yet.
+
+    Args:
+        reason: expected where something is written.
+
+    Raises:
+        InvalidRequestError: without a reason, or if the beginning of an id is that of
+            several facts.
+        RecordNotFoundError: if it is that of none.
+    """
+    if not (is_dry_run or reason.strip()):
+        raise InvalidRequestError(
+            "facts were to be retracted without a reason; say why, for those who ask "
+            "where they are"
+        )
+    suspects = _suspects(connection, query)
+    unknown = _unknown(connection, query, suspects)
+    if not is_dry_run:
+        now = utc_now()
+        _write(
+            connection,
+            [
+                Retraction(one, reason.strip(), retracted_by, now)
+                for one in (*(suspect.id for suspect in suspects), *unknown)
+            ],
+        )
+    n_shared = _n_shared(connection, query)
+    return Retracted(suspects, len(suspects), n_shared, unknown, is_dry_run)
+
+
+def find_retractions(
+    connection: Connection, ids: Collection[str]
+) -> tuple[Retraction, ...]:
+    """The retractions of some documents, ordered by id."""
+    found: list[Retraction] = []
+    wanted = sorted(ids)
+    for first in range(0, len(wanted), AT_ONCE):
+        among = RetractionRow.document_id.in_(wanted[first : first + AT_ONCE])
+        rows = connection.execute(RETRACTIONS.where(among)).all()
+        found += sound_retractions(rows)
+    return tuple(sorted(found, key=lambda retraction: retraction.id))
+
+
+def known_retractions(
+    connection: Connection, before: tuple[datetime, str] | None, limit: int
+) -> tuple[Retraction, ...]:
+    """The latest retractions, the newest first.
+
+    Args:
+        before: time and id of the last one that was seen.
+    """
+    at, name = RetractionRow.retracted_at, RetractionRow.id
+    wanted = RETRACTIONS.order_by(at.desc(), name)
+    if before is not None:
+        time, seen = before
+        wanted = wanted.where(or_(at < time, (at == time) & (name > seen)))
+    return tuple(sound_retractions(connection.execute(wanted.limit(limit)).all()))
+
+
+def hidden(connection: Connection) -> int:
+    """How many facts are in no look-up: in quarantine, or retracted."""
+    ids = select(QuarantineRow.record_id).union(select(RetractionRow.document_id))
+    there = select(func.count()).select_from(RecordRow).where(RecordRow.id.in_(ids))
+    return connection.execute(there).scalar_one()
+
+
+def _suspects(connection: Connection, query: RetractionQuery) -> tuple[Suspect, ...]:
+    columns = (
+        RecordRow.id,
+        RecordRow.workload_key,
+        WorkloadRow.text,
+        RecordRow.transform_name,
+        RecordRow.transform_version,
+        RecordRow.device_id,
+        RecordRow.speedup,
+        RecordRow.recorded_at,
+    )
+    wanted = (
+        select(*columns)
+        .join(WorkloadRow, WorkloadRow.key == RecordRow.workload_key)
+        .where(~RETRACTED, *_conditions(query))
+        .order_by(RecordRow.id)
+    )
+    return tuple(_suspect(*row) for row in connection.execute(wanted))
+
+
+def _suspect(
+    record_id: str,
+    workload: str,
+    text: str,
+    name: str,
+    version: int,
+    device: str,
+    speedup: float,
+    recorded_at: datetime,
+) -> Suspect:
+    transform = f"{name}@{version}"
+    return Suspect(record_id, workload, text, transform, device, speedup, recorded_at)
+
+
+def _conditions(query: RetractionQuery) -> Iterator[ColumnElement[bool]]:
+    if query.ids:
+        yield _has_id(query.ids)
+    if query.workload is not None:
+        yield RecordRow.workload_key == query.workload
+    if (transform := query.transform_parts) is not None:
+        name, version = transform
+        yield RecordRow.transform_name == name
+        if version is not None:
+            yield RecordRow.transform_version == version
+    if query.recorders:
+        yield _sent_by(query)
+        yield ~_sent_by_others(query)
+    elif (since := query.since_instant) is not None:
+        received_at = (
+            select(func.min(RecordingRow.received_at))
+            .where(RecordingRow.record_id == RecordRow.id)
+            .scalar_subquery()
+        )
+        yield func.coalesce(received_at, RecordRow.recorded_at) >= since
+
+
+def _has_id(ids: Iterable[str]) -> ColumnElement[bool]:
+    whole = [digits for digits in ids if len(digits) == DIGITS]
+    begun = [RecordRow.id.like(f"{one}%") for one in ids if len(one) < DIGITS]
+    return or_(RecordRow.id.in_(whole), *begun)
+
+
+def _sent_by(query: RetractionQuery) -> ColumnElement[bool]:
+    sent = [
+        RecordingRow.record_id == RecordRow.id,
+        RecordingRow.recorder.in_(query.recorders),
+    ]
+    if (since := query.since_instant) is not None:
+        sent.append(RecordingRow.received_at >= since)
+    return exists().where(*sent)
+
+
+def _sent_by_others(query: RetractionQuery) -> ColumnElement[bool]:
+    """Somebody else vouches for the fact, or these did before that time."""
+    of_record = RecordingRow.record_id == RecordRow.id
+    is_other: ColumnElement[bool] = RecordingRow.recorder.not_in(query.recorders)
+    if (since := query.since_instant) is not None:
+        is_other = or_(is_other, RecordingRow.received_at < since)
+    return exists().where(of_record, is_other)
+
+
+def _n_shared(connection: Connection, query: RetractionQuery) -> int:
+    if not query.recorders:
+        return 0
+    shared = select(func.count()).select_from(RecordRow)
+    sent = shared.where(~RETRACTED, _sent_by(query), _sent_by_others(query))
+    return connection.execute(sent).scalar_one()
+
+
+def _unknown(
+    connection: Connection, query: RetractionQuery, suspects: Iterable[Suspect]
+) -> tuple[str, ...]:
+    """The whole ids that are of no fact here, and are not retracted yet."""
+    found = {suspect.id for suspect in suspects}
+    left = [digits for digits in dict.fromkeys(query.ids) if digits not in found]
+    for digits in [digits for digits in left if len(digits) < DIGITS]:
+        n = sum(one.startswith(digits) for one in found)
+        if n > 1:
+            raise InvalidRequestError(
+                f"{n} facts have ids that begin with {digits}; give more digits"
+            )
+        if n == 1 or _is_stored(connection, digits):
+            left.remove(digits)
+            continue
+        raise RecordNotFoundError(
+            f"no record has an id that begins with {digits}; list ids with "
+            "'feinsum query --json'"
+        )
+    retracted = {one.document for one in find_retractions(connection, left)}
+    return tuple(
+        one for one in left if one not in retracted and not _is_stored(connection, one)
+    )
+
+
+def _is_stored(connection: Connection, digits: str) -> bool:
+    """Whether a fact here has such an id, if it fulfils the other conditions or not."""
+    return connection.scalar(select(exists().where(_has_id([digits])))) is True
+
+
+def _write(connection: Connection, retractions: Iterable[Retraction]) -> None:
+    insert_all_missing(connection, [row for one in retractions for row in rows_of(one)])

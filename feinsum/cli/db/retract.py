@@ -1,0 +1,137 @@
+"""``feinsum db retract``."""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from feinsum.cli.shared.options import AsJson, Database
+from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table, to_digits
+
+if TYPE_CHECKING:
+    from feinsum.db.sql import Retracted
+
+__all__ = ["EXAMPLES", "retract"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum db retract 0f7c2ab41d03 --reason "a wrong clock" --yes
+  feinsum db retract --recorder ci --since 2026-01-31T12:00:00Z
+  feinsum db retract --transform rowwise@1 --database https://facts.example
+"""
+
+N_SHOWN = 20
+"""How many facts are printed."""
+
+
+def retract(
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID...]",
+            help="Content ids of facts, or the first 12 digits of those that are here.",
+            show_default=False,
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Facts of this workload.")
+    ] = None,
+    recorder: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Facts that were sent to the service with keys of this name, and with "
+            "none of another; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[@VERSION]", help="Facts whose recipe is of this transform."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Facts that the service received since then, or, where none did, that "
+            "were measured since then. ISO 8601.",
+        ),
+    ] = None,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why; needed with --yes.")
+    ] = "",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it; otherwise the facts are listed.")
+    ] = False,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take facts out of every look-up, list and answer, for good.
+
+    All that is given has to be true of a fact. A retraction is a document that is
+    merged and exported like facts, so no merge brings the fact back. A service takes
+    it with the scope admin.
+    """
+    from feinsum.db import opened_documents
+    from feinsum.records import RetractionQuery
+
+    query = RetractionQuery(
+        ids=tuple(ids or ()),
+        workload=workload,
+        recorders=tuple(recorder or ()),
+        transform=transform,
+        since=since,
+    )
+    if yes and not reason.strip():
+        raise typer.BadParameter("say why with --reason", param_hint="--yes")
+    with opened_documents(database) as store:
+        found = store.retract(
+            query, reason=reason, retracted_by=getpass.getuser(), is_dry_run=not yes
+        )
+    if as_json:
+        print_json(_document(found))
+    else:
+        _print(found)
+
+
+def _document(found: Retracted) -> dict[str, Any]:
+    suspects = [
+        {**asdict(one), "recorded_at": one.recorded_at.isoformat()}
+        for one in found.suspects
+    ]
+    return {**asdict(found), "suspects": suspects}
+
+
+def _print(found: Retracted) -> None:
+    if found.suspects:
+        print_table(
+            ("record", "workload", "transform"),
+            ("speed-up", "recorded"),
+            [
+                (
+                    one.id[:ID_LENGTH],
+                    one.workload,
+                    one.transform,
+                    to_digits(one.speedup, 3),
+                    f"{one.recorded_at:%Y-%m-%d}",
+                )
+                for one in found.suspects[:N_SHOWN]
+            ],
+        )
+    n_more = found.n_facts - min(N_SHOWN, len(found.suspects))
+    if n_more > 0:
+        typer.echo(f"and {n_more} more; --json has them")
+    for document_id in found.unknown:
+        typer.echo(f"not here: {document_id}; it is retracted wherever it comes from")
+    if found.n_shared:
+        typer.echo(f"left: {found.n_shared} that others sent or recorded, too")
+    n = found.n_facts + len(found.unknown)
+    if found.is_dry_run:
+        typer.echo(f"facts to retract: {n}; nothing was written, do it with --yes")
+    else:
+        typer.echo(f"facts retracted: {n}")

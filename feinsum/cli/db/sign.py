@@ -1,0 +1,66 @@
+"""``feinsum db sign``."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from feinsum.cli.shared.options import AsJson, Database, Write
+from feinsum.cli.shared.output import print_json
+
+__all__ = ["EXAMPLES", "sign"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum db sign --key signing.pem
+  feinsum db sign --key signing.pem --write
+"""
+
+
+def sign(
+    key: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            envvar="FEINSUM_SIGNING_KEY",
+            show_envvar=False,
+            help="The private key. Default: FEINSUM_SIGNING_KEY.",
+            show_default=False,
+        ),
+    ],
+    write: Write = False,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sign the facts of a database that this key has not signed yet.
+
+    A signed fact is another fact. The one without this signature is retracted, so that
+    each is there once. Sign what you measured: a signature vouches for it.
+    """
+    from feinsum.db import open_store
+    from feinsum.db.exchange import sign_facts
+    from feinsum.records.signature import public_key_of, read_signing_key
+
+    private = read_signing_key(key)
+    with open_store(database) as store:
+        by = getpass.getuser()
+        found = sign_facts(store, private, retracted_by=by, is_dry_run=not write)
+    document = {
+        "public_key": public_key_of(private),
+        "n_records": found.n_records,
+        "n_signed": found.n_signed,
+        "is_written": write,
+    }
+    if as_json:
+        print_json(document)
+        return
+    typer.echo(f"{found.n_records - found.n_signed} facts have the signature already")
+    if write:
+        typer.echo(f"facts signed: {found.n_signed}, by {document['public_key']}")
+    else:
+        typer.echo(
+            f"facts to sign: {found.n_signed}; nothing was written, do it with --write"
+        )

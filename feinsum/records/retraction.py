@@ -1,0 +1,155 @@
+"""Retractions: documents that take others out of every look-up, for good."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Annotated
+
+from pydantic import Field
+
+from feinsum.errors import InvalidRequestError
+from feinsum.records.document import STRICT, content_id
+from feinsum.records.record import utc_now
+
+__all__ = ["DIGITS", "LONGEST_REASON", "Retraction", "RetractionQuery"]
+
+MOST_IDS, MOST_CUT_OFF = 10_000, 100
+"""Ids in one question, and those of them that are not whole."""
+
+LONGEST_REASON = 500
+"""Most characters of a reason, and of a name."""
+
+FEWEST_DIGITS, DIGITS = 12, 64
+"""Of an id that is cut off, and of a whole one."""
+
+HEXADECIMAL = frozenset("0123456789abcdef")
+
+ContentId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Words = Annotated[str, Field(max_length=LONGEST_REASON, pattern=r"^[^\x00]*$")]
+
+
+@dataclass(frozen=True)
+class Retraction:
+    """That a document is believed no more.
+
+    It may be known where the document is not, and hides the document from then on: so
+    retractions are united like facts. None is ever taken back; what was retracted by
+    mistake is measured again, which is another fact.
+
+    Attributes:
+        document: content id of a fact or of measured limits of a device.
+        reason: why, in words.
+        retracted_by: who; of the service, the name of a key.
+        retracted_at: UTC, ISO 8601.
+
+    >>> one = Retraction("0" * 64, "sent with a leaked key", "ann")
+    >>> one.id == Retraction(one.document, one.reason, "bob", one.retracted_at).id
+    False
+    """
+
+    __pydantic_config__ = STRICT
+
+    document: ContentId
+    reason: Words
+    retracted_by: Words
+    retracted_at: str = field(default_factory=utc_now)
+
+    @cached_property
+    def id(self) -> str:
+        """Content id."""
+        return content_id(self)
+
+    def __str__(self) -> str:
+        return f"{self.retracted_by} at {self.retracted_at}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class RetractionQuery:
+    """Which facts are to be retracted: those that fulfil all that is given.
+
+    Attributes:
+        ids: content ids, or what these begin with, at least 12 digits.
+        workload: a key.
+        recorders: names of keys of a service. A fact counts if it was sent with such
+            names alone: one that somebody else vouches for does not.
+        transform: a name, or a name and a version such as ``rowwise@1``.
+        since: not before this time, ISO 8601, UTC if it does not say: when the service
+            received the fact or, where it was recorded into the database itself, when
+            it was measured.
+
+    Raises:
+        InvalidRequestError: if nothing is given, or something that is none of these.
+
+    >>> RetractionQuery(transform="rowwise@1").transform_parts
+    ('rowwise', 1)
+    """
+
+    ids: tuple[str, ...] = ()
+    workload: str | None = None
+    recorders: tuple[str, ...] = ()
+    transform: str | None = None
+    since: str | None = None
+
+    def __post_init__(self) -> None:
+        if not any(vars(self).values()):
+            raise InvalidRequestError(
+                "no fact was named for retraction; expected ids, a workload, "
+                "recorders, a transform or a time"
+            )
+        _check_ids(self.ids)
+        named = (self.workload, self.transform, self.since, *self.recorders)
+        for text in filter(None, named):
+            if "\x00" in text or len(text) > LONGEST_REASON:
+                raise InvalidRequestError(
+                    f"{text[:50]!r} was given; expected at most {LONGEST_REASON} "
+                    "characters, and no NUL"
+                )
+        _ = self.transform_parts, self.since_instant
+
+    @property
+    def transform_parts(self) -> tuple[str, int | None] | None:
+        """The name of the transform, and its version if it is given."""
+        if self.transform is None:
+            return None
+        name, at, version = self.transform.rpartition("@")
+        if not at:
+            return self.transform, None
+        if not (name and version.isdecimal() and len(version) < 9):
+            raise InvalidRequestError(
+                f"the transform {self.transform[:80]!r} was given; expected a name, or "
+                "a name and a version such as rowwise@1"
+            )
+        return name, int(version)
+
+    @property
+    def since_instant(self) -> datetime | None:
+        """The time, in UTC."""
+        if self.since is None:
+            return None
+        try:
+            given = datetime.fromisoformat(self.since)
+            known = given if given.tzinfo else given.replace(tzinfo=UTC)
+            return known.astimezone(UTC)
+        except (ValueError, OverflowError):
+            raise InvalidRequestError(
+                f"the time {self.since[:50]!r} was given; expected ISO 8601, such as "
+                "2025-01-31 or 2025-01-31T12:00:00Z"
+            ) from None
+
+
+def _check_ids(ids: Collection[str]) -> None:
+    for one in ids:
+        if not (FEWEST_DIGITS <= len(one) <= DIGITS and set(one) <= HEXADECIMAL):
+            raise InvalidRequestError(
+                f"{one[:80]!r} is no id of a fact; expected its first {FEWEST_DIGITS} "
+                f"to {DIGITS} hexadecimal digits"
+            )
+    n_cut_off = sum(len(one) < DIGITS for one in ids)
+    if len(ids) > MOST_IDS or n_cut_off > MOST_CUT_OFF:
+        raise InvalidRequestError(
+            f"{len(ids)} ids were given, {n_cut_off} of them cut off; expected at most "
+            f"{MOST_IDS}, and {MOST_CUT_OFF} cut off"
+        )

@@ -1,0 +1,242 @@
+"""Signatures: who vouches for a fact, so that anybody can check it.
+
+A signed fact has two more topics of provenance: the public key of its signer, and an
+Ed25519 signature (RFC 8032) of the fact in its canonical text. So it is a fact like any
+other, with an id of its own, and every database, file and service carries its
+signature. Not signed are the key of the workload, which follows from its text, and what
+the fact was rekeyed from: so a signature outlives a new version of the canonical form.
+
+Needs the package cryptography (``pip install 'feinsum[signatures]'``), which is
+imported here alone, and only when a signature is made or checked.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import os
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from feinsum.canonical import WorkloadKey
+from feinsum.errors import FeinsumError
+from feinsum.records.document import to_json
+from feinsum.records.record import TuningRecord
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    SigningKey: TypeAlias = Ed25519PrivateKey
+else:
+    SigningKey = Any
+
+__all__ = [
+    "SIGNATURE",
+    "SIGNED_BY",
+    "SIGNING_KEY_VARIABLE",
+    "TRUSTED_SIGNERS_VARIABLE",
+    "SigningKey",
+    "check_signing_key",
+    "new_signing_key",
+    "public_key_of",
+    "read_signing_key",
+    "sign",
+    "signed_if_wanted",
+    "trusted_signers",
+    "why_untrusted",
+]
+
+SIGNED_BY, SIGNATURE = "signed_by", "signature"
+"""Topics of the provenance of a signed fact."""
+
+SIGNING_KEY_VARIABLE = "FEINSUM_SIGNING_KEY"
+"""Environment variable with the path of the private key that facts are signed with."""
+
+TRUSTED_SIGNERS_VARIABLE = "FEINSUM_TRUSTED_SIGNERS"
+"""Environment variable with public keys, or the path of a file of them."""
+
+UNSIGNED = (SIGNATURE, "rekeyed_from")
+
+DOMAIN = b"feinsum fact 1\n"
+"""Stands before what is signed: no signature of something else is one of a fact."""
+
+_PUBLIC = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
+_MOST_BYTES = 100_000
+
+
+def sign(record: TuningRecord, key: SigningKey) -> TuningRecord:
+    """The fact with a signature; one that it has already is replaced."""
+    topics = {k: v for k, v in record.provenance.items() if k != SIGNATURE}
+    named = replace(record, provenance=topics | {SIGNED_BY: public_key_of(key)})
+    signature = base64.b64encode(key.sign(_content(named))).decode()
+    return replace(named, provenance={**named.provenance, SIGNATURE: signature})
+
+
+def why_untrusted(record: TuningRecord, trusted: Collection[str]) -> str:
+    """Why a fact is not vouched for by one of some public keys; empty if it is.
+
+    Raises:
+        FeinsumError: if cryptography is not installed.
+    """
+    signer = record.provenance.get(SIGNED_BY)
+    signature = record.provenance.get(SIGNATURE)
+    if signer is None or signature is None:
+        return "it is not signed"
+    if signer not in trusted:
+        return f"it is signed by {signer[:60]}, which is not trusted"
+    if not _is_right(signer, signature, _content(record)):
+        return f"its signature is not that of {signer}"
+    return ""
+
+
+def new_signing_key(path: Path) -> str:
+    """Make a private key in a new file, for its owner alone; the public key of it.
+
+    Raises:
+        FeinsumError: if the file exists or cannot be written, or if cryptography is not
+            installed.
+    """
+    _check_installed()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
+    key = Ed25519PrivateKey.generate()
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        with os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+        ) as file:
+            file.write(text)
+    except OSError as error:
+        what = "exists already" if error.errno == errno.EEXIST else error.strerror
+        raise FeinsumError(
+            f"no key can be written to {path} ({what}); give the path of a new file"
+        ) from None
+    return public_key_of(key)
+
+
+def read_signing_key(path: Path) -> SigningKey:
+    """The private key of a file.
+
+    Raises:
+        FeinsumError: if there is none, or if cryptography is not installed.
+    """
+    _check_installed()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        with path.expanduser().open("rb") as file:
+            found = load_pem_private_key(file.read(_MOST_BYTES), password=None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no private key"
+        raise FeinsumError(
+            f"no signing key can be read from {path}: {why}; {MAKE}"
+        ) from None
+    if not isinstance(found, Ed25519PrivateKey):
+        raise FeinsumError(f"the key in {path} is not of Ed25519; {MAKE}")
+    return found
+
+
+MAKE = "make one with 'feinsum signing create FILE'"
+
+
+def public_key_of(key: SigningKey) -> str:
+    """The public key as text."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    raw = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return f"ed25519:{base64.b64encode(raw).decode()}"
+
+
+def signed_if_wanted(record: TuningRecord) -> TuningRecord:
+    """The fact, signed with the key of the variable where that is set.
+
+    Raises:
+        FeinsumError: see :func:`read_signing_key`.
+    """
+    path = os.environ.get(SIGNING_KEY_VARIABLE, "").strip()
+    return sign(record, read_signing_key(Path(path))) if path else record
+
+
+def check_signing_key() -> None:
+    """Refuse before work is done whose facts could not be signed.
+
+    Raises:
+        FeinsumError: if the variable names a key that cannot be read.
+    """
+    if path := os.environ.get(SIGNING_KEY_VARIABLE, "").strip():
+        read_signing_key(Path(path))
+
+
+def trusted_signers() -> frozenset[str]:
+    """The public keys of the variable; none if facts need no signature.
+
+    Raises:
+        FeinsumError: if the variable holds something else, or cryptography is not
+            installed.
+    """
+    given = os.environ.get(TRUSTED_SIGNERS_VARIABLE, "").strip()
+    if not given:
+        return frozenset()
+    _check_installed()
+    text = given if given.startswith("ed25519:") else _text_of(given)
+    lines = [line.partition("#")[0] for line in text.splitlines()]
+    keys = [word for line in lines for word in line.replace(",", " ").split()]
+    for key in keys or [""]:
+        if not _PUBLIC.fullmatch(key):
+            raise FeinsumError(
+                f"{TRUSTED_SIGNERS_VARIABLE} has {key[:60]!r}; expected public keys as "
+                "'feinsum signing show' prints them, separated by commas, or the path "
+                "of a file with one in each line"
+            )
+    return frozenset(keys)
+
+
+def _text_of(path: str) -> str:
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            return file.read(_MOST_BYTES).decode("latin-1")
+    except OSError as error:
+        raise FeinsumError(
+            f"{TRUSTED_SIGNERS_VARIABLE} is {path[:200]!r}, which cannot be read "
+            f"({error.strerror}); expected public keys, or a file of them"
+        ) from None
+
+
+def _content(record: TuningRecord) -> bytes:
+    """What is signed of a fact."""
+    topics = {k: v for k, v in record.provenance.items() if k not in UNSIGNED}
+    signed = replace(record, workload=WorkloadKey(""), provenance=topics)
+    return DOMAIN + to_json(signed).encode()
+
+
+def _is_right(signer: str, signature: str, content: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        raw = base64.b64decode(signer.removeprefix("ed25519:"), validate=True)
+        given = base64.b64decode(signature, validate=True)
+        Ed25519PublicKey.from_public_bytes(raw).verify(given, content)
+    except (InvalidSignature, ValueError, binascii.Error):
+        return False
+    return True
+
+
+def _check_installed() -> None:
+    try:
+        import cryptography  # noqa: F401  (only whether it is there)
+    except ImportError as error:
+        raise FeinsumError(
+            f"signatures need cryptography ({error}): pip install 'feinsum[signatures]'"
+        ) from None

@@ -1,0 +1,225 @@
+"""Retractions: taking facts out of every look-up, and who did so, when and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from feinsum.db.sql.rows import instant
+from feinsum.errors import InvalidRecordError, InvalidRequestError
+from feinsum.records import Retraction, RetractionQuery, from_json
+from feinsum.records.retraction import LONGEST_REASON
+from feinsum.service.examples import FORM, RECORD, RETRACTION, document
+from feinsum.service.openapi import answers
+from feinsum.service.paging import Cursor, Limit, from_cursor, next_cursor
+from feinsum.service.routes.facts import FactId
+from feinsum.service.state import Admin, Reading, Service, TheService
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1", tags=["retractions"])
+
+MOST_LISTED = 1000
+"""How many facts are listed of those that are retracted."""
+
+SUSPECT = {
+    "id": RECORD.id,
+    "workload": RECORD.workload,
+    "workload_text": RECORD.workload_text,
+    "transform": f"{RECORD.spec.name}@{RECORD.spec.version}",
+    "device": RECORD.environment.device.id,
+    "speedup": RECORD.measurement.speedup,
+    "recorded_at": RECORD.recorded_at,
+}
+
+DONE: dict[str, Any] = {
+    "is_dry_run": False,
+    "n_facts": 1,
+    "n_shared": 0,
+    "unknown": [],
+    "suspects": [SUSPECT],
+}
+
+LISTED = {"id": RETRACTION.id, "document": document(RETRACTION)}
+
+BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"$ref": "#/components/schemas/Retraction"},
+                "example": document(RETRACTION),
+            }
+        },
+    }
+}
+
+Words = Annotated[str, Field(max_length=LONGEST_REASON)]
+
+
+class Asked(BaseModel):
+    """Which facts, and whether they are retracted; at least one condition is needed.
+
+    Attributes:
+        ids: content ids, or at least their first 12 digits.
+        recorders: facts that were sent with these names of keys and no others.
+        transform: a name, or a name and a version.
+        since: when the service received them, or else when they were measured.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "example": {
+                "recorders": ["ci"],
+                "since": "2026-01-31T12:00:00Z",
+                "is_dry_run": True,
+            }
+        },
+    )
+
+    ids: Annotated[list[str], Field(max_length=1000)] = []
+    workload: Annotated[Words | None, Field(examples=[FORM.key])] = None
+    recorders: Annotated[list[Words], Field(max_length=100)] = []
+    transform: Words | None = None
+    since: Words | None = None
+    reason: Words = ""
+    is_dry_run: bool = True
+
+
+class SuspectOf(BaseModel):
+    """A fact that is, or would be, retracted."""
+
+    id: str
+    workload: str
+    workload_text: str
+    transform: str
+    device: str
+    speedup: float
+    recorded_at: datetime
+
+
+class RetractedFacts(BaseModel):
+    """What was retracted, or would be; no more than 1000 facts are listed.
+
+    Attributes:
+        n_shared: facts of these recorders that are left, for others sent them, too.
+        unknown: ids of no fact here, which are retracted all the same.
+    """
+
+    is_dry_run: bool
+    n_facts: int
+    n_shared: int
+    unknown: list[str]
+    suspects: list[SuspectOf]
+
+
+class RetractionOf(BaseModel):
+    """A retraction with its content id."""
+
+    id: str
+    document: Retraction
+
+
+class Retractions(BaseModel):
+    """A page of retractions."""
+
+    retractions: list[RetractionOf]
+    next: str | None
+
+
+@router.get(
+    "/retractions",
+    summary="Retractions, the latest first",
+    responses=answers(status_200={"retractions": [LISTED], "next": None}),
+)
+def retractions(
+    service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
+) -> Retractions:
+    found = service.store.retractions(before(cursor), limit)
+    following = next_cursor(found, limit, lambda one: (one.retracted_at, one.id))
+    return Retractions(
+        retractions=[RetractionOf(id=one.id, document=one) for one in found],
+        next=following,
+    )
+
+
+@router.post(
+    "/retractions",
+    status_code=201,
+    summary="Keep a retraction that was made elsewhere: 201 if it is new, 200 if known",
+    response_class=Response,
+    responses=answers(413, 415, status_200=None, status_201=None),
+    openapi_extra=BODY,
+)
+async def add_retraction(request: Request, service: TheService, _: Admin) -> Response:
+    given = from_json(Retraction, await request.body())
+    is_new = await run_in_threadpool(service.store.add_retraction, given)
+    service.lookup.expire()
+    return Response(status_code=201 if is_new else 200)
+
+
+@router.post(
+    "/facts:retract",
+    summary="Retract facts by id, workload, recorder, transform and time; first dry",
+    responses=answers(404, 413, 415, status_200={**DONE, "is_dry_run": True}),
+)
+def retract(asked: Asked, service: TheService, caller: Admin) -> RetractedFacts:
+    query = RetractionQuery(
+        ids=tuple(asked.ids),
+        workload=asked.workload,
+        recorders=tuple(asked.recorders),
+        transform=asked.transform,
+        since=asked.since,
+    )
+    return _retract(service, query, asked.reason, caller.name, asked.is_dry_run)
+
+
+@router.delete(
+    "/facts/{record_id}",
+    summary="Retract a fact, at once",
+    responses=answers(404, 415, status_200=DONE),
+)
+def delete_fact(
+    record_id: FactId,
+    service: TheService,
+    caller: Admin,
+    reason: Annotated[
+        str, Query(min_length=1, max_length=LONGEST_REASON, examples=["a wrong clock"])
+    ],
+) -> RetractedFacts:
+    service.store.stored(record_id)
+    query = RetractionQuery(ids=(record_id,))
+    return _retract(service, query, reason, caller.name, is_dry_run=False)
+
+
+def before(cursor: str | None) -> tuple[datetime, str] | None:
+    """The time and the id of the retraction that a cursor names.
+
+    Raises:
+        InvalidRequestError: if it names none.
+    """
+    if not cursor:
+        return None
+    time, last = from_cursor(cursor, str, str)
+    try:
+        return instant(time), last
+    except InvalidRecordError as error:
+        raise InvalidRequestError(f"the cursor names no time: {error}") from None
+
+
+def _retract(
+    service: Service, query: RetractionQuery, reason: str, by: str, is_dry_run: bool
+) -> RetractedFacts:
+    found = service.store.retract(
+        query, reason=reason, retracted_by=by, is_dry_run=is_dry_run
+    )
+    if not is_dry_run:
+        service.lookup.expire()
+    listed = replace(found, suspects=found.suspects[:MOST_LISTED])
+    return RetractedFacts.model_validate(listed, from_attributes=True)

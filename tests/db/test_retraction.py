@@ -1,0 +1,392 @@
+"""What is retracted is in no answer, and no merge brings it back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db import LayeredStore, SqlStore, open_store
+from feinsum.db.exchange import (
+    all_documents,
+    collect_garbage,
+    compare,
+    find_garbage,
+    merge,
+    read_file,
+    take_in,
+    write_file,
+)
+from feinsum.db.exchange.garbage import GarbagePlan
+from feinsum.db.server import open_serving_store
+from feinsum.errors import (
+    InvalidRecordError,
+    InvalidRequestError,
+    RecordNotFoundError,
+)
+from feinsum.records import (
+    InMemoryStore,
+    LookUp,
+    Retraction,
+    RetractionQuery,
+    TuningRecord,
+    from_json,
+    to_json,
+)
+from tests.db.contract import released
+from tests.db.factories import (
+    WORKLOAD,
+    make_device,
+    make_peaks,
+    make_record,
+    tuning_records,
+)
+
+MakeStore = Callable[[], InMemoryStore | SqlStore]
+
+AT = "2026-02-01T09:00:00+00:00"
+
+
+def retraction(document: str, reason: str = "a wrong clock") -> Retraction:
+    return Retraction(document, reason, "ann", AT)
+
+
+few_facts = st.lists(tuning_records(), max_size=5)
+doubts = st.lists(
+    st.builds(
+        retraction,
+        tuning_records().map(lambda record: record.id),
+        st.sampled_from(["a wrong clock", "é 'quoted'"]),
+    ),
+    max_size=4,
+)
+stores = st.tuples(few_facts, doubts)
+
+
+def filled(make: MakeStore, content: tuple[list, list]) -> InMemoryStore | SqlStore:
+    store = make()
+    facts, retractions = content
+    store.add_all([*facts, *retractions])
+    return store
+
+
+def united(make: MakeStore, *sources) -> InMemoryStore | SqlStore:
+    target = make()
+    for source in sources:
+        merge(target, source)
+    return target
+
+
+def content(store) -> tuple[list[TuningRecord], list[str]]:
+    """What a store answers, and what it retracts."""
+    return list(store.records()), list(store.ids("retraction"))
+
+
+def query(**given) -> RetractionQuery:
+    return RetractionQuery(**given)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request: pytest.FixtureRequest) -> SqlStore:
+    name = {"sqlite": "make_sql_store", "postgresql": "make_postgresql_store"}
+    make: Callable[[], SqlStore] = request.getfixturevalue(name[request.param])
+    return make()
+
+
+def test_what_is_retracted_is_in_no_answer(make_store: MakeStore) -> None:
+    """Not by id, by workload, in lists, nor in numbers; whichever comes first."""
+    gone, kept, later = (make_record(n) for n in range(3))
+    with closing(make_store()) as store:
+        store.add_all([gone, kept, make_peaks()])
+        assert store.add_retraction(retraction(gone.id)) is True
+        assert store.add_retraction(retraction(gone.id)) is False
+        store.add_all([retraction(later.id), later, gone])
+        assert list(store.records()) == [kept]
+        assert store.query(WORKLOAD) == (kept,)
+        look_up = LookUp({WORKLOAD: kept.workload_text}, make_device())
+        assert store.candidates(look_up) == {WORKLOAD: (kept,)}
+        assert list(store.like(kept.workload_text.partition(" |")[0])) in ([], [kept])
+        assert list(store.ids("record")) == [kept.id]
+        assert list(store.documents("record")) == [kept]
+        assert store.lacking("record", [gone.id, later.id]) == frozenset()
+        assert len(store) == 1
+        for one in (gone, later):
+            with pytest.raises(
+                RecordNotFoundError, match=r"retracted by ann at.*clock"
+            ):
+                store.get(one.id)
+
+
+def test_limits_of_devices_are_retracted(make_store: MakeStore) -> None:
+    """The latest limits that are left count."""
+    old, new = (make_peaks(measured_at=f"202{n}-01-01T00:00:00") for n in (5, 6))
+    with closing(make_store()) as store:
+        store.add_all([old, new])
+        store.add_retraction(retraction(new.id))
+        assert store.peaks(make_device().id) == old
+        assert list(store.documents("peaks")) == [old]
+
+
+@given(one=stores, two=stores)
+def test_merging_commutes(one: tuple, two: tuple) -> None:
+    """A ∪ b = b ∪ a: the facts of both but for what either of them retracts."""
+    check_union(InMemoryStore, one, two)
+
+
+@given(one=stores, two=stores, three=stores)
+def test_merging_associates(one: tuple, two: tuple, three: tuple) -> None:
+    """(a ∪ b) ∪ c = a ∪ (b ∪ c)."""
+    make = InMemoryStore
+    a, b, c = (filled(make, given) for given in (one, two, three))
+    left = united(make, united(make, a, b), c)
+    right = united(make, a, united(make, b, c))
+    assert content(left) == content(right)
+
+
+@given(one=stores)
+def test_merging_is_idempotent(one: tuple) -> None:
+    """A ∪ a = a, and an export of a is a."""
+    make = InMemoryStore
+    a = filled(make, one)
+    assert content(united(make, a, a)) == content(a)
+    copy = make()
+    copy.add_all(all_documents(a, has_trials=True))
+    assert content(copy) == content(a)
+    assert all(found.is_empty for found in compare(a, copy))
+
+
+@settings(
+    max_examples=3,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(one=stores, two=stores)
+def test_databases_are_united_likewise(
+    make_store: MakeStore, one: tuple, two: tuple
+) -> None:
+    """In SQLite and in PostgreSQL as in memory."""
+    with released(make_store) as make:
+        check_union(make, one, two)
+
+
+def check_union(make: MakeStore, one: tuple, two: tuple) -> None:
+    a, b = filled(make, one), filled(make, two)
+    merge(a, b)
+    merge(b, filled(InMemoryStore, one))
+    union = content(a)
+    assert union == content(b)
+    retracted = {r.document for r in one[1] + two[1]}
+    facts = {r.id for r in one[0] + two[0]} - retracted
+    assert [record.id for record in union[0]] == sorted(facts)
+
+
+def test_a_merge_does_not_bring_back(make_sql_store: Callable[[], SqlStore]) -> None:
+    """Not from who still has the fact; and who merges the retraction loses it, too,
+    unless retractions are left out.
+    """
+    ours, theirs, others = (make_sql_store() for _ in range(3))
+    fact = make_record()
+    for one in (ours, theirs, others):
+        one.add(fact)
+    ours.retract(
+        query(ids=(fact.id,)), reason="wrong", retracted_by="me", is_dry_run=False
+    )
+    assert merge(ours, theirs).total() == 0
+    assert list(ours.records()) == []
+    assert merge(others, ours, has_retractions=False).total() == 0
+    assert list(others.records()) == [fact]
+    assert +merge(theirs, ours) == {"retraction": 1}
+    assert list(theirs.records()) == []
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_files_carry_retractions(
+    make_sql_store: Callable[[], SqlStore], tmp_path: Path, suffix: str
+) -> None:
+    """A file has retractions and no fact that is retracted; imports keep that."""
+    source, target, full = (make_sql_store() for _ in range(3))
+    facts = [make_record(n) for n in range(3)]
+    for one in (source, full):
+        one.add_all(facts)
+    source.add_retraction(retraction(facts[0].id))
+    path = tmp_path / f"facts.{suffix}"
+    assert write_file(all_documents(source, has_trials=True), path) == {
+        "retraction": 1,
+        "record": 2,
+    }
+    for one in (target, full):
+        found = take_in(one, read_file(path), lambda bad: pytest.fail(str(bad)))
+        assert found.n_read == {"record": 2, "retraction": 1}
+        assert {r.id for r in one.records()} == {r.id for r in facts[1:]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"document": "0" * 63}, {"document": "G" * 64}, {"reason": "x" * 501},
+     {"retracted_by": "\x00"}, {"retracted_at": "yesterday"}],
+)  # fmt: skip
+def test_odd_retractions_are_refused(store: SqlStore, changes: dict[str, str]) -> None:
+    """A document without the form of a retraction is not kept."""
+    odd = Retraction(**{**vars(retraction("0" * 64)), **changes})
+    with pytest.raises(InvalidRecordError):
+        store.add_retraction(odd)
+    assert list(store.ids("retraction")) == []
+
+
+def test_a_retraction_reads_back() -> None:
+    """Its text is the same everywhere, and names it."""
+    one = retraction("0" * 64)
+    assert from_json(Retraction, to_json(one)) == one
+
+
+def test_the_first_look_writes_nothing(store: SqlStore) -> None:
+    """Without being told to, a retraction lists what it would retract."""
+    facts = [make_record(n) for n in range(3)]
+    store.add_all(facts)
+    found = store.retract(query(workload=WORKLOAD))
+    assert found.is_dry_run
+    assert [s.id for s in found.suspects] == sorted(r.id for r in facts)
+    assert found.suspects[0].transform == "rowwise@1"
+    assert len(store) == 3
+    done = store.retract(
+        query(workload=WORKLOAD), reason="wrong", retracted_by="me", is_dry_run=False
+    )
+    assert done.suspects == found.suspects
+    assert len(store) == 0
+    assert {r.id for r in store.retracted()} == {r.id for r in facts}
+    again = store.retract(
+        query(workload=WORKLOAD), reason="wrong", retracted_by="me", is_dry_run=False
+    )
+    assert again.n_facts == 0
+    assert len(list(store.ids("retraction"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"workload": "other"}, [2]),
+        ({"transform": "rowwise"}, [0, 1, 2]),
+        ({"transform": "rowwise@2"}, []),
+        ({"since": "2025-01-31T12:00:00Z"}, [0, 1, 2]),
+        ({"since": "2025-01-31T14:00:01+02:00"}, []),
+        ({"workload": "other", "since": "2026-01-01"}, []),
+    ],
+)
+def test_facts_are_found_by_what_they_are(
+    store: SqlStore, given: dict, expected: list[int]
+) -> None:
+    """All that is given has to be true of a fact."""
+    facts = [make_record(0), make_record(1)]
+    facts.append(make_record(2, workload=WorkloadKey("other")))
+    store.add_all(facts)
+    found = store.retract(query(**given))
+    assert {s.id for s in found.suspects} == {facts[n].id for n in expected}
+
+
+def test_ids_may_be_begun(store: SqlStore) -> None:
+    """12 digits suffice for a fact that is here; whole ids name any."""
+    fact, elsewhere = make_record(0), make_record(1)
+    store.add(fact)
+    assert store.retract(query(ids=(fact.id[:12],))).suspects[0].id == fact.id
+    found = store.retract(query(ids=(fact.id, elsewhere.id)))
+    assert (found.n_facts, found.unknown) == (1, (elsewhere.id,))
+    with pytest.raises(RecordNotFoundError, match="no record has an id that begins"):
+        store.retract(query(ids=(elsewhere.id[:12],)))
+    for bad in ("abc", "x" * 64, "%" * 12):
+        with pytest.raises(InvalidRequestError, match="is no id of a fact"):
+            query(ids=(bad,))
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"transform": "@1"}, {"transform": "a@b"}, {"since": "soon"},
+              {"workload": "\x00"}, {"recorders": ("x" * 501,)}],
+)  # fmt: skip
+def test_odd_questions_are_refused(given: dict) -> None:
+    """Nothing at all is not everything."""
+    with pytest.raises(InvalidRequestError, match="expected"):
+        query(**given)
+
+
+def test_a_reason_is_needed(store: SqlStore) -> None:
+    """What is written says why."""
+    store.add(make_record())
+    with pytest.raises(InvalidRequestError, match="say why"):
+        store.retract(query(workload=WORKLOAD), reason=" ", is_dry_run=False)
+    assert len(store) == 1
+
+
+def test_a_recorder_takes_nobody_elses_facts_along(tmp_path: Path) -> None:
+    """What somebody else sent, or the owner added, stays: before or afterwards."""
+    own, early, shared, owned, imported, before = (make_record(n) for n in range(6))
+    with open_serving_store(tmp_path / "facts.sqlite") as store:
+        store.add(owned)
+        store.receive(early, "ann")
+        store.receive(before, "eve")
+        since = store.trust(before.id).recordings[0].received_at
+        for fact in (own, early, shared, owned, imported):
+            store.receive(fact, "eve")
+        store.receive(shared, "bob")
+        store.add(imported)
+        found = store.retract(query(recorders=("eve",)))
+        assert {s.id for s in found.suspects} == {own.id, before.id}
+        assert found.n_shared == 4
+        later = since.replace(microsecond=min(999_999, since.microsecond + 1))
+        found = store.retract(query(recorders=("eve",), since=later.isoformat()))
+        assert {s.id for s in found.suspects} == {own.id}
+        found = store.retract(query(recorders=("eve", "bob")))
+        assert {s.id for s in found.suspects} == {own.id, before.id, shared.id}
+        assert [r.recorder for r in store.trust(owned.id).recordings] == ["eve"]
+
+
+def test_a_layer_hides_what_lies_in_another(
+    make_sql_store: Callable[[], SqlStore],
+) -> None:
+    """The user's own database may retract facts of a package or of a site."""
+    own, site = make_sql_store(), InMemoryStore()
+    gone, kept = make_record(0), make_record(1)
+    site.add_all([gone, kept, make_peaks()])
+    own.add_all([retraction(gone.id), retraction(make_peaks().id)])
+    layers = LayeredStore([own, site])
+    assert list(layers.records()) == [kept]
+    assert layers.query(WORKLOAD) == (kept,)
+    look_up = LookUp({WORKLOAD: ""}, make_device())
+    assert layers.candidates(look_up) == {WORKLOAD: (kept,)}
+    assert layers.peaks(make_device().id) is None
+    assert len(layers) == 1
+    with pytest.raises(RecordNotFoundError, match="was retracted by ann"):
+        layers.get(gone.id)
+
+
+def test_garbage_may_take_what_is_retracted(
+    make_sql_store: Callable[[], SqlStore], tmp_path: Path
+) -> None:
+    """Only if it is told to; the retraction stays, so the fact does not come back."""
+    store, other = make_sql_store(), make_sql_store()
+    facts = [make_record(n) for n in range(2)]
+    for one in (store, other):
+        one.add_all(facts)
+    store.add_retraction(retraction(facts[0].id))
+    plan = find_garbage(store.query(key) for key in store.workloads())
+    assert plan.is_empty
+    assert [r.id for r in store.retracted()] == [facts[0].id]
+    plan = GarbagePlan(plan.n_records, (), (facts[0].id,))
+    done = collect_garbage(store, plan, tmp_path)
+    assert done.n_removed == 1
+    assert [entry[1] for entry in read_file(done.removed)] == [facts[0]]
+    assert list(store.retracted()) == []
+    assert merge(store, other).total() == 0
+    assert list(store.records()) == [facts[1]]
+
+
+def test_a_database_made_before_is_whole_when_it_has_its_name(
+    tmp_path: Path,
+) -> None:
+    """Nothing but the database lies in the folder where one was made."""
+    with open_store(tmp_path / "new" / "facts.sqlite") as store:
+        store.add(make_record())
+    assert {p.name for p in (tmp_path / "new").iterdir()} == {"facts.sqlite"}

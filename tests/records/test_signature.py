@@ -1,0 +1,184 @@
+"""A signature is right for one fact and one signer, and for nothing else."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db.exchange import rekeyed
+from feinsum.errors import FeinsumError
+from feinsum.records import TuningRecord, from_json, to_json
+from feinsum.records.signature import (
+    SIGNATURE,
+    SIGNED_BY,
+    new_signing_key,
+    public_key_of,
+    read_signing_key,
+    sign,
+    signed_if_wanted,
+    trusted_signers,
+    why_untrusted,
+)
+from tests.db.factories import make_environment, make_record, tuning_records
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+OTHER = Ed25519PrivateKey.from_private_bytes(bytes(32))
+TRUSTED = {public_key_of(KEY)}
+
+
+@given(record=tuning_records())
+def test_a_signed_fact_is_believed(record: TuningRecord) -> None:
+    """As it is, read back from its text, and signed again."""
+    signed = sign(record, KEY)
+    assert why_untrusted(signed, TRUSTED) == ""
+    assert why_untrusted(from_json(TuningRecord, to_json(signed)), TRUSTED) == ""
+    assert sign(signed, KEY) == signed
+    assert why_untrusted(record, TRUSTED) == "it is not signed"
+    twice = sign(signed, OTHER)
+    assert "not trusted" in why_untrusted(twice, TRUSTED)
+    assert why_untrusted(twice, {public_key_of(OTHER)}) == ""
+
+
+def test_the_signature_is_that_of_the_page() -> None:
+    """What is signed is what docs/signatures.md says; old signatures stay right."""
+    signed = sign(make_record(), KEY)
+    document = json.loads(to_json(signed))
+    signature = document["provenance"].pop(SIGNATURE)
+    document["workload"] = ""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    import base64
+
+    KEY.public_key().verify(
+        base64.b64decode(signature), b"feinsum fact 1\n" + text.encode()
+    )
+
+
+def test_a_signature_outlives_rekeying() -> None:
+    """The key of the workload follows from its text, and is not signed."""
+    moved = rekeyed(sign(make_record(), KEY), WorkloadKey("fe9-other"))
+    assert "rekeyed_from" in moved.provenance
+    assert why_untrusted(moved, TRUSTED) == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workload_text": "another text"},
+        {"environment": make_environment(driver="9.9")},
+        {"spec": replace(make_record().spec, version=2)},
+        {"measurement": make_record(3).measurement},
+        {"recorded_at": "2030-01-01T00:00:00+00:00"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_fact_that_was_changed_is_not_believed(changes: dict) -> None:
+    """Whatever of it is changed."""
+    changed = replace(sign(make_record(), KEY), **changes)
+    assert "its signature is not that of ed25519:" in why_untrusted(changed, TRUSTED)
+
+
+@pytest.mark.parametrize(
+    ("topics", "message"),
+    [
+        ({"note": "more"}, "is not that of"),
+        ({SIGNED_BY: "ed25519:x"}, "not trusted"),
+        ({SIGNATURE: "no base64!"}, "is not that of"),
+        ({SIGNATURE: "é"}, "is not that of"),
+        ({SIGNATURE: ""}, "is not that of"),
+        ({SIGNATURE: sign(make_record(1), KEY).provenance[SIGNATURE]}, "is not that"),
+    ],
+)
+def test_other_topics_are_not_believed(topics: dict, message: str) -> None:
+    """A note that was added, a name of another key, a signature of another fact."""
+    signed = sign(make_record(), KEY)
+    changed = replace(signed, provenance={**signed.provenance, **topics})
+    assert message in why_untrusted(changed, TRUSTED)
+
+
+def test_a_name_that_is_trusted_by_mistake_is_no_key() -> None:
+    """What is no public key verifies nothing."""
+    signed = sign(make_record(), KEY)
+    changed = replace(signed, provenance={**signed.provenance, SIGNED_BY: "ed25519:"})
+    assert "is not that of" in why_untrusted(changed, {"ed25519:"})
+
+
+def test_a_private_key_is_for_its_owner(tmp_path: Path) -> None:
+    """Its file is closed to others, is not overwritten, and reads back."""
+    path = tmp_path / "signing.pem"
+    public = new_signing_key(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert public_key_of(read_signing_key(path)) == public
+    before = path.read_bytes()
+    with pytest.raises(FeinsumError, match="exists already"):
+        new_signing_key(path)
+    assert path.read_bytes() == before
+
+
+def test_files_without_a_key_are_refused(tmp_path: Path) -> None:
+    """With the reason, and what to do."""
+    bad = tmp_path / "bad.pem"
+    bad.write_text("no key")
+    for path in (bad, tmp_path / "missing.pem", tmp_path):
+        with pytest.raises(FeinsumError, match="feinsum signing create"):
+            read_signing_key(path)
+    subprocess.run([sys.executable, "-c", RSA, str(bad)], check=True, timeout=120)
+    with pytest.raises(FeinsumError, match="is not of Ed25519"):
+        read_signing_key(bad)
+
+
+RSA = """
+import sys
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import *
+open(sys.argv[1], "wb").write(X25519PrivateKey.generate().private_bytes(
+    Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+"""
+
+
+def test_what_is_recorded_is_signed_if_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the key of the variable; without it a fact stays as it is."""
+    monkeypatch.delenv("FEINSUM_SIGNING_KEY", raising=False)
+    assert signed_if_wanted(make_record()) == make_record()
+    public = new_signing_key(tmp_path / "signing.pem")
+    monkeypatch.setenv("FEINSUM_SIGNING_KEY", str(tmp_path / "signing.pem"))
+    assert why_untrusted(signed_if_wanted(make_record()), {public}) == ""
+
+
+def test_signers_are_named_by_keys_or_by_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Separated by commas, or one in each line with comments; nothing else counts."""
+    keys = [public_key_of(KEY), public_key_of(OTHER)]
+    monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", " ")
+    assert trusted_signers() == frozenset()
+    monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", ", ".join(keys))
+    assert trusted_signers() == frozenset(keys)
+    file = tmp_path / "signers"
+    file.write_text(f"# the team\n{keys[0]} # ann\n\n{keys[1]}\n")
+    monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", str(file))
+    assert trusted_signers() == frozenset(keys)
+    file.write_text("# nobody\n")
+    for bad in (str(file), "ed25519:abc", f"{keys[0]},x", str(tmp_path / "missing")):
+        monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", bad)
+        with pytest.raises(FeinsumError, match="expected public keys"):
+            trusted_signers()
+
+
+def test_nothing_is_imported_before_it_is_used() -> None:
+    """A program without signatures does not load cryptography."""
+    program = (
+        "import sys, feinsum.records.signature as s; assert not s.trusted_signers()\n"
+        "assert 'cryptography' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
