@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias, get_args
 from feinsum.db.server import StoredFact
 from feinsum.errors import InvalidRequestError
 from feinsum.records import Device, Policy, TransformSpec, TuningRecord, rank
+from feinsum.service.texts import has_secret, is_storable, without_secrets
 
 __all__ = ["MOST_FACTS", "Answer", "Nearness", "Wanted", "answer_of", "check_key"]
 
@@ -190,6 +191,11 @@ def check_key(workload: str) -> str:
     Raises:
         InvalidRequestError: if it cannot.
     """
+    if has_secret(workload):
+        raise InvalidRequestError(
+            "a key of the service was given as the key of a workload; revoke it with "
+            "'feinsum keys revoke', for addresses are kept in logs"
+        )
     if _KEY.fullmatch(workload):
         return workload
     raise InvalidRequestError(
@@ -199,10 +205,11 @@ def check_key(workload: str) -> str:
 
 
 def _check_name(what: str, name: str) -> None:
-    if len(name) > LONGEST_NAME or "\x00" in name:
+    if len(name) > LONGEST_NAME or not is_storable(name) or has_secret(name):
+        given = without_secrets(name)[:50]
         raise InvalidRequestError(
-            f"the {what} {name[:50]!r}... was given, expected at most {LONGEST_NAME} "
-            "characters, and no NUL"
+            f"the {what} {given!r}... was given, expected at most {LONGEST_NAME} "
+            "characters, no NUL, no half of a character, and no key of the service"
         )
 
 

@@ -21,7 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from feinsum.errors import NotAuthenticatedError, TooManyRequestsError
-from feinsum.service.keys import Caller, KeyRing, without_secrets
+from feinsum.service.keys import Caller, KeyRing
 from feinsum.service.limits import (
     RateLimit,
     check_length,
@@ -33,6 +33,7 @@ from feinsum.service.logs import FIELD
 from feinsum.service.metrics import observe
 from feinsum.service.pages.problem import as_asked
 from feinsum.service.problems import problem_of
+from feinsum.service.texts import without_secrets
 
 __all__ = ["Gate", "caller_of"]
 
@@ -88,7 +89,11 @@ class Gate:
         try:
             receive = await self._admit(scope, headers, receive)
             is_admitted = True
-            await self._app(scope, receive, send_with_id)
+            inner = _as_get(scope)
+            try:
+                await self._app(inner, receive, send_with_id)
+            finally:
+                scope.update(route=inner.get("route"))
         except Exception as error:
             if status:
                 raise
@@ -151,8 +156,13 @@ class _TooSoonError(TooManyRequestsError):
         super().__init__(f"too many requests; wait {wait_s:.3g} s, and ask in batches")
 
 
+def _as_get(scope: Scope) -> Scope:
+    """HEAD is answered as GET is; the server leaves the body out."""
+    return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+
+
 def _secret(authorization: bytes, method: str) -> str | None:
-    """The key in a header; None if it is of another kind.
+    r"""The key in a header; None if it is of another kind.
 
     A browser sends it as the password of a person. It does so for every site that
     makes it ask, so that counts for reading only.
@@ -160,6 +170,7 @@ def _secret(authorization: bytes, method: str) -> str | None:
     >>> _secret(b"Bearer key", "POST"), _secret(b"Basic YW5uOmtleQ==", "GET")
     ('key', 'key')
     >>> _secret(b"Basic YW5uOmtleQ==", "POST")
+    >>> _secret(b"Basic \xff\xfe", "GET")
     """
     kind, _, rest = authorization.decode("latin-1").strip().partition(" ")
     if kind.lower() == "bearer":
@@ -168,7 +179,7 @@ def _secret(authorization: bytes, method: str) -> str | None:
         return None
     try:
         pair = base64.b64decode(rest.strip(), validate=True).decode("latin-1")
-    except binascii.Error:
+    except (binascii.Error, ValueError):  # also for what is not of ASCII
         return None
     return pair.partition(":")[2]
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from fastapi import Query
 
 from feinsum.errors import InvalidRequestError
+from feinsum.service.texts import is_storable
 
 __all__ = ["Cursor", "Limit", "from_cursor", "key_after", "next_cursor", "to_cursor"]
 
@@ -74,6 +75,9 @@ def from_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
         raise InvalidRequestError(
             f"the cursor {cursor[:50]!r} was given, expected `next` of the page before"
         )
-    if any(isinstance(x, str) and "\x00" in x for x in place):
-        raise InvalidRequestError("the cursor has the character NUL")
+    if any(isinstance(x, str) and not is_storable(x) for x in place):
+        raise InvalidRequestError(
+            "the cursor has a character that no database keeps, expected `next` of the "
+            "page before"
+        )
     return tuple(place)

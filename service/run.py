@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -20,16 +20,20 @@ from feinsum.service.settings import PREFIX, Settings, read_settings
 __all__ = ["run", "worker"]
 
 
-def run(settings: Settings) -> None:
+def run(settings: Settings, tell: Callable[[], None] = lambda: None) -> None:
     """Serve until the process is interrupted or told to end.
 
     Each worker is a process of its own, which reads the settings from its
     environment. Requests that are under way get ``shutdown_s`` to end.
 
+    Args:
+        tell: called once the database was opened.
+
     Raises:
         StoreError: before the first request, if the database cannot be opened.
     """
     open_serving_store(settings.database).close()
+    tell()
     configure(settings.log_level)
     for name, value in settings.model_dump(exclude_none=True).items():
         os.environ[f"{PREFIX}{name.upper()}"] = str(value)

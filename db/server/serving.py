@@ -35,6 +35,7 @@ from feinsum.db.sql.location import locate
 from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import insert_all_missing
 from feinsum.db.sql.store import SqlStore, prepared_engine
+from feinsum.errors import RecordNotFoundError
 from feinsum.records import Demand, Document, Miss, TuningRecord
 
 __all__ = ["ServingStore", "open_serving_store"]
@@ -64,6 +65,13 @@ class ServingStore(SqlStore):
             n_new = insert_all_missing(connection, rows)
             vouch_for(connection, [d for d in given if isinstance(d, TuningRecord)])
         return n_new
+
+    def get(self, record_id: str) -> TuningRecord:
+        """The record of that id; the error does not say where the database is."""
+        try:
+            return super().get(record_id)
+        except RecordNotFoundError:
+            raise RecordNotFoundError(f"no record has the id {record_id!r}") from None
 
     def reader(self) -> Reader:
         """Fast reads of this database; closed by the caller."""

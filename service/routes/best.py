@@ -214,7 +214,9 @@ async def best_of_many(batch: Batch, service: TheService, _: Reading) -> Respons
 def _query(query_string: bytes) -> tuple[Wanted, str | None]:
     """What the query of a URL says; parameters that are not known say nothing."""
     try:
-        pairs = parse_qsl(query_string.decode("ascii"), max_num_fields=20)
+        pairs = parse_qsl(
+            query_string.decode("ascii"), keep_blank_values=True, max_num_fields=20
+        )
     except ValueError:
         raise InvalidRequestError(
             "the query cannot be read; expected up to 20 parameters, percent-encoded"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ Fractions: TypeAlias = Mapping[str, float]
 def fractions_of(records: Iterable[TuningRecord], store: FactSource) -> Fractions:
     """The fraction of the roofline of each record for which it can be told.
 
-    Left out are records whose device has no limits in ``store``, or none for a
-    dtype that they compute in. Nothing is measured.
+    Left out are records whose device has no limits in ``store``, none for a dtype that
+    they compute in, or limits that nothing can have. Nothing is measured.
     """
     peaks: dict[str, DevicePeaks | None] = {}
     fractions: dict[str, float] = {}
@@ -39,8 +40,9 @@ def _fraction(record: TuningRecord, peaks: DevicePeaks) -> float | None:
 
     measured = record.measurement
     try:
-        return fraction_of_roofline(
+        fraction = fraction_of_roofline(
             measured.median_s, measured.operations, measured.footprint_bytes, peaks
         )
-    except MeasurementError:
+    except (MeasurementError, ArithmeticError):
         return None
+    return fraction if 0 <= fraction < inf else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ __all__ = [
 ID_LENGTH = 12
 """How much of a content id is shown; enough to tell ids apart."""
 
+LEAST, MOST = 1e-20, 1e20
+"""Between these, numbers are written without an exponent."""
+
 
 def print_json(document: object, *, is_line: bool = False) -> None:
     """A JSON document on stdout; on one line if documents follow each other."""
@@ -35,11 +39,18 @@ def print_json(document: object, *, is_line: bool = False) -> None:
 
 
 def to_digits(value: float, n_digits: int = 4) -> str:
-    """A number with that many significant digits, never with an exponent.
+    """A number with that many significant digits, without an exponent.
 
     >>> to_digits(0.000123456), to_digits(9.9999, 3), to_digits(123456.7)
     ('0.0001235', '10.0', '123457')
+
+    What nobody measures is short all the same:
+
+    >>> to_digits(math.inf), to_digits(2.5e300), to_digits(1e-300)
+    ('inf', '2.5e+300', '1e-300')
     """
+    if value and not LEAST < abs(value) < MOST:
+        return f"{value:.{n_digits}g}"
     exponent = int(f"{value:.{n_digits - 1}e}".partition("e")[2])
     return f"{value:.{max(0, n_digits - 1 - exponent)}f}"
 
@@ -59,7 +70,7 @@ def speedup_text(record: TuningRecord) -> str:
 
 
 def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any]:
-    """A record in short, for JSON; null where its roofline is not known."""
+    """A record in short, for JSON; null for what is not known, or infinite."""
     measured = record.measurement
     return {
         "id": record.id,
@@ -67,15 +78,20 @@ def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any
         "workload_text": record.workload_text,
         "median_s": measured.median_s,
         "spread_s": measured.spread_s,
-        "speedup": measured.speedup,
-        "speedup_interval": list(measured.speedup_interval),
-        "giga_operations_per_s": measured.giga_operations_per_s,
+        "speedup": _finite(measured.speedup),
+        "speedup_interval": list(map(_finite, measured.speedup_interval)),
+        "giga_operations_per_s": _finite(measured.giga_operations_per_s),
         "fraction_of_roofline": fractions.get(record.id),
         "sizes": dict(measured.sizes),
         "device": str(record.environment.device),
         "driver_version": record.environment.driver_version,
         "recorded_at": record.recorded_at,
     }
+
+
+def _finite(value: float) -> float | None:
+    """A number that JSON can hold."""
+    return value if math.isfinite(value) else None
 
 
 def print_records(records: Iterable[TuningRecord], fractions: Fractions) -> None:
