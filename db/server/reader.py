@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Engine, PoolProxiedConnection
 from sqlalchemy.exc import DBAPIError
 
+from feinsum.db.server.patience import Patience
 from feinsum.db.sql.failures import translated
 from feinsum.db.sql.location import Location
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
@@ -74,7 +75,7 @@ class Reader:
     """Reads of one database, from any thread; :meth:`close` ends all of them.
 
     There are as many connections as there were reads at once. The one that was used
-    last is used next.
+    last is used next. One that its server ended is replaced before a read fails.
     """
 
     def __init__(self, engine: Engine, location: Location) -> None:
@@ -87,9 +88,13 @@ class Reader:
         self._lock = threading.Lock()
         self._watch: PoolProxiedConnection | None = None
         self._n_watches = 0
+        self._patience = Patience()
 
     def generation(self) -> object:
         """A value that differs from all before it once anything was committed."""
+        return self._patience(self._generation)
+
+    def _generation(self) -> object:
         with self._lock, translated(self._location):
             if self._watch is None:
                 self._watch = self._connect()
@@ -143,8 +148,11 @@ class Reader:
                 yield from self._rows(statement.format(among=f"IN ({marks})"), part)
 
     def _rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        with translated(self._location), self._connection() as connection:
-            return self._run(connection, statement, values)
+        def read() -> list[tuple[Any, ...]]:
+            with translated(self._location), self._connection() as connection:
+                return self._run(connection, statement, values)
+
+        return self._patience(read)
 
     @contextmanager
     def _connection(self) -> Iterator[PoolProxiedConnection]:
@@ -157,6 +165,8 @@ class Reader:
             yield connection
         except BaseException:
             self._give_up(connection)
+            while self._idle:  # a server that ended one may have ended them all
+                self._give_up(self._idle.pop())
             raise
         self._idle.append(connection)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 
+from sqlalchemy import Engine
+
 from feinsum.canonical import WorkloadKey
 from feinsum.db.server.api_keys import ApiKey, add_key, all_keys, find_key, revoke_key
 from feinsum.db.server.demand import add_misses, open_demands
@@ -29,9 +31,10 @@ from feinsum.db.server.pages import (
     page_of_quarantine,
     page_of_workloads,
 )
+from feinsum.db.server.patience import Patience, patiently
 from feinsum.db.server.reader import Reader
 from feinsum.db.server.trust import Trust, confirm, receive, trust_in, vouch_for
-from feinsum.db.sql.location import locate
+from feinsum.db.sql.location import Location, locate
 from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import insert_all_missing
 from feinsum.db.sql.store import SqlStore, prepared_engine
@@ -49,11 +52,42 @@ def open_serving_store(
     return ServingStore(prepared_engine(place), place)
 
 
+@patiently(
+    "add",
+    "add_all",
+    "add_misses",
+    "add_peaks",
+    "confirm",
+    "demands",
+    "drivers_of",
+    "fastest_facts",
+    "get",
+    "key",
+    "keys",
+    "latest_facts",
+    "listed_device",
+    "listed_workload",
+    "missing",
+    "notations",
+    "overview",
+    "page_of_devices",
+    "page_of_facts",
+    "page_of_quarantine",
+    "page_of_workloads",
+    "peaks",
+    "receive",
+    "revoke_key",
+    "trust",
+)
 class ServingStore(SqlStore):
     """An SQL store with what only the service needs.
 
     To add a fact here, and not through the service, is to vouch for it.
     """
+
+    def __init__(self, engine: Engine, location: Location) -> None:
+        super().__init__(engine, location)
+        self.patience = Patience()
 
     def add(self, record: TuningRecord) -> bool:
         return bool(self.add_all([record]))

@@ -92,7 +92,7 @@ def _peak_bytes(pid: int) -> int:
 def schema_in(server: str) -> Iterator[str]:
     """The URL of a new database in a PostgreSQL server, dropped afterwards."""
     url = make_url(server).set(drivername="postgresql+psycopg")
-    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
     name = f"feinsum_{uuid.uuid4().hex}"
     with engine.connect() as connection:
         connection.exec_driver_sql(f"CREATE SCHEMA {name}")
