@@ -8,19 +8,26 @@ header and no body: no key gets into it.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import hashlib
 import logging
 import math
 import re
 import secrets
 import time
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from feinsum.errors import NotAuthenticatedError, TooManyRequestsError
+from feinsum.errors import (
+    NotAuthenticatedError,
+    TooManyRequestsError,
+    TooSlowError,
+)
 from feinsum.service.keys import Caller, KeyRing
 from feinsum.service.limits import (
     RateLimit,
@@ -35,7 +42,7 @@ from feinsum.service.pages.problem import as_asked
 from feinsum.service.problems import problem_of
 from feinsum.service.texts import without_secrets
 
-__all__ = ["Gate", "caller_of"]
+__all__ = ["Gate", "asker_of", "caller_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,16 +64,40 @@ def caller_of(scope: Scope) -> Caller:
     return caller
 
 
+def asker_of(scope: Scope) -> str:
+    """A name that tells who asks from others, for counting; no address.
+
+    Keys of one name are one asker, and so are addresses of one network of IPv6, of
+    which everybody has very many.
+    """
+    caller = caller_of(scope)
+    if caller.key_id:
+        return f"key {caller.name}"
+    address = _address(scope)
+    try:
+        if (parsed := ip_address(address)).version == 6:
+            address = str(ip_network((parsed, 64), strict=False))
+    except ValueError:
+        pass
+    return f"address {hashlib.sha256(address.encode()).hexdigest()[:16]}"
+
+
 class Gate:
     """ASGI middleware; see the module."""
 
     def __init__(
-        self, app: ASGIApp, keys: KeyRing, rate: RateLimit, max_body_bytes: int
+        self,
+        app: ASGIApp,
+        keys: KeyRing,
+        rate: RateLimit,
+        max_body_bytes: int,
+        body_s: float,
     ) -> None:
         self._app = app
         self._keys = keys
         self._rate = rate
         self._max_body_bytes = max_body_bytes
+        self._body_s = body_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -115,7 +146,13 @@ class Gate:
             return receive
         check_length(headers, self._max_body_bytes)
         check_media_type(headers)
-        body = await read_body(receive, self._max_body_bytes)
+        try:
+            async with asyncio.timeout(self._body_s):
+                body = await read_body(receive, self._max_body_bytes)
+        except TimeoutError:
+            raise TooSlowError(
+                f"the body did not come within {self._body_s:g} s; send less at once"
+            ) from None
         return replayed(body, receive)
 
     async def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:

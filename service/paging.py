@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from fastapi import Query
 
+from feinsum.db.server import is_cut
 from feinsum.errors import InvalidRequestError
 from feinsum.service.texts import is_storable
 
@@ -38,16 +39,23 @@ def to_cursor(*place: str | int) -> str:
 
 
 def next_cursor(
-    found: Sequence[T], limit: int, place: Callable[[T], tuple[str | int, ...]]
+    found: Sequence[T],
+    limit: int,
+    place: Callable[[T], tuple[str | int, ...]],
+    length: Callable[[T], int] = lambda _: 0,
 ) -> str | None:
     """The cursor of what comes after a page; None if the page is not full.
+
+    Args:
+        length: of an entry, for a page may be full of few long ones.
 
     >>> next_cursor("abc", 3, lambda letter: (letter,)) == to_cursor("c")
     True
     >>> next_cursor("abc", 4, lambda letter: (letter,)) is None
     True
     """
-    return to_cursor(*place(found[-1])) if len(found) == limit else None
+    is_full = len(found) == limit or is_cut(map(length, found))
+    return to_cursor(*place(found[-1])) if is_full else None
 
 
 def key_after(cursor: str | None) -> str:

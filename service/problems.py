@@ -25,6 +25,7 @@ from feinsum.errors import (
     StoreUnavailableError,
     TooLargeError,
     TooManyRequestsError,
+    TooSlowError,
     WrongContentTypeError,
     WrongMethodError,
 )
@@ -51,6 +52,7 @@ STATUS: dict[type[FeinsumError], int] = {
     StoreUnavailableError: 503,
     TooLargeError: 413,
     TooManyRequestsError: 429,
+    TooSlowError: 408,
     WrongContentTypeError: 415,
     WrongMethodError: 405,
 }

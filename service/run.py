@@ -16,6 +16,7 @@ from feinsum.service.app import create_app
 from feinsum.service.logs import configure
 from feinsum.service.metrics import FOLDER_VARIABLE
 from feinsum.service.settings import PREFIX, Settings, read_settings
+from feinsum.service.wire import LimitedProtocol
 
 __all__ = ["run", "worker"]
 
@@ -41,6 +42,7 @@ def run(settings: Settings, tell: Callable[[], None] = lambda: None) -> None:
         uvicorn.run(
             "feinsum.service.run:worker",
             factory=True,
+            http=LimitedProtocol,
             host=settings.host,
             port=settings.port,
             workers=settings.workers,

@@ -1,13 +1,17 @@
 """The database behind the service: trust, demand, API keys, lists for its pages."""
 
 from feinsum.db.server.api_keys import ApiKey, Scope
+from feinsum.db.server.demand import Asked, DemandLimits
 from feinsum.db.server.overview import DriverOf, Overview
-from feinsum.db.server.pages import ListedDevice, ListedFact, ListedWorkload
-from feinsum.db.server.reader import Reader, StoredFact
+from feinsum.db.server.pages import ListedDevice, ListedFact, ListedWorkload, is_cut
+from feinsum.db.server.reader import Claim, Reader, Size, StoredFact
 from feinsum.db.server.serving import ServingStore, open_serving_store
 
 __all__ = [
     "ApiKey",
+    "Asked",
+    "Claim",
+    "DemandLimits",
     "DriverOf",
     "ListedDevice",
     "ListedFact",
@@ -16,6 +20,8 @@ __all__ = [
     "Reader",
     "Scope",
     "ServingStore",
+    "Size",
     "StoredFact",
+    "is_cut",
     "open_serving_store",
 ]

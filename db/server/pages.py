@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
 from feinsum.db.sql.statements import TRUSTED
@@ -19,6 +19,8 @@ __all__ = [
     "ListedWorkload",
     "find_device",
     "find_workload",
+    "fitting",
+    "is_cut",
     "known_ids",
     "notations_in",
     "page_of_devices",
@@ -39,11 +41,16 @@ class ListedWorkload:
 
 @dataclass(frozen=True)
 class ListedDevice:
-    """A device, and how many facts were measured there."""
+    """A device, and how many facts were measured there.
+
+    Attributes:
+        n_characters: of its texts.
+    """
 
     id: str
     device: Device
     n_facts: int
+    n_characters: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,9 @@ class ListedFact:
     id: str
     document: str
 
+
+MOST_CHARACTERS = 1_000_000
+"""Of the entries of one page; the one that goes beyond is its last."""
 
 BAR = " | "
 
@@ -66,8 +76,15 @@ WORKLOADS = select(
 )
 """The columns of :class:`ListedWorkload`."""
 
+CHARACTERS = (
+    func.length(DeviceRow.name)
+    + func.length(DeviceRow.platform)
+    + func.length(func.coalesce(DeviceRow.processor, ""))
+)
+
 DEVICES = select(
     DeviceRow.id,
+    CHARACTERS,
     select(func.count())
     .select_from(RecordRow)
     .where(RecordRow.device_id == DeviceRow.id, TRUSTED)
@@ -75,6 +92,31 @@ DEVICES = select(
     *(getattr(DeviceRow, name) for name in DEVICE_COLUMNS),
 )
 """Those of :class:`ListedDevice`."""
+
+
+def is_cut(lengths: Iterable[int]) -> bool:
+    """Whether a page of entries of these lengths ends for want of room.
+
+    >>> is_cut([10, 20]), is_cut([10, MOST_CHARACTERS])
+    (False, True)
+    """
+    return sum(lengths) >= MOST_CHARACTERS
+
+
+def fitting(connection: Connection, entries: Select[str, int], limit: int) -> list[str]:
+    """The ids of the entries of a page, of which only the lengths are read.
+
+    Args:
+        entries: ids and lengths, in order.
+    """
+    ids: list[str] = []
+    n_characters = 0
+    for entry_id, length in connection.execute(entries.limit(limit)):
+        ids.append(entry_id)
+        n_characters += length or 0
+        if n_characters >= MOST_CHARACTERS:
+            break
+    return ids
 
 
 def known_ids(connection: Connection, record_ids: Sequence[str]) -> frozenset[str]:
@@ -94,10 +136,12 @@ def page_of_workloads(
     Args:
         notations: only workloads whose texts begin so; see :func:`notations_in`.
     """
-    page = WORKLOADS.where(WorkloadRow.key > after)
+    page = select(WorkloadRow.key, func.length(WorkloadRow.text))
+    page = page.where(WorkloadRow.key > after).order_by(WorkloadRow.key)
     if notations is not None:
         page = page.where(_notation(connection).in_(notations))
-    rows = connection.execute(page.order_by(WorkloadRow.key).limit(limit))
+    among = WorkloadRow.key.in_(fitting(connection, page, limit))
+    rows = connection.execute(WORKLOADS.where(among).order_by(WorkloadRow.key))
     return tuple(ListedWorkload(*row) for row in rows)
 
 
@@ -127,8 +171,10 @@ def page_of_devices(
     connection: Connection, after: str, limit: int
 ) -> tuple[ListedDevice, ...]:
     """Devices by id, from behind ``after``."""
-    page = DEVICES.where(DeviceRow.id > after).order_by(DeviceRow.id)
-    return tuple(map(_device_of, connection.execute(page.limit(limit))))
+    page = select(DeviceRow.id, CHARACTERS).where(DeviceRow.id > after)
+    among = fitting(connection, page.order_by(DeviceRow.id), limit)
+    rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.id)
+    return tuple(map(_device_of, connection.execute(rows)))
 
 
 def find_device(connection: Connection, device_id: str) -> ListedDevice | None:
@@ -138,8 +184,8 @@ def find_device(connection: Connection, device_id: str) -> ListedDevice | None:
 
 
 def _device_of(row: Any) -> ListedDevice:
-    device_id, n_facts, *columns = row
-    return ListedDevice(device_id, device_of(columns), n_facts)
+    device_id, n_characters, n_facts, *columns = row
+    return ListedDevice(device_id, device_of(columns), n_facts, n_characters)
 
 
 def page_of_facts(
@@ -150,23 +196,27 @@ def page_of_facts(
     device_id: str | None = None,
 ) -> tuple[ListedFact, ...]:
     """Facts by id, from behind ``after``; none that is in quarantine."""
-    page = select(RecordRow.id, RecordRow.document).where(RecordRow.id > after, TRUSTED)
+    page = LENGTHS.where(RecordRow.id > after, TRUSTED)
     if workload is not None:
         page = page.where(RecordRow.workload_key == workload)
     if device_id is not None:
         page = page.where(RecordRow.device_id == device_id)
-    rows = connection.execute(page.order_by(RecordRow.id).limit(limit))
-    return tuple(ListedFact(*row) for row in rows)
+    return _facts(connection, fitting(connection, page.order_by(RecordRow.id), limit))
 
 
 def page_of_quarantine(
     connection: Connection, after: str, limit: int
 ) -> tuple[ListedFact, ...]:
     """Facts in quarantine by id, from behind ``after``."""
-    page = (
-        select(RecordRow.id, RecordRow.document)
-        .join(QuarantineRow, QuarantineRow.record_id == RecordRow.id)
-        .where(RecordRow.id > after)
-        .order_by(RecordRow.id)
-    )
-    return tuple(ListedFact(*row) for row in connection.execute(page.limit(limit)))
+    waiting = QuarantineRow.record_id == RecordRow.id
+    page = LENGTHS.join(QuarantineRow, waiting).where(RecordRow.id > after)
+    return _facts(connection, fitting(connection, page.order_by(RecordRow.id), limit))
+
+
+LENGTHS = select(RecordRow.id, func.length(RecordRow.document))
+
+
+def _facts(connection: Connection, ids: Collection[str]) -> tuple[ListedFact, ...]:
+    documents = select(RecordRow.id, RecordRow.document).where(RecordRow.id.in_(ids))
+    rows = connection.execute(documents.order_by(RecordRow.id))
+    return tuple(ListedFact(*row) for row in rows)

@@ -9,7 +9,13 @@ from sqlalchemy import Engine
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.server.api_keys import ApiKey, add_key, all_keys, find_key, revoke_key
-from feinsum.db.server.demand import add_misses, open_demands
+from feinsum.db.server.demand import (
+    Asked,
+    DemandLimits,
+    add_misses,
+    clear_demands,
+    open_demands,
+)
 from feinsum.db.server.overview import (
     DriverOf,
     Overview,
@@ -39,7 +45,7 @@ from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import insert_all_missing
 from feinsum.db.sql.store import SqlStore, prepared_engine
 from feinsum.errors import RecordNotFoundError
-from feinsum.records import Demand, Document, Miss, TuningRecord
+from feinsum.records import Demand, Document, TuningRecord
 
 __all__ = ["ServingStore", "open_serving_store"]
 
@@ -57,6 +63,7 @@ def open_serving_store(
     "add_all",
     "add_misses",
     "add_peaks",
+    "clear_demands",
     "confirm",
     "demands",
     "drivers_of",
@@ -193,17 +200,25 @@ class ServingStore(SqlStore):
             return page_of_quarantine(connection, after, limit)
 
     def add_misses(
-        self, counts: Mapping[Miss, int], texts: Mapping[WorkloadKey, str], most: int
+        self,
+        counts: Mapping[Asked, int],
+        texts: Mapping[WorkloadKey, str],
+        limits: DemandLimits,
     ) -> None:
         """Count unanswered questions (:func:`feinsum.db.server.demand.add_misses`)."""
         with self._writing() as connection:
-            add_misses(connection, counts, texts, most)
+            add_misses(connection, counts, texts, limits)
 
     def demands(
-        self, after: tuple[int, str, str] | None = None, limit: int = 100
+        self, after: tuple[int, int, str, str] | None = None, limit: int = 100
     ) -> tuple[Demand, ...]:
         with self._reading() as connection:
             return open_demands(connection, after, limit)
+
+    def clear_demands(self, workload: str | None = None) -> int:
+        """Forget all demands, or those for a workload; how many there were."""
+        with self._writing() as connection:
+            return clear_demands(connection, workload)
 
     def add_key(self, key: ApiKey) -> None:
         with self._writing() as connection:

@@ -197,8 +197,9 @@ class SqlStore(FactStore):
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         wanted = PEAKS.where(DevicePeaksRow.device_id == device_id)
+        latest = wanted.order_by(DevicePeaksRow.measured_at.desc()).limit(PAGE)
         with self._reading() as connection:
-            known = sound_peaks(connection.execute(wanted).all())
+            known = sound_peaks(connection.execute(latest).all())
         return max(known, key=lambda p: (p.measured_at, p.id), default=None)
 
     def add_trial(self, trial: Trial) -> bool:

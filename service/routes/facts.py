@@ -201,7 +201,9 @@ def quarantine(
 
 
 def _page(found: tuple[ListedFact, ...], limit: int) -> Response:
-    following = next_cursor(found, limit, lambda one: (one.id,))
+    following = next_cursor(
+        found, limit, lambda one: (one.id,), lambda one: len(one.document)
+    )
     parts = ",".join(f'{{"id":"{f.id}","document":{f.document}}}' for f in found)
     return _json(f'{{"facts":[{parts}],"next":{json.dumps(following)}}}')
 

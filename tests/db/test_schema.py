@@ -29,7 +29,14 @@ from tests.db.factories import (
 )
 
 OLD_SCHEMAS = {v: Path(__file__).with_name(f"schema_{v}.sql") for v in VERSIONS[:-1]}
-NEW_SINCE_0002 = ("trials", "recordings", "quarantine", "demands", "api_keys")
+NEW_SINCE_0002 = (
+    "trials",
+    "recordings",
+    "quarantine",
+    "demands",
+    "demand_callers",
+    "api_keys",
+)
 COLUMNS_SINCE_0002 = ("microarchitecture", "processor")
 OLD_SCHEMA = OLD_SCHEMAS["0001"]
 
@@ -167,7 +174,7 @@ def test_devices_of_older_databases_have_no_processor(database: Path, old: str) 
     assert sorted(names, key=str) == [None, "zen5"]
 
 
-@pytest.mark.parametrize("newer", ["0006", "9999"])
+@pytest.mark.parametrize("newer", ["9998", "9999"])
 def test_newer_database_is_refused(filled_database: Path, newer: str) -> None:
     """A newer database is refused, naming both versions, and left as it is."""
     with closing(sqlite3.connect(filled_database)) as connection, connection:
