@@ -55,6 +55,9 @@ READING = ("GET", "HEAD")
 FREE = ("/healthz", "/readyz", "/metrics")
 """Whoever watches the service is never held back."""
 
+PRICES = {"/v1/best:batch": 10, "/v1/canonicalize": 20, "/workloads": 20}
+"""How many requests one counts for of who has no key, by what it takes of a worker."""
+
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -161,7 +164,9 @@ class Gate:
         secret = _secret(given, scope["method"]) if given is not None else None
         known = self._keys.recall(secret) if secret else None
         address = _address(scope)
-        wait_s = self._rate.wait_s(known.key_id or address if known else address)
+        who = known.key_id or address if known else address
+        n_tokens = 1 if known else PRICES.get(scope["path"], 1)
+        wait_s = self._rate.wait_s(who, n_tokens)
         if wait_s:
             raise _TooSoonError(wait_s)
         if given is None:

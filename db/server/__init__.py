@@ -3,7 +3,13 @@
 from feinsum.db.server.api_keys import ApiKey, Scope
 from feinsum.db.server.demand import Asked, DemandLimits
 from feinsum.db.server.overview import DriverOf, Overview
-from feinsum.db.server.pages import ListedDevice, ListedFact, ListedWorkload, is_cut
+from feinsum.db.server.pages import (
+    Having,
+    ListedDevice,
+    ListedFact,
+    ListedWorkload,
+    is_cut,
+)
 from feinsum.db.server.reader import Claim, Reader, Size, StoredFact
 from feinsum.db.server.serving import ServingStore, open_serving_store
 
@@ -13,6 +19,7 @@ __all__ = [
     "Claim",
     "DemandLimits",
     "DriverOf",
+    "Having",
     "ListedDevice",
     "ListedFact",
     "ListedWorkload",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, or_, select
 
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
 from feinsum.db.sql.statements import TRUSTED
@@ -14,9 +14,11 @@ from feinsum.db.sql.tables import DeviceRow, QuarantineRow, RecordRow, WorkloadR
 from feinsum.records import Device
 
 __all__ = [
+    "Having",
     "ListedDevice",
     "ListedFact",
     "ListedWorkload",
+    "devices_named",
     "find_device",
     "find_workload",
     "fitting",
@@ -28,6 +30,21 @@ __all__ = [
     "page_of_quarantine",
     "page_of_workloads",
 ]
+
+
+@dataclass(frozen=True)
+class Having:
+    """What workloads of a list have to have; what is empty says nothing.
+
+    Attributes:
+        key: how the key begins, or its digest.
+        transform: how the name of a transform begins of which there is a fact.
+        dtype: numpy's name of the dtype of an operand.
+    """
+
+    key: str = ""
+    transform: str = ""
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,6 +80,11 @@ class ListedFact:
 
 MOST_CHARACTERS = 1_000_000
 """Of the entries of one page; the one that goes beyond is its last."""
+
+CODES = {
+    "float64": "<f8", "float32": "<f4", "complex128": "<c16", "complex64": "<c8",
+}  # fmt: skip
+"""How texts of workloads write dtypes."""
 
 BAR = " | "
 
@@ -130,6 +152,7 @@ def page_of_workloads(
     after: str,
     limit: int,
     notations: Collection[str] | None = None,
+    having: Having | None = None,
 ) -> tuple[ListedWorkload, ...]:
     """Workloads by key, from behind ``after``.
 
@@ -140,9 +163,36 @@ def page_of_workloads(
     page = page.where(WorkloadRow.key > after).order_by(WorkloadRow.key)
     if notations is not None:
         page = page.where(_notation(connection).in_(notations))
+    page = page.where(*_conditions(having or Having()))
     among = WorkloadRow.key.in_(fitting(connection, page, limit))
     rows = connection.execute(WORKLOADS.where(among).order_by(WorkloadRow.key))
     return tuple(ListedWorkload(*row) for row in rows)
+
+
+def _conditions(having: Having) -> Iterator[ColumnElement[bool]]:
+    if having.key:
+        start, digest = having.key, f"-{having.key}"
+        yield or_(
+            WorkloadRow.key.startswith(start, autoescape=True),
+            WorkloadRow.key.contains(digest, autoescape=True),
+        )
+    if having.transform:
+        begins = RecordRow.transform_name.startswith(having.transform, autoescape=True)
+        yield WorkloadRow.key.in_(select(RecordRow.workload_key).where(begins, TRUSTED))
+    if having.dtype:
+        code = CODES.get(having.dtype, having.dtype)
+        yield WorkloadRow.text.contains(f"]:{code} ", autoescape=True)
+
+
+def devices_named(
+    connection: Connection, part: str, limit: int
+) -> tuple[ListedDevice, ...]:
+    """Devices whose names have a part, in whatever case."""
+    is_named = func.lower(DeviceRow.name).contains(part.lower(), autoescape=True)
+    page = select(DeviceRow.id, CHARACTERS).where(is_named)
+    among = fitting(connection, page.order_by(DeviceRow.id), limit)
+    rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.name, DeviceRow.id)
+    return tuple(map(_device_of, connection.execute(rows)))
 
 
 def find_workload(connection: Connection, key: str) -> ListedWorkload | None:

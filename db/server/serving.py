@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.server.api_keys import ApiKey, add_key, all_keys, find_key, revoke_key
@@ -25,9 +27,11 @@ from feinsum.db.server.overview import (
     overview,
 )
 from feinsum.db.server.pages import (
+    Having,
     ListedDevice,
     ListedFact,
     ListedWorkload,
+    devices_named,
     find_device,
     find_workload,
     known_ids,
@@ -44,10 +48,13 @@ from feinsum.db.sql.location import Location, locate
 from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import insert_all_missing
 from feinsum.db.sql.store import SqlStore, prepared_engine
-from feinsum.errors import RecordNotFoundError
+from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import Demand, Document, TuningRecord
 
 __all__ = ["ServingStore", "open_serving_store"]
+
+LEAST_FREE_BYTES = 32 * 2**20
+"""Below this a disk counts as full."""
 
 
 def open_serving_store(
@@ -66,6 +73,7 @@ def open_serving_store(
     "clear_demands",
     "confirm",
     "demands",
+    "devices_named",
     "drivers_of",
     "fastest_facts",
     "get",
@@ -95,6 +103,7 @@ class ServingStore(SqlStore):
     def __init__(self, engine: Engine, location: Location) -> None:
         super().__init__(engine, location)
         self.patience = Patience()
+        self._has_failed = False
 
     def add(self, record: TuningRecord) -> bool:
         return bool(self.add_all([record]))
@@ -106,6 +115,35 @@ class ServingStore(SqlStore):
             n_new = insert_all_missing(connection, rows)
             vouch_for(connection, [d for d in given if isinstance(d, TuningRecord)])
         return n_new
+
+    def check_room(self) -> None:
+        """Refuse to take facts where the last write failed, or the disk is full.
+
+        Where a write failed, another one is tried, which leaves nothing behind. The disk
+        of a server of databases is not seen from here.
+
+        Raises:
+            StoreUnavailableError: if a fact that is sent now could not be kept.
+        """
+        path = self._location.path
+        if path is None or self._location.is_read_only:
+            return
+        if shutil.disk_usage(path.parent).free < LEAST_FREE_BYTES:
+            raise StoreUnavailableError(
+                f"the disk of the database {path} has less than {LEAST_FREE_BYTES} "
+                "bytes left; free some space"
+            )
+        if self._has_failed:
+            with self._writing() as connection:
+                connection.exec_driver_sql("CREATE TABLE probe (anything TEXT)")
+                connection.exec_driver_sql("DROP TABLE probe")
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        self._has_failed = True
+        with super()._writing() as connection:
+            yield connection
+        self._has_failed = False
 
     def get(self, record_id: str) -> TuningRecord:
         """The record of that id; the error does not say where the database is."""
@@ -142,10 +180,19 @@ class ServingStore(SqlStore):
         return [record_id for record_id in record_ids if record_id not in known]
 
     def page_of_workloads(
-        self, after: str, limit: int, notations: Collection[str] | None = None
+        self,
+        after: str,
+        limit: int,
+        notations: Collection[str] | None = None,
+        having: Having | None = None,
     ) -> tuple[ListedWorkload, ...]:
         with self._reading() as connection:
-            return page_of_workloads(connection, after, limit, notations)
+            return page_of_workloads(connection, after, limit, notations, having)
+
+    def devices_named(self, part: str, limit: int) -> tuple[ListedDevice, ...]:
+        """Devices whose names have a part, in whatever case."""
+        with self._reading() as connection:
+            return devices_named(connection, part, limit)
 
     def listed_workload(self, key: str) -> ListedWorkload | None:
         with self._reading() as connection:

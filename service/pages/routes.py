@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from feinsum.db.server import Having
 from feinsum.errors import (
     InvalidRequestError,
     NoSuchRouteError,
@@ -19,7 +20,7 @@ from feinsum.service.answers import check_key
 from feinsum.service.keys import Caller
 from feinsum.service.pages.code import code_of
 from feinsum.service.pages.graph import drawing_of
-from feinsum.service.pages.notation import notation_of
+from feinsum.service.pages.notation import Notation, notation_of
 from feinsum.service.pages.ranking import history_of, ranking_of, timeline_of
 from feinsum.service.pages.rendering import asset, html
 from feinsum.service.pages.roofline import roofline_chart
@@ -72,13 +73,15 @@ def workloads(
 ) -> Response:
     """All workloads, or those that are searched for."""
     after = key_after(cursor)
-    asked = Asked(q.strip(), sizes.strip(), dtype.strip() or Asked.dtype)
+    asked = Asked(q.strip(), sizes.strip(), dtype.strip())
     found = None
     if asked.q:
         found = _search(service, asked, after, caller)
         listed = found.others
     else:
-        listed = service.store.page_of_workloads(after, PER_PAGE)
+        listed = service.store.page_of_workloads(
+            after, PER_PAGE, having=Having(dtype=asked.dtype)
+        )
     following = next_cursor(
         listed, PER_PAGE, lambda one: (one.key,), lambda one: len(one.text)
     )
@@ -235,8 +238,10 @@ def _html(service: Service, template: str, **context: Any) -> Response:
     return html(template, context, headers=headers)
 
 
-def _with_words(facts: Iterable[TuningRecord]) -> list[tuple[TuningRecord, str]]:
-    return [(fact, notation_of(fact.workload_text).title) for fact in facts]
+def _with_words(
+    facts: Iterable[TuningRecord],
+) -> list[tuple[TuningRecord, Notation]]:
+    return [(fact, notation_of(fact.workload_text)) for fact in facts]
 
 
 def _peaks(

@@ -35,8 +35,8 @@ LONGEST = 100_000
 MOST_USES = 200
 """Most operands, in all rows together, and indices of who has no key."""
 
-ANONYMOUS_S = 0.03
-"""How long one search of who has no key may take."""
+ANONYMOUS_S = 0.5
+"""How long nauty may search for who has no key, in a process of its own."""
 
 EXAMPLE = {
     "key": FORM.key,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import replace
+from urllib.parse import quote
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from feinsum.cli.shared.fractions import fractions_of
 from feinsum.cli.shared.output import print_json, print_records, record_document
@@ -23,6 +26,12 @@ SURROGATE = base64.urlsafe_b64encode(json.dumps(["\ud800"]).encode()).decode()
 DEMAND_SURROGATE = base64.urlsafe_b64encode(
     json.dumps([1, 1, "\ud800", "\udfff"]).encode()
 ).decode()
+
+
+def encoded(place: list[object]) -> str:
+    """A place as a cursor has it."""
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
 
 LISTS = (
     *(f"/v1/{name}" for name in ("workloads", "devices", "facts", "demand")),
@@ -44,6 +53,17 @@ def test_cursors_with_half_a_character_are_refused(live, path, cursor):
     admin = live.key("admin", "operator")
     answer = live.ask("GET", f"{path}?cursor={cursor}", headers=admin)
     assert (answer.status, answer.json()["code"]) == (422, "invalid-request")
+
+
+@given(cursor=st.text(max_size=40) | st.lists(st.integers() | st.text()).map(encoded))
+@settings(max_examples=60, deadline=None)
+def test_no_cursor_breaks_a_list(live, cursor):
+    """Any text is a place in a list, or is refused as none."""
+    for path in (*LISTS, "/v1/best/k-1"):
+        if path == "/v1/quarantine":
+            continue
+        answer = live.ask("GET", f"{path}?cursor={quote(cursor, errors='ignore')}")
+        assert answer.status in (200, 404, 422), answer.body
 
 
 @pytest.mark.parametrize(

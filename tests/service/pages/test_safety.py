@@ -9,7 +9,7 @@ import pytest
 from feinsum.canonical import WorkloadKey
 from feinsum.records import DevicePeaks, Miss, to_json
 from feinsum.service.problems import MEDIA_TYPE
-from tests.service.conftest import send, store_of
+from tests.service.conftest import add_misses, send, store_of
 from tests.service.pages.documents import ACCEPT, get, is_sound_page, text_of
 from tests.service.pages.facts import HOSTILE, MARKUP, make_fact
 
@@ -32,7 +32,7 @@ def attacked(client):
     assert send(client, to_json(HOSTILE)).status_code == 201
     store = store_of(client)
     store.add_peaks(DevicePeaks(DEVICE, -1.0, {MARKUP: 0.0}, "2025-01-01T00:00:00"))
-    store.add_misses({Miss(WorkloadKey("k"), MARKUP): 1}, {}, most=9)
+    add_misses(store, {Miss(WorkloadKey("k"), MARKUP): 1}, {})
     return client
 
 
