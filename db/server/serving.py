@@ -119,7 +119,7 @@ class ServingStore(SqlStore):
     def check_room(self) -> None:
         """Refuse to take facts where the last write failed, or the disk is full.
 
-        Where a write failed, another one is tried, which leaves nothing behind. The disk
+        Where a write failed, another one is tried, which leaves nothing. The disk
         of a server of databases is not seen from here.
 
         Raises:
