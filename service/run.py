@@ -16,9 +16,14 @@ from feinsum.service.app import create_app
 from feinsum.service.logs import configure
 from feinsum.service.metrics import FOLDER_VARIABLE
 from feinsum.service.settings import PREFIX, Settings, read_settings
-from feinsum.service.wire import LimitedProtocol
 
 __all__ = ["run", "worker"]
+
+PROTOCOL = "feinsum.service.wire:LimitedProtocol"
+"""By its name, so that a worker imports it when it can tell already that it lives."""
+
+WORKER_STARTS_S = 60
+"""Within how many seconds a worker has to tell that it lives."""
 
 
 def run(settings: Settings, tell: Callable[[], None] = lambda: None) -> None:
@@ -42,7 +47,8 @@ def run(settings: Settings, tell: Callable[[], None] = lambda: None) -> None:
         uvicorn.run(
             "feinsum.service.run:worker",
             factory=True,
-            http=LimitedProtocol,
+            http=PROTOCOL,
+            timeout_worker_healthcheck=WORKER_STARTS_S,
             host=settings.host,
             port=settings.port,
             workers=settings.workers,

@@ -56,7 +56,7 @@ def test_cursors_with_half_a_character_are_refused(live, path, cursor):
 
 
 @given(cursor=st.text(max_size=40) | st.lists(st.integers() | st.text()).map(encoded))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_cursor_breaks_a_list(live, cursor):
     """Any text is a place in a list, or is refused as none."""
     for path in (*LISTS, "/v1/best/k-1"):
