@@ -31,6 +31,7 @@
         ├── WrongContentTypeError   wrong-content-type
         ├── TooLargeError           too-large
         ├── TooManyRequestsError    too-many-requests
+        ├── TooSlowError            too-slow
         ├── NotAuthenticatedError   not-authenticated
         └── NotPermittedError       not-permitted
 
@@ -66,6 +67,7 @@ __all__ = [
     "StoreUnavailableError",
     "TooLargeError",
     "TooManyRequestsError",
+    "TooSlowError",
     "TransformError",
     "TrialCrashError",
     "TrialTimeoutError",
@@ -306,6 +308,12 @@ class TooManyRequestsError(ServiceError):
     """Requests come faster than the service allows."""
 
     code = "too-many-requests"
+
+
+class TooSlowError(ServiceError):
+    """A request did not come in the time that it has."""
+
+    code = "too-slow"
 
 
 class NotAuthenticatedError(ServiceError):

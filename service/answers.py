@@ -12,17 +12,29 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice, zip_longest
-from typing import Literal, TypeAlias, get_args
+from itertools import islice, zip_longest
+from typing import Literal, TypeAlias, TypeVar, get_args
 
-from feinsum.db.server import StoredFact
+from feinsum.db.server import Claim, StoredFact
 from feinsum.errors import InvalidRequestError
 from feinsum.records import Device, Policy, TransformSpec, TuningRecord, rank
+from feinsum.records.plausibility import SHIPPED
+from feinsum.service.paging import to_cursor
+from feinsum.service.texts import has_secret, is_storable, without_secrets
 
-__all__ = ["MOST_FACTS", "Answer", "Nearness", "Wanted", "answer_of", "check_key"]
+__all__ = [
+    "MOST_FACTS",
+    "Answer",
+    "Nearness",
+    "Wanted",
+    "answer_of",
+    "check_key",
+    "chosen_claims",
+]
 
 Nearness: TypeAlias = Literal["device", "architecture", "other"]
 """Measured on the device that was named; on another of its architecture; elsewhere."""
@@ -35,6 +47,30 @@ ACCEPTED: dict[Policy, tuple[Nearness, ...]] = {
 
 MOST_FACTS = 50
 """How many facts of each nearness are answered at most, the best ones."""
+
+FEW = 3
+"""How many facts of one recipe, recorder and device are answered at most."""
+
+MOST_BYTES = 700_000
+"""Of the documents in one answer, but for the first one; with what is slower and with
+what stands around them that is 1 MB. The rest is answered by a cursor.
+"""
+
+MOST_OF_SLOWER = 200_000
+"""Of the documents in one answer that say what is slower."""
+
+MOST_READ = 2_000_000
+"""Of the documents that are read for one answer."""
+
+MOST_LOOKED_AT = 400
+"""How many facts are read for one answer."""
+
+Near: TypeAlias = tuple[Nearness, TuningRecord]
+
+Kind: TypeAlias = tuple[str, str | None]
+"""Platform and microarchitecture of a device."""
+
+T = TypeVar("T")
 
 KEY = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 """What a workload key may be."""
@@ -52,11 +88,15 @@ class Wanted:
         device: the id of a device, or its name; empty for any.
         architecture: ``kind/architecture``, such as ``cpu/x86_64``, for a device
             that the service may not know; empty if it is not said.
+        start: how many facts were answered before.
+        most_bytes: of the documents that are answered, but for the first one.
     """
 
     device: str = ""
     architecture: str = ""
     policy: Policy = "default"
+    start: int = 0
+    most_bytes: int = MOST_BYTES
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(Policy):
@@ -121,54 +161,153 @@ def answer_of(
 ) -> Answer | None:
     """The facts that may serve, by nearness and rank; None if there is none.
 
-    Beside them stand those that say of the same recipes that they were no faster
-    elsewhere: :func:`feinsum.records.best_match` needs them.
+    Facts of transforms that are not of this package stand behind the others. Beside
+    them stand those that say of the same recipes that they were no faster elsewhere:
+    :func:`feinsum.records.best_match` needs them. What has no room is answered to who
+    asks with the cursor ``next``.
     """
-    documents = {}
+    stored = {}
     groups: dict[Nearness, list[TuningRecord]] = {near: [] for near in wanted.accepted}
     for fact in facts:
         near = wanted.nearness(fact.record.environment.device, known)
         if near in groups:
             groups[near].append(fact.record)
-            documents[fact.record.id] = fact.document
+            stored[fact.record.id] = fact
     rankings = {near: rank(records) for near, records in groups.items()}
-    chosen = [(n, r) for n, ranking in rankings.items() for r in _first(ranking)]
-    if not chosen:
+    chosen = [
+        (near, record)
+        for near, ranking in rankings.items()
+        for record in _fair([stored[record.id] for record in ranking])
+    ]
+    shown = list(_fitting(chosen[wanted.start :], stored, wanted.most_bytes))
+    if not shown:
         return None
-    slower = _slower(groups, rankings, {_recipe(record) for _, record in chosen})
-    ids = [[(near, record.id) for near, record in part] for part in (chosen, slower)]
+    end = wanted.start + len(shown)
+    slower = _slower(groups, rankings, {_recipe(record) for _, record in shown})
+    parts = _in_order(shown, rankings), list(_fitting(slower, stored, MOST_OF_SLOWER))
+    ids = [[(near, record.id) for near, record in part] for part in parts]
     good, bad = (
         ",".join(
-            f'{{"id":"{one}","nearness":"{near}","document":{documents[one]}}}'
+            f'{{"id":"{one}","nearness":"{near}","document":{stored[one].document}}}'
             for near, one in part
         )
         for part in ids
     )
-    body = f'{{"workload":{json.dumps(workload)},"facts":[{good}],"slower":[{bad}]}}'
-    digest = hashlib.sha256(repr((workload, ids)).encode()).hexdigest()[:32]
+    following = json.dumps(to_cursor(end) if end < len(chosen) else None)
+    body = (
+        f'{{"workload":{json.dumps(workload)},"facts":[{good}],"slower":[{bad}],'
+        f'"next":{following}}}'
+    )
+    digest = hashlib.sha256(repr((workload, ids, following)).encode()).hexdigest()[:32]
     return Answer(f'W/"{digest}"'.encode(), body.encode())
 
 
-def _first(ranking: Sequence[TuningRecord]) -> list[TuningRecord]:
-    """Of a ranking no more than are answered, from each kind of device in turn.
+def chosen_claims(
+    claims: Iterable[Claim], wanted: Wanted, known: Mapping[str, Device]
+) -> list[str]:
+    """Of a workload with very many facts, the ids of those that are looked at.
 
-    For a client prefers devices like its own, however fast recipes are on others.
+    Recorders have equal shares, and within one known transforms go before others, near
+    devices before others, and fast recipes before slow ones.
     """
-    kinds: dict[tuple[str, str | None], list[TuningRecord]] = {}
-    for record in ranking:
-        device = record.environment.device
-        kind = device.platform, device.microarchitecture
-        kinds.setdefault(kind, []).append(record)
-    in_turn = chain.from_iterable(zip_longest(*kinds.values()))
-    chosen = {r.id for r in islice((r for r in in_turn if r), MOST_FACTS)}
-    return [record for record in ranking if record.id in chosen]
+    of_recorder: dict[str, list[Claim]] = {}
+    near = {name: k for k, name in enumerate(wanted.accepted)}
+
+    def place(claim: Claim) -> int | None:
+        device = known.get(claim.device_id)
+        return near.get(wanted.nearness(device, known)) if device else None
+
+    for claim in claims:
+        if place(claim) is not None:
+            of_recorder.setdefault(claim.recorder, []).append(claim)
+    for mine in of_recorder.values():
+        mine.sort(key=lambda one: (not _is_known(one), place(one), -one.speedup))
+    chosen: list[str] = []
+    n_bytes = 0
+    for claim in _in_turn(of_recorder.values()):
+        n_bytes += claim.n_bytes
+        if chosen and (n_bytes > MOST_READ or len(chosen) >= MOST_LOOKED_AT):
+            break
+        chosen.append(claim.id)
+    return chosen
+
+
+def _is_known(claim: Claim) -> bool:
+    return (claim.transform_name, claim.transform_version) in SHIPPED
+
+
+def _fair(ranking: Iterable[StoredFact]) -> list[TuningRecord]:
+    """Of a ranking those that are answered: recorders and kinds of device in turn.
+
+    For a client prefers devices like its own, however fast recipes are on others, and
+    nobody may fill an answer alone. At most :data:`FEW` are of one recipe, recorder and
+    device.
+    """
+    n_alike: Counter[tuple[str, str, TransformSpec]] = Counter()
+    queues: dict[bool, dict[str, dict[Kind, list[TuningRecord]]]] = {
+        True: {},
+        False: {},
+    }
+    for fact in ranking:
+        record, device = fact.record, fact.record.environment.device
+        alike = fact.recorder, device.id, record.spec
+        n_alike[alike] += 1
+        if n_alike[alike] <= FEW:
+            is_known = (record.spec.name, record.spec.version) in SHIPPED
+            of_recorder = queues[is_known].setdefault(fact.recorder, {})
+            kind = device.platform, device.microarchitecture
+            of_recorder.setdefault(kind, []).append(record)
+    in_turn = (
+        record
+        for recorders in queues.values()
+        for record in _in_turn(_in_turn(kinds.values()) for kinds in recorders.values())
+    )
+    return list(islice(in_turn, MOST_FACTS))
+
+
+def _in_turn(queues: Iterable[Iterable[T]]) -> Iterator[T]:
+    """The first of each queue, then the second of each, and so on.
+
+    >>> list(_in_turn(["abc", "de"]))
+    ['a', 'd', 'b', 'e', 'c']
+    """
+    nothing = object()
+    for row in zip_longest(*queues, fillvalue=nothing):
+        yield from (one for one in row if one is not nothing)  # type: ignore[misc]
+
+
+def _fitting(
+    facts: Iterable[Near], stored: Mapping[str, StoredFact], most_bytes: int
+) -> Iterator[Near]:
+    """The first facts that have room; one at least."""
+    n_bytes = 0
+    for k, (near, record) in enumerate(facts):
+        n_bytes += len(stored[record.id].document)
+        if k and n_bytes > most_bytes:
+            return
+        yield near, record
+
+
+def _in_order(
+    shown: Iterable[Near], rankings: Mapping[Nearness, Sequence[TuningRecord]]
+) -> list[Near]:
+    """The facts of an answer: near ones, known transforms and fast recipes first."""
+    ranks = {r.id: k for ranking in rankings.values() for k, r in enumerate(ranking)}
+    nearness = list(rankings)
+
+    def key(one: Near) -> tuple[int, bool, int]:
+        near, record = one
+        is_known = (record.spec.name, record.spec.version) in SHIPPED
+        return nearness.index(near), not is_known, ranks[record.id]
+
+    return sorted(shown, key=key)
 
 
 def _slower(
     groups: Mapping[Nearness, Sequence[TuningRecord]],
     rankings: Mapping[Nearness, Sequence[TuningRecord]],
     recipes: Collection[tuple[TransformSpec, str]],
-) -> list[tuple[Nearness, TuningRecord]]:
+) -> list[Near]:
     """The facts of some recipes that were not ranked."""
     ranked = {record.id for ranking in rankings.values() for record in ranking}
     found = [
@@ -190,6 +329,11 @@ def check_key(workload: str) -> str:
     Raises:
         InvalidRequestError: if it cannot.
     """
+    if has_secret(workload):
+        raise InvalidRequestError(
+            "a key of the service was given as the key of a workload; revoke it with "
+            "'feinsum keys revoke', for addresses are kept in logs"
+        )
     if _KEY.fullmatch(workload):
         return workload
     raise InvalidRequestError(
@@ -199,10 +343,11 @@ def check_key(workload: str) -> str:
 
 
 def _check_name(what: str, name: str) -> None:
-    if len(name) > LONGEST_NAME or "\x00" in name:
+    if len(name) > LONGEST_NAME or not is_storable(name) or has_secret(name):
+        given = without_secrets(name)[:50]
         raise InvalidRequestError(
-            f"the {what} {name[:50]!r}... was given, expected at most {LONGEST_NAME} "
-            "characters, and no NUL"
+            f"the {what} {given!r}... was given, expected at most {LONGEST_NAME} "
+            "characters, no NUL, no half of a character, and no key of the service"
         )
 
 

@@ -18,7 +18,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Route
 
-from feinsum.db.server import Scope, open_serving_store
+from feinsum.db.server import DemandLimits, Scope, open_serving_store
 from feinsum.service.demand import MissCounter
 from feinsum.service.gate import Gate
 from feinsum.service.keys import KeyRing
@@ -84,6 +84,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         keys=KeyRing(service.store.key, _anonymous(chosen)),
         rate=RateLimit(chosen.rate_per_s, chosen.burst),
         max_body_bytes=chosen.max_body_bytes,
+        body_s=chosen.body_s,
     )
     return app
 
@@ -96,7 +97,10 @@ def _routes() -> list[Route]:
 def _service(settings: Settings) -> Service:
     store = open_serving_store(settings.database)
     lookup = Lookup(store.reader(), settings.freshness_s, settings.cache_mb * 2**20)
-    write = partial(store.add_misses, most=settings.max_demands)
+    limits = DemandLimits(
+        settings.max_demands, settings.max_demands_of_caller, settings.demand_days
+    )
+    write = partial(store.add_misses, limits=limits)
     notations = Notations(store.notations)
     return Service(settings, store, lookup, MissCounter(write), notations)
 

@@ -10,20 +10,28 @@ from collections.abc import Callable, Mapping
 from starlette.concurrency import run_in_threadpool
 
 from feinsum.canonical import WorkloadKey
+from feinsum.db.server import Asked
 from feinsum.errors import StoreError
 from feinsum.records import Miss, is_text_of
+from feinsum.service.texts import has_secret, is_storable
 
 __all__ = ["LONGEST_TEXT", "MissCounter"]
 
 logger = logging.getLogger(__name__)
 
-MOST_WAITING = 10_000
+MOST_WAITING = 50_000
 """How many different misses wait at most; more are not counted."""
+
+MOST_OF_CALLER = 1_000
+"""How many of one caller."""
 
 LONGEST_TEXT = 20_000
 """Most characters of the text of an einsum that is kept."""
 
-Write = Callable[[Mapping[Miss, int], Mapping[WorkloadKey, str]], None]
+MOST_CHARACTERS = 4_000_000
+"""Of all texts that wait."""
+
+Write = Callable[[Mapping[Asked, int], Mapping[WorkloadKey, str]], None]
 
 
 class MissCounter:
@@ -35,25 +43,49 @@ class MissCounter:
 
     def __init__(self, write: Write) -> None:
         self._write = write
-        self._counts: Counter[Miss] = Counter()
-        self._texts: dict[WorkloadKey, str] = {}
+        self._forget()
 
-    def count(self, workload: str, device: str, text: str | None) -> None:
-        """Count a miss; a text that is not the workload's is not kept."""
-        key = WorkloadKey(workload)
-        miss = Miss(key, device)
-        if miss not in self._counts and len(self._counts) >= MOST_WAITING:
+    def count(self, workload: str, device: str, text: str | None, caller: str) -> None:
+        """Count a miss.
+
+        A text that is not the workload's is not kept, and nothing that looks like a
+        key of the service.
+        """
+        asked = Asked(Miss(WorkloadKey(workload), device), caller)
+        if any(
+            has_secret(part) or not is_storable(part) for part in (workload, device)
+        ):
             return
-        self._counts[miss] += 1
-        if text and len(text) <= LONGEST_TEXT and is_text_of(text, workload):
-            self._texts[key] = text
+        if asked not in self._counts and not self._has_room(caller):
+            return
+        self._of_caller[caller] += asked not in self._counts
+        self._counts[asked] += 1
+        if text and self._is_kept(text, workload):
+            self._n_characters += len(text)
+            self._texts[asked.miss.workload] = text
+
+    def _has_room(self, caller: str) -> bool:
+        of_caller = self._of_caller[caller]
+        return len(self._counts) < MOST_WAITING and of_caller < MOST_OF_CALLER
+
+    def _is_kept(self, text: str, workload: str) -> bool:
+        is_short = len(text) <= LONGEST_TEXT
+        has_room = self._n_characters + len(text) <= MOST_CHARACTERS
+        is_new = workload not in self._texts
+        return is_new and is_short and has_room and is_text_of(text, workload)
+
+    def _forget(self) -> None:
+        self._counts: Counter[Asked] = Counter()
+        self._texts: dict[WorkloadKey, str] = {}
+        self._of_caller: Counter[str] = Counter()
+        self._n_characters = 0
 
     async def flush(self) -> None:
         """Write what was counted; what cannot be written is dropped and logged."""
         if not self._counts:
             return
-        counts, self._counts = self._counts, Counter()
-        texts, self._texts = self._texts, {}
+        counts, texts = self._counts, self._texts
+        self._forget()
         try:
             await run_in_threadpool(self._write, counts, texts)
         except StoreError as error:

@@ -8,20 +8,27 @@ header and no body: no key gets into it.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import hashlib
 import logging
 import math
 import re
 import secrets
 import time
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from feinsum.errors import NotAuthenticatedError, TooManyRequestsError
-from feinsum.service.keys import Caller, KeyRing, without_secrets
+from feinsum.errors import (
+    NotAuthenticatedError,
+    TooManyRequestsError,
+    TooSlowError,
+)
+from feinsum.service.keys import Caller, KeyRing
 from feinsum.service.limits import (
     RateLimit,
     check_length,
@@ -33,8 +40,9 @@ from feinsum.service.logs import FIELD
 from feinsum.service.metrics import observe
 from feinsum.service.pages.problem import as_asked
 from feinsum.service.problems import problem_of
+from feinsum.service.texts import without_secrets
 
-__all__ = ["Gate", "caller_of"]
+__all__ = ["Gate", "asker_of", "caller_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +55,9 @@ READING = ("GET", "HEAD")
 FREE = ("/healthz", "/readyz", "/metrics")
 """Whoever watches the service is never held back."""
 
+PRICES = {"/v1/best:batch": 10, "/v1/canonicalize": 20, "/workloads": 20}
+"""How many requests one counts for of who has no key, by what it takes of a worker."""
+
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -56,16 +67,40 @@ def caller_of(scope: Scope) -> Caller:
     return caller
 
 
+def asker_of(scope: Scope) -> str:
+    """A name that tells who asks from others, for counting; no address.
+
+    Keys of one name are one asker, and so are addresses of one network of IPv6, of
+    which everybody has very many.
+    """
+    caller = caller_of(scope)
+    if caller.key_id:
+        return f"key {caller.name}"
+    address = _address(scope)
+    try:
+        if (parsed := ip_address(address)).version == 6:
+            address = str(ip_network((parsed, 64), strict=False))
+    except ValueError:
+        pass
+    return f"address {hashlib.sha256(address.encode()).hexdigest()[:16]}"
+
+
 class Gate:
     """ASGI middleware; see the module."""
 
     def __init__(
-        self, app: ASGIApp, keys: KeyRing, rate: RateLimit, max_body_bytes: int
+        self,
+        app: ASGIApp,
+        keys: KeyRing,
+        rate: RateLimit,
+        max_body_bytes: int,
+        body_s: float,
     ) -> None:
         self._app = app
         self._keys = keys
         self._rate = rate
         self._max_body_bytes = max_body_bytes
+        self._body_s = body_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -88,7 +123,11 @@ class Gate:
         try:
             receive = await self._admit(scope, headers, receive)
             is_admitted = True
-            await self._app(scope, receive, send_with_id)
+            inner = _as_get(scope)
+            try:
+                await self._app(inner, receive, send_with_id)
+            finally:
+                scope.update(route=inner.get("route"))
         except Exception as error:
             if status:
                 raise
@@ -110,7 +149,13 @@ class Gate:
             return receive
         check_length(headers, self._max_body_bytes)
         check_media_type(headers)
-        body = await read_body(receive, self._max_body_bytes)
+        try:
+            async with asyncio.timeout(self._body_s):
+                body = await read_body(receive, self._max_body_bytes)
+        except TimeoutError:
+            raise TooSlowError(
+                f"the body did not come within {self._body_s:g} s; send less at once"
+            ) from None
         return replayed(body, receive)
 
     async def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
@@ -119,7 +164,9 @@ class Gate:
         secret = _secret(given, scope["method"]) if given is not None else None
         known = self._keys.recall(secret) if secret else None
         address = _address(scope)
-        wait_s = self._rate.wait_s(known.key_id or address if known else address)
+        who = known.key_id or address if known else address
+        n_tokens = 1 if known else PRICES.get(scope["path"], 1)
+        wait_s = self._rate.wait_s(who, n_tokens)
         if wait_s:
             raise _TooSoonError(wait_s)
         if given is None:
@@ -151,8 +198,13 @@ class _TooSoonError(TooManyRequestsError):
         super().__init__(f"too many requests; wait {wait_s:.3g} s, and ask in batches")
 
 
+def _as_get(scope: Scope) -> Scope:
+    """HEAD is answered as GET is; the server leaves the body out."""
+    return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+
+
 def _secret(authorization: bytes, method: str) -> str | None:
-    """The key in a header; None if it is of another kind.
+    r"""The key in a header; None if it is of another kind.
 
     A browser sends it as the password of a person. It does so for every site that
     makes it ask, so that counts for reading only.
@@ -160,6 +212,7 @@ def _secret(authorization: bytes, method: str) -> str | None:
     >>> _secret(b"Bearer key", "POST"), _secret(b"Basic YW5uOmtleQ==", "GET")
     ('key', 'key')
     >>> _secret(b"Basic YW5uOmtleQ==", "POST")
+    >>> _secret(b"Basic \xff\xfe", "GET")
     """
     kind, _, rest = authorization.decode("latin-1").strip().partition(" ")
     if kind.lower() == "bearer":
@@ -168,7 +221,7 @@ def _secret(authorization: bytes, method: str) -> str | None:
         return None
     try:
         pair = base64.b64decode(rest.strip(), validate=True).decode("latin-1")
-    except binascii.Error:
+    except (binascii.Error, ValueError):  # also for what is not of ASCII
         return None
     return pair.partition(":")[2]
 

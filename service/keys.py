@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 import secrets
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import get_args
 
 from feinsum.db.server import ApiKey, Scope
 from feinsum.errors import NotAuthenticatedError, NotPermittedError
+from feinsum.service.texts import SECRET
 
 __all__ = [
     "ANONYMOUS",
@@ -27,15 +27,12 @@ __all__ = [
     "key_id_of",
     "new_key",
     "require",
-    "without_secrets",
 ]
 
 TRUSTED_S = 2.0
 """How long a key counts as it was read; a revoked one opens nothing afterwards."""
 
 MOST_KEPT = 1000
-
-_SECRET = re.compile(r"feinsum_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
 
 
 @dataclass(frozen=True)
@@ -78,13 +75,8 @@ def key_id_of(secret: str) -> str | None:
     >>> key_id_of(secret) == key.id, key_id_of("x" * 40)
     (True, None)
     """
-    found = _SECRET.fullmatch(secret)
+    found = SECRET.fullmatch(secret)
     return found[1] if found else None
-
-
-def without_secrets(text: str) -> str:
-    """A text in which nothing looks like a key any more."""
-    return _SECRET.sub("feinsum_...", text)
 
 
 def require(caller: Caller, scope: Scope) -> None:

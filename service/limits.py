@@ -17,7 +17,7 @@ MOST_CALLERS = 10_000
 
 
 class RateLimit:
-    """A bucket of tokens for each caller: one request takes one token.
+    """A bucket of tokens for each caller: most requests take one token.
 
     Args:
         rate_per_s: tokens that come back each second; 0 for no limit.
@@ -38,15 +38,16 @@ class RateLimit:
         self._rate, self._burst, self._clock = rate_per_s, burst, clock
         self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(MOST_CALLERS)
 
-    def wait_s(self, caller: str) -> float:
-        """Take a token: 0, or how many seconds until there is one."""
+    def wait_s(self, caller: str, n_tokens: int = 1) -> float:
+        """Take tokens: 0, or how many seconds until there are as many."""
         if not self._rate:
             return 0.0
         now = self._clock()
         tokens, since = self._buckets.get(caller, (float(self._burst), now))
         tokens = min(float(self._burst), tokens + (now - since) * self._rate)
-        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
-        self._buckets[caller] = (tokens - 1 if tokens >= 1 else tokens, now)
+        price = float(min(n_tokens, self._burst))
+        wait = 0.0 if tokens >= price else (price - tokens) / self._rate
+        self._buckets[caller] = (tokens if wait else tokens - price, now)
         return wait
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,9 +19,9 @@ from typing import TypeAlias
 
 from cachetools import LRUCache
 
-from feinsum.db.server import Reader
+from feinsum.db.server import Reader, Size
 from feinsum.records import Device
-from feinsum.service.answers import Answer, Wanted, answer_of
+from feinsum.service.answers import Answer, Wanted, answer_of, chosen_claims
 
 __all__ = ["Lookup", "Question"]
 
@@ -34,6 +34,16 @@ KEPT_BYTES = 600
 
 ID_BYTES = 150
 """How much memory an id takes."""
+
+MANY_FACTS = 200
+"""A workload with more facts is not read as a whole."""
+
+MANY_BYTES = 2_000_000
+"""Nor is one with longer documents; and no more is read at a time of several."""
+
+UNTOLD = ""
+"""In place of the ids of very many facts: such an answer is made anew after any commit.
+"""
 
 AT_ONCE = 200
 """How many questions are read at once at most, so that the first need not wait."""
@@ -183,17 +193,52 @@ def _read(
     known: Mapping[Question, Kept],
     devices: Mapping[str, Device],
 ) -> dict[Question, Kept]:
-    """What there is now; what is known stays where it was made of the same facts."""
-    ids = reader.ids([workload for workload, _ in known])
-    found = {q: kept for q, kept in known.items() if kept.ids == ids[q[0]]}
-    changed = [question for question in questions if question not in found]
-    facts = reader.facts([workload for workload, _ in changed])
-    for workload, wanted in changed:
-        of_workload = facts[workload]
-        answer = answer_of(workload, of_workload, wanted, devices)
-        made_of = frozenset(fact.record.id for fact in of_workload)
-        found[workload, wanted] = Kept(answer, made_of)
+    """What there is now; what is known stays where it was made of the same facts.
+
+    Few documents are in memory at a time: those of some workloads, or a choice of those
+    of one that has very many.
+    """
+    told = {q: kept for q, kept in known.items() if UNTOLD not in kept.ids}
+    ids = reader.ids([workload for workload, _ in told])
+    found = {q: kept for q, kept in told.items() if kept.ids == ids[q[0]]}
+    changed: dict[str, list[Wanted]] = {}
+    for workload, wanted in questions:
+        if (workload, wanted) not in found:
+            changed.setdefault(workload, []).append(wanted)
+    sizes = reader.sizes(list(changed))
+    for part in _parts(sizes):
+        for workload, facts in reader.facts(part).items():
+            for wanted in changed[workload]:
+                answer = answer_of(workload, facts, wanted, devices)
+                made_of = frozenset(fact.record.id for fact in facts)
+                found[workload, wanted] = Kept(answer, made_of)
+    for workload in (w for w, size in sizes.items() if _is_large(size)):
+        claims = reader.claims(workload)
+        for wanted in changed[workload]:
+            chosen = reader.documents(chosen_claims(claims, wanted, devices))
+            answer = answer_of(workload, chosen, wanted, devices)
+            found[workload, wanted] = Kept(answer, frozenset({UNTOLD}))
     return found
+
+
+def _is_large(size: Size) -> bool:
+    return size.n_facts > MANY_FACTS or size.n_bytes > MANY_BYTES
+
+
+def _parts(sizes: Mapping[str, Size]) -> Iterator[list[str]]:
+    """Workloads that are read as a whole, as many at a time as may be in memory."""
+    part: list[str] = []
+    n_bytes = 0
+    for workload, size in sizes.items():
+        if _is_large(size):
+            continue
+        if part and n_bytes + size.n_bytes > MANY_BYTES:
+            yield part
+            part, n_bytes = [], 0
+        part.append(workload)
+        n_bytes += size.n_bytes
+    if part:
+        yield part
 
 
 def _fail(futures: Iterable[asyncio.Future[Answer | None]], error: Exception) -> None:

@@ -19,6 +19,7 @@ CODES = {
     401: "not-authenticated",
     403: "not-permitted",
     404: "record-not-found",
+    408: "too-slow",
     413: "too-large",
     415: "wrong-content-type",
     422: "invalid-request",
@@ -68,7 +69,8 @@ def answers(*more: int, **examples: Any) -> dict[int | str, dict[str, Any]]:
         found[status] = {"description": HTTPStatus(status).phrase}
         if example is not None:
             found[status]["content"] = {"application/json": {"example": example}}
-    for status in sorted({*ALWAYS, *more}):
+    of_bodies = {408} if 413 in more else set()
+    for status in sorted({*ALWAYS, *more, *of_bodies}):
         found[status] = _problem(status)
     return found
 

@@ -10,7 +10,9 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from fastapi import Query
 
+from feinsum.db.server import is_cut
 from feinsum.errors import InvalidRequestError
+from feinsum.service.texts import is_storable
 
 __all__ = ["Cursor", "Limit", "from_cursor", "key_after", "next_cursor", "to_cursor"]
 
@@ -37,16 +39,23 @@ def to_cursor(*place: str | int) -> str:
 
 
 def next_cursor(
-    found: Sequence[T], limit: int, place: Callable[[T], tuple[str | int, ...]]
+    found: Sequence[T],
+    limit: int,
+    place: Callable[[T], tuple[str | int, ...]],
+    length: Callable[[T], int] = lambda _: 0,
 ) -> str | None:
     """The cursor of what comes after a page; None if the page is not full.
+
+    Args:
+        length: of an entry, for a page may be full of few long ones.
 
     >>> next_cursor("abc", 3, lambda letter: (letter,)) == to_cursor("c")
     True
     >>> next_cursor("abc", 4, lambda letter: (letter,)) is None
     True
     """
-    return to_cursor(*place(found[-1])) if len(found) == limit else None
+    is_full = len(found) == limit or is_cut(map(length, found))
+    return to_cursor(*place(found[-1])) if is_full else None
 
 
 def key_after(cursor: str | None) -> str:
@@ -74,6 +83,9 @@ def from_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
         raise InvalidRequestError(
             f"the cursor {cursor[:50]!r} was given, expected `next` of the page before"
         )
-    if any(isinstance(x, str) and "\x00" in x for x in place):
-        raise InvalidRequestError("the cursor has the character NUL")
+    if any(isinstance(x, str) and not is_storable(x) for x in place):
+        raise InvalidRequestError(
+            "the cursor has a character that no database keeps, expected `next` of the "
+            "page before"
+        )
     return tuple(place)

@@ -26,6 +26,7 @@ from feinsum.errors import (
     StoreUnavailableError,
     TooLargeError,
     TooManyRequestsError,
+    TooSlowError,
     WrongContentTypeError,
     WrongMethodError,
 )
@@ -52,6 +53,7 @@ STATUS: dict[type[FeinsumError], int] = {
     StoreUnavailableError: 503,
     TooLargeError: 413,
     TooManyRequestsError: 429,
+    TooSlowError: 408,
     WrongContentTypeError: 415,
     WrongMethodError: 405,
 }
@@ -68,6 +70,14 @@ HEADERS: dict[type[FeinsumError], dict[str, str]] = {
     NotAuthenticatedError: {"WWW-Authenticate": 'Bearer realm="feinsum"'},
     StoreUnavailableError: {"Retry-After": "5"},
 }
+
+
+UNTOLD: dict[type[FeinsumError], str] = {
+    StoreUnavailableError: "the database cannot be used now; ask again later. The log "
+    "of the service has the reason under the request's id",
+    FeinsumError: "the service failed; its log has the reason under the request's id",
+}
+"""What is said in place of messages that name the database, or were not foreseen."""
 
 
 def problem(
@@ -101,13 +111,12 @@ def problem(
 def problem_of(error: Exception, headers: Mapping[str, str] | None = None) -> Response:
     """The problem document of an error; one that nothing foresaw is not quoted."""
     if not isinstance(error, FeinsumError):
-        detail = "the service failed; its log has the reason under the request's id"
-        return problem(500, INTERNAL, detail, headers)
+        return problem(500, INTERNAL, UNTOLD[FeinsumError], headers)
     kind = next((kind for kind in STATUS if isinstance(error, kind)), FeinsumError)
     status = STATUS.get(kind, 500)
     sent = {**HEADERS.get(kind, {}), **(headers or {})}
     findings = error.findings if isinstance(error, ImplausibleError) else ()
-    return problem(status, error.code, str(error), sent, findings)
+    return problem(status, error.code, UNTOLD.get(kind, str(error)), sent, findings)
 
 
 def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
@@ -151,4 +160,5 @@ def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
 def _allowed(routes: Sequence[Route], path: str) -> str:
     """The methods that a path takes, as one text."""
     fitting = [route.methods or () for route in routes if route.path_regex.match(path)]
-    return ", ".join(sorted({method for methods in fitting for method in methods}))
+    found = {method for methods in fitting for method in methods}
+    return ", ".join(sorted(found | ({"HEAD"} if "GET" in found else set())))

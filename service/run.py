@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -19,17 +19,27 @@ from feinsum.service.settings import PREFIX, Settings, read_settings
 
 __all__ = ["run", "worker"]
 
+PROTOCOL = "feinsum.service.wire:LimitedProtocol"
+"""By its name, so that a worker imports it when it can tell already that it lives."""
 
-def run(settings: Settings) -> None:
+WORKER_STARTS_S = 60
+"""Within how many seconds a worker has to tell that it lives."""
+
+
+def run(settings: Settings, tell: Callable[[], None] = lambda: None) -> None:
     """Serve until the process is interrupted or told to end.
 
     Each worker is a process of its own, which reads the settings from its
     environment. Requests that are under way get ``shutdown_s`` to end.
 
+    Args:
+        tell: called once the database was opened.
+
     Raises:
         StoreError: before the first request, if the database cannot be opened.
     """
     open_serving_store(settings.database).close()
+    tell()
     configure(settings.log_level)
     for name, value in settings.model_dump(exclude_none=True).items():
         os.environ[f"{PREFIX}{name.upper()}"] = str(value)
@@ -37,6 +47,8 @@ def run(settings: Settings) -> None:
         uvicorn.run(
             "feinsum.service.run:worker",
             factory=True,
+            http=PROTOCOL,
+            timeout_worker_healthcheck=WORKER_STARTS_S,
             host=settings.host,
             port=settings.port,
             workers=settings.workers,

@@ -39,6 +39,10 @@ class Settings(BaseSettings):
     rate_per_s: Rate = 200
     burst: Count = 1000
     max_body_bytes: Count = 1_000_000
+    max_header_bytes: Count = 131_072
+    max_connections: Number = 256
+    header_s: Seconds = 10
+    body_s: Seconds = 30
     max_batch: Count = 1000
     canonicalization_s: Seconds = 2
 
@@ -48,6 +52,8 @@ class Settings(BaseSettings):
 
     demand_every_s: Seconds = 5
     max_demands: Number = 100_000
+    max_demands_of_caller: Number = 1_000
+    demand_days: Annotated[float, Field(gt=0, le=36500)] = 90
 
 
 def read_settings(**given: object) -> Settings:

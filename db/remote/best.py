@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.exchange.merging import batches
@@ -34,6 +34,9 @@ LONGEST_TEXT = 20_000
 
 LONGEST_IN_URL = 2_000
 """The longest text that is sent in a URL; longer ones are sent in a body."""
+
+NOT_WANTED = {"counts": "false"}
+"""What is said with questions for other extents than those that are wanted."""
 
 _ETAG = re.compile(r'(W/)?"[!#-~]{1,200}"')
 _MAX_AGE = re.compile(r"\bmax-age=(\d{1,9})\b")
@@ -99,7 +102,8 @@ def facts_in(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
 def _one(
     client: Client, look_up: LookUp, workload: WorkloadKey, text: str, etag: str
 ) -> BestAnswer:
-    query = {**_place(look_up), **({"text": text} if text else {})}
+    query = {**_place(look_up), **({"text": text} if text and look_up.counts else {})}
+    query |= {} if look_up.counts else NOT_WANTED
     path = f"/v1/best/{quote(workload, safe='')}"
     try:
         reply = client.get(path, query, etag=etag)
@@ -126,7 +130,9 @@ def _many(
         for workload, text in asked
     ]
     question = json.dumps({**_place(look_up), "workloads": workloads})
-    document = parsed(client.address, client.post("/v1/best:batch", question))
+    query = "" if look_up.counts else f"?{urlencode(NOT_WANTED)}"
+    reply = client.post(f"/v1/best:batch{query}", question)
+    document = parsed(client.address, reply)
     answers = document.get("answers") if isinstance(document, dict) else None
     if not isinstance(answers, list) or len(answers) != len(asked):
         raise ServiceError(

@@ -1,16 +1,27 @@
 """The database behind the service: trust, demand, API keys, lists for its pages."""
 
 from feinsum.db.server.api_keys import ApiKey, Scope
+from feinsum.db.server.demand import Asked, DemandLimits
 from feinsum.db.server.overview import DriverOf, Overview
-from feinsum.db.server.pages import ListedDevice, ListedFact, ListedWorkload
-from feinsum.db.server.reader import Reader, StoredFact
+from feinsum.db.server.pages import (
+    Having,
+    ListedDevice,
+    ListedFact,
+    ListedWorkload,
+    is_cut,
+)
+from feinsum.db.server.reader import Claim, Reader, Size, StoredFact
 from feinsum.db.server.reputation import Judged, Reputation
 from feinsum.db.server.serving import ServingStore, open_serving_store
 from feinsum.db.server.trust import Trust
 
 __all__ = [
     "ApiKey",
+    "Asked",
+    "Claim",
+    "DemandLimits",
     "DriverOf",
+    "Having",
     "Judged",
     "ListedDevice",
     "ListedFact",
@@ -20,7 +31,9 @@ __all__ = [
     "Reputation",
     "Scope",
     "ServingStore",
+    "Size",
     "StoredFact",
     "Trust",
+    "is_cut",
     "open_serving_store",
 ]

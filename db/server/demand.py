@@ -1,78 +1,227 @@
-"""Demand: workloads that were asked for in vain, counted for whoever tunes."""
+"""Demand: workloads that were asked for in vain, counted for whoever tunes.
+
+A demand is counted by caller, so that what many ask for comes before what one asks for
+very often, and so that nobody takes the room of others. What nobody asks for any more
+expires, and soon if nobody said what it is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Any, cast
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, Connection, Table, exists, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.sql.statements import INSERTS, RETRACTED
-from feinsum.db.sql.tables import DemandRow, DeviceRow, RecordRow
+from feinsum.db.sql.tables import DemandCallerRow, DemandRow, DeviceRow, RecordRow
 from feinsum.records import Demand, Miss
 
-__all__ = ["add_misses", "open_demands"]
+__all__ = [
+    "MOST_CHARACTERS",
+    "Asked",
+    "DemandLimits",
+    "add_misses",
+    "clear_demands",
+    "open_demands",
+]
+
+UNTOLD_DAYS = 1.0
+"""After how many days a demand expires of which nobody sent the text."""
+
+MOST_CHARACTERS = 1_000_000
+"""Of the texts on one page of demands."""
+
+CHUNK = 400
+
+
+class Asked(NamedTuple):
+    """That a caller asked in vain.
+
+    Attributes:
+        caller: a name that tells callers apart.
+    """
+
+    miss: Miss
+    caller: str
+
+
+class DemandLimits(NamedTuple):
+    """How many demands are kept.
+
+    Attributes:
+        most: of all callers; beyond, those that fewest asked for go.
+        of_caller: of one caller; beyond, new ones are not kept.
+        days: after which one expires that nobody asked for again.
+    """
+
+    most: int = 100_000
+    of_caller: int = 1_000
+    days: float = 90.0
 
 
 def add_misses(
     connection: Connection,
-    counts: Mapping[Miss, int],
+    counts: Mapping[Asked, int],
     texts: Mapping[WorkloadKey, str],
-    most: int,
+    limits: DemandLimits,
 ) -> None:
-    """Add to the counts of demands.
+    """Add to the counts of demands; forget what expired, or has no room.
 
     Args:
         texts: canonical texts of the workloads, where they are known.
-        most: no new demand is kept beyond that many; known ones are counted.
     """
-    kept = _within(connection, counts, most)
+    now = datetime.now(UTC)
+    _expire(connection, now, limits)
+    kept = _within(connection, counts, limits.of_caller)
     if not kept:
         return
-    now = datetime.now(UTC)
-    rows = [
-        (one.workload, one.device, texts.get(one.workload), counts[one], now, now)
-        for one in sorted(kept, key=lambda miss: (miss.workload, miss.device))
-    ]  # in one order, so that several writers wait for each other and not in a circle
-    table = cast(Table, DemandRow.__table__)
-    names = [column.name for column in table.columns]
+    ordered = sorted(kept, key=lambda one: (*one.miss.place, one.caller))
+    # in one order, so that several writers wait for each other and not in a circle
+    totals: dict[Miss, int] = {}
+    for one in ordered:
+        totals[one.miss] = totals.get(one.miss, 0) + counts[one]
+    _upsert(
+        connection,
+        DemandRow,
+        [
+            (*miss.place, texts.get(miss.workload), n, 1, now, now)
+            for miss, n in totals.items()
+        ],
+    )
+    _upsert(
+        connection,
+        DemandCallerRow,
+        [(*one.miss.place, one.caller, counts[one], now) for one in ordered],
+    )
+    _count_callers(connection, list(totals))
+    _make_room(connection, limits.most)
+
+
+def _upsert(
+    connection: Connection,
+    kind: type[DemandRow | DemandCallerRow],
+    rows: Iterable[tuple[Any, ...]],
+) -> None:
+    """Insert rows, or add their counts to those that there are."""
+    table = cast(Table, kind.__table__)
     insert = INSERTS[connection.dialect.name](table)
     new = insert.excluded
+    changed = {"count": table.c["count"] + new["count"], "last_seen": new.last_seen}
+    if kind is DemandRow:
+        known = table.c.workload_text
+        changed["workload_text"] = func.coalesce(known, new.workload_text)
     counted = insert.on_conflict_do_update(
-        index_elements=["workload_key", "device"],
-        set_={
-            "count": DemandRow.count + new["count"],
-            "last_seen": new.last_seen,
-            "workload_text": func.coalesce(DemandRow.workload_text, new.workload_text),
-        },
+        index_elements=list(table.primary_key), set_=changed
     )
-    connection.execute(counted, [dict(zip(names, row, strict=True)) for row in rows])
+    names = [column.name for column in table.columns]
+    values = [dict(zip(names, row, strict=True)) for row in rows]
+    connection.execute(counted, values)
 
 
 def _within(
-    connection: Connection, counts: Mapping[Miss, int], most: int
-) -> list[Miss]:
-    """The misses that may be kept: known ones, and the most frequent new ones."""
-    keys = {miss.workload for miss in counts}
-    stored = select(DemandRow.workload_key, DemandRow.device)
-    found = connection.execute(stored.where(DemandRow.workload_key.in_(keys)))
-    known = {Miss(WorkloadKey(key), device) for key, device in found}
+    connection: Connection, counts: Mapping[Asked, int], of_caller: int
+) -> list[Asked]:
+    """What may be kept: what a caller asked for before, and what it has room for."""
+    by_caller: dict[str, list[Asked]] = {}
+    for one in counts:
+        by_caller.setdefault(one.caller, []).append(one)
+    kept: list[Asked] = []
+    row = DemandCallerRow
+    for caller, asked in by_caller.items():
+        mine = select(row.workload_key, row.device).where(row.caller == caller)
+        known = {
+            Miss(WorkloadKey(key), device) for key, device in connection.execute(mine)
+        }
+        kept += [one for one in asked if one.miss in known]
+        new = [one for one in asked if one.miss not in known]
+        new.sort(key=lambda one: -counts[one])
+        kept += new[: max(0, of_caller - len(known))]
+    return kept
+
+
+def _count_callers(connection: Connection, misses: list[Miss]) -> None:
+    """Write down how many callers asked for each demand."""
+    row = DemandCallerRow
+    same = and_(
+        row.workload_key == DemandRow.workload_key, row.device == DemandRow.device
+    )
+    n_callers = select(func.count()).select_from(row).where(same).scalar_subquery()
+    for first in range(0, len(misses), CHUNK):
+        among = [miss.workload for miss in misses[first : first + CHUNK]]
+        changed = update(DemandRow).where(
+            DemandRow.workload_key.in_(among), exists().where(same)
+        )  # what was counted before callers were told apart has none
+        connection.execute(changed.values(n_callers=n_callers))
+
+
+def _expire(connection: Connection, now: datetime, limits: DemandLimits) -> None:
+    """Forget what nobody asked for in a long time."""
+    is_old = DemandRow.last_seen < now - timedelta(days=limits.days)
+    is_untold = and_(
+        DemandRow.workload_text.is_(None),
+        DemandRow.last_seen < now - timedelta(days=min(UNTOLD_DAYS, limits.days)),
+    )
+    _remove(connection, or_(is_old, is_untold))
+
+
+def _make_room(connection: Connection, most: int) -> None:
+    """Forget what is beyond the limit: what nobody can tune, or fewest asked for."""
     n_kept = connection.execute(
         select(func.count()).select_from(DemandRow)
     ).scalar_one()
-    new = sorted(counts.keys() - known, key=lambda miss: -counts[miss])
-    return [*(counts.keys() & known), *new[: max(0, most - n_kept)]]
+    if n_kept <= most:
+        return
+    row = DemandRow
+    least = select(row.workload_key, row.device).order_by(
+        row.workload_text.is_not(None), row.n_callers, row.last_seen, row.workload_key
+    )
+    gone = connection.execute(least.limit(n_kept - most)).all()
+    for first in range(0, len(gone), CHUNK):
+        part = [tuple(one) for one in gone[first : first + CHUNK]]
+        _remove(connection, tuple_(row.workload_key, row.device).in_(part))
+
+
+def _remove(connection: Connection, which: ColumnElement[bool]) -> int:
+    """Forget demands and who asked for them; how many there were."""
+    gone = connection.execute(delete(DemandRow).where(which))
+    if gone.rowcount:
+        row = DemandCallerRow
+        is_left = exists().where(
+            DemandRow.workload_key == row.workload_key, DemandRow.device == row.device
+        )
+        connection.execute(delete(row).where(~is_left))
+    return gone.rowcount
+
+
+def clear_demands(connection: Connection, workload: str | None = None) -> int:
+    """Forget all demands, or those for a workload; how many there were."""
+    every = DemandRow.workload_key.is_not(None)
+    return _remove(
+        connection, every if workload is None else DemandRow.workload_key == workload
+    )
 
 
 def open_demands(
-    connection: Connection, after: tuple[int, str, str] | None, limit: int
+    connection: Connection, after: tuple[int, int, str, str] | None, limit: int
 ) -> tuple[Demand, ...]:
     """Demands for which no fact is recorded yet, the most wanted first.
 
     Args:
-        after: count, workload and device of the last demand that was seen.
+        after: the place of the last demand that was seen.
     """
     columns = (
         DemandRow.workload_key,
@@ -81,15 +230,26 @@ def open_demands(
         DemandRow.count,
         DemandRow.first_seen,
         DemandRow.last_seen,
+        DemandRow.n_callers,
     )
     wanted = select(*columns).where(~_has_fact())
     if after is not None:
         wanted = wanted.where(_follows(*after))
     ordered = wanted.order_by(
-        DemandRow.count.desc(), DemandRow.workload_key, DemandRow.device
+        DemandRow.n_callers.desc(),
+        DemandRow.count.desc(),
+        DemandRow.workload_key,
+        DemandRow.device,
     )
+    found: list[Demand] = []
+    n_characters = 0
     rows: Iterable[Any] = connection.execute(ordered.limit(limit))
-    return tuple(Demand(*row) for row in rows)
+    for row in rows:
+        found.append(Demand(*row))
+        n_characters += len(row.workload_text or "")
+        if n_characters >= MOST_CHARACTERS:
+            break
+    return tuple(found)
 
 
 def _has_fact() -> ColumnElement[bool]:
@@ -107,10 +267,15 @@ def _has_fact() -> ColumnElement[bool]:
     )
 
 
-def _follows(count: int, workload: str, device: str) -> ColumnElement[bool]:
+def _follows(
+    n_callers: int, count: int, workload: str, device: str
+) -> ColumnElement[bool]:
     row = DemandRow
+    many = row.n_callers == n_callers
+    often = and_(many, row.count == count)
     return or_(
-        row.count < count,
-        (row.count == count) & (row.workload_key > workload),
-        (row.count == count) & (row.workload_key == workload) & (row.device > device),
+        row.n_callers < n_callers,
+        and_(many, row.count < count),
+        and_(often, row.workload_key > workload),
+        and_(often, row.workload_key == workload, row.device > device),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, func, select
 
-from feinsum.db.server.pages import HAS_FACT
+from feinsum.db.server.pages import HAS_FACT, LENGTHS, fitting
 from feinsum.db.sql.info import count
 from feinsum.db.sql.retracting import hidden
 from feinsum.db.sql.statements import RECORDS, TRUSTED, sound_records
@@ -27,6 +28,9 @@ __all__ = [
     "latest_facts",
     "overview",
 ]
+
+
+MOST_DRIVERS = 100
 
 
 @dataclass(frozen=True)
@@ -65,20 +69,27 @@ def latest_facts(
     connection: Connection, limit: int, device_id: str | None = None
 ) -> tuple[TuningRecord, ...]:
     """The facts that were recorded last, the newest first."""
-    latest = RECORDS.where(TRUSTED)
+    latest = LENGTHS.where(TRUSTED)
     if device_id is not None:
         latest = latest.where(RecordRow.device_id == device_id)
     newest_first = latest.order_by(RecordRow.recorded_at.desc(), RecordRow.id)
-    return tuple(sound_records(connection.execute(newest_first.limit(limit)).all()))
+    return _records(connection, fitting(connection, newest_first, limit))
 
 
 def fastest_facts(
     connection: Connection, workload: str, limit: int
 ) -> tuple[TuningRecord, ...]:
-    """The facts of a workload by speed-up, the best first."""
-    found = RECORDS.where(RecordRow.workload_key == workload, TRUSTED)
+    """The facts of a workload by speed-up, the best first, as many as have room."""
+    found = LENGTHS.where(RecordRow.workload_key == workload, TRUSTED)
     ordered = found.order_by(RecordRow.speedup.desc(), RecordRow.id)
-    return tuple(sound_records(connection.execute(ordered.limit(limit)).all()))
+    return _records(connection, fitting(connection, ordered, limit))
+
+
+def _records(connection: Connection, ids: Sequence[str]) -> tuple[TuningRecord, ...]:
+    """The sound records of some ids, in their order."""
+    rows = connection.execute(RECORDS.where(RecordRow.id.in_(ids))).all()
+    found = {record.id: record for record in sound_records(rows)}
+    return tuple(found[one] for one in ids if one in found)
 
 
 def drivers_of(connection: Connection, device_id: str) -> tuple[DriverOf, ...]:
@@ -96,5 +107,6 @@ def drivers_of(connection: Connection, device_id: str) -> tuple[DriverOf, ...]:
         .where(RecordRow.device_id == device_id, TRUSTED)
         .group_by(EnvironmentRow.driver_version)
         .order_by(newest.desc(), EnvironmentRow.driver_version)
+        .limit(MOST_DRIVERS)
     )
     return tuple(DriverOf(*row) for row in connection.execute(drivers))

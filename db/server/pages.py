@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, exists, func, select
+from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, select
 
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
 from feinsum.db.sql.statements import RETRACTED, TRUSTED
@@ -20,11 +20,15 @@ from feinsum.db.sql.tables import (
 from feinsum.records import Device
 
 __all__ = [
+    "Having",
     "ListedDevice",
     "ListedFact",
     "ListedWorkload",
+    "devices_named",
     "find_device",
     "find_workload",
+    "fitting",
+    "is_cut",
     "known_ids",
     "notations_in",
     "page_of_devices",
@@ -32,6 +36,21 @@ __all__ = [
     "page_of_quarantine",
     "page_of_workloads",
 ]
+
+
+@dataclass(frozen=True)
+class Having:
+    """What workloads of a list have to have; what is empty says nothing.
+
+    Attributes:
+        key: how the key begins, or its digest.
+        transform: how the name of a transform begins of which there is a fact.
+        dtype: numpy's name of the dtype of an operand.
+    """
+
+    key: str = ""
+    transform: str = ""
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,11 +64,16 @@ class ListedWorkload:
 
 @dataclass(frozen=True)
 class ListedDevice:
-    """A device, and how many facts were measured there."""
+    """A device, and how many facts were measured there.
+
+    Attributes:
+        n_characters: of its texts.
+    """
 
     id: str
     device: Device
     n_facts: int
+    n_characters: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +83,14 @@ class ListedFact:
     id: str
     document: str
 
+
+MOST_CHARACTERS = 1_000_000
+"""Of the entries of one page; the one that goes beyond is its last."""
+
+CODES = {
+    "float64": "<f8", "float32": "<f4", "complex128": "<c16", "complex64": "<c8",
+}  # fmt: skip
+"""How texts of workloads write dtypes."""
 
 BAR = " | "
 
@@ -74,9 +106,15 @@ WORKLOADS = select(
 
 HAS_FACT = exists().where(RecordRow.workload_key == WorkloadRow.key, ~RETRACTED)
 """Something is recorded of the workload, in quarantine or not."""
+CHARACTERS = (
+    func.length(DeviceRow.name)
+    + func.length(DeviceRow.platform)
+    + func.length(func.coalesce(DeviceRow.processor, ""))
+)
 
 DEVICES = select(
     DeviceRow.id,
+    CHARACTERS,
     select(func.count())
     .select_from(RecordRow)
     .where(RecordRow.device_id == DeviceRow.id, TRUSTED)
@@ -84,6 +122,31 @@ DEVICES = select(
     *(getattr(DeviceRow, name) for name in DEVICE_COLUMNS),
 )
 """Those of :class:`ListedDevice`."""
+
+
+def is_cut(lengths: Iterable[int]) -> bool:
+    """Whether a page of entries of these lengths ends for want of room.
+
+    >>> is_cut([10, 20]), is_cut([10, MOST_CHARACTERS])
+    (False, True)
+    """
+    return sum(lengths) >= MOST_CHARACTERS
+
+
+def fitting(connection: Connection, entries: Select[str, int], limit: int) -> list[str]:
+    """The ids of the entries of a page, of which only the lengths are read.
+
+    Args:
+        entries: ids and lengths, in order.
+    """
+    ids: list[str] = []
+    n_characters = 0
+    for entry_id, length in connection.execute(entries.limit(limit)):
+        ids.append(entry_id)
+        n_characters += length or 0
+        if n_characters >= MOST_CHARACTERS:
+            break
+    return ids
 
 
 def known_ids(connection: Connection, record_ids: Sequence[str]) -> frozenset[str]:
@@ -97,17 +160,47 @@ def page_of_workloads(
     after: str,
     limit: int,
     notations: Collection[str] | None = None,
+    having: Having | None = None,
 ) -> tuple[ListedWorkload, ...]:
     """Workloads by key, from behind ``after``; none whose facts are all retracted.
 
     Args:
         notations: only workloads whose texts begin so; see :func:`notations_in`.
     """
-    page = WORKLOADS.where(WorkloadRow.key > after, HAS_FACT)
+    page = select(WorkloadRow.key, func.length(WorkloadRow.text))
+    page = page.where(WorkloadRow.key > after, HAS_FACT).order_by(WorkloadRow.key)
     if notations is not None:
         page = page.where(_notation(connection).in_(notations))
-    rows = connection.execute(page.order_by(WorkloadRow.key).limit(limit))
+    page = page.where(*_conditions(having or Having()))
+    among = WorkloadRow.key.in_(fitting(connection, page, limit))
+    rows = connection.execute(WORKLOADS.where(among).order_by(WorkloadRow.key))
     return tuple(ListedWorkload(*row) for row in rows)
+
+
+def _conditions(having: Having) -> Iterator[ColumnElement[bool]]:
+    if having.key:
+        start, digest = having.key, f"-{having.key}"
+        yield or_(
+            WorkloadRow.key.startswith(start, autoescape=True),
+            WorkloadRow.key.contains(digest, autoescape=True),
+        )
+    if having.transform:
+        begins = RecordRow.transform_name.startswith(having.transform, autoescape=True)
+        yield WorkloadRow.key.in_(select(RecordRow.workload_key).where(begins, TRUSTED))
+    if having.dtype:
+        code = CODES.get(having.dtype, having.dtype)
+        yield WorkloadRow.text.contains(f"]:{code} ", autoescape=True)
+
+
+def devices_named(
+    connection: Connection, part: str, limit: int
+) -> tuple[ListedDevice, ...]:
+    """Devices whose names have a part, in whatever case."""
+    is_named = func.lower(DeviceRow.name).contains(part.lower(), autoescape=True)
+    page = select(DeviceRow.id, CHARACTERS).where(is_named)
+    among = fitting(connection, page.order_by(DeviceRow.id), limit)
+    rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.name, DeviceRow.id)
+    return tuple(map(_device_of, connection.execute(rows)))
 
 
 def find_workload(connection: Connection, key: str) -> ListedWorkload | None:
@@ -138,8 +231,10 @@ def page_of_devices(
     connection: Connection, after: str, limit: int
 ) -> tuple[ListedDevice, ...]:
     """Devices by id, from behind ``after``."""
-    page = DEVICES.where(DeviceRow.id > after).order_by(DeviceRow.id)
-    return tuple(map(_device_of, connection.execute(page.limit(limit))))
+    page = select(DeviceRow.id, CHARACTERS).where(DeviceRow.id > after)
+    among = fitting(connection, page.order_by(DeviceRow.id), limit)
+    rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.id)
+    return tuple(map(_device_of, connection.execute(rows)))
 
 
 def find_device(connection: Connection, device_id: str) -> ListedDevice | None:
@@ -149,8 +244,8 @@ def find_device(connection: Connection, device_id: str) -> ListedDevice | None:
 
 
 def _device_of(row: Any) -> ListedDevice:
-    device_id, n_facts, *columns = row
-    return ListedDevice(device_id, device_of(columns), n_facts)
+    device_id, n_characters, n_facts, *columns = row
+    return ListedDevice(device_id, device_of(columns), n_facts, n_characters)
 
 
 def page_of_facts(
@@ -161,13 +256,12 @@ def page_of_facts(
     device_id: str | None = None,
 ) -> tuple[ListedFact, ...]:
     """Facts by id, from behind ``after``; those that look-ups see."""
-    page = select(RecordRow.id, RecordRow.document).where(RecordRow.id > after, TRUSTED)
+    page = LENGTHS.where(RecordRow.id > after, TRUSTED)
     if workload is not None:
         page = page.where(RecordRow.workload_key == workload)
     if device_id is not None:
         page = page.where(RecordRow.device_id == device_id)
-    rows = connection.execute(page.order_by(RecordRow.id).limit(limit))
-    return tuple(ListedFact(*row) for row in rows)
+    return _facts(connection, fitting(connection, page.order_by(RecordRow.id), limit))
 
 
 def page_of_quarantine(
@@ -175,10 +269,17 @@ def page_of_quarantine(
 ) -> tuple[ListedFact, ...]:
     """Facts that wait in quarantine by id, from behind ``after``; none rejected."""
     page = (
-        select(RecordRow.id, RecordRow.document)
-        .join(QuarantineRow, QuarantineRow.record_id == RecordRow.id)
+        LENGTHS.join(QuarantineRow, QuarantineRow.record_id == RecordRow.id)
         .outerjoin(VerdictRow, VerdictRow.record_id == RecordRow.id)
         .where(RecordRow.id > after, VerdictRow.record_id.is_(None), ~RETRACTED)
-        .order_by(RecordRow.id)
     )
-    return tuple(ListedFact(*row) for row in connection.execute(page.limit(limit)))
+    return _facts(connection, fitting(connection, page.order_by(RecordRow.id), limit))
+
+
+LENGTHS = select(RecordRow.id, func.length(RecordRow.document))
+
+
+def _facts(connection: Connection, ids: Collection[str]) -> tuple[ListedFact, ...]:
+    documents = select(RecordRow.id, RecordRow.document).where(RecordRow.id.in_(ids))
+    rows = connection.execute(documents.order_by(RecordRow.id))
+    return tuple(ListedFact(*row) for row in rows)

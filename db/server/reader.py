@@ -9,7 +9,7 @@ snapshot: as long as it is equal, the same transactions are visible.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Engine, PoolProxiedConnection
 from sqlalchemy.exc import DBAPIError
 
+from feinsum.db.server.patience import Patience
 from feinsum.db.sql.failures import translated
 from feinsum.db.sql.location import Location
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
@@ -24,7 +25,7 @@ from feinsum.db.sql.statements import sound_records
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import Device, TuningRecord
 
-__all__ = ["Reader", "StoredFact"]
+__all__ = ["Claim", "Reader", "Size", "StoredFact"]
 
 GENERATION = {
     "sqlite": "PRAGMA data_version",
@@ -37,7 +38,51 @@ AND NOT EXISTS (SELECT 1 FROM quarantine WHERE quarantine.record_id = records.id
 AND NOT EXISTS (SELECT 1 FROM retractions WHERE retractions.document_id = records.id)
 """
 
-FACTS = "SELECT id, workload_key, device_id, document" + TRUSTED
+RECORDER = """
+(SELECT recorder FROM recordings WHERE recordings.record_id = records.id
+ ORDER BY received_at, recorder LIMIT 1)
+"""
+"""Who sent a record first; NULL if it was recorded into the database itself."""
+
+FACTS = f"SELECT id, workload_key, device_id, document, {RECORDER}" + TRUSTED
+
+SIZES = "SELECT workload_key, count(*), sum({length})" + TRUSTED + "GROUP BY 1"
+
+LENGTH = {"sqlite": "length(document)", "postgresql": "octet_length(document)"}
+
+FEW = 8
+"""How many facts of one transform, recorder and device are looked at, the fastest."""
+
+MOST_OF_RECORDER = 200
+"""How many facts of one recorder are looked at."""
+
+CLAIMS = f"""
+SELECT id, device_id, transform_name, transform_version, speedup, recorder, n_bytes
+FROM (
+  SELECT *, row_number() OVER (
+    PARTITION BY recorder ORDER BY speedup <= 1, place, speedup DESC, id
+  ) AS turn
+  FROM (
+    SELECT *, row_number() OVER (
+      PARTITION BY recorder, device_id, transform_name, transform_version, speedup <= 1
+      ORDER BY speedup DESC, id
+    ) AS place
+    FROM (
+      SELECT id, device_id, transform_name, transform_version, speedup,
+        {{length}} AS n_bytes, coalesce({RECORDER}, '') AS recorder
+      {TRUSTED}
+    ) AS every
+  ) AS placed
+  WHERE place <= {FEW}
+) AS taken
+WHERE turn <= {MOST_OF_RECORDER}
+ORDER BY recorder, turn
+"""  # noqa: S608
+"""What facts of a workload say, without their documents: of each recorder a part, that
+no number of facts of one hides those of another.
+"""
+
+DOCUMENTS = FACTS.replace("workload_key {among}", "id {among}")
 
 IDS = "SELECT workload_key, id" + TRUSTED
 
@@ -58,10 +103,34 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class StoredFact:
-    """A record with the JSON text that it is kept as."""
+    """A record with the JSON text that it is kept as.
+
+    Attributes:
+        recorder: who sent it first; empty if nobody did.
+    """
 
     record: TuningRecord
     document: str
+    recorder: str = ""
+
+
+class Claim(NamedTuple):
+    """What a fact says, without its document; see :data:`CLAIMS`."""
+
+    id: str
+    device_id: str
+    transform_name: str
+    transform_version: int
+    speedup: float
+    recorder: str
+    n_bytes: int
+
+
+class Size(NamedTuple):
+    """How many facts a workload has, and the characters of their documents."""
+
+    n_facts: int
+    n_bytes: int
 
 
 class Row(NamedTuple):
@@ -69,13 +138,14 @@ class Row(NamedTuple):
     workload_key: str
     device_id: str
     document: str
+    recorder: str | None
 
 
 class Reader:
     """Reads of one database, from any thread; :meth:`close` ends all of them.
 
     There are as many connections as there were reads at once. The one that was used
-    last is used next.
+    last is used next. One that its server ended is replaced before a read fails.
     """
 
     def __init__(self, engine: Engine, location: Location) -> None:
@@ -88,9 +158,13 @@ class Reader:
         self._lock = threading.Lock()
         self._watch: PoolProxiedConnection | None = None
         self._n_watches = 0
+        self._patience = Patience()
 
     def generation(self) -> object:
         """A value that differs from all before it once anything was committed."""
+        return self._patience(self._generation)
+
+    def _generation(self) -> object:
         with self._lock, translated(self._location):
             if self._watch is None:
                 self._watch = self._connect()
@@ -106,10 +180,29 @@ class Reader:
     def facts(self, workloads: Sequence[str]) -> dict[str, list[StoredFact]]:
         """The sound facts of workloads, as look-ups see them."""
         found: dict[str, list[StoredFact]] = {key: [] for key in workloads}
-        for row in map(Row._make, self._rows_of(FACTS, workloads)):
-            for record in sound_records([row]):
-                found[row.workload_key].append(StoredFact(record, row.document))
+        for workload, fact in _sound(self._rows_of(FACTS, workloads)):
+            found[workload].append(fact)
         return found
+
+    def sizes(self, workloads: Sequence[str]) -> dict[str, Size]:
+        """How much :meth:`facts` would read of each workload."""
+        found = dict.fromkeys(workloads, Size(0, 0))
+        statement = SIZES.replace("{length}", LENGTH[self._dialect])
+        for workload, n_facts, n_bytes in self._rows_of(statement, workloads):
+            found[workload] = Size(n_facts, int(n_bytes))
+        return found
+
+    def claims(self, workload: str) -> list[Claim]:
+        """What the facts of a workload say that is too large to be read as a whole.
+
+        Those that are faster than the untransformed kernel come first, by recorder.
+        """
+        statement = CLAIMS.replace("{length}", LENGTH[self._dialect])
+        return list(map(Claim._make, self._rows_of(statement, [workload])))
+
+    def documents(self, record_ids: Sequence[str]) -> list[StoredFact]:
+        """The sound facts of some ids that are not in quarantine."""
+        return [fact for _, fact in _sound(self._rows_of(DOCUMENTS, record_ids))]
 
     def ids(self, workloads: Sequence[str]) -> dict[str, frozenset[str]]:
         """The ids of the facts of workloads that look-ups see."""
@@ -144,8 +237,11 @@ class Reader:
                 yield from self._rows(statement.format(among=f"IN ({marks})"), part)
 
     def _rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        with translated(self._location), self._connection() as connection:
-            return self._run(connection, statement, values)
+        def read() -> list[tuple[Any, ...]]:
+            with translated(self._location), self._connection() as connection:
+                return self._run(connection, statement, values)
+
+        return self._patience(read)
 
     @contextmanager
     def _connection(self) -> Iterator[PoolProxiedConnection]:
@@ -158,6 +254,8 @@ class Reader:
             yield connection
         except BaseException:
             self._give_up(connection)
+            while self._idle:  # a server that ended one may have ended them all
+                self._give_up(self._idle.pop())
             raise
         self._idle.append(connection)
 
@@ -198,3 +296,10 @@ class Reader:
             raise DBAPIError(statement, None, error) from error
         finally:
             cursor.close()
+
+
+def _sound(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, StoredFact]]:
+    """The facts of rows with their workloads; damaged ones are logged and left out."""
+    for row in map(Row._make, rows):
+        for record in sound_records([row]):
+            yield row.workload_key, StoredFact(record, row.document, row.recorder or "")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
+
+from sqlalchemy import Connection, Engine
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.server.api_keys import (
@@ -15,7 +19,13 @@ from feinsum.db.server.api_keys import (
     revoke_key,
     trust_key,
 )
-from feinsum.db.server.demand import add_misses, open_demands
+from feinsum.db.server.demand import (
+    Asked,
+    DemandLimits,
+    add_misses,
+    clear_demands,
+    open_demands,
+)
 from feinsum.db.server.overview import (
     DriverOf,
     Overview,
@@ -25,9 +35,11 @@ from feinsum.db.server.overview import (
     overview,
 )
 from feinsum.db.server.pages import (
+    Having,
     ListedDevice,
     ListedFact,
     ListedWorkload,
+    devices_named,
     find_device,
     find_workload,
     known_ids,
@@ -37,6 +49,7 @@ from feinsum.db.server.pages import (
     page_of_quarantine,
     page_of_workloads,
 )
+from feinsum.db.server.patience import Patience, patiently
 from feinsum.db.server.reader import Reader
 from feinsum.db.server.reputation import (
     Judged,
@@ -52,14 +65,18 @@ from feinsum.db.server.trust import (
     trust_in,
     vouch_for,
 )
-from feinsum.db.sql.location import locate
+from feinsum.db.sql.location import Location, locate
 from feinsum.db.sql.retracting import find_retractions, known_retractions
 from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import insert_all_missing
 from feinsum.db.sql.store import SqlStore, prepared_engine
-from feinsum.records import Demand, Document, Miss, Retraction, TuningRecord
+from feinsum.errors import RecordNotFoundError, StoreUnavailableError
+from feinsum.records import Demand, Document, Retraction, TuningRecord
 
 __all__ = ["ServingStore", "open_serving_store"]
+
+LEAST_FREE_BYTES = 32 * 2**20
+"""Below this a disk counts as full."""
 
 
 def open_serving_store(
@@ -70,11 +87,50 @@ def open_serving_store(
     return ServingStore(prepared_engine(place), place)
 
 
+@patiently(
+    "add",
+    "add_all",
+    "add_misses",
+    "add_peaks",
+    "clear_demands",
+    "confirm",
+    "demands",
+    "devices_named",
+    "drivers_of",
+    "fastest_facts",
+    "get",
+    "judge_recorder",
+    "key",
+    "keys",
+    "latest_facts",
+    "listed_device",
+    "listed_workload",
+    "missing",
+    "notations",
+    "overview",
+    "page_of_devices",
+    "page_of_facts",
+    "page_of_quarantine",
+    "page_of_workloads",
+    "peaks",
+    "receive",
+    "reputations",
+    "retractions",
+    "revoke_key",
+    "stored_ids",
+    "trust",
+    "trust_key",
+)
 class ServingStore(SqlStore):
     """An SQL store with what only the service needs.
 
     To add a fact here, and not through the service, is to vouch for it.
     """
+
+    def __init__(self, engine: Engine, location: Location) -> None:
+        super().__init__(engine, location)
+        self.patience = Patience()
+        self._has_failed = False
 
     def add(self, record: TuningRecord) -> bool:
         return bool(self.add_all([record]))
@@ -88,6 +144,42 @@ class ServingStore(SqlStore):
             keep_owner(connection, [fact.id for fact in facts], is_sent=True)
             vouch_for(connection, facts)
         return n_new
+
+    def check_room(self) -> None:
+        """Refuse to take facts where the last write failed, or the disk is full.
+
+        Where a write failed, another one is tried, which leaves nothing. The disk
+        of a server of databases is not seen from here.
+
+        Raises:
+            StoreUnavailableError: if a fact that is sent now could not be kept.
+        """
+        path = self._location.path
+        if path is None or self._location.is_read_only:
+            return
+        if shutil.disk_usage(path.parent).free < LEAST_FREE_BYTES:
+            raise StoreUnavailableError(
+                f"the disk of the database {path} has less than {LEAST_FREE_BYTES} "
+                "bytes left; free some space"
+            )
+        if self._has_failed:
+            with self._writing() as connection:
+                connection.exec_driver_sql("CREATE TABLE probe (anything TEXT)")
+                connection.exec_driver_sql("DROP TABLE probe")
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        self._has_failed = True
+        with super()._writing() as connection:
+            yield connection
+        self._has_failed = False
+
+    def stored(self, record_id: str) -> TuningRecord:
+        """The record of that id; the error does not say where the database is."""
+        try:
+            return super().stored(record_id)
+        except RecordNotFoundError:
+            raise RecordNotFoundError(f"no record has the id {record_id!r}") from None
 
     def reader(self) -> Reader:
         """Fast reads of this database; closed by the caller."""
@@ -153,10 +245,19 @@ class ServingStore(SqlStore):
         return [record_id for record_id in record_ids if record_id not in known]
 
     def page_of_workloads(
-        self, after: str, limit: int, notations: Collection[str] | None = None
+        self,
+        after: str,
+        limit: int,
+        notations: Collection[str] | None = None,
+        having: Having | None = None,
     ) -> tuple[ListedWorkload, ...]:
         with self._reading() as connection:
-            return page_of_workloads(connection, after, limit, notations)
+            return page_of_workloads(connection, after, limit, notations, having)
+
+    def devices_named(self, part: str, limit: int) -> tuple[ListedDevice, ...]:
+        """Devices whose names have a part, in whatever case."""
+        with self._reading() as connection:
+            return devices_named(connection, part, limit)
 
     def listed_workload(self, key: str) -> ListedWorkload | None:
         with self._reading() as connection:
@@ -211,17 +312,25 @@ class ServingStore(SqlStore):
             return page_of_quarantine(connection, after, limit)
 
     def add_misses(
-        self, counts: Mapping[Miss, int], texts: Mapping[WorkloadKey, str], most: int
+        self,
+        counts: Mapping[Asked, int],
+        texts: Mapping[WorkloadKey, str],
+        limits: DemandLimits,
     ) -> None:
         """Count unanswered questions (:func:`feinsum.db.server.demand.add_misses`)."""
         with self._writing() as connection:
-            add_misses(connection, counts, texts, most)
+            add_misses(connection, counts, texts, limits)
 
     def demands(
-        self, after: tuple[int, str, str] | None = None, limit: int = 100
+        self, after: tuple[int, int, str, str] | None = None, limit: int = 100
     ) -> tuple[Demand, ...]:
         with self._reading() as connection:
             return open_demands(connection, after, limit)
+
+    def clear_demands(self, workload: str | None = None) -> int:
+        """Forget all demands, or those for a workload; how many there were."""
+        with self._writing() as connection:
+            return clear_demands(connection, workload)
 
     def add_key(self, key: ApiKey) -> None:
         with self._writing() as connection:

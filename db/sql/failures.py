@@ -13,7 +13,7 @@ from feinsum.db.sql.location import Location
 from feinsum.db.sql.sqlite_file import result_code
 from feinsum.errors import StoreUnavailableError
 
-__all__ = ["read_only", "translated"]
+__all__ = ["LostConnectionError", "read_only", "translated"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,19 @@ EXPLANATIONS = {
 }
 """What an error code of SQLite means, and what to do."""
 
+LOST = ("08", "57P")
+"""How codes of PostgreSQL begin: of connections, and of a server that ends or starts.
+
+https://www.postgresql.org/docs/current/errcodes-appendix.html
+"""
+
+
+class LostConnectionError(StoreUnavailableError):
+    """A server of databases ended a connection, or takes none at the moment.
+
+    Asking again may help, for a server that is started anew is away for seconds.
+    """
+
 
 @contextmanager
 def translated(location: Location) -> Iterator[None]:
@@ -71,7 +84,22 @@ def _explained(location: Location, error: Exception) -> StoreUnavailableError:
         ("failed", "check that it can be reached, and that nothing else changed it"),
     )
     detail = next(iter(str(cause).splitlines()), type(cause).__name__)
-    return StoreUnavailableError(
+    kind = LostConnectionError if _is_lost(location, error) else StoreUnavailableError
+    return kind(
         f"the database {location} "
         f"{problem.format(timeout=location.busy_timeout_s)} ({detail}); {advice}"
     )
+
+
+def _is_lost(location: Location, error: Exception) -> bool:
+    """Whether it is the connection to a server that failed, and not a statement.
+
+    A socket that fails has no code; an error of another kind than of operation is one
+    of the statement.
+    """
+    if location.path is not None or not isinstance(error, DBAPIError):
+        return False
+    cause = error.orig
+    kinds = {kind.__name__ for kind in type(cause).__mro__}
+    state = getattr(cause, "sqlstate", None) or "08"
+    return "OperationalError" in kinds and state.startswith(LOST)

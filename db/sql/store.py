@@ -215,9 +215,10 @@ class SqlStore(FactStore):
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         wanted = PEAKS.where(DevicePeaksRow.device_id == device_id)
+        latest = wanted.order_by(DevicePeaksRow.measured_at.desc()).limit(PAGE)
         with self._reading() as connection:
-            rows = connection.execute(wanted).all()
-        return latest_peaks(sound_peaks(rows))
+            known = sound_peaks(connection.execute(latest).all())
+        return latest_peaks(known)
 
     def add_trial(self, trial: Trial) -> bool:
         return self._insert(rows_of(trial))

@@ -30,6 +30,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 __all__ = [
     "ApiKeyRow",
     "Base",
+    "DemandCallerRow",
     "DemandRow",
     "DevicePeaksRow",
     "DeviceRow",
@@ -240,7 +241,7 @@ class DemandRow(Base):
     """A workload that was asked for in vain; since schema version 0004.
 
     ``device`` is what the question said, or empty; ``workload_text`` is the
-    canonical text, once a question had it.
+    canonical text, once a question had it. ``n_callers`` is of version 0008.
     """
 
     __tablename__ = "demands"
@@ -249,7 +250,23 @@ class DemandRow(Base):
     device: Mapped[str] = mapped_column(primary_key=True)
     workload_text: Mapped[str | None] = mapped_column(Text)
     count: Mapped[int] = mapped_column(index=True)
+    n_callers: Mapped[int] = mapped_column(server_default="1")
     first_seen: Mapped[Instant]
+    last_seen: Mapped[Instant]
+
+
+class DemandCallerRow(Base):
+    """That a caller asked for a workload in vain; since schema version 0008.
+
+    ``caller`` tells callers apart: the name of a key, or the digest of an address.
+    """
+
+    __tablename__ = "demand_callers"
+
+    workload_key: Mapped[str] = mapped_column(Text, primary_key=True)
+    device: Mapped[str] = mapped_column(primary_key=True)
+    caller: Mapped[str] = mapped_column(primary_key=True, index=True)
+    count: Mapped[int]
     last_seen: Mapped[Instant]
 
 

@@ -30,7 +30,7 @@ from feinsum.cli import (
     transforms,
     tune,
 )
-from feinsum.cli.service import keys, recorders, serve
+from feinsum.cli.service import demand, keys, recorders, serve
 from feinsum.cli.shared.failure import report_bug, report_failure
 from feinsum.errors import FeinsumError
 
@@ -125,6 +125,7 @@ for _name, (_command, _examples) in COMMANDS.items():
     app.command(_name, epilog=_examples)(_command)
 app.add_typer(db.app, name="db")
 app.add_typer(cache.app, name="cache")
+app.add_typer(demand.app, name="demand")
 app.add_typer(keys.app, name="keys")
 app.add_typer(recorders.app, name="recorders")
 app.add_typer(model.app, name="model")

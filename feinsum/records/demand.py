@@ -17,6 +17,11 @@ class Miss:
     workload: WorkloadKey
     device: str
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """Where it stands among others."""
+        return self.workload, self.device
+
 
 @dataclass(frozen=True)
 class Demand:
@@ -25,6 +30,7 @@ class Demand:
     Attributes:
         workload_text: the canonical einsum, if a question had it.
         device: as the questions named it; empty if they named none.
+        n_callers: how many asked for it.
     """
 
     workload: WorkloadKey
@@ -33,11 +39,12 @@ class Demand:
     count: int
     first_seen: datetime
     last_seen: datetime
+    n_callers: int = 1
 
     @property
-    def place(self) -> tuple[int, str, str]:
+    def place(self) -> tuple[int, int, str, str]:
         """Where it stands among others, the most wanted first."""
-        return self.count, self.workload, self.device
+        return self.n_callers, self.count, self.workload, self.device
 
 
 def is_text_of(text: str, workload: str) -> bool:

@@ -38,11 +38,14 @@ class LookUp:
         workloads: their canonical texts by key; a text may be empty.
         device: for which; None for any.
         policy: the worst match that is accepted there.
+        counts: whether somebody wants these workloads, and not only facts that may
+            serve for others.
     """
 
     workloads: Mapping[WorkloadKey, str]
     device: Device | None = None
     policy: Policy = "loose"
+    counts: bool = True
 
 
 class FactSource(ABC):

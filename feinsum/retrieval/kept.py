@@ -74,7 +74,7 @@ class Place:
         if content is None:
             return None
         facts, answer = pickle.loads(content)  # noqa: S301  (signed by the cache)
-        asked = LookUp(dict.fromkeys(facts, ""), self.device, self.policy)
+        asked = LookUp(dict.fromkeys(facts, ""), self.device, self.policy, counts=False)
         with looked_up_store(database) as store:
             found = store.candidates(asked)
         for workload, ids in facts.items():

@@ -79,15 +79,18 @@ class Facts:
         self._found: dict[WorkloadKey, tuple[TuningRecord, ...]] = {}
         self._signers = trusted_signers()
 
-    def ask(self, forms: Iterable[CanonicalForm]) -> None:
+    def ask(self, forms: Iterable[CanonicalForm], *, counts: bool = True) -> None:
         """Ask for the workloads that were not asked for yet.
+
+        Args:
+            counts: see :class:`feinsum.records.LookUp`.
 
         Raises:
             StoreError: if the store fails.
         """
         texts = {f.key: f.text for f in forms if f.key not in self._found}
         if texts:
-            look_up = LookUp(texts, self._device, self._policy)
+            look_up = LookUp(texts, self._device, self._policy, counts)
             self._found.update(self._store.candidates(look_up))
 
     def of(self, form: CanonicalForm) -> tuple[TuningRecord, ...]:
@@ -259,7 +262,7 @@ def nearest(
     if first[1].level < Level.NEAREST_EXTENTS:
         return first
     others = list(rest)
-    facts.ask(one.form for one in others)
+    facts.ask((one.form for one in others), counts=False)
     found = [known(k, one) for k, one in enumerate(others, start=1)]
     return min([first, *found], key=lambda one: _nearness(*one))
 

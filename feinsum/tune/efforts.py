@@ -121,7 +121,9 @@ def _is_known(
 
 def _has_fact(problem: Problem, store: FactSource, environment: Environment) -> bool:
     key = problem.form.key
-    asked = LookUp({key: problem.workload_text}, environment.device, "strict")
+    asked = LookUp(
+        {key: problem.workload_text}, environment.device, "strict", counts=False
+    )
     return any(
         record.workload_text == problem.workload_text
         and record.measurement.sizes == problem.sizes

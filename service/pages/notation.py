@@ -32,13 +32,15 @@ class Notation:
 
     Attributes:
         title: the subscripts; the text itself if that is no einsum.
-        shapes: all operands in one line.
+        shapes: all operands in one line, and of which dtype they are.
+        dtypes: of the operands, each once.
         formulas: what the rows compute, the first ones.
         n_rows: of the batch.
     """
 
     title: str
     shapes: str = ""
+    dtypes: str = ""
     formulas: tuple[str, ...] = ()
     arrays: tuple[Array, ...] = ()
     n_rows: int = 0
@@ -50,7 +52,7 @@ def notation_of(text: str) -> Notation:
 
     >>> words = notation_of("i j, j -> i | A[N,4]:<f8 x[4]:<f8 | A x")
     >>> words.title, words.shapes
-    ('ij, j → i', 'A[N × 4], x[4]')
+    ('ij, j → i', 'A[N × 4], x[4] · float64')
     >>> words.formulas
     ('out[i] = Σ j  A[i,j] · x[j]',)
     >>> notation_of("no einsum").title
@@ -63,10 +65,13 @@ def notation_of(text: str) -> Notation:
         Array(operand.name, " × ".join(map(str, operand.shape)), operand.dtype.name)
         for operand in einsum.operands
     )
+    shapes = ", ".join(f"{array.name}[{array.shape}]" for array in arrays)
+    dtypes = ", ".join(dict.fromkeys(array.dtype for array in arrays))
     is_batch = einsum.batch_size > 1
     return Notation(
         title=_title(einsum),
-        shapes=", ".join(f"{array.name}[{array.shape}]" for array in arrays),
+        shapes=f"{shapes} · {dtypes}",
+        dtypes=dtypes,
         formulas=tuple(
             _formula(einsum, row, str(row) if is_batch else "")
             for row in range(min(einsum.batch_size, MOST_ROWS))

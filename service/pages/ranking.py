@@ -21,7 +21,13 @@ from feinsum.records import (
     tied,
 )
 from feinsum.service.pages.axis import Axis, axis_of
-from feinsum.service.pages.words import clipped, is_doubtful, ratio, seconds
+from feinsum.service.pages.words import (
+    clipped,
+    is_doubtful,
+    is_implausible,
+    ratio,
+    seconds,
+)
 
 __all__ = [
     "MOST_ROWS",
@@ -82,6 +88,11 @@ class Row:
     fraction: float | None
     strip: Strip
     n_alike: int = 1
+
+    @property
+    def is_implausible(self) -> bool:
+        """Whether the speed-up is one that no kernel has; it is not drawn then."""
+        return is_implausible(self.record.measurement.speedup)
 
 
 @dataclass(frozen=True)
@@ -183,6 +194,8 @@ def _speedup_axis(
     values = [1.0]
     for record in records:
         timing = record.measurement
+        if is_implausible(timing.speedup):
+            continue
         values += [*_speedups(timing), timing.speedup]
         values += _over(_baseline_s(timing), roofs[record.id])
     return axis_of(values, "{:g}×".format)

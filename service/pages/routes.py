@@ -9,18 +9,25 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from feinsum.errors import NoSuchRouteError, RecordNotFoundError
+from feinsum.db.server import Having
+from feinsum.errors import (
+    InvalidRequestError,
+    NoSuchRouteError,
+    RecordNotFoundError,
+)
 from feinsum.records import Device, DevicePeaks, TuningRecord
 from feinsum.service.answers import check_key
+from feinsum.service.keys import Caller
 from feinsum.service.pages.code import code_of
 from feinsum.service.pages.graph import drawing_of
 from feinsum.service.pages.marks import marks_of
-from feinsum.service.pages.notation import notation_of
+from feinsum.service.pages.notation import Notation, notation_of
 from feinsum.service.pages.ranking import history_of, ranking_of, timeline_of
 from feinsum.service.pages.rendering import asset, html
 from feinsum.service.pages.roofline import roofline_chart
-from feinsum.service.pages.search import LONGEST, Asked, search
+from feinsum.service.pages.search import LONGEST, Asked, Found, search
 from feinsum.service.paging import Cursor, from_cursor, key_after, next_cursor
+from feinsum.service.routes.canonicalization import check_work, limit_for
 from feinsum.service.routes.facts import FactId
 from feinsum.service.routes.lists import DeviceId
 from feinsum.service.routes.retractions import before
@@ -37,7 +44,7 @@ FOREVER = "max-age=31536000, immutable"
 PER_PAGE = 50
 """Entries of a list on one page."""
 
-MOST_FACTS = 2000
+MOST_FACTS = 500
 """How many facts of a workload are ranked, the fastest ones."""
 
 N_LATEST = 8
@@ -62,7 +69,7 @@ def home(service: TheService, _: Reading) -> Response:
 @page("/workloads")
 def workloads(
     service: TheService,
-    _: Reading,
+    caller: Reading,
     q: Words = "",
     sizes: Words = "",
     dtype: Annotated[str, Query(max_length=50)] = "",
@@ -70,17 +77,18 @@ def workloads(
 ) -> Response:
     """All workloads, or those that are searched for."""
     after = key_after(cursor)
-    asked = Asked(q.strip(), sizes.strip(), dtype.strip() or Asked.dtype)
+    asked = Asked(q.strip(), sizes.strip(), dtype.strip())
     found = None
     if asked.q:
-        limit_s = service.settings.canonicalization_s
-        found = search(
-            asked, service.store, service.notations, limit_s, after, PER_PAGE
-        )
+        found = _search(service, asked, after, caller)
         listed = found.others
     else:
-        listed = service.store.page_of_workloads(after, PER_PAGE)
-    following = next_cursor(listed, PER_PAGE, lambda one: (one.key,))
+        listed = service.store.page_of_workloads(
+            after, PER_PAGE, having=Having(dtype=asked.dtype)
+        )
+    following = next_cursor(
+        listed, PER_PAGE, lambda one: (one.key,), lambda one: len(one.text)
+    )
     return _html(
         service,
         "workloads.html",
@@ -117,7 +125,7 @@ def workload(
         words=notation_of(listed.text),
         drawing=drawing_of(listed.text),
         rankings=rankings,
-        n_unread=max(0, listed.n_facts - MOST_FACTS),
+        n_unread=max(0, listed.n_facts - len(facts)),
     )
 
 
@@ -155,7 +163,9 @@ def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
 @page("/devices")
 def devices(service: TheService, _: Reading, cursor: Cursor = None) -> Response:
     listed = service.store.page_of_devices(key_after(cursor), PER_PAGE)
-    following = next_cursor(listed, PER_PAGE, lambda one: (one.id,))
+    following = next_cursor(
+        listed, PER_PAGE, lambda one: (one.id,), lambda one: one.n_characters
+    )
     return _html(
         service, "devices.html", here="devices", listed=listed, following=following
     )
@@ -185,10 +195,15 @@ def device(device_id: DeviceId, service: TheService, _: Reading) -> Response:
 async def demand(
     request: Request, service: TheService, _: Reading, cursor: Cursor = None
 ) -> Response:
-    after = from_cursor(cursor, int, str, str) if cursor else None
+    after = from_cursor(cursor, int, int, str, str) if cursor else None
     await service.misses.flush()
     listed = await run_in_threadpool(service.store.demands, after, PER_PAGE)
-    following = next_cursor(listed, PER_PAGE, lambda one: one.place)
+    following = next_cursor(
+        listed,
+        PER_PAGE,
+        lambda one: one.place,
+        lambda one: len(one.workload_text or ""),
+    )
     known = await run_in_threadpool(service.store.page_of_devices, "", 1000)
     return _html(
         service,
@@ -231,13 +246,24 @@ def static(name: str) -> Response:
     return Response(found.content, 200, headers, found.media_type)
 
 
+def _search(service: Service, asked: Asked, after: str, caller: Caller) -> Found:
+    limit_s = limit_for(caller, service.settings)
+    try:
+        check_work(asked.q, caller)
+    except InvalidRequestError as error:
+        return Found(problem=str(error))
+    return search(asked, service.store, service.notations, limit_s, after, PER_PAGE)
+
+
 def _html(service: Service, template: str, **context: Any) -> Response:
     headers = {"Cache-Control": f"{service.visibility}, no-cache"}
     return html(template, context, headers=headers)
 
 
-def _with_words(facts: Iterable[TuningRecord]) -> list[tuple[TuningRecord, str]]:
-    return [(fact, notation_of(fact.workload_text).title) for fact in facts]
+def _with_words(
+    facts: Iterable[TuningRecord],
+) -> list[tuple[TuningRecord, Notation]]:
+    return [(fact, notation_of(fact.workload_text)) for fact in facts]
 
 
 def _peaks(

@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from feinsum.canonical import CanonicalForm, canonicalize
-from feinsum.db.server import ListedWorkload, ServingStore
+from feinsum.db.server import Having, ListedDevice, ListedWorkload, ServingStore
 from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidRequestError
-from feinsum.ir import BatchedEinsum, IndexList, array, from_text, generalize
+from feinsum.ir import (
+    BatchedEinsum,
+    IndexList,
+    array,
+    from_text,
+    generalize,
+    parse_subscripts,
+)
 from feinsum.service.pages.notations import Notations
 from feinsum.service.routes.canonicalization import Einsum, einsum_of, index_lists
 
@@ -25,7 +32,20 @@ ARROW = "→"
 MOST_NOTATIONS = 1_000
 """How many spellings of stored workloads one search may find."""
 
-_KEY = re.compile(r"fe\d+-[A-Za-z0-9._-]{1,120}")
+_KEY = re.compile(r"fe\d+-[A-Za-z0-9._-]{1,120}|[0-9a-f]{6,64}")
+"""A key, how one begins, or how its digest begins."""
+
+_NAME = re.compile(r"[^,|<>=]{3,200}")
+"""What may be the name of a transform or of a device."""
+
+_ROWS = re.compile(r"\s*\(\d+ rows\)$")
+_SCALAR = "·"
+"""What titles on pages have that subscripts have not."""
+
+MOST_DEVICES = 20
+
+MOST_COMPARED = 40
+"""How many new spellings one search compares, 1 ms each; the next one goes on."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +55,13 @@ class Asked:
     Attributes:
         q: subscripts, the text of a workload, or its key.
         sizes: extents as on the command line, ``i=N,j=4``; may be left out.
-        dtype: of all operands, if sizes are given.
+        dtype: of an operand, and of all if sizes are given; empty for any, and for
+            double precision with sizes.
     """
 
     q: str = ""
     sizes: str = ""
-    dtype: str = "float64"
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,7 +71,9 @@ class Found:
     Attributes:
         exact: the workload itself, if all sizes were given and facts are known.
         form: its canonical form, if all sizes were given.
-        others: workloads of the same subscripts at any extents.
+        others: workloads of the same subscripts at any extents, or with a key or a
+            recipe that begins so.
+        devices: whose names have what was searched for.
         problem: why nothing could be searched for, in words.
         is_partial: not all workloads were compared in the time that a search has.
     """
@@ -58,6 +81,7 @@ class Found:
     exact: ListedWorkload | None = None
     form: CanonicalForm | None = None
     others: tuple[ListedWorkload, ...] = ()
+    devices: tuple[ListedDevice, ...] = ()
     problem: str = ""
     is_partial: bool = False
 
@@ -76,11 +100,15 @@ def search(
         limit_s: how long canonicalization may take, in all.
         after: the key of the last workload of the page before.
     """
-    text = asked.q.strip().replace(ARROW, "->")
+    text = _ROWS.sub("", asked.q.strip()).replace(ARROW, "->").replace(_SCALAR, "")
     if len(text) > LONGEST or len(asked.sizes) > LONGEST:
         return Found(problem=f"expected at most {LONGEST} characters")
     if _KEY.fullmatch(text):
-        return Found(exact=store.listed_workload(text))
+        having = Having(key=text, dtype=asked.dtype)
+        others = store.page_of_workloads(after, limit, having=having)
+        return Found(store.listed_workload(text), others=others)
+    if found := _named(text, asked, store, after, limit):
+        return found
     try:
         inputs, output, einsum = _read(text, asked)
         form = _form(einsum, limit_s)
@@ -89,9 +117,22 @@ def search(
     except FeinsumError as error:
         return Found(problem=str(error))
     alike, is_partial = _alike(inputs, output, wanted, notations(), deadline)
-    others = store.page_of_workloads(after, limit, alike) if alike else ()
+    having = Having(dtype=asked.dtype)
+    others = store.page_of_workloads(after, limit, alike, having) if alike else ()
     exact = store.listed_workload(form.key) if form else None
     return Found(exact, form, others, is_partial=is_partial)
+
+
+def _named(
+    text: str, asked: Asked, store: ServingStore, after: str, limit: int
+) -> Found | None:
+    """What has that name; None if nothing has it."""
+    if not _NAME.fullmatch(text):
+        return None
+    devices = store.devices_named(text, MOST_DEVICES)
+    having = Having(transform=text.partition("@")[0], dtype=asked.dtype)
+    others = store.page_of_workloads(after, limit, having=having)
+    return Found(others=others, devices=devices) if others or devices else None
 
 
 def _form(einsum: BatchedEinsum | None, limit_s: float) -> CanonicalForm | None:
@@ -108,15 +149,27 @@ def _read(
         einsum = from_text(text)
         return einsum.inputs, einsum.output, einsum
     extents = _extents(asked.sizes)
-    inputs, output = index_lists(text, extents)
+    inputs, output = _lists(text, extents)
     indices = {index for term in inputs for index in term}
     unknown = sorted(set(extents) - indices)
     if unknown:
         raise InvalidRequestError(f"the subscripts have no index {unknown[0]!r}")
     if not indices or indices - set(extents):
         return inputs, output, None
-    given = Einsum(subscripts=text, extents=extents, dtype=asked.dtype[:50])
+    given = Einsum(
+        subscripts=text, extents=extents, dtype=asked.dtype[:50] or "float64"
+    )
     return inputs, output, einsum_of(given)
+
+
+def _lists(
+    text: str, extents: dict[str, int | str]
+) -> tuple[tuple[IndexList, ...], IndexList]:
+    """The terms and the output; as pages write them, words have spaces between."""
+    terms = [term.split() for term in text.partition("->")[0].split(",")]
+    if extents or all(len(term) < 2 for term in terms):
+        return index_lists(text, extents)
+    return parse_subscripts(text, [len(term) for term in terms])
 
 
 def _extents(sizes: str) -> dict[str, int | str]:
@@ -147,8 +200,10 @@ def _alike(
     """Those notations that are spellings of one einsum; whether time ran out."""
     profile = _profile(" , ".join(map(" ".join, inputs)), " ".join(output))
     found: list[str] = []
+    before = _key_of.cache_info().misses
     for notation in sorted(known):
-        if len(found) >= MOST_NOTATIONS or time.monotonic() > deadline:
+        is_enough = _key_of.cache_info().misses - before >= MOST_COMPARED
+        if is_enough or len(found) >= MOST_NOTATIONS or time.monotonic() > deadline:
             return found, True
         terms, _, result = notation.partition("->")
         if _profile(terms, result) == profile and _key_of(notation) == wanted:

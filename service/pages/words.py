@@ -13,6 +13,7 @@ __all__ = [
     "count",
     "dtype",
     "is_doubtful",
+    "is_implausible",
     "rate",
     "ratio",
     "seconds",
@@ -21,6 +22,9 @@ __all__ = [
 
 THIN = "\u202f"
 """A narrow space that no line is broken at."""
+
+MOST_SPEEDUP = 1e5
+"""The largest speed-up that is drawn; beyond all lanes and caches of a device."""
 
 DOUBT = "(another machine?)"
 
@@ -43,10 +47,17 @@ def ratio(factor: float) -> str:
 
     >>> ratio(56.48), ratio(1.234), ratio(0.9), ratio(1234.0)
     ('56.5×', '1.23×', '0.90×', '1234×')
+    >>> ratio(8e18)
+    '8.0e+18× (not plausible)'
     """
-    if factor >= 1e6:
-        return f"{factor:.1e}×"
+    if is_implausible(factor):
+        return f"{factor:.1e}× (not plausible)"
     return f"{factor:.{0 if factor >= 100 else 1 if factor >= 10 else 2}f}×"
+
+
+def is_implausible(factor: float) -> bool:
+    """Whether no kernel can be so much faster than another of the same work."""
+    return not 1 / MOST_SPEEDUP <= factor <= MOST_SPEEDUP
 
 
 def seconds(time_s: float) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,10 +25,11 @@ from feinsum.service.answers import (
 )
 from feinsum.service.demand import LONGEST_TEXT
 from feinsum.service.examples import DEVICE, FORM, RECORD, document
-from feinsum.service.gate import caller_of
+from feinsum.service.gate import asker_of, caller_of
 from feinsum.service.keys import require
 from feinsum.service.metrics import count_answer
 from feinsum.service.openapi import FactOf, answers, parameter
+from feinsum.service.paging import from_cursor, to_cursor
 from feinsum.service.state import Reading, Service, TheService
 
 __all__ = ["Shortcut", "router"]
@@ -38,6 +42,7 @@ EXAMPLE = {
     "workload": FORM.key,
     "facts": [{"id": RECORD.id, "nearness": "device", "document": document(RECORD)}],
     "slower": [],
+    "next": None,
 }
 
 
@@ -51,6 +56,7 @@ class Best(BaseModel):
     """The facts that may serve for a workload, the best first.
 
     Attributes:
+        next: the cursor of what had no room; null if everything had.
         slower: facts of the same recipes that were no faster than the untransformed
             kernel; for choosing, not for serving.
     """
@@ -58,6 +64,7 @@ class Best(BaseModel):
     workload: str
     facts: list[NearFact]
     slower: list[NearFact]
+    next: str | None = None
 
 
 class BestOfMany(BaseModel):
@@ -74,6 +81,10 @@ QUERY = [
     parameter("policy", "How near facts have to be.", "default",
               enum=["strict", "default", "loose"]),
     parameter("text", "The canonical text, kept with a miss.", FORM.text),
+    parameter("cursor", "`next` of the answer before, for what had no room there.",
+              to_cursor(50), maxLength=1000),
+    parameter("counts", "Whether a miss says that somebody wants the workload.", "true",
+              enum=["true", "false"]),
 ]  # fmt: skip
 
 PATH: dict[str, Any] = {
@@ -98,10 +109,11 @@ async def best(request: Request) -> Response:
     require(caller_of(scope), "read")
     service: Service = request.app.state.service
     workload = check_key(scope["path"][len(PREFIX) :])
-    wanted, text = _query(scope["query_string"])
+    wanted, text, counts = _query(scope["query_string"])
     answer = await service.lookup.answer((workload, wanted))
     if answer is None:
-        service.misses.count(workload, wanted.device, text)
+        if counts:
+            service.misses.count(workload, wanted.device, text, asker_of(scope))
         count_answer("miss")
         raise RecordNotFoundError(
             f"no fact that may serve is recorded for {workload!r} with the policy "
@@ -154,6 +166,15 @@ class Shortcut:
 
 ROUTE = router.routes[0]
 
+AT_ONCE = 100
+"""How many workloads of a batch are in memory at a time."""
+
+SHARE_BYTES = 64_000
+"""Of the documents for one workload of a batch, but for the first one."""
+
+MOST_BYTES = 12_000_000
+"""Of the answer to a batch; our client reads 16 MiB."""
+
 
 class Question(BaseModel):
     """A workload that is asked for."""
@@ -191,37 +212,112 @@ class Batch(BaseModel):
     response_model=BestOfMany,
     responses=answers(413, 415, status_200={"answers": [EXAMPLE, None]}),
 )
-async def best_of_many(batch: Batch, service: TheService, _: Reading) -> Response:
+async def best_of_many(
+    batch: Batch,
+    request: Request,
+    service: TheService,
+    _: Reading,
+    counts: Annotated[
+        bool, Query(description="Whether misses say that somebody wants the workloads.")
+    ] = True,
+) -> Response:
     most = service.settings.max_batch
     if len(batch.workloads) > most:
         raise InvalidRequestError(
             f"{len(batch.workloads)} workloads were asked for, expected {most} at most"
         )
-    wanted = Wanted(batch.device, batch.architecture, batch.policy)
+    wanted = Wanted(
+        batch.device, batch.architecture, batch.policy, most_bytes=SHARE_BYTES
+    )
     texts = {q.key: q.text for q in batch.workloads if isinstance(q, Question)}
-    keys = [q if isinstance(q, str) else q.key for q in batch.workloads]
-    found = await service.lookup.answers([(key, wanted) for key in keys])
-    missed = [key for key, answer in zip(keys, found, strict=True) if answer is None]
-    for key in missed:
-        service.misses.count(key, wanted.device, texts.get(key))
-    count_answer("miss", len(missed))
-    count_answer("hit", len(found) - len(missed))
-    parts = b",".join(b"null" if a is None else a.body for a in found)
-    return Response(b'{"answers":[' + parts + b"]}", media_type="application/json")
+    keys = [check_key(q if isinstance(q, str) else q.key) for q in batch.workloads]
+    asker = asker_of(request.scope)
+
+    def count(key: str) -> None:
+        if counts:
+            service.misses.count(key, wanted.device, texts.get(key), asker)
+
+    answered = _answered(service, keys, wanted, count)
+    if len(keys) <= AT_ONCE:
+        body = b"".join([part async for part in answered])
+        return Response(body, media_type="application/json")
+    begun = await anext(answered)  # what fails at once is no answer that breaks off
+    return StreamingResponse(_resumed(begun, answered), media_type="application/json")
+
+
+async def _answered(
+    service: Service,
+    keys: Sequence[str],
+    wanted: Wanted,
+    count: Callable[[str], None],
+) -> AsyncIterator[bytes]:
+    """The answer to a batch, in parts; a key that is asked for again is not read again.
+
+    What has no room in :data:`MOST_BYTES` gets an answer without facts whose ``next``
+    leads to them.
+    """
+    room, before = MOST_BYTES, b'{"answers":['
+    for start in range(0, max(1, len(keys)), AT_ONCE):
+        part = keys[start : start + AT_ONCE]
+        distinct = list(dict.fromkeys(part))
+        questions = [(key, wanted) for key in distinct]
+        found = dict(
+            zip(distinct, await service.lookup.answers(questions), strict=True)
+        )
+        missed = [key for key, answer in found.items() if answer is None]
+        for key in missed:
+            count(key)
+        count_answer("miss", len(missed))
+        count_answer("hit", len(found) - len(missed))
+        bodies = []
+        for key in part:
+            answer = found[key]
+            body = b"null" if answer is None else answer.body
+            body = body if len(body) <= room else _elsewhere(key)
+            room -= len(body)
+            bodies.append(body)
+        yield before + b",".join(bodies)
+        before = b","
+    yield b"]}"
+
+
+async def _resumed(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield begun
+    async for part in rest:
+        yield part
+
+
+def _elsewhere(key: str) -> bytes:
+    """The answer for a workload whose facts had no room."""
+    nothing = {"workload": key, "facts": [], "slower": [], "next": to_cursor(0)}
+    return json.dumps(nothing).encode()
 
 
 @lru_cache(4096)
-def _query(query_string: bytes) -> tuple[Wanted, str | None]:
+def _query(query_string: bytes) -> tuple[Wanted, str | None, bool]:
     """What the query of a URL says; parameters that are not known say nothing."""
     try:
-        pairs = parse_qsl(query_string.decode("ascii"), max_num_fields=20)
+        pairs = parse_qsl(
+            query_string.decode("ascii"), keep_blank_values=True, max_num_fields=20
+        )
     except ValueError:
         raise InvalidRequestError(
             "the query cannot be read; expected up to 20 parameters, percent-encoded"
         ) from None
     given = dict(pairs)
-    places = {name: given[name] for name in ("device", "architecture") if name in given}
-    return Wanted(**places, policy=given.get("policy", "default")), given.get("text")  # type: ignore[arg-type]
+    start = from_cursor(given["cursor"], int)[0] if "cursor" in given else 0
+    wanted = Wanted(
+        given.get("device", ""),
+        given.get("architecture", ""),
+        given.get("policy", "default"),  # type: ignore[arg-type]
+        max(0, start),
+    )
+    counts = given.get("counts", "true")
+    if counts not in ("true", "false"):
+        raise InvalidRequestError(
+            f"counts={counts[:50]!r} was given, expected true or false"
+        )
+    return wanted, given.get("text"), counts == "true"
 
 
 def _is_known(asked: bytes | None, etag: bytes) -> bool:

@@ -20,15 +20,23 @@ from feinsum.ir import (
     to_text,
 )
 from feinsum.service.examples import FORM
+from feinsum.service.keys import Caller
 from feinsum.service.openapi import answers
+from feinsum.service.settings import Settings
 from feinsum.service.state import Reading, TheService
 
-__all__ = ["Einsum", "einsum_of", "index_lists", "router"]
+__all__ = ["Einsum", "check_work", "einsum_of", "index_lists", "limit_for", "router"]
 
 router = APIRouter(prefix="/v1", tags=["canonical form"])
 
 LONGEST = 100_000
 """Most characters of an einsum."""
+
+MOST_USES = 200
+"""Most operands, in all rows together, and indices of who has no key."""
+
+ANONYMOUS_S = 0.5
+"""How long nauty may search for who has no key, in a process of its own."""
 
 EXAMPLE = {
     "key": FORM.key,
@@ -110,9 +118,11 @@ class Canonical(BaseModel):
     summary="The key, the canonical text and the relabeling of an einsum",
     responses=answers(413, 415, status_200=EXAMPLE),
 )
-def canonicalize(given: Einsum, service: TheService, _: Reading) -> Canonical:
+def canonicalize(given: Einsum, service: TheService, caller: Reading) -> Canonical:
+    text = given.text or given.subscripts or ""
+    check_work(text, caller, len(given.rows or ()), len(given.extents))
     general, literal = generalize(einsum_of(given))
-    limit_s = service.settings.canonicalization_s
+    limit_s = limit_for(caller, service.settings)
     form = canonical_form(general, time_limit_s=limit_s)
     relabeling = form.relabeling
     return Canonical(
@@ -128,6 +138,32 @@ def canonicalize(given: Einsum, service: TheService, _: Reading) -> Canonical:
             positions=[list(order) for order in relabeling.positions],
         ),
     )
+
+
+def limit_for(caller: Caller, settings: Settings) -> float:
+    """How many seconds one canonicalization of a caller may search."""
+    limit_s = settings.canonicalization_s
+    return limit_s if caller.key_id else min(limit_s, ANONYMOUS_S)
+
+
+def check_work(text: str, caller: Caller, n_rows: int = 1, n_extents: int = 0) -> None:
+    """Refuse an einsum that would take a worker too long, for a caller without a key.
+
+    Args:
+        text: subscripts, or the text of an einsum with its rows.
+
+    Raises:
+        InvalidRequestError: if it is too large.
+    """
+    n_terms = 1 + text.partition("|")[0].count(",")
+    n_uses = n_terms * max(n_rows, 1 + text.count(";")) + n_extents
+    is_large = n_uses > MOST_USES or len(text) > 100 * MOST_USES
+    if is_large and not caller.key_id:
+        raise InvalidRequestError(
+            f"an einsum of about {n_uses} operands and indices in {len(text)} "
+            f"characters was sent, expected {MOST_USES} in {100 * MOST_USES} at most "
+            "without a key; send a key"
+        )
 
 
 def einsum_of(given: Einsum) -> BatchedEinsum:

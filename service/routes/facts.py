@@ -25,6 +25,7 @@ from feinsum.service.examples import RECORD, document
 from feinsum.service.openapi import FactOf, answers
 from feinsum.service.paging import Cursor, Limit, key_after, next_cursor
 from feinsum.service.state import Admin, Reading, Recording, TheService
+from feinsum.service.texts import is_storable
 
 __all__ = ["router"]
 
@@ -156,8 +157,9 @@ def facts(
     limit: Limit = 100,
 ) -> Response:
     after = key_after(cursor)
-    key = check_key(workload) if workload is not None else None
-    return _page(service.store.page_of_facts(after, limit, key, device), limit)
+    if workload is not None and not is_storable(workload):
+        return _page((), limit)  # no fact can have it
+    return _page(service.store.page_of_facts(after, limit, workload, device), limit)
 
 
 @router.post(
@@ -235,7 +237,9 @@ def quarantine(
 
 
 def _page(found: tuple[ListedFact, ...], limit: int) -> Response:
-    following = next_cursor(found, limit, lambda one: (one.id,))
+    following = next_cursor(
+        found, limit, lambda one: (one.id,), lambda one: len(one.document)
+    )
     parts = ",".join(f'{{"id":"{f.id}","document":{f.document}}}' for f in found)
     return _json(f'{{"facts":[{parts}],"next":{json.dumps(following)}}}')
 

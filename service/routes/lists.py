@@ -42,6 +42,7 @@ WANTED = {
     "workload_text": FORM.text,
     "device": DEVICE.id,
     "count": 17,
+    "n_callers": 3,
     "first_seen": "2026-01-30T08:00:00Z",
     "last_seen": "2026-01-31T12:00:00Z",
 }
@@ -110,12 +111,13 @@ class Devices(BaseModel):
 
 
 class DemandFor(BaseModel):
-    """How often a workload was asked for in vain."""
+    """How often a workload was asked for in vain, and by how many callers."""
 
     workload: str
     workload_text: str | None
     device: str
     count: int
+    n_callers: int = 1
     first_seen: datetime
     last_seen: datetime
 
@@ -136,7 +138,9 @@ def workloads(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Workloads:
     found = service.store.page_of_workloads(key_after(cursor), limit)
-    following = next_cursor(found, limit, lambda one: (one.key,))
+    following = next_cursor(
+        found, limit, lambda one: (one.key,), lambda one: len(one.text)
+    )
     return _listed(Workloads, workloads=found, next=following)
 
 
@@ -149,7 +153,9 @@ def devices(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Devices:
     found = service.store.page_of_devices(key_after(cursor), limit)
-    following = next_cursor(found, limit, lambda one: (one.id,))
+    following = next_cursor(
+        found, limit, lambda one: (one.id,), lambda one: one.n_characters
+    )
     return _listed(Devices, devices=found, next=following)
 
 
@@ -161,10 +167,12 @@ def devices(
 async def demand(
     service: TheService, _: Reading, cursor: Cursor = None, limit: Limit = 100
 ) -> Demands:
-    after = from_cursor(cursor, int, str, str) if cursor else None
+    after = from_cursor(cursor, int, int, str, str) if cursor else None
     await service.misses.flush()
     found = await run_in_threadpool(service.store.demands, after, limit)
-    following = next_cursor(found, limit, lambda one: one.place)
+    following = next_cursor(
+        found, limit, lambda one: one.place, lambda one: len(one.workload_text or "")
+    )
     return _listed(Demands, demands=found, next=following)
 
 

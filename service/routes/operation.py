@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
 
 from feinsum.canonical import CANONICALIZER, FORM_VERSION
 from feinsum.records import Policy
@@ -86,11 +87,12 @@ async def healthz() -> State:
 
 @router.get(
     "/readyz",
-    summary="Whether the database answers",
+    summary="Whether the database answers, and can take facts",
     responses=answers(status_200={"status": "ready"}),
 )
 async def readyz(service: TheService) -> State:
     await service.lookup.refresh()
+    await run_in_threadpool(service.store.check_room)
     return State(status="ready")
 
 

@@ -50,6 +50,9 @@ def test_the_commands_are_those_documented():
         "db retract",
         "db sign",
         "db stats",
+        "demand",
+        "demand clear",
+        "demand list",
         "devices",
         "doctor",
         "explain",
@@ -103,8 +106,9 @@ def test_an_option_of_several_commands_is_one_option():
     """The same name has the same meaning everywhere: text, metavar, default.
 
     Only ``--measure`` has two, since what is measured is what the command shows,
-    ``--effort``: a tuning measures, ``--output``: a model is one file, C is two, and
-    ``--since``: of a recorder it is required.
+    ``--effort``: a tuning measures, ``--output``: a model is one file, C is two,
+    ``--since``: of a recorder it is required, and ``--workload``: a demand may be of
+    any key.
     """
     said = {}
     for _, command in ALL:
@@ -118,6 +122,7 @@ def test_an_option_of_several_commands_is_one_option():
         "--effort",
         "--output",
         "--since",
+        "--workload",
     }
 
 

@@ -17,6 +17,7 @@ from feinsum.records import Miss
 from feinsum.service import new_key
 from tests.cli.tuning import good
 from tests.remote.chaos import answering, chaos
+from tests.service.conftest import add_misses
 from tests.service.running import running
 
 
@@ -41,7 +42,7 @@ def wanted(tmp_path):
     }
     texts = {f.key: f.text for f in (*FORMS, form(7))}
     with open_serving_store(path) as store:
-        store.add_misses(counts, texts, 100)
+        add_misses(store, counts, texts)
     return path
 
 

@@ -105,7 +105,9 @@ def distinct(n: int, **options: object) -> list[TuningRecord]:
         replace(
             record,
             measurement=replace(
-                record.measurement, samples_s=(2.0 ** (k - n),) * 3, baseline_s=(1.0,) * 3
+                record.measurement,
+                samples_s=(2.0 ** (k - n),) * 3,
+                baseline_s=(1.0,) * 3,
             ),
             **options,
         )

@@ -36,6 +36,7 @@ NEW_SINCE_0002 = (
     "quarantine",
     "verdicts",
     "demands",
+    "demand_callers",
     "api_keys",
     "retractions",
 )

@@ -138,7 +138,10 @@ def test_the_header_is_one_of_cpp(tmp_path):
 def test_without_a_recipe_the_loops_are_exported(tmp_path):
     """And the comment says so."""
     made = c_source(
-        CASES["sum"], effort="recorded", policy="strict", database=":memory:"
+        CASES["sum"],
+        effort="recorded",
+        policy="strict",
+        database=tmp_path / "none.sqlite",
     )
     assert not made.recipe
     assert "Recipe: none" in made.header

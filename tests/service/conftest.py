@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
+from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore
-from feinsum.db.server import ServingStore
+from feinsum.db.server import Asked, DemandLimits, ServingStore
+from feinsum.records import Miss
 from feinsum.service import Settings, create_app, new_key
 from tests.db.conftest import make_postgresql_store, postgresql
 
@@ -77,3 +79,13 @@ def send(client: TestClient, document: str, **headers: str):
     """Post a fact."""
     sent = {"Content-Type": "application/json", **headers}
     return client.post("/v1/facts", content=document, headers=sent)
+
+
+def add_misses(
+    store: ServingStore,
+    counts: Mapping[Miss, int],
+    texts: Mapping[WorkloadKey, str] | None = None,
+) -> None:
+    """Count misses of one caller."""
+    asked = {Asked(miss, "ann"): n for miss, n in counts.items()}
+    store.add_misses(asked, texts or {}, DemandLimits())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import select, update
 
+from feinsum.db.sql.tables import DemandCallerRow, DemandRow
 from feinsum.records import to_json
 from feinsum.service import demand as demand_module
 from tests.db.factories import WORKLOAD, make_device, make_record, text_of
-from tests.service.conftest import send, store_of
+from tests.service.conftest import key_for, send, store_of
 
 KEY, TEXT = WORKLOAD, text_of(WORKLOAD)
 BEST = f"/v1/best/{KEY}"
@@ -64,14 +67,84 @@ def test_a_refused_question_is_no_demand(client):
 
 
 def test_demand_has_a_limit(serve):
-    """New demands are not kept beyond a number; known ones are counted on."""
+    """Beyond a number those go that fewest asked for, of these the oldest."""
     client = serve(max_demands=2)
-    for key in ("k-1", "k-1", "k-2", "k-2", "k-3"):
+    for key in ("k-1", "k-2", "k-3"):
         client.get(f"/v1/best/{key}")
-    assert [d[0] for d in demands(client)] == ["k-1", "k-2"]
-    client.get("/v1/best/k-2")
-    client.get("/v1/best/k-4")
-    assert [(d[0], d[2]) for d in demands(client)] == [("k-2", 3), ("k-1", 2)]
+        assert len(demands(client)) <= 2
+    assert [d[0] for d in demands(client)] == ["k-2", "k-3"]
+
+
+def test_each_caller_has_a_limit(serve):
+    """Beyond it new demands of a caller are not kept; those of others are."""
+    client = serve(max_demands_of_caller=2)
+    ann = key_for(client, "read", "ann")
+    for key in ("k-1", "k-2", "k-3", "k-1"):
+        client.get(f"/v1/best/{key}")
+        client.get("/v1/demand")
+    client.get("/v1/best/k-3", headers=ann)
+    assert [(d[0], d[2]) for d in demands(client)] == [
+        ("k-1", 2),
+        ("k-2", 1),
+        ("k-3", 1),
+    ]
+
+
+def test_what_many_want_comes_first(client):
+    """One caller who asks often is no more than one caller."""
+    for name in ("ann", "bob"):
+        headers = key_for(client, "read", name)
+        client.get("/v1/best/k-1", headers=headers)
+    for _ in range(9):
+        client.get("/v1/best/k-2")
+    found = client.get("/v1/demand").json()["demands"]
+    assert [(d["workload"], d["n_callers"], d["count"]) for d in found] == [
+        ("k-1", 2, 2),
+        ("k-2", 1, 9),
+    ]
+
+
+def test_what_is_not_wanted_is_not_counted(client):
+    """A question for facts that may serve for another workload counts no demand."""
+    client.get("/v1/best/k-1?counts=false")
+    client.post("/v1/best:batch?counts=false", json={"workloads": ["k-2", "k-3"]})
+    assert demands(client) == []
+    assert client.get("/v1/best/k-1?counts=maybe").status_code == 422
+
+
+def test_demand_expires(client):
+    """What nobody asks for again is forgotten, and soon if nobody sent its text."""
+    asked = [{"key": KEY, "text": TEXT}, "junk-1"]
+    client.post("/v1/best:batch", json={"workloads": asked})
+    assert len(demands(client)) == 2
+    store = store_of(client)
+
+    def age(days):
+        with store._writing() as connection:
+            seen = datetime.now(UTC) - timedelta(days=days)
+            connection.execute(update(DemandRow).values(last_seen=seen))
+        client.get("/v1/best/k-now")
+        return {d[0] for d in demands(client)}
+
+    assert age(2) == {KEY, "k-now"}
+    assert age(91) == {"k-now"}
+    with store._reading() as connection:
+        rows = connection.execute(select(DemandCallerRow.workload_key)).scalars()
+        assert set(rows) == {"k-now"}
+
+
+def test_demand_is_cleared(client):
+    """An operator forgets the demands for a workload, or all."""
+    for key in ("k-1", "k-2", "k-3"):
+        client.get(f"/v1/best/{key}")
+    assert len(demands(client)) == 3
+    store = store_of(client)
+    assert store.clear_demands("k-2") == 1
+    assert [d[0] for d in demands(client)] == ["k-1", "k-3"]
+    assert store.clear_demands() == 2
+    assert demands(client) == []
+    client.get("/v1/best/k-1")
+    assert demands(client) == [("k-1", "", 1, None)]
 
 
 def test_waiting_misses_have_a_limit(client, monkeypatch):

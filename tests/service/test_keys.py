@@ -9,7 +9,8 @@ import pytest
 from feinsum.records import to_json
 from feinsum.service import keys as keys_module
 from feinsum.service import new_key
-from feinsum.service.keys import key_id_of, without_secrets
+from feinsum.service.keys import key_id_of
+from feinsum.service.texts import without_secrets
 from tests.db.factories import WORKLOAD, make_record
 from tests.service.conftest import key_for, send, store_of
 from tests.service.test_problems import is_problem

@@ -71,8 +71,8 @@ def test_errors_are_problem_documents(client, method, path, body, status, code):
 def test_a_wrong_method_is_told_the_right_ones(client):
     """``Allow`` has all methods of a path, and no other."""
     for path, methods in (
-        ("/v1/facts", "GET, POST"),
-        ("/v1/best/k", "GET"),
+        ("/v1/facts", "GET, HEAD, POST"),
+        ("/v1/best/k", "GET, HEAD"),
         (f"/v1/facts/{'0' * 64}/confirm", "POST"),
     ):
         answer = client.delete(path)

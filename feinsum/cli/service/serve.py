@@ -55,8 +55,11 @@ def serve(
         host=host, port=port, workers=workers, database=database
     )
     url = f"http://{settings.host}:{settings.port}"
-    if as_json:
-        print_json({"url": url})
-    else:
-        typer.echo(f"serving {url}, Ctrl-C ends it")
-    found.run(settings)
+
+    def tell() -> None:
+        if as_json:
+            print_json({"url": url})
+        else:
+            typer.echo(f"serving {url}, Ctrl-C ends it")
+
+    found.run(settings, tell)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import isfinite
+from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ Fractions: TypeAlias = Mapping[str, float]
 def fractions_of(records: Iterable[TuningRecord], store: FactSource) -> Fractions:
     """The fraction of the roofline of each record for which it can be told.
 
-    Left out are records whose device has no limits in ``store``, or none for a
-    dtype that they compute in. Nothing is measured.
+    Left out are records whose device has no limits in ``store``, none for a dtype that
+    they compute in, or limits that nothing can have. Nothing is measured.
     """
     peaks: dict[str, DevicePeaks | None] = {}
     fractions: dict[str, float] = {}
@@ -45,4 +45,4 @@ def _fraction(record: TuningRecord, peaks: DevicePeaks) -> float | None:
         )
     except (MeasurementError, ArithmeticError, TypeError):  # odd facts and limits
         return None
-    return fraction if isfinite(fraction) else None
+    return fraction if 0 <= fraction < inf else None

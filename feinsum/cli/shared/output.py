@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
-from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -27,8 +27,8 @@ __all__ = [
 ID_LENGTH = 12
 """How much of a content id is shown; enough to tell ids apart."""
 
-IN_FULL = 1e-15, 1e16
-"""Between which numbers have no exponent; nothing measured lies outside."""
+LEAST, MOST = 1e-20, 1e20
+"""Between these, numbers are written without an exponent."""
 
 
 def print_json(document: object, *, is_line: bool = False) -> None:
@@ -39,14 +39,17 @@ def print_json(document: object, *, is_line: bool = False) -> None:
 
 
 def to_digits(value: float, n_digits: int = 4) -> str:
-    """A number with that many significant digits, for all that can be measured.
+    """A number with that many significant digits, without an exponent.
 
     >>> to_digits(0.000123456), to_digits(9.9999, 3), to_digits(123456.7)
     ('0.0001235', '10.0', '123457')
-    >>> to_digits(float("inf")), to_digits(1e300)
-    ('inf', '1e+300')
+
+    What nobody measures is short all the same:
+
+    >>> to_digits(math.inf), to_digits(2.5e300), to_digits(1e-300)
+    ('inf', '2.5e+300', '1e-300')
     """
-    if value and not IN_FULL[0] < abs(value) < IN_FULL[1]:
+    if value and not LEAST < abs(value) < MOST:
         return f"{value:.{n_digits}g}"
     exponent = int(f"{value:.{n_digits - 1}e}".partition("e")[2])
     return f"{value:.{max(0, n_digits - 1 - exponent)}f}"
@@ -67,7 +70,7 @@ def speedup_text(record: TuningRecord) -> str:
 
 
 def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any]:
-    """A record in short, for JSON; null where its roofline is not known."""
+    """A record in short, for JSON; null for what is not known, or infinite."""
     measured = record.measurement
     return {
         "id": record.id,
@@ -76,7 +79,7 @@ def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any
         "median_s": measured.median_s,
         "spread_s": _finite(measured.spread_s),
         "speedup": _finite(measured.speedup),
-        "speedup_interval": [_finite(end) for end in measured.speedup_interval],
+        "speedup_interval": list(map(_finite, measured.speedup_interval)),
         "giga_operations_per_s": _finite(measured.giga_operations_per_s),
         "fraction_of_roofline": fractions.get(record.id),
         "sizes": dict(measured.sizes),
@@ -88,7 +91,7 @@ def record_document(record: TuningRecord, fractions: Fractions) -> dict[str, Any
 
 def _finite(value: float) -> float | None:
     """A number that JSON can hold; of odd facts some are none."""
-    return value if isfinite(value) else None
+    return value if math.isfinite(value) else None
 
 
 def print_records(records: Iterable[TuningRecord], fractions: Fractions) -> None:

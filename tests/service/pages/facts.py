@@ -35,11 +35,12 @@ MATVEC = ("ij,j->i", {"i": "N", "j": 4})
 MATMUL = ("ij,jk->ik", {"i": "N", "j": 8, "k": 8})
 
 
-def form_of(subscripts: str, extents: dict[str, int | str]):
+def form_of(subscripts: str, extents: dict[str, int | str], dtype: str = "float64"):
     """The canonical form of subscripts with these extents."""
     terms = subscripts.partition("->")[0].split(",")
     operands = [
-        array(f"A{k}", tuple(extents[i] for i in term)) for k, term in enumerate(terms)
+        array(f"A{k}", tuple(extents[i] for i in term), dtype)
+        for k, term in enumerate(terms)
     ]
     return canonicalize(generalize(einsum(subscripts, *operands))[0])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.resources import files
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.db.factories import (
     make_processor,
     make_record,
 )
-from tests.service.conftest import key_for, send, store_of
+from tests.service.conftest import add_misses, key_for, send, store_of
 from tests.service.pages.documents import get, is_sound_page, links, text_of
 from tests.service.pages.facts import MATVEC, form_of, make_fact, make_limits
 
@@ -49,7 +50,7 @@ def test_pages_of_an_empty_database_say_so(client, path):
 )
 def test_every_page_is_valid_and_can_be_read_aloud(reader, path):
     """A strict parser takes it; landmarks, captions, labels and titles are there."""
-    store_of(reader).add_misses({Miss(WorkloadKey("k"), DEVICE.id): 2}, {}, most=9)
+    add_misses(store_of(reader), {Miss(WorkloadKey("k"), DEVICE.id): 2}, {})
     assert is_sound_page(get(reader, path))
 
 
@@ -257,7 +258,7 @@ def test_demand_is_shown_in_order(reader):
     """The most wanted first, with the einsum if its text is known."""
     form = form_of("abc,cd->abd", {"a": "N", "b": 3, "c": 8, "d": 8})
     counts = {Miss(form.key, DEVICE.id): 5, Miss(WorkloadKey("unknown"), "gpu"): 9}
-    store_of(reader).add_misses(counts, {form.key: form.text}, most=9)
+    add_misses(store_of(reader), counts, {form.key: form.text})
     page = get(reader, "/demand")
     rows = [[text_of(c) for c in r] for r in page.find(".//tbody").iter("tr")]
     assert [row[0] for row in rows] == ["9×", "5×"]
@@ -298,11 +299,54 @@ def test_lists_have_all_pages(client, path, prefix, monkeypatch):
     assert seen == [f"{prefix}{one}" for one in sorted(ids)]
 
 
+def test_rows_of_demand_link(reader):
+    """Each leads to the search for its einsum, or for its key."""
+    form = form_of("abc,cd->abd", {"a": "N", "b": 3, "c": 8, "d": 8})
+    counts = {Miss(form.key, "gpu"): 5, Miss(WorkloadKey("fe2-unknown"), "gpu"): 9}
+    add_misses(store_of(reader), counts, {form.key: form.text})
+    found = links(get(reader, "/demand"), "/workloads?q=")
+    assert len(found) == 2
+    for link in found:
+        assert is_sound_page(get(reader, link))
+    assert form.key in text_of(get(reader, found[1]))
+
+
+def test_lists_show_dtypes(client):
+    """Two workloads that differ only in their dtype look different on every list."""
+    for dtype in ("float32", "float64"):
+        subscripts = ("ij,j->i", {"i": "N", "j": 4}, dtype)
+        store_of(client).add(make_fact(workload=subscripts))
+    for path in ("/", "/workloads", "/workloads?q=ij,j"):
+        page = text_of(get(client, path).find(".//main"))
+        assert "float32" in page.replace("float32 complex128", "")
+        assert page.count("float64") >= 1
+
+
+def test_an_implausible_speedup_is_not_drawn(client):
+    """What no kernel can do is said to be implausible, and no axis is made for it."""
+    plain = make_fact()
+    absurd = replace(plain.measurement, baseline_s=(plain.measurement.median_s * 1e17,))
+    store_of(client).add_all([plain, replace(plain, measurement=absurd)])
+    page = get(client, f"/workloads/{plain.workload}")
+    assert "not plausible" in text_of(page)
+    assert "not drawn" in text_of(page)
+    ticks = [text_of(tick) for tick in page.iter("text")]
+    assert not any("e+1" in tick for tick in ticks)
+
+
+def test_legends_have_the_colors_of_the_best_recipe():
+    """No rule of the sheet gives a mark of the best recipe another color."""
+    sheet = files("feinsum.service.pages").joinpath("static", "pages.css").read_text()
+    for mark in ("interval", "middle", "sample"):
+        assert f".{mark}" in sheet
+        assert f".winner .{mark}" not in sheet
+
+
 def test_demand_has_all_pages(client, monkeypatch):
     """The same for what is in demand."""
     monkeypatch.setattr("feinsum.service.pages.routes.PER_PAGE", 2)
     keys = [f"key-{n}" for n in range(5)]
-    store_of(client).add_misses({Miss(WorkloadKey(k), ""): 1 for k in keys}, {}, most=9)
+    add_misses(store_of(client), {Miss(WorkloadKey(k), ""): 1 for k in keys}, {})
     seen, following = [], "/demand"
     while following:
         page = get(client, following)

@@ -16,7 +16,7 @@ from feinsum.records import (
     to_json,
 )
 from feinsum.service.problems import MEDIA_TYPE
-from tests.service.conftest import send, store_of
+from tests.service.conftest import add_misses, send, store_of
 from tests.service.pages.documents import ACCEPT, get, is_sound_page, text_of
 from tests.service.pages.facts import HOSTILE, MARKUP, make_fact
 
@@ -40,7 +40,7 @@ def attacked(client):
     store = store_of(client)
     assert store.receive(HOSTILE, MARKUP)
     store.add_peaks(DevicePeaks(DEVICE, -1.0, {MARKUP: 0.0}, "2025-01-01T00:00:00"))
-    store.add_misses({Miss(WorkloadKey("k"), MARKUP): 1}, {}, most=9)
+    add_misses(store, {Miss(WorkloadKey("k"), MARKUP): 1}, {})
     store.add_retraction(Retraction("0" * 64, MARKUP, MARKUP))
     return client
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feinsum.canonical import canonicalize
 from feinsum.db.server import open_serving_store
+from feinsum.ir import from_text
+from feinsum.service.pages.notation import notation_of
 from feinsum.service.pages.notations import Notations
 from feinsum.service.pages.search import Asked, Found, search
 from tests.service.conftest import store_of
@@ -62,6 +66,36 @@ def test_the_dtype_counts_with_sizes(reader):
     """Sizes and another dtype are another workload."""
     page = found(reader, q="ij,j", sizes="i=N,j=4", dtype="float32")
     assert text_of(page.find(".//p[@role='status']")).startswith("No fact")
+
+
+def test_the_dtype_filters_a_search_by_subscripts(client):
+    """Without sizes, too: any dtype finds all, one finds those that have it."""
+    for dtype in ("float32", "float64", "complex64", "complex128"):
+        store_of(client).add(make_fact(workload=("ij,j->i", {"i": "N", "j": 4}, dtype)))
+    for dtype in ("float32", "float64", "complex64", "complex128"):
+        for query in ({"q": "ij,j", "dtype": dtype}, {"dtype": dtype}):
+            (item,) = found(client, **query).findall(".//ul[@id='listed']/li")
+            assert text_of(item).endswith(f"{dtype} 1 fact")
+    assert len(found(client, q="ij,j").findall(".//ul[@id='listed']/li")) == 4
+
+
+def test_what_a_page_shows_finds_its_workload(client):
+    """Titles, beginnings of keys, recipes and names of devices can be searched for."""
+    batch = canonicalize(
+        from_text("i0 j, j -> i0 | A[N,4]:<f8 x[4]:<f8 B[N,4]:<f8 | A x; B x")
+    )
+    fact = replace(make_fact(), workload=batch.key, workload_text=batch.text)
+    store_of(client).add(fact)
+    device = fact.environment.device
+    title = notation_of(batch.text).title
+    assert title.endswith("(2 rows)")
+    digest = batch.key.rpartition("-")[2]
+    for q in (title, batch.key[:30], digest[:8], fact.spec.name, f"{fact.spec.name}@1"):
+        (item,) = found(client, q=q).findall(".//ul[@id='listed']/li/a")
+        assert item.get("href") == f"/workloads/{batch.key}"
+    page = found(client, q=device.name[2:].upper())
+    links = [a.get("href") for a in page.iter("a")]
+    assert f"/devices/{device.id}" in links
 
 
 @pytest.mark.parametrize(

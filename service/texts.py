@@ -1,0 +1,33 @@
+"""Texts that callers send: what a database can keep, and what nobody should."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["SECRET", "has_secret", "is_storable", "without_secrets"]
+
+SECRET = re.compile(r"feinsum_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
+"""A key of the service; its first group is the id."""
+
+
+def has_secret(text: str) -> bool:
+    """Whether anything in a text looks like a key.
+
+    >>> has_secret("feinsum_0123abcd_" + "x" * 43), has_secret("feinsum_0123abcd_x")
+    (True, False)
+    """
+    return SECRET.search(text) is not None
+
+
+def without_secrets(text: str) -> str:
+    """A text in which nothing looks like a key any more."""
+    return SECRET.sub("feinsum_...", text)
+
+
+def is_storable(text: str) -> bool:
+    """Whether a database can keep a text: no NUL, and no half of a character.
+
+    >>> is_storable("é"), is_storable(chr(0)), is_storable(chr(0xD800))
+    (True, False, False)
+    """
+    return "\x00" not in text and not any("\ud800" <= c <= "\udfff" for c in text)

@@ -1,0 +1,44 @@
+"""``feinsum demand``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from feinsum.canonical import WorkloadKey
+from feinsum.db.server import open_serving_store
+from feinsum.records import Miss
+from tests.service.conftest import add_misses
+
+
+@pytest.fixture
+def wanted(database):
+    """Two workloads are in demand; the text of one is very long."""
+    counts = {Miss(WorkloadKey("k-1"), ""): 7, Miss(WorkloadKey("k-2"), "gpu"): 3}
+    with open_serving_store(database) as store:
+        add_misses(store, counts, {WorkloadKey("k-2"): "x" * 20_000})
+
+
+@pytest.mark.usefixtures("wanted")
+def test_demand_is_listed(run):
+    """The most wanted first, in lines that fit a terminal, or as documents."""
+    listed = run("demand", "list").stdout
+    assert max(map(len, listed.splitlines())) <= 80
+    assert listed.index("k-1") < listed.index("gpu")
+    found = json.loads(run("demand", "list", "--limit", "1", "--json").stdout)
+    assert [(d["workload"], d["count"], d["n_callers"]) for d in found] == [
+        ("k-1", 7, 1)
+    ]
+
+
+@pytest.mark.usefixtures("wanted")
+def test_demand_is_forgotten(run):
+    """One workload, or all; neither or both is bad usage and forgets nothing."""
+    assert run("demand", "clear").exit_code == 2
+    assert run("demand", "clear", "--all", "--workload", "k-1").exit_code == 2
+    assert "forgotten: 1" in run("demand", "clear", "--workload", "k-1").stdout
+    found = json.loads(run("demand", "list", "--json").stdout)
+    assert [d["workload"] for d in found] == ["k-2"]
+    cleared = json.loads(run("demand", "clear", "--all", "--json").stdout)
+    assert cleared == {"n_cleared": 1}
