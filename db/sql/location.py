@@ -82,7 +82,7 @@ def locate(
             "as the database of retrieve, tune, query, merge, import and export"
         )
     if "://" not in text:
-        return _file(Path(text), is_read_only, busy_timeout_s)
+        return _file(_path(text), is_read_only, busy_timeout_s)
     url = _parse(text)
     if url.get_backend_name() == "sqlite":
         wants_read_only = is_read_only or url.query.get("mode") == "ro"
@@ -124,7 +124,10 @@ def _parse(text: str) -> URL:
 
 
 def _database_file(url: URL) -> Path:
-    name = (url.database or "").removeprefix("file:")
+    return _path((url.database or "").removeprefix("file:"))
+
+
+def _path(name: str) -> Path:
     if name in ("", ":memory:"):
         raise StoreUnavailableError(
             "an SQLite database in memory was given, expected a file: give a path, "

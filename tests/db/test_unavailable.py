@@ -128,6 +128,7 @@ def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     [
         ("sqlite://", "in memory"),
         ("sqlite:///:memory:", "in memory"),
+        (":memory:", "in memory"),
         ("mysql://user:secret@host/facts", "'mysql' are not supported"),
         ("postgresql://user:secret@host:port/facts", "not well formed"),
         ("nonsense://", "not (well formed|supported)"),
