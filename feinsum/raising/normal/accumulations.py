@@ -26,7 +26,8 @@ def with_sums(program: Program) -> Program:
 
         for i:  out[i] = out[i] + sum(j, A[i,j]*x[j])
     """
-    for insn in program.kernel.instructions:
+    for insn_id in program.kernel.id_to_insn:
+        insn = program.kernel.id_to_insn[insn_id]
         if (found := _accumulated(insn, program)) is not None:
             program = _as_sum(insn, *found, program)
     return program
@@ -121,8 +122,9 @@ def with_shifts(program: Program) -> Program:
 
         for j:  out[j] = sum(k, A[j,k])
     """
-    for insn in program.kernel.instructions:
-        if (first := _beginning(insn, program)) is not None:
+    for insn_id in program.kernel.id_to_insn:
+        insn = program.find(insn_id)
+        if insn and (first := _beginning(insn, program)) is not None:
             program = _begun(insn, first, program)
     return program
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
+from typing import TypeAlias
 
 import loopy as lp
 from loopy.library.reduction import SumReductionOperation
@@ -17,15 +18,18 @@ from feinsum.raising.product import has_reduction, multiply
 
 __all__ = ["with_single_sums"]
 
+Refused: TypeAlias = Callable[[lp.LoopKernel], frozenset[str]]
+"""The instructions of a kernel that are no einsums."""
+
 MOST_TERMS = 32
 """Products of sums have more terms the more of them there are."""
 
 
-def with_single_sums(program: Program, refused: Collection[str]) -> Program:
+def with_single_sums(program: Program, refused: Refused) -> Program:
     """Instructions that add several sums, as several that add one each.
 
-    A product with a sum of terms that no single array has the indices of is taken
-    apart as well.
+    Products are multiplied out where they are refused otherwise: with a sum of terms
+    that no single array has the indices of.
 
     Rewrite::
 
@@ -35,11 +39,14 @@ def with_single_sums(program: Program, refused: Collection[str]) -> Program:
         out[i] = out[i] + 2*sum(k, B[i,k]*z[k])
 
     Args:
-        refused: the instructions that are no einsums as they stand.
+        refused: the instructions of a kernel that are no einsums as they stand.
     """
-    for insn in program.kernel.instructions:
-        if is_plain(insn) and insn.id in refused and _is_inexact(insn, program):
-            program = _split(insn, program)
+    for is_fine in (False, True):
+        left = refused(program.kernel)
+        for insn_id in sorted(left):
+            insn = program.kernel.id_to_insn[insn_id]
+            if is_plain(insn) and _is_inexact(insn, program):
+                program = _split(insn, program, is_fine=is_fine)
     return program
 
 
@@ -49,9 +56,9 @@ def _is_inexact(insn: lp.Assignment, program: Program) -> bool:
     return insn.id in program.exact and dtype is not None and dtype.kind in "fc"
 
 
-def _split(insn: lp.Assignment, program: Program) -> Program:
+def _split(insn: lp.Assignment, program: Program, *, is_fine: bool) -> Program:
     (name,) = insn.assignee_var_names()
-    terms = list(islice(_expanded(insn.expression), MOST_TERMS + 1))
+    terms = list(islice(_expanded(insn.expression, is_fine=is_fine), MOST_TERMS + 1))
     reads_own = [
         term for term in terms if name in program.names(term) and term != insn.assignee
     ]
@@ -98,39 +105,47 @@ def _split(insn: lp.Assignment, program: Program) -> Program:
     return program
 
 
-def _expanded(expression: Expression) -> Iterator[Expression]:
-    """The terms of an expression, its products of sums multiplied out.
+def _expanded(expression: Expression, *, is_fine: bool) -> Iterator[Expression]:
+    """The terms of an expression, its products with sums multiplied out.
+
+    Args:
+        is_fine: whether those of products without a reduction are multiplied out, too.
 
     >>> from pymbolic import parse
-    >>> [str(term) for term in _expanded(parse("(a + b)*(c - d)"))]
+    >>> product = parse("(a + b)*(c - d)")
+    >>> [str(term) for term in _expanded(product, is_fine=True)]
     ['a*c', 'a*(-1)*d', 'b*c', 'b*(-1)*d']
+    >>> [str(term) for term in _expanded(product, is_fine=False)]
+    ['(a + b)*(c + (-1)*d)']
     """
     match expression:
         case p.Sum():
             for term in terms_of(expression):
-                yield from _expanded(term)
-        case p.Product():
-            yield from map(multiply, _products(expression.children))
+                yield from _expanded(term, is_fine=is_fine)
+        case p.Product() if is_fine or has_reduction(expression):
+            yield from map(multiply, _products(expression.children, is_fine=is_fine))
         case p.Quotient() if has_reduction(expression.numerator):
             divisor = p.Quotient(1, expression.denominator)
-            for term in _expanded(expression.numerator):
+            for term in _expanded(expression.numerator, is_fine=is_fine):
                 yield multiply((*_factors(term), divisor))
         case Reduction() if _is_sum(expression):
-            for term in _expanded(expression.expr):
+            for term in _expanded(expression.expr, is_fine=is_fine):
                 yield Reduction("sum", expression.inames, term)
         case _:
             yield expression
 
 
 def _products(
-    factors: tuple[Expression, ...],
+    factors: tuple[Expression, ...], *, is_fine: bool
 ) -> Iterator[tuple[Expression, ...]]:
+    """The terms of a product, as their factors."""
     if not factors:
         yield ()
         return
     first, *others = factors
-    for term in _expanded(first):
-        for rest in _products(tuple(others)):
+    is_apart = is_fine or has_reduction(first)
+    for term in _expanded(first, is_fine=is_fine) if is_apart else (first,):
+        for rest in _products(tuple(others), is_fine=is_fine):
             yield (*_factors(term), *rest)
 
 

@@ -55,8 +55,7 @@ def normalized(
         if done.kernel is program.kernel:
             break
         program = done
-    left = refused(t_unit.with_kernel(program.kernel))
-    done = with_single_sums(program, left).kernel
+    done = with_single_sums(program, lambda k: refused(t_unit.with_kernel(k))).kernel
     unused = _loops(kernel) - _loops(done)
     return t_unit.with_kernel(lp.remove_unused_inames(done, unused))
 

@@ -104,6 +104,10 @@ class Program:
             and name not in shared | self.in_rules
         )
 
+    def find(self, insn_id: str) -> lp.InstructionBase | None:
+        """An instruction as it stands now; None if it was removed."""
+        return self.kernel.id_to_insn.get(insn_id)
+
     def accesses(self, insn_id: str, name: str) -> list[Subscripts]:
         """The subscripts of every access of one name, rules expanded."""
         insn = self.kernel.id_to_insn[insn_id]

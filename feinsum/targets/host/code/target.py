@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,10 @@ class _VectorCTarget(CWithGNULibcTarget):  # type: ignore[misc]
         return NumpyType(found.dtype)
 
 
+MOST_STACK_BYTES = 1 << 16
+"""Of one array of a plain function."""
+
+
 class EmbeddedCTarget(_VectorCTarget):
     """One plain function, for compilers and programs of others; it has no threads."""
 
@@ -126,9 +131,41 @@ class StandaloneCTarget(HostCTarget):
 
 
 def _sequential(kernel: Any) -> Any:
-    """The kernel with loops for the axes of the grid."""
+    """The kernel with loops for the axes of the grid, in one function without threads.
+
+    Phases follow each other in it, so that a barrier is an order of statements, and
+    what one phase hands to another stays in the function.
+    """
     for name, iname in kernel.inames.items():
         for tag in iname.tags:
             if isinstance(tag, GroupInameTag | LocalInameTagBase):
                 kernel = lp.untag_inames(kernel, name, type(tag))
-    return kernel
+    barriers = [i for i in kernel.instructions if isinstance(i, lp.BarrierInstruction)]
+    if not all(barrier.synchronization_kind == "global" for barrier in barriers):
+        return kernel
+    written = kernel.get_written_variables()
+    own = [name for name in written & kernel.temporary_variables.keys()
+           if _has_room(kernel.temporary_variables[name])]  # fmt: skip
+    kernel = lp.set_temporary_address_space(kernel, own, "private")
+    places = {barrier.id: _mark(barrier) for barrier in barriers}
+    instructions = [places.get(insn.id, insn) for insn in kernel.instructions]
+    return kernel.copy(instructions=instructions)
+
+
+def _has_room(temporary: Any) -> bool:
+    """Whether an array may be on the stack of a function."""
+    shape = temporary.shape if isinstance(temporary.shape, tuple) else (None,)
+    if not all(isinstance(extent, int) for extent in shape):
+        return False
+    return bool(prod(shape) * temporary.dtype.itemsize <= MOST_STACK_BYTES)
+
+
+def _mark(barrier: Any) -> Any:
+    """What a statement waits for that waits for a barrier."""
+    return lp.NoOpInstruction(
+        id=barrier.id,
+        depends_on=barrier.depends_on,
+        depends_on_is_final=True,
+        within_inames=frozenset(),
+        within_inames_is_final=True,
+    )
