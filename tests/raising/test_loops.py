@@ -149,6 +149,23 @@ def test_a_scale_beyond_single_precision():
     np.testing.assert_allclose(found, 6e10, 1e-6)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "out[i] = out[i] + A[i,j]*x[j] {inames=i:j}",
+        "out[i] = sum(j, A[i,j]*x[j]) + sum(k, C[i,k]*w[k])",
+        "out[i] = out[i] + map[i]*jmap[j] {inames=i:j}",
+    ],
+)
+def test_sums_keep_the_precision_in_which_they_are_added(text):
+    """What is added in double precision to an entry is not added in less."""
+    narrow = dict.fromkeys(("A", "x", "C", "w"), np.float32)
+    unit = lp.remove_unused_inames(make(text, dtypes=narrow))
+    raised = raise_kernel(unit)
+    assert raised.raised == ()
+    assert raised.t_unit == unit
+
+
 def test_a_joined_split_has_the_key_of_the_loop():
     """A user's split does not hide a fact."""
     text = "v[e,i] = sum(j, D[i,j]*u[e,j])"

@@ -69,7 +69,8 @@ def _own_and_added(
         return None
     added = others[0] if len(others) == 1 else p.Sum(tuple(others))
     (name,) = insn.assignee_var_names()
-    return None if name in program.names(added) else (insn.assignee, added)
+    is_sum = program.is_inexact(added) and name not in program.names(added)
+    return (insn.assignee, added) if is_sum else None
 
 
 def _bounds_others(

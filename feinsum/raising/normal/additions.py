@@ -68,7 +68,8 @@ def _split(insn: lp.Assignment, program: Program, *, is_fine: bool) -> Program:
         if has_sums
         else [t for t in terms if t != insn.assignee]
     )
-    if len(parts) < 2 or len(terms) > MOST_TERMS or reads_own:
+    is_inexact = all(map(program.is_inexact, parts))
+    if len(parts) < 2 or len(terms) > MOST_TERMS or reads_own or not is_inexact:
         return program
     first = [term for term in terms if term not in parts]
     fresh = program.kernel.get_instruction_id_generator()

@@ -114,13 +114,26 @@ def _program(t_unit: lp.TranslationUnit, name: str) -> Program:
 def _is_exact(
     insn: lp.Assignment, table: OperandTable, known: Mapping[str, np.dtype[Any]]
 ) -> bool:
-    """Whether an instruction assigns a number, or its value without conversion."""
+    """Whether an instruction assigns a number, or its value without conversion.
+
+    No part of it may be of another precision, for parts become sums of their own.
+    """
     assigned = known.get(insn.assignee_var_names()[0])
     if assigned is None:
         return False
     if isinstance(insn.expression, (int, float)):
         return bool(assigned.type(insn.expression) == insn.expression)
+    read = {known[name] for name in table.reads(insn.expression) & known.keys()}
+    if any(
+        dtype.kind in "fc" and _digits(dtype) != _digits(assigned) for dtype in read
+    ):
+        return False
     try:
         return table.dtype(table.expand(insn.expression), insn.id) == assigned
     except NotAnEinsumError:
         return False
+
+
+def _digits(dtype: np.dtype[Any]) -> Any:
+    """The dtype of the parts of numbers; the dtype itself for integers."""
+    return np.empty(0, dtype).real.dtype

@@ -154,6 +154,11 @@ class Program:
         """Every name that an expression reads, rules expanded."""
         return frozenset(get_dependencies(self._expand(expression)))
 
+    def is_inexact(self, expression: Expression) -> bool:
+        """Whether an expression reads a number that is no integer; integers wrap."""
+        dtypes = [self.dtypes.get(name) for name in self.names(expression)]
+        return any(dtype is not None and dtype.kind in "fc" for dtype in dtypes)
+
     def with_dtype(self, name: str, dtype: np.dtype[Any]) -> Program:
         return replace(self, dtypes={**self.dtypes, name: dtype})
 

@@ -141,12 +141,19 @@ def _sequential(kernel: Any) -> Any:
             if isinstance(tag, GroupInameTag | LocalInameTagBase):
                 kernel = lp.untag_inames(kernel, name, type(tag))
     barriers = [i for i in kernel.instructions if isinstance(i, lp.BarrierInstruction)]
-    if not all(barrier.synchronization_kind == "global" for barrier in barriers):
+    is_apart = all(barrier.synchronization_kind == "global" for barrier in barriers)
+    if not barriers or not is_apart:
         return kernel
-    written = kernel.get_written_variables()
-    own = [name for name in written & kernel.temporary_variables.keys()
-           if _has_room(kernel.temporary_variables[name])]  # fmt: skip
-    kernel = lp.set_temporary_address_space(kernel, own, "private")
+    exchanged = [
+        temporary
+        for temporary in kernel.temporary_variables.values()
+        if temporary.address_space == lp.AddressSpace.GLOBAL
+        and temporary.initializer is None
+    ]
+    if not all(map(_has_room, exchanged)):
+        return kernel  # its barriers are refused
+    names = [temporary.name for temporary in exchanged]
+    kernel = lp.set_temporary_address_space(kernel, names, "private")
     places = {barrier.id: _mark(barrier) for barrier in barriers}
     instructions = [places.get(insn.id, insn) for insn in kernel.instructions]
     return kernel.copy(instructions=instructions)
@@ -154,10 +161,11 @@ def _sequential(kernel: Any) -> Any:
 
 def _has_room(temporary: Any) -> bool:
     """Whether an array may be on the stack of a function."""
-    shape = temporary.shape if isinstance(temporary.shape, tuple) else (None,)
-    if not all(isinstance(extent, int) for extent in shape):
+    shape = temporary.shape
+    if not (isinstance(shape, tuple) and all(isinstance(n, int) for n in shape)):
         return False
-    return bool(prod(shape) * temporary.dtype.itemsize <= MOST_STACK_BYTES)
+    itemsize = getattr(temporary.dtype, "itemsize", MOST_STACK_BYTES)
+    return bool(prod(shape) * itemsize <= MOST_STACK_BYTES)
 
 
 def _mark(barrier: Any) -> Any:
