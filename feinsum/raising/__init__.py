@@ -3,7 +3,14 @@
 from feinsum.raising.grouping import regrouped
 from feinsum.raising.identify import identify_as_einsum, single_nest
 from feinsum.raising.kernel import raise_kernel
-from feinsum.raising.nest import LoopNest, RaisedKernel, RaisedNest, RefusedNest
+from feinsum.raising.nest import (
+    LoopNest,
+    RaisedKernel,
+    RaisedNest,
+    RefusedNest,
+    names_of,
+    value_of,
+)
 
 __all__ = [
     "LoopNest",
@@ -11,7 +18,9 @@ __all__ = [
     "RaisedNest",
     "RefusedNest",
     "identify_as_einsum",
+    "names_of",
     "raise_kernel",
     "regrouped",
     "single_nest",
+    "value_of",
 ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 import islpy as isl
 import loopy as lp
-from loopy.symbolic import pw_aff_to_expr
+from loopy.symbolic import get_dependencies, pw_aff_to_expr
 from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, SizeParam
+from feinsum.raising.affine import affine
+from feinsum.raising.nest import AffineSize, Expression, in_kernel, names_of
 
 __all__ = ["box_extents"]
 
@@ -53,11 +56,29 @@ def _extent(kernel: lp.LoopKernel, iname: str, instruction: str) -> Extent:
         raise _refuse_extent(iname, f"has no bounds: {error}", instruction) from None
     if isinstance(size, int):
         return size
-    if isinstance(size, p.Variable) and size.name not in kernel.temporary_variables:
-        return SizeParam(size.name)
+    extent = _parameter(size, kernel)
+    if extent is not None:
+        return extent
     raise _refuse_extent(
-        iname, f"has extent {size}; expected a number or a size parameter", instruction
+        iname,
+        f"has extent {size}; expected a number, a size parameter, or a sum of "
+        "multiples of these",
+        instruction,
     )
+
+
+def _parameter(size: Expression, kernel: lp.LoopKernel) -> SizeParam | None:
+    """The size parameter that an extent is, or that stands for it."""
+    names = get_dependencies(size)
+    if names & (kernel.temporary_variables.keys() | kernel.all_inames()):
+        return None
+    if isinstance(size, p.Variable):
+        return SizeParam(size.name)
+    known = affine(size, names)
+    if known is None:
+        return None
+    name = "_".join(["size", *re.findall(r"\w+", str(known.expression()))])
+    return AffineSize(name, f"({known.expression()})")
 
 
 def _refuse_extent(iname: str, what: str, instruction: str) -> NotAnEinsumError:
@@ -70,9 +91,10 @@ def _refuse_extent(iname: str, what: str, instruction: str) -> NotAnEinsumError:
 
 def _is_box(domain: isl.Set, extents: dict[str, Extent], kernel: lp.LoopKernel) -> bool:
     names = domain.get_var_names(isl.dim_type.set)
-    params = {x.name for x in extents.values() if isinstance(x, SizeParam)}
-    params |= set(domain.get_var_names(isl.dim_type.param))
-    bounds = " and ".join(f"0 <= {name} < {extents[name]}" for name in names) or "true"
+    sizes = {name: in_kernel(extents[name]) for name in names}
+    params = frozenset(domain.get_var_names(isl.dim_type.param))
+    params = params.union(*map(names_of, sizes.values()))
+    bounds = " and ".join(f"0 <= {name} < {sizes[name]}" for name in names) or "true"
     box = isl.Set.read_from_str(
         domain.get_ctx(),
         f"[{', '.join(sorted(params))}] -> {{ [{', '.join(names)}] : {bounds} }}",

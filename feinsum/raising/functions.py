@@ -30,6 +30,7 @@ __all__ = [
     "function_text",
     "has_literal",
     "is_plain_array",
+    "sized",
     "unresolved",
     "without_tags",
 ]
@@ -85,6 +86,19 @@ def has_literal(expression: Expression) -> bool:
     finder = _LiteralFinder()
     finder(expression)
     return finder.has_found
+
+
+def sized(expression: Expression, dtype: np.dtype[Any]) -> Expression:
+    """The expression with its literals in a real dtype.
+
+    Outside of sums, they are written in the precision of what is assigned, though
+    Loopy infers the least one that holds them: 0.1 is double for it.
+
+    >>> from pymbolic import parse
+    >>> print(sized(parse("0.5*a + 1"), np.dtype(np.float32)))
+    np.float32(0.5)*a + 1
+    """
+    return _Sizer(dtype)(expression)
 
 
 def function_text(expression: Expression) -> str:
@@ -251,6 +265,17 @@ class _LiteralFinder(UncachedWalkMapper):  # type: ignore[misc]
 
     def map_constant(self, expr: Any, /) -> None:
         self.has_found |= isinstance(expr, (float, complex))
+
+
+class _Sizer(IdentityMapper):  # type: ignore[misc]
+    """Gives literals a dtype; subscripts have none."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def map_constant(self, expr: Any, /) -> Any:
+        return self._dtype.type(expr) if isinstance(expr, float) else expr
 
 
 class _Unresolver(IdentityMapper):  # type: ignore[misc]

@@ -144,7 +144,8 @@ def _is_kept(
     is_first = insn.id in ancestors(kernel, other.id)
     is_last = other.id in ancestors(kernel, insn.id)
     shared = insn.within_inames & other.within_inames
-    return is_first != is_last and have_own_entries([*mine, *theirs], shared)
+    own = [subscripts_of(insn.assignee)] if name in insn.assignee_var_names() else []
+    return is_first != is_last and have_own_entries([*mine, *theirs], shared, own)
 
 
 def reads_exactly(expression: Expression, assignee: Expression) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import loopy as lp
 from constantdict import constantdict
 from loopy.match import parse_match
+from loopy.symbolic import get_dependencies
 from pymbolic import primitives as p
 from pytools.lex import ParseError
 
@@ -26,7 +27,9 @@ from feinsum.ir import (
 )
 from feinsum.raising.functions import without_tags
 from feinsum.raising.hazards import ancestors, are_independent
+from feinsum.raising.memory import subscripts_of
 from feinsum.raising.nest import LoopNest, RaisedKernel, RaisedNest, RefusedNest
+from feinsum.raising.normal import is_no_op, normalized
 from feinsum.raising.operands import Access, OperandTable
 from feinsum.raising.row import RaisedRow, raise_row
 from feinsum.raising.sizes import fold_constant_bounds
@@ -67,6 +70,34 @@ def raise_kernel(
     name = _kernel_name(t_unit, kernel_name)
     t_unit = fold_constant_bounds(t_unit, name)
     t_unit = specialize(t_unit, arguments or {}, name, long_extent)
+    raised = _raised(t_unit, name, instructions, long_extent)
+    if not raised.refused and not _joint_inames(raised):
+        return raised
+    return _better_of(raised, _normalized(t_unit, name), instructions, long_extent)
+
+
+def _raised(
+    t_unit: lp.TranslationUnit, name: str, instructions: str | None, long_extent: int
+) -> RaisedKernel:
+    table = _table(t_unit, name)
+    rows, refused = _rows(table, _chosen(table.kernel, instructions))
+    nests: list[RaisedNest] = []
+    for batch in _batches(rows, table):
+        try:
+            nests.append(_raise_batch(batch, table, name, long_extent))
+        except NotAnEinsumError as error:
+            refused.append(RefusedNest(error.instructions, error.rule, str(error)))
+    kernel = _with_rules(t_unit[name], table, nests)
+    raised_unit = t_unit.with_kernel(kernel)
+    return RaisedKernel(raised_unit, name, tuple(nests), tuple(refused))
+
+
+def _table(t_unit: lp.TranslationUnit, name: str) -> OperandTable:
+    """Where the operands of a kernel are collected, its types inferred.
+
+    Raises:
+        NotAnEinsumError: with the rule ``kernel``, if these cannot be inferred.
+    """
     plain = t_unit.with_kernel(without_tags(t_unit[name]))
     try:
         typed = lp.infer_unknown_types(plain, expect_completion=False)
@@ -77,17 +108,70 @@ def raise_kernel(
             f"kernel {name!r}: Loopy cannot infer its types: {kind}: {error}",
             rule="kernel",
         ) from None
-    table = OperandTable(typed, typed[name])
-    rows, refused = _rows(table, instructions)
-    nests: list[RaisedNest] = []
-    for batch in _batches(rows, table):
-        try:
-            nests.append(_raise_batch(batch, table, name, long_extent))
-        except NotAnEinsumError as error:
-            refused.append(RefusedNest(error.instructions, error.rule, str(error)))
-    kernel = _with_rules(t_unit[name], table, nests)
-    raised_unit = t_unit.with_kernel(kernel)
-    return RaisedKernel(raised_unit, name, tuple(nests), tuple(refused))
+    return OperandTable(typed, typed[name])
+
+
+def _normalized(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
+    """The kernel in the form that raising reads best, or as it is if that fails."""
+
+    def refused(unit: lp.TranslationUnit) -> frozenset[str]:
+        table = _table(unit, name)
+        _, nests = _rows(table, _chosen(table.kernel, None))
+        return frozenset(i for nest in nests for i in nest.instructions)
+
+    try:
+        return normalized(t_unit, name, refused)
+    except Exception:  # Loopy raises errors of many kinds
+        logger.debug("kernel %r is not rewritten", name, exc_info=True)
+        return t_unit
+
+
+def _better_of(
+    raised: RaisedKernel,
+    other: lp.TranslationUnit,
+    instructions: str | None,
+    long_extent: int,
+) -> RaisedKernel:
+    """The kernel as it was raised, or rewritten if less of the work is refused then."""
+    if other[raised.kernel_name] is raised.t_unit[raised.kernel_name]:
+        return raised
+    try:
+        again = _raised(other, raised.kernel_name, instructions, long_extent)
+    except NotAnEinsumError:
+        return raised
+    is_more = any(
+        (nest.instructions, nest.key) not in _found(raised) for nest in again.raised
+    )
+    return again if is_more and _badness(again) < _badness(raised) else raised
+
+
+def _badness(raised: RaisedKernel) -> tuple[int, int, int]:
+    """What is refused, then how many inames share a subscript of an output, and then
+    how little was raised.
+    """
+    return _refused_loops(raised), _joint_inames(raised), -len(raised.raised)
+
+
+def _joint_inames(raised: RaisedKernel) -> int:
+    """How many inames stand beside others in subscripts of outputs."""
+    places = [
+        get_dependencies(subscript)
+        for nest in raised.raised
+        for assignee in nest.nest.assignees
+        for subscript in subscripts_of(assignee)
+    ]
+    return sum(len(names) - 1 for names in places if names)
+
+
+def _found(raised: RaisedKernel) -> set[tuple[tuple[str, ...], str]]:
+    return {(nest.instructions, nest.key) for nest in raised.raised}
+
+
+def _refused_loops(raised: RaisedKernel) -> int:
+    """How many loops and sums there are around refused instructions."""
+    kernel = raised.t_unit[raised.kernel_name]
+    insns = [kernel.id_to_insn[i] for one in raised.refused for i in one.instructions]
+    return sum(len(insn.within_inames | insn.reduction_inames()) for insn in insns)
 
 
 def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
@@ -109,11 +193,12 @@ def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
 
 
 def _rows(
-    table: OperandTable, instructions: str | None
+    table: OperandTable, instructions: Iterable[lp.InstructionBase]
 ) -> tuple[list[RaisedRow], list[RefusedNest]]:
-    kernel = table.kernel
     rows, refused = [], []
-    for insn in _chosen(kernel, instructions):
+    for insn in instructions:
+        if is_no_op(insn):
+            continue
         try:
             rows.append(raise_row(insn, table))
         except NotAnEinsumError as error:
@@ -198,7 +283,10 @@ def _raise_batch(
         tuple(row.shift for row in batch),
         name,
         constantdict(
-            {x.name: generalized.get(x.name, x.name) for x in general.size_params}
+            {
+                x.name: generalized.get(x.name, table.sizes.get(x.name, x.name))
+                for x in general.size_params
+            }
         ),
     )
     functional = FunctionalBatchedEinsum(general, constantdict(functions))

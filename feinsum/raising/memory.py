@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import loopy as lp
 import numpy as np
 from loopy.kernel.array import ArrayBase
+from loopy.symbolic import get_dependencies
 from pymbolic import primitives as p
 
 from feinsum.raising.functions import is_plain_array
@@ -79,11 +80,22 @@ def are_told_apart(first: Subscripts, second: Subscripts) -> bool:
     )
 
 
-def have_own_entries(accesses: Collection[Subscripts], inames: Collection[str]) -> bool:
+def have_own_entries(
+    accesses: Collection[Subscripts],
+    inames: Collection[str],
+    distinct: Collection[Subscripts] = (),
+) -> bool:
     """Whether no two iterations of loops access the same entry of an array.
 
-    That is so if each iname is a subscript at one place of all accesses.
+    That is so if each iname is a subscript at one place of all accesses, or if all
+    accesses are one that is known to be another entry in every iteration.
+
+    Args:
+        distinct: subscripts of such accesses.
     """
+    if len({*accesses} & {*distinct}) == len({*accesses}) == 1:
+        (only,) = {*accesses}
+        return {*inames} <= frozenset[str]().union(*map(get_dependencies, only))
     n_axes = min(map(len, accesses))
     return all(
         any(

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import loopy as lp
 from constantdict import constantdict
+from loopy.symbolic import get_dependencies
+from pymbolic import parse
 
 from feinsum.canonical import CanonicalForm, Relabeling, WorkloadKey, canonicalize
 from feinsum.ir import (
@@ -21,12 +23,60 @@ from feinsum.ir import (
     generalize_each,
 )
 
-__all__ = ["Expression", "LoopNest", "RaisedKernel", "RaisedNest", "RefusedNest"]
+__all__ = [
+    "AffineSize",
+    "Expression",
+    "LoopNest",
+    "RaisedKernel",
+    "RaisedNest",
+    "RefusedNest",
+    "in_kernel",
+    "names_of",
+    "value_of",
+]
 
 T = TypeVar("T")
 
 Expression: TypeAlias = Any
 """A pymbolic expression."""
+
+
+@dataclass(frozen=True, order=True)
+class AffineSize(SizeParam):
+    """A size parameter that stands for an expression of a kernel's parameters.
+
+    Attributes:
+        text: the expression, in parentheses; isl and Loopy read it.
+    """
+
+    text: str
+
+
+def in_kernel(extent: Extent) -> Extent:
+    """The extent in terms of the kernel.
+
+    >>> in_kernel(AffineSize("size_2_n", "(2*n)"))
+    SizeParam(name='(2*n)')
+    """
+    return SizeParam(extent.text) if isinstance(extent, AffineSize) else extent
+
+
+def names_of(extent: Extent) -> frozenset[str]:
+    """The parameters of the kernel in an extent that is in terms of it.
+
+    >>> sorted(names_of(SizeParam("(2*n + m)")))
+    ['m', 'n']
+    """
+    return frozenset(get_dependencies(value_of(extent)))
+
+
+def value_of(extent: Extent) -> Expression:
+    """An extent in terms of the kernel, as an expression.
+
+    >>> print(value_of(SizeParam("(2*n + 1)")))
+    2*n + 1
+    """
+    return extent if isinstance(extent, int) else parse(extent.name)
 
 
 @dataclass(frozen=True)
@@ -40,8 +90,9 @@ class LoopNest:
         einsum: the computation, in names of its own.
         inames: index of the einsum to iname of the kernel.
         rules: operand of the einsum to substitution rule of the kernel.
-        sizes: size parameter of the einsum to the kernel's parameter, or to the
-            literal extent that it stands for.
+        sizes: size parameter of the einsum to the kernel's parameter, to an
+            expression of these in parentheses, or to the literal extent that it
+            stands for.
     """
 
     einsum: BatchedEinsum
@@ -60,7 +111,7 @@ class LoopNest:
         return tuple(str(getattr(a, "aggregate", a)) for a in self.assignees)
 
     def extent(self, index: str) -> Extent:
-        """The extent of an index in terms of the kernel."""
+        """The extent of an index in terms of the kernel; see :func:`value_of`."""
         extent = self.einsum.extents[index]
         if isinstance(extent, int):
             return extent

@@ -16,7 +16,7 @@ Equal functions over equal domains are one operand, whatever rule spells them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ from feinsum.raising.functions import (
     has_literal,
     unresolved,
 )
-from feinsum.raising.nest import Expression
+from feinsum.raising.nest import AffineSize, Expression
 from feinsum.raising.product import has_reduction
 
 __all__ = ["Access", "OperandTable"]
@@ -61,12 +61,17 @@ class Access:
 
 @dataclass
 class OperandTable:
-    """The operands of a kernel found so far, and the rules made for them."""
+    """The operands of a kernel found so far, and the rules made for them.
+
+    Attributes:
+        sizes: what the size parameters stand for that are no parameters of the kernel.
+    """
 
     t_unit: lp.TranslationUnit
     kernel: lp.LoopKernel
     new_rules: dict[str, lp.SubstitutionRule] = field(default_factory=dict)
     functions: dict[str, OperandFunction] = field(default_factory=dict)
+    sizes: dict[str, str] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], Operand] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,6 +83,25 @@ class OperandTable:
     def is_operand(self, factor: Expression) -> bool:
         """Whether ``factor`` depends on an iname or is the call of a rule."""
         return self._rule_of(factor) is not None or bool(self.inames_of(factor))
+
+    def note_sizes(self, extents: Iterable[Extent], instruction: str) -> None:
+        """Remember which expressions size parameters stand for.
+
+        Raises:
+            NotAnEinsumError: with the rule ``extent``, if the kernel has a variable
+                of the name of one.
+        """
+        for extent in extents:
+            if not isinstance(extent, AffineSize):
+                continue
+            if extent.name in self._taken:
+                raise NotAnEinsumError(
+                    f"instruction {instruction!r}: there is a variable {extent.name}, "
+                    f"the name that the extent {extent.text} would have; rename it",
+                    rule="extent",
+                    instructions=(instruction,),
+                )
+            self.sizes[extent.name] = extent.text
 
     def reads(self, expression: Expression) -> frozenset[str]:
         """Every name that ``expression`` reads, rules expanded."""
@@ -108,8 +132,12 @@ class OperandTable:
         output: IndexList,
         extents: Mapping[str, Extent],
         instruction: str,
+        along: IndexList = (),
     ) -> Access:
         """The operand that ``factor`` reads, and with which inames.
+
+        Args:
+            along: inames on which it does not depend, but along which it is repeated.
 
         Raises:
             NotAnEinsumError: if the factor is no function of its inames, or its
@@ -120,6 +148,8 @@ class OperandTable:
             raise _inner_reduction(factor, instruction)
         self.check_function(factor, instruction)
         term = self._term(factor, output, instruction)
+        if along and len(set(term)) == len(term):
+            term = tuple(sorted({*along, *term}, key=_place_in(output)))
         _check_inside(factor, term, extents, instruction)
         shape = tuple(extents[iname] for iname in term)
         parameters = self._parameters(len(term))
@@ -127,7 +157,7 @@ class OperandTable:
         dtype = self.computed_dtype(expanded, instruction)
         key = (shape, dtype, body)
         if key not in self._known:
-            name = self._rule_name(factor, term, parameters, body)
+            name = self._rule_name(factor, term, parameters, body, is_new=bool(along))
             self._known[key] = Operand(name, shape, dtype)
             self.functions[name] = OperandFunction(parameters, function_text(body))
         return Access(self._known[key], term)
@@ -203,9 +233,11 @@ class OperandTable:
         term: IndexList,
         parameters: IndexList,
         body: Expression,
+        *,
+        is_new: bool,
     ) -> str:
         """The user's own rule where there is one that is not taken, else a new one."""
-        rule = self._rule_of(factor)
+        rule = None if is_new else self._rule_of(factor)
         if rule is not None and rule.name not in self.functions:
             return str(rule.name)
         stem = getattr(getattr(factor, "aggregate", None), "name", "operand")
@@ -223,6 +255,12 @@ class OperandTable:
         if not isinstance(dtype, np.dtype):
             raise _unknown_dtype(expanded, instruction, "it is not declared")
         return dtype
+
+
+def _place_in(output: IndexList) -> Callable[[str], int]:
+    """The place of an output index; the others come last."""
+    places = {iname: k for k, iname in enumerate(output)}
+    return lambda iname: places.get(iname, len(places))
 
 
 def _called(factor: Expression) -> tuple[str | None, tuple[Expression, ...]]:

@@ -23,12 +23,22 @@ class ShiftedSum:
     """``shift + scale * sum(inames, product of factors)``.
 
     Every factor depends on an index; what depends on none is in the scale.
+
+    Attributes:
+        outer: the part of the scale that stands outside of all sums.
+        n_outer: how many factors, the first ones, do so.
     """
 
     shift: Expression
-    scale: tuple[Expression, ...]
+    outer: tuple[Expression, ...]
+    inner: tuple[Expression, ...]
     inames: tuple[str, ...]
     factors: tuple[Expression, ...]
+    n_outer: int
+
+    @property
+    def scale(self) -> tuple[Expression, ...]:
+        return (*self.outer, *self.inner)
 
 
 def take_apart(
@@ -50,6 +60,7 @@ def take_apart(
     scale: list[Expression] = []
     inames: list[str] = []
     operands: list[Expression] = []
+    n_outer: tuple[int, int] | None = None
     todo: list[Expression] = [rest]
     while todo:
         factors = [f for e in todo for f in _factors(e)]
@@ -60,7 +71,7 @@ def take_apart(
             if not isinstance(factor, Reduction):
                 _refuse_inner_reduction(factor, instruction)
                 (operands if is_operand(factor) else scale).append(factor)
-        todo = []
+        todo, n_outer = [], n_outer or (len(scale), len(operands))
         for reduction in sums:
             _check_is_sum(reduction, instruction)
             inames += reduction.inames
@@ -69,7 +80,9 @@ def take_apart(
         raise _refuse(
             "repeated-sum", f"it sums twice over one of {inames}", instruction
         )
-    return ShiftedSum(shift, tuple(scale), tuple(inames), tuple(operands))
+    at, n_factors = n_outer or (0, 0)
+    outer, inner = tuple(scale[:at]), tuple(scale[at:])
+    return ShiftedSum(shift, outer, inner, tuple(inames), tuple(operands), n_factors)
 
 
 def multiply(factors: tuple[Expression, ...]) -> Expression:

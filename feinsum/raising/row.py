@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import loopy as lp
@@ -13,8 +13,9 @@ from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList
+from feinsum.raising.affine import Affine, affine, are_distinct_places
 from feinsum.raising.extents import box_extents
-from feinsum.raising.functions import unresolved
+from feinsum.raising.functions import sized, unresolved
 from feinsum.raising.hazards import check_hazards, reads_exactly
 from feinsum.raising.nest import Expression
 from feinsum.raising.operands import Access, OperandTable
@@ -62,11 +63,12 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
     if not parts.factors:
         raise _refuse(insn, "no-operand", "its value depends on no operand")
     extents = box_extents(table.kernel, inames, insn.id)
-    accesses = tuple(table.access(f, names, extents, insn.id) for f in parts.factors)
+    _check_places(insn, table.kernel, extents)
+    table.note_sizes(extents.values(), insn.id)
+    accesses = _accesses(insn, names, parts, table, extents)
     bound = {iname for access in accesses for iname in access.term}
     summed = _summed(insn, parts.inames, bound, extents)
-    is_copy = len(accesses) == 1 and not summed
-    output = _output(insn, names, bound, {} if is_copy else extents)
+    output = _output(insn, names, bound, extents)
     _check_shift(insn, table, parts.shift)
     _check_dtypes(insn, table, parts, accesses)
     scale = multiply(parts.scale)
@@ -95,11 +97,28 @@ def _parts(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
             raise _refuse(
                 insn, "nested-reduction", f"its {what} {part} contains a reduction"
             )
-    return parts
+    dtype = _declared(insn, table)
+    if dtype is None or dtype.kind not in "fc":
+        return parts
+    real = np.empty(0, dtype).real.dtype
+    if real == np.float64:
+        return parts
+    return replace(
+        parts,
+        outer=tuple(sized(factor, real) for factor in parts.outer),
+        shift=sized(parts.shift, real),
+    )
+
+
+def _declared(insn: lp.Assignment, table: OperandTable) -> np.dtype[Any] | None:
+    """The dtype of what is assigned, if it is known."""
+    (name,) = insn.assignee_var_names()
+    dtype = getattr(table.kernel.get_var_descriptor(name).dtype, "numpy_dtype", None)
+    return dtype if isinstance(dtype, np.dtype) else None
 
 
 def _assigned_inames(insn: lp.InstructionBase, kernel: lp.LoopKernel) -> IndexList:
-    """The inames among the subscripts of the assignee, each once; no others loop."""
+    """The inames in the subscripts of the assignee, each once; no others loop."""
     if not isinstance(insn, lp.Assignment):
         raise _refuse(insn, "instruction-kind", f"it is a {type(insn).__name__}")
     if insn.predicates:
@@ -109,22 +128,51 @@ def _assigned_inames(insn: lp.InstructionBase, kernel: lp.LoopKernel) -> IndexLi
     assignee = insn.assignee
     if not isinstance(assignee, (p.Variable, p.Subscript)):
         raise _refuse(insn, "assignee", f"it assigns to {assignee}")
-    indices = getattr(assignee, "index_tuple", ())
-    names = tuple(i.name for i in indices if isinstance(i, p.Variable))
-    numbers = [i for i in indices if isinstance(i, (int, np.integer)) and i >= 0]
-    is_plain = len(names) + len(numbers) == len(indices)
-    if not is_plain or len(set(names)) < len(names) or set(names) - kernel.all_inames():
+    places = _places(assignee, kernel)
+    if places is None:
         raise _refuse(
             insn,
             "assignee",
-            f"it assigns to {assignee}; expected distinct inames and numbers",
+            f"it assigns to {assignee}; expected distinct inames, their multiples and "
+            "numbers",
         )
+    names = tuple(name for place in places for name in place.inames)
     if set(names) != insn.within_inames:
         extra = sorted(insn.within_inames - set(names))
         raise _refuse(
             insn, "race", f"it writes {assignee} in every iteration of {extra}"
         )
     return names
+
+
+def _places(assignee: Expression, kernel: lp.LoopKernel) -> list[Affine] | None:
+    """The subscripts of an assignee; None if there are others than sums of multiples
+    of inames, each of which stands once.
+    """
+    indices = getattr(assignee, "index_tuple", ())
+    found = [affine(index, kernel.all_inames()) for index in indices]
+    places = [place for place in found if place is not None]
+    names = [name for place in places for name in place.inames]
+    is_plain = (
+        len(places) == len(found)
+        and len(set(names)) == len(names)
+        and all(place.constant >= 0 for place in places)
+        and all(n > 0 for place in places for n in place.coefficients.values())
+    )
+    return places if is_plain else None
+
+
+def _check_places(
+    insn: lp.Assignment, kernel: lp.LoopKernel, extents: Mapping[str, Extent]
+) -> None:
+    """No two points of the output have one place."""
+    for place in _places(insn.assignee, kernel) or ():
+        if not are_distinct_places(place, extents):
+            raise _refuse(
+                insn,
+                "assignee",
+                f"it assigns to {insn.assignee}, where points of its loops meet",
+            )
 
 
 def _check_tags(
@@ -136,6 +184,27 @@ def _check_tags(
             raise _refuse(
                 insn, "parallel-iname", f"its iname {iname!r} is already tagged {tags}"
             )
+
+
+def _accesses(
+    insn: lp.Assignment,
+    names: IndexList,
+    parts: ShiftedSum,
+    table: OperandTable,
+    extents: Mapping[str, Extent],
+) -> tuple[Access, ...]:
+    """The operands. Without a sum, the first one is repeated along output indices that
+    nothing depends on.
+    """
+    first, *others = parts.factors
+    read = frozenset[str]().union(*map(table.inames_of, parts.factors))
+    missing = [iname for iname in names if iname not in read and extents[iname] != 1]
+    is_new = not parts.inames and (missing or len(parts.factors) == 1)
+    along = tuple(i for i in names if i not in read) if is_new else ()
+    return (
+        table.access(first, names, extents, insn.id, along),
+        *(table.access(factor, names, extents, insn.id) for factor in others),
+    )
 
 
 def _summed(
@@ -161,13 +230,9 @@ def _output(
     bound: set[str],
     extents: Mapping[str, Extent],
 ) -> IndexList:
-    """The output indices; an iname of one value that no operand has is none.
-
-    Args:
-        extents: none where all inames have to be in an operand.
-    """
+    """The output indices; an iname of one value that no operand has is none."""
     for iname in names:
-        if iname not in bound and extents.get(iname) != 1:
+        if iname not in bound and extents[iname] != 1:
             raise _refuse(
                 insn, "broadcast", f"no operand depends on its output index {iname!r}"
             )
@@ -208,19 +273,46 @@ def _check_dtypes(
             insn, "output-dtype", "it mixes or divides integers, which C rounds"
         )
     _check_order(insn, table, parts, computed)
+    inner = table.dtype(table.expand(multiply((*parts.inner, *parts.factors))), insn.id)
     product = multiply((*parts.scale, *parts.factors))
     is_shifted = not (isinstance(parts.shift, int) and parts.shift == 0)
     value = p.Sum((parts.shift, product)) if is_shifted else product
     scaled = table.dtype(table.expand(value), insn.id)
+    declared = _declared(insn, table)
     name = insn.assignee_var_names()[0]
-    declared = getattr(table.kernel.get_var_descriptor(name).dtype, "numpy_dtype", None)
-    for dtype, what in ((scaled, "its value has"), (declared, f"{name!r} has")):
+    if declared == computed and _is_scaled_last(parts, inner, computed, scaled):
+        return
+    for dtype, what in (
+        (inner, "its product has"),
+        (scaled, "its value has"),
+        (declared, f"{name!r} has"),
+    ):
         if dtype is not None and not np.can_cast(dtype, computed, "equiv"):
             raise _refuse(
                 insn,
                 "output-dtype",
                 f"its operands make {computed}, but {what} the dtype {dtype}",
             )
+
+
+def _is_scaled_last(
+    parts: ShiftedSum,
+    inner: np.dtype[Any],
+    computed: np.dtype[Any],
+    scaled: np.dtype[Any],
+) -> bool:
+    """Whether a value is the sum of one dtype, scaled and shifted in a wider one.
+
+    Then C converts where the code of a recipe does: the sum before it is scaled, and
+    the value when it is stored. Between factors, it would convert elsewhere.
+    """
+    is_whole = len(parts.factors) == 1 if not parts.inames else parts.n_outer == 0
+    return (
+        is_whole
+        and np.can_cast(inner, computed, "equiv")
+        and {computed.kind, scaled.kind} == {"f"}
+        and scaled.itemsize > computed.itemsize
+    )
 
 
 def _check_order(

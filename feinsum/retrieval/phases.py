@@ -21,7 +21,12 @@ from loopy.kernel.data import ConcurrentTag
 from loopy.symbolic import SubstitutionRuleExpander, WalkMapper
 from pymbolic import primitives as p
 
-from feinsum.raising.memory import Subscripts, are_told_apart, have_own_entries
+from feinsum.raising.memory import (
+    Subscripts,
+    are_told_apart,
+    have_own_entries,
+    subscripts_of,
+)
 
 __all__ = ["Phase", "loops_of", "phases_of"]
 
@@ -212,12 +217,17 @@ class _Exchanges:
 
         They can if every iteration has its own entries of what the parts
         exchange: each shared iname is a subscript at one place of all accesses.
+
+        Args:
+            a: a nest, each of whose iterations assigns to an entry of its own.
         """
         shared = self._loops(a) & self._loops(b)
         if not shared:
             return True
+        insns = [self.kernel.id_to_insn[i] for i in a]
+        own = [subscripts_of(e) for insn in insns for e in insn.assignees]
         return all(
-            have_own_entries(self._subscripts(a | b, name), shared)
+            have_own_entries(self._subscripts(a | b, name), shared, own)
             for name in self.conflict(a, b)
         )
 

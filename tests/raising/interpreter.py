@@ -12,6 +12,7 @@ from typing import Any
 import islpy as isl
 import loopy as lp
 import numpy as np
+from pymbolic import parse
 from pymbolic.mapper.evaluator import EvaluationMapper, evaluate
 
 __all__ = ["Unschedulable", "run", "run_raised"]
@@ -59,7 +60,10 @@ def _joined(units: list[list[Any]], of_nest: Mapping[str, Any]) -> list[list[Any
 
 def _evaluate_nest(nest: Any, state: State) -> None:
     """All values first, and then the stores: no value depends on another one."""
-    sizes = {x.name: int(state[x.name]) for x in nest.einsum.size_params}
+    sizes = {
+        name: int(evaluate(parse(size), state) if isinstance(size, str) else size)
+        for name, size in nest.nest.sizes.items()
+    }
     rows = nest.functional.evaluate(state, sizes)
     axes = [nest.einsum.extents[index] for index in nest.einsum.output]
     shape = tuple(x if isinstance(x, int) else sizes[x.name] for x in axes)

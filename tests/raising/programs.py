@@ -221,7 +221,8 @@ PYTATO = {
         out[d0, d1] = sum(r0, D[d1, r0]*a[d0, r0]) + (-1)*sum(r1, b[d0, r1]) {id=row}
         """,
         {"a": "7, 4", "b": "7, 3", "D": "5, 4", "out": "7, 5"},
-        refused={"row": "nested-reduction"},
+        einsums=("d1 r0, d0 r0 -> d0 d1",),
+        refused={"row": "broadcast"},
     ),
 }
 
@@ -237,7 +238,8 @@ FIREDRAKE = {
         """,
         {"A": "3, 3", "coords": "6"},
         tables={"t0": "4, 3", "t1": "4"},
-        refused={"det": "no-operand", "weight": "race", "row": "race"},
+        einsums=("ip j, ip k, ip -> j k",),
+        refused={"det": "no-operand"},
     ),
     "TSFC, quadrature as a sum": Program(
         ("{[ip]: 0 <= ip < 4}", "{[j, k]: 0 <= j,k < 3}"),
@@ -266,7 +268,7 @@ FIREDRAKE = {
         {"dat0": "9", "dat1": "n, 3", "K": "3, 3"},
         {"map0": ("n, 3", 9, "int32")},
         private={"t0": "3"},
-        refused={"pack": "race", "row": "broadcast"},
+        einsums=("ij,cj->ci",),
     ),
 }
 
@@ -356,7 +358,7 @@ HAND_WRITTEN = {
         end
         """,
         {"D": "5, 5", "u": "n, 5", "out": "n, 5", "w": "n"},
-        refused={"zero": "race", "add": "race", "row": "broadcast"},
+        einsums=("e,ij,ej->ei",),
     ),
 }
 

@@ -30,7 +30,7 @@ def test_the_raised_einsums_are_what_the_program_computes(name):
     unit, arguments = program.kernel(), program.arguments()
     raised = raise_kernel(unit)
     expected = on_device(unit, arguments)
-    found = run_raised(unit, raised.raised, arguments)
+    found = run_raised(raised.t_unit, raised.raised, arguments)
     again = on_device(raised.t_unit, arguments)
     for output, value in expected.items():
         np.testing.assert_allclose(found[output], value, rtol=1e-12, err_msg=output)

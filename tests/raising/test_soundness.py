@@ -20,7 +20,7 @@ def assert_sound(domains, text):
     except Exception:  # noqa: BLE001  # no kernel: Loopy raises errors of many kinds
         reject()
     raised = raise_kernel(unit)
-    found = run_raised(unit, raised.raised, arrays)
+    found = run_raised(raised.t_unit, raised.raised, arrays)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12)
     return raised

@@ -11,6 +11,7 @@ from constantdict import constantdict
 from pymbolic import var
 
 from feinsum.ir import Extent
+from feinsum.raising import names_of
 from feinsum.transforms.primitives.domains import intersection
 from feinsum.transforms.primitives.schedule import (
     Names,
@@ -94,7 +95,7 @@ def _with_iname(
 
     Loopy's ``precompute`` wants the inames of a footprint in one domain.
     """
-    params = "" if isinstance(extent, int) else extent.name
+    params = ", ".join(sorted(names_of(extent)))
     own = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")
     domains = list(schedule.kernel.domains)
     home = schedule.kernel.get_home_domain_index(beside)

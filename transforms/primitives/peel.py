@@ -8,6 +8,7 @@ import islpy as isl
 import loopy as lp
 
 from feinsum.ir import Extent
+from feinsum.raising import names_of
 from feinsum.transforms.primitives.domains import (
     hoist_inames,
     intersection,
@@ -115,7 +116,7 @@ def _constrain(
     schedule: Schedule, iname: str, outer: str, condition: str, extent: Extent
 ) -> Schedule:
     """Intersect the domain of ``iname`` with a condition in isl's syntax."""
-    params = outer if isinstance(extent, int) else f"{outer}, {extent}"
+    params = ", ".join([outer, *sorted(names_of(extent))])
     own = isl.BasicSet(f"[{params}] -> {{ [{iname}] : {condition} }}")
     domains = list(schedule.kernel.domains)
     home = schedule.kernel.get_home_domain_index(iname)

@@ -90,11 +90,16 @@ def stands_together(schedule: Schedule, row: int, index: str) -> bool:
     """Whether the entries of a row along ``index`` are neighbours in its output.
 
     Only these can be stored by vectors. Values that add to something are stored one by
-    one, and count as apart.
+    one, and count as apart; so do those that are scaled by a number of more digits,
+    for which C has no product with a vector.
     """
     is_shifted = schedule.is_shifted(schedule.instructions[row])
     scale = get_dependencies(schedule.scales[row])
     if is_shifted or scale & _arrays(schedule.kernel):
+        return False
+    digits = schedule.dtype_of_row(row).itemsize
+    numbers = [schedule.kernel.get_var_descriptor(name).dtype for name in scale]
+    if any(number.numpy_dtype.itemsize > digits for number in numbers):
         return False
     return _strides(schedule, row).get(var(schedule.inames[index])) == 1
 

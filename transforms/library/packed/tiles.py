@@ -12,6 +12,7 @@ from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import Extent, IndexList
+from feinsum.raising import value_of
 from feinsum.transforms.library.packed.loops import Loops, TileLoops
 from feinsum.transforms.library.packed.plan import Axis, Cut
 from feinsum.transforms.primitives import Schedule
@@ -165,4 +166,4 @@ def _joint_term(terms: Sequence[IndexList], folded: Names) -> Names:
 
 
 def _as_expression(extent: Extent) -> Expression:
-    return extent if isinstance(extent, int) else var(extent.name)
+    return value_of(extent)

@@ -13,8 +13,8 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.errors import TransformError
-from feinsum.ir import BatchedEinsum, IndexList, Operand, SizeParam
-from feinsum.raising import LoopNest
+from feinsum.ir import BatchedEinsum, IndexList, Operand
+from feinsum.raising import LoopNest, names_of, value_of
 from feinsum.transforms.library.paths.pairwise import PathStep
 from feinsum.transforms.primitives.schedule import Expression, Names
 
@@ -56,8 +56,8 @@ def split_nest(
         )
     for index in nest.einsum.indices:
         extent = nest.extent(index)
-        if isinstance(extent, SizeParam) and extent.name not in kernel.arg_dict:
-            raise TransformError(f"the extent {extent.name} is no argument")
+        if missing := names_of(extent) - kernel.arg_dict.keys():
+            raise TransformError(f"the extent {min(missing)} is no argument")
     splitter = _Splitter(kernel, nest)
     for step in steps:
         splitter.add(step)
@@ -204,12 +204,11 @@ class _Splitter:
         self._before |= {*ids, barrier.id}
 
     def _extent(self, index: str) -> Expression:
-        extent = self.nest.extent(index)
-        return extent if isinstance(extent, int) else var(extent.name)
+        return value_of(self.nest.extent(index))
 
     def _domain(self, inames: dict[str, str]) -> isl.BasicSet:
         extents = {iname: self.nest.extent(index) for index, iname in inames.items()}
-        params = {x.name for x in extents.values() if isinstance(x, SizeParam)}
+        params = frozenset[str]().union(*map(names_of, extents.values()))
         bounds = [f"0 <= {iname} < {extent}" for iname, extent in extents.items()]
         return isl.BasicSet(
             f"[{', '.join(sorted(params))}] -> {{ [{', '.join(extents)}] : "

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,10 @@ class _VectorCTarget(CWithGNULibcTarget):  # type: ignore[misc]
         return NumpyType(found.dtype)
 
 
+MOST_STACK_BYTES = 1 << 16
+"""Of one array of a plain function."""
+
+
 class EmbeddedCTarget(_VectorCTarget):
     """One plain function, for compilers and programs of others; it has no threads."""
 
@@ -126,9 +131,49 @@ class StandaloneCTarget(HostCTarget):
 
 
 def _sequential(kernel: Any) -> Any:
-    """The kernel with loops for the axes of the grid."""
+    """The kernel with loops for the axes of the grid, in one function without threads.
+
+    Phases follow each other in it, so that a barrier is an order of statements, and
+    what one phase hands to another stays in the function.
+    """
     for name, iname in kernel.inames.items():
         for tag in iname.tags:
             if isinstance(tag, GroupInameTag | LocalInameTagBase):
                 kernel = lp.untag_inames(kernel, name, type(tag))
-    return kernel
+    barriers = [i for i in kernel.instructions if isinstance(i, lp.BarrierInstruction)]
+    is_apart = all(barrier.synchronization_kind == "global" for barrier in barriers)
+    if not barriers or not is_apart:
+        return kernel
+    exchanged = [
+        temporary
+        for temporary in kernel.temporary_variables.values()
+        if temporary.address_space == lp.AddressSpace.GLOBAL
+        and temporary.initializer is None
+    ]
+    if not all(map(_has_room, exchanged)):
+        return kernel  # its barriers are refused
+    names = [temporary.name for temporary in exchanged]
+    kernel = lp.set_temporary_address_space(kernel, names, "private")
+    places = {barrier.id: _mark(barrier) for barrier in barriers}
+    instructions = [places.get(insn.id, insn) for insn in kernel.instructions]
+    return kernel.copy(instructions=instructions)
+
+
+def _has_room(temporary: Any) -> bool:
+    """Whether an array may be on the stack of a function."""
+    shape = temporary.shape
+    if not (isinstance(shape, tuple) and all(isinstance(n, int) for n in shape)):
+        return False
+    itemsize = getattr(temporary.dtype, "itemsize", MOST_STACK_BYTES)
+    return bool(prod(shape) * itemsize <= MOST_STACK_BYTES)
+
+
+def _mark(barrier: Any) -> Any:
+    """What a statement waits for that waits for a barrier."""
+    return lp.NoOpInstruction(
+        id=barrier.id,
+        depends_on=barrier.depends_on,
+        depends_on_is_final=True,
+        within_inames=frozenset(),
+        within_inames_is_final=True,
+    )

@@ -1,0 +1,301 @@
+"""Private values in loops: put in where they are read, or kept for all iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
+
+import loopy as lp
+import numpy as np
+from loopy.symbolic import SubstitutionMapper, WalkMapper
+from pymbolic import primitives as p
+from pymbolic.mapper.substitutor import make_subst_func
+
+from feinsum.errors import NotAnEinsumError
+from feinsum.ir import Extent
+from feinsum.raising.extents import box_extents
+from feinsum.raising.hazards import accesses_of
+from feinsum.raising.memory import Subscripts, have_own_entries, subscripts_of
+from feinsum.raising.nest import Expression, in_kernel, value_of
+from feinsum.raising.normal.program import Program, is_plain, rewritten_reads
+from feinsum.raising.product import has_reduction
+
+__all__ = ["with_kept_values", "with_values_put_in"]
+
+LONGEST_EXPRESSION = 400
+"""In nodes; longer ones are not put in, since chains of scalars would explode."""
+MOST_PRIVATE = 4096
+"""Entries of an array that stays private; longer ones go to global memory."""
+
+
+class Value(NamedTuple):
+    """A private value: who assigns it, in which loops, and who reads it."""
+
+    name: str
+    writer: lp.Assignment
+    own: tuple[str, ...]
+    around: frozenset[str]
+    readers: tuple[lp.Assignment, ...]
+
+
+def with_values_put_in(program: Program) -> Program:
+    """Values of single instructions in loops, where they are read.
+
+    What a value reads must not change until it is read.
+
+    Rewrite::
+
+        for i:  t = 2*y[i]
+                out[i] = t*z[i]
+
+        for i:  out[i] = 2*y[i]*z[i]
+    """
+    for name in sorted(program.privates):
+        value = _value(name, program)
+        if value and value.around and _can_be_put_in(value, program):
+            program = _put_in(value, program)
+    return program
+
+
+def with_kept_values(program: Program) -> Program:
+    """One value after the other that every iteration has for itself, as an array.
+
+    Rewrite::
+
+        for e:  for q:  t[q] = sum(j, B[q,j]*u[e,j])
+                for i:  v[e,i] = sum(q, D[i,q]*t[q])
+
+        for e:  for q:  t_all[e,q] = sum(j, B[q,j]*u[e,j])
+                for i:  v[e,i] = sum(q, D[i,q]*t_all[e,q])
+    """
+    for name in sorted(program.privates):
+        value = _value(name, program)
+        if value is None or not value.around:
+            continue
+        extents = _extents(value, program)
+        if extents is not None:
+            return _kept(value, extents, program)
+    return program
+
+
+def _value(name: str, program: Program) -> Value | None:
+    """A value that one instruction assigns to all entries, and others read later, in
+    the same iteration.
+    """
+    ids = program.writers.get(name, ())
+    if len(ids) != 1:
+        return None
+    kernel = program.kernel
+    writer = kernel.id_to_insn[ids[0]]
+    own = _covered(name, writer, program)
+    if own is None or name in program.reads[writer.id] or not writer.within_inames:
+        return None
+    around = writer.within_inames - {*own}
+    readers = tuple(kernel.id_to_insn[i] for i in program.touching[name] - {*ids})
+    is_read_later = readers and all(
+        writer.id in program.before[reader.id] and around <= reader.within_inames
+        for reader in readers
+    )
+    return Value(name, writer, own, around, readers) if is_read_later else None
+
+
+def _covered(
+    name: str, writer: lp.Assignment, program: Program
+) -> tuple[str, ...] | None:
+    """The inames that run over all entries of an array; none for a scalar."""
+    subscripts = subscripts_of(writer.assignee)
+    shape = program.kernel.temporary_variables[name].shape
+    names = tuple(i.name for i in subscripts if isinstance(i, p.Variable))
+    is_plain_place = (
+        len(names) == len(subscripts) == len(shape)
+        and len(set(names)) == len(names)
+        and set(names) <= writer.within_inames
+    )
+    if not is_plain_place:
+        return None
+    try:
+        extents = box_extents(program.kernel, writer.within_inames, writer.id)
+    except NotAnEinsumError:
+        return None
+    lengths = (value_of(in_kernel(extents[iname])) for iname in names)
+    is_all = all(n == m for n, m in zip(lengths, shape, strict=True))
+    return names if is_all else None
+
+
+def _can_be_put_in(value: Value, program: Program) -> bool:
+    """Whether the value is the same where it is read, and cheap enough."""
+    writer = value.writer
+    if writer.id not in program.exact or _size(writer.expression) > LONGEST_EXPRESSION:
+        return False
+    if has_reduction(writer.expression) and not _is_read_once(value):
+        return False
+    outputs = [reader.assignee_var_names()[0] for reader in value.readers]
+    dtype = program.dtypes.get(value.name)
+    if dtype is None or any(
+        dtype.kind in "fc" and program.dtypes.get(name) != dtype for name in outputs
+    ):
+        return False
+    is_same = all(_is_unchanged(value, reader, program) for reader in value.readers)
+    return is_same and all(
+        _size(reader.expression) <= LONGEST_EXPRESSION for reader in value.readers
+    )
+
+
+def _is_read_once(value: Value) -> bool:
+    """Whether a sum would be computed as often as before, and not inside of another."""
+    if len(value.readers) != 1:
+        return False
+    (reader,) = value.readers
+    return (
+        reader.within_inames == value.writer.within_inames
+        and subscripts_of(value.writer.assignee) == ()
+        and len(accesses_of(reader.expression, value.name)) == 1
+        and not has_reduction(reader.expression)
+    )
+
+
+def _is_unchanged(value: Value, reader: lp.Assignment, program: Program) -> bool:
+    """Whether nothing that the value depends on is written until it is read.
+
+    Who writes it does so before the value is assigned, or after it was read; in loops
+    that both who writes and who reads have, the value has to be assigned anew.
+    """
+    writer = value.writer
+    needed = program.reads[writer.id] - writer.within_inames
+    for other in sorted(program.writers_in_storage(needed) - {writer.id}):
+        insn = program.kernel.id_to_insn[other]
+        if other == reader.id:
+            if value.writer.within_inames - {*value.own} != reader.within_inames:
+                return False
+            continue
+        is_ordered = (
+            other in program.before[writer.id] or reader.id in program.before[other]
+        )
+        again = insn.within_inames & reader.within_inames
+        if not is_ordered or not again <= value.around:
+            return False
+        if not _is_complete(insn, value, program):
+            return False
+    return True
+
+
+def _is_complete(other: lp.InstructionBase, value: Value, program: Program) -> bool:
+    """Whether loops that assign the value entry by entry see all that ``other`` wrote.
+
+    They do if they see nothing but what the same iteration wrote.
+    """
+    shared = other.within_inames & {*value.own}
+    if not shared:
+        return True
+    names = frozenset(other.assignee_var_names()) & program.reads[value.writer.id]
+    return is_plain(other) and all(
+        have_own_entries(
+            [*program.accesses(other.id, n), *program.accesses(value.writer.id, n)],
+            shared,
+        )
+        for n in names
+    )
+
+
+def _put_in(value: Value, program: Program) -> Program:
+    writer = value.writer
+
+    def value_at(subscripts: Subscripts) -> Expression:
+        points = dict(zip(value.own, subscripts, strict=True))
+        return SubstitutionMapper(make_subst_func(points))(writer.expression)
+
+    changed: dict[str, lp.InstructionBase | None] = {
+        reader.id: reader.copy(
+            assignee=rewritten_reads(reader.assignee, value.name, value_at),
+            expression=rewritten_reads(reader.expression, value.name, value_at),
+            depends_on=(reader.depends_on | writer.depends_on) - {writer.id},
+        )
+        for reader in value.readers
+    }
+    left = program.without({value.name})
+    return program.with_instructions(
+        {**changed, writer.id: None}, temporary_variables=left
+    )
+
+
+def _extents(value: Value, program: Program) -> dict[str, Extent] | None:
+    """The extents of the loops around a value, if these run over a box."""
+    dtype = program.dtypes.get(value.name)
+    if dtype is None:
+        return None
+    try:
+        writer = value.writer
+        return box_extents(program.kernel, writer.within_inames, writer.id)
+    except NotAnEinsumError:
+        return None
+
+
+def _kept(value: Value, extents: dict[str, Extent], program: Program) -> Program:
+    kernel = program.kernel
+    loops = _outermost_first(value.around, extents)
+    sizes = [extents[iname] for iname in loops]
+    old = kernel.temporary_variables[value.name]
+    shape = (*(value_of(in_kernel(size)) for size in sizes), *old.shape)
+    new = str(kernel.get_var_name_generator()(f"{value.name}_all"))
+    place = p.Variable(new)
+
+    def entry(subscripts: Subscripts) -> Expression:
+        return p.Subscript(place, (*map(p.Variable, loops), *subscripts))
+
+    changed = {
+        insn.id: insn.copy(
+            assignee=rewritten_reads(insn.assignee, value.name, entry),
+            expression=rewritten_reads(insn.expression, value.name, entry),
+        )
+        for insn in (value.writer, *value.readers)
+    }
+    array = lp.TemporaryVariable(
+        new,
+        program.dtypes[value.name],
+        shape=shape,
+        address_space=_space(shape),
+    )
+    program = program.with_instructions(
+        changed, temporary_variables={**program.without({value.name}), new: array}
+    ).with_dtype(new, program.dtypes[value.name])
+    for insn_id in changed:
+        program = program.with_own_sums(insn_id)
+    return program
+
+
+def _space(shape: Sequence[Expression]) -> lp.AddressSpace:
+    is_short = all(isinstance(n, (int, np.integer)) for n in shape)
+    if is_short and np.prod([int(n) for n in shape]) <= MOST_PRIVATE:
+        return lp.AddressSpace.PRIVATE
+    return lp.AddressSpace.GLOBAL
+
+
+def _outermost_first(
+    loops: frozenset[str], extents: dict[str, Extent]
+) -> tuple[str, ...]:
+    """Long loops first: their axes are the slow ones."""
+
+    def length(iname: str) -> tuple[float, str]:
+        extent = extents[iname]
+        return (-float(extent) if isinstance(extent, int) else -inf, iname)
+
+    return tuple(sorted(loops, key=length))
+
+
+def _size(expression: Expression) -> int:
+    counter = _NodeCounter()
+    counter(expression)
+    return counter.n_nodes
+
+
+class _NodeCounter(WalkMapper):  # type: ignore[misc]
+    """Counts the nodes of an expression."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_nodes = 0
+
+    def visit(self, _expr: Expression, /) -> bool:
+        self.n_nodes += 1
+        return True

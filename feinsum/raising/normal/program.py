@@ -1,0 +1,254 @@
+"""A kernel while it is rewritten: who reads and writes what, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import islpy as isl
+import loopy as lp
+import numpy as np
+from loopy.symbolic import (
+    IdentityMapper,
+    Reduction,
+    SubstitutionRuleExpander,
+    get_dependencies,
+)
+from pymbolic import primitives as p
+
+from feinsum.raising.hazards import accesses_of
+from feinsum.raising.memory import Subscripts, storage, subscripts_of
+from feinsum.raising.nest import Expression
+
+__all__ = ["Program", "is_plain", "rewritten_reads", "terms_of"]
+
+Rewrite: TypeAlias = Callable[[Subscripts], Expression]
+"""From the subscripts of a read to what takes its place."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel, and what stays true of it while it is rewritten.
+
+    Attributes:
+        dtypes: of all arrays and scalars that are known.
+        exact: instructions whose value has the dtype of what they assign.
+    """
+
+    kernel: lp.LoopKernel
+    dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
+    exact: frozenset[str] = frozenset()
+
+    @cached_property
+    def _expand(self) -> SubstitutionRuleExpander:
+        return SubstitutionRuleExpander(self.kernel.substitutions)
+
+    @cached_property
+    def before(self) -> Mapping[str, frozenset[str]]:
+        """By instruction, all that must run before it."""
+        known = self.kernel.recursive_insn_dep_map()
+        return {name: frozenset(ids) for name, ids in known.items()}
+
+    @cached_property
+    def touching(self) -> Mapping[str, frozenset[str]]:
+        """By variable, the instructions that read or write it."""
+        found: dict[str, set[str]] = {}
+        for insn in self.kernel.instructions:
+            for name in self.reads[insn.id] | frozenset(insn.assignee_var_names()):
+                found.setdefault(name, set()).add(insn.id)
+        return {name: frozenset(ids) for name, ids in found.items()}
+
+    @cached_property
+    def reads(self) -> Mapping[str, frozenset[str]]:
+        """By instruction, all names that it reads, rules expanded."""
+        found = {}
+        for insn in self.kernel.instructions:
+            expanded = insn.with_transformed_expressions(self._expand)
+            found[insn.id] = frozenset(expanded.read_dependency_names())
+        return found
+
+    @cached_property
+    def writers(self) -> Mapping[str, tuple[str, ...]]:
+        """By variable, the instructions that assign to it."""
+        found: dict[str, tuple[str, ...]] = {}
+        for insn in self.kernel.instructions:
+            for name in insn.assignee_var_names():
+                found[name] = (*found.get(name, ()), insn.id)
+        return found
+
+    @cached_property
+    def in_rules(self) -> frozenset[str]:
+        """Every name in a substitution rule: what stands there is not rewritten."""
+        rules = self.kernel.substitutions.values()
+        return frozenset[str]().union(*(get_dependencies(r.expression) for r in rules))
+
+    @cached_property
+    def privates(self) -> frozenset[str]:
+        """Temporaries that only assignments of this kernel use, in plain words."""
+        shared = {
+            name
+            for insn in self.kernel.instructions
+            if not is_plain(insn)
+            for name in self.reads[insn.id] | frozenset(insn.assignee_var_names())
+        }
+        return frozenset(
+            name
+            for name, temporary in self.kernel.temporary_variables.items()
+            if temporary.initializer is None
+            and temporary.base_storage is None
+            and not temporary.read_only
+            and temporary.address_space != lp.AddressSpace.LOCAL
+            and isinstance(temporary.shape, tuple)
+            and name not in shared | self.in_rules
+        )
+
+    def find(self, insn_id: str) -> lp.InstructionBase | None:
+        """An instruction as it stands now; None if it was removed."""
+        return self.kernel.id_to_insn.get(insn_id)
+
+    def accesses(self, insn_id: str, name: str) -> list[Subscripts]:
+        """The subscripts of every access of one name, rules expanded."""
+        insn = self.kernel.id_to_insn[insn_id]
+        return [
+            subscripts_of(access)
+            for e in (insn.assignee, self._expand(insn.expression))
+            for access in accesses_of(e, name)
+        ]
+
+    def writers_in_storage(self, names: Iterable[str]) -> frozenset[str]:
+        """The instructions that assign to the memory of ``names``."""
+        wanted = storage(self.kernel, names)
+        return frozenset(
+            insn_id
+            for name, ids in self.writers.items()
+            if storage(self.kernel, [name]) & wanted
+            for insn_id in ids
+        )
+
+    def parameters(self) -> frozenset[str]:
+        """All names in the bounds of loops."""
+        domains = self.kernel.domains
+        names = (d.get_var_names(isl.dim_type.param) for d in domains)
+        return frozenset[str]().union(*names)
+
+    def with_instructions(
+        self, changed: Mapping[str, lp.InstructionBase | None], **more: Any
+    ) -> Program:
+        """With instructions replaced, or removed for None: what waited for those
+        waits for what they waited for.
+        """
+        removed = {name for name, insn in changed.items() if insn is None}
+        gone = {
+            name: self.kernel.id_to_insn[name].depends_on - removed for name in removed
+        }
+        kept = [
+            _waiting(changed.get(insn.id, insn), gone, self.before)
+            for insn in self.kernel.instructions
+            if insn.id not in removed
+        ]
+        return replace(self, kernel=self.kernel.copy(instructions=kept, **more))
+
+    def names(self, expression: Expression) -> frozenset[str]:
+        """Every name that an expression reads, rules expanded."""
+        return frozenset(get_dependencies(self._expand(expression)))
+
+    def is_inexact(self, expression: Expression) -> bool:
+        """Whether an expression reads a number that is no integer; integers wrap."""
+        dtypes = [self.dtypes.get(name) for name in self.names(expression)]
+        return any(dtype is not None and dtype.kind in "fc" for dtype in dtypes)
+
+    def with_dtype(self, name: str, dtype: np.dtype[Any]) -> Program:
+        return replace(self, dtypes={**self.dtypes, name: dtype})
+
+    def with_own_sums(self, insn_id: str) -> Program:
+        """With sums of an instruction over inames that no other instruction has."""
+        kernel = self.kernel
+        sums = kernel.id_to_insn[insn_id].reduction_inames()
+        taken = frozenset[str]().union(
+            *(
+                insn.within_inames | insn.reduction_inames()
+                for insn in kernel.instructions
+                if insn.id != insn_id
+            )
+        )
+        shared = sorted(sums & taken)
+        if not shared:
+            return self
+        fresh = kernel.get_var_name_generator()
+        news = [str(fresh(iname)) for iname in shared]
+        kernel = lp.duplicate_inames(kernel, shared, f"id:{insn_id}", news)
+        return replace(self, kernel=kernel)
+
+    def without(self, names: Collection[str]) -> dict[str, lp.TemporaryVariable]:
+        """The temporaries but those of ``names``."""
+        known = self.kernel.temporary_variables
+        return {name: t for name, t in known.items() if name not in names}
+
+
+def is_plain(insn: lp.InstructionBase) -> bool:
+    """Whether an instruction always assigns one value, whoever else does."""
+    return (
+        isinstance(insn, lp.Assignment)
+        and not insn.predicates
+        and not insn.atomicity
+        and isinstance(insn.assignee, (p.Variable, p.Subscript))
+    )
+
+
+def terms_of(expression: Expression) -> list[Expression]:
+    """The terms of nested sums.
+
+    >>> from pymbolic import parse
+    >>> [str(term) for term in terms_of(parse("a + (b + c*d)"))]
+    ['a', 'b', 'c*d']
+    """
+    if not isinstance(expression, p.Sum):
+        return [expression]
+    return [term for child in expression.children for term in terms_of(child)]
+
+
+def rewritten_reads(expression: Expression, name: str, rewrite: Rewrite) -> Expression:
+    """The expression with every access of ``name`` replaced."""
+    return _AccessRewriter(name, rewrite)(expression)
+
+
+def _waiting(
+    insn: lp.InstructionBase,
+    gone: Mapping[str, frozenset[str]],
+    before: Mapping[str, frozenset[str]],
+) -> lp.InstructionBase:
+    """An instruction that waits for none of those that are gone."""
+    missing = insn.depends_on & gone.keys()
+    if not missing:
+        return insn
+    needed = frozenset[str]().union(*(before[name] for name in missing)) - gone.keys()
+    silent = frozenset(x for x in insn.no_sync_with if x[0] not in gone)
+    return insn.copy(
+        depends_on=(insn.depends_on - missing) | needed, no_sync_with=silent
+    )
+
+
+class _AccessRewriter(IdentityMapper):  # type: ignore[misc]
+    """Replaces the accesses of one name; subscripts inside of it come first."""
+
+    def __init__(self, name: str, rewrite: Rewrite) -> None:
+        super().__init__()
+        self.name, self.rewrite = name, rewrite
+
+    def map_variable(self, expr: p.Variable, /) -> Expression:
+        return self.rewrite(()) if expr.name == self.name else expr
+
+    map_tagged_variable = map_variable
+
+    def map_subscript(self, expr: p.Subscript, /) -> Expression:
+        indices = tuple(self.rec(index) for index in expr.index_tuple)
+        if getattr(expr.aggregate, "name", None) == self.name:
+            return self.rewrite(indices)
+        return p.Subscript(self.rec(expr.aggregate), indices)
+
+    def map_reduction(self, expr: Reduction, /) -> Reduction:
+        return Reduction(
+            expr.operation, expr.inames, self.rec(expr.expr), expr.allow_simultaneous
+        )

@@ -1,0 +1,54 @@
+"""Kernels of one cell, as a form compiler writes them, are einsums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from feinsum import raise_kernel
+from tests.raising.interpreter import run, run_raised
+from tests.raising.local_kernels import KERNELS, arguments
+from tests.transforms.support import LOOPY_WARNINGS
+
+pytestmark = LOOPY_WARNINGS
+
+N_NESTS = {
+    "mass": 1,
+    "stiffness": 2,
+    "helmholtz_action": 4,
+    "factorized_mass_action": 4,
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_all_loops_of_a_cell_are_einsums(name):
+    """What is left are scalars outside of all loops; the result is the kernel's."""
+    unit = KERNELS[name]()
+    raised = raise_kernel(unit)
+    assert len(raised.raised) == N_NESTS[name.split()[0]]
+    kernel = raised.t_unit.default_entrypoint
+    for refused in raised.refused:
+        assert refused.rule == "no-operand"
+        assert not kernel.id_to_insn[refused.instructions[0]].within_inames
+    arrays = arguments(unit)
+    expected, found = (
+        run(_marked(unit), arrays),
+        run_raised(raised.t_unit, raised.raised, arrays),
+    )
+    np.testing.assert_allclose(found["A"], expected["A"], 1e-11, 1e-11)
+
+
+def _marked(unit):
+    """Without the mark at the end, which the interpreter does not know."""
+    kernel = unit.default_entrypoint
+    left = [insn for insn in kernel.instructions if insn.id != "end"]
+    return unit.with_kernel(kernel.copy(instructions=left))
+
+
+def test_outputs_that_add_to_what_is_there_keep_it():
+    """The shift is the entry itself, and constants are operands."""
+    raised = raise_kernel(KERNELS["mass of order 1"]())
+    (nest,) = raised.raised
+    assert [str(shift) for shift in nest.shift] == ["A[j, k]"]
+    bodies = {function.body for function in nest.functions.values()}
+    assert bodies == {"p0[_0, _1]", "w0[_0]"}

@@ -1,0 +1,232 @@
+"""Kernels of loops, private values and flat arrays are raised to what they compute.
+
+Each is run as it is given, on the device, and with its einsums evaluated by numpy.
+"""
+
+from __future__ import annotations
+
+import loopy as lp
+import numpy as np
+import pytest
+from hypothesis import given, note, reject
+
+from feinsum import raise_kernel
+from feinsum.measure import compile_kernel, open_device, random_arguments
+from feinsum.raising import single_nest
+from tests.raising import loops
+from tests.raising.forms import make
+from tests.raising.interpreter import Unschedulable, run, run_raised
+from tests.raising.wordings import ROWS, SEVERAL, kernel
+from tests.strategies import counts
+from tests.transforms.support import LOOPY_WARNINGS
+
+pytestmark = LOOPY_WARNINGS
+
+F8 = np.float64
+
+
+def on_device(unit, arguments):
+    bound = compile_kernel(unit, open_device()).bind(arguments)
+    bound.poison()
+    bound.run()
+    return {name: np.array(value) for name, value in bound.read().items()}
+
+
+def assert_same(unit, raised, n=5, tolerance=1e-12):
+    """The kernel, the rewritten kernel and its einsums compute one result."""
+    arguments = random_arguments(unit, {"n": n}, np.random.default_rng(n))
+    expected = on_device(unit, arguments)
+    written = {name: np.full_like(value, np.nan) for name, value in expected.items()}
+    found = run_raised(raised.t_unit, raised.raised, {**written, **arguments, "n": n})
+    again = on_device(raised.t_unit, arguments)
+    for name, value in expected.items():
+        for other in (found[name], again[name]):
+            np.testing.assert_allclose(other, value, tolerance, tolerance)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_one_einsum_in_other_words(name):
+    """It is found, nothing is refused, and it computes the same."""
+    text, domain, shapes, subscripts = ROWS[name]
+    unit = kernel(text, domain, shapes)
+    raised = raise_kernel(unit)
+    assert raised.refused == ()
+    nest = single_nest(raised)
+    terms = nest.einsum.subscripts.replace(" ", "")
+    assert len(nest.einsum.indices) == len(set(subscripts) - set(",->"))
+    assert terms.count(",") == subscripts.count(",")
+    assert_same(unit, raised)
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_einsums_in_other_words(name):
+    """Each is found, nothing is refused, and together they compute the same."""
+    text, n_nests, private = SEVERAL[name]
+    unit = kernel(text, private=private)
+    raised = raise_kernel(unit)
+    assert raised.refused == ()
+    assert len(raised.raised) == n_nests
+    assert_same(unit, raised)
+
+
+KEPT = {
+    "what was added so far": (
+        "<> t = 0 {id=z}\nt = t + w[e] {id=a,dep=z}\nv[e,0] = t {dep=a}", {}
+    ),
+    "what an iteration left behind": (
+        "v[e,i] = t*u[e,i] {id=r}\nt = w[e] {dep=r}\n", {"t": ()}
+    ),
+    "what changes before it is read": (
+        ("<> t = 2*w[e] {id=t,dep=*}\nw[e] = 3*w[e] {id=w,dep=*t}\n"
+        "v[e,i] = t*u[e,i] {dep=*w:t}"), {}
+    ),
+    "what changes while it is read": (
+        "<> t = w[0]*2 {id=t,inames=e,dep=*}\nw[e] = t*u[e,0] {dep=*t}", {}
+    ),
+    "entries that are not written": (
+        "t[i] = u[e,i] {id=t}\nv[e,j] = t[j]*2 {dep=t}", {"t": "5"}
+    ),
+    "a first value that is read": (
+        ("v[e,i] = 0 {id=z,dep=*}\nw[e] = v[e,0] {id=r,dep=*z}\n"
+        "v[e,j] = v[e,j] + D[j,l]*u[e,l] {dep=*r:z}"), {}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_would_change_is_not_rewritten(name):
+    """No value is moved past what it depends on: the rewritten kernel does the same."""
+    text, private = KEPT[name]
+    unit = kernel(text, private=private)
+    raised = raise_kernel(unit)
+    if name == "what an iteration left behind":
+        assert {one.rule for one in raised.refused} == {"race", "operand-written"}
+        return
+    assert_same(unit, raised)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("out[i] = 0.1*sum(j, A[i,j]*x[j])", None),
+        ("out[i] = y[i] + 0.3 + 0.1*sum(j, A[i,j]*x[j])/0.7", None),
+        ("out[i] = sum(j, 0.1*A[i,j]*x[j])", "output-dtype"),
+        ("out[i] = alpha*sum(j, A[i,j]*x[j])", None),
+        ("out[i] = alpha*y[i]", None),
+        ("out[i] = 1 - alpha*sum(j, A[i,j]*x[j])", None),
+        ("out[i] = sum(j, alpha*A[i,j]*x[j])", "output-dtype"),
+        ("out[i] = alpha*y[i]*z[i]", "output-dtype"),
+        ("out[i] = alpha*y[i]*sum(j, A[i,j]*x[j])", "output-dtype"),
+    ],
+)
+def test_scales_of_more_digits_than_the_operands(text, rule):
+    """A value is scaled as C does it: a literal in the precision of the result, a
+    double by conversion of the sum and of the product. Elsewhere it is refused.
+    """
+    unit = make(text, dtype=np.float32, dtypes={"alpha": F8})
+    unit = lp.remove_unused_inames(unit)
+    raised = raise_kernel(unit)
+    assert [one.rule for one in raised.refused] == ([rule] if rule else [])
+    if not rule:
+        arguments = random_arguments(unit, {}, np.random.default_rng(0))
+        expected = on_device(unit, arguments)["out"]
+        found = on_device(raised.t_unit, arguments)["out"]
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_scale_beyond_single_precision():
+    """What would be infinite in single precision is not, since C computes in double."""
+    unit = make(
+        "out[i] = alpha*sum(j, A[i,j]*x[j])", dtype=np.float32, dtypes={"alpha": F8}
+    )
+    raised = raise_kernel(lp.remove_unused_inames(unit))
+    arguments = {
+        "A": np.full((5, 6), 1e-30, "f4"),
+        "x": np.ones(6, "f4"),
+        "alpha": 1e40,
+    }
+    found = on_device(raised.t_unit, arguments)["out"]
+    np.testing.assert_allclose(found, 6e10, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "out[i] = out[i] + A[i,j]*x[j] {inames=i:j}",
+        "out[i] = sum(j, A[i,j]*x[j]) + sum(k, C[i,k]*w[k])",
+        "out[i] = out[i] + map[i]*jmap[j] {inames=i:j}",
+    ],
+)
+def test_sums_keep_the_precision_in_which_they_are_added(text):
+    """What is added in double precision to an entry is not added in less."""
+    narrow = dict.fromkeys(("A", "x", "C", "w"), np.float32)
+    unit = lp.remove_unused_inames(make(text, dtypes=narrow))
+    raised = raise_kernel(unit)
+    assert raised.raised == ()
+    assert raised.t_unit == unit
+
+
+def test_a_joined_split_has_the_key_of_the_loop():
+    """A user's split does not hide a fact."""
+    text = "v[e,i] = sum(j, D[i,j]*u[e,j])"
+    unit = kernel(text)
+    whole = single_nest(raise_kernel(unit)).key
+    for iname, sizes in {"e": (10, 40), "i": (2,), "j": (2,)}.items():
+        for size in sizes:
+            split = lp.split_iname(unit, iname, size)
+            assert_same(unit, raise_kernel(split))
+            if iname != "j":
+                assert single_nest(raise_kernel(split)).key == whole
+    twice = lp.split_iname(lp.split_iname(unit, "e", 40), "e_inner", 8)
+    assert single_nest(raise_kernel(twice)).key == whole
+
+
+def test_inlined_functions_are_raised():
+    """What marks their beginning and their end does nothing."""
+    callee = lp.make_function(
+        "{[a,b]: 0<=a<5 and 0<=b<6}",
+        "o[a] = sum(b, M[a,b]*v[b])",
+        [
+            lp.GlobalArg("o", F8, shape=(5,)),
+            lp.GlobalArg("M", F8, shape=(5, 6)),
+            lp.GlobalArg("v", F8, shape=(6,)),
+        ],
+        name="mv",
+        lang_version=(2018, 2),
+    )
+    caller = lp.make_kernel(
+        "{[i,j,l]: 0<=i,l<5 and 0<=j<6}",
+        "[i]: out[i] = mv([l,j]: A[l,j], [j]: x[j])",
+        [
+            lp.GlobalArg("out", F8, shape=(5,)),
+            lp.GlobalArg("A", F8, shape=(5, 6)),
+            lp.GlobalArg("x", F8, shape=(6,)),
+        ],
+        lang_version=(2018, 2),
+    )
+    inlined = lp.inline_callable_kernel(lp.merge([caller, callee]), "mv")
+    raised = raise_kernel(inlined)
+    assert raised.refused == ()
+    assert single_nest(raised).einsum.n_operands == 2
+
+
+@given(loops.texts())
+@counts(40, 10_000)
+def test_a_random_kernel_of_loops_is_rewritten_rightly(text):
+    """However loops, private values and sums meet, the result is the kernel's."""
+    note(text)
+    try:
+        unit = loops.build(text)
+        arrays = loops.arguments()
+        expected = run(unit, arrays)
+    except Exception:  # noqa: BLE001  # no kernel: Loopy raises errors of many kinds
+        reject()
+    if any(np.isnan(expected[name]).any() for name in arrays):
+        reject()  # it reads a private value that nobody wrote
+    raised = raise_kernel(unit)
+    try:
+        found = run_raised(raised.t_unit, raised.raised, arrays)
+    except Unschedulable:
+        reject()  # others run in the middle of a nest, which no recipe is tried for
+    for name in arrays:
+        np.testing.assert_allclose(found[name], expected[name], 1e-9, 1e-12)

@@ -1,0 +1,141 @@
+"""Einsums in other words: flat arrays, loops that add, private values."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import loopy as lp
+import numpy as np
+
+__all__ = ["ROWS", "SEVERAL", "kernel"]
+
+F8, I4 = np.float64, np.int32
+DG = "{[e,i,j,l,q,r,p]: 0<=e<n and 0<=i,j,l<4 and 0<=q,r,p<6}"
+SHAPES = {
+    "v": "n,4",
+    "u": "n,4",
+    "D": "4,4",
+    "B": "6,4",
+    "E": "4,6",
+    "w": "n",
+    "c": "6",
+}
+
+
+def kernel(
+    text: str, domain: str = DG, shapes: Any = None, private: Any = None
+) -> lp.TranslationUnit:
+    """The kernel with those arrays that its text names."""
+    args: list[Any] = [
+        lp.GlobalArg(name, F8, shape=shape)
+        for name, shape in (shapes or SHAPES).items()
+        if f"{name}[" in text
+    ]
+    args += [
+        lp.TemporaryVariable(name, F8, shape=shape)
+        for name, shape in (private or {}).items()
+    ]
+    prefix = ""
+    if re.search(r"\bn\b", domain):
+        prefix = "[n] -> "
+        args.append(lp.ValueArg("n", I4))
+    unit = lp.make_kernel(prefix + domain, text, args, lang_version=(2018, 2))
+    return lp.remove_unused_inames(unit)
+
+
+ROWS = {
+    "loops split by hand": (
+        "v[10*eo + ei, i] = sum(j, D[i,j]*u[10*eo + ei, j])",
+        "{[eo,ei,i,j]: 0<=eo<n and 0<=ei<10 and 0<=i,j<4}",
+        {"v": "10*n,4", "u": "10*n,4", "D": "4,4"},
+        "ij,aj->ai",
+    ),
+    "a split that is used apart": (
+        "v[10*eo + ei, i] = w[eo]*sum(j, D[i,j]*u[10*eo + ei, j])",
+        "{[eo,ei,i,j]: 0<=eo<n and 0<=ei<10 and 0<=i,j<4}",
+        {"v": "10*n,4", "u": "10*n,4", "D": "4,4", "w": "n"},
+        "e,ij,eaj->eai",
+    ),
+    "a flat output": (
+        "v[4*e + i] = sum(j, D[i,j]*u[4*e + j])",
+        "{[e,i,j]: 0<=e<n and 0<=i,j<4}",
+        {"v": "4*n", "u": "4*n", "D": "4,4"},
+        "ij,ej->ei",
+    ),
+    "a flat output of three inames": (
+        "v[0 + i*16 + j*4 + k] = sum(q, w[0 + i*12 + j*3 + q]*D[q,k + 0])",
+        "{[i,j,k,q]: 0<=i<5 and 0<=j,k<4 and 0<=q<3}",
+        {"v": "80", "w": "60", "D": "3,4"},
+        "aq,qk->ak",
+    ),
+    "a strided output": (
+        "v[2*i + 1] = sum(j, D[i,j]*u[j])",
+        "{[i,j]: 0<=i,j<4}",
+        {"v": "8", "u": "4", "D": "4,4"},
+        "ij,j->i",
+    ),
+    "twice as many": (
+        "v[e,i] = sum(j, D[i,j]*u[e,j])",
+        "{[e,i,j]: 0<=e<2*n and 0<=i,j<4}",
+        {"v": "2*n,4", "u": "2*n,4", "D": "4,4"},
+        "ij,ej->ei",
+    ),
+    "one more": (
+        "v[e,i] = sum(j, D[i,j]*u[e,j])",
+        "{[e,i,j]: 0<=e<n + 1 and 0<=i,j<4}",
+        {"v": "n+1,4", "u": "n+1,4", "D": "4,4"},
+        "ij,ej->ei",
+    ),
+    "an accumulation": ("v[e,i] = v[e,i] + D[i,j]*u[e,j]", DG, None, "ij,ej->ei"),
+    "an accumulation that subtracts": (
+        "v[e,i] = v[e,i] - 2*D[i,j]*u[e,j]", DG, None, "ij,ej->ei",
+    ),
+    "an accumulation from zero": (
+        "v[e,r] = 0 {id=z}\nv[e,i] = v[e,i] + D[i,j]*u[e,j] {dep=z}".replace("r", "i"),
+        DG, None, "ij,ej->ei",
+    ),
+    "an accumulation from a value": (
+        "v[e,i] = 2*w[e]*u[e,i] {id=z}\nv[e,j] = v[e,j] + E[j,q]*c[q]*u[e,j] {dep=z}",
+        DG, None, "jq,q,ej->ej",
+    ),
+    "a private scalar": (
+        "<> t = 2*w[e] {id=t}\nv[e,i] = t*sum(j, D[i,j]*u[e,j]) {dep=t}",
+        DG, None, "e,ij,ej->ei",
+    ),
+    "a chain of private scalars": (
+        ("<> s = 2*w[e] {id=s}\n<> t = s + 1 {id=t,dep=s,inames=e}\n"
+        "v[e,i] = t*sum(j, D[i,j]*u[e,j]) {dep=t}"),
+        DG, None, "e,ij,ej->ei",
+    ),
+    "a sum in a private scalar": (
+        ("<> t = 0.0 {id=z,inames=e:i}\nt = t + D[i,j]*u[e,j] {id=a,dep=z}\n"
+        "v[e,i] = t*w[e] {dep=a}"),
+        DG, None, "e,ij,ej->ei",
+    ),
+    "a copy along an index": ("v[e,i] = w[e]*2", DG, None, "ei->ei"),
+}  # fmt: skip
+
+
+SEVERAL = {
+    "sums that are added": (
+        "v[e,i] = w[e] + 2*(sum(j, D[i,j]*u[e,j]) - sum(q, E[i,q]*c[q]*w[e]))", 2, {}
+    ),
+    "a sum of products": ("v[e,i] = sum(j, D[i,j]*u[e,j] + u[e,i]*D[j,i])", 2, {}),
+    "products of sums of terms": (
+        "v[e,i] = sum(j, (D[i,j] + w[e]*E[i,j])*(u[e,j] + w[e]*D[j,i]))", 4, {}
+    ),
+    "a private array": (
+        "t[q] = sum(j, B[q,j]*u[e,j]) {id=t}\nv[e,i] = sum(r, E[i,r]*t[r]) {dep=t}",
+        2, {"t": "6"},
+    ),
+    "a private array that is accumulated": (
+        ("t[q] = 0 {id=z,inames=e:q}\nt[r] = t[r] + B[r,j]*u[e,j] {id=t,dep=z}\n"
+        "v[e,i] = sum(p, E[i,p]*t[p]) {dep=t}"),
+        2, {"t": "6"},
+    ),
+    "a sum that is read twice": (
+        "t = sum(j, D[0,j]*u[e,j]) {id=t}\nv[e,i] = t*w[e]*u[e,i] + t {dep=t}", 2,
+        {"t": ()},
+    ),
+}  # fmt: skip

@@ -1,0 +1,66 @@
+"""Kernels of one cell come back as plain functions of C with the same arguments."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import loopy as lp
+import numpy as np
+import pytest
+
+from feinsum.records import InMemoryStore
+from feinsum.retrieval import look_up
+from feinsum.targets.host.compiler import find_compiler
+from tests.raising.local_kernels import KERNELS, arguments
+from tests.transforms.support import LOOPY_WARNINGS
+
+pytestmark = LOOPY_WARNINGS
+
+CHOSEN = ["stiffness of order 2", "factorized_mass_action of order 2"]
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_cell_is_computed_in_one_function(name, tmp_path):
+    """All nests have recipes, one phase after the other, without threads."""
+    unit = KERNELS[name]()
+    found = look_up(
+        unit,
+        database=InMemoryStore(),
+        verify=False,
+        device="host",
+        effort="estimate",
+    )
+    assert all(nest.chosen for nest in found.nests)
+    kernels = unit.default_entrypoint, found.t_unit.default_entrypoint
+    before, after = ([arg.name for arg in kernel.args] for kernel in kernels)
+    assert before == after
+    arrays = arguments(unit)
+    expected, result = (
+        _called(one, arrays, tmp_path / f"{k}")
+        for k, one in enumerate((unit, found.t_unit))
+    )
+    np.testing.assert_allclose(result["A"], expected["A"], 1e-11, 1e-11)
+
+
+def _called(unit, arrays, folder):
+    """What a function makes of arrays, compiled as others would do it."""
+    folder.mkdir()
+    source, library = folder / "kernel.c", folder / "kernel.so"
+    code = lp.generate_code_v2(unit).device_code()
+    source.write_text(f"#include <math.h>\n#include <stdint.h>\n{code}")
+    command = [
+        *find_compiler().command,
+        "-O2",
+        "-march=native",
+        "-shared",
+        "-fPIC",
+        "-o",
+        library,
+    ]
+    subprocess.run([*command, source, "-lm"], check=True)
+    given = {name: array.copy() for name, array in arrays.items()}
+    names = [arg.name for arg in unit.default_entrypoint.args]
+    pointers = [given[name].ctypes.data_as(ctypes.c_void_p) for name in names]
+    ctypes.CDLL(str(library)).cell_integral(*pointers)
+    return given

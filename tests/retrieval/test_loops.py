@@ -1,0 +1,118 @@
+"""Kernels of loops, private values and flat arrays: recipes compute what they do."""
+
+from __future__ import annotations
+
+import loopy as lp
+import numpy as np
+import pytest
+from hypothesis import given, note, reject
+
+from feinsum.errors import BuildError
+from feinsum.measure import compile_kernel, open_device, random_arguments
+from feinsum.records import InMemoryStore
+from feinsum.retrieval import look_up
+from feinsum.targets.host import HostCTarget
+from tests.raising import loops
+from tests.raising.forms import make
+from tests.raising.interpreter import run
+from tests.raising.wordings import ROWS, SEVERAL, kernel
+from tests.strategies import counts
+from tests.transforms.support import LOOPY_WARNINGS
+
+pytestmark = LOOPY_WARNINGS
+
+
+def retrieved(unit):
+    """With predicted recipes for all of it, by which nothing is recorded."""
+    return look_up(
+        unit,
+        database=InMemoryStore(),
+        verify=False,
+        device="host",
+        effort="estimate",
+    )
+
+
+def for_host(unit):
+    return unit.copy(target=HostCTarget())
+
+
+def on_host(unit, arguments):
+    bound = compile_kernel(unit, open_device("host")).bind(arguments)
+    bound.poison()
+    bound.run()
+    return {name: np.array(value) for name, value in bound.read().items()}
+
+
+CHOSEN = [
+    n for n in ROWS if n not in ("a strided output", "a chain of private scalars")
+]
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_row_in_other_words_gets_a_recipe(name):
+    """It is faster code of the same values, at extents that no tile divides."""
+    text, domain, shapes, _ = ROWS[name]
+    assert_right(for_host(kernel(text, domain, shapes)))
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_rows_in_other_words_get_recipes(name):
+    """All nests of a rewritten kernel, one after the other."""
+    text, _, private = SEVERAL[name]
+    assert_right(for_host(kernel(text, private=private)))
+
+
+def assert_right(unit):
+    found = retrieved(unit)
+    assert all(nest.chosen for nest in found.nests)
+    for n in (1, 7, 65):
+        arguments = random_arguments(unit, {"n": n}, np.random.default_rng(n))
+        expected = on_host(unit, arguments)
+        for name, value in on_host(found.t_unit, arguments).items():
+            np.testing.assert_allclose(value, expected[name], 1e-11, 1e-11)
+
+
+@pytest.mark.parametrize(
+    "text", ["out[i] = 0.1*sum(j, A[i,j]*x[j])", "C[i,k] = alpha*sum(j, A[i,j]*B[j,k])"]
+)
+def test_scales_of_single_precision_sums(text):
+    """A literal or a double beside vectors of single precision is C that compiles."""
+    unit = make(text, dtype=np.float32, dtypes={"alpha": np.float64})
+    unit = for_host(lp.remove_unused_inames(unit))
+    found = retrieved(unit)
+    assert found.applied
+    arguments = random_arguments(unit, {}, np.random.default_rng(0))
+    expected = on_host(unit, arguments)
+    for name, value in on_host(found.t_unit, arguments).items():
+        np.testing.assert_allclose(value, expected[name], 1e-5)
+
+
+@given(loops.texts())
+@counts(5, 1_000)
+def test_a_random_kernel_of_loops_is_retrieved_rightly(text):
+    """What comes back computes what was given, and has code if that had."""
+    note(text)
+    try:
+        unit = for_host(loops.build(text))
+        arrays = loops.arguments()
+        expected = run(unit, arrays)
+    except Exception:  # noqa: BLE001  # no kernel: Loopy raises errors of many kinds
+        reject()
+    if any(np.isnan(expected[name]).any() for name in arrays):
+        reject()  # it reads a private value that nobody wrote
+    found = retrieved(unit)
+    if not found.applied:
+        return
+    names = set(found.t_unit.default_entrypoint.arg_dict)
+    given_arrays = {name: value for name, value in arrays.items() if name in names}
+    try:
+        compiled = compile_kernel(found.t_unit, open_device("host"))
+    except BuildError:
+        with pytest.raises(BuildError):
+            compile_kernel(unit, open_device("host"))
+        return
+    bound = compiled.bind(given_arrays)
+    bound.run()
+    for name, value in bound.read().items():
+        np.testing.assert_allclose(value, expected[name], 1e-9, 1e-12)
