@@ -10,13 +10,13 @@ import numpy as np
 from numpy import ndarray
 
 from feinsum.calling.first import FirstCall, path_for_numpy
-from feinsum.calling.forms import Form, as_array, form_of
+from feinsum.calling.forms import Form, as_array, form_of, has_sparse
 from feinsum.calling.kept import CACHE_BOUND, Call, Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of, place_of
 from feinsum.calling.reading import Reading, first_uses, read_shapes
 from feinsum.effort import Effort, effort_of
-from feinsum.errors import InvalidEinsumError
+from feinsum.errors import InvalidEinsumError, RecordNotFoundError
 from feinsum.memory import remembered
 from feinsum.targets.arrays import is_device_array
 from feinsum.variables import DEVICE_VARIABLE
@@ -55,7 +55,8 @@ def call_einsum(
             or what offers its memory by DLPack; or all of them C-contiguous
             :class:`pyopencl.array.Array` of one context. One object given twice is one
             operand to the kernel. The host reads arrays of the result's dtype where
-            they are.
+            they are. One operand may be sparse: of :mod:`feinsum.sparse`,
+            ``scipy.sparse`` or pydata's ``sparse``.
         device: part of a device's name, for operands on the host; see
             :func:`feinsum.measure.open_device`.
         database, policy, on_miss: as for :func:`feinsum.retrieve`.
@@ -68,7 +69,8 @@ def call_einsum(
     Returns:
         A new array, of rank 0 for a scalar, of numpy's result type; on the device
         if the operands are there. Of one operand without a sum, a view of it. With
-        ``out``, that array.
+        ``out``, that array. A result with the indices of a sparse operand, and no
+        other, is a :class:`feinsum.sparse.CSF` of its pattern.
 
     Raises:
         InvalidEinsumError: if notation, shapes or dtypes do not fit, or the dtype
@@ -128,11 +130,45 @@ def _called(
     out: Any,
 ) -> Any:
     """A call of whatever operands, and of whatever result."""
+    if has_sparse(operands):
+        return _called_sparse(subscripts, operands, device, options, out)
     arrays = [_as_array(operand) for operand in operands]
     if out is not None:
         _check_out(out)
     call = _prepared(subscripts, operands, arrays, device, options, out)
     return call.run(arrays, out)
+
+
+def _called_sparse(
+    subscripts: str,
+    operands: Sequence[Any],
+    device: str | None,
+    options: CallOptions,
+    out: Any,
+) -> Any:
+    """A call of a sparse operand, for which nothing is recorded yet."""
+    from feinsum.calling.sparse_call import call_sparse
+
+    if options.on_miss == "raise":
+        raise RecordNotFoundError(
+            "nothing is recorded for sparse operands; leave on_miss out to have the "
+            "nest that is estimated to be the fastest"
+        )
+    result = call_sparse(subscripts, operands, device)
+    if out is None:
+        return result
+    _check_out(out)
+    if type(result) is not ndarray or (out.shape, out.dtype) != (
+        result.shape,
+        result.dtype,
+    ):
+        raise InvalidEinsumError(
+            f"out has shape {out.shape} and dtype {out.dtype}, the result is a "
+            f"{type(result).__name__} of shape {result.shape}",
+            rules=("shape",),
+        )
+    np.copyto(out, result)
+    return out
 
 
 def prepare_call(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,8 +11,9 @@ from feinsum.calling.reading import DType
 from feinsum.calling.terms import Shape
 from feinsum.errors import InvalidEinsumError
 from feinsum.sparse import is_sparse
+from feinsum.targets.arrays import is_device_array
 
-__all__ = ["Form", "as_array", "form_of"]
+__all__ = ["Form", "as_array", "form_of", "has_sparse"]
 
 ON_HOST = frozenset({1, 3, 13})
 """What DLPack calls memory that the host can read: its own, pinned, or managed."""
@@ -38,9 +40,8 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     """
     if is_sparse(operand):
         raise InvalidEinsumError(
-            f"a {type(operand).__name__} of shape {tuple(operand.shape)} is sparse; "
-            "calls take dense arrays, such as its toarray() or todense(), or "
-            "feinsum.sparse.to_dense of it",
+            f"a {type(operand).__name__} of shape {tuple(operand.shape)} is sparse; a "
+            "prepared call takes dense arrays, and feinsum.call_einsum sparse ones",
             rules=("operand",),
         )
     has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
@@ -54,6 +55,16 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
             rules=("operand",),
         )
     return np.from_dlpack(operand)
+
+
+def has_sparse(operands: Sequence[Any]) -> bool:
+    """Whether one of them is sparse: neither numpy's nor an array of a device."""
+    return any(
+        not isinstance(operand, np.ndarray)
+        and not is_device_array(operand)
+        and is_sparse(operand)
+        for operand in operands
+    )
 
 
 def form_of(array: np.ndarray[Any, Any]) -> Form:

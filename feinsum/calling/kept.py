@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
 from feinsum.calling.cache import BoundedCache
@@ -38,12 +38,14 @@ class Calls:
         kernels: those that several calls share, for as long as one of these is kept.
         quick: the same calls under keys that are made sooner; dropped when there are
             many.
+        sparse: nests and kernels of calls with a sparse operand.
     """
 
     def __init__(self) -> None:
         self.prepared: BoundedCache[Hashable, Call] = BoundedCache(CACHE_BOUND)
         self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
         self.quick: dict[Hashable, Call] = {}
+        self.sparse: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
 
 
 def clear_call_cache() -> None:
@@ -52,6 +54,7 @@ def clear_call_cache() -> None:
     calls.prepared.clear()
     calls.kernels.clear()
     calls.quick.clear()
+    calls.sparse.clear()
 
 
 Make: TypeAlias = "Callable[[], CallKernel | None]"

@@ -123,14 +123,14 @@ def nest_arguments(
     found: dict[str, Any] = {}
     for position, operand in enumerate(operands):
         if not isinstance(operand, CSF):
-            found[f"T{position}"] = np.ascontiguousarray(operand, dtype)
+            found[f"T{position}"] = np.asarray(operand, dtype, order="C")
             continue
-        found["values"] = np.ascontiguousarray(operand.values, dtype)
+        found["values"] = np.asarray(operand.values, dtype, order="C")
         for level, array in enumerate(operand.indices):
-            found[f"indices{level}"] = np.ascontiguousarray(array, index_dtype)
+            found[f"indices{level}"] = np.asarray(array, index_dtype, order="C")
             found[f"nodes{level}"] = len(array)
         for level, array in enumerate(operand.pointers):
-            found[f"pointers{level}"] = np.ascontiguousarray(array, index_dtype)
+            found[f"pointers{level}"] = np.asarray(array, index_dtype, order="C")
     for index in network.levels:
         found[f"extent_{index}"] = sizes.extents[index]
     shape = [sizes.extents[i] for i in network.output]

@@ -12,7 +12,6 @@ from feinsum import call_einsum
 from feinsum.calling import clear_call_cache, prepare_call
 from feinsum.errors import InvalidEinsumError, MeasurementError
 from feinsum.measure import sampling
-from feinsum.sparse import random_uniform, to_coo, to_csr, to_pydata, to_scipy
 from feinsum.targets.host.kernel import HostKernel
 from tests.calling.comparing import NO_FACTS, assert_as_numpy
 
@@ -282,34 +281,3 @@ def test_a_result_that_is_the_second_operand_is_that_of_what_was_there():
     expected = a @ b
     call_einsum("ij,jk->ik", a, b, out=b, **HERE)
     assert np.array_equal(b, expected)
-
-
-def sparse_operands():
-    tree = random_uniform((3, 4), 5, seed=0)
-    yield pytest.param(lambda: tree, id="CSF")
-    yield pytest.param(lambda: to_coo(tree), id="COO")
-    yield pytest.param(lambda: to_csr(tree), id="CSR")
-    yield pytest.param(lambda: scipy_of(to_csr(tree)), id="scipy.csr_array")
-    yield pytest.param(lambda: scipy_of(tree), id="scipy.coo_array")
-    yield pytest.param(lambda: scipy_of(tree).tolil(), id="scipy.lil_array")
-    yield pytest.param(lambda: pydata_of(tree), id="sparse.COO")
-
-
-def scipy_of(array):
-    pytest.importorskip("scipy.sparse")
-    return to_scipy(array)
-
-
-def pydata_of(array):
-    pytest.importorskip("sparse")
-    return to_pydata(array)
-
-
-@pytest.mark.parametrize("make", list(sparse_operands()))
-def test_a_sparse_operand_is_refused_by_name(make):
-    """Whatever package it is of, with what to give instead."""
-    operand = make()
-    with pytest.raises(InvalidEinsumError, match="is sparse") as caught:
-        call_einsum("ij,j", operand, np.ones(4))
-    assert caught.value.rules == ("operand",)
-    assert type(operand).__name__ in str(caught.value)

@@ -1,0 +1,144 @@
+"""Calls with a sparse operand: by the nest that is estimated to be the fastest.
+
+Nothing is looked up or recorded for them yet, and one thread computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from feinsum.calling.forms import as_array
+from feinsum.calling.kept import Calls
+from feinsum.errors import DeviceUnavailableError, InvalidEinsumError
+from feinsum.ir import parse_subscripts
+from feinsum.memory import remembered
+from feinsum.nests import EstimatedTime, Nest, Network, Sizes, best_nest, sizes_of
+from feinsum.sparse import CSC, CSF, from_object, is_sparse, to_csf
+
+if TYPE_CHECKING:
+    from feinsum.measure import CompiledKernel
+
+__all__ = ["call_sparse"]
+
+_DTYPES = frozenset(map(np.dtype, ("f4", "f8", "c8", "c16")))
+
+
+def call_sparse(subscripts: str, operands: Sequence[Any], device: str | None) -> Any:
+    """The einsum of dense arrays and one sparse one.
+
+    Args:
+        subscripts: as for :func:`feinsum.call_einsum`.
+        operands: as given; a tree is read as it is, others become one in the order of
+            their axes.
+        device: None, or the host.
+
+    Returns:
+        A dense array. If the output has the indices of the sparse operand and no
+        other, a :class:`feinsum.sparse.CSF` of its pattern.
+
+    Raises:
+        InvalidEinsumError: with the rule ``operand`` for two sparse operands,
+            ``dtype``, ``shape``, ``network`` or ``subscripts``.
+        DeviceUnavailableError: for another device.
+    """
+    if device is not None and device.strip().lower() not in ("", "host"):
+        raise DeviceUnavailableError(
+            f"sparse operands are multiplied on the host, not on {device!r}; leave the "
+            "device out"
+        )
+    arrays = [_read(operand) for operand in operands]
+    sparse = [k for k, array in enumerate(arrays) if isinstance(array, CSF)]
+    if len(sparse) > 1:
+        raise InvalidEinsumError(
+            f"operands {sparse} are sparse; one may be: make the others dense",
+            rules=("operand",),
+        )
+    network, arrays = _network(subscripts, arrays, sparse[0])
+    sizes = sizes_of(network, arrays)
+    held = [a.values if isinstance(a, CSF) else a for a in arrays]
+    dtype = np.result_type(*held)
+    if dtype not in _DTYPES:
+        raise InvalidEinsumError(
+            f"the result has dtype {dtype}; sparse operands are multiplied in float32, "
+            "float64, complex64 or complex128: convert an operand",
+            rules=("dtype",),
+        )
+    result = _computed(network, arrays, sizes, dtype)
+    return _sparse(network, arrays[sparse[0]], result)
+
+
+def _read(operand: Any) -> Any:
+    if isinstance(operand, np.ndarray) or not is_sparse(operand):
+        return as_array(operand)
+    if isinstance(operand, CSC):
+        return to_csf(operand, (1, 0))
+    return operand if isinstance(operand, CSF) else to_csf(from_object(operand))
+
+
+def _network(
+    subscripts: str, arrays: list[Any], sparse: int
+) -> tuple[Network, list[Any]]:
+    """The network of a call; of one operand with a factor of 1 beside it."""
+    inputs, output = parse_subscripts(subscripts, [len(a.shape) for a in arrays])
+    if len(arrays) == 1:
+        one = np.ones((), np.result_type(arrays[0].values))
+        inputs, arrays = (*inputs, ()), [*arrays, one]
+    term = inputs[sparse]
+    levels = tuple(term[axis] for axis in arrays[sparse].axes)
+    is_kept = sorted(output) == sorted(term)
+    return Network(tuple(inputs), output, sparse, levels, is_kept), arrays
+
+
+def _computed(
+    network: Network, arrays: list[Any], sizes: Sizes, dtype: np.dtype[Any]
+) -> Any:
+    from feinsum.codegen import nest_arguments  # loads Loopy, for a second
+
+    if not (prod(sizes.extents.values()) and sizes.nodes[-1]):
+        shape = [sizes.extents[i] for i in network.output]
+        return np.zeros(0 if network.has_sparse_output else shape, dtype)
+    extents = tuple(sorted(sizes.extents.items()))
+    key = ("nest", network, extents, sizes.nodes, dtype.str)
+
+    def make() -> tuple[Nest, CompiledKernel]:
+        cost = EstimatedTime(network, sizes, item_bytes=dtype.itemsize)
+        found = best_nest(network, cost)
+        assert found is not None
+        return found.nest, _kernel(found.nest, sizes, dtype)
+
+    nest, kernel = remembered(Calls).sparse.get(key, make)
+    call = kernel.bind(nest_arguments(nest, arrays, dtype=dtype))
+    call.run()
+    return call.read()["out"]
+
+
+def _kernel(nest: Nest, sizes: Sizes, dtype: np.dtype[Any]) -> CompiledKernel:
+    """The kernel of a nest: one for trees of every size."""
+    from feinsum.codegen import generate_nest, nest_index_dtype
+    from feinsum.measure import compile_kernel, open_device
+
+    dense = {i: sizes.extents[i] for i in sorted(nest.network.indices)
+             if i not in nest.network.level_of}  # fmt: skip
+    index_dtype = nest_index_dtype(nest, sizes)
+    key = ("kernel", nest, tuple(dense.items()), dtype.str, index_dtype.str)
+
+    def make() -> CompiledKernel:
+        made = generate_nest(nest, dense, dtype=dtype, index_dtype=index_dtype)
+        return compile_kernel(made, open_device("host"))
+
+    kernel: CompiledKernel = remembered(Calls).sparse.get(key, make)
+    return kernel
+
+
+def _sparse(network: Network, tree: CSF, result: Any) -> Any:
+    """The values of a sparse result as a tree, whose axes are those of the output."""
+    if not network.has_sparse_output:
+        return result
+    axes = tuple(network.output.index(index) for index in network.levels)
+    extents = dict(zip(axes, (tree.shape[axis] for axis in tree.axes), strict=True))
+    shape = tuple(extents[axis] for axis in range(tree.order))
+    return CSF(shape, axes, tree.indices, tree.pointers, result)

@@ -1,0 +1,204 @@
+"""Calls with a sparse operand give what numpy gives for the dense array."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from feinsum import call_einsum
+from feinsum.calling import clear_call_cache, prepare_call
+from feinsum.calling.kept import Calls
+from feinsum.errors import (
+    DeviceUnavailableError,
+    InvalidEinsumError,
+    RecordNotFoundError,
+)
+from feinsum.memory import remembered
+from feinsum.sparse import (
+    COO,
+    CSF,
+    random_profile,
+    random_uniform,
+    to_coo,
+    to_csc,
+    to_csf,
+    to_csr,
+    to_dense,
+    to_pydata,
+    to_scipy,
+)
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    clear_call_cache()
+    yield
+    clear_call_cache()
+
+
+EXTENTS = {"i": 9, "j": 7, "k": 8, "a": 5, "r": 4, "s": 6}
+EINSUMS = [
+    "ij,j->i", "ij,jr", "ijk,ja,ka->ia", "ijk,jr,ks->irs", "ijk,ir,jr,kr->ijk",
+    "ij,ir,jr->ij", "ij,ir,jr->ji", "ijk->ik", "ijk->", "ij->ij", "ijk,->kji",
+]  # fmt: skip
+
+
+def operands_of(subscripts, density=0.3):
+    terms = subscripts.split("->")[0].split(",")
+    rng = np.random.default_rng(1)
+    shapes = [tuple(EXTENTS[i] for i in term) for term in terms]
+    nnz = int(density * np.prod(shapes[0]))
+    tree = random_uniform(shapes[0], nnz, seed=2)
+    return [tree, *(rng.random(shape) for shape in shapes[1:])]
+
+
+def assert_as_numpy(subscripts, *operands):
+    found = call_einsum(subscripts, *operands)
+    dense = [to_dense(o) if isinstance(o, CSF) else o for o in operands]
+    wanted = np.einsum(subscripts, *dense)
+    if isinstance(found, CSF):
+        assert found.nnz == operands[0].nnz
+        found = to_dense(found)
+    assert type(found) is np.ndarray
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
+    assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("subscripts", EINSUMS)
+def test_a_call_gives_what_numpy_gives(subscripts):
+    """Dense results, and results with the pattern of the operand."""
+    assert_as_numpy(subscripts, *operands_of(subscripts))
+
+
+def test_a_result_with_the_indices_of_the_operand_has_its_pattern():
+    """In whatever order the output has them."""
+    found = call_einsum("ij,ir,jr->ji", *operands_of("ij,ir,jr->ji"))
+    assert isinstance(found, CSF)
+    assert (found.shape, found.axes) == ((7, 9), (1, 0))
+
+
+def test_the_sparse_operand_may_stand_anywhere_and_have_any_levels():
+    """Its levels are those of the tree that is given."""
+    tree, b, c = operands_of("ijk,ja,ka->ia")
+    turned = to_csf(tree, (2, 0, 1))
+    found = call_einsum("ja,ijk,ka->ia", b, turned, c)
+    assert np.allclose(found, np.einsum("ja,ijk,ka->ia", b, to_dense(tree), c))
+
+
+@pytest.mark.parametrize("nnz", [0, 1, 504])
+def test_patterns_may_be_ragged(nnz):
+    """No entry, one, and all of them; by one kernel."""
+    tree = random_uniform((9, 7, 8), nnz, seed=0)
+    _, b, c = operands_of("ijk,ja,ka->ia")
+    assert_as_numpy("ijk,ja,ka->ia", tree, b, c)
+    assert_as_numpy("ijk,ia,ja,ka->ijk", tree, np.ones((9, 5)), b, c)
+
+
+def test_every_format_gives_the_same():
+    """Ours, and those of other packages."""
+    tree, x = operands_of("ij,j->i")
+    wanted = to_dense(tree) @ x
+    twice = to_coo(tree)
+    doubled = COO(
+        twice.shape,
+        tuple(np.concatenate([i, i]) for i in twice.indices),
+        np.concatenate([twice.values, twice.values]) / 2,
+    )
+    for operand in (to_coo(tree), to_csr(tree), to_csc(tree), doubled):
+        assert np.allclose(call_einsum("ij,j->i", operand, x), wanted, rtol=1e-12)
+
+
+def test_arrays_of_scipy_are_taken():
+    """In every format."""
+    pytest.importorskip("scipy.sparse")
+    tree, x = operands_of("ij,j->i")
+    for name in ("coo", "csr", "csc", "lil", "dok"):
+        operand = to_scipy(to_csr(tree)).asformat(name)
+        assert np.allclose(call_einsum("ij,j->i", operand, x), to_dense(tree) @ x)
+
+
+def test_arrays_of_pydata_are_taken():
+    """Of order 3."""
+    pytest.importorskip("sparse")
+    tree, b, c = operands_of("ijk,ja,ka->ia")
+    found = call_einsum("ijk,ja,ka->ia", to_pydata(tree), b, c)
+    assert np.allclose(found, np.einsum("ijk,ja,ka->ia", to_dense(tree), b, c))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c8", "c16"])
+def test_the_result_has_numpys_dtype(dtype):
+    """Of all operands together."""
+    tree = random_uniform((9, 7), 20, seed=0, dtype=dtype)
+    x = np.ones(7, dtype)
+    found = call_einsum("ij,j->i", tree, x)
+    assert found.dtype == dtype
+    assert np.allclose(found, to_dense(tree) @ x, rtol=1e-5)
+
+
+def test_a_second_pattern_needs_no_second_kernel():
+    """A kernel is for trees of all sizes, if the nest is the same."""
+    rng = np.random.default_rng(0)
+    for profile in ((20, 60, 200), (21, 61, 210)):
+        tree = random_profile((30, 20, 10), profile, seed=0)
+        assert_as_numpy("ijk,ja,ka->ia", tree, rng.random((20, 4)), rng.random((10, 4)))
+    assert len(remembered(Calls).sparse) == 2 + 1  # nests, and their kernel
+
+
+def test_out_is_written():
+    """And given back."""
+    tree, x = operands_of("ij,j->i")
+    out = np.full(9, np.nan)
+    assert call_einsum("ij,j->i", tree, x, out=out) is out
+    assert np.allclose(out, to_dense(tree) @ x)
+
+
+REFUSED = [
+    (("operand",), "ij,jk->ik", lambda t, x: (t, random_uniform((7, 3), 5, seed=0))),
+    (("dtype",), "ij,j->i", lambda t, x: (random_uniform((9, 7), 5, seed=0, dtype="i8"),
+                                          x.astype(int))),
+    (("shape",), "ij,j->i", lambda t, x: (t, x[:-1])),
+    (("shape",), "ij,j->i", lambda t, x: (t, x[:1])),
+    (("network",), "ii,i->i", lambda t, x: (random_uniform((7, 7), 5, seed=0), x)),
+    (("network",), "ij,j,j,j,j,j,j,j,j->i", lambda t, x: (t, *[x] * 8)),
+    (("network",), "ij,j->z", lambda t, x: (t, x)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rules", "subscripts", "make"), REFUSED)
+def test_what_is_not_computed_is_refused_by_name(rules, subscripts, make):
+    """By the rule that is broken."""
+    tree, x = operands_of("ij,j->i")
+    with pytest.raises(InvalidEinsumError) as caught:
+        call_einsum(subscripts, *make(tree, x))
+    assert caught.value.rules == rules
+
+
+@pytest.mark.parametrize(
+    "out", [np.zeros(8), np.zeros(9, "f4"), [0.0] * 9], ids=["shape", "dtype", "type"]
+)
+def test_an_out_that_does_not_fit_is_refused(out):
+    """With the rule ``shape``."""
+    tree, x = operands_of("ij,j->i")
+    with pytest.raises(InvalidEinsumError) as caught:
+        call_einsum("ij,j->i", tree, x, out=out)
+    assert caught.value.rules == ("shape",)
+
+
+def test_a_sparse_result_has_no_place_in_an_array():
+    """``out`` is refused for it."""
+    tree, u, v = operands_of("ij,ir,jr->ij")
+    with pytest.raises(InvalidEinsumError, match="CSF") as caught:
+        call_einsum("ij,ir,jr->ij", tree, u, v, out=np.zeros((9, 7)))
+    assert caught.value.rules == ("shape",)
+
+
+def test_other_devices_and_facts_are_refused():
+    """There are none for sparse operands."""
+    tree, x = operands_of("ij,j->i")
+    with pytest.raises(DeviceUnavailableError, match="host"):
+        call_einsum("ij,j->i", tree, x, device="some GPU")
+    with pytest.raises(RecordNotFoundError, match="on_miss"):
+        call_einsum("ij,j->i", tree, x, on_miss="raise")
+    with pytest.raises(InvalidEinsumError, match="is sparse") as caught:
+        prepare_call("ij,j->i", tree, x)
+    assert caught.value.rules == ("operand",)
