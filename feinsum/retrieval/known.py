@@ -166,7 +166,9 @@ def selected(
             yield form_of(one.form, one.generalized, is_nearest=has_other_extents)
 
     found, match = nearest(forms(), facts, environment, policy, effort)
-    return NestSelection(nests[found.k], match, tuple(found.candidates(match)))
+    extents = {**found.extents, found.form.text: found.sizes}
+    candidates = tuple(found.candidates(match))
+    return NestSelection(nests[found.k], match, candidates, extents=extents)
 
 
 def readings(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:

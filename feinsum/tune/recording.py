@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from feinsum.measure.own import mark_as_own
 from feinsum.records import (
     FactStore,
     Measurement,
@@ -63,7 +64,10 @@ def record(
     store: FactStore,
     strategy: str,
 ) -> tuple[TuningRecord, ...]:
-    """Keep what a comparison measured; the facts, in the order given."""
+    """Keep what a comparison measured; the facts, in the order given.
+
+    This installation believes them from now on, if this machine measured them.
+    """
     problem, environment = bench.problem, bench.start()
     records = tuple(
         TuningRecord(
@@ -78,4 +82,6 @@ def record(
     )
     for fact in records:
         store.add(fact)
+        if bench.is_here:
+            mark_as_own(fact.id)
     return records
