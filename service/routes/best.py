@@ -214,14 +214,17 @@ async def best_of_many(batch: Batch, service: TheService, _: Reading) -> Respons
 def _query(query_string: bytes) -> tuple[Wanted, str | None]:
     """What the query of a URL says; parameters that are not known say nothing."""
     try:
-        pairs = parse_qsl(query_string.decode("ascii"), max_num_fields=20)
+        pairs = parse_qsl(
+            query_string.decode("ascii"), keep_blank_values=True, max_num_fields=20
+        )
     except ValueError:
         raise InvalidRequestError(
             "the query cannot be read; expected up to 20 parameters, percent-encoded"
         ) from None
     given = dict(pairs)
     places = {name: given[name] for name in ("device", "architecture") if name in given}
-    return Wanted(**places, policy=given.get("policy", "default")), given.get("text")  # type: ignore[arg-type]
+    policy = given.get("policy", "default")
+    return Wanted(**places, policy=policy), given.get("text") or None  # type: ignore[arg-type]
 
 
 def _is_known(asked: bytes | None, etag: bytes) -> bool:
