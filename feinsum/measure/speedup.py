@@ -135,10 +135,11 @@ def _samples(
 def _is_long(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     if footprint_bytes(einsum, sizes) > QUICK_BYTES:
         return True
-    n_least = MANY_TIMES * sum(einsum_operations(einsum, sizes).values())
     extents = (
         sizes[x.name] if isinstance(x, SizeParam) else x
         for x in einsum.extents.values()
     )
-    n_in_one_nest = prod(extents) * einsum.n_operands * einsum.batch_size
-    return min(n_least or n_in_one_nest, n_in_one_nest) > QUICK_OPERATIONS
+    if prod(extents) * einsum.n_operands * einsum.batch_size <= QUICK_OPERATIONS:
+        return False
+    n_least = sum(einsum_operations(einsum, sizes).values())
+    return MANY_TIMES * n_least > QUICK_OPERATIONS or not n_least
