@@ -52,6 +52,8 @@ def _alone(tmp_path, monkeypatch):
         trust.VERIFY_VARIABLE: "on",
     }.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(trust, "LIMIT_S", 600.0)  # however busy the machine is
+    monkeypatch.setattr(trust, "BUDGET_S", 3600.0)
     for name, transform in ODD.items():
         monkeypatch.setitem(REGISTRY, (name, 1), transform)
     with fresh_memory():

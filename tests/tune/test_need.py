@@ -45,7 +45,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_started(extent):
     """With what it takes, and what to do."""
     store = InMemoryStore()
     problem, path = make_problem(chain(extent)), find_transform("contraction_path", 2)
-    spec = path.spec(next(iter(configurations(path, problem.einsum))))
+    spec = next(iter(configurations(path, problem.einsum)))
     with pytest.raises(MeasurementError, match=r"tuning a c.* takes at least .* GB"):
         autotune(chain(extent), database=store)
     with pytest.raises(MeasurementError, match="smaller sizes"):
