@@ -20,6 +20,7 @@ from feinsum.db.remote import (
     address_of,
     is_service,
     open_remote,
+    quick_layer,
     remote_url,
 )
 from feinsum.db.server.serving import open_serving_store
@@ -186,11 +187,15 @@ def opened_store(
 def looked_up_store(database: Database) -> Iterator[FactSource]:
     """The store that ``database`` names, for a look-up that must not be held up.
 
-    As :func:`opened_store` with the other layers; but a service that is named is asked
-    as the layer of one is: within its budget, and else from what it said before.
+    As :func:`opened_store` with the other layers; but a service that is named, or whose
+    store is given, is asked as the layer of one is: within its budget, and else from
+    what it said before.
     """
     if isinstance(database, str) and is_service(database):
         yield open_remote(database)
+        return
+    if isinstance(database, HttpStore):
+        yield quick_layer(database)
         return
     with opened_store(database, has_shipped=True) as store:
         yield store

@@ -39,9 +39,11 @@ def effort_of(given: Effort | None, default: Effort = "estimate") -> Effort:
     >>> effort_of("recorded")
     'recorded'
     """
-    named = given or os.environ.get(EFFORT_VARIABLE, "").strip() or default
+    named: str | None = given
+    if named is None:
+        named = os.environ.get(EFFORT_VARIABLE, "").strip() or default
     if named not in get_args(Effort):
-        source = "effort" if given else EFFORT_VARIABLE
+        source = "effort" if given is not None else EFFORT_VARIABLE
         raise FeinsumError(
             f"{source} is {named!r}; expected one of {', '.join(get_args(Effort))}"
         )

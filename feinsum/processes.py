@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Ended", "child_environment", "end_session", "run_to_end"]
+__all__ = [
+    "Ended",
+    "child_environment",
+    "end_session",
+    "limit_memory",
+    "run_to_end",
+]
 
 _LAUNCHERS = ("HYDI_", "HYDRA_", "MPI", "OMPI_", "PMI", "PMIX_")
 """What launchers of MPI tell the ranks that they start; a child is no rank."""
@@ -81,7 +89,7 @@ def run_to_end(
     return Ended(process.returncode, said, logged)
 
 
-def end_session(process: subprocess.Popen[str]) -> None:
+def end_session(process: subprocess.Popen[Any]) -> None:
     """End what is left of a process and of all that it started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -99,6 +107,16 @@ def child_environment(folder: str | os.PathLike[str]) -> dict[str, str]:
         "PYOPENCL_NO_CACHE": "1",
         "FEINSUM_CACHE_DIR": str(folder),
     }
+
+
+def limit_memory(n_bytes: int) -> None:
+    """Let this process allocate no more; it then fails, and no other is ended for it.
+
+    Address space is not limited: that of a GPU's driver is no memory.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = n_bytes if hard == resource.RLIM_INFINITY else min(n_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 def _signal_name(number: int) -> str:

@@ -10,7 +10,12 @@ from feinsum.db.address import (
     remote_url,
 )
 from feinsum.db.remote.health import ServiceHealth, examine_service
-from feinsum.db.remote.layer import BUDGET_VARIABLE, RemoteLayer, open_remote
+from feinsum.db.remote.layer import (
+    BUDGET_VARIABLE,
+    RemoteLayer,
+    open_remote,
+    quick_layer,
+)
 from feinsum.db.remote.store import HttpStore
 
 __all__ = [
@@ -26,5 +31,6 @@ __all__ = [
     "examine_service",
     "is_service",
     "open_remote",
+    "quick_layer",
     "remote_url",
 ]

@@ -19,7 +19,7 @@ from feinsum.db.remote.documents import sound
 from feinsum.errors import RecordNotFoundError, ServiceError
 from feinsum.records import LookUp, TuningRecord
 
-__all__ = ["AT_ONCE", "LONGEST_TEXT", "BestAnswer", "best_of", "facts_in"]
+__all__ = ["AT_ONCE", "LONGEST_TEXT", "BestAnswer", "best_of", "cut_off", "facts_in"]
 
 MAX_AGE_S = 60.0
 """For how long an answer is believed that does not say so: a miss, or one of many."""
@@ -39,6 +39,8 @@ NOT_WANTED = {"counts": "false"}
 """What is said with questions for other extents than those that are wanted."""
 
 _ETAG = re.compile(r'(W/)?"[!#-~]{1,200}"')
+_FACTS = re.compile(r'"facts"\s*:\s*\[\s*')
+_COMMA = re.compile(r"\s*,\s*")
 _MAX_AGE = re.compile(r"\bmax-age=(\d{1,9})\b")
 
 
@@ -97,6 +99,28 @@ def facts_in(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
         )
     records = {r.id: r for r in sound([*facts, *slower], workload)}
     return tuple(records[record_id] for record_id in sorted(records))
+
+
+def cut_off(workload: WorkloadKey, body: bytes) -> BestAnswer:
+    """What can be read of an answer about one workload that is too large: whole facts.
+
+    >>> body = b'{"workload": "k", "facts": [{"id": "a"}, {"id": "b"}, {"id": '
+    >>> cut_off(WorkloadKey("k"), body).document["facts"]
+    [{'id': 'a'}, {'id': 'b'}]
+    """
+    text = body.decode(errors="replace")
+    start = _FACTS.search(text)
+    at, facts = (start.end() if start else len(text)), []
+    decoder = json.JSONDecoder()
+    while at < len(text):
+        try:
+            fact, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        facts.append(fact)
+        following = _COMMA.match(text, at)
+        at = following.end() if following else len(text)
+    return BestAnswer({"workload": workload, "facts": facts})
 
 
 def _one(

@@ -13,17 +13,18 @@ from feinsum.canonical import WorkloadKey
 from feinsum.db.address import Address, address_of, key_for, remote_url
 from feinsum.db.exchange.merging import batches
 from feinsum.db.layers import ToldError
-from feinsum.db.remote.best import AT_ONCE, BestAnswer, best_of, facts_in
+from feinsum.db.remote.best import AT_ONCE, BestAnswer, best_of, cut_off, facts_in
 from feinsum.db.remote.breaker import PAUSE_S, Breaker
 from feinsum.db.remote.client import Client, parsed
 from feinsum.db.remote.documents import is_content_id, record_of
 from feinsum.db.remote.shelf import Kept, Shelf
-from feinsum.db.remote.wire import Limits
+from feinsum.db.remote.store import HttpStore
+from feinsum.db.remote.wire import CutOffError, Limits
 from feinsum.errors import FeinsumError, RecordNotFoundError, StoreUnavailableError
 from feinsum.memory import remembered
 from feinsum.records import Candidates, FactSource, LookUp, TuningRecord
 
-__all__ = ["BUDGET_VARIABLE", "RemoteLayer", "open_remote"]
+__all__ = ["BUDGET_VARIABLE", "RemoteLayer", "open_remote", "quick_layer"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +48,11 @@ class RemoteLayer(FactSource):
 
     It is asked for what is needed, and not read as a whole.
 
-    All questions together may take the budget. Answers are kept on disk: fresh ones are
-    not asked for again, and old ones answer when the service does not. After a
-    failure it is left alone for a minute, by all processes of the user. The log
-    says so once in a process.
+    All questions together may take the budget. Of an answer that is too large what
+    comes within the budget counts, and it is no failure. Answers are kept on disk:
+    fresh ones are not asked for again, and old ones answer when the service does not.
+    After a failure it is left alone for a minute, by all processes of the user. The
+    log says so once in a process.
 
     Args:
         key: is sent with every question; None to send none.
@@ -58,12 +60,14 @@ class RemoteLayer(FactSource):
 
     Attributes:
         note: what is to be said of the answers; empty if they came as they should.
+        is_cut_off: whether an answer was too large to be read as a whole.
     """
 
     def __init__(self, address: Address, key: str | None, budget_s: float) -> None:
         self.address = address
         self._key = key
         self.note = ""
+        self.is_cut_off = False
         self._left_s = self._budget_s = budget_s
         self._breaker = Breaker(address, key)
 
@@ -114,10 +118,27 @@ class RemoteLayer(FactSource):
     ) -> dict[WorkloadKey, Kept]:
         found: dict[WorkloadKey, Kept] = {}
         etags = {key: known.etag for key, known in old.items()}
-        for part in batches(wanted, AT_ONCE):
+        parts = [list(part) for part in batches(wanted, AT_ONCE)]
+        while parts:
+            part = parts.pop(0)
             texts = {key: look_up.workloads[key] for key in part}
-            with self._asking() as client:
-                answers = best_of(client, replace(look_up, workloads=texts), etags)
+            try:
+                with self._asking() as client:
+                    answers = best_of(client, replace(look_up, workloads=texts), etags)
+            except CutOffError as error:
+                some = cut_off(part[0], error.body)
+                if not some.document["facts"]:  # it is garbage, however large
+                    raise
+                self._told_once(str(error))
+                if len(part) > 1:
+                    middle = len(part) // 2
+                    parts[:0] = [part[:middle], part[middle:]]
+                    continue
+                answers = {part[0]: some}
+            except _SpentError:
+                if not self.is_cut_off:
+                    raise
+                break
             for key, answer in answers.items():
                 found[key] = _kept(key, answer, old)
                 shelf.put(key, found[key])
@@ -134,7 +155,7 @@ class RemoteLayer(FactSource):
         if reason := self._breaker.why_open():
             raise _OpenError(reason)
         if self._left_s <= 0:
-            raise StoreUnavailableError(
+            raise _SpentError(
                 f"the service at {self.address} took all of the "
                 f"{self._budget_s * 1e3:g} ms of this look-up"
             )
@@ -146,10 +167,19 @@ class RemoteLayer(FactSource):
         finally:
             self._left_s -= time.monotonic() - began_s
 
+    def _told_once(self, reason: str) -> None:
+        """An answer that is too large is no reason to leave the service alone."""
+        self.note, self.is_cut_off = reason, True
+        told = remembered(_Told)
+        if f"{self.address} too large" not in told:
+            told.add(f"{self.address} too large")
+            logger.warning("%s; what came of it counts", reason)
+
     def _failed(self, error: FeinsumError) -> ToldError:
         """Leave the service alone, and say so once."""
         reason = str(error)
-        if not isinstance(error, _OpenError):
+        is_spent = isinstance(error, _SpentError) and self.is_cut_off
+        if not (isinstance(error, _OpenError) or is_spent):
             self._breaker.trip(reason)
         self.note = reason
         told = remembered(_Told)
@@ -167,6 +197,10 @@ class _OpenError(StoreUnavailableError):
     """The service failed less than a minute ago."""
 
 
+class _SpentError(StoreUnavailableError):
+    """There is no time left to ask."""
+
+
 def open_remote(url: str | None = None) -> RemoteLayer:
     """The service at a URL, or at that of ``FEINSUM_REMOTE``, for one look-up.
 
@@ -176,6 +210,16 @@ def open_remote(url: str | None = None) -> RemoteLayer:
     """
     address = address_of(remote_url() if url is None else url)
     return RemoteLayer(address, key_for(address), _budget_s())
+
+
+def quick_layer(store: HttpStore) -> RemoteLayer:
+    """The service of a store, for one look-up that must neither wait nor fail.
+
+    Raises:
+        StoreUnavailableError: if ``FEINSUM_REMOTE_BUDGET_MS`` is no number of
+            milliseconds.
+    """
+    return RemoteLayer(store.client.address, store.client.key, _budget_s())
 
 
 def _kept(

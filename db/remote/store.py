@@ -75,6 +75,11 @@ class HttpStore(FactStore):
         """
         return cls(Client.of(url))
 
+    @property
+    def client(self) -> Client:
+        """What asks the service."""
+        return self._client
+
     def add(self, record: TuningRecord) -> bool:
         reply = self._client.post("/v1/facts", to_json(record), expected=(200, 201))
         kept = parsed(self._client.address, reply)

@@ -23,9 +23,23 @@ from feinsum.memory import remembered
 if TYPE_CHECKING:
     from urllib3.connection import HTTPConnection
 
-__all__ = ["Limits", "Reply", "Request", "exchange"]
+__all__ = ["CutOffError", "Limits", "Reply", "Request", "exchange"]
 
 _PART = 65536
+MUCH_BYTES = 1 << 18
+"""Whoever has sent so much when time is up is neither silent nor slow."""
+
+
+class CutOffError(StoreUnavailableError):
+    """An answer is larger than what is read of one, or than there is time for.
+
+    Attributes:
+        body: what came of it.
+    """
+
+    def __init__(self, message: str, body: bytes) -> None:
+        super().__init__(message)
+        self.body = body
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,7 @@ def exchange(address: Address, request: Request, limits: Limits) -> Reply:
     """Send a request, and wait for the whole answer.
 
     Raises:
+        CutOffError: if it is too large.
         StoreUnavailableError: if it does not come, not in time, or not whole.
     """
     call = _Call(address, request, limits)
@@ -87,10 +102,6 @@ def exchange(address: Address, request: Request, limits: Limits) -> Reply:
     return call.outcome()
 
 
-class _TooLongError(Exception):
-    """The body of an answer is longer than it may be."""
-
-
 class _Call:
     """An exchange, run by one thread and awaited by another."""
 
@@ -100,6 +111,7 @@ class _Call:
         self._is_over = False
         self._reply: Reply | None = None
         self._error: Exception | None = None
+        self._body = bytearray()
 
     def run(self) -> None:
         try:
@@ -119,8 +131,13 @@ class _Call:
         error = self._error
         if error is None:
             self._hang_up()
+            if len(body := bytes(self._body)) >= MUCH_BYTES:
+                problem = f"answers with more than {len(body)} bytes"
+                raise CutOffError(_message(self._address, problem), body)
             within = f"{self._limits.total_s * 1e3:.0f} ms"
             raise _failure(self._address, f"did not answer within {within}")
+        if isinstance(error, CutOffError):
+            raise error
         raise _failure(self._address, _what_failed(error))
 
     def _exchanged(self, connection: HTTPConnection) -> Reply:
@@ -137,13 +154,14 @@ class _Call:
             preload_content=False,
         )
         response = connection.getresponse()
-        body = bytearray()
+        body, most_bytes = self._body, self._limits.most_bytes
         for part in response.stream(_PART, decode_content=True):
             body += part
-            if len(body) > self._limits.most_bytes:
-                raise _TooLongError(
-                    f"more than the {self._limits.most_bytes} bytes that are read"
+            if len(body) > most_bytes:
+                problem = (
+                    f"answered with more than the {most_bytes} bytes that are read"
                 )
+                raise CutOffError(_message(self._address, problem), bytes(body))
         headers = {name.lower(): value for name, value in response.headers.items()}
         return Reply(response.status, headers, bytes(body))
 
@@ -183,8 +201,6 @@ def _what_failed(error: Exception) -> str:
         NewConnectionError,
     )
 
-    if isinstance(error, _TooLongError):
-        return f"answered with {error}"
     if isinstance(error, NameResolutionError):
         return "has a name that is not known"
     if isinstance(error, NewConnectionError):
@@ -203,7 +219,11 @@ def _reason(error: BaseException | None) -> str:
 
 
 def _failure(address: Address, problem: str) -> StoreUnavailableError:
-    return StoreUnavailableError(
+    return StoreUnavailableError(_message(address, problem))
+
+
+def _message(address: Address, problem: str) -> str:
+    return (
         f"the service at {address} {problem}; check the address, the network, and "
         "that it runs"
     )

@@ -158,6 +158,10 @@ def _nest_document(found: NestSelection, store: FactSource) -> dict[str, Any]:
             {"spec": str(spec), "reason": why} for spec, why in found.failures
         ],
         "bound": None if least is None else least.document(),
+        "measured_here": sorted(found.own),
+        "seen_here": [
+            {"spec": str(spec), "judgement": words} for spec, words in found.seen
+        ],
         "applied": None if found.applied is None else str(found.applied),
         "trusted": found.judgement or None,
     }

@@ -53,7 +53,7 @@ def check_settings() -> Iterator[Finding]:
     if not is_verification_on(None):
         yield note(
             "settings",
-            f"{VERIFY_VARIABLE} is off: recipes of other devices are not verified",
+            f"{VERIFY_VARIABLE} is off: recipes of others are not verified, nor timed",
             "turn it off only where the device cannot be run",
         )
 

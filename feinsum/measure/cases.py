@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "functional_case",
     "make_case",
     "pairwise_baseline",
+    "posed_case",
     "ragged_cases",
     "ragged_unit",
 ]
@@ -63,27 +65,28 @@ def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
     Raises:
         MeasurementError: if the results are not finite.
     """
-    t_unit, nest = identify_as_einsum(
-        generate_loopy(einsum), einsum, long_extent=NEVER_LONG
-    )
-    arguments = random_arguments(t_unit, sizes, np.random.default_rng(0))
-    arrays = {op.name: arguments[op.name] for op in einsum.operands}
-    names = nest.outputs
+    case = posed_case(einsum, sizes)
+    arrays = {op.name: case.arguments[op.name] for op in einsum.operands}
     results = evaluate(einsum, arrays, optimize=True)
     if not all(np.isfinite(result).all() for result in results):
         raise MeasurementError(
             f"the reference result of {einsum.subscripts} is not finite"
         )
+    return replace(case, expected=dict(zip(case.nest.outputs, results, strict=True)))
+
+
+def posed_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
+    """Random arguments of an einsum, of which nobody knows the results yet."""
+    t_unit, nest = _untransformed(einsum)
+    arguments = random_arguments(t_unit, sizes, np.random.default_rng(0))
     dtype = min(einsum.output_dtypes, key=lambda d: d.itemsize)
-    return Case(
-        einsum,
-        t_unit,
-        nest,
-        sizes,
-        arguments,
-        dict(zip(names, results, strict=True)),
-        tolerance_for(dtype, n_terms(einsum, sizes)),
-    )
+    tolerance = tolerance_for(dtype, n_terms(einsum, sizes))
+    return Case(einsum, t_unit, nest, sizes, arguments, {}, tolerance)
+
+
+@lru_cache(maxsize=4)
+def _untransformed(einsum: BatchedEinsum) -> tuple[lp.TranslationUnit, LoopNest]:
+    return identify_as_einsum(generate_loopy(einsum), einsum, long_extent=NEVER_LONG)
 
 
 def pairwise_baseline(case: Case) -> lp.TranslationUnit | None:

@@ -86,7 +86,7 @@ def has_room(
     try:
         n_bytes = transform.intermediate_bytes(known, spec.parameters)
     except Exception:  # a record may say anything
-        logger.info("%s does not fit %s", spec, einsum.subscripts, exc_info=True)
+        logger.info("%.200s does not fit %s", spec, einsum.subscripts, exc_info=True)
         return True
     if limit is None:
         limit = intermediate_limit_bytes(einsum, sizes)

@@ -298,7 +298,7 @@ def _reason(
         at += f"; here it is {_listed({n: extents[n] for n in sizes if n in extents})}"
         at += f", a distance of {fit.distance:g} (log2 of the ratio)"
     return (
-        f"{best.spec} ran {best.measurement.speedup:.1f} times as fast as the "
+        f"{best.spec!s:.200} ran {best.measurement.speedup:.1f} times as fast as the "
         f"untransformed kernel {where}; {len(ranking)} candidates{at}"
     )
 

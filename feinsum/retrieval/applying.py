@@ -38,14 +38,13 @@ class Part(NamedTuple):
     program: HostProgram | None
 
 
-def fitting(one: NestSelection) -> None:
-    """Check that the first candidate of a nest is in the space of its transform.
+def fitting(nest: RaisedNest, recipe: FramedSpec) -> None:
+    """Check that a recipe for a nest is in the space of its transform.
 
     Raises:
         TransformError: if it is not.
     """
-    recipe = one.candidates[0].recipe
-    check_spec(recipe.spec, one.nest.in_frame(recipe.frame).einsum)
+    check_spec(recipe.spec, nest.in_frame(recipe.frame).einsum)
 
 
 def separable(

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
+from feinsum.measure.own import machine_id
 from feinsum.predict.correction import correction_in_use
 from feinsum.records import Environment, TransformSpec
 from feinsum.transforms import REGISTRY
@@ -26,7 +27,7 @@ _OURS = (
 
 
 def surroundings(environment: Environment) -> str:
-    """Device, driver and versions, the model, and the transforms that there are."""
+    """Machine, device, driver, versions, the model, and the transforms there are."""
     known = sorted(
         f"{t.name}@{t.version} {t.apply.__module__}" for t in REGISTRY.values()
     )
@@ -34,7 +35,7 @@ def surroundings(environment: Environment) -> str:
     device = (environment.device, environment.driver_version)
     platform = environment.platform_version
     ours = _versions(), _source_digest(), correction_in_use().id
-    return repr((device, platform, software, *ours, known))
+    return repr((machine_id(), device, platform, software, *ours, known))
 
 
 def is_ours(spec: TransformSpec) -> bool:

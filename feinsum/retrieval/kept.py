@@ -88,7 +88,8 @@ class Place:
         """The answer of a retrieval, from now on kept if it can be."""
         answer = Answer.of(found)
         is_plain = not isinstance(found.t_unit, LibraryUnit)  # whose program gets lost
-        if not (found.applied and is_plain and _is_ours(found)):
+        is_final = found.is_settled and bool(found.applied)
+        if not (is_final and is_plain and _is_ours(found)):
             return answer
         content = pickle.dumps((dict(found.facts), answer))
         self.cache.write(self.key, content)

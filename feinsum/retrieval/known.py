@@ -204,6 +204,7 @@ def selected(
         match,
         tuple(found.candidates(match)),
         tuple(doubted[:MOST_DOUBTED]),
+        extents={**found.extents, found.form.text: found.sizes},
     )
 
 

@@ -25,12 +25,15 @@ from feinsum.errors import (
     FeinsumWarning,
     NotAnEinsumError,
     RecordNotFoundError,
+    StoreUnavailableError,
 )
 from feinsum.ir import BatchedEinsum, generalize, generalize_each
+from feinsum.memory import remembered
 from feinsum.predict import MEASURING, Effort
 from feinsum.raising import RaisedKernel
 from feinsum.records import Match, Policy
 from feinsum.retrieval.applying import applied, fitting, separable
+from feinsum.retrieval.believing import believed
 from feinsum.retrieval.generating import ungenerated
 from feinsum.retrieval.kept import Answer, place_of, unless_it_fails
 from feinsum.retrieval.known import Facts, form_of, nearest, selected
@@ -86,9 +89,10 @@ def retrieve(
         policy: the worst match accepted: ``strict`` (this device and driver),
             ``default`` (its architecture, or predicted), ``loose`` (any). By default
             what the variable ``FEINSUM_POLICY`` says.
-        verify: whether a recipe that was not measured here is compared with numpy in
-            a process of its own, once, before it is used. By default yes, unless the
-            variable ``FEINSUM_VERIFY`` is ``off``.
+        verify: whether a recipe that this installation did not measure is compared
+            with numpy, and timed against the untransformed kernel, in a process of its
+            own, once, before it is used. By default yes, unless the variable
+            ``FEINSUM_VERIFY`` is ``off``.
         effort: what is done for an einsum of which nothing is recorded: ``recorded``,
             nothing; ``estimate``, the recipe is applied that is predicted to be the
             fastest; ``measure``, the few best of these are timed and the fastest
@@ -142,13 +146,28 @@ def _without_breaking(
             raise
         reason = _logged_reason(error)
         is_common = isinstance(error, RecordNotFoundError)
-        if on_miss == "warn" and not (is_common and _is_told_by_another(comm)):
+        is_told = is_common and _is_told_by_another(comm)
+        if on_miss == "warn" and not is_told and _is_news(error):
             _warn(f"kernel given back unchanged: {reason}")
         return t_unit
     if unchanged and on_miss == "warn" and not _is_told_by_another(comm):
         n = f"{len(unchanged)} of {len(found.plan.nests)} einsums"
         _warn(f"{n} of the kernel left unchanged: {_joined(unchanged)}")
     return found.t_unit
+
+
+class _Told(set[str]):
+    """What this process was told of services and databases that do not answer."""
+
+
+def _is_news(error: Exception) -> bool:
+    """What fails for all kernels alike is told with the first one."""
+    if not isinstance(error, StoreUnavailableError):
+        return True
+    told, reason = remembered(_Told), str(error)
+    is_new = reason not in told
+    told.add(reason)
+    return is_new
 
 
 def _is_told_by_another(comm: Any) -> bool:
@@ -168,7 +187,7 @@ def _agreed(request: Request, ranks: Ranks) -> Answer:
         nests = planned_nests(plan, raised.raised)
         for one in nests:
             if one.chosen:
-                fitting(one)
+                fitting(one.nest, one.chosen)
         unit, failures = applied(raised, nests)
         for error in failures.values():
             raise error
@@ -284,7 +303,7 @@ def _transformed(
     nests: tuple[NestSelection, ...],
     trust: Trust,
 ) -> tuple[lp.TranslationUnit, tuple[NestSelection, ...]]:
-    """Apply the best recipes that can be, each verified before it is tried.
+    """Apply the best recipes that can be, each believed before it is tried.
 
     Returns:
         The unit as the user gets it, of which there is code; with no recipe left, one
@@ -292,7 +311,7 @@ def _transformed(
     """
     n_left = [N_GENERATED] * len(nests)
     while True:
-        nests = tuple(_verified(one, trust) for one in nests)
+        nests = tuple(believed(one, trust) for one in nests)
         unit, failures = applied(raised, nests)
         if not failures and any(nest.chosen for nest in nests):
             unit = _delivered(request, unit)
@@ -309,17 +328,6 @@ def _transformed(
             else one
             for k, one in enumerate(nests)
         )
-
-
-def _verified(one: NestSelection, trust: Trust) -> NestSelection:
-    """The first of the candidates that fits the nest and that may be used here."""
-    while one.chosen and not one.judgement:
-        try:
-            fitting(one)
-            one = replace(one, judgement=trust.judge(one.candidates[0]))
-        except Exception as error:  # noqa: BLE001  (no recipe may break a build)
-            one = _passed_over(one, error)
-    return one
 
 
 def _passed_over(

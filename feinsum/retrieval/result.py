@@ -9,7 +9,7 @@ import loopy as lp
 
 from feinsum.db import LayerState
 from feinsum.raising import RaisedKernel, RefusedNest
-from feinsum.records import Level, Policy, TransformSpec
+from feinsum.records import Level, Policy, TransformSpec, TuningRecord
 from feinsum.retrieval.selection import NestSelection
 
 __all__ = ["Retrieval"]
@@ -44,6 +44,11 @@ class Retrieval:
     def unchanged(self) -> tuple[NestSelection, ...]:
         """The nests that got no recipe."""
         return tuple(n for n in self.nests if n.applied is None)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the next retrieval would choose the same."""
+        return all(nest.is_settled for nest in self.nests)
 
     def __str__(self) -> str:
         return "\n".join(_explanation(self))
@@ -89,15 +94,33 @@ def _nest_explanation(found: NestSelection) -> Iterator[str]:
             f"speed-up {record.measurement.speedup:.1f} ({low:.1f} to {high:.1f}), "
             f"record {record.id[:12]}"
         )
+        yield f"    {_origin(record, is_own=record.id in found.own)}"
         if record.workload_text != nest.form.text:
             yield f"    in the names of {record.workload_text}"
     for spec, why in found.failures:
         yield f"  passed over {spec}: {why}"
+    for spec, words in found.seen:
+        yield f"  seen here {spec}: {words}"
     if found.applied is not None:
-        yield f"applied: {found.applied} (first among those that are tied as fastest)"
+        yield f"applied: {found.applied} ({_why_first(found)})"
         yield f"trusted: {found.judgement}"
     elif match.level != Level.MISS:
         yield f"not applied: {found.why_unchanged}"
+
+
+def _origin(record: TuningRecord, *, is_own: bool) -> str:
+    """Who measured a record: this installation, or whoever says so."""
+    if is_own:
+        return f"measured by this installation at {record.recorded_at}"
+    who = record.provenance.get("recorded_by", "somebody")
+    where = record.environment.device
+    return f"recorded by {who:.100} on {where!s:.200} at {record.recorded_at:.40}"
+
+
+def _why_first(found: NestSelection) -> str:
+    if found.seen:
+        return f"the fastest of {len(found.seen) + 1} that are known here"
+    return "first among those that are tied as fastest"
 
 
 def _refusal(refused: RefusedNest, kernel: lp.LoopKernel) -> Iterator[str]:

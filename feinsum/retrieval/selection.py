@@ -6,16 +6,28 @@ applied, and is what a retrieval explains, keeps on disk and tells other ranks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from constantdict import constantdict
 
 from feinsum.errors import FeinsumError
 from feinsum.raising import RaisedNest
-from feinsum.records import FramedSpec, Level, Match, TransformSpec
+from feinsum.records import (
+    Extents,
+    FramedSpec,
+    Level,
+    Match,
+    TransformSpec,
+    TuningRecord,
+)
 from feinsum.records.document import STRICT
 
 __all__ = ["Candidate", "NestSelection", "Plan", "PlannedNest", "plan_of"]
 
+N_TOLD = 10
+"""So many reasons are told of an einsum that got no recipe."""
 REASON_LENGTH = 1000
 """In characters; what went wrong is told in no more words than a log can bear."""
 
@@ -25,6 +37,16 @@ class Candidate(NamedTuple):
 
     recipe: FramedSpec
     match: Match
+
+    @property
+    def records(self) -> tuple[TuningRecord, ...]:
+        """What is recorded of it."""
+        return tuple(r for r in self.match.ranking if r.recipe == self.recipe)
+
+    @property
+    def claim(self) -> float | None:
+        """The speed-up that is recorded of it; None if nobody measured it."""
+        return max((r.measurement.speedup for r in self.records), default=None)
 
 
 @dataclass(frozen=True)
@@ -37,6 +59,11 @@ class NestSelection:
         candidates: the recipes that are left, the best first.
         failures: recipes that could not be applied, and why.
         judgement: why the first candidate may be used on this machine.
+        extents: those of the kernel, in the names of each frame of the candidates.
+        own: ids of the records that this installation measured.
+        seen: what was found out here of other candidates, in words.
+        is_settled: whether the choice is final; there may have been no time to try
+            all that are known.
         is_separable: whether the nest can run apart from the rest of its kernel;
             where it cannot, no recipe is tried.
     """
@@ -47,6 +74,10 @@ class NestSelection:
     failures: tuple[tuple[TransformSpec, str], ...] = ()
     judgement: str = ""
     is_separable: bool = True
+    extents: Extents = field(default_factory=constantdict)
+    own: frozenset[str] = frozenset()
+    seen: tuple[tuple[TransformSpec, str], ...] = ()
+    is_settled: bool = True
 
     @property
     def chosen(self) -> FramedSpec | None:
@@ -74,15 +105,15 @@ class NestSelection:
     def without_first(self, error: Exception) -> NestSelection:
         """Pass over the first candidate."""
         first, *others = self.candidates
-        text = str(error) if isinstance(error, FeinsumError) else repr(error)
-        if len(text) > REASON_LENGTH:
-            text = f"{text[:REASON_LENGTH]} ..."
-        return replace(
-            self,
-            candidates=tuple(others),
-            failures=(*self.failures, (first.recipe.spec, text)),
-            judgement="",
-        )
+        left = self.with_failures([(first.recipe.spec, error)])
+        return replace(left, candidates=tuple(others), judgement="", seen=())
+
+    def with_failures(
+        self, failures: Iterable[tuple[TransformSpec, Exception]]
+    ) -> NestSelection:
+        """The nest with more recipes that could not be applied."""
+        more = ((spec, _reason(error)) for spec, error in failures)
+        return replace(self, failures=(*self.failures, *more))
 
     @property
     def why_unchanged(self) -> str:
@@ -99,8 +130,15 @@ class NestSelection:
                 f"the loops of {', '.join(nest.instructions)} cannot be run apart from "
                 "other instructions; move these to other loops, or state their order"
             )
-        reasons = "; ".join(why for _, why in self.failures)
-        return f"no recorded recipe could be applied: {reasons}"
+        told = [why for _, why in self.failures[:N_TOLD]]
+        if len(self.failures) > N_TOLD:
+            told.append(f"and {len(self.failures) - N_TOLD} more")
+        return f"no recorded recipe could be applied: {'; '.join(told)}"
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) if isinstance(error, FeinsumError) else repr(error)
+    return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."
 
 
 @dataclass(frozen=True)

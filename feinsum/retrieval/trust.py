@@ -1,8 +1,9 @@
-"""Trust in recipes: what was not measured here is verified here, once, before use.
+"""Believing is local: what others measured is verified and timed here, before its use.
 
-A recipe is verified in a process of its own, with limits of time and memory. What was
-found is remembered on disk for this device, driver, software and source of feinsum,
-and for no other.
+What is recorded of a recipe, and by whom, only says which one is tried first. It is
+verified in a process of its own, and timed there against the untransformed kernel. What
+was found is remembered on disk for this machine, device, driver, software and source of
+feinsum, and for no other. What this installation measured itself needs no more of it.
 """
 
 from __future__ import annotations
@@ -10,39 +11,45 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import sys
-import tempfile
+from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from time import monotonic
+from typing import NamedTuple
 
 from feinsum.cache import DiskCache, default_cache, locked
 from feinsum.errors import (
     BuildError,
     InvalidParameterError,
     InvalidRecordError,
+    MeasurementError,
     TransformError,
     TrialCrashError,
     TrialTimeoutError,
     UnknownTransformError,
     WrongResultError,
 )
+from feinsum.ir import from_text
+from feinsum.measure.own import is_own
+from feinsum.measure.speedup import quick_sizes
 from feinsum.measure.verifier import Question, Verdict
 from feinsum.memory import remembered
-from feinsum.processes import child_environment, run_to_end
 from feinsum.records import (
     OK,
     Environment,
-    FramedSpec,
     Level,
     Match,
+    TuningRecord,
     from_json,
     to_json,
 )
 from feinsum.retrieval.installation import is_ours, surroundings
 from feinsum.retrieval.selection import Candidate
+from feinsum.retrieval.verifying import asked
 
-__all__ = ["OFF", "VERIFY_VARIABLE", "Trust", "is_verification_on"]
+__all__ = ["OFF", "VERIFY_VARIABLE", "Judgement", "Trust", "is_verification_on"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,21 +57,20 @@ VERIFY_VARIABLE = "FEINSUM_VERIFY"
 """Environment variable that is ``off`` where recipes cannot be run."""
 
 OFF = "off"
-LIMIT_S = 120.0
-"""How long the verification of one recipe may take."""
-BUDGET_S = 240.0
-"""How long all verifications of one retrieval may take."""
+LIMIT_S = 60.0
+"""How long one recipe may take."""
+BUDGET_S = 120.0
+"""How long all recipes of one retrieval may take."""
 MEMORY_BYTES = 4 * 2**30
-
-COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.measure.verifier")
 
 _LASTING = {
     OK,
     *(kind.code for kind in (BuildError, InvalidParameterError, TransformError,
                              UnknownTransformError, WrongResultError)),
 }  # fmt: skip
-_PASSING = {TrialCrashError.code, TrialTimeoutError.code}
-"""What may have been the fault of the hour; it is remembered for a day."""
+_PASSING = {TrialCrashError.code, TrialTimeoutError.code, MeasurementError.code}
+"""What may have been the fault of the hour, as may be a recipe that is slow on a busy
+machine; it is remembered for a day."""
 _DAY = timedelta(days=1)
 
 _LOCK = "verification.lock"
@@ -81,70 +87,112 @@ def is_verification_on(verify: bool | None) -> bool:
     return os.environ.get(VERIFY_VARIABLE, "").strip().lower() != OFF
 
 
+class Judgement(NamedTuple):
+    """What is known here of a recipe that may be used.
+
+    Attributes:
+        speedup: over the untransformed kernel, as it was measured here.
+        is_own: this installation recorded it.
+        words: why it may be used.
+    """
+
+    speedup: float
+    is_own: bool
+    words: str
+
+
 class Trust:
     """Which recipes one retrieval may use on a machine.
 
     Args:
-        is_on: whether recipes are verified at all.
+        is_on: whether recipes are verified and timed at all.
     """
 
     def __init__(self, environment: Environment, *, is_on: bool) -> None:
         self.environment = environment
         self.is_on = is_on
         self._left_s = BUDGET_S
+        self._sizes: dict[tuple[str, str], dict[str, int]] = {}
 
-    def judge(self, candidate: Candidate) -> str:
-        """Why a recipe may be used.
+    @property
+    def has_time(self) -> bool:
+        """Whether there is time to verify another recipe."""
+        return self._left_s > 0
+
+    def known(self, candidate: Candidate, sizes: Mapping[str, int]) -> Judgement | None:
+        """What is remembered of a recipe; None if nothing is.
+
+        Args:
+            sizes: of the kernel, in the names of the recipe's frame.
 
         Raises:
-            TransformError: if it may not be.
+            TransformError: if it is remembered that it may not be used.
         """
-        recipe, match = candidate
-        if self._is_measured_here(recipe, match):
-            return "verified where it was measured, which is here"
-        if not self.is_on:
-            return "not verified on this machine: verification is off"
-        verdict = self._verdict(recipe)
-        if not verdict.is_ok:
-            raise TransformError(
-                f"verified on this machine at {verdict.found_at}, it failed "
-                f"({verdict.code}): {verdict.message}"
-            )
-        return f"verified on this machine at {verdict.found_at}"
+        if own := self.known_as_own(candidate):
+            return own
+        question = self._question(candidate, sizes)
+        verdict = _recall(_cache_for(candidate), self._key(question))
+        return None if verdict is None else _judgement(verdict, candidate)
 
-    def _is_measured_here(self, recipe: FramedSpec, match: Match) -> bool:
-        """By this driver and this software: then the tuner verified it here."""
-        return match.level == Level.EXACT and any(
-            record.environment.software == self.environment.software
-            for record in match.ranking
-            if record.recipe == recipe
-        )
+    def known_as_own(self, candidate: Candidate) -> Judgement | None:
+        """What this installation measured of a recipe, if it did."""
+        own = [r for r in candidate.records if self._is_measured_here(r, candidate)]
+        if not own:
+            return None
+        return _judgement_of_own(max(own, key=lambda r: r.measurement.speedup))
 
-    def _verdict(self, recipe: FramedSpec) -> Verdict:
-        key = _key(recipe, self.environment)
-        cache = default_cache() if is_ours(recipe.spec) else None
-        known = _recall(cache, key)
-        if known is not None:
-            return known
+    def found_out(self, candidate: Candidate, sizes: Mapping[str, int]) -> Judgement:
+        """Verify a recipe, and time it; so is what others are finding out just now.
+
+        Raises:
+            TransformError: if it may not be used.
+        """
+        question = self._question(candidate, sizes)
+        key, cache = self._key(question), _cache_for(candidate)
         alone = nullcontext() if cache is None else locked(cache.folder, _LOCK, LIMIT_S)
         with alone:  # other processes may ask the same: one of them finds it out
-            known = _recall(cache, key)
-            return known or self._find_out(recipe, key, cache)
+            verdict = _recall(cache, key) or self._verdict(question, key, cache)
+        return _judgement(verdict, candidate)
 
-    def _find_out(
-        self, recipe: FramedSpec, key: str, cache: DiskCache | None
-    ) -> Verdict:
-        if self._left_s <= 0:
-            return Verdict(
-                TrialTimeoutError.code,
-                f"verifying others took all of the {BUDGET_S:g} s of this retrieval",
-            )
-        logger.info("verifying %s on %s", recipe.spec, self.environment.device)
-        question = Question(
-            recipe.frame, recipe.spec, self.environment.device.id, MEMORY_BYTES
+    def own(self, match: Match) -> frozenset[str]:
+        """The ids of the records that this installation measured."""
+        if match.level != Level.EXACT:
+            return frozenset()
+        return frozenset(r.id for r in match.ranking if is_own(r.id))
+
+    def _is_measured_here(self, record: TuningRecord, candidate: Candidate) -> bool:
+        """By this installation, this driver and this software."""
+        return (
+            candidate.match.level == Level.EXACT
+            and record.environment.software == self.environment.software
+            and is_own(record.id)
         )
+
+    def _question(self, candidate: Candidate, sizes: Mapping[str, int]) -> Question:
+        frame, spec = candidate.recipe.frame, candidate.recipe.spec
+        place = frame, repr(sorted(sizes.items()))
+        if place not in self._sizes:
+            self._sizes[place] = quick_sizes(from_text(frame), sizes)
+        device = self.environment.device.id
+        return Question(frame, spec, device, MEMORY_BYTES, self._sizes[place])
+
+    @cached_property
+    def _surroundings(self) -> str:
+        return surroundings(self.environment)
+
+    def _key(self, question: Question) -> str:
+        sizes = repr(sorted(question.sizes.items()))
+        given = ("believed", question.frame, str(question.spec), sizes)
+        text = "\0".join((*given, self._surroundings))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _verdict(
+        self, question: Question, key: str, cache: DiskCache | None
+    ) -> Verdict:
+        logger.info("verifying %.200s on %s", question.spec, self.environment.device)
         began_s = monotonic()
-        verdict = _asked(question, min(LIMIT_S, self._left_s))
+        limit_s = max(0.0, min(LIMIT_S, self._left_s))
+        verdict = asked(replace(question, limit_s=limit_s))
         self._left_s -= monotonic() - began_s
         remembered(_Verdicts)[key] = verdict
         if cache is not None and verdict.code in _LASTING | _PASSING:
@@ -152,13 +200,48 @@ class Trust:
         return verdict
 
 
-def _key(recipe: FramedSpec, environment: Environment) -> str:
-    given = ("verification", recipe.frame, str(recipe.spec), surroundings(environment))
-    return hashlib.sha256("\0".join(given).encode()).hexdigest()
+def _judgement_of_own(record: TuningRecord) -> Judgement:
+    speedup = record.measurement.speedup
+    words = (
+        f"measured by this installation at {record.recorded_at}: {speedup:.1f} times "
+        "as fast as the untransformed kernel"
+    )
+    return Judgement(speedup, True, words)
+
+
+def _judgement(verdict: Verdict, candidate: Candidate) -> Judgement:
+    """What a verdict says of a recipe.
+
+    Raises:
+        TransformError: if it is wrong, or slow.
+    """
+    if not verdict.is_ok:
+        raise TransformError(
+            f"verified on this machine at {verdict.found_at}, it failed "
+            f"({verdict.code}): {verdict.message}"
+        )
+    seen = (
+        f"{verdict.speedup:.2g} times as fast as the untransformed kernel "
+        f"({verdict.least_s * 1e3:.3g} ms, {verdict.baseline_s * 1e3:.3g} ms)"
+    )
+    if verdict.sizes:
+        seen += " at " + ", ".join(f"{n}={v}" for n, v in verdict.sizes.items())
+    if verdict.speedup <= 1:
+        raise TransformError(
+            f"timed on this machine at {verdict.found_at}, it is no faster: {seen}"
+        )
+    claim = candidate.claim
+    said = "" if claim is None else f"; claimed were {claim:.2g} times"
+    when = f"verified and timed on this machine at {verdict.found_at}"
+    return Judgement(verdict.speedup, False, f"{when}: {seen}{said}")
+
+
+def _cache_for(candidate: Candidate) -> DiskCache | None:
+    return default_cache() if is_ours(candidate.recipe.spec) else None
 
 
 def _recall(cache: DiskCache | None, key: str) -> Verdict | None:
-    """What an earlier verification found, if that still counts."""
+    """What was found earlier, if that still counts."""
     if verdict := remembered(_Verdicts).get(key):
         return verdict
     content = None if cache is None else cache.read(key)
@@ -169,24 +252,13 @@ def _recall(cache: DiskCache | None, key: str) -> Verdict | None:
         age = datetime.now(UTC) - datetime.fromisoformat(verdict.found_at)
     except (InvalidRecordError, TypeError, ValueError):
         return None
-    return None if verdict.code in _PASSING and age > _DAY else verdict
+    if age > _DAY and _may_pass(verdict):
+        return None
+    remembered(_Verdicts)[key] = verdict
+    return verdict
 
 
-def _asked(question: Question, limit_s: float) -> Verdict:
-    """The answer of a process of its own; how it ended, if it gives none."""
-    with tempfile.TemporaryDirectory(
-        prefix="feinsum-verify-", ignore_cleanup_errors=True
-    ) as folder:
-        env = child_environment(folder)
-        try:
-            ended = run_to_end(COMMAND, to_json(question), limit_s=limit_s, env=env)
-        except OSError as error:
-            why = f"no process can be started: {error.strerror}"
-            return Verdict(TrialCrashError.code, why)
-    if ended.code is None:
-        why = f"no answer within {limit_s:g} s; it was stopped"
-        return Verdict(TrialTimeoutError.code, why)
-    try:
-        return from_json(Verdict, ended.said)
-    except InvalidRecordError:
-        return Verdict(TrialCrashError.code, f"its process ended with {ended}")
+def _may_pass(verdict: Verdict) -> bool:
+    if verdict.is_ok:
+        return verdict.speedup <= 1
+    return verdict.code in _PASSING

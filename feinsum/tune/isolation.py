@@ -59,6 +59,8 @@ class IsolatedBench(TrialBench):
             do; time in which a trial waits for its turn is not counted.
     """
 
+    is_here = True
+
     def __init__(
         self, problem: Problem, time_limit_s: float = 60.0, is_shared: bool = False
     ) -> None:

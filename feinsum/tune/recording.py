@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from feinsum.measure.own import mark_as_own
 from feinsum.records import (
     FactStore,
     Measurement,
@@ -67,6 +68,8 @@ def record(
 ) -> tuple[TuningRecord, ...]:
     """Keep what a comparison measured; the facts, in the order given.
 
+    This installation believes them from now on, if this machine measured them.
+
     Raises:
         ImplausibleError: if the clock or the timer of this machine is wrong.
     """
@@ -87,4 +90,6 @@ def record(
     for fact in records:
         check_plausible(fact)
         store.add(fact)
+        if bench.is_here:
+            mark_as_own(fact.id)
     return records

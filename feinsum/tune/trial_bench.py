@@ -21,9 +21,11 @@ class TrialBench(Protocol):
 
     Attributes:
         problem: what is tuned.
+        is_here: whether this machine makes the trials.
     """
 
     problem: Problem
+    is_here: bool = False
 
     def start(self) -> Environment:
         """Set the problem up, if that is still to be done; the environment there."""

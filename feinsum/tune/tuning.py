@@ -28,6 +28,7 @@ from feinsum.transforms.ranking import Costed
 from feinsum.tune.cluster import ClusterBench
 from feinsum.tune.history import known_trials
 from feinsum.tune.isolation import IsolatedBench
+from feinsum.tune.need import check_need
 from feinsum.tune.problem import Problem, make_problem
 from feinsum.tune.progress import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tune.recording import N_RECORDED, finals, record
@@ -99,11 +100,14 @@ def autotune(
         NotAnEinsumError: if the kernel is none.
         InvalidEinsumError: if ``sizes`` do not fit the einsum.
         TransformError: if no transform fits the einsum.
-        MeasurementError: if the problem cannot be set up on the device.
+        MeasurementError: if the problem cannot be set up on the device, or takes more
+            memory or time than there is; see :mod:`feinsum.tune.need`.
         StoreError: if the database cannot be written.
     """
     problem = _problem_of(target, sizes, device)
     _check(problem, n_trials, strategy)
+    if scheduler is None:
+        check_need(problem)
     with (
         opened_store(database, has_shipped=True) as store,
         _bench(problem, trial_limit_s, scheduler) as bench,
@@ -160,6 +164,7 @@ def record_facts(
     problem = make_problem(einsum, sizes, device)
     known = spec if isinstance(spec, TransformSpec) else TransformSpec.parse(spec)
     check_spec(known, problem.einsum)
+    check_need(problem)
     with (
         opened_store(database) as store,
         IsolatedBench(problem, trial_limit_s) as bench,

@@ -19,10 +19,13 @@ from typing import TextIO, TypeVar
 
 from feinsum.errors import FeinsumError, MeasurementError
 from feinsum.measure import open_device
+from feinsum.processes import limit_memory
 from feinsum.records import OK, Measurement, TransformSpec, from_json, to_json
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Answer, Request
+from feinsum.tune.need import check_need, memory_limit_bytes
 from feinsum.tune.outcome import TrialOutcome
+from feinsum.tune.problem import Problem
 from feinsum.tune.scale import N_RECORDED, by_ratio
 from feinsum.tune.turns import Turn, take_turn, turn_file
 
@@ -37,7 +40,7 @@ def main() -> None:
     """Keep the answers apart from what libraries print to standard output."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    serve(_lines_while_wanted(sys.stdin), answers)
+    serve(_lines_while_wanted(sys.stdin), answers, _limit)
 
 
 def _lines_while_wanted(stream: TextIO) -> Iterator[str]:
@@ -60,13 +63,27 @@ def _lines_while_wanted(stream: TextIO) -> Iterator[str]:
         yield lines.get()
 
 
-def serve(requests: Iterable[str], answers: TextIO) -> None:
-    """Answer every request until the input ends."""
+def _limit(problem: Problem) -> None:
+    """Trials end this process before they end others for want of memory."""
+    if open_device(problem.device).device.kind == "cpu":
+        limit_memory(memory_limit_bytes())
+
+
+def serve(
+    requests: Iterable[str],
+    answers: TextIO,
+    prepare: Callable[[Problem], None] = lambda _: None,
+) -> None:
+    """Answer every request until the input ends.
+
+    Args:
+        prepare: called before a problem is set up.
+    """
     bench: Bench | None = None
     for line in requests:
         request = from_json(Request, line)
         if request.problem is not None:
-            bench, answer = _set_up(request, answers)
+            bench, answer = _set_up(request, answers, prepare)
         elif bench is None:
             answer = Answer(error_code="feinsum-error", error="no problem was given")
         else:
@@ -78,9 +95,13 @@ def _say(answer: Answer, answers: TextIO) -> None:
     print(to_json(answer), file=answers, flush=True)
 
 
-def _set_up(request: Request, answers: TextIO) -> tuple[Bench | None, Answer]:
+def _set_up(
+    request: Request, answers: TextIO, prepare: Callable[[Problem], None]
+) -> tuple[Bench | None, Answer]:
     assert request.problem is not None
     try:
+        check_need(request.problem)
+        prepare(request.problem)
         bench = Bench(request.problem, _turn(request, answers))
         bench.baseline_s  # noqa: B018  (measured before the first trial)
     except FeinsumError as error:

@@ -317,7 +317,7 @@ def _query(query_string: bytes) -> tuple[Wanted, str | None, bool]:
         raise InvalidRequestError(
             f"counts={counts[:50]!r} was given, expected true or false"
         )
-    return wanted, given.get("text"), counts == "true"
+    return wanted, given.get("text") or None, counts == "true"
 
 
 def _is_known(asked: bytes | None, etag: bytes) -> bool:

@@ -138,3 +138,16 @@ def test_what_was_found_is_sent_to_the_service(
         assert (asked.exit_code, "match: exact" in asked.stdout) == (0, True)
     with open_store(wanted) as store:
         assert store.query(FORMS[1].key) == (good(),)
+
+
+def test_demand_that_does_not_fit_is_refused_by_name(run, tmp_path):
+    """Whoever asks for it starts nothing: no process, and no array is made."""
+    sizes = [f"{letter}=20000" for letter in "ijklmn"]
+    chain = canonicalize(read_einsum("ij,jk,kl,lm,mn->in", sizes))
+    path = tmp_path / "team.sqlite"
+    with open_serving_store(path) as store:
+        store.add_misses({Miss(chain.key, ""): 1}, {chain.key: chain.text}, 100)
+    result = run("tune", "--from-misses", str(path))
+    assert result.exit_code == 1
+    assert "GB of memory" in result.stderr
+    assert "tuned 0 of 1" in result.stdout

@@ -9,6 +9,7 @@ import pytest
 
 from feinsum import explain
 from feinsum.canonical import canonicalize
+from feinsum.measure.own import mark_as_own
 from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import look_up
@@ -28,6 +29,7 @@ def test_an_explanation_has_everything():
     example = gradients()
     form = canonicalize(example.einsum)
     known = fact_of(example)
+    mark_as_own(known.id)
     alien = fact(example.einsum, TransformSpec("alien", 1, {}), speedup=50.0)
     text = explain(example.kernel, database=given(known, alien))
     lines = text.splitlines()
@@ -58,7 +60,12 @@ def test_an_explanation_has_everything():
         assert record.id[:12] in text
     assert f"  passed over {alien.spec}: no transform alien@1" in text
     assert lines[-4].startswith(f"applied: {known.spec}")
-    assert lines[-3] == "trusted: verified where it was measured, which is here"
+    assert "    recorded by somebody on " in text
+    assert f"    measured by this installation at {known.recorded_at}" in lines
+    assert lines[-3] == (
+        f"trusted: measured by this installation at {known.recorded_at}: 10.0 times "
+        "as fast as the untransformed kernel"
+    )
     assert lines[-2] == "policy: default"
     assert lines[-1] == "kernel: 1 of 1 nests transformed"
     assert str(look_up(example.kernel, database=given(known, alien))) == text

@@ -14,15 +14,19 @@ import pytest
 
 from feinsum import generate_loopy, query
 from feinsum.cache import DiskCache
-from feinsum.measure.verifier import Verdict
+from feinsum.ir import from_text
+from feinsum.measure import own
+from feinsum.measure.own import mark_as_own
+from feinsum.measure.verifier import Question, Verdict
 from feinsum.memory import Memory, fresh_memory, remembered, use_memory
-from feinsum.records import Level, from_json, to_json
-from feinsum.retrieval import installation, look_up, trust
+from feinsum.records import Level, TransformSpec, from_json, to_json
+from feinsum.retrieval import believing, installation, look_up, trust, verifying
 from feinsum.transforms import REGISTRY
 from feinsum.transforms.plugins import VARIABLE
 from tests.docs.pages import ROOT
 from tests.retrieval.facts import fact, fact_of, here
 from tests.retrieval.kernels import reduction
+from tests.retrieval.oracle import Oracle
 from tests.retrieval.support import assert_right, given, retrieved, why_unchanged
 from tests.tune import odd_transforms
 from tests.tune.odd_transforms import ODD, odd_einsum, odd_spec
@@ -37,6 +41,8 @@ def kept(tmp_path, monkeypatch) -> Iterator[DiskCache]:
     monkeypatch.setenv(trust.VERIFY_VARIABLE, "on")
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(trust, "LIMIT_S", 600.0)  # however busy the machine is
+    monkeypatch.setattr(trust, "BUDGET_S", 3600.0)
     with fresh_memory():
         yield DiskCache(tmp_path / "cache")
 
@@ -50,11 +56,19 @@ def odd(monkeypatch):
 
 
 @pytest.fixture
+def oracle(tmp_path, monkeypatch) -> Oracle:
+    """In the place of the process that verifies: right, and ten times as fast."""
+    made = Oracle(tmp_path, monkeypatch)
+    made.says(rowwise=(1e-3, 1e-2))
+    return made
+
+
+@pytest.fixture
 def no_process(monkeypatch):
     """From now on a process that verifies gives no answer; nothing is in memory."""
 
     def forbid() -> None:
-        monkeypatch.setattr(trust, "COMMAND", NOTHING)
+        monkeypatch.setattr(verifying, "COMMAND", NOTHING)
         use_memory(Memory())
 
     return forbid
@@ -70,14 +84,17 @@ def found(store, **options):
     return nest
 
 
-def test_a_recipe_from_elsewhere_is_verified_once(kept, no_process, monkeypatch):
+def test_a_recipe_from_elsewhere_is_verified_once(
+    kept, oracle, no_process, monkeypatch
+):
     """The first look-up verifies it, later ones and those of other processes know; with
     another version of anything it is verified again.
     """
     example = reduction()
     store = given(fact_of(example, environment=elsewhere()))
     first = found(store)
-    assert first.judgement.startswith("verified on this machine at 20")
+    assert first.judgement.startswith("verified and timed on this machine at 20")
+    assert len(oracle.asked) == 1
     assert kept.info().n_entries == 1
     assert_right(example, retrieved(example.kernel, database=store))
     no_process()
@@ -99,15 +116,128 @@ def test_the_same_for_other_extents_and_for_another_device(no_process):
     assert "it failed (trial-crashed)" in generic.why_unchanged
 
 
-def test_what_was_measured_here_is_not_verified_again(no_process):
-    """An exact fact, recorded with the versions of now, needs no process."""
+def test_what_this_installation_measured_is_not_verified_again(no_process):
+    """A marked fact, recorded with the versions of now, needs no process."""
     no_process()
-    store = given(fact_of(reduction()))
-    assert found(store).judgement == "verified where it was measured, which is here"
+    record = fact_of(reduction())
+    mark_as_own(record.id)
+    assert found(given(record)).judgement.startswith("measured by this installation")
     software = {**here().software, "loopy": "1999.1"}
-    older = given(fact_of(reduction(), environment=elsewhere(software=software)))
-    assert found(older).match.level == Level.EXACT
-    assert found(older).applied is None
+    older = fact_of(reduction(), environment=elsewhere(software=software))
+    mark_as_own(older.id)
+    assert found(given(older)).match.level == Level.EXACT
+    assert found(given(older)).applied is None
+
+
+def test_an_exact_fact_that_was_sent_is_no_fact_of_this_installation(no_process):
+    """Device, driver and versions can be copied; the mark cannot."""
+    no_process()
+    sent = fact_of(reduction())
+    mark_as_own(replace(sent, recorded_at="2026-01-01T00:00:00+00:00").id)
+    nest = found(given(sent))
+    assert nest.match.level == Level.EXACT
+    assert "trial-crashed" in nest.why_unchanged
+
+
+def test_a_mark_is_of_one_machine_and_outlives_the_process(no_process, monkeypatch):
+    """It is kept in the user's cache, which no sender can write."""
+    no_process()
+    record = fact_of(reduction())
+    mark_as_own(record.id)
+    with fresh_memory():
+        assert found(given(record)).applied == record.spec
+    monkeypatch.setattr(own, "machine_id", lambda: "another")
+    with fresh_memory():
+        assert found(given(record)).applied is None
+
+
+@pytest.mark.parametrize("times", [(1e-2, 1e-3), (1e-3, 1e-3)])
+@pytest.mark.usefixtures("odd")
+def test_what_is_no_faster_here_is_not_served_here(oracle, times):
+    """However fast it was elsewhere; the next candidate is tried."""
+    slow = fact(odd_einsum(), odd_spec("odd_slow"), speedup=1e30)
+    oracle.says(odd_slow=times, odd_right=(1e-3, 2e-3))
+    good = fact(odd_einsum(), odd_spec("odd_right"), speedup=2.0)
+    kernel = generate_loopy(odd_einsum())
+    alone = look_up(kernel, database=given(slow))
+    assert alone.t_unit is kernel
+    assert "it is no faster" in alone.nests[0].why_unchanged
+    both = look_up(kernel, database=given(slow, good))
+    assert both.nests[0].applied == good.spec
+    assert oracle.asked == [str(slow.spec), str(good.spec)]
+
+
+@pytest.mark.usefixtures("odd")
+def test_a_promise_that_is_not_kept_ends_no_search(oracle):
+    """The others are tried as well, and the best that was seen here is taken."""
+    liar = fact(odd_einsum(), odd_spec("odd_slow"), speedup=1e9)
+    good = fact(odd_einsum(), odd_spec("odd_right"), speedup=5.0)
+    oracle.says(odd_slow=(1e-3, 1.1e-3), odd_right=(1e-3, 5e-3))
+    kernel = generate_loopy(odd_einsum())
+    found = look_up(kernel, database=given(liar, good))
+    (nest,) = found.nests
+    assert nest.applied == good.spec
+    assert nest.judgement.endswith("; claimed were 5 times")
+    assert [spec for spec, _ in nest.seen] == [liar.spec]
+    assert f"  seen here {liar.spec}: verified and timed" in str(found)
+    assert "the fastest of 2 that are known here" in str(found)
+
+
+@pytest.mark.usefixtures("odd")
+def test_what_is_kept_displaces_no_better_one_that_is_known(oracle):
+    """A fact that arrives later and promises more is tried, and is not taken if it is
+    slower here than what was seen before, be that measured here or verified here.
+    """
+    good = fact(odd_einsum(), odd_spec("odd_right"), speedup=5.0)
+    own_one = fact(odd_einsum(), odd_spec("odd_right", 8), speedup=6.0)
+    liar = fact(odd_einsum(), odd_spec("odd_slow"), speedup=7.0)
+    oracle.says(odd_slow=(1e-3, 4e-3), odd_right=(1e-3, 5e-3))
+    kernel = generate_loopy(odd_einsum())
+    assert look_up(kernel, database=given(good)).applied == (good.spec,)
+    assert look_up(kernel, database=given(good, liar)).applied == (good.spec,)
+    mark_as_own(own_one.id)
+    everything = given(good, liar, own_one)
+    assert look_up(kernel, database=everything).applied == (own_one.spec,)
+
+
+@pytest.mark.usefixtures("odd")
+def test_one_retrieval_tries_few_and_the_next_one_goes_on(oracle, monkeypatch):
+    """What was tried is remembered; nothing is kept before all that matters is."""
+    monkeypatch.setattr(believing, "N_NEW", 1)
+    wrong = fact(odd_einsum(), odd_spec("odd_double"), speedup=9.0)
+    good = fact(odd_einsum(), odd_spec("odd_right"), speedup=5.0)
+    oracle.says(odd_double="wrong-result", odd_right=(1e-3, 5e-3))
+    kernel, store = generate_loopy(odd_einsum()), given(wrong, good)
+    first = look_up(kernel, database=store)
+    assert first.applied == ()
+    assert not first.is_settled
+    assert "1 more recipes are not tried yet" in first.nests[0].why_unchanged
+    second = look_up(kernel, database=store)
+    assert second.applied == (good.spec,)
+    assert second.is_settled
+    assert len(oracle.asked) == 2
+
+
+@pytest.mark.usefixtures("odd")
+def test_the_log_is_told_once_of_many_that_fail(oracle, caplog):
+    """Sixty recipes of a transform that is not installed are one line, and a short
+    one; none of them is in the way of the good one.
+    """
+    form, alien = odd_einsum(), TransformSpec("alien", 1, {"x": "x" * 100_000})
+    aliens = [
+        fact(form, replace(alien, version=k), speedup=100.0 + k) for k in range(1, 61)
+    ]
+    good = fact(form, odd_spec("odd_right"), speedup=5.0)
+    oracle.says(odd_right=(1e-3, 5e-3))
+    with caplog.at_level("INFO", logger="feinsum"):
+        found = look_up(generate_loopy(form), database=given(*aliens, good))
+    assert found.applied == (good.spec,)
+    passed_over = [m for m in caplog.messages if "passed over" in m]
+    assert len(passed_over) == 1
+    assert passed_over[0].startswith(
+        "60 recipes were passed over; the first one: alien"
+    )
+    assert max(map(len, caplog.messages)) < 2_000
 
 
 def test_off_is_off(no_process, monkeypatch):
@@ -146,6 +276,7 @@ def test_a_recipe_that_fails_is_passed_over(name, words):
     einsum = odd_einsum()
     bad = fact(einsum, odd_spec(name), speedup=99.0, environment=elsewhere())
     good = fact(einsum, odd_spec("odd_right"), speedup=2.0)
+    mark_as_own(good.id)
     kernel = generate_loopy(einsum)
     alone = look_up(kernel, database=given(bad))
     assert alone.t_unit is kernel
@@ -175,23 +306,27 @@ def test_without_time_the_rest_is_passed_over(no_process, monkeypatch):
     no_process()
     monkeypatch.setattr(trust, "BUDGET_S", 0.0)
     store = given(fact_of(reduction(), environment=elsewhere()))
-    assert "verifying others took all" in found(store).why_unchanged
+    assert "1 more recipes are not tried yet" in found(store).why_unchanged
 
 
 @pytest.mark.parametrize("age", [timedelta(hours=1), timedelta(days=2)])
-@pytest.mark.parametrize("code", ["trial-timeout", "wrong-result", "ok"])
+@pytest.mark.parametrize("code", ["trial-timeout", "wrong-result", "slow", "ok"])
 def test_what_may_pass_is_forgotten_after_a_day(kept, no_process, code, age):
-    """A time-out may be the fault of the hour; a wrong result is not."""
+    """A time-out may be the fault of the hour, and so may be that a recipe is slow; a
+    wrong result is not.
+    """
     no_process()
     store = given(fact_of(reduction(), environment=elsewhere()))
     found(store)
     (path,) = kept.folder.glob("*.entry")
     key = path.name.removesuffix(".entry")
     stamp = (datetime.now(UTC) - age).isoformat(timespec="seconds")
-    kept.write(key, to_json(Verdict(code, "as found", stamp)).encode())
+    least_s, said = (2.0, "ok") if code == "slow" else (0.5, code)
+    verdict = Verdict(said, "as found", stamp, least_s=least_s, baseline_s=1.0)
+    kept.write(key, to_json(verdict).encode())
     no_process()
     words = found(store).why_unchanged if code != "ok" else found(store).judgement
-    is_forgotten = code == "trial-timeout" and age > timedelta(days=1)
+    is_forgotten = code in ("trial-timeout", "slow") and age > timedelta(days=1)
     assert (stamp in words) != is_forgotten
 
 
@@ -215,7 +350,7 @@ def test_a_recipe_of_others_is_remembered_by_this_process_alone(kept):
     """Their source may change under one name and version."""
     good = fact(odd_einsum(), odd_spec("odd_right"), environment=elsewhere())
     (nest,) = look_up(generate_loopy(odd_einsum()), database=given(good)).nests
-    assert nest.judgement.startswith("verified on this machine")
+    assert "odd_right" in str(nest.applied or nest.failures[0][0])
     assert kept.info().n_entries == 0
     assert len(remembered(trust._Verdicts)) == 1
 
@@ -235,6 +370,36 @@ def test_a_loose_policy_has_a_recipe_for_everything(monkeypatch):
     slow = fact(example.einsum, loose.applied, speedup=0.5)
     assert found(given(slow), policy="loose").applied is None
     assert_right(example, retrieved(example.kernel, database=given(), policy="loose"))
+
+
+@pytest.mark.usefixtures("odd")
+def test_a_recipe_is_timed_in_the_process_that_verifies_it():
+    """One that is slow beyond doubt is not served, however fast it is said to be."""
+    slow = fact(odd_einsum(), odd_spec("odd_slow"), speedup=1e30)
+    (nest,) = look_up(generate_loopy(odd_einsum()), database=given(slow)).nests
+    assert nest.applied is None
+    assert "timed on this machine" in nest.why_unchanged
+
+
+@pytest.mark.usefixtures("odd")
+def test_a_verdict_has_both_times_and_the_sizes():
+    """One process answers one question after another."""
+    record = fact(odd_einsum(), odd_spec("odd_right"))
+    (name,) = from_text(record.workload_text).size_params
+    for size in (64, 128):
+        question = Question(
+            record.workload_text,
+            record.spec,
+            here().device.id,
+            trust.MEMORY_BYTES,
+            {name.name: size},
+            600.0,
+        )
+        verdict = verifying.asked(question)
+        assert verdict.is_ok, verdict
+        assert verdict.least_s > 0
+        assert verdict.baseline_s > 0
+        assert verdict.sizes == {name.name: size}
 
 
 PROGRAM = """

@@ -51,6 +51,7 @@ def is_problem(answer, status, code):
         ("GET", "/v1/workloads?limit=0", None, 422, "invalid-request"),
         ("GET", "/v1/facts?limit=1e9", None, 422, "invalid-request"),
         ("GET", f"/v1/best/{WORKLOAD}?policy=any", None, 422, "invalid-request"),
+        ("GET", f"/v1/best/{WORKLOAD}?policy=", None, 422, "invalid-request"),
         ("GET", f"/v1/best/{WORKLOAD}?device=%00", None, 422, "invalid-request"),
         ("GET", f"/v1/best/{'k' * 200}", None, 422, "invalid-request"),
         ("GET", "/v1/best/..", None, 404, "no-such-route"),

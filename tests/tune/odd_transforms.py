@@ -71,6 +71,24 @@ def _unbuildable(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
     return _with_value(t_unit, nest, lambda value: var("no_such_function")(value))
 
 
+def _slow(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
+    """Right, and many times slower: a sine of a sine and so on, times zero."""
+
+    def change(value: Any) -> Any:
+        useless = value
+        for _ in range(60):
+            useless = var("sin")(useless)
+        return value + 0.0 * useless
+
+    return _with_value(t_unit, nest, change)
+
+
+def _greedy(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
+    """Wants more memory than there should be."""
+    bytearray(1 << 33)
+    return t_unit
+
+
 def _raises(t_unit: Any, nest: LoopNest, parameters: Parameters) -> Any:
     raise ValueError("this recipe is broken")
 
@@ -193,6 +211,8 @@ ODD = {
         _crooked,
         _drop_last,
         _unbuildable,
+        _slow,
+        _greedy,
         _raises,
         _returns_nothing,
         _fixed,

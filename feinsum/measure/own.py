@@ -1,0 +1,64 @@
+"""Which facts this installation measured itself, on this machine.
+
+Nothing in a fact can say so, for whoever sends a fact writes all of it. So the tuner
+leaves a mark in the user's cache, whose entries are signed, when it records a fact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from feinsum.cache import default_cache
+from feinsum.memory import remembered
+
+__all__ = ["is_own", "machine_id", "mark_as_own"]
+
+_MACHINE_ID = Path("/etc/machine-id")
+
+
+class _Own(set[str]):
+    """Marks of this process, which may have no cache."""
+
+
+def mark_as_own(record_id: str) -> None:
+    """Remember that a fact was measured here.
+
+    >>> from feinsum.memory import fresh_memory
+    >>> with fresh_memory():
+    ...     mark_as_own("a" * 64)
+    ...     is_own("a" * 64), is_own("b" * 64)
+    (True, False)
+    """
+    mark = _mark(record_id)
+    remembered(_Own).add(mark)
+    if cache := default_cache():
+        cache.write(mark, record_id.encode())
+
+
+def is_own(record_id: str) -> bool:
+    """Whether a fact was measured here, as far as that is remembered."""
+    mark = _mark(record_id)
+    if mark in remembered(_Own):
+        return True
+    cache = default_cache()
+    content = None if cache is None else cache.read(mark)
+    return content is not None and content == record_id.encode()
+
+
+@cache
+def machine_id() -> str:
+    """What tells this machine from others that share a folder with it; may be empty.
+
+    Containers of one image are one machine.
+    """
+    try:
+        return _MACHINE_ID.read_text(encoding="ascii").strip()[:64]
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _mark(record_id: str) -> str:
+    marked = "\0".join(("measured here", machine_id(), record_id))
+    return hashlib.sha256(marked.encode()).hexdigest()

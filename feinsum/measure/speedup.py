@@ -1,0 +1,145 @@
+"""How much faster a recipe is than the untransformed kernel, found out in no time.
+
+The tuner measures for a record, and takes seconds for it. Here the question is only
+whether a recipe that somebody recommends pays on this machine, and a fraction of a
+second has to do: on arrays of a few megabytes, with few runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, log2, prod
+from time import perf_counter
+
+from feinsum.errors import WrongResultError
+from feinsum.ir import BatchedEinsum, SizeParam
+from feinsum.measure.cases import (
+    MANY_TIMES,
+    Case,
+    pairwise_baseline,
+    posed_case,
+)
+from feinsum.measure.counts import einsum_operations, footprint_bytes
+from feinsum.measure.kernel import CompiledKernel, compile_kernel
+from feinsum.measure.timing import MIN_SAMPLES, Timeable, common_timer
+from feinsum.measure.verification import verify
+from feinsum.targets.protocol import OpenDevice, Timer
+
+__all__ = ["in_turns", "quick_sizes", "raced"]
+
+QUICK_BYTES = 1 << 25
+"""Of all arrays."""
+QUICK_OPERATIONS = 50_000_000
+"""Of the untransformed kernel, which does about a thousand million in a second."""
+QUICK_S = 0.15
+"""How long both kernels run in turns; a kernel that takes longer alone runs once."""
+MOST_ROUNDS = 15
+MOST_TIMES = 4
+"""How often a kernel that seems slow is timed."""
+LONGEST = 1 << 20
+"""An extent that is not known is no longer."""
+
+
+def quick_sizes(einsum: BatchedEinsum, known: Mapping[str, int]) -> dict[str, int]:
+    """Sizes at which an einsum is timed: near those of a kernel, or as large as may be.
+
+    They are powers of two, so that kernels of about the same size share an answer.
+
+    >>> from feinsum.ir import array, einsum
+    >>> matvec = einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))
+    >>> quick_sizes(matvec, {"n": 1000}), quick_sizes(matvec, {})
+    ({'n': 1024}, {'n': 524288})
+    """
+    sizes = {
+        x.name: 1 << max(0, round(log2(known[x.name])))
+        if known.get(x.name, 0) > 0
+        else LONGEST
+        for x in einsum.size_params
+    }
+    while _is_long(einsum, sizes) and any(size > 1 for size in sizes.values()):
+        longest = max(sizes, key=lambda name: sizes[name])
+        sizes[longest] //= 2
+    return sizes
+
+
+def raced(
+    compiled: CompiledKernel,
+    case: Case,
+    sizes: Mapping[str, int],
+    opened: OpenDevice,
+) -> tuple[float, float]:
+    """The times of a recipe and of the untransformed kernel, in seconds.
+
+    Both compute the same, and that is verified.
+
+    Args:
+        compiled: the kernel with the recipe, of the einsum of ``case``.
+        sizes: of the size parameters of that einsum.
+
+    Raises:
+        BuildError, MeasurementError: if one of them cannot run.
+        WrongResultError: if they disagree.
+    """
+    posed = posed_case(case.einsum, sizes)
+    plain = compile_kernel(pairwise_baseline(posed) or posed.t_unit, opened)
+    baseline = plain.bind(posed.arguments)
+    kernel = compiled.bind(posed.arguments).sharing(baseline)
+    baseline_s = baseline.run()
+    try:
+        verify(kernel, baseline.read(), tolerance=2 * posed.tolerance)
+    except WrongResultError as error:
+        where = f"at the sizes {dict(sizes)}"
+        raise WrongResultError(f"{where}: {error}") from None
+    return in_turns(kernel, baseline, baseline_s)
+
+
+def in_turns(
+    kernel: Timeable, baseline: Timeable, baseline_s: float
+) -> tuple[float, float]:
+    """The least times of two kernels that ran before.
+
+    Other load makes times longer, and those of kernels with threads most of all.
+    So the least ones count, and a kernel that seems slow gets more time.
+    A baseline that takes long is not run again: nobody is mistaken about a kernel that
+    is faster than that.
+
+    Args:
+        baseline_s: the time of its first run.
+    """
+    timer = common_timer((kernel, baseline))
+    if baseline_s > QUICK_S:
+        return kernel.run(timer), baseline_s
+    least_s, others_s = inf, inf
+    for _ in range(MOST_TIMES):
+        mine, others = _samples(kernel, baseline, timer)
+        least_s, others_s = min(least_s, *mine), min(others_s, *others)
+        if least_s < others_s:
+            break
+    return least_s, others_s
+
+
+def _samples(
+    kernel: Timeable, baseline: Timeable, timer: Timer
+) -> tuple[list[float], list[float]]:
+    mine: list[float] = []
+    others: list[float] = []
+    end_s = perf_counter() + QUICK_S
+    while len(mine) < MIN_SAMPLES or (
+        len(mine) < MOST_ROUNDS and perf_counter() < end_s
+    ):
+        mine.append(kernel.run(timer))
+        others.append(baseline.run(timer))
+    return mine, others
+
+
+def _is_long(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
+    if footprint_bytes(einsum, sizes) > QUICK_BYTES:
+        return True
+    extents = (
+        sizes[x.name] if isinstance(x, SizeParam) else x
+        for x in einsum.extents.values()
+    )
+    if prod(extents) * einsum.n_operands * einsum.batch_size <= QUICK_OPERATIONS:
+        return False
+    n_least = sum(einsum_operations(einsum, sizes).values())
+    return MANY_TIMES * n_least > QUICK_OPERATIONS or not n_least

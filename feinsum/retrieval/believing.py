@@ -1,0 +1,185 @@
+"""Which candidate a nest gets: claims order them, and what is seen here decides.
+
+The candidates are tried in the order of what is recorded of them, until one is as good
+here as its record says, or nearly so. The best of all that were seen here is taken. So
+a record that promises too much costs a trial once, and displaces nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import NamedTuple
+
+from feinsum.errors import TransformError
+from feinsum.retrieval.applying import fitting
+from feinsum.retrieval.selection import Candidate, NestSelection
+from feinsum.retrieval.trust import Judgement, Trust
+
+__all__ = ["N_NEW", "believed"]
+
+logger = logging.getLogger(__name__)
+
+N_NEW = 5
+"""Recipes of an einsum that one retrieval verifies and times."""
+BORNE_OUT = 0.5
+"""The part of a recorded speed-up that is seen here where a record can be believed."""
+OFF_WORDS = "not verified on this machine: verification is off"
+AT_ONCE = 64
+"""Candidates that are looked at together."""
+
+
+class _Seen(NamedTuple):
+    """A candidate that may be used, and what is known of it here."""
+
+    candidate: Candidate
+    judgement: Judgement
+
+
+@dataclass
+class _Trials:
+    """What came of the candidates of a nest.
+
+    Attributes:
+        good: those that may be used.
+        untried: those for which there was no time.
+        failures: those that may not, and why.
+    """
+
+    good: list[_Seen] = field(default_factory=list)
+    untried: list[Candidate] = field(default_factory=list)
+    failures: list[tuple[Candidate, Exception]] = field(default_factory=list)
+    n_new: int = 0
+    is_over: bool = False
+
+
+def believed(one: NestSelection, trust: Trust) -> NestSelection:
+    """The nest with the candidate that is the best here as the first one."""
+    if not one.chosen or one.judgement:
+        return one
+    one = replace(one, own=trust.own(one.match))
+    if not trust.is_on:
+        return _first_that_fits(one, trust)
+    trials, rest = _Trials(), iter(one.candidates)
+    while not trials.is_over and (some := [*_some(rest)]):
+        _try(one, some, trust, trials)
+    return _with_best(one, trials, [*rest])
+
+
+def _some(candidates: Iterator[Candidate]) -> Iterable[Candidate]:
+    return islice(candidates, AT_ONCE)
+
+
+def _first_that_fits(one: NestSelection, trust: Trust) -> NestSelection:
+    """Without verification nothing but the form of a recipe is looked at."""
+    failures: list[tuple[Candidate, Exception]] = []
+    for k, candidate in enumerate(one.candidates):
+        try:
+            fitting(one.nest, candidate.recipe)
+        except Exception as error:  # noqa: BLE001  (no recipe may break a build)
+            failures.append((candidate, error))
+        else:
+            own = trust.known_as_own(candidate)
+            words = own.words if own else OFF_WORDS
+            left = one.candidates[k:]
+            return replace(
+                _passed_over(one, failures), candidates=left, judgement=words
+            )
+    return replace(_passed_over(one, failures), candidates=())
+
+
+def _try(
+    one: NestSelection, some: Sequence[Candidate], trust: Trust, trials: _Trials
+) -> None:
+    """Look at candidates in their order; what is remembered of any of them counts."""
+    known = [*_known(one, some, trust, trials)]
+    for k, (candidate, judgement) in enumerate(known):
+        if judgement is None and not (trials.n_new < N_NEW and trust.has_time):
+            trials.untried.append(candidate)
+            continue
+        if judgement is None:
+            trials.n_new += 1
+            try:
+                judgement = trust.found_out(candidate, _sizes(one, candidate))
+            except Exception as error:  # noqa: BLE001  (no recipe may break a build)
+                trials.failures.append((candidate, error))
+                continue
+        trials.good.append(_Seen(candidate, judgement))
+        if _is_borne_out(candidate, judgement, trust):
+            trials.is_over = True
+            left = known[k + 1 :]
+            trials.good += [_Seen(c, j) for c, j in left if j is not None]
+            trials.untried += [c for c, j in left if j is None]
+            return
+
+
+def _known(
+    one: NestSelection, some: Iterable[Candidate], trust: Trust, trials: _Trials
+) -> Iterator[tuple[Candidate, Judgement | None]]:
+    """The candidates that may be of use, and what is remembered of them."""
+    for candidate in some:
+        try:
+            fitting(one.nest, candidate.recipe)
+            yield candidate, trust.known(candidate, _sizes(one, candidate))
+        except Exception as error:  # noqa: BLE001  (no recipe may break a build)
+            trials.failures.append((candidate, error))
+
+
+def _sizes(one: NestSelection, candidate: Candidate) -> dict[str, int]:
+    return dict(one.extents.get(candidate.recipe.frame, {}))
+
+
+def _is_borne_out(candidate: Candidate, seen: Judgement, trust: Trust) -> bool:
+    """Whether it is about as fast as its records say, on so many units as are here."""
+    here = trust.environment.device.compute_units
+    claims = (
+        record.measurement.speedup
+        * min(1.0, here / max(1, record.environment.device.compute_units))
+        for record in candidate.records
+    )
+    return seen.is_own or seen.speedup >= BORNE_OUT * max(claims, default=0.0)
+
+
+def _with_best(
+    one: NestSelection, trials: _Trials, rest: Sequence[Candidate]
+) -> NestSelection:
+    """The best first; then the others by what was seen, then those not tried."""
+    good = sorted(trials.good, key=lambda seen: -seen.judgement.speedup)
+    left = tuple(seen.candidate for seen in good)
+    untried = (*trials.untried, *rest)
+    found = _passed_over(one, trials.failures)
+    if good:
+        others = tuple((s.candidate.recipe.spec, s.judgement.words) for s in good[1:])
+        return replace(
+            found,
+            candidates=(*left, *untried),
+            judgement=good[0].judgement.words,
+            seen=others,
+            is_settled=trials.is_over or not untried,
+        )
+    if untried:
+        why = TransformError(
+            f"{len(untried)} more recipes are not tried yet: one retrieval verifies "
+            f"{N_NEW} of an einsum, in limited time; the next one goes on"
+        )
+        found = _passed_over(found, [(untried[0], why)])
+    return replace(found, candidates=(), is_settled=not untried)
+
+
+def _passed_over(
+    one: NestSelection, failures: Sequence[tuple[Candidate, Exception]]
+) -> NestSelection:
+    """With failures; the log is told of the first one, and how many there are."""
+    if not failures:
+        return one
+    found = one.with_failures((c.recipe.spec, error) for c, error in failures)
+    spec, why = found.failures[len(one.failures)]
+    logger.warning(
+        "%d recipes were passed over; the first one: %.200s: %s",
+        len(failures),
+        spec,
+        why,
+    )
+    return found

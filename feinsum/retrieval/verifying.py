@@ -1,0 +1,166 @@
+"""The process that verifies and times recipes: one for all retrievals of this process.
+
+It is started with the first question, and ends with this process, or when nobody asks
+for a while.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from time import monotonic
+from weakref import finalize
+
+from feinsum.errors import InvalidRecordError, TrialCrashError, TrialTimeoutError
+from feinsum.measure.verifier import Question, Verdict
+from feinsum.memory import remembered
+from feinsum.processes import Ended, child_environment, end_session
+from feinsum.records import from_json, to_json
+
+__all__ = ["COMMAND", "asked"]
+
+COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.measure.verifier")
+
+START_S = 60.0
+"""How long the process may take beyond the answer, as when it loads Loopy."""
+LONGEST_BYTES = 1 << 15
+"""Of a question: a pipe takes so much, also where nobody reads."""
+EXIT_S = 1.0
+"""How long a process that broke off may take to end."""
+_PART = 65536
+
+
+def asked(question: Question) -> Verdict:
+    """The answer of a process of its own; how it ended, if it gives none."""
+    return remembered(_Helpers).ask(question)
+
+
+class _Helpers:
+    """The process of this one; threads of it may ask at once."""
+
+    def __init__(self) -> None:
+        self._current: _Helper | None = None
+        self._asking = Lock()
+
+    def ask(self, question: Question) -> Verdict:
+        line = to_json(question).encode() + b"\n"
+        if len(line) > LONGEST_BYTES:
+            why = f"its text of {len(line)} bytes is too long"
+            return Verdict(InvalidRecordError.code, why)
+        limit_s = question.limit_s + START_S
+        surroundings = (COMMAND, os.getpid(), dict(os.environ))
+        with self._asking:
+            helper, self._current = self._current, None
+            if helper is not None and helper.surroundings == surroundings:
+                said = helper.say(line, limit_s)
+                if said is not None or helper.is_late:
+                    return self._answer(helper, said, limit_s)
+            if helper is not None:
+                helper.close()
+            try:
+                helper = _Helper(surroundings)
+            except OSError as error:
+                why = f"no process can be started: {error.strerror}"
+                return Verdict(TrialCrashError.code, why)
+            return self._answer(helper, helper.say(line, limit_s), limit_s)
+
+    def _answer(self, helper: _Helper, said: Verdict | None, limit_s: float) -> Verdict:
+        """What it said, and then it stays; or how it ended."""
+        if said is not None:
+            self._current = helper
+            return said
+        ended = helper.close()
+        if helper.is_late:
+            why = f"no answer within {limit_s:g} s; it was stopped"
+            return Verdict(TrialTimeoutError.code, why)
+        return Verdict(TrialCrashError.code, f"its process ended with {ended}")
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What is to be cleared away when a process is not needed any more."""
+
+    process: subprocess.Popen[bytes]
+    folder: tempfile.TemporaryDirectory[str]
+    owner: int
+
+    def clear(self) -> None:
+        """Nothing in a fork of the process that it is of."""
+        if self.owner != os.getpid():
+            return
+        end_session(self.process)
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+        self.folder.cleanup()
+
+
+class _Helper:
+    """A process that answers.
+
+    Args:
+        surroundings: command, process and variables with which it was started; with
+            others there has to be another one.
+    """
+
+    def __init__(self, surroundings: tuple[object, ...]) -> None:
+        self.surroundings = surroundings
+        folder = tempfile.TemporaryDirectory(
+            prefix="feinsum-verify-", ignore_cleanup_errors=True
+        )
+        process = subprocess.Popen(  # noqa: S603  (our own command)
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=child_environment(folder.name),
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._process = process
+        self.is_late = False
+        self._clear = finalize(self, _Parts(process, folder, os.getpid()).clear)
+
+    def say(self, line: bytes, limit_s: float) -> Verdict | None:
+        """The answer to a question; None if there is none."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(line)
+        except OSError:
+            return None
+        ready = select.poll()
+        ready.register(process.stdout, select.POLLIN)
+        end_s, said = monotonic() + limit_s, b""
+        while not said.endswith(b"\n"):
+            left_s = max(0.0, end_s - monotonic())
+            if not ready.poll(left_s * 1e3):
+                self.is_late = True
+                return None
+            part = os.read(process.stdout.fileno(), _PART)
+            if not part:
+                return None
+            said += part
+        try:
+            return from_json(Verdict, said.decode(errors="replace"))
+        except InvalidRecordError:
+            return None
+
+    def close(self) -> Ended:
+        """End it; how it ended by itself, if it did."""
+        is_own = self.surroundings[1] == os.getpid()
+        if is_own and not self.is_late:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(EXIT_S)
+        code = self._process.poll() if is_own else None
+        self._clear()
+        return Ended(code)

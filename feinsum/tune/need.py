@@ -1,0 +1,145 @@
+"""What a tuning takes at the least, in memory and time, before anything is started.
+
+What is tuned may be somebody else's wish, as where misses of a service say it. What
+does not fit is refused by name; what is started cannot take more than its limit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import psutil
+
+from feinsum.codegen.contraction import contraction_steps
+from feinsum.errors import MeasurementError
+from feinsum.ir import BatchedEinsum, SizeParam
+from feinsum.measure import einsum_operations, footprint_bytes
+from feinsum.measure.cases import MANY_TIMES
+from feinsum.tune.problem import Problem
+
+__all__ = ["MEMORY_VARIABLE", "Need", "check_need", "memory_limit_bytes", "need_of"]
+
+MEMORY_VARIABLE = "FEINSUM_TUNE_MEMORY_BYTES"
+"""Environment variable with how many bytes the process of the trials may take."""
+
+LEAST_LIMIT_BYTES = 2**30
+SHARE = 0.75
+"""The part of the free memory that it may take by default."""
+COPIES = 5
+"""Of all arrays: those of numpy, of the untransformed kernel and of the recipe."""
+LONGEST_S = 300.0
+"""How long reference and untransformed kernel may run once each."""
+OPERATIONS_PER_S = 4e9
+"""More than an untransformed kernel does in a second."""
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a tuning takes at the least.
+
+    Attributes:
+        n_bytes: of memory.
+        seconds: until the first recipe is tried.
+    """
+
+    n_bytes: int
+    seconds: float
+
+
+def need_of(problem: Problem) -> Need:
+    """What is known of the need of a tuning without making any array.
+
+    >>> chain = "a b, b c -> a c | A0[N0,4]:<f8 A1[4,4]:<f8 | A0 A1"
+    >>> need_of(Problem(chain, {"N0": 1000})).n_bytes
+    384640
+    """
+    einsum, sizes = problem.einsum, problem.sizes
+    arrays = COPIES * footprint_bytes(einsum, sizes)
+    return Need(
+        arrays + _products_bytes(einsum, sizes),
+        _n_untransformed(einsum, sizes) / OPERATIONS_PER_S,
+    )
+
+
+def check_need(problem: Problem) -> None:
+    """Refuse a tuning that cannot be done here.
+
+    Raises:
+        MeasurementError: saying what it takes, and what there is.
+    """
+    need, limit = need_of(problem), memory_limit_bytes()
+    what = f"tuning {problem.workload_text:.300} at {_listed(problem.sizes)}"
+    if need.n_bytes > limit:
+        raise MeasurementError(
+            f"{what} takes at least {need.n_bytes / 1e9:.3g} GB of memory; expected at "
+            f"most {limit / 1e9:.3g} GB, which are free or allowed by "
+            f"{MEMORY_VARIABLE}: tune it at smaller sizes"
+        )
+    if need.seconds > LONGEST_S:
+        raise MeasurementError(
+            f"{what} takes at least {need.seconds:.3g} s until the first recipe is "
+            f"tried; expected at most {LONGEST_S:g} s: tune it at smaller sizes"
+        )
+
+
+def memory_limit_bytes() -> int:
+    """How much the process of the trials may take: what is set, or a part of all free.
+
+    Raises:
+        MeasurementError: if the variable is no number.
+    """
+    named = os.environ.get(MEMORY_VARIABLE, "").strip()
+    if named and not named.isdecimal():
+        raise MeasurementError(
+            f"{MEMORY_VARIABLE} is {named!r}; expected a number of bytes"
+        )
+    if named:
+        return int(named)
+    free = min([psutil.virtual_memory().available, *_left_in_group()])
+    return max(LEAST_LIMIT_BYTES, int(SHARE * free))
+
+
+def _left_in_group() -> list[int]:
+    """What the control group of a container leaves, if it has a limit."""
+    with suppress(OSError, ValueError):  # without such a group, or without a limit
+        most = int((_CGROUP / "memory.max").read_text())
+        return [max(0, most - int((_CGROUP / "memory.current").read_text()))]
+    return []
+
+
+def _products_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+    """Of the two largest products of operands on the way to the reference result."""
+    extents = {i: _value(x, sizes) for i, x in einsum.extents.items()}
+    steps = contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
+    itemsize = max(dtype.itemsize for dtype in einsum.output_dtypes)
+    made = []
+    for step in steps:
+        inside = {i for p in step.operands for i in einsum.inputs[p]}
+        outside = set(einsum.output).union(
+            *(term for p, term in enumerate(einsum.inputs) if p not in step.operands)
+        )
+        made.append(prod(extents[i] for i in inside & outside) * itemsize)
+    return sum(sorted(made)[-2:])
+
+
+def _n_untransformed(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+    """Operations of the untransformed kernel, in one nest or by pairs of operands."""
+    n_least = sum(einsum_operations(einsum, sizes).values())
+    extents = prod(_value(x, sizes) for x in einsum.extents.values())
+    in_one_nest = extents * einsum.n_operands * einsum.batch_size
+    return in_one_nest if in_one_nest < MANY_TIMES * n_least else n_least
+
+
+def _value(extent: int | SizeParam, sizes: Mapping[str, int]) -> int:
+    return sizes[extent.name] if isinstance(extent, SizeParam) else extent
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{n}={v}" for n, v in sizes.items()) or "its extents"

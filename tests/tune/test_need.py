@@ -1,0 +1,117 @@
+"""A tuning that does not fit is refused by name, and none can take all the memory."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from feinsum.errors import MeasurementError
+from feinsum.ir import array, einsum
+from feinsum.measure import footprint_bytes
+from feinsum.measure.own import is_own
+from feinsum.records import InMemoryStore
+from feinsum.transforms import configurations, find_transform
+from feinsum.transforms.plugins import VARIABLE
+from feinsum.tune import autotune, ensure_measured, need, record_facts
+from feinsum.tune.isolation import IsolatedBench
+from feinsum.tune.need import MEMORY_VARIABLE, check_need, memory_limit_bytes, need_of
+from feinsum.tune.problem import make_problem
+from tests.tune import odd_transforms
+from tests.tune.odd_transforms import odd_einsum, odd_spec
+
+
+def chain(extent):
+    """A product of five matrices."""
+    letters = "ijklmn"
+    terms = ",".join(a + b for a, b in pairwise(letters))
+    operands = (array(f"A{k}", (extent, extent)) for k in range(5))
+    return einsum(f"{terms}->in", *operands)
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch):
+    """A process of trials would be an error of its own."""
+
+    def start(self):
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(IsolatedBench, "_spawn", start)
+
+
+@pytest.mark.usefixtures("nothing_starts")
+@pytest.mark.parametrize("extent", [20_000, 10**7])
+def test_what_does_not_fit_is_refused_before_anything_is_started(extent):
+    """With what it takes, and what to do."""
+    store = InMemoryStore()
+    problem, path = make_problem(chain(extent)), find_transform("contraction_path", 2)
+    spec = next(iter(configurations(path, problem.einsum)))
+    with pytest.raises(MeasurementError, match=r"tuning a c.* takes at least .* GB"):
+        autotune(chain(extent), database=store)
+    with pytest.raises(MeasurementError, match="smaller sizes"):
+        record_facts(chain(extent), spec, database=store)
+    with pytest.raises(MeasurementError):
+        ensure_measured(chain(extent), None, "measure", database=store)
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_what_would_take_for_ever_is_refused(monkeypatch):
+    """However little memory it takes."""
+    monkeypatch.setenv(MEMORY_VARIABLE, str(10**15))
+    with pytest.raises(MeasurementError, match="s until the first recipe is tried"):
+        autotune(chain(20_000), database=InMemoryStore())
+
+
+def test_the_need_counts_arrays_and_products():
+    """All arrays several times, and the products of operands of the reference."""
+    problem = make_problem(chain(100))
+    found = need_of(problem)
+    least = 5 * footprint_bytes(problem.einsum, problem.sizes) + 2 * 100 * 100 * 8
+    assert found.n_bytes == least
+    assert 0 < found.seconds < 1
+    check_need(problem)
+
+
+def test_the_limit_is_what_is_set_or_a_part_of_what_is_free(monkeypatch, tmp_path):
+    """A container has its own memory; a text that is no number is refused."""
+    monkeypatch.delenv(MEMORY_VARIABLE, raising=False)
+    monkeypatch.setattr(need, "_CGROUP", tmp_path)
+    whole = memory_limit_bytes()
+    assert whole >= need.LEAST_LIMIT_BYTES
+    (tmp_path / "memory.max").write_text("3000000000\n")
+    (tmp_path / "memory.current").write_text("1000000000\n")
+    assert memory_limit_bytes() <= 1_500_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_limit_bytes() >= need.LEAST_LIMIT_BYTES
+    monkeypatch.setenv(MEMORY_VARIABLE, "123")
+    assert memory_limit_bytes() == 123
+    monkeypatch.setenv(MEMORY_VARIABLE, "much")
+    with pytest.raises(MeasurementError, match="'much'"):
+        memory_limit_bytes()
+
+
+def test_a_trial_that_wants_too_much_fails_alone(monkeypatch):
+    """The process of the trials has a hard limit; the next trial is made."""
+    monkeypatch.setenv(VARIABLE, odd_transforms.__name__)
+    monkeypatch.setenv(MEMORY_VARIABLE, str(2**30))
+    problem = make_problem(odd_einsum(), {"N": 64}, "host")
+    with IsolatedBench(problem) as bench:
+        greedy = bench.trial(odd_spec("odd_greedy"))
+        good = bench.trial(odd_spec("odd_right"))
+    assert not greedy.is_ok
+    assert "MemoryError" in greedy.message
+    assert good.is_ok
+
+
+def test_what_is_measured_here_is_marked_and_believed(tmp_path, monkeypatch):
+    """A fact of a tuning on this machine is exact and needs no verification."""
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path))
+    matvec = einsum("ij,j->i", array("A", ("N", 9)), array("x", 9))
+    fact = record_facts(
+        matvec,
+        "rowwise@1(block=8, index='a')",
+        sizes={"N": 100},
+        device="host",
+        database=InMemoryStore(),
+    )
+    assert is_own(fact.id)
