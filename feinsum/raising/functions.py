@@ -95,8 +95,9 @@ def sized(expression: Expression, dtype: np.dtype[Any]) -> Expression:
     Loopy infers the least one that holds them: 0.1 is double for it.
 
     >>> from pymbolic import parse
-    >>> print(sized(parse("0.5*a + 1"), np.dtype(np.float32)))
-    np.float32(0.5)*a + 1
+    >>> half, _ = sized(parse("0.5*a"), np.dtype(np.float32)).children
+    >>> half.dtype
+    dtype('float32')
     """
     return _Sizer(dtype)(expression)
 

@@ -146,7 +146,7 @@ def test_demand_that_does_not_fit_is_refused_by_name(run, tmp_path):
     chain = canonicalize(read_einsum("ij,jk,kl,lm,mn->in", sizes))
     path = tmp_path / "team.sqlite"
     with open_serving_store(path) as store:
-        store.add_misses({Miss(chain.key, ""): 1}, {chain.key: chain.text}, 100)
+        add_misses(store, {Miss(chain.key, ""): 1}, {chain.key: chain.text})
     result = run("tune", "--from-misses", str(path))
     assert result.exit_code == 1
     assert "GB of memory" in result.stderr

@@ -200,5 +200,5 @@ def test_an_explanation_names_the_frame():
     older = in_other_frame(today)
     line = f"    in the names of {older.workload_text}"
     lines = explain(example.kernel, database=given(older)).splitlines()
-    assert lines[lines.index(line) - 1].startswith(f"  candidate {older.spec}: ")
+    assert lines[lines.index(line) - 2].startswith(f"  candidate {older.spec}: ")
     assert line not in explain(example.kernel, database=given(today)).splitlines()
