@@ -106,8 +106,8 @@ def distinct(n: int, **options: object) -> list[TuningRecord]:
             record,
             measurement=replace(
                 record.measurement,
-                samples_s=(1e-3 * 1.2**k,) * 3,
-                baseline_s=(1.0,) * 3,
+                samples_s=(2.0 ** (k - 25),) * 3,
+                baseline_s=(2.0 ** (n - 25),) * 3,
             ),
             **options,
         )
