@@ -1,5 +1,6 @@
 """From a Loopy kernel to the functional batched einsums in it, or a reason why not."""
 
+from feinsum.raising.calls import called_kernels
 from feinsum.raising.grouping import regrouped
 from feinsum.raising.identify import identify_as_einsum, single_nest
 from feinsum.raising.kernel import raise_kernel
@@ -17,6 +18,7 @@ __all__ = [
     "RaisedKernel",
     "RaisedNest",
     "RefusedNest",
+    "called_kernels",
     "identify_as_einsum",
     "names_of",
     "raise_kernel",

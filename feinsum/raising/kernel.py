@@ -12,7 +12,6 @@ from typing import Any
 import loopy as lp
 from constantdict import constantdict
 from loopy.match import parse_match
-from loopy.symbolic import get_dependencies
 from pymbolic import primitives as p
 from pytools.lex import ParseError
 
@@ -27,7 +26,7 @@ from feinsum.ir import (
 )
 from feinsum.raising.functions import without_tags
 from feinsum.raising.hazards import ancestors, are_independent
-from feinsum.raising.memory import subscripts_of
+from feinsum.raising.joint import joint_inames
 from feinsum.raising.nest import LoopNest, RaisedKernel, RaisedNest, RefusedNest
 from feinsum.raising.normal import is_no_op, normalized
 from feinsum.raising.operands import Access, OperandTable
@@ -71,7 +70,7 @@ def raise_kernel(
     t_unit = fold_constant_bounds(t_unit, name)
     t_unit = specialize(t_unit, arguments or {}, name, long_extent)
     raised = _raised(t_unit, name, instructions, long_extent)
-    if not raised.refused and not _joint_inames(raised):
+    if not raised.refused and not joint_inames(raised):
         return raised
     return _better_of(raised, _normalized(t_unit, name), instructions, long_extent)
 
@@ -146,21 +145,10 @@ def _better_of(
 
 
 def _badness(raised: RaisedKernel) -> tuple[int, int, int]:
-    """What is refused, then how many inames share a subscript of an output, and then
-    how little was raised.
+    """What is refused, then how many inames share a subscript, and then how little was
+    raised.
     """
-    return _refused_loops(raised), _joint_inames(raised), -len(raised.raised)
-
-
-def _joint_inames(raised: RaisedKernel) -> int:
-    """How many inames stand beside others in subscripts of outputs."""
-    places = [
-        get_dependencies(subscript)
-        for nest in raised.raised
-        for assignee in nest.nest.assignees
-        for subscript in subscripts_of(assignee)
-    ]
-    return sum(len(names) - 1 for names in places if names)
+    return _refused_loops(raised), joint_inames(raised), -len(raised.raised)
 
 
 def _found(raised: RaisedKernel) -> set[tuple[tuple[str, ...], str]]:

@@ -14,6 +14,7 @@ from pymbolic import primitives as p
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList
 from feinsum.raising.affine import Affine, affine, are_distinct_places
+from feinsum.raising.calls import called_by
 from feinsum.raising.extents import box_extents
 from feinsum.raising.functions import sized, unresolved
 from feinsum.raising.hazards import check_hazards, reads_exactly
@@ -56,12 +57,12 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
     Raises:
         NotAnEinsumError: naming the instruction and the rule broken.
     """
-    names = _assigned_inames(insn, table.kernel)
+    names = _assigned_inames(insn, table)
     parts = _parts(insn, table)
     inames = frozenset(names) | frozenset(parts.inames)
     _check_tags(insn, table.kernel, inames)
     if not parts.factors:
-        raise _refuse(insn, "no-operand", "its value depends on no operand")
+        raise _refuse(insn, "no-operand", _why_no_operand(insn))
     extents = box_extents(table.kernel, inames, insn.id)
     _check_places(insn, table.kernel, extents)
     table.note_sizes(extents.values(), insn.id)
@@ -84,6 +85,16 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
         unresolved(table.expand(parts.shift)),
         insn.within_inames,
     )
+
+
+def _why_no_operand(insn: lp.Assignment) -> str:
+    """A fill of an array, or a value that is computed once."""
+    if insn.within_inames:
+        return (
+            f"it fills {insn.assignee} with one value, which depends on no operand; "
+            "a fill stays the loop that it is"
+        )
+    return "its value depends on no operand; it is computed once, outside of all loops"
 
 
 def _parts(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
@@ -117,8 +128,16 @@ def _declared(insn: lp.Assignment, table: OperandTable) -> np.dtype[Any] | None:
     return dtype if isinstance(dtype, np.dtype) else None
 
 
-def _assigned_inames(insn: lp.InstructionBase, kernel: lp.LoopKernel) -> IndexList:
+def _assigned_inames(insn: lp.InstructionBase, table: OperandTable) -> IndexList:
     """The inames in the subscripts of the assignee, each once; no others loop."""
+    kernel = table.kernel
+    if called := called_by(insn, table.t_unit):
+        raise _refuse(
+            insn,
+            "call",
+            f"it calls the kernel {called!r}, as a loop over cells does; the einsums "
+            "are in that one, so raise a unit with it as the entry point, or inline it",
+        )
     if not isinstance(insn, lp.Assignment):
         raise _refuse(insn, "instruction-kind", f"it is a {type(insn).__name__}")
     if insn.predicates:
@@ -193,17 +212,19 @@ def _accesses(
     table: OperandTable,
     extents: Mapping[str, Extent],
 ) -> tuple[Access, ...]:
-    """The operands. Without a sum, the first one is repeated along output indices that
-    nothing depends on.
+    """The operands. One is repeated along output indices that nothing depends on: the
+    first one without a summation index, if there is one.
     """
-    first, *others = parts.factors
-    read = frozenset[str]().union(*map(table.inames_of, parts.factors))
-    missing = [iname for iname in names if iname not in read and extents[iname] != 1]
-    is_new = not parts.inames and (missing or len(parts.factors) == 1)
+    inames = [table.inames_of(factor) for factor in parts.factors]
+    read = frozenset[str]().union(*inames)
+    is_missing = any(iname not in read and extents[iname] != 1 for iname in names)
+    is_new = is_missing or (not parts.inames and len(parts.factors) == 1)
     along = tuple(i for i in names if i not in read) if is_new else ()
-    return (
-        table.access(first, names, extents, insn.id, along),
-        *(table.access(factor, names, extents, insn.id) for factor in others),
+    summed = set(parts.inames)
+    one = next((k for k, own in enumerate(inames) if not own & summed), 0)
+    return tuple(
+        table.access(factor, names, extents, insn.id, along if k == one else ())
+        for k, factor in enumerate(parts.factors)
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import loopy as lp
 import numpy as np
 
-__all__ = ["KERNELS", "arguments"]
+__all__ = ["KERNELS", "Line", "arguments", "local_kernel"]
 
 Line = tuple[str, str]
 """A statement and its loops."""
@@ -42,7 +42,7 @@ def mass(n_points: int, n_basis: int) -> lp.TranslationUnit:
     extents = {"ip": n_points, "j": n_basis, "k": n_basis}
     tables = {"w0": (n_points,), "p0": (n_points, n_basis)}
     shapes = {"A": (n_basis, n_basis), "coords": (6,)}
-    return _kernel(lines, extents, shapes, tables, {"t14": (n_basis,)})
+    return local_kernel(lines, extents, shapes, tables, {"t14": (n_basis,)})
 
 
 def stiffness(n_points: int, n_basis: int) -> lp.TranslationUnit:
@@ -64,7 +64,7 @@ def stiffness(n_points: int, n_basis: int) -> lp.TranslationUnit:
     tables = {"w0": (n_points,), **dict.fromkeys(("dx", "dy"), (n_points, n_basis))}
     shapes = {"A": (n_basis, n_basis), "coords": (6,)}
     private = dict.fromkeys(("t14", "t15"), (n_basis,))
-    return _kernel(lines, extents, shapes, tables, private)
+    return local_kernel(lines, extents, shapes, tables, private)
 
 
 def helmholtz_action(n_points: int, n_basis: int) -> lp.TranslationUnit:
@@ -90,7 +90,7 @@ def helmholtz_action(n_points: int, n_basis: int) -> lp.TranslationUnit:
     extents = {"ip": n_points, "i": n_basis, "j": n_basis}
     of_basis = dict.fromkeys(("p0", "dx", "dy"), (n_points, n_basis))
     shapes = {"A": (n_basis,), "coords": (6,), "w_0": (n_basis,)}
-    return _kernel(lines, extents, shapes, {"w0": (n_points,), **of_basis}, {})
+    return local_kernel(lines, extents, shapes, {"w0": (n_points,), **of_basis}, {})
 
 
 def factorized_mass_action(n_points: int, n_basis: int) -> lp.TranslationUnit:
@@ -112,10 +112,10 @@ def factorized_mass_action(n_points: int, n_basis: int) -> lp.TranslationUnit:
     tables = {"w0": (n_points,), "b": (n_points, n_basis)}
     shapes = {"A": (n_basis**2,), "coords": (8,), "w_0": (n_basis**2,)}
     private = dict.fromkeys(("t1", "t3"), (n_basis,))
-    return _kernel(lines, extents, shapes, tables, private)
+    return local_kernel(lines, extents, shapes, tables, private)
 
 
-def _kernel(
+def local_kernel(
     lines: list[Line],
     extents: Mapping[str, int],
     shapes: Mapping[str, Any],

@@ -164,7 +164,7 @@ MESHMODE = {
         (*DOFS, "{[jdof]: 0 <= jdof < nunit}"),
         "result[iel, idof] = sum(jdof, operand[iel, jdof]) {id=row}",
         {"result": "nelements, nunit", "operand": "nelements, nunit"},
-        refused={"row": "broadcast"},
+        einsums=("iel idof jdof -> iel idof",),
     ),
 }
 
@@ -221,8 +221,7 @@ PYTATO = {
         out[d0, d1] = sum(r0, D[d1, r0]*a[d0, r0]) + (-1)*sum(r1, b[d0, r1]) {id=row}
         """,
         {"a": "7, 4", "b": "7, 3", "D": "5, 4", "out": "7, 5"},
-        einsums=("d1 r0, d0 r0 -> d0 d1",),
-        refused={"row": "broadcast"},
+        einsums=("d1 r0, d0 r0 -> d0 d1", "d0 d1 r1 -> d0 d1"),
     ),
 }
 

@@ -56,6 +56,8 @@ def kernel(text, domain=BOX, args=ARGS):
         ("C[i,k] = sum(j, A[i,j]*B[j,k])", MATMUL),
         ("C[i,k] = sum(j, (alpha*A[i,j] + beta)*B[j,k])", MATMUL),
         ("out[i] = sum(j, A[i,j])", einsum("ij->i", A)),
+        ("out[i] = sum(j, x[j])", einsum("ij->i", A)),
+        ("C[i,k] = y[i]*sum(j, A[i,j])", einsum("ik,ij->ik", array("C", (5, 7)), A)),
         ("out[i] = y[i]", einsum("i->i", array("y", 5))),
         ("out[i] = y[i]*sum(j, A[i,j])", einsum("i,ij->i", array("y", 5), A)),
         ("out[i] = sum(j, sum(k, A[i,j]*B[j,k]))", einsum("ij,jk->i", A, B)),
@@ -81,7 +83,6 @@ def test_spellings_of_one_einsum_have_one_key(text, expected):
         ("out[i] = sum(j, A[i,j]*x[j]) {inames=i:k}", "race"),
         ("out[i] = sum([j,k], A[i,j]*x[j])", "unbound-sum"),
         ("out[i] = alpha", "no-operand"),
-        ("out[i] = sum(j, x[j])", "broadcast"),
         ("out[i] = sum(j, A[i,j]*x[j]) {if=y[i] > 0}", "predicate"),
     ],
 )
@@ -115,6 +116,15 @@ def test_a_domain_that_is_no_box_is_refused(domain, rule):
     )
     (refused,) = raise_kernel(unit).refused
     assert refused.rule == rule
+
+
+def test_a_refusal_tells_a_fill_from_a_scalar():
+    """A fill is a loop of its own, a scalar is computed once."""
+    (fill,) = raise_kernel(kernel("C[i,k] = 2*alpha")).refused
+    (scalar,) = raise_kernel(kernel("<> t = 2*alpha")).refused
+    assert (fill.rule, scalar.rule) == ("no-operand", "no-operand")
+    assert "it fills C[i, k]" in fill.reason
+    assert "computed once" in scalar.reason
 
 
 def test_a_parallel_iname_is_refused():

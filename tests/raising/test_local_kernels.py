@@ -32,13 +32,13 @@ def test_all_loops_of_a_cell_are_einsums(name):
         assert not kernel.id_to_insn[refused.instructions[0]].within_inames
     arrays = arguments(unit)
     expected, found = (
-        run(_marked(unit), arrays),
+        run(without_mark(unit), arrays),
         run_raised(raised.t_unit, raised.raised, arrays),
     )
     np.testing.assert_allclose(found["A"], expected["A"], 1e-11, 1e-11)
 
 
-def _marked(unit):
+def without_mark(unit):
     """Without the mark at the end, which the interpreter does not know."""
     kernel = unit.default_entrypoint
     left = [insn for insn in kernel.instructions if insn.id != "end"]

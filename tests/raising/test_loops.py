@@ -175,10 +175,24 @@ def test_a_joined_split_has_the_key_of_the_loop():
         for size in sizes:
             split = lp.split_iname(unit, iname, size)
             assert_same(unit, raise_kernel(split))
-            if iname != "j":
-                assert single_nest(raise_kernel(split)).key == whole
+            assert single_nest(raise_kernel(split)).key == whole
     twice = lp.split_iname(lp.split_iname(unit, "e", 40), "e_inner", 8)
     assert single_nest(raise_kernel(twice)).key == whole
+
+
+def test_a_sum_over_both_loops_of_a_split_has_the_key_of_one():
+    """Written by hand, with operands that are functions, in one sum or two."""
+    domain = "{[jo,ji,i]: 0<=jo<3 and 0<=ji<2 and 0<=i<4}"
+    shapes = {"v": "4", "E": "4,6", "c": "6"}
+    flat = kernel(
+        "v[i] = sum(j, E[i,j]*(c[j] + 1))", "{[i,j]: 0<=i<4 and 0<=j<6}", shapes
+    )
+    product = "E[i, 2*jo + ji]*(c[2*jo + ji] + 1)"
+    for text in (f"sum([jo,ji], {product})", f"sum(ji, sum(jo, {product}))"):
+        unit = kernel(f"v[i] = {text}", domain, shapes)
+        raised = raise_kernel(unit)
+        assert single_nest(raised).key == single_nest(raise_kernel(flat)).key
+        assert_same(unit, raised)
 
 
 def test_inlined_functions_are_raised():

@@ -185,10 +185,25 @@ class _Joiner(IdentityMapper):  # type: ignore[misc]
         return others[0] if len(others) == 1 else p.Sum(tuple(others))
 
     def map_reduction(self, expr: Reduction, /) -> Reduction:
+        if len(self.pair & {*expr.inames}) == 1:
+            expr = self._with_inner_sum(expr)
         inames = tuple(sorted(_renamed(frozenset(expr.inames), self.pair, self.new)))
         return Reduction(
             expr.operation, inames, self.rec(expr.expr), expr.allow_simultaneous
         )
+
+    def _with_inner_sum(self, expr: Reduction) -> Reduction:
+        """Two sums, each over one of the loops, as one over both."""
+        inner = expr.expr
+        is_both = (
+            isinstance(inner, Reduction)
+            and inner.operation == expr.operation
+            and self.pair <= {*expr.inames, *inner.inames}
+        )
+        if not is_both:
+            raise _UsedAloneError(str(expr))
+        inames = (*expr.inames, *inner.inames)
+        return Reduction(expr.operation, inames, inner.expr, expr.allow_simultaneous)
 
 
 class _SumFinder(WalkMapper):  # type: ignore[misc]
