@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir.einsum import BatchedEinsum
+from feinsum.ir.einsum import BatchedEinsum, IndexList
 from feinsum.ir.operand import Extent, Operand, SizeParam
-from feinsum.ir.parse import parse_subscripts
+from feinsum.ir.parse import ellipsis_indices, parse_subscripts
 
 __all__ = ["array", "batched_einsum", "einsum"]
+
+Terms: TypeAlias = tuple[IndexList, ...]
+Rows: TypeAlias = tuple[tuple[Operand, ...], ...]
 
 
 def array(
@@ -51,6 +55,8 @@ def array(
 
 def einsum(subscripts: str, *operands: Operand) -> BatchedEinsum:
     """One einsum, that is a batch of one row.
+
+    Axes of extent 1 behind an ellipsis are broadcast, as in numpy.
 
     >>> J, D = array("J", (3, 3, "Nel")), array("D", (3, 20, 20))
     >>> print(einsum("xre,rij,ej->xei", J, D, array("u", ("Nel", 20))).subscripts)
@@ -92,8 +98,42 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
         raise InvalidEinsumError(
             "ill-formed einsum: [no-rows] the batch has no rows", rules=("no-rows",)
         )
-    inputs, output = parse_subscripts(subscripts, [op.rank for op in table[0]])
+    ranks = [operand.rank for operand in table[0]]
+    inputs, output = parse_subscripts(subscripts, ranks)
+    axes = frozenset(ellipsis_indices(subscripts, ranks))
+    if axes and all([op.rank for op in row] == ranks for row in table):
+        inputs, table = _broadcast(inputs, table, axes)
     return BatchedEinsum(output, inputs, table)
+
+
+def _broadcast(inputs: Terms, table: Rows, axes: frozenset[str]) -> tuple[Terms, Rows]:
+    """Without axes of extent 1 whose index is longer elsewhere, as in numpy.
+
+    An operand without such an axis is the same array.
+
+    Args:
+        axes: the indices behind an ellipsis; of others the extents must agree.
+    """
+    long = {
+        index
+        for row in table
+        for term, operand in zip(inputs, row, strict=True)
+        for index, extent in zip(term, operand.shape, strict=True)
+        if index in axes and extent != 1
+    }
+    kept = [
+        [k for k, i in enumerate(term) if i not in long or operand.shape[k] != 1]
+        for term, operand in zip(inputs, table[0], strict=True)
+    ]
+    rows = tuple(
+        tuple(
+            replace(operand, shape=tuple(operand.shape[k] for k in places))
+            for operand, places in zip(row, kept, strict=True)
+        )
+        for row in table
+    )
+    terms = zip(inputs, kept, strict=True)
+    return tuple(tuple(term[k] for k in places) for term, places in terms), rows
 
 
 def _extent(value: int | str | SizeParam) -> Extent:

@@ -13,7 +13,7 @@ from itertools import count
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsum import IndexList
 
-__all__ = ["parse_subscripts"]
+__all__ = ["ellipsis_indices", "parse_subscripts"]
 
 ELLIPSIS = "..."
 
@@ -42,14 +42,8 @@ def parse_subscripts(
     >>> parse_subscripts("...i,i", ranks=(3, 1))
     ((('_0', '_1', 'i'), ('i',)), ('_0', '_1'))
     """
-    terms_text, output_text = _split_arrow(subscripts)
-    texts = terms_text.split(",")
-    if ranks is not None and len(ranks) != len(texts):
-        raise _refuse(
-            subscripts, f"has {len(texts)} terms but {len(ranks)} operands were given"
-        )
-    as_words = _is_read_as_words(texts, ranks)
-    terms = [_tokens(subscripts, text, as_words) for text in texts]
+    output_text = _split_arrow(subscripts)[1]
+    terms, as_words = _terms(subscripts, ranks)
     fill = _ellipsis_indices(subscripts, terms, ranks)
     inputs = tuple(
         _expand(term, fill, None if ranks is None else ranks[p])
@@ -63,6 +57,28 @@ def parse_subscripts(
     if ELLIPSIS in output and not any(ELLIPSIS in term for term in terms):
         raise _refuse(subscripts, "has an ellipsis in the output but in no term")
     return inputs, _expand(output, fill, None)
+
+
+def ellipsis_indices(subscripts: str, ranks: Sequence[int]) -> IndexList:
+    """The names that :func:`parse_subscripts` gives to the axes of an ellipsis.
+
+    >>> ellipsis_indices("...i,i", ranks=(3, 1))
+    ('_0', '_1')
+    """
+    return _ellipsis_indices(subscripts, _terms(subscripts, ranks)[0], ranks)
+
+
+def _terms(
+    subscripts: str, ranks: Sequence[int] | None
+) -> tuple[list[IndexList], bool]:
+    """The names in each term, and whether they are words."""
+    texts = _split_arrow(subscripts)[0].split(",")
+    if ranks is not None and len(ranks) != len(texts):
+        raise _refuse(
+            subscripts, f"has {len(texts)} terms but {len(ranks)} operands were given"
+        )
+    as_words = _is_read_as_words(texts, ranks)
+    return [_tokens(subscripts, text, as_words) for text in texts], as_words
 
 
 def _split_arrow(subscripts: str) -> tuple[str, str | None]:

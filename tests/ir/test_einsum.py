@@ -13,6 +13,7 @@ from feinsum.ir import (
     array,
     batched_einsum,
     einsum,
+    evaluate,
     parse_subscripts,
 )
 from tests.strategies import einsums
@@ -75,3 +76,22 @@ def test_rows_that_are_none_are_refused(rows) -> None:
     """What cannot be rows of operands is named."""
     with pytest.raises(InvalidEinsumError, match="rows"):
         batched_einsum("i->i", rows)
+
+
+def test_axes_of_one_entry_behind_an_ellipsis_are_broadcast() -> None:
+    """As numpy does it; the operand has no such axis then. Other extents must agree."""
+    one, B = array("A", (1, 7, 3)), array("B", ("n", 7, 3))
+    made = einsum("...i,...i->...", one, B)
+    assert made.output_shape == (SizeParam("n"), 7)
+    assert [op.shape for op in made.operands] == [(7, 3), (SizeParam("n"), 7, 3)]
+    values = {"A": np.arange(21.0).reshape(7, 3), "B": np.arange(42.0).reshape(2, 7, 3)}
+    expected = np.einsum("...i,...i->...", values["A"][None], values["B"])
+    np.testing.assert_allclose(evaluate(made, values)[0], expected)
+    both = einsum("...i,...i->...", one, array("C", (1, 7, 3)))
+    assert [op.shape for op in both.operands] == [(1, 7, 3), (1, 7, 3)]
+    batch = batched_einsum("...i,...i->...", [[one, B], [one, array("C", ("n", 7, 3))]])
+    assert batch.inputs[0] == made.inputs[0]
+    with pytest.raises(InvalidEinsumError, match="extent"):
+        einsum("...i,...i->...", array("A", (2, 3)), array("B", (5, 3)))
+    with pytest.raises(InvalidEinsumError, match="extent"):
+        einsum("ji,ji->j", array("A", (1, 3)), array("B", (5, 3)))
