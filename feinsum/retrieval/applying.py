@@ -15,7 +15,7 @@ from feinsum.errors import TransformError
 from feinsum.raising import RaisedKernel, RaisedNest
 from feinsum.records import FramedSpec, TransformSpec
 from feinsum.retrieval.assembly import joined, taken_out, with_barriers
-from feinsum.retrieval.phases import phases_of
+from feinsum.retrieval.phases import loops_of, phases_of
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.devices import target_of
 from feinsum.targets.units import HostProgram, LibraryUnit
@@ -76,21 +76,26 @@ def applied(
     program: HostProgram | None = None
     phases, _ = phases_of(kernel, [n.nest.instructions for n in nests if n.chosen])
     failures: dict[int, Exception] = {}
+    loops = {insn.id: loops_of(kernel, [insn]) for insn in kernel.instructions}
     for k, one in enumerate(nests):
         if not (recipe := one.chosen):
             continue
         ids = frozenset(one.nest.instructions)
         try:
-            alone, nest = taken_out(kernel, one.nest)
+            left = {i: used for i, used in loops.items() if i not in ids}
+            used = frozenset[str]().union(*left.values())
+            alone, nest = taken_out(kernel, one.nest, used)
             part = _transformed(
                 recipe, _unit_of(unit, alone), nest, is_alone and ids == everything
             )
+            gone = frozenset[str]().union(*(loops[i] for i in ids)) - used
+            kernel, new_ids = joined(kernel, ids, part.kernel, gone)
         except Exception as error:  # noqa: BLE001  (no recipe may break a build)
             failures[k] = error
             continue
         program = part.program
-        kernel, new_ids = joined(kernel, ids, part.kernel)
         phases = [new_ids if phase == ids else phase for phase in phases]
+        loops = left
     if failures:
         return raised.t_unit, failures
     unit = unit.with_kernel(with_barriers(kernel, phases))

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+import islpy as isl
 import loopy as lp
+import numpy as np
 from constantdict import constantdict
 from loopy.symbolic import SubstitutionMapper, SubstitutionRuleExpander
 from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
+from pytools.tag import Tag
 
 from feinsum.errors import TransformError
 from feinsum.raising import RaisedNest
@@ -19,11 +22,14 @@ __all__ = ["joined", "taken_out", "with_barriers"]
 
 
 def taken_out(
-    kernel: lp.LoopKernel, nest: RaisedNest
+    kernel: lp.LoopKernel, nest: RaisedNest, used: Collection[str]
 ) -> tuple[lp.LoopKernel, RaisedNest]:
     """A kernel of the nest alone, with loops that no other instruction has.
 
     Priorities of loops are left behind: their order is for a recipe to choose.
+
+    Args:
+        used: the loops of all other instructions.
 
     Raises:
         TransformError: if a rule of the nest has a name that the kernel uses.
@@ -33,8 +39,6 @@ def taken_out(
     for name, rule in nest.new_rules.items():
         if name in names and known.get(name) != rule:
             raise TransformError(f"the kernel has a variable {name} already")
-    others = [insn for insn in kernel.instructions if insn.id not in ids]
-    used = loops_of(kernel, others)
     own = loops_of(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
     kernel = kernel.copy(
         loop_priority=frozenset(),
@@ -49,10 +53,42 @@ def taken_out(
         ],
     )
     fresh = kernel.get_var_name_generator()
-    news = {i: str(fresh(i)) for i in sorted(own & used)}
+    news = {i: str(fresh(i)) for i in sorted(own & frozenset(used))}
     if news:
         kernel = lp.duplicate_inames(kernel, list(news), None, list(news.values()))
-    return kernel, _with_inames(nest, news)
+    return _with_hidden_arrays(kernel), _with_inames(nest, news)
+
+
+class _Hidden(Tag):  # type: ignore[misc]
+    """Of a scalar that stands for an array of the whole kernel, and keeps its name."""
+
+
+def _with_hidden_arrays(kernel: lp.LoopKernel) -> lp.LoopKernel:
+    """A kernel in which arrays are scalars that its instructions do not name.
+
+    With every step, Loopy visits the shapes of all arrays.
+    """
+    expand = SubstitutionRuleExpander(kernel.substitutions)
+    named = frozenset[str]().union(
+        *(
+            insn.with_transformed_expressions(expand).dependency_names()
+            for insn in kernel.instructions
+        ),
+        *(domain.get_var_names(isl.dim_type.param) for domain in kernel.domains),
+    )
+    arrays = [a for a in kernel.args if isinstance(a, lp.ArrayArg)]
+    arrays += [t for t in kernel.temporary_variables.values() if not t.base_storage]
+    hidden = {array.name for array in arrays} - named
+    scalars = {
+        name: lp.TemporaryVariable(
+            name, np.int32, shape=(), tags=frozenset({_Hidden()})
+        )
+        for name in hidden
+    }
+    return kernel.copy(
+        args=[arg for arg in kernel.args if arg.name not in hidden],
+        temporary_variables={**kernel.temporary_variables, **scalars},
+    )
 
 
 def _with_inames(nest: RaisedNest, news: Mapping[str, str]) -> RaisedNest:
@@ -69,9 +105,15 @@ def _with_inames(nest: RaisedNest, news: Mapping[str, str]) -> RaisedNest:
 
 
 def joined(
-    kernel: lp.LoopKernel, ids: Collection[str], transformed: lp.LoopKernel
+    kernel: lp.LoopKernel,
+    ids: Collection[str],
+    transformed: lp.LoopKernel,
+    gone: Collection[str],
 ) -> tuple[lp.LoopKernel, Phase]:
     """The kernel with some instructions replaced by those of a transformed one.
+
+    Args:
+        gone: the loops that only these instructions had.
 
     Returns:
         the kernel, in which the others depend on none of these, and their ids.
@@ -95,22 +137,40 @@ def joined(
         )
         for insn in transformed.instructions
     ]
-    joined_kernel = transformed.copy(
+    joined_kernel = _with_all_arrays(kernel, transformed).copy(
         instructions=[*others, *parts],
-        substitutions=constantdict(
-            {**transformed.substitutions, **kernel.substitutions}
-        ),
-        loop_priority=transformed.loop_priority | _priorities(kernel, others),
+        loop_priority=transformed.loop_priority | _priorities(kernel, gone),
     )
     return joined_kernel, frozenset(news.values())
 
 
+def _with_all_arrays(
+    kernel: lp.LoopKernel, transformed: lp.LoopKernel
+) -> lp.LoopKernel:
+    """The transformed kernel with the arrays that were hidden from it."""
+    temporaries = transformed.temporary_variables
+    hidden = {name for name, t in temporaries.items() if _Hidden() in t.tags}
+    order = {arg.name: k for k, arg in enumerate(kernel.args)}
+    args = [*transformed.args, *(arg for arg in kernel.args if arg.name in hidden)]
+    known = kernel.temporary_variables
+    return transformed.copy(
+        args=sorted(args, key=lambda arg: order.get(arg.name, len(order))),
+        temporary_variables={
+            name: known[name] if name in hidden else temporary
+            for name, temporary in temporaries.items()
+            if name not in hidden or name in known
+        },
+        substitutions=constantdict(
+            {**transformed.substitutions, **kernel.substitutions}
+        ),
+    )
+
+
 def _priorities(
-    kernel: lp.LoopKernel, others: Sequence[lp.InstructionBase]
+    kernel: lp.LoopKernel, gone: Collection[str]
 ) -> frozenset[tuple[str, ...]]:
     """Those that still order loops."""
-    used = loops_of(kernel, others)
-    left = (tuple(i for i in order if i in used) for order in kernel.loop_priority)
+    left = (tuple(i for i in order if i not in gone) for order in kernel.loop_priority)
     return frozenset(order for order in left if len(order) > 1)
 
 

@@ -14,6 +14,7 @@ from feinsum.errors import RecordNotFoundError
 from feinsum.measure import largest_error
 from feinsum.records import InMemoryStore
 from feinsum.retrieval import look_up
+from feinsum.retrieval.assembly import taken_out
 from feinsum.retrieval.phases import phases_of
 from feinsum.targets.host import HostCTarget
 from feinsum.transforms import applicable_transforms, configurations
@@ -394,3 +395,17 @@ def test_one_nest_that_is_all_has_no_barrier():
     result = retrieve(example.kernel, database=store)
     insns = result.default_entrypoint.instructions
     assert not [x for x in insns if isinstance(x, lp.BarrierInstruction)]
+
+
+def test_a_nest_is_transformed_without_the_arrays_of_others():
+    """Loopy visits the shapes of all arrays with every step; names stay taken."""
+    unit = two_nests()
+    raised = raise_kernel(unit)
+    sums = next(nest for nest in raised.raised if nest.instructions == ("sums",))
+    kernel = raised.t_unit.default_entrypoint
+    alone, _ = taken_out(kernel, sums, frozenset())
+    assert {arg.name for arg in alone.args} == {"A", "y", "n"}
+    assert kernel.arg_dict.keys() <= alone.all_variable_names()
+    found = look_up(unit, database=facts_for(unit)).t_unit.default_entrypoint
+    assert [arg.name for arg in found.args] == ["A", "w", "y", "Z", "n"]
+    assert not {"w", "Z"} & found.temporary_variables.keys()
