@@ -21,7 +21,7 @@ from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.messages import first_lines
 from feinsum.targets.units import LibraryUnit
 
-__all__ = ["ungenerated"]
+__all__ = ["refusal", "ungenerated"]
 
 Deliver = Callable[[lp.TranslationUnit], lp.TranslationUnit]
 """Gives a unit as the user gets it."""
@@ -41,13 +41,13 @@ def ungenerated(
     There are none if the kernel that was given has no code either, such as one whose
     arguments get their dtypes in a call.
     """
-    error = _refusal(unit)
-    if error is None or _refusal(raised.t_unit) is not None:
+    error = refusal(unit)
+    if error is None or refusal(raised.t_unit) is not None:
         return {}
     chosen = [k for k, one in enumerate(nests) if one.chosen]
     if len(chosen) == 1:
         return {chosen[0]: error}
-    alone = {k: _refusal(deliver(_with_one(raised, nests, k))) for k in chosen}
+    alone = {k: refusal(deliver(_with_one(raised, nests, k))) for k in chosen}
     found = {k: reason for k, reason in alone.items() if reason is not None}
     return found or dict.fromkeys(chosen, error)
 
@@ -63,7 +63,7 @@ def _with_one(
     return applied(raised, alone)[0]
 
 
-def _refusal(unit: lp.TranslationUnit) -> Exception | None:
+def refusal(unit: lp.TranslationUnit) -> Exception | None:
     """Why Loopy generates no code, if it does not. Nothing is printed."""
     if isinstance(unit, LibraryUnit):
         return None

@@ -34,6 +34,7 @@ from feinsum.raising import RaisedKernel
 from feinsum.records import Match, Policy
 from feinsum.retrieval.applying import applied, fitting, separable
 from feinsum.retrieval.believing import believed
+from feinsum.retrieval.called import called_request, in_its_place
 from feinsum.retrieval.generating import ungenerated
 from feinsum.retrieval.kept import Answer, place_of, unless_it_fails
 from feinsum.retrieval.known import Facts, form_of, nearest, selected
@@ -183,17 +184,28 @@ def _agreed(request: Request, ranks: Ranks) -> Answer:
     """
 
     def apply(plan: Plan) -> Retrieval:
-        raised = request.raised()
-        nests = planned_nests(plan, raised.raised)
-        for one in nests:
-            if one.chosen:
-                fitting(one.nest, one.chosen)
-        unit, failures = applied(raised, nests)
-        for error in failures.values():
-            raise error
-        return Retrieval(_delivered(request, unit), raised, nests)
+        return _as_planned(request, plan)
 
     return Answer.of(found_together(ranks, lambda: _retrieval(request), apply))
+
+
+def _as_planned(request: Request, plan: Plan) -> Retrieval:
+    """The kernel with the recipes of a plan.
+
+    Raises:
+        FeinsumError: if one cannot be applied.
+    """
+    if inner := called_request(request):
+        return in_its_place(request, _as_planned(inner, plan))
+    raised = request.raised()
+    nests = planned_nests(plan, raised.raised)
+    for one in nests:
+        if one.chosen:
+            fitting(one.nest, one.chosen)
+    unit, failures = applied(raised, nests)
+    for error in failures.values():
+        raise error
+    return Retrieval(_delivered(request, unit), raised, nests)
 
 
 def _answer(request: Request) -> Answer:
@@ -261,7 +273,9 @@ def look_up(
 
 
 def _retrieval(request: Request) -> Retrieval:
-    """Raise, look up, select, verify, apply."""
+    """Raise, look up, select, verify, apply; of a kernel that calls one, that one."""
+    if inner := called_request(request):
+        return in_its_place(request, _retrieval(inner))
     raised = request.raised()
     if not raised.raised:
         return Retrieval(request.t_unit, raised, ())

@@ -9,10 +9,14 @@ import loopy as lp
 import numpy as np
 import pytest
 
+from feinsum import retrieve
+from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore
 from feinsum.retrieval import look_up
 from feinsum.targets.host.compiler import find_compiler
+from tests.docs.pages import ROOT
 from tests.raising.local_kernels import KERNELS, arguments
+from tests.retrieval.oracle import Oracle
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -41,6 +45,22 @@ def test_a_cell_is_computed_in_one_function(name, tmp_path):
         for k, one in enumerate((unit, found.t_unit))
     )
     np.testing.assert_allclose(result["A"], expected["A"], 1e-11, 1e-11)
+
+
+def test_where_nothing_is_faster_the_kernel_comes_back(tmp_path, monkeypatch):
+    """Every recipe is timed here against the loops; what gains nothing is not taken."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    oracle = Oracle(tmp_path, monkeypatch)
+    oracle.says(**{"@": (1e-6, 1e-6)})
+    unit = KERNELS["helmholtz_action of order 1"]()
+    options = {"database": InMemoryStore(), "device": "host", "effort": "estimate"}
+    with fresh_memory():
+        found = look_up(unit, verify=True, **options)
+        again = retrieve(unit, verify=True, on_miss="return", **options)
+    assert oracle.asked
+    assert found.t_unit is unit
+    assert again is unit
+    assert all("it is no faster" in nest.why_unchanged for nest in found.nests)
 
 
 def _called(unit, arrays, folder):

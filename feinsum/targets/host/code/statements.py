@@ -148,8 +148,12 @@ class StatementsBuilder(CWithGNULibcASTBuilder):  # type: ignore[misc]
         return pointer if is_written else Const(pointer)
 
     def get_temporary_var_declarator(self, codegen_state: Any, temporary: Any) -> Any:
-        """An array of the stack, or of the thread if it is large."""
-        if temporary.address_space == AddressSpace.LOCAL:
+        """An array of the stack, or of the thread if it is large.
+
+        Tables of constants may be declared as local: those are the same for all.
+        """
+        is_local = temporary.address_space == AddressSpace.LOCAL
+        if is_local and temporary.initializer is None:
             raise LoopyError(f"{temporary.name!r} is in local memory")
         declared = super().get_temporary_var_declarator(codegen_state, temporary)
         return _OfThread(declared) if bytes_in_scratch(temporary) else declared
