@@ -189,7 +189,7 @@ def test_every_console_block_is_a_session() -> None:
 def test_the_first_start_does_what_it_shows(tmp_path: Path) -> None:
     """A service is started, a fact is sent with a new key, and the service ended."""
     (tmp_path / "fact.json").write_text(to_json(make_record()))
-    assert differences("First start", tmp_path, shell(tmp_path)) == []
+    assert differences(SESSIONS["First start"], tmp_path, shell(tmp_path)) == []
 
 
 def test_sessions_with_a_service_do_what_they_show(
@@ -201,7 +201,10 @@ def test_sessions_with_a_service_do_what_they_show(
         (tmp_path / "fact.json").write_text(to_json(make_record()))
         for name in OF_A_SERVICE:
             assert (
-                differences(name, tmp_path, file_place.environment, server.port) == []
+                differences(
+                    SESSIONS[name], tmp_path, file_place.environment, server.port
+                )
+                == []
             )
 
 
@@ -213,7 +216,7 @@ def test_the_session_on_postgresql_does_what_it_shows(
     with open_store(tmp_path / "laptop.sqlite") as store:
         store.add(make_record())
         write_file(all_documents(store, has_trials=True), tmp_path / "facts.jsonl")
-    assert differences("PostgreSQL", tmp_path, server_environment) == []
+    assert differences(SESSIONS["PostgreSQL"], tmp_path, server_environment) == []
 
 
 def test_no_acknowledged_fact_is_lost(place: Place, tmp_path: Path) -> None:
@@ -231,7 +234,9 @@ def test_no_acknowledged_fact_is_lost(place: Place, tmp_path: Path) -> None:
             poster.wait_for(BACKUP_AFTER)
             before = {record.id for record in list(poster.acknowledged)}
             assert (
-                differences(f"Backup of a {place.kind}", tmp_path, place.environment)
+                differences(
+                    SESSIONS[f"Backup of a {place.kind}"], tmp_path, place.environment
+                )
                 == []
             )
             poster.wait_for(len(poster.acknowledged) + MORE)
@@ -239,10 +244,16 @@ def test_no_acknowledged_fact_is_lost(place: Place, tmp_path: Path) -> None:
     with open_store(tmp_path / "laptop.sqlite") as laptop:
         laptop.add_all(poster.acknowledged)
     place.destroy()
-    assert differences(f"Restore of a {place.kind}", tmp_path, place.environment) == []
+    assert (
+        differences(SESSIONS[f"Restore of a {place.kind}"], tmp_path, place.environment)
+        == []
+    )
     restored = ids(place.location)
     assert before <= restored < acknowledged
-    assert differences("Bring back what came later", tmp_path, place.environment) == []
+    assert (
+        differences(SESSIONS["Bring back what came later"], tmp_path, place.environment)
+        == []
+    )
     assert ids(place.location) == acknowledged
     with open_serving_store(place.location) as store:
         assert store.key(key.id) == key

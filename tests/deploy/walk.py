@@ -1,4 +1,4 @@
-"""The page about operations as shell sessions, which can be run."""
+"""Shell sessions of the documentation, which can be run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.docs.pages import ROOT, page
 from tests.service.running import PATIENCE_S, free_port
 
-__all__ = ["SESSIONS", "Step", "differences", "shell"]
+__all__ = ["SESSIONS", "Step", "differences", "sessions", "shell"]
 
 _SESSION = re.compile(
     r"^\*([^*\n]+)\*\n\n```console\n(.*?)^```$", re.MULTILINE | re.DOTALL
@@ -36,9 +36,12 @@ def _steps(block: str) -> list[Step]:
     return [Step(*part.partition("\n")[::2]) for part in parts]
 
 
-SESSIONS = {name: _steps(block) for name, block in _SESSION.findall(
-    page("docs/operations.md"))}  # fmt: skip
-"""The sessions of the page by their names."""
+def sessions(name: str) -> dict[str, list[Step]]:
+    """The sessions of a page by their names."""
+    return {title: _steps(block) for title, block in _SESSION.findall(page(name))}
+
+
+SESSIONS = sessions("docs/operations.md")
 
 
 def shell(folder: Path, **more: str) -> dict[str, str]:
@@ -52,7 +55,10 @@ def shell(folder: Path, **more: str) -> dict[str, str]:
 
 
 def differences(
-    name: str, folder: Path, environment: Mapping[str, str], port: int | None = None
+    steps: Sequence[Step],
+    folder: Path,
+    environment: Mapping[str, str],
+    port: int | None = None,
 ) -> list[str]:
     """Run the commands of a session in one shell; those that print something else.
 
@@ -64,7 +70,7 @@ def differences(
     """
     port = port or free_port()
     lines = ["trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT"]
-    for number, step in enumerate(SESSIONS[name]):
+    for number, step in enumerate(steps):
         lines += [f"printf '\\n{_MARK}{number}\\n'", step.command]
     script = "\n".join(lines).replace("localhost:8765", f"localhost:{port}")
     done = subprocess.run(
@@ -76,13 +82,13 @@ def differences(
         timeout=4 * PATIENCE_S,
         check=False,
     )
-    assert done.returncode == 0, f"{name}: {done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, f"{steps}: {done.stdout}\n{done.stderr}"
     printed = re.split(rf"^{_MARK}\d+\n", done.stdout, flags=re.MULTILINE)[1:]
     is_as_shown = doctest.OutputChecker().check_output
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     return [
         f"{step.command}: {output}"
-        for step, output in zip(SESSIONS[name], printed, strict=True)
+        for step, output in zip(steps, printed, strict=True)
         if not is_as_shown(_wanted(step), output, flags)
     ]
 

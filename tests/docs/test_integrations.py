@@ -1,0 +1,112 @@
+"""The page about integrations: what each client does there works."""
+
+from __future__ import annotations
+
+import doctest
+import shlex
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from feinsum.db import open_store
+from feinsum.records import TransformSpec
+from feinsum.service.examples import RECORD
+from feinsum.targets.host.compiler import find_compiler
+from tests.deploy.walk import differences, sessions, shell
+from tests.docs.pages import fenced, page, section
+from tests.service.running import running
+
+PAGE = "docs/integrations.md"
+SESSIONS = sessions(PAGE)
+ON_ANY_PROCESSOR = TransformSpec("rowwise", 1, {"index": "a", "block": 64})
+FACT = replace(RECORD, spec=ON_ANY_PROCESSOR)
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """Variables of a shell with predictions, whose ``cc`` is the compiler here."""
+    made = shell(tmp_path, FEINSUM_EFFORT="estimate")
+    compiler = tmp_path / "bin" / "cc"
+    compiler.write_text(f'#!/bin/sh\nexec {shlex.join(find_compiler().command)} "$@"\n')
+    compiler.chmod(0o755)
+    return made | {"FEINSUM_DATABASE": str(tmp_path / "facts.sqlite")}
+
+
+@pytest.fixture
+def team(tmp_path):
+    """A database of which the service of the page tells."""
+    database = tmp_path / "team.sqlite"
+    with open_store(database) as store:
+        store.add(FACT)
+    return database
+
+
+@pytest.fixture
+def _predicting(monkeypatch):
+    monkeypatch.delenv("FEINSUM_DATABASE", raising=False)
+    monkeypatch.setenv("FEINSUM_EFFORT", "estimate")
+
+
+@pytest.mark.usefixtures("_predicting")
+def test_a_kernel_of_loopy_gets_a_recipe_with_one_call():
+    """From a program, and from a compiler, whose own transform is not needed then."""
+    names: dict[str, object] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of Loopy
+        for heading in ("Loopy", "Compilers"):
+            (block,) = fenced(section(PAGE, heading), "python")
+            exec(block, names)
+    assert names["faster"] != names["kernel"]
+    assert names["transformed"] == names["faster"]
+
+
+@pytest.mark.usefixtures("_predicting")
+def test_a_kernel_of_one_cell_gets_a_recipe():
+    """What is shown is true of a kernel that was transformed."""
+    (block,) = fenced(section(PAGE, "Firedrake"), "pycon")
+    example = doctest.DocTestParser().get_doctest(block, {}, PAGE, PAGE, 0)
+    report: list[str] = []
+    runner = doctest.DocTestRunner()
+    assert not runner.run(example, out=report.append, clear_globs=False).failed, report
+    assert example.globs["faster"] != example.globs["cell"]
+
+
+def test_the_program_in_c_prints_what_is_shown(tmp_path, environment):
+    """It is built from the page and the file that was exported."""
+    (tmp_path / "main.c").write_text(fenced(page(PAGE), "c")[0])
+    assert differences(SESSIONS["Plain C"], tmp_path, environment) == []
+    assert "Recipe: none" not in (tmp_path / "gradient.c").read_text()
+
+
+def test_a_build_without_python_gets_the_recipe(tmp_path, environment, team):
+    """By nothing but curl and the tools of a shell."""
+    assert differences(SESSIONS["Without Python"], tmp_path, environment) == []
+
+
+def test_the_file_of_a_recipe_comes_from_the_service(tmp_path, environment, team):
+    """The einsum is the one that was asked for by its key, in other words."""
+    with running(str(team), tmp_path) as server:
+        steps = SESSIONS["The file of a service's recipe"]
+        environment["FEINSUM_REMOTE_BUDGET_MS"] = "60000"  # on a busy machine
+        assert differences(steps, tmp_path, environment, server.port) == []
+    assert str(FACT.spec) in (tmp_path / "kernel.c").read_text()
+
+
+def test_the_array_context_computes_the_gradient(tmp_path, environment):
+    """Where arraycontext and pytato are, and a device of OpenCL."""
+    pytest.importorskip("arraycontext", reason="arraycontext is not installed")
+    pytest.importorskip("pytato", reason="pytato is not installed")
+    (block, *_) = fenced(section(PAGE, "Array contexts"), "python")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", block],
+        cwd=tmp_path,
+        env=environment | {"POCL_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
