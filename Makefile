@@ -19,7 +19,7 @@ WHEELS ?= .cache/gpu-wheels
 
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
-	bench-bandwidth bench-fallback bench-limits bench-service bench-soak bench-storage bench-cache-hits \
+	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-service bench-soak bench-storage bench-cache-hits \
 	gpu-wheels trials facts sign-facts test test-long test-browser golden-keys golden-schema check format \
 	figures screenshots wheel clean
 
@@ -101,6 +101,9 @@ bench-bandwidth: $(INSTALLED) ## einsums bound by memory bandwidth against the t
 
 bench-fallback: $(INSTALLED) ## the family for every einsum against the untransformed kernel
 	@$(RUN) benchmarks/fallback.py $(ARGS)
+
+bench-firedrake: $(INSTALLED) ## kernels of one cell as PyOP2 compiles them against retrieved ones; ARGS=...
+	@$(RUN) benchmarks/firedrake.py $(ARGS)
 
 bench-limits: $(INSTALLED) ## what limits the recipes on record, by the same ones at other sizes
 	@$(RUN) benchmarks/limits.py $(ARGS)
