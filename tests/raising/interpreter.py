@@ -82,13 +82,20 @@ def _evaluate_nest(nest: Any, state: State) -> None:
 
 def _copied(kernel: lp.LoopKernel, arrays: Mapping[str, Any]) -> State:
     state = {name: np.array(a) if np.ndim(a) else a for name, a in arrays.items()}
+    used = {np.asarray(value).dtype for value in state.values()}
+    widest = np.result_type(np.float32, *(d for d in used if d.kind in "fc"))
     for name, temporary in kernel.temporary_variables.items():
         shape = temporary.shape if isinstance(temporary.shape, tuple) else ()
         shape = tuple(int(evaluate(extent, state)) for extent in shape)
-        state[name] = np.full(shape, np.nan) if shape else np.nan
+        dtype = getattr(temporary.dtype, "numpy_dtype", None)
+        state[name] = np.full(shape, np.nan, dtype if _is_inexact(dtype) else widest)
         if temporary.initializer is not None:
             state[name] = temporary.initializer
     return state
+
+
+def _is_inexact(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.kind in "fc"
 
 
 def _run_all(
