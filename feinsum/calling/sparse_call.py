@@ -27,7 +27,9 @@ from feinsum.nests import (
     choose_form,
     sizes_of,
 )
+from feinsum.nests.form import n_chunks_for
 from feinsum.sparse import CSC, CSF, from_object, is_sparse, to_csf
+from feinsum.targets.host.results import check_room
 
 if TYPE_CHECKING:
     from feinsum.measure import CompiledKernel
@@ -54,6 +56,7 @@ def call_sparse(subscripts: str, operands: Sequence[Any], device: str | None) ->
         InvalidEinsumError: with the rule ``operand`` for two sparse operands,
             ``dtype``, ``shape``, ``network`` or ``subscripts``.
         DeviceUnavailableError: for another device.
+        MeasurementError: if a dense result does not fit the memory.
     """
     if device is not None and device.strip().lower() not in ("", "host"):
         raise DeviceUnavailableError(
@@ -108,8 +111,10 @@ def _computed(
 ) -> Any:
     from feinsum.codegen import nest_arguments, nest_result  # loads Loopy, for a second
 
+    shape = [sizes.extents[i] for i in network.output]
+    if not network.has_sparse_output:
+        check_room(prod(shape) * dtype.itemsize, "a result")
     if not (prod(sizes.extents.values()) and sizes.nodes[-1]):
-        shape = [sizes.extents[i] for i in network.output]
         return np.zeros(0 if network.has_sparse_output else shape, dtype)
     extents = tuple(sorted(sizes.extents.items()))
     key = ("nest", network, extents, sizes.nodes, dtype.str)
@@ -132,10 +137,6 @@ class _Made(NamedTuple):
     kernel: CompiledKernel
 
 
-CHUNKS_PER_THREAD = 8
-"""Where chunks need no memory: a thread that is done takes from others."""
-
-
 def _made(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> _Made:
     from feinsum.measure import open_device
     from feinsum.predict.machine import machine_of
@@ -147,6 +148,7 @@ def _made(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> _Made:
         sizes,
         Machine(vector_bytes=machine.vector_bytes),
         item_bytes=dtype.itemsize,
+        n_threads=machine.n_cores,
     )
     found = best_nest(network, cost)
     assert found is not None
@@ -157,7 +159,7 @@ def _made(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> _Made:
         vector_bytes=machine.vector_bytes if real else 0,
         n_threads=machine.n_cores,
     )
-    n_chunks = machine.n_cores * (1 if form.has_copies else CHUNKS_PER_THREAD)
+    n_chunks = n_chunks_for(found.nest, form, sizes, machine.n_cores)
     kernel = _kernel(found.nest, form, n_chunks, sizes, dtype)
     return _Made(found.nest, form, n_chunks, kernel)
 

@@ -66,17 +66,17 @@ def nest_arguments(
     for index in network.levels:
         found[f"extent_{index}"] = sizes.extents[index]
     axes = (CHUNK, *network.output) if form.has_copies else network.output
+    known = {**extents, CHUNK: found.get("n_chunks", 1)}
     if network.has_sparse_output:
         found["out"] = np.zeros(sizes.nodes[-1], dtype)
     else:
-        known = {**extents, CHUNK: found.get("n_chunks", 1)}
         found["out"] = _zeros(axes, known, form, dtype)
     dense = {i: n for i, n in extents.items() if i not in network.level_of}
-    places = held_buffers(nest, form)
+    places = held_buffers(nest, form, dense)
     for buffer in nest.buffers:
         if not is_private(buffer.indices, dense):
             place = places[buffer.producer]
-            found[place.name] = _zeros(place.indices, extents, form, dtype)
+            found[place.name] = _zeros(place.indices, known, form, dtype)
     return found
 
 
@@ -142,8 +142,11 @@ def nest_index_dtype(
     """
     network, extents = nest.network, form.filled(sizes.extents)
     arrays = [term for p, term in enumerate(network.inputs) if p != network.sparse]
-    arrays += [buffer.indices for buffer in nest.buffers]
     entries = [prod(extents[i] for i in indices) for indices in arrays]
+    entries += [
+        (n_chunks if form.is_chunked else 1) * prod(extents[i] for i in buffer.indices)
+        for buffer in nest.buffers
+    ]
     if not network.has_sparse_output:
         copies = n_chunks if form.has_copies else 1
         entries.append(copies * prod(extents[i] for i in network.output))

@@ -12,7 +12,7 @@ import numpy as np
 from pytools import UniqueNameGenerator
 
 from feinsum.nests import Multiply, Nest, NestForm, Repeat, Reset, Step, lower
-from feinsum.nests.form import MOST_REGISTERS
+from feinsum.nests.form import MOST_REGISTERS, is_private
 from feinsum.nests.paths import Tensor
 
 __all__ = ["CHUNK", "ENTRY", "Place", "Writer", "axes_of", "held_buffers"]
@@ -61,7 +61,7 @@ class Writer:
 
     def __post_init__(self) -> None:
         self.unique = UniqueNameGenerator()
-        self.buffers = held_buffers(self.nest, self.form)
+        self.buffers = held_buffers(self.nest, self.form, self.dense)
         self.makers = {
             term.result.inputs: number for number, term in enumerate(self.nest.path)
         }
@@ -234,7 +234,8 @@ class Writer:
         return self._text(Place(f"T{position}", network.inputs[position]), at)
 
     def _zero(self, place: Place, depth: int, at: dict[str, str]) -> None:
-        self._over(place.indices, depth, at, lambda inside, there: self._line(
+        indices = [index for index in place.indices if index != CHUNK]
+        self._over(indices, depth, at, lambda inside, there: self._line(
             inside, f"{self._text(place, there)} = 0"
         ))  # fmt: skip
 
@@ -311,10 +312,16 @@ class Writer:
         self.lines.append("  " * depth + text)
 
 
-def held_buffers(nest: Nest, form: NestForm) -> dict[int, Place]:
+def held_buffers(
+    nest: Nest, form: NestForm, dense: Mapping[str, int]
+) -> dict[int, Place]:
     """Where the result of each term but the last is kept; the axis of lanes is last.
 
     A number that both terms have within the loop over the lanes is one for each lane.
+    What is too large to be private is there for each chunk.
+
+    Args:
+        dense: extents of the indices that the tree does not have, filled up.
     """
     found = {}
     for buffer in nest.buffers:
@@ -324,6 +331,8 @@ def held_buffers(nest: Nest, form: NestForm) -> dict[int, Place]:
             axes = (*axes, form.lane)
         elif form.lane in producer.result.indices & consumer.indices:
             axes = (*axes, ROUND)
+        if form.is_chunked and not is_private(buffer.indices, dense):
+            axes = (CHUNK, *axes)
         found[buffer.producer] = Place(f"X{buffer.producer}", axes)
     return found
 

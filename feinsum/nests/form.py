@@ -13,11 +13,12 @@ from math import prod
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests.cost import Operations
 from feinsum.nests.nest import Nest
-from feinsum.nests.network import Sizes
+from feinsum.nests.network import Network, Sizes
 from feinsum.nests.orders import Order
 from feinsum.nests.steps import Multiply, Repeat, Step, lower
 
 __all__ = [
+    "COPIES_BYTES",
     "MOST_REGISTERS",
     "NestForm",
     "choose_form",
@@ -25,14 +26,17 @@ __all__ = [
     "is_divisible",
     "is_private",
     "lane_indices",
+    "n_chunks_for",
 ]
 
 MOST_PRIVATE = 2**15
 """Entries of a buffer that is private to a thread; a larger one is an argument."""
 MOST_REGISTERS = 16
 """Vectors of a sum that is kept in registers, as many as AVX2 has."""
+CHUNKS_PER_THREAD = 8
+"""Where chunks need no memory."""
 COPIES_BYTES = 2**28
-"""What the copies of a result may take together."""
+"""What the copies of a result, and large buffers, may take together."""
 PRODUCTS_PER_ENTRY = 4
 """Products for each entry of the copies, below which adding these up costs too much."""
 
@@ -89,7 +93,7 @@ class NestForm:
                 "or none over nodes of the tree",
                 rules=("nest",),
             )
-        if self.is_chunked and not self.has_copies and not is_apart(nest):
+        if self.is_chunked and not self.has_copies and not is_apart(nest.network):
             raise InvalidEinsumError(
                 "chunks of this nest add to the same entries; give them copies",
                 rules=("nest",),
@@ -143,9 +147,8 @@ def is_divisible(nest: Nest) -> bool:
     return len(steps) == 1 and isinstance(steps[0], Repeat) and steps[0].level == 0
 
 
-def is_apart(nest: Nest) -> bool:
+def is_apart(network: Network) -> bool:
     """Whether different nodes of the root go to different entries of the result."""
-    network = nest.network
     return network.has_sparse_output or network.levels[0] in network.output
 
 
@@ -166,7 +169,7 @@ def choose_form(
         item_bytes: of an entry.
         vector_bytes: of a register.
         n_threads: that take chunks.
-        copies_bytes: that copies of the result may take.
+        copies_bytes: that copies of the result, and large buffers, may take together.
 
     >>> from feinsum.nests.network import network
     >>> from feinsum.nests.paths import path_from_pairs
@@ -179,15 +182,16 @@ def choose_form(
     """
     form = _with_lanes(nest, sizes, vector_bytes // item_bytes)
     is_many = n_threads > 1 and sizes.nodes and sizes.nodes[0] > 1
-    if not (is_many and is_divisible(nest)) or _shares_buffers(nest, form, sizes):
+    if not (is_many and is_divisible(nest)):
         return form
-    if is_apart(nest):
-        return replace(form, is_chunked=True)
-    entries = n_threads * prod(sizes.extents[i] for i in nest.network.output)
+    buffers = sum(_large_buffers(nest, form, sizes))
+    copies = 0
+    if not is_apart(nest.network):
+        copies = prod(sizes.extents[i] for i in nest.network.output)
     products = Operations(nest.network, sizes).least(nest.path) / 2
-    has_room = entries * item_bytes <= copies_bytes
-    if has_room and products >= PRODUCTS_PER_ENTRY * entries:
-        return replace(form, is_chunked=True, has_copies=True)
+    has_room = n_threads * (buffers + copies) * item_bytes <= copies_bytes
+    if has_room and products >= PRODUCTS_PER_ENTRY * n_threads * copies:
+        return replace(form, is_chunked=True, has_copies=copies > 0)
     return form
 
 
@@ -213,11 +217,24 @@ def is_private(indices: Order, extents: Mapping[str, int]) -> bool:
     return is_fixed and prod(extents[i] for i in indices) <= MOST_PRIVATE
 
 
-def _shares_buffers(nest: Nest, form: NestForm, sizes: Sizes) -> bool:
-    """Whether a buffer is too large for each thread to have its own."""
+def n_chunks_for(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> int:
+    """Into how many chunks the root is cut: one for each thread where they need memory.
+
+    Else there are some more, so that a thread that is done takes from others.
+    """
+    if not form.is_chunked:
+        return 1
+    needs_memory = form.has_copies or any(_large_buffers(nest, form, sizes))
+    return n_threads * (1 if needs_memory else CHUNKS_PER_THREAD)
+
+
+def _large_buffers(nest: Nest, form: NestForm, sizes: Sizes) -> Iterator[int]:
+    """The entries of each buffer that is not private."""
     extents = form.filled(sizes.extents)
     dense = {i: n for i, n in extents.items() if i not in nest.network.level_of}
-    return not all(is_private(buffer.indices, dense) for buffer in nest.buffers)
+    for buffer in nest.buffers:
+        if not is_private(buffer.indices, dense):
+            yield prod(extents[i] for i in buffer.indices)
 
 
 def _steps(steps: tuple[Step, ...]) -> Iterator[Step]:

@@ -27,6 +27,7 @@ from feinsum.nests import (
     network,
     sizes_of,
 )
+from feinsum.nests.form import n_chunks_for
 from feinsum.sparse import COO, random_profile, random_uniform, to_csf
 from tests.nests.networks import KERNELS, expected, operands_of, path_of, random_nest
 
@@ -244,12 +245,48 @@ def test_copies_are_bounded_by_memory_and_by_work():
     assert not bounded.is_chunked
 
 
-def test_a_buffer_that_threads_would_share_keeps_one_thread():
-    """One of the size of the tree's extents."""
+def test_large_buffers_are_there_for_each_chunk_within_the_memory():
+    """One of the size of the tree's extents; results are right."""
     net = KERNELS["ttmc-3"]
     nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("irsj")))
     sizes = Sizes(dict.fromkeys("ijkrs", 40), (40, 900, 9000))
-    assert not choose_form(nest, sizes, n_threads=4).is_chunked
+    form = choose_form(nest, sizes, n_threads=4)
+    assert form.is_chunked
+    assert n_chunks_for(nest, form, sizes, 4) == 4
+    n_bytes = 4 * 40 * 40 * 8
+    for room, is_chunked in ((n_bytes, True), (n_bytes - 1, False)):
+        found = choose_form(nest, sizes, n_threads=4, copies_bytes=room)
+        assert found.is_chunked == is_chunked
+    for orders in ((tuple("ijks"), tuple("irsj")), (tuple("ijks"), tuple("irjs"))):
+        nest = Nest(net, nest.path, orders)
+        operands = operands_of(net, extent=5)
+        form = choose_form(nest, sizes_of(net, operands), n_threads=3)
+        assert form.is_chunked
+        found = computed(nest, operands, form)
+        assert np.allclose(found, expected(net, operands), rtol=1e-12)
+
+
+def test_chunks_that_need_no_memory_are_several_for_a_thread():
+    """And one if there are none."""
+    net = KERNELS["mttkrp-3"]
+    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
+    sizes = Sizes(dict.fromkeys("ijka", 40), (40, 900, 9000))
+    form = choose_form(nest, sizes, n_threads=4)
+    assert n_chunks_for(nest, form, sizes, 4) == 32
+    assert n_chunks_for(nest, NestForm(), sizes, 4) == 1
+
+
+def test_threads_decide_about_the_nest():
+    """One thread multiplies dense operands first; four share the loop over the root."""
+    net = KERNELS["mttkrp-4"]
+    extents = {"i": 7, "j": 6, "k": 7, "l": 6, "a": 6}
+    sizes = Sizes(extents, (7, 42, 291, 1058))
+    alone, shared = (
+        best_nest(net, EstimatedTime(net, sizes, n_threads=n)) for n in (1, 4)
+    )
+    assert not choose_form(alone.nest, sizes, n_threads=4).is_chunked
+    assert choose_form(shared.nest, sizes, n_threads=4).is_chunked
+    assert shared.cost < alone.cost
 
 
 def test_forms_that_a_nest_does_not_have_are_refused():
