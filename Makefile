@@ -19,7 +19,7 @@ WHEELS ?= .cache/gpu-wheels
 
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
-	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-service bench-soak bench-storage bench-cache-hits \
+	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-service bench-soak bench-sparse bench-storage bench-cache-hits \
 	gpu-wheels trials facts sign-facts test test-long test-browser golden-keys golden-schema check format \
 	figures screenshots wheel clean
 
@@ -107,6 +107,9 @@ bench-firedrake: $(INSTALLED) ## kernels of one cell as PyOP2 compiles them agai
 
 bench-limits: $(INSTALLED) ## what limits the recipes on record, by the same ones at other sizes
 	@$(RUN) benchmarks/limits.py $(ARGS)
+
+bench-sparse: $(BENCHED) ## sparse tensors times dense matrices, against scipy, numba and C; ARGS=...
+	@$(RUN) benchmarks/sparse.py $(ARGS)
 
 trials: $(INSTALLED) ## try recipes of the suite of everyday einsums, to fit a model (hours); ARGS=...
 	@$(RUN) benchmarks/trials.py $(ARGS)

@@ -13,6 +13,7 @@ from .ir import array as array
 from .ir import batched_einsum as batched_einsum
 from .ir import einsum as einsum
 from .ir import evaluate as evaluate
+from .ir import sparse_array as sparse_array
 from .measure import measure_giga_op_rate as measure_giga_op_rate
 from .measure import timeit as timeit
 from .raising import identify_as_einsum as identify_as_einsum

@@ -1,13 +1,13 @@
 """Calls with a sparse operand: by the nest that is estimated to be the fastest.
 
-Nothing is looked up or recorded for them yet, and one thread computes them.
+Nothing is looked up or recorded for them yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,20 @@ from feinsum.calling.kept import Calls
 from feinsum.errors import DeviceUnavailableError, InvalidEinsumError
 from feinsum.ir import parse_subscripts
 from feinsum.memory import remembered
-from feinsum.nests import EstimatedTime, Nest, Network, Sizes, best_nest, sizes_of
+from feinsum.nests import (
+    EstimatedTime,
+    Machine,
+    Nest,
+    NestForm,
+    Network,
+    Sizes,
+    best_nest,
+    choose_form,
+    sizes_of,
+)
+from feinsum.nests.form import n_chunks_for
 from feinsum.sparse import CSC, CSF, from_object, is_sparse, to_csf
+from feinsum.targets.host.results import check_room
 
 if TYPE_CHECKING:
     from feinsum.measure import CompiledKernel
@@ -44,6 +56,7 @@ def call_sparse(subscripts: str, operands: Sequence[Any], device: str | None) ->
         InvalidEinsumError: with the rule ``operand`` for two sparse operands,
             ``dtype``, ``shape``, ``network`` or ``subscripts``.
         DeviceUnavailableError: for another device.
+        MeasurementError: if a dense result does not fit the memory.
     """
     if device is not None and device.strip().lower() not in ("", "host"):
         raise DeviceUnavailableError(
@@ -96,38 +109,77 @@ def _network(
 def _computed(
     network: Network, arrays: list[Any], sizes: Sizes, dtype: np.dtype[Any]
 ) -> Any:
-    from feinsum.codegen import nest_arguments  # loads Loopy, for a second
+    from feinsum.codegen import nest_arguments, nest_result  # loads Loopy, for a second
 
+    shape = [sizes.extents[i] for i in network.output]
+    if not network.has_sparse_output:
+        check_room(prod(shape) * dtype.itemsize, "a result")
     if not (prod(sizes.extents.values()) and sizes.nodes[-1]):
-        shape = [sizes.extents[i] for i in network.output]
         return np.zeros(0 if network.has_sparse_output else shape, dtype)
     extents = tuple(sorted(sizes.extents.items()))
     key = ("nest", network, extents, sizes.nodes, dtype.str)
-
-    def make() -> tuple[Nest, CompiledKernel]:
-        cost = EstimatedTime(network, sizes, item_bytes=dtype.itemsize)
-        found = best_nest(network, cost)
-        assert found is not None
-        return found.nest, _kernel(found.nest, sizes, dtype)
-
-    nest, kernel = remembered(Calls).sparse.get(key, make)
-    call = kernel.bind(nest_arguments(nest, arrays, dtype=dtype))
-    call.run()
-    return call.read()["out"]
+    made: _Made = remembered(Calls).sparse.get(
+        key, lambda: _made(network, sizes, dtype)
+    )
+    arguments = nest_arguments(
+        made.nest, arrays, dtype=dtype, form=made.form, n_chunks=made.n_chunks
+    )
+    made.kernel.built.run(arguments, made.kernel.timer)
+    return nest_result(made.nest, made.form, arguments["out"], sizes)
 
 
-def _kernel(nest: Nest, sizes: Sizes, dtype: np.dtype[Any]) -> CompiledKernel:
+class _Made(NamedTuple):
+    """How a network is computed for some sizes."""
+
+    nest: Nest
+    form: NestForm
+    n_chunks: int
+    kernel: CompiledKernel
+
+
+def _made(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> _Made:
+    from feinsum.measure import open_device
+    from feinsum.predict.machine import machine_of
+
+    machine = machine_of(open_device("host").device)
+    real = dtype.kind == "f"
+    cost = EstimatedTime(
+        network,
+        sizes,
+        Machine(vector_bytes=machine.vector_bytes),
+        item_bytes=dtype.itemsize,
+        n_threads=machine.n_cores,
+    )
+    found = best_nest(network, cost)
+    assert found is not None
+    form = choose_form(
+        found.nest,
+        sizes,
+        item_bytes=dtype.itemsize,
+        vector_bytes=machine.vector_bytes if real else 0,
+        n_threads=machine.n_cores,
+    )
+    n_chunks = n_chunks_for(found.nest, form, sizes, machine.n_cores)
+    kernel = _kernel(found.nest, form, n_chunks, sizes, dtype)
+    return _Made(found.nest, form, n_chunks, kernel)
+
+
+def _kernel(
+    nest: Nest, form: NestForm, n_chunks: int, sizes: Sizes, dtype: np.dtype[Any]
+) -> CompiledKernel:
     """The kernel of a nest: one for trees of every size."""
     from feinsum.codegen import generate_nest, nest_index_dtype
     from feinsum.measure import compile_kernel, open_device
 
     dense = {i: sizes.extents[i] for i in sorted(nest.network.indices)
              if i not in nest.network.level_of}  # fmt: skip
-    index_dtype = nest_index_dtype(nest, sizes)
-    key = ("kernel", nest, tuple(dense.items()), dtype.str, index_dtype.str)
+    index_dtype = nest_index_dtype(nest, sizes, form=form, n_chunks=n_chunks)
+    key = ("kernel", nest, form, tuple(dense.items()), dtype.str, index_dtype.str)
 
     def make() -> CompiledKernel:
-        made = generate_nest(nest, dense, dtype=dtype, index_dtype=index_dtype)
+        made = generate_nest(
+            nest, dense, dtype=dtype, index_dtype=index_dtype, form=form
+        )
         return compile_kernel(made, open_device("host"))
 
     kernel: CompiledKernel = remembered(Calls).sparse.get(key, make)

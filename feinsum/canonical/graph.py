@@ -6,7 +6,7 @@ vertex       color                    neighbours
 index        output position, extent  its size parameter; the axes that carry it
 size-param   --                       the indices that have it as extent
 axis         place in its term        its index, if any; the next axis of its term
-use          dtype, multiplicity      the first axis of its term; its rows
+use          stored dtype, mult.      the first axis of its term; its rows
 array        --                       its uses, where there are several
 row          --                       the uses that the row multiplies
 times        multiplicity             a row and a use that it multiplies m times
@@ -34,8 +34,8 @@ Color: TypeAlias = tuple[str, int, int, str]
 """Kind of a vertex and its data; colors are totally ordered.
 
 An index has its position in the output and its extent, -1 for none; a use its
-multiplicity (0 in a batch of several rows) and dtype; an axis its place and a
-``times`` vertex its multiplicity.
+multiplicity (0 in a batch of several rows) and dtype, with the storage ahead of it;
+an axis its place and a ``times`` vertex its multiplicity.
 """
 
 Use: TypeAlias = tuple[str, IndexList]
@@ -131,7 +131,11 @@ def _add_uses(
     graph: InducedGraph, einsum: BatchedEinsum, counts: list[dict[Use, int]]
 ) -> None:
     colors, edges, vertices = graph.colors, graph.edges, graph.use_vertices
-    dtypes = {operand.name: operand.dtype.str for row in einsum.rows for operand in row}
+    dtypes = {
+        operand.name: f"{operand.storage}{operand.dtype.str}"
+        for row in einsum.rows
+        for operand in row
+    }
     uses_of: dict[str, list[int]] = {}
     is_batch = len(counts) > 1
     for count in counts:

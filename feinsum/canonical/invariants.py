@@ -112,7 +112,9 @@ def _summation_extents(einsum: BatchedEinsum) -> Counter[str]:
 
 
 def _dtypes(einsum: BatchedEinsum) -> Counter[str]:
-    return Counter(operand.dtype.str for _, operand, _ in _factors(einsum))
+    return Counter(
+        operand.storage + operand.dtype.str for _, operand, _ in _factors(einsum)
+    )
 
 
 def _places_of_size_params(einsum: BatchedEinsum) -> Counter[str]:
@@ -162,8 +164,8 @@ def _operand_profiles(einsum: BatchedEinsum) -> Counter[str]:
         places = ", ".join(_place(einsum, index) for index in term)
         uses[operand][f"({places})"] += 1
     return Counter(
-        f"[{','.join(map(_number, operand.shape))}]:{operand.dtype.str} as "
-        f"{_listed(read_as)}"
+        f"[{','.join(map(_number, operand.shape))}]:"
+        f"{operand.storage}{operand.dtype.str} as {_listed(read_as)}"
         for operand, read_as in uses.items()
     )
 

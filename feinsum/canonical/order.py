@@ -110,6 +110,7 @@ def canonical_text(einsum: BatchedEinsum, order: CanonicalOrder) -> str:
                 for n in operand.shape
             ],
             operand.dtype,
+            operand.storage,
         )
         for operand in order.operands
     ]

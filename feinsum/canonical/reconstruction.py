@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from feinsum.canonical.graph import InducedGraph
-from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, SizeParam
+from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, SizeParam, stored
 
 __all__ = ["reconstruct"]
 
@@ -85,7 +85,8 @@ class _Reconstruction:
     def operand(self, use: int) -> Operand:
         array = next(iter(self.near[use, "array"]), use)
         shape = tuple(self.extent(index) for index in self.indices(use))
-        return Operand(f"A{array}", shape, np.dtype(self.colors[use][3]))
+        storage, dtype = stored(self.colors[use][3])
+        return Operand(f"A{array}", shape, np.dtype(dtype), storage)
 
     def extent(self, index: int) -> Extent:
         for param in self.near[index, "size-param"]:

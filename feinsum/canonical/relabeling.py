@@ -6,7 +6,7 @@ Source: paper, section 5 (isomorphic batched einsums).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from constantdict import constantdict
 
@@ -128,7 +128,7 @@ class Relabeling:
 
     def _operand(self, operand: Operand) -> Operand:
         shape = tuple(self._extent(extent) for extent in operand.shape)
-        return Operand(self.operands[operand.name], shape, operand.dtype)
+        return replace(operand, name=self.operands[operand.name], shape=shape)
 
     def _extent(self, extent: Extent) -> Extent:
         if isinstance(extent, SizeParam):

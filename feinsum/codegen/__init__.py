@@ -1,7 +1,13 @@
 """From a batched einsum, or a loop nest, to an untransformed Loopy translation unit."""
 
 from feinsum.codegen.generate import Strides, generate_loopy
-from feinsum.codegen.nests import generate_nest, nest_arguments, nest_index_dtype
+from feinsum.codegen.nest_data import (
+    nest_arguments,
+    nest_index_dtype,
+    nest_result,
+    root_chunks,
+)
+from feinsum.codegen.nests import generate_nest
 from feinsum.codegen.path import ContractionPath, contraction_path, intermediate_bytes
 
 __all__ = [
@@ -13,4 +19,6 @@ __all__ = [
     "intermediate_bytes",
     "nest_arguments",
     "nest_index_dtype",
+    "nest_result",
+    "root_chunks",
 ]

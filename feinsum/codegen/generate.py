@@ -22,6 +22,7 @@ from feinsum.ir import (
     Operand,
     SizeParam,
     precise_first,
+    require_dense,
     require_einsum,
 )
 from feinsum.targets.host.code import HostCTarget
@@ -61,7 +62,8 @@ def generate_loopy(
     >>> print(generate_loopy(e).default_entrypoint.instructions[0])
     row_0: out[i] <- reduce(sum, [j], A_rule(i, j)*x_rule(j))
     """
-    generator = _Generator(require_einsum(einsum), name, strides or {}, target)
+    require_dense(require_einsum(einsum))
+    generator = _Generator(einsum, name, strides or {}, target)
     return generator.generate(path)
 
 

@@ -1,8 +1,8 @@
 """Batched einsums as data: constructors, checker, text form, reference evaluator."""
 
-from feinsum.ir.build import array, batched_einsum, einsum
+from feinsum.ir.build import array, batched_einsum, einsum, sparse_array
 from feinsum.ir.check import RULES, violations
-from feinsum.ir.einsum import BatchedEinsum, IndexList, require_einsum
+from feinsum.ir.einsum import BatchedEinsum, IndexList, require_dense, require_einsum
 from feinsum.ir.evaluate import bind_sizes, evaluate
 from feinsum.ir.functional import FunctionalBatchedEinsum, OperandFunction
 from feinsum.ir.functions import FUNCTIONS, UFUNCS
@@ -12,7 +12,7 @@ from feinsum.ir.generalize import (
     generalize_each,
     with_extents,
 )
-from feinsum.ir.operand import Extent, Operand, SizeParam
+from feinsum.ir.operand import Extent, Operand, SizeParam, stored
 from feinsum.ir.parse import parse_subscripts
 from feinsum.ir.precision import precise_first
 from feinsum.ir.text import from_text, to_text
@@ -41,7 +41,10 @@ __all__ = [
     "generalize_each",
     "parse_subscripts",
     "precise_first",
+    "require_dense",
     "require_einsum",
+    "sparse_array",
+    "stored",
     "to_text",
     "violations",
     "with_extents",

@@ -14,7 +14,7 @@ from feinsum.ir.einsum import BatchedEinsum, IndexList
 from feinsum.ir.operand import Extent, Operand, SizeParam
 from feinsum.ir.parse import ellipsis_indices, parse_subscripts
 
-__all__ = ["array", "batched_einsum", "einsum"]
+__all__ = ["array", "batched_einsum", "einsum", "sparse_array"]
 
 Terms: TypeAlias = tuple[IndexList, ...]
 Rows: TypeAlias = tuple[tuple[Operand, ...], ...]
@@ -51,6 +51,37 @@ def array(
             f"array {name!r}: {dtype!r} is no numpy dtype", rules=("dtype",)
         ) from error
     return Operand(name, tuple(_extent(x) for x in axes), numpy_dtype)
+
+
+def sparse_array(
+    name: str,
+    shape: int | str | SizeParam | Sequence[int | str | SizeParam],
+    dtype: DTypeLike = "float64",
+    *,
+    gives_pattern: bool = False,
+) -> Operand:
+    """An operand that is stored as a tree; no data.
+
+    Args:
+        name: an identifier.
+        shape: one extent per level of the tree, from the root. The tree of a
+            :class:`feinsum.sparse.CSF` with other ``axes`` is that of an operand whose
+            axes are turned.
+        dtype: anything that :class:`numpy.dtype` takes, of a numeric kind.
+        gives_pattern: whether the result is sparse, too, and has its pattern.
+
+    Raises:
+        InvalidEinsumError: for a bad name, extent or dtype, or with the rule
+            ``storage`` if there are no axes.
+
+    >>> T, B = sparse_array("T", ("I", "J", "K")), array("B", ("J", 16))
+    >>> print(T)
+    T[I,J,K]:csf<f8
+    >>> print(einsum("ijk,ja,ka->ia", T, B, array("C", ("K", 16))).subscripts)
+    ijk,ja,ka->ia
+    """
+    stored = "csf=" if gives_pattern else "csf"
+    return replace(array(name, shape, dtype), storage=stored)
 
 
 def einsum(subscripts: str, *operands: Operand) -> BatchedEinsum:

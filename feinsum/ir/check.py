@@ -111,6 +111,26 @@ def one_name_one_array(einsum: BatchedEinsum) -> Iterator[str]:
             yield f"two arrays are named {operand.name!r}: {known} and {operand}"
 
 
+def storage(einsum: BatchedEinsum) -> Iterator[str]:
+    """One row has at most one sparse operand, once, and no index of it is repeated."""
+    stored = [(t, op) for _, t, op in _accesses(einsum) if op.storage]
+    if not stored:
+        return
+    names = [operand.name for _, operand in stored]
+    if len(einsum.rows) > 1:
+        yield f"operands {names} are sparse in a batch of {len(einsum.rows)} rows"
+    if len(stored) > 1:
+        yield f"operands {names} are sparse; one may be, once: make the others dense"
+    for term, operand in stored:
+        if len(set(term)) < len(term):
+            yield f"an index is repeated in the term {term} of sparse {operand.name!r}"
+        if operand.storage == "csf=" and sorted(term) != sorted(einsum.output):
+            yield (
+                f"the result has the pattern of {operand.name!r}, and therefore its "
+                f"indices {term} and no other; the output has {einsum.output}"
+            )
+
+
 RULES: dict[str, Rule] = {
     "no-rows": has_rows,
     "no-operands": has_operands,
@@ -121,6 +141,7 @@ RULES: dict[str, Rule] = {
     "unbound-output-index": output_bound,
     "repeated-output-index": output_distinct,
     "name-clash": one_name_one_array,
+    "storage": storage,
 }
 """Code of each rule of a batched einsum and the check that it stands for."""
 

@@ -18,7 +18,7 @@ from feinsum.errors import InvalidEinsumError
 from feinsum.ir.check import raise_if_ill_formed
 from feinsum.ir.operand import Extent, Operand, SizeParam
 
-__all__ = ["BatchedEinsum", "IndexList", "require_einsum"]
+__all__ = ["BatchedEinsum", "IndexList", "require_dense", "require_einsum"]
 
 T = TypeVar("T")
 
@@ -100,6 +100,12 @@ class BatchedEinsum:
         """The distinct operands, in order of first use."""
         return _unique(chain.from_iterable(self.rows))
 
+    @property
+    def sparse_position(self) -> int | None:
+        """Of the operand that is stored as a tree; None if all are dense."""
+        stored = (p for p, operand in enumerate(self.rows[0]) if operand.storage)
+        return next(stored, None)
+
     @cached_property
     def size_params(self) -> tuple[SizeParam, ...]:
         """The distinct size parameters, in the order of :attr:`indices`."""
@@ -139,6 +145,23 @@ class BatchedEinsum:
 
 def _unique(items: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(items))
+
+
+def require_dense(einsum: BatchedEinsum) -> BatchedEinsum:
+    """``einsum``, if no operand of it is sparse.
+
+    Raises:
+        InvalidEinsumError: with the rule ``storage``, naming the operand that is.
+    """
+    sparse = [operand.name for operand in einsum.operands if operand.storage]
+    if not sparse:
+        return einsum
+    raise InvalidEinsumError(
+        f"operand {sparse[0]!r} of {einsum.subscripts} is sparse, and this is for "
+        "dense ones; feinsum.call_einsum computes with sparse operands, and "
+        "feinsum.nests finds loops for them",
+        rules=("storage",),
+    )
 
 
 def require_einsum(value: object) -> BatchedEinsum:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from constantdict import constantdict
 
 from feinsum.ir.einsum import BatchedEinsum, require_einsum
-from feinsum.ir.operand import Extent, Operand, SizeParam
+from feinsum.ir.operand import Extent, SizeParam
 
 __all__ = ["LONG_EXTENT", "generalize", "generalize_each", "with_extents"]
 
@@ -113,7 +114,7 @@ def with_extents(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> Batche
     """
     rows = tuple(
         tuple(
-            Operand(op.name, tuple(extents[i] for i in term), op.dtype)
+            replace(op, shape=tuple(extents[i] for i in term))
             for op, term in zip(row, einsum.inputs, strict=True)
         )
         for row in einsum.rows

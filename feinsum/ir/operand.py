@@ -13,7 +13,7 @@ import numpy as np
 
 from feinsum.ir.violation import Violation, raise_if_any
 
-__all__ = ["Extent", "Operand", "SizeParam", "operand_text"]
+__all__ = ["STORAGES", "Extent", "Operand", "SizeParam", "operand_text", "stored"]
 
 
 @dataclass(frozen=True, order=True)
@@ -33,15 +33,25 @@ Extent: TypeAlias = int | SizeParam
 """Number of values of an index: an integer or a :class:`SizeParam`."""
 
 
+STORAGES = ("", "csf", "csf=")
+"""How an operand is stored: dense; as a tree of compressed sparse fibers; and as such a
+tree whose pattern the result has, too.
+"""
+
+
 @dataclass(frozen=True)
 class Operand:
     """A multidimensional array: name, shape and dtype (paper, definition 1).
 
     Two operands of one einsum are the same array exactly if they are equal.
 
+    Attributes:
+        storage: one of :data:`STORAGES`; the axes of a tree are in the order of its
+            levels, from the root.
+
     Raises:
         InvalidEinsumError: for a name that is no identifier, a negative or
-            non-integer extent, a dtype that is not numeric.
+            non-integer extent, a dtype that is not numeric, an unknown storage.
 
     >>> Operand("u", (SizeParam("Nel"), 20), np.dtype("float64")).rank
     2
@@ -50,6 +60,7 @@ class Operand:
     name: str
     shape: tuple[Extent, ...]
     dtype: np.dtype[Any]
+    storage: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(map(_plain, self.shape)))
@@ -62,12 +73,24 @@ class Operand:
         return len(self.shape)
 
     def __str__(self) -> str:
-        return operand_text(self.name, map(str, self.shape), self.dtype)
+        return operand_text(self.name, map(str, self.shape), self.dtype, self.storage)
 
 
-def operand_text(name: str, shape: Iterable[str], dtype: np.dtype[Any]) -> str:
-    """Name, shape and dtype as in ``u[Nel,20]:<f8``."""
-    return f"{name}[{','.join(shape)}]:{dtype.str}"
+def operand_text(
+    name: str, shape: Iterable[str], dtype: np.dtype[Any], storage: str = ""
+) -> str:
+    """Name, shape, storage and dtype as in ``u[Nel,20]:<f8``, ``T[9,9]:csf<f8``."""
+    return f"{name}[{','.join(shape)}]:{storage}{dtype.str}"
+
+
+def stored(text: str) -> tuple[str, str]:
+    """Storage and dtype out of a text that has the one ahead of the other.
+
+    >>> stored("<f8"), stored("csf=<f8")
+    (('', '<f8'), ('csf=', '<f8'))
+    """
+    storage = next(s for s in reversed(STORAGES) if text.startswith(s))
+    return storage, text.removeprefix(storage)
 
 
 def _plain(extent: Extent) -> Extent:
@@ -87,6 +110,14 @@ def _violations(operand: Operand) -> Iterator[Violation]:
         yield Violation(
             "dtype", f"operand {name!r} has dtype {dtype!r}; expected a numeric one"
         )
+    if operand.storage not in STORAGES:
+        yield Violation(
+            "storage",
+            f"operand {name!r} has storage {operand.storage!r}; expected one of "
+            f"{STORAGES}",
+        )
+    elif operand.storage and not operand.shape:
+        yield Violation("storage", f"operand {name!r} is a tree without axes")
     for axis, extent in enumerate(operand.shape):
         yield from _extent_violations(extent, axis, operand)
 

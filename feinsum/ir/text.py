@@ -19,7 +19,7 @@ __all__ = ["from_text", "join_text", "to_text"]
 MOST_DIGITS = 1000
 """Python reads no longer integers by default than of 4300 digits."""
 
-_OPERAND = re.compile(r"([^\s\[\]]+)\[([^\s\[\]]*)\]:(\S+)")
+_OPERAND = re.compile(r"([^\s\[\]]+)\[([^\s\[\]]*)\]:(csf=?(?=[<>|]))?(\S+)")
 
 
 def to_text(einsum: BatchedEinsum) -> str:
@@ -82,13 +82,13 @@ def _operand(text: str) -> Operand:
     match = _OPERAND.fullmatch(text)
     if match is None:
         raise _refuse(text, "expected 'name[extents]:dtype'")
-    name, shape, dtype = match.groups()
+    name, shape, storage, dtype = match.groups()
     try:
         numpy_dtype = np.dtype(dtype)
     except (SyntaxError, TypeError, ValueError, Warning):
         raise _refuse(text, f"{dtype!r} is no numpy dtype") from None
     extents = tuple(_extent(x) for x in shape.split(",")) if shape else ()
-    return Operand(name, extents, numpy_dtype)
+    return Operand(name, extents, numpy_dtype, storage or "")
 
 
 def _extent(text: str) -> Extent:

@@ -13,6 +13,7 @@ from feinsum.nests.cost import (
 )
 from feinsum.nests.estimate import EstimatedTime, Machine
 from feinsum.nests.forest import Forest, Loop, fuse, is_fully_fused, unfuse
+from feinsum.nests.form import NestForm, choose_form, lane_indices
 from feinsum.nests.interpret import Outcome, interpret, sizes_of
 from feinsum.nests.nest import Buffer, Nest
 from feinsum.nests.network import Network, Sizes, network
@@ -53,6 +54,7 @@ __all__ = [
     "Machine",
     "Multiply",
     "Nest",
+    "NestForm",
     "Network",
     "Operations",
     "Orders",
@@ -71,11 +73,13 @@ __all__ = [
     "best_nest",
     "best_orders",
     "by_depth",
+    "choose_form",
     "consumers",
     "evaluate",
     "fuse",
     "interpret",
     "is_fully_fused",
+    "lane_indices",
     "level_orders",
     "lower",
     "n_orders",

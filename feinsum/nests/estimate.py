@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, prod
 
 from feinsum.nests.cost import (
@@ -18,6 +19,7 @@ from feinsum.nests.cost import (
     least_products,
     repetitions,
 )
+from feinsum.nests.form import COPIES_BYTES, is_apart
 from feinsum.nests.network import Network, Sizes
 from feinsum.nests.paths import Path, Tensor, Term
 
@@ -60,7 +62,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class EstimatedTime:
-    """Nanoseconds on one core.
+    """Nanoseconds, on one core or several.
+
+    Cores share the loop over the root of the tree if it is around all terms, and if
+    their parts of the result are apart, or have room for copies.
 
     Attributes:
         network: what is computed.
@@ -68,6 +73,7 @@ class EstimatedTime:
         machine: that computes it.
         item_bytes: of an entry.
         index_bytes: of an index of the tree.
+        n_threads: that share a loop over the root.
 
     >>> from feinsum.nests import best_nest, network
     >>> mttkrp = network("ijk,ja,ka->ia")
@@ -87,9 +93,24 @@ class EstimatedTime:
     machine: Machine = Machine()
     item_bytes: int = 8
     index_bytes: int = 4
+    n_threads: int = 1
     nothing: float = 0.0
 
     def loop(self, part: Part, index: str, body: float) -> float:
+        one = self._loop_ns(part, index, body)
+        is_root = not part.ancestors and index in self.network.levels[:1]
+        is_whole = len(part.terms) == len(self.network.inputs) - 1
+        return one / self._sharing if is_root and is_whole else one
+
+    @cached_property
+    def _sharing(self) -> int:
+        """How many threads share the root."""
+        network = self.network
+        entries = self._entries(frozenset(network.output)) * self.n_threads
+        has_room = entries * self.item_bytes <= COPIES_BYTES
+        return self.n_threads if is_apart(network) or has_room else 1
+
+    def _loop_ns(self, part: Part, index: str, body: float) -> float:
         times = repetitions(self.network, self.sizes, part, index)
         within = part.ancestors | {index}
         leaves = [term for term in part.terms if term.indices <= within]
@@ -123,7 +144,7 @@ class EstimatedTime:
     def least(self, path: Path) -> float:
         lanes = self.machine.vector_bytes / self.item_bytes
         products = (least_products(self.network, self.sizes, term) for term in path)
-        return sum(products) * self.machine.vector_ns / lanes
+        return sum(products) * self.machine.vector_ns / lanes / self.n_threads
 
     def _vectors_ns(self, leaves: list[Term], index: str, times: float) -> float:
         """Of products along a dense index: in vectors, where all lie side by side."""

@@ -31,7 +31,8 @@ def predictions(
 ) -> list[Costed]:
     """Recipes with their expected seconds, the fastest first.
 
-    There are none for GPUs, and none where an extent is zero: nothing is computed then.
+    There are none for GPUs, none for sparse operands, and none where an extent is zero:
+    nothing is computed then.
 
     Of recipes that differ in little, one is enough: each is of another family, or has
     another analytic cost. A correction can change their order, and brings in none.
@@ -47,7 +48,8 @@ def predictions(
         MeasurementError: if the variable of this limit is no number.
     """
     is_empty = 0 in at_sizes(einsum, sizes).extents.values()
-    if device.kind != "cpu" or is_empty:
+    is_sparse = einsum.sparse_position is not None
+    if device.kind != "cpu" or is_empty or is_sparse:
         return []
     newest = dict(sorted(REGISTRY))
     transforms = [REGISTRY[name] for name in newest.items()]

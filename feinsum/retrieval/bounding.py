@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 from feinsum.bounds import Bound, MemoryLevel, bound_at, levels_of
 from feinsum.db import Database, opened_store
 from feinsum.errors import MeasurementError
-from feinsum.ir import BatchedEinsum, FunctionalBatchedEinsum, require_einsum
+from feinsum.ir import (
+    BatchedEinsum,
+    FunctionalBatchedEinsum,
+    require_dense,
+    require_einsum,
+)
 from feinsum.measure import einsum_operations
 from feinsum.records import DevicePeaks, operations_s
 from feinsum.targets.devices import open_device
@@ -54,7 +59,7 @@ def bound(
     (24000000, 'memory', 4.995)
     """
     if not isinstance(einsum, FunctionalBatchedEinsum):
-        require_einsum(einsum)
+        require_dense(require_einsum(einsum))
     if levels is not None:
         return bound_at(einsum, sizes or {}, levels)
     opened = open_device(device)

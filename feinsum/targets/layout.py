@@ -10,7 +10,11 @@ from typing import Any
 import loopy as lp
 import numpy as np
 from loopy.diagnostic import LoopyError
-from loopy.kernel.array import get_strides
+from loopy.kernel.array import (
+    FixedStrideArrayDimTag,
+    VectorArrayDimTag,
+    get_strides,
+)
 from pymbolic.mapper.evaluator import UnknownVariableError, evaluate
 from pymbolic.primitives import Variable
 
@@ -148,7 +152,8 @@ def array_layout(arg: Any, sizes: Mapping[str, int]) -> Layout:
             f"argument {arg.name!r} has shape {arg.shape!r}; expected an array whose "
             "shape and strides are known, see loopy.GlobalArg"
         )
-    if not all(hasattr(tag, "stride") for tag in tags or ()):
+    known = FixedStrideArrayDimTag, VectorArrayDimTag
+    if not all(isinstance(tag, known) for tag in tags or ()):
         raise MeasurementError(
             f"argument {arg.name!r} has the axes {tags}; expected a stride on each"
         )

@@ -11,7 +11,7 @@ from constantdict import constantdict
 
 from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir import BatchedEinsum, from_text, generalize
+from feinsum.ir import BatchedEinsum, from_text, generalize, require_dense
 from feinsum.measure import footprint_bytes
 from feinsum.records.document import STRICT
 
@@ -71,6 +71,7 @@ def make_problem(
             f"sizes={sizes!r:.60}; expected sizes by name", rules=("size",)
         )
     general, literal = generalize(einsum)
+    require_dense(general)
     form = canonicalize(general)
     given = {**literal, **(sizes or {})}
     known = {x.name for x in general.size_params}

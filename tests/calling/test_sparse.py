@@ -11,6 +11,7 @@ from feinsum.calling.kept import Calls
 from feinsum.errors import (
     DeviceUnavailableError,
     InvalidEinsumError,
+    MeasurementError,
     RecordNotFoundError,
 )
 from feinsum.memory import remembered
@@ -171,6 +172,14 @@ def test_what_is_not_computed_is_refused_by_name(rules, subscripts, make):
     with pytest.raises(InvalidEinsumError) as caught:
         call_einsum(subscripts, *make(tree, x))
     assert caught.value.rules == rules
+
+
+def test_a_result_that_does_not_fit_the_memory_is_refused():
+    """Before anything is computed, and also where there is no entry."""
+    for nnz in (5, 0):
+        tree = random_uniform((2_000_000, 9), nnz, seed=0)
+        with pytest.raises(MeasurementError, match="does not fit the memory"):
+            call_einsum("ij,k->ik", tree, np.ones(1_000_000))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from feinsum.ir import (
     array,
     batched_einsum,
     einsum,
+    sparse_array,
     violations,
 )
 from tests.strategies import einsums
@@ -54,6 +55,10 @@ BROKEN: dict[str, tuple[tuple[Any, Any, Any], str]] = {
     "name-clash": (
         (("i",), MATVEC, ((A, x), (A, array("x", 4, "f4")))),
         "two arrays are named 'x': x[4]:<f8 and x[4]:<f4",
+    ),
+    "storage": (
+        (("i",), MATVEC, ((sparse_array("A", (3, 4)), sparse_array("x", 4)),)),
+        "operands ['A', 'x'] are sparse; one may be",
     ),
 }
 

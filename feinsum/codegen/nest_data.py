@@ -1,0 +1,174 @@
+"""What the kernel of a nest reads and writes, for given operands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from feinsum.codegen.nest_writer import CHUNK, held_buffers
+from feinsum.nests import Nest, NestForm, Sizes, sizes_of
+from feinsum.nests.form import is_private
+from feinsum.sparse import CSF
+
+__all__ = ["nest_arguments", "nest_index_dtype", "nest_result", "root_chunks"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+PLAIN = NestForm()
+
+
+def nest_arguments(
+    nest: Nest,
+    operands: Sequence[Any],
+    *,
+    dtype: DTypeLike = np.float64,
+    form: NestForm = PLAIN,
+    n_chunks: int = 1,
+) -> dict[str, Any]:
+    """The arguments of the kernel of a nest, with a result of zeros.
+
+    Args:
+        nest: that the kernel executes.
+        operands: one for each input; the sparse one is a tree.
+        dtype: to which dense operands and values are converted where they have
+            another one.
+        form: of the kernel. Operands are copied where lanes are to be filled up.
+        n_chunks: into which the root is divided, at most; see :func:`root_chunks`.
+
+    Raises:
+        InvalidEinsumError: with the rule ``shape``, if operands do not fit.
+    """
+    network = nest.network
+    sizes = sizes_of(network, operands)
+    extents = form.filled(sizes.extents)
+    index_dtype = nest_index_dtype(nest, sizes, form=form, n_chunks=n_chunks)
+    found: dict[str, Any] = {}
+    for position, (term, operand) in enumerate(
+        zip(network.inputs, operands, strict=True)
+    ):
+        if not isinstance(operand, CSF):
+            array = np.asarray(operand, dtype, order="C")
+            found[f"T{position}"] = _by_lanes(array, form.lane in term, form)
+            continue
+        found["values"] = np.asarray(operand.values, dtype, order="C")
+        for level, array in enumerate(operand.indices):
+            found[f"indices{level}"] = np.asarray(array, index_dtype, order="C")
+            found[f"nodes{level}"] = len(array)
+        for level, array in enumerate(operand.pointers):
+            found[f"pointers{level}"] = np.asarray(array, index_dtype, order="C")
+        if form.is_chunked:
+            chunks = root_chunks(operand, n_chunks).astype(index_dtype)
+            found["chunks"], found["n_chunks"] = chunks, len(chunks) - 1
+    for index in network.levels:
+        found[f"extent_{index}"] = sizes.extents[index]
+    axes = (CHUNK, *network.output) if form.has_copies else network.output
+    known = {**extents, CHUNK: found.get("n_chunks", 1)}
+    if network.has_sparse_output:
+        found["out"] = np.zeros(sizes.nodes[-1], dtype)
+    else:
+        found["out"] = _zeros(axes, known, form, dtype)
+    dense = {i: n for i, n in extents.items() if i not in network.level_of}
+    places = held_buffers(nest, form, dense)
+    for buffer in nest.buffers:
+        if not is_private(buffer.indices, dense):
+            place = places[buffer.producer]
+            found[place.name] = _zeros(place.indices, known, form, dtype)
+    return found
+
+
+def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
+    """The result of a nest, from what its kernel has written.
+
+    Copies are added up, and what was filled up is left out. The result may be a view.
+
+    >>> from feinsum.nests import network, path_from_pairs
+    >>> spmm = network("ij,jk->ik")
+    >>> nest = Nest(spmm, path_from_pairs(spmm, [(0, 1)]), (("i", "j", "k"),))
+    >>> sizes = Sizes({"i": 2, "j": 3, "k": 3}, (2, 5))
+    >>> nest_result(nest, NestForm("k", 2), np.ones((2, 2, 2)), sizes).shape
+    (2, 3)
+    """
+    if nest.network.has_sparse_output:
+        return out
+    if form.has_copies:
+        out = out[0] if len(out) == 1 else np.asarray(out.sum(axis=0))
+    if form.lane not in nest.network.output:
+        return out
+    *others, n_vectors, lanes = out.shape
+    flat = out.reshape((*others, n_vectors * lanes))
+    return np.ascontiguousarray(flat[..., : sizes.extents[form.lane]])
+
+
+def root_chunks(tree: CSF, n_chunks: int) -> Array:
+    """Where chunks of about equally many entries begin among the nodes of the root.
+
+    Args:
+        tree: whose root is divided.
+        n_chunks: as many as there may be; there are fewer where nodes are large.
+
+    Returns:
+        The first node of each chunk, and then the number of nodes.
+
+    >>> from feinsum.sparse import COO, to_csf
+    >>> rows = [0, 0, 0, 0, 1, 2, 3]
+    >>> tree = to_csf(COO((4, 9), (rows, [0, 1, 2, 3, 0, 0, 0]), [1.0] * 7))
+    >>> root_chunks(tree, 2)
+    array([0, 1, 4])
+    """
+    begins = np.arange(len(tree.indices[0]) + 1)
+    for pointers in tree.pointers:
+        begins = pointers[begins]
+    wanted = np.linspace(0, begins[-1], max(n_chunks, 1) + 1)[1:-1]
+    cuts = np.searchsorted(begins, wanted)
+    n_nodes = len(tree.indices[0])
+    return np.unique(np.concatenate([[0], cuts, [n_nodes]]))
+
+
+def nest_index_dtype(
+    nest: Nest, sizes: Sizes, *, form: NestForm = PLAIN, n_chunks: int = 1
+) -> np.dtype[Any]:
+    """int32, or int64 where a subscript of an array does not fit.
+
+    >>> from feinsum.nests import network, path_from_pairs
+    >>> spmm = network("ij,jk->ik")
+    >>> nest = Nest(spmm, path_from_pairs(spmm, [(0, 1)]), (("i", "j", "k"),))
+    >>> sizes = Sizes({"i": 100, "j": 10**8, "k": 32}, (100, 500))
+    >>> nest_index_dtype(nest, sizes)
+    dtype('int64')
+    """
+    network, extents = nest.network, form.filled(sizes.extents)
+    arrays = [term for p, term in enumerate(network.inputs) if p != network.sparse]
+    entries = [prod(extents[i] for i in indices) for indices in arrays]
+    entries += [
+        (n_chunks if form.is_chunked else 1) * prod(extents[i] for i in buffer.indices)
+        for buffer in nest.buffers
+    ]
+    if not network.has_sparse_output:
+        copies = n_chunks if form.has_copies else 1
+        entries.append(copies * prod(extents[i] for i in network.output))
+    largest = max(*entries, *sizes.nodes, *extents.values())
+    return np.dtype(np.int32 if largest < 2**31 - 1 else np.int64)
+
+
+def _by_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
+    """The last axis as two; filled up with zeros, in a copy, where that is needed."""
+    if not (form.lane and has_lane):
+        return array
+    *others, extent = array.shape
+    if more := -extent % form.lanes:
+        array = np.pad(array, [(0, 0)] * len(others) + [(0, more)])
+    return array.reshape((*others, -(-extent // form.lanes), form.lanes))
+
+
+def _zeros(
+    indices: Sequence[str],
+    extents: Mapping[str, int],
+    form: NestForm,
+    dtype: DTypeLike,
+) -> Array:
+    shape = [extents[i] for i in indices]
+    return _by_lanes(np.zeros(shape, dtype), form.lane in indices, form)

@@ -1,0 +1,369 @@
+"""The text of a nest's kernel: its domains, its lines, and the arrays of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from pytools import UniqueNameGenerator
+
+from feinsum.nests import Multiply, Nest, NestForm, Repeat, Reset, Step, lower
+from feinsum.nests.form import MOST_REGISTERS, is_private
+from feinsum.nests.paths import Tensor
+
+__all__ = ["CHUNK", "ENTRY", "Place", "Writer", "axes_of", "held_buffers"]
+
+CHUNK = "%chunk"
+"""In the place of an index: a chunk of the root, which threads take."""
+ROUND = "%lane"
+"""In the place of an index: the lane itself, of what is held for one vector only."""
+ENTRY = "%entry"
+"""In the place of an index: an entry of the tree."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An array, and what its axes are: indices, or what stands in their place."""
+
+    name: str
+    indices: tuple[str, ...] = ()
+
+
+@dataclass
+class Writer:
+    """Writes the statements of a nest.
+
+    Attributes:
+        nest: that is written.
+        dense: extents of the indices that the tree does not have, filled up.
+        form: in which it is written.
+        dtype: of entries.
+        tags: how loops run, by iname.
+        own: temporaries beside the buffers: sums in registers.
+        total: to what the last term adds, if that is not the result.
+        root: where the nodes of the root begin and end.
+    """
+
+    nest: Nest
+    dense: Mapping[str, int]
+    form: NestForm
+    dtype: np.dtype[Any]
+    domains: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    tags: dict[str, str] = field(default_factory=dict)
+    own: list[Any] = field(default_factory=list)
+    total: Place | None = None
+    root: tuple[str, str] = ("0", "nodes0")
+
+    def __post_init__(self) -> None:
+        self.unique = UniqueNameGenerator()
+        self.buffers = held_buffers(self.nest, self.form, self.dense)
+        self.makers = {
+            term.result.inputs: number for number, term in enumerate(self.nest.path)
+        }
+
+    def write(self) -> None:
+        """Write the whole nest."""
+        steps = lower(self.nest)
+        if not self.form.is_chunked:
+            self._body(steps, 0, {}, {})
+            return
+        chunk = self._loop("chunk", "0", "n_chunks", 0, "g.0")
+        first, past = self.unique("first"), self.unique("past")
+        self.root = first, past
+        self._line(1, f"<> {first} = chunks[{chunk}]")
+        self._line(1, f"<> {past} = chunks[{chunk} + 1]")
+        self._body(steps, 1, {CHUNK: chunk}, {})
+        self._line(0, "end")
+
+    def _body(
+        self,
+        steps: tuple[Step, ...],
+        depth: int,
+        at: dict[str, str],
+        node: dict[int, str],
+    ) -> None:
+        """What is in a loop; a result that is complete after it is summed up apart."""
+        left = self._left(steps, at)
+        if left is None:
+            self._write(steps, depth, at, node)
+            return
+        self.total = self._temporary("total", left)
+        self._zero(self.total, depth, at)
+        self._write(steps, depth, at, node)
+        held, self.total = self.total, None
+        self._over(held.indices, depth, at, lambda inside, there: self._line(
+            inside, self._add(self.result, self._text(held, there), there)
+        ))  # fmt: skip
+
+    def _left(
+        self, steps: tuple[Step, ...], at: dict[str, str]
+    ) -> tuple[str, ...] | None:
+        """The axes of a sum that stays in registers; None if it does not, or is one."""
+        network, last = self.nest.network, len(self.nest.path) - 1
+        if self.total or network.has_sparse_output or last not in _terms(steps):
+            return None
+        left = tuple(i for i in network.output if i not in at)
+        is_fixed = all(index in self.dense for index in left)
+        within = [i for i in self.nest.orders[last] if i not in at]
+        if not is_fixed or all(index in left for index in within):
+            return None
+        entries = prod(self.dense[i] for i in left)
+        lanes = self.form.lanes if self.form.lane in left else 1
+        return left if entries <= lanes * MOST_REGISTERS else None
+
+    def _write(
+        self,
+        steps: tuple[Step, ...],
+        depth: int,
+        at: dict[str, str],
+        node: dict[int, str],
+    ) -> None:
+        """Write statements.
+
+        Args:
+            steps: to write.
+            depth: of the loops around them.
+            at: the value of the index of each of these loops.
+            node: the number of the node at each level of these loops.
+        """
+        for step in steps:
+            match step:
+                case Reset(term):
+                    self._zero(self.buffers[term], depth, at)
+                case Multiply(term, is_assigned):
+                    self._multiply(
+                        term, self._target(term), is_assigned, depth, at, node
+                    )
+                case Repeat(index, None, body) if index == self.form.lane:
+                    self._vectors(body, depth, at, node)
+                case Repeat(index, None, body):
+                    iname = self._loop(index, "0", self._extent(index), depth)
+                    self._body(body, depth + 1, at | {index: iname}, node)
+                    self._line(depth, "end")
+                case Repeat(index, int(level), body):
+                    self._walk(index, level, body, depth, at, node)
+
+    def _walk(
+        self,
+        index: str,
+        level: int,
+        body: tuple[Step, ...],
+        depth: int,
+        at: dict[str, str],
+        node: dict[int, str],
+    ) -> None:
+        """A loop over the nodes of a level below a node of the level above."""
+        begin, end = self.root
+        if level:
+            begin, end = self.unique(f"begin{level}"), self.unique(f"end{level}")
+            pointers, above = f"pointers{level - 1}", node[level - 1]
+            self._line(depth, f"<> {begin} = {pointers}[{above}]")
+            self._line(depth, f"<> {end} = {pointers}[{above} + 1]")
+        iname = self._loop(f"node{level}", begin, end, depth)
+        value = self.unique(f"{index}_0")
+        self._line(depth + 1, f"<> {value} = indices{level}[{iname}]")
+        inside = at | {index: value, ENTRY: iname}
+        self._body(body, depth + 1, inside, node | {level: iname})
+        self._line(depth, "end")
+
+    def _vectors(
+        self,
+        body: tuple[Step, ...],
+        depth: int,
+        at: dict[str, str],
+        node: dict[int, str],
+    ) -> None:
+        """Products along the lanes; those that add up to one entry add up by lanes."""
+        sums = {}
+        for term in _terms(body):
+            if not {self.form.lane, ROUND}.intersection(self._target(term).indices):
+                sums[term] = self._temporary("lanes", (ROUND,))
+                self._zero(sums[term], depth, at)
+        inside, there = self._open(self.form.lane, depth, at)
+        for step in body:
+            assert isinstance(step, Multiply)
+            target = sums.get(step.term) or self._target(step.term)
+            is_assigned = step.is_assigned and step.term not in sums
+            self._multiply(step.term, target, is_assigned, inside, there, node)
+        self._close(inside, depth)
+        for term, lanes in sums.items():
+            iname = self._loop("lane", "0", str(self.form.lanes), depth, "unr")
+            value = self._text(lanes, {ROUND: iname})
+            self._line(depth + 1, self._add(self._target(term), value, at))
+            self._line(depth, "end")
+
+    def _multiply(
+        self,
+        number: int,
+        target: Place,
+        is_assigned: bool,
+        depth: int,
+        at: dict[str, str],
+        node: dict[int, str],
+    ) -> None:
+        term = self.nest.path[number]
+        value = f"{self._read(term.left, at, node)}*{self._read(term.right, at, node)}"
+        if is_assigned:
+            self._line(depth, f"{self._text(target, at)} = {value}")
+        else:
+            self._line(depth, self._add(target, value, at))
+
+    def _target(self, number: int) -> Place:
+        """Where the product of a term goes."""
+        return self.buffers.get(number) or self.total or self.result
+
+    @property
+    def result(self) -> Place:
+        if self.nest.network.has_sparse_output:
+            return Place("out", (ENTRY,))
+        chunk = (CHUNK,) if self.form.has_copies else ()
+        return Place("out", (*chunk, *self.nest.network.output))
+
+    def _read(self, tensor: Tensor, at: dict[str, str], node: dict[int, str]) -> str:
+        network = self.nest.network
+        if len(tensor.inputs) > 1:
+            return self._text(self.buffers[self.makers[tensor.inputs]], at)
+        (position,) = tensor.inputs
+        if position == network.sparse:
+            return f"values[{node[len(network.levels) - 1]}]"
+        return self._text(Place(f"T{position}", network.inputs[position]), at)
+
+    def _zero(self, place: Place, depth: int, at: dict[str, str]) -> None:
+        indices = [index for index in place.indices if index != CHUNK]
+        self._over(indices, depth, at, lambda inside, there: self._line(
+            inside, f"{self._text(place, there)} = 0"
+        ))  # fmt: skip
+
+    def _over(
+        self, indices: Iterable[str], depth: int, at: dict[str, str], write: Any
+    ) -> None:
+        """Loops over all entries of an array, around what ``write`` writes."""
+        inside = depth
+        for index in indices:
+            inside, at = self._open(index, inside, at)
+        write(inside, at)
+        self._close(inside, depth)
+
+    def _open(
+        self, index: str, depth: int, at: dict[str, str]
+    ) -> tuple[int, dict[str, str]]:
+        """A loop over an extent, two of them for lanes.
+
+        Returns:
+            Its depth, and the values of indices in it.
+        """
+        lane, n = self.form.lane, self.form.lanes
+        if index not in (lane, ROUND):
+            iname = self._loop(index, "0", self._extent(index), depth)
+            return depth + 1, at | {index: iname}
+        outer = ""
+        if index == lane:
+            count = self.dense[lane] // n
+            tag = "unr_hint" if 1 < count <= MOST_REGISTERS else ""
+            outer = self._loop(f"{lane}_vector", "0", str(count), depth, tag)
+            depth += 1
+        inner = self._loop(f"{lane}_lane", "0", str(n), depth, "vec")
+        return depth + 1, at | {
+            lane: f"{outer}, {inner}" if outer else inner,
+            ROUND: inner,
+        }
+
+    def _close(self, inside: int, depth: int) -> None:
+        for level in reversed(range(depth, inside)):
+            self._line(level, "end")
+
+    def _loop(self, name: str, begin: str, end: str, depth: int, tag: str = "") -> str:
+        iname: str = self.unique(name)
+        self.domains.append(f"{{[{iname}]: {begin} <= {iname} < {end}}}")
+        if tag:
+            self.tags[iname] = tag
+        self._line(depth, f"for {iname}")
+        return iname
+
+    def _temporary(self, name: str, indices: tuple[str, ...]) -> Place:
+        place = Place(self.unique(name), indices)
+        extents = {index: str(self.dense.get(index, "")) for index in indices}
+        shape, tags = axes_of(indices, extents, self.form)
+        self.own.append(
+            lp.TemporaryVariable(
+                place.name, dtype=self.dtype, shape=shape, dim_tags=tags
+            )
+        )
+        return place
+
+    def _add(self, place: Place, value: str, at: dict[str, str]) -> str:
+        target = self._text(place, at)
+        return f"{target} = {target} + {value}"
+
+    def _text(self, place: Place, at: Mapping[str, str]) -> str:
+        if not place.indices:
+            return place.name
+        return f"{place.name}[{', '.join(at[index] for index in place.indices)}]"
+
+    def _extent(self, index: str) -> str:
+        return str(self.dense.get(index, f"extent_{index}"))
+
+    def _line(self, depth: int, text: str) -> None:
+        self.lines.append("  " * depth + text)
+
+
+def held_buffers(
+    nest: Nest, form: NestForm, dense: Mapping[str, int]
+) -> dict[int, Place]:
+    """Where the result of each term but the last is kept; the axis of lanes is last.
+
+    A number that both terms have within the loop over the lanes is one for each lane.
+    What is too large to be private is there for each chunk.
+
+    Args:
+        dense: extents of the indices that the tree does not have, filled up.
+    """
+    found = {}
+    for buffer in nest.buffers:
+        producer, consumer = nest.path[buffer.producer], nest.path[buffer.consumer]
+        axes = tuple(i for i in buffer.indices if i != form.lane)
+        if form.lane in buffer.indices:
+            axes = (*axes, form.lane)
+        elif form.lane in producer.result.indices & consumer.indices:
+            axes = (*axes, ROUND)
+        if form.is_chunked and not is_private(buffer.indices, dense):
+            axes = (CHUNK, *axes)
+        found[buffer.producer] = Place(f"X{buffer.producer}", axes)
+    return found
+
+
+def axes_of(
+    indices: Iterable[str], extents: Mapping[str, str], form: NestForm
+) -> tuple[tuple[str, ...], str | None]:
+    """The shape of an array, and the tags of its axes; of lanes it has one more axis.
+
+    >>> axes_of("ja", {"j": "extent_j", "a": "12"}, NestForm("a", 4))
+    (('extent_j', '3', '4'), 'N1,N0,vec')
+    """
+    shape: list[str] = []
+    has_lanes = False
+    for index in indices:
+        if index == form.lane:
+            shape.append(str(int(extents[index]) // form.lanes))
+        elif index != ROUND:
+            shape.append(extents[index])
+        has_lanes = has_lanes or index in (form.lane, ROUND)
+    if not has_lanes:
+        return tuple(shape), None
+    tags = [f"N{k}" for k in reversed(range(len(shape)))]
+    return (*shape, str(form.lanes)), ",".join([*tags, "vec"])
+
+
+def _terms(steps: Iterable[Step]) -> list[int]:
+    found: list[int] = []
+    for step in steps:
+        if isinstance(step, Multiply):
+            found.append(step.term)
+        elif isinstance(step, Repeat):
+            found += _terms(step.body)
+    return found

@@ -1,0 +1,244 @@
+"""How the kernel of a nest runs: vectors along one index, and chunks of the root.
+
+What matters most is that sums stay in registers; that, not the order of loops, makes a
+nest several times as fast as what compilers make of plain loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from feinsum.errors import InvalidEinsumError
+from feinsum.nests.cost import Operations
+from feinsum.nests.nest import Nest
+from feinsum.nests.network import Network, Sizes
+from feinsum.nests.orders import Order
+from feinsum.nests.steps import Multiply, Repeat, Step, lower
+
+__all__ = [
+    "COPIES_BYTES",
+    "MOST_REGISTERS",
+    "NestForm",
+    "choose_form",
+    "is_apart",
+    "is_divisible",
+    "is_private",
+    "lane_indices",
+    "n_chunks_for",
+]
+
+MOST_PRIVATE = 2**15
+"""Entries of a buffer that is private to a thread; a larger one is an argument."""
+MOST_REGISTERS = 16
+"""Vectors of a sum that is kept in registers, as many as AVX2 has."""
+CHUNKS_PER_THREAD = 8
+"""Where chunks need no memory."""
+COPIES_BYTES = 2**28
+"""What the copies of a result, and large buffers, may take together."""
+PRODUCTS_PER_ENTRY = 4
+"""Products for each entry of the copies, below which adding these up costs too much."""
+
+
+@dataclass(frozen=True)
+class NestForm:
+    """What is done with the loops of a nest.
+
+    Attributes:
+        lane: the dense index whose entries are computed side by side; empty for none.
+        lanes: entries of a vector. An extent that is no multiple is filled up.
+        is_chunked: whether the nodes of the root are divided into chunks, which
+            threads take.
+        has_copies: whether each chunk has a result of its own, added up afterwards.
+
+    Raises:
+        InvalidEinsumError: with the rule ``nest``, if lanes and their index do not go
+            together, or copies are for no chunks.
+    """
+
+    lane: str = ""
+    lanes: int = 1
+    is_chunked: bool = False
+    has_copies: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.lanes not in (2, 4, 8, 16)) if self.lane else self.lanes != 1:
+            raise InvalidEinsumError(
+                f"{self.lanes} lanes of {self.lane!r}; expected 2, 4, 8 or 16 of an "
+                "index, or 1 of none",
+                rules=("nest",),
+            )
+        if self.has_copies and not self.is_chunked:
+            raise InvalidEinsumError(
+                "copies of the result are for chunks of the root", rules=("nest",)
+            )
+
+    def check(self, nest: Nest) -> None:
+        """Refuse a nest that has no such form.
+
+        Raises:
+            InvalidEinsumError: with the rule ``nest``.
+        """
+        if self.lane and self.lane not in lane_indices(nest):
+            raise InvalidEinsumError(
+                f"{self.lane!r} has no lanes in this nest: expected a dense index, the "
+                "last of every array that has it, with loops that have none within; "
+                f"such are {sorted(lane_indices(nest))}",
+                rules=("nest",),
+            )
+        if self.is_chunked and not is_divisible(nest):
+            raise InvalidEinsumError(
+                "the root of this nest is not divided: it has several outermost loops, "
+                "or none over nodes of the tree",
+                rules=("nest",),
+            )
+        if self.is_chunked and not self.has_copies and not is_apart(nest.network):
+            raise InvalidEinsumError(
+                "chunks of this nest add to the same entries; give them copies",
+                rules=("nest",),
+            )
+
+    def filled(self, extents: Mapping[str, int]) -> dict[str, int]:
+        """The extents, that of the lanes a multiple of their number.
+
+        >>> NestForm("a", 4).filled({"i": 9, "a": 10})
+        {'i': 9, 'a': 12}
+        """
+        return {
+            index: -(-extent // self.lanes) * self.lanes
+            if index == self.lane
+            else extent
+            for index, extent in extents.items()
+        }
+
+
+def lane_indices(nest: Nest) -> frozenset[str]:
+    """The indices along which a nest can be computed in vectors.
+
+    A dense index, the last of every array in memory that has it, whose loops have
+    products and no further loops within them.
+
+    >>> from feinsum.nests.network import network
+    >>> from feinsum.nests.paths import path_from_pairs
+    >>> ttmc = network("ijk,jr,ks->irs")
+    >>> path = path_from_pairs(ttmc, [(0, 2), (3, 1)])
+    >>> sorted(lane_indices(Nest(ttmc, path, (tuple("ijks"), tuple("ijrs")))))
+    ['s']
+    """
+    network = nest.network
+    arrays = [term for p, term in enumerate(network.inputs) if p != network.sparse]
+    if not network.has_sparse_output:
+        arrays.append(network.output)
+    dense = network.indices.difference(network.levels)
+    last = {i for i in dense if all(i not in a or a[-1] == i for a in arrays)}
+    inner = {
+        step.index
+        for step in _steps(lower(nest))
+        if isinstance(step, Repeat)
+        and not all(isinstance(body, Multiply) for body in step.body)
+    }
+    return frozenset(last - inner)
+
+
+def is_divisible(nest: Nest) -> bool:
+    """Whether the nest is one loop over the nodes of the root."""
+    steps = lower(nest)
+    return len(steps) == 1 and isinstance(steps[0], Repeat) and steps[0].level == 0
+
+
+def is_apart(network: Network) -> bool:
+    """Whether different nodes of the root go to different entries of the result."""
+    return network.has_sparse_output or network.levels[0] in network.output
+
+
+def choose_form(
+    nest: Nest,
+    sizes: Sizes,
+    *,
+    item_bytes: int = 8,
+    vector_bytes: int = 32,
+    n_threads: int = 1,
+    copies_bytes: int = COPIES_BYTES,
+) -> NestForm:
+    """The form in which a nest is likely to be fastest.
+
+    Args:
+        nest: that is computed, of real numbers or, with ``vector_bytes=0``, others.
+        sizes: extents, and the profile of the tree.
+        item_bytes: of an entry.
+        vector_bytes: of a register.
+        n_threads: that take chunks.
+        copies_bytes: that copies of the result, and large buffers, may take together.
+
+    >>> from feinsum.nests.network import network
+    >>> from feinsum.nests.paths import path_from_pairs
+    >>> mttkrp = network("ijk,ia,ja->ka")
+    >>> path = path_from_pairs(mttkrp, [(1, 2), (3, 0)])
+    >>> nest = Nest(mttkrp, path, (tuple("ija"), tuple("ijka")))
+    >>> sizes = Sizes({"i": 90, "j": 80, "k": 70, "a": 32}, (90, 900, 9000))
+    >>> choose_form(nest, sizes, n_threads=2)
+    NestForm(lane='a', lanes=4, is_chunked=True, has_copies=True)
+    """
+    form = _with_lanes(nest, sizes, vector_bytes // item_bytes)
+    is_many = n_threads > 1 and sizes.nodes and sizes.nodes[0] > 1
+    if not (is_many and is_divisible(nest)):
+        return form
+    buffers = sum(_large_buffers(nest, form, sizes))
+    copies = 0
+    if not is_apart(nest.network):
+        copies = prod(sizes.extents[i] for i in nest.network.output)
+    products = Operations(nest.network, sizes).least(nest.path) / 2
+    has_room = n_threads * (buffers + copies) * item_bytes <= copies_bytes
+    if has_room and products >= PRODUCTS_PER_ENTRY * n_threads * copies:
+        return replace(form, is_chunked=True, has_copies=copies > 0)
+    return form
+
+
+def _with_lanes(nest: Nest, sizes: Sizes, most: int) -> NestForm:
+    """Along the longest index; few entries take short vectors."""
+    longest = max(
+        sorted(lane_indices(nest)), key=lambda i: sizes.extents[i], default=""
+    )
+    lanes = min(most, 16)
+    while longest and lanes > 1 and lanes >= 2 * sizes.extents[longest]:
+        lanes //= 2
+    return NestForm(longest, lanes) if longest and lanes > 1 else NestForm()
+
+
+def is_private(indices: Order, extents: Mapping[str, int]) -> bool:
+    """Whether a buffer is small, whatever the tree.
+
+    Args:
+        indices: of the buffer.
+        extents: of the indices that the tree does not have.
+    """
+    is_fixed = all(index in extents for index in indices)
+    return is_fixed and prod(extents[i] for i in indices) <= MOST_PRIVATE
+
+
+def n_chunks_for(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> int:
+    """Into how many chunks the root is cut: one for each thread where they need memory.
+
+    Else there are some more, so that a thread that is done takes from others.
+    """
+    if not form.is_chunked:
+        return 1
+    needs_memory = form.has_copies or any(_large_buffers(nest, form, sizes))
+    return n_threads * (1 if needs_memory else CHUNKS_PER_THREAD)
+
+
+def _large_buffers(nest: Nest, form: NestForm, sizes: Sizes) -> Iterator[int]:
+    """The entries of each buffer that is not private."""
+    extents = form.filled(sizes.extents)
+    dense = {i: n for i, n in extents.items() if i not in nest.network.level_of}
+    for buffer in nest.buffers:
+        if not is_private(buffer.indices, dense):
+            yield prod(extents[i] for i in buffer.indices)
+
+
+def _steps(steps: tuple[Step, ...]) -> Iterator[Step]:
+    for step in steps:
+        yield step
+        if isinstance(step, Repeat):
+            yield from _steps(step.body)

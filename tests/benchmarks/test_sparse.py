@@ -1,0 +1,51 @@
+"""The benchmark of sparse einsums runs, and its rivals are right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.sparse import PATTERNS, c_source
+from tests.docs.pages import ROOT
+
+
+def run(*options: str) -> str:
+    command = [sys.executable, "benchmarks/sparse.py", "--rounds", "1", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("only", "dtype"), [("mttkrp (nips|vast)", "float64"), ("^sp", "float32")]
+)
+def test_a_small_run_has_a_row_for_each_entry(only: str, dtype: str) -> None:
+    """Right results, times of what is installed, a ratio, and the processor."""
+    said = run("--only", only, "--scale", "0.0005", "--rank", "16", "--dtype", dtype)
+    rows = [line for line in said.splitlines() if line.startswith(("| mtt", "| sp"))]
+    assert len(rows) == 2
+    for row in rows:
+        _, _, ours, _, _, plain, *_, ratio, _ = (x.strip() for x in row.split("|"))
+        assert min(float(ours), float(plain), float(ratio)) > 0
+    assert dtype in said
+    assert "cores" in said
+    assert "geometric mean" in said
+    assert "not installed" in said
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_patterns_keep_the_lengths_of_their_fibers(name: str) -> None:
+    """All numbers of nodes are scaled alike."""
+    tree = PATTERNS[name].tree(0.001, "float64")
+    wanted = PATTERNS[name].profile
+    assert tree.order == len(PATTERNS[name].shape)
+    assert tree.nnz > 0
+    if wanted:
+        assert tree.nnz == pytest.approx(wanted[-1] * 0.001, rel=0.05)
+
+
+def test_sums_by_hand_are_vectors() -> None:
+    """And plain ones are not."""
+    assert "vector_size(32)" in c_source(3, 32, "double", 4)
+    assert "vector_size" not in c_source(3, 32, "double", 1)

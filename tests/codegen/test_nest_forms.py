@@ -1,0 +1,333 @@
+"""Nests in vectors and by threads compute what numpy computes, whatever the pattern."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from feinsum.codegen import (
+    generate_nest,
+    nest_arguments,
+    nest_index_dtype,
+    nest_result,
+    root_chunks,
+)
+from feinsum.errors import InvalidEinsumError
+from feinsum.measure import compile_kernel, open_device
+from feinsum.nests import (
+    EstimatedTime,
+    Nest,
+    NestForm,
+    Sizes,
+    best_nest,
+    choose_form,
+    lane_indices,
+    network,
+    sizes_of,
+)
+from feinsum.nests.form import n_chunks_for
+from feinsum.sparse import COO, random_profile, random_uniform, to_csf
+from tests.nests.networks import KERNELS, expected, operands_of, path_of, random_nest
+
+SMALL = {"tttc": 2, "tucker": 2, "mttkrp-5": 2}
+
+
+def computed(nest, operands, form, *, n_chunks=3, dtype=np.float64, kernel=None):
+    sizes = sizes_of(nest.network, operands)
+    if kernel is None:
+        kernel = built(nest, sizes, form, n_chunks=n_chunks, dtype=dtype)
+    arguments = nest_arguments(
+        nest, operands, dtype=dtype, form=form, n_chunks=n_chunks
+    )
+    kernel.built.run(arguments, kernel.timer)
+    return nest_result(nest, form, arguments["out"], sizes)
+
+
+def built(nest, sizes, form, *, n_chunks=3, dtype=np.float64):
+    index_dtype = nest_index_dtype(nest, sizes, form=form, n_chunks=n_chunks)
+    made = generate_nest(
+        nest, sizes.extents, dtype=dtype, index_dtype=index_dtype, form=form
+    )
+    return compile_kernel(made, open_device("host"))
+
+
+def forms_of(nest, sizes, **options):
+    """The chosen form, with and without lanes and threads."""
+    return {
+        choose_form(nest, sizes, vector_bytes=size, n_threads=n, **options)
+        for size in (0, 16, 32)
+        for n in (1, 2)
+    }
+
+
+def best(net, operands, **options):
+    cost = EstimatedTime(net, sizes_of(net, operands), **options)
+    return best_nest(net, cost).nest
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_form_computes_what_numpy_computes(name):
+    """Vectors of two and four, threads, and both; extents that are no multiples."""
+    net = KERNELS[name]
+    operands = operands_of(net, extent=SMALL.get(name, 5))
+    nest = best(net, operands)
+    sizes = sizes_of(net, operands)
+    wanted = expected(net, operands)
+    for form in forms_of(nest, sizes):
+        found = computed(nest, operands, form)
+        assert found.shape == wanted.shape
+        assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12), form
+
+
+@pytest.mark.parametrize("name", ["mttkrp-3", "ttmc-3", "tttp", "mttkrp-4", "sddmm"])
+def test_any_nest_has_right_forms(name):
+    """Also one that nobody would choose: random paths and orders."""
+    net = KERNELS[name]
+    operands = operands_of(net, extent=4)
+    sizes, wanted = sizes_of(net, operands), expected(net, operands)
+    rng = np.random.default_rng(7)
+    for _ in range(4):
+        nest = random_nest(net, rng)
+        forms = {choose_form(nest, sizes, vector_bytes=32, n_threads=2), *(
+            NestForm(index, 2) for index in lane_indices(nest)
+        )}  # fmt: skip
+        for form in forms:
+            found = computed(nest, operands, form)
+            assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12), (str(nest), form)
+
+
+def ragged_patterns():
+    """Empty slices, one slice that holds nearly all, one entry, none, and all."""
+    shape = (7, 6, 5)
+    first = np.array([0, 0, 0, 6]), np.array([0, 1, 5, 2]), np.array([4, 0, 1, 3])
+    heavy = [np.array([3] * 30 + [6]), np.tile(np.arange(6), 6)[:31],
+             np.repeat(np.arange(5), 7)[:31]]  # fmt: skip
+    yield "empty slices", to_csf(COO(shape, first, np.arange(1.0, 5.0)))
+    yield "one slice", to_csf(COO(shape, tuple(heavy), np.arange(1.0, 32.0)))
+    for nnz in (0, 1, 210):
+        yield f"{nnz} entries", to_csf(random_uniform(shape, nnz, seed=nnz))
+
+
+@pytest.mark.parametrize("subscripts", ["ijk,ja,ka->ia", "ijk,ia,ka->ja",
+                                        "ijk,ia,ja->ka", "ijk,jr,ks->irs",
+                                        "ijk,ir,jr,kr->ijk"])  # fmt: skip
+def test_ragged_patterns_are_right(subscripts):
+    """By one kernel for all of them, in as many chunks as there are nodes, and more."""
+    is_sparse = subscripts.endswith("->ijk")
+    net = network(subscripts, has_sparse_output=is_sparse)
+    extents = {"i": 7, "j": 6, "k": 5, "a": 6, "r": 6, "s": 6}
+    rng = np.random.default_rng(0)
+    dense = [rng.uniform(0.5, 1.5, [extents[i] for i in t]) for t in net.inputs[1:]]
+    nest = best(net, [next(tree for _, tree in ragged_patterns()), *dense])
+    chunked = choose_form(nest, Sizes(extents, (7, 99, 9999)), n_threads=3)
+    assert (chunked.lanes, chunked.is_chunked) == (4, True)
+    sizes = Sizes(extents, (7, 99, 9999))
+    kernel = built(nest, sizes, chunked, n_chunks=9)
+    for name, tree in ragged_patterns():
+        operands = [tree, *dense]
+        found = computed(nest, operands, chunked, n_chunks=9, kernel=kernel)
+        assert np.allclose(found, expected(net, operands), rtol=1e-12), name
+
+
+@pytest.mark.parametrize("order", [3, 4, 5])
+def test_mttkrp_of_all_modes_is_right(order):
+    """From one tree, by lanes and threads, for ranks from 1 to 33."""
+    indices = "ijklm"[:order]
+    shape = (6, 5, 4, 3, 3)[:order]
+    tree = random_profile(shape, tuple(min(6 * 3**k, 150) for k in range(order)),
+                          seed=1, skew=1.0)  # fmt: skip
+    rng = np.random.default_rng(order)
+    for mode, rank in zip(indices, (1, 2, 7, 32, 33), strict=False):
+        others = [i for i in indices if i != mode]
+        net = network(f"{','.join([indices, *(f'{i}a' for i in others)])}->{mode}a")
+        factors = [rng.random((shape[indices.index(i)], rank)) for i in others]
+        operands = [tree, *factors]
+        nest = best(net, operands)
+        form = choose_form(nest, sizes_of(net, operands), n_threads=2)
+        assert form.lanes == min(4, 1 << (rank - 1).bit_length())
+        found = computed(nest, operands, form)
+        assert np.allclose(found, expected(net, operands), rtol=1e-12)
+
+
+def test_single_precision_has_twice_the_lanes():
+    """And is as exact as it can be."""
+    net = KERNELS["mttkrp-3"]
+    operands = operands_of(net, extent=9)
+    nest, sizes = best(net, operands), sizes_of(net, operands)
+    form = choose_form(nest, sizes, item_bytes=4, n_threads=2)
+    assert form.lanes == 8
+    found = computed(nest, operands, form, dtype=np.float32)
+    assert found.dtype == np.float32
+    assert np.allclose(found, expected(net, operands), rtol=1e-5)
+
+
+def test_indices_of_64_bits_are_right():
+    """Indices and chunks in the width that the kernel has."""
+    net = KERNELS["mttkrp-3"]
+    operands = operands_of(net, extent=5)
+    nest, sizes = best(net, operands), sizes_of(net, operands)
+    form = choose_form(nest, sizes, n_threads=2)
+    made = generate_nest(nest, sizes.extents, index_dtype=np.int64, form=form)
+    kernel = compile_kernel(made, open_device("host"))
+    arguments = nest_arguments(nest, operands, form=form, n_chunks=2)
+    wide = {
+        name: np.asarray(value, np.int64)
+        if name.startswith(("ind", "poi", "chu")) else value
+        for name, value in arguments.items()
+    }  # fmt: skip
+    kernel.built.run(wide, kernel.timer)
+    found = nest_result(nest, form, wide["out"], sizes)
+    assert np.allclose(found, expected(net, operands), rtol=1e-12)
+
+
+def test_copies_need_64_bits_sooner():
+    """All copies of the result are one array."""
+    net = network("ijk,ia,ja->ka")
+    nest = Nest(net, path_of(net, (1, 2), (3, 0)), (tuple("ija"), tuple("ijka")))
+    sizes = Sizes({"i": 9, "j": 9, "k": 2**26, "a": 16}, (9, 9, 9))
+    form = NestForm("a", 4, is_chunked=True, has_copies=True)
+    assert nest_index_dtype(nest, sizes, form=form, n_chunks=1) == np.int32
+    assert nest_index_dtype(nest, sizes, form=form, n_chunks=2) == np.int64
+
+
+def test_chunks_hold_about_equally_many_entries():
+    """No chunk has more than its part and the largest node."""
+    tree = random_profile((400, 90, 80), (300, 3000, 20_000), seed=0, skew=1.0)
+    begins = tree.pointers[1][tree.pointers[0]]
+    for n_chunks in (1, 2, 7, 64, 1000):
+        chunks = root_chunks(tree, n_chunks)
+        assert chunks[0] == 0
+        assert chunks[-1] == 300
+        assert np.all(np.diff(chunks) > 0)
+        assert len(chunks) <= n_chunks + 1
+        largest = np.diff(begins).max()
+        assert np.diff(begins[chunks]).max() <= tree.nnz / n_chunks + largest
+
+
+def test_chunks_never_write_what_others_write():
+    """Chunks in any order, one alone, and none: entries of others stay as they are."""
+    net = KERNELS["mttkrp-3"]
+    operands = operands_of(net, extent=6, density=0.6)
+    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
+    sizes = sizes_of(net, operands)
+    form = choose_form(nest, sizes, n_threads=2)
+    assert form.is_chunked
+    assert not form.has_copies
+    kernel = built(nest, sizes, form)
+    whole = nest_arguments(nest, operands, form=form, n_chunks=3)
+    cuts = whole["chunks"]
+    assert len(cuts) == 4
+    wanted = expected(net, operands)
+    for order in permutations(range(3)):
+        out = np.zeros_like(whole["out"])
+        for number in order:
+            before = out.copy()
+            one = {**whole, "out": out, "chunks": cuts[number : number + 2].copy(),
+                   "n_chunks": 1}  # fmt: skip
+            kernel.built.run(one, kernel.timer)
+            rows = operands[0].indices[0][cuts[number] : cuts[number + 1]]
+            others = np.setdiff1d(np.arange(len(out)), rows)
+            assert np.array_equal(out[others], before[others])
+        assert np.allclose(nest_result(nest, form, out, sizes), wanted, rtol=1e-12)
+
+
+def test_copies_are_bounded_by_memory_and_by_work():
+    """Else one thread does it."""
+    net = network("ijk,ia,ja->ka")
+    nest = Nest(net, path_of(net, (1, 2), (3, 0)), (tuple("ija"), tuple("ijka")))
+    extents = {"i": 100, "j": 100, "k": 1000, "a": 32}
+    many, few = (100, 9000, 10**6), (100, 200, 300)
+    assert choose_form(nest, Sizes(extents, many), n_threads=4).has_copies
+    assert not choose_form(nest, Sizes(extents, few), n_threads=4).is_chunked
+    bounded = choose_form(nest, Sizes(extents, many), n_threads=4, copies_bytes=10**6)
+    assert not bounded.is_chunked
+
+
+def test_large_buffers_are_there_for_each_chunk_within_the_memory():
+    """One of the size of the tree's extents; results are right."""
+    net = KERNELS["ttmc-3"]
+    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("irsj")))
+    sizes = Sizes(dict.fromkeys("ijkrs", 40), (40, 900, 9000))
+    form = choose_form(nest, sizes, n_threads=4)
+    assert form.is_chunked
+    assert n_chunks_for(nest, form, sizes, 4) == 4
+    n_bytes = 4 * 40 * 40 * 8
+    for room, is_chunked in ((n_bytes, True), (n_bytes - 1, False)):
+        found = choose_form(nest, sizes, n_threads=4, copies_bytes=room)
+        assert found.is_chunked == is_chunked
+    for orders in ((tuple("ijks"), tuple("irsj")), (tuple("ijks"), tuple("irjs"))):
+        nest = Nest(net, nest.path, orders)
+        operands = operands_of(net, extent=5)
+        form = choose_form(nest, sizes_of(net, operands), n_threads=3)
+        assert form.is_chunked
+        found = computed(nest, operands, form)
+        assert np.allclose(found, expected(net, operands), rtol=1e-12)
+
+
+def test_chunks_that_need_no_memory_are_several_for_a_thread():
+    """And one if there are none."""
+    net = KERNELS["mttkrp-3"]
+    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
+    sizes = Sizes(dict.fromkeys("ijka", 40), (40, 900, 9000))
+    form = choose_form(nest, sizes, n_threads=4)
+    assert n_chunks_for(nest, form, sizes, 4) == 32
+    assert n_chunks_for(nest, NestForm(), sizes, 4) == 1
+
+
+def test_threads_decide_about_the_nest():
+    """One thread multiplies dense operands first; four share the loop over the root."""
+    net = KERNELS["mttkrp-4"]
+    extents = {"i": 7, "j": 6, "k": 7, "l": 6, "a": 6}
+    sizes = Sizes(extents, (7, 42, 291, 1058))
+    alone, shared = (
+        best_nest(net, EstimatedTime(net, sizes, n_threads=n)) for n in (1, 4)
+    )
+    assert not choose_form(alone.nest, sizes, n_threads=4).is_chunked
+    assert choose_form(shared.nest, sizes, n_threads=4).is_chunked
+    assert shared.cost < alone.cost
+
+
+def test_forms_that_a_nest_does_not_have_are_refused():
+    """With the rule ``nest``."""
+    net = KERNELS["ttmc-3"]
+    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("ijrs")))
+    last = network("ijk,ia,ja->ka")
+    shared = Nest(last, path_of(last, (1, 2), (3, 0)), (tuple("ija"), tuple("ijka")))
+    apart = Nest(net, path_of(net, (1, 2), (3, 0)), (tuple("jrks"), tuple("ijkrs")))
+    refused = [
+        (nest, NestForm("r", 2)),
+        (nest, NestForm("k", 2)),
+        (shared, NestForm(is_chunked=True)),
+        (apart, NestForm(is_chunked=True)),
+    ]
+    for given, form in refused:
+        with pytest.raises(InvalidEinsumError) as caught:
+            generate_nest(given, dict.fromkeys("ijkrsa", 4), form=form)
+        assert caught.value.rules == ("nest",)
+    for options in (
+        {"lane": "a", "lanes": 3},
+        {"lane": "a"},
+        {"lanes": 4},
+        {"has_copies": True},
+    ):
+        with pytest.raises(InvalidEinsumError) as caught:
+            NestForm(**options)
+        assert caught.value.rules == ("nest",)
+
+
+def test_sums_are_kept_in_vectors():
+    """The code has vectors for the sums, and one store of them after the loops."""
+    net = KERNELS["mttkrp-3"]
+    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
+    made = generate_nest(nest, {"a": 32}, form=NestForm("a", 4))
+    kernel = made.default_entrypoint
+    vectors = {
+        name: kernel.get_var_descriptor(name).vector_length()
+        for name in ("X0", "total", "T1", "T2", "out")
+    }
+    assert set(vectors.values()) == {4}
+    stores = [i for i in kernel.instructions if i.assignee_var_names() == ("out",)]
+    assert len(stores) == 1
+    assert not any("node1" in str(name) for name in stores[0].within_inames)
