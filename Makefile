@@ -20,6 +20,7 @@ WHEELS ?= .cache/gpu-wheels
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-limits bench-service bench-soak bench-storage bench-cache-hits \
+	bench-plans \
 	gpu-wheels trials facts sign-facts test test-long test-browser golden-keys golden-schema check format \
 	figures screenshots wheel clean
 
@@ -104,6 +105,9 @@ bench-fallback: $(INSTALLED) ## the family for every einsum against the untransf
 
 bench-limits: $(INSTALLED) ## what limits the recipes on record, by the same ones at other sizes
 	@$(RUN) benchmarks/limits.py $(ARGS)
+
+bench-plans: $(INSTALLED) ## count what plans move, beside named schedules
+	@$(RUN) benchmarks/plans.py $(ARGS)
 
 trials: $(INSTALLED) ## try recipes of the suite of everyday einsums, to fit a model (hours); ARGS=...
 	@$(RUN) benchmarks/trials.py $(ARGS)
