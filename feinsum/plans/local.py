@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from string import ascii_letters
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ from feinsum.plans.groups import Group
 from feinsum.plans.plan import Plan
 from feinsum.plans.steps import Free, Leaf, Make, Receive, Reduce, Send, Step, Take
 
-__all__ = ["Buffers", "LeafFunction", "numpy_leaf", "run_here"]
+__all__ = ["Buffers", "LeafFunction", "in_letters", "numpy_leaf", "run_here"]
 
 LeafFunction: TypeAlias = Callable[..., Any]
 """From subscripts and arrays to their einsum, as :func:`feinsum.call_einsum`."""
@@ -31,13 +32,27 @@ def numpy_leaf(subscripts: str, *blocks: NDArray[Any]) -> NDArray[Any]:
 def _letters(subscripts: str) -> str:
     if " " not in subscripts:
         return subscripts
-    from string import ascii_letters
-
-    terms = subscripts.replace("->", ",").split(",")
-    words = dict.fromkeys(word for term in terms for word in term.split())
-    letter = dict(zip(words, ascii_letters, strict=False))
-    texts = ["".join(letter[word] for word in term.split()) for term in terms]
+    terms = [text.split() for text in subscripts.replace("->", ",").split(",")]
+    words = tuple(dict.fromkeys(word for term in terms for word in term))
+    letter = dict(zip(words, in_letters(words), strict=True))
+    texts = ["".join(letter[word] for word in term) for term in terms]
     return f"{','.join(texts[:-1])}->{texts[-1]}"
+
+
+def in_letters(indices: Sequence[str]) -> Sequence[str]:
+    """A letter for every index; of letters themselves.
+
+    >>> in_letters(("i", "j")), in_letters(("row", "j"))
+    (('i', 'j'), 'ab')
+    """
+    if all(len(i) == 1 and i in ascii_letters for i in indices):
+        return indices
+    if len(indices) > len(ascii_letters):
+        raise PlanError(
+            f"{len(indices)} indices in one group; numpy knows {len(ascii_letters)}",
+            rules=("blocks",),
+        )
+    return ascii_letters[: len(indices)]
 
 
 class Buffers:

@@ -139,13 +139,23 @@ class _Lowering:
             k for k, a in enumerate(group.inputs) if loop and loop.index in a.indices
         ]
         once = [k for k in range(n_inputs) if k not in looped]
-        inputs = {k: self._fetch(at, k, needs[0][k].where(works_ever)) for k in once}
-        for row, here in zip(needs, works, strict=True):
-            inputs |= {k: self._fetch(at, k, row[k].where(here)) for k in looped}
+        whole = {k: self._fetch(at, k, needs[0][k].where(works_ever)) for k in once}
+
+        def fetched(t: int) -> dict[int, Input]:
+            if t == schedule.n_steps:
+                return {}
+            return {
+                k: self._fetch(at, k, needs[t][k].where(works[t]), t) for k in looped
+            }
+
+        ahead = fetched(0)
+        for t, here in enumerate(works):
+            parts, ahead = ahead, fetched(t + 1)
+            inputs = whole | parts
             ordered = [inputs[k] for k in range(n_inputs)]
             self.sink.compute(at, ordered, name, target.where(here))
-            self._free_fetched(at, looped, inputs)
-        self._free_fetched(at, once, inputs)
+            self._free_fetched(at, parts)
+        self._free_fetched(at, whole)
         self._free_tensors(at)
         self._finish(group, schedule, name, target)
 
@@ -166,10 +176,13 @@ class _Lowering:
         self.sink.make(name, boxes, is_zero=True)
         return name, boxes
 
-    def _fetch(self, at: int, k: int, boxes: Boxes) -> Input:
-        """An input, from where it is at rest to where it is needed."""
+    def _fetch(self, at: int, k: int, boxes: Boxes, step: int = 0) -> Input:
+        """An input, from where it is at rest to where it is needed.
+
+        Of a loop in time the next part is fetched before this one is used.
+        """
         access = self.groups[at].inputs[k]
-        tensor, name = access.tensor, f"{access.tensor}@{at}.{k}"
+        tensor, name = access.tensor, f"{access.tensor}@{at}.{k}.{step % 2}"
         held = self.held[tensor]
         missing, buffers = boxes.is_there.copy(), []
         for buffer, there in ((tensor, held.boxes), *held.kept):
@@ -202,12 +215,10 @@ class _Lowering:
         self.tag += 1
         self.sink.move(source, target, found, self.tag, is_added=is_added)
 
-    def _free_fetched(
-        self, at: int, of: Sequence[int], inputs: Mapping[int, Input]
-    ) -> None:
-        for k in of:
+    def _free_fetched(self, at: int, inputs: Mapping[int, Input]) -> None:
+        for k, one in inputs.items():
             tensor = self.groups[at].inputs[k].tensor
-            name, ranks = inputs[k].buffers[-1]
+            name, ranks = one.buffers[-1]
             kept = [kept for kept, _ in self.held[tensor].kept]
             if ranks.any() and name not in kept:
                 self.sink.free(name, ranks)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
+from feinsum.plans.boxes import Box
 from feinsum.plans.local import Buffers, LeafFunction, dtypes_of
 from feinsum.plans.plan import Plan
-from feinsum.plans.steps import Receive, Reduce, Send
+from feinsum.plans.steps import Free, Leaf, Receive, Reduce, Send, Take
 
 __all__ = ["Traffic", "run_on_ranks", "world"]
 
@@ -183,25 +185,57 @@ def _or_end_all(comm: Any, work: Callable[[], None]) -> None:
         raise
 
 
+@dataclass(frozen=True)
+class _Arriving:
+    """A message that is under way to a box of a buffer."""
+
+    request: Any
+    value: NDArray[Any]
+    box: Box
+    is_added: bool
+
+
 def _interpret(plan: Plan, comm: Any, buffers: Buffers, traffic: Traffic) -> None:
-    """The steps of this rank. Sends never wait, so no two ranks wait for each other."""
-    pending: list[tuple[Any, NDArray[Any]]] = []
+    """The steps of this rank.
+
+    Nothing is waited for until a buffer is used: leaves run while the next part of a
+    loop in time is under way. Sends never wait, so no two ranks wait for each other.
+    """
+    leaving: list[tuple[Any, NDArray[Any]]] = []
+    arriving: dict[str, list[_Arriving]] = {}
+
+    def settle(name: str) -> None:
+        for one in arriving.pop(name, ()):
+            one.request.Wait()
+            buffers.store(name, one.box, one.value, one.is_added)
+
     for step in plan.steps[comm.Get_rank()]:
         match step:
-            case Send(to, source, box, tag):
-                value = buffers.view(source, box).copy()
-                pending.append((comm.Isend(value, to, tag % MOST_TAGS), value))
             case Receive(of, target, box, tag) | Reduce(of, target, box, tag):
                 like = buffers.view(target, box)
-                value = np.empty(like.shape, like.dtype)
-                comm.Recv(value, of, tag % MOST_TAGS)
-                is_added = type(step) is Reduce
-                buffers.store(target, box, value, is_added)
+                value, is_added = np.empty(like.shape, like.dtype), type(step) is Reduce
+                request = comm.Irecv(value, of, tag % MOST_TAGS)
+                one = _Arriving(request, value, box, is_added)
+                arriving.setdefault(target, []).append(one)
                 traffic.messages += 1
                 traffic.reduced += value.size * is_added
                 traffic.received += value.size * (not is_added)
-            case _:
-                buffers.do(step)
-                pending = [one for one in pending if not one[0].Test()]
-    for request, _ in pending:
+                continue
+            case Send(to, source, box, tag):
+                settle(source)
+                value = buffers.view(source, box).copy()
+                leaving.append((comm.Isend(value, to, tag % MOST_TAGS), value))
+                continue
+            case Leaf():
+                for name, _ in step.sources:
+                    settle(name)
+            case Take(source, _, _, _):
+                settle(source)
+            case Free(buffer):
+                settle(buffer)
+                leaving = [one for one in leaving if not one[0].Test()]
+        buffers.do(step)
+    for name in list(arriving):
+        settle(name)
+    for request, _ in leaving:
         request.Wait()

@@ -214,6 +214,12 @@ class Plan:
             raise PlanError(f"ill-formed plan: {text}", rules=rules)
         return self
 
+    def to_python(self) -> str:
+        """A program of numpy and mpi4py alone that does the same."""
+        from feinsum.plans.program import program_of
+
+        return program_of(self)
+
     def run(
         self, blocks: Mapping[str, Any], comm: Any = None, *, leaf: Any = None
     ) -> NDArray[Any] | None:

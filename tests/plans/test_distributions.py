@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from feinsum.errors import PlanError
-from feinsum.plans import Distribution, Machine, factorizations
+from feinsum.plans import Distribution, Machine, factorizations, standalone
 from feinsum.plans.boxes import overlaps
 from feinsum.plans.distribution import distribution_violations
 
@@ -87,6 +87,19 @@ def test_every_rank_has_its_entries():
             )
             assert mine == {x for x, who in expected.items() if rank in who}
             assert boxes.sizes()[rank] == len(mine)
+
+
+def test_blocks_of_a_written_program_are_the_same():
+    """The code that is copied into programs has the boxes of distributions."""
+    rng = np.random.default_rng(4)
+    for _ in range(300):
+        shape = tuple(rng.integers(0, 9, rng.integers(0, 4)).tolist())
+        held = random_distribution(rng, len(shape))
+        where = standalone.Where(held.machine.sizes, held.cuts, dict(held.fixed))
+        n_ranks = held.machine.n_processes + 2
+        boxes = held.boxes(shape, n_ranks)
+        for rank in range(n_ranks):
+            assert standalone.block(where, shape, rank) == boxes.box(rank)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from feinsum.errors import PlanError
-from feinsum.plans import named_plans, plan
+from feinsum.plans import named_plan, named_plans, plan
 from feinsum.plans.mpi import world
 from tests.docs.pages import ROOT
 from tests.plans.cases import KERNELS, by_numpy, operands_of
@@ -151,3 +151,37 @@ def test_files_that_are_wrong_end_all_ranks(tmp_path, wrong, words):
     said = [line for line in done.stderr.splitlines() if line.startswith("feinsum:")]
     assert len(said) == 1
     assert words in said[0]
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("name", "schedule", "n"),
+    [("paper", "planned", 8), ("1mm", "cannon", 4), ("1mm", "2.5d", 8),
+     ("mttkrp-5-0", "deinsum", 6), ("same twice", "planned", 3),
+     ("total", "planned", 5)],
+)  # fmt: skip
+def test_a_written_program_computes_the_same(tmp_path, name, schedule, n):
+    """Without feinsum: it imports numpy and mpi4py."""
+    einsum = KERNELS[name]
+    made = (
+        plan(einsum, processes=n)
+        if schedule == "planned"
+        else named_plan(schedule, einsum, processes=n)
+    )
+    operands = operands_of(einsum)
+    for operand, array in operands.items():
+        np.save(tmp_path / f"{operand}.npy", array)
+    text = made.to_python()
+    assert "import feinsum" not in text
+    assert "from feinsum" not in text
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    done = subprocess.run(
+        [MPIEXEC, "-n", str(n), sys.executable, str(program), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (np.load(tmp_path / "out.npy") == by_numpy(einsum, operands)).all()

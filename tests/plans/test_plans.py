@@ -293,6 +293,17 @@ def test_words_may_name_indices():
     assert (made.simulate(operands) == operands["A"] @ operands["B"]).all()
 
 
+def test_words_become_letters_in_a_program():
+    """And the program is one that Python can read."""
+    import feinsum
+
+    A, B = feinsum.array("A", (6, 4)), feinsum.array("B", (4, 5))
+    einsum = feinsum.einsum("row mid, mid col -> row col", A, B)
+    text = plan(einsum, processes=4).to_python()
+    compile(text, "program.py", "exec")
+    assert '"ac,cb->ab"' in text
+
+
 def test_a_plan_is_told_in_words():
     """Groups, cuts, and what is moved."""
     text = str(plan(KERNELS["paper"], processes=8))
