@@ -9,9 +9,9 @@ from feinsum.ir import BatchedEinsum, to_text
 from feinsum.ir.paths import Path
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.groups import Group, groups_of
+from feinsum.plans.placing import start_of
 from feinsum.plans.plan import Plan, extents_of, leaves_of
 from feinsum.plans.schedule import GroupSchedule
-from feinsum.plans.search import start_of
 
 __all__ = ["assemble", "starts_of"]
 

@@ -10,34 +10,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cached_property
-from itertools import product
 from math import inf, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.plans.boxes import cut
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
 from feinsum.plans.groups import Access, Group
 from feinsum.plans.machine import Machine, factorizations
+from feinsum.plans.maps import GroupMaps, Tier, group_maps
+from feinsum.plans.matching import Overlaps
+from feinsum.plans.placing import (
+    n_copies,
+    needed_by,
+    result_choices,
+    spread,
+    start_of,
+)
 from feinsum.plans.schedule import GroupSchedule
 
-__all__ = ["Found", "best_schedules", "spread", "start_of"]
+__all__ = ["Found", "best_schedules"]
 
 BEAM = 24
 """States of a group in the first search, which only bounds the second one."""
 
-MOST_EXCESS = 1.25
-"""Work of the process that has the most, over the average, that counts as even."""
-
 MOST_STATES = 1500
 """Of a group in a search; beyond, only the best by themselves are considered."""
-
-MOST_PAIRS = 40_000_000
-"""Of distributions and ranks whose overlap is computed at one time."""
 
 
 @dataclass(frozen=True)
@@ -95,95 +95,6 @@ def _best_of(spaces: Sequence[_Space]) -> Found:
     return replace(best, is_exact=is_exact)
 
 
-class Tier(Enum):
-    """Which ways to cut a group are considered: the first that there is any of."""
-
-    EVEN = "no process has much more to do than the average"
-    FULL = "no index is cut into more blocks than it has values"
-    ANY = "the process that has the most to do has the least possible"
-
-
-@dataclass(frozen=True, eq=False)
-class _GroupMaps:
-    """All ways to map the axes of a machine to the indices of a group.
-
-    Attributes:
-        maps: number of an index for each axis; -1 cuts nothing.
-        costs: elements beyond one copy of each tensor.
-    """
-
-    group: Group
-    maps: NDArray[np.int64]
-    costs: NDArray[np.float64]
-
-    def axes(self, row: int) -> tuple[str | None, ...]:
-        indices = (*self.group.indices, None)
-        return tuple(indices[k] for k in self.maps[row].tolist())
-
-
-def _group_maps(
-    group: Group,
-    extents: Mapping[str, int],
-    machine: Machine,
-    skipped: Sequence[Access],
-    most_elements: float,
-    tier: Tier,
-) -> _GroupMaps | None:
-    """Those of a tier; None if there are none."""
-    indices = group.indices
-    numbers = range(len(indices)) if indices else [-1]
-    maps = np.array(list(product(numbers, repeat=machine.n_axes)), np.int64)
-    maps = maps.reshape(len(maps), machine.n_axes)
-    parts = np.ones((len(maps), len(indices) + 1))
-    for axis, size in enumerate(machine.sizes):
-        parts[np.arange(len(maps)), maps[:, axis]] *= size
-    parts = parts[:, : len(indices)]
-    lengths = np.array([extents[i] for i in indices], float).reshape(1, -1)
-    blocks = np.ceil(lengths / parts)
-    work = blocks.prod(axis=1)
-    excess = work * machine.n_processes / max(1.0, lengths.prod())
-    is_viable = (parts <= np.maximum(lengths, 1)).all(axis=1)
-    if tier is Tier.EVEN:
-        is_viable &= excess <= MOST_EXCESS
-    elif tier is Tier.ANY:
-        is_viable = work == work.min()
-    is_viable &= _least_held(group, extents, blocks) <= most_elements
-    if not is_viable.any():
-        return None
-    maps, parts, blocks = maps[is_viable], parts[is_viable], blocks[is_viable]
-    costs = np.zeros(len(maps))
-    counted = [*group.inputs, group.output]
-    for access in skipped:
-        counted.remove(access)
-    for access in counted:
-        used = [indices.index(i) for i in access.indices]
-        size = prod(extents[i] for i in access.indices)
-        copies = machine.n_processes / parts[:, used].prod(axis=1)
-        costs += size * (copies - 1)
-    excess = excess[is_viable]
-    costs += 0.01 * np.clip(excess - 1, 0, 1)  # between equals, the even one
-    return _GroupMaps(group, maps, costs)
-
-
-def _least_held(
-    group: Group, extents: Mapping[str, int], blocks: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Elements of the blocks of a group, with the best loop in time."""
-    indices = group.indices
-
-    def held(looped: str | None) -> NDArray[np.float64]:
-        total = np.zeros(len(blocks))
-        for access in (*group.inputs, group.output):
-            used = [indices.index(i) for i in access.indices if i != looped]
-            total += blocks[:, used].prod(axis=1)
-        return total
-
-    least = held(None)
-    for index in group.summed:
-        least = np.minimum(least, held(index))
-    return least
-
-
 class _Space:
     """The choices of all groups on one machine."""
 
@@ -192,7 +103,7 @@ class _Space:
         groups: Sequence[Group],
         extents: Mapping[str, int],
         machine: Machine,
-        maps: Sequence[_GroupMaps],
+        maps: Sequence[GroupMaps],
     ) -> None:
         self.groups, self.extents, self.machine, self.maps = (
             groups,
@@ -200,8 +111,8 @@ class _Space:
             machine,
             maps,
         )
-        self.uses = _uses(groups)
-        self.overlap = _Overlaps(machine)
+        self.uses = uses_of(groups)
+        self.overlap = Overlaps(machine)
 
     @classmethod
     def of(
@@ -215,7 +126,7 @@ class _Space:
         """None if a group has nothing of this tier that fits the memory."""
         again = _again(groups)
         maps = [
-            _group_maps(group, extents, machine, again[at], most_elements, tier)
+            group_maps(group, extents, machine, again[at], most_elements, tier)
             for at, group in enumerate(groups)
         ]
         if any(m is None for m in maps):
@@ -276,7 +187,7 @@ class _Space:
     def _results(self, at: int, rows: NDArray[np.int64]) -> list[list[Distribution]]:
         maps = self.maps[at]
         return [
-            list(_distributions(maps.group, maps.axes(row), self.machine))
+            list(result_choices(maps.group, maps.axes(row), self.machine))
             for row in rows.tolist()
         ]
 
@@ -284,7 +195,7 @@ class _Space:
         self, at: int, rows: NDArray[np.int64], access: Access
     ) -> list[Distribution]:
         return [
-            _needed(self.maps[at].axes(row), access, self.machine)
+            needed_by(self.maps[at].axes(row), access, self.machine)
             for row in rows.tolist()
         ]
 
@@ -313,7 +224,7 @@ class _Space:
             starts = [start_of(need, self._shape(access)) for need in needs]
             for at, again in uses[1:]:
                 later = self._needs(at, rows[at], again)
-                copies = [_copies(need) for need in later]
+                copies = [n_copies(need) for need in later]
                 size = prod(self._shape(again))
                 costs = self._extra(again, starts, later) + [
                     size * (n - 1) for n in copies
@@ -329,7 +240,7 @@ class _Space:
         return tuple(self.extents[i] for i in access.indices)
 
 
-def _uses(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
+def uses_of(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
     uses: dict[str, list[tuple[int, Access]]] = {}
     for at, group in enumerate(groups):
         for access in group.inputs:
@@ -340,7 +251,7 @@ def _uses(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
 def _again(groups: Sequence[Group]) -> list[list[Access]]:
     """For every group the uses of operands that were used before."""
     again: list[list[Access]] = [[] for _ in groups]
-    for uses in _uses(groups).values():
+    for uses in uses_of(groups).values():
         for at, access in uses[1:]:
             again[at].append(access)
     return again
@@ -355,129 +266,3 @@ def _makes(
     for row, choices in enumerate(made):
         costs[row, [place[choice] for choice in choices]] = 0.0
     return Table((f"m{at}", f"d{at}"), costs)
-
-
-def _needed(
-    axes: Sequence[str | None], access: Access, machine: Machine
-) -> Distribution:
-    cuts = tuple(
-        tuple(k for k, index in enumerate(axes) if index == i) for i in access.indices
-    )
-    return Distribution(machine, cuts)
-
-
-def _copies(need: Distribution) -> int:
-    return prod(need.machine.sizes[k] for k in need.copied_axes)
-
-
-def _distributions(
-    group: Group, axes: Sequence[str | None], machine: Machine
-) -> Iterator[Distribution]:
-    """Where a result can be: each axis of partial sums cuts it further, or is left."""
-    base = _needed(axes, group.output, machine).cuts
-    summed = [k for k, i in enumerate(axes) if i in group.summed]
-    for places in product((*range(len(base)), None), repeat=len(summed)):
-        cuts = list(base)
-        for k, place in zip(summed, places, strict=True):
-            if place is not None:
-                cuts[place] = (*cuts[place], k)
-        fixed = [(k, 0) for k, p in zip(summed, places, strict=True) if p is None]
-        yield Distribution(machine, tuple(cuts), tuple(fixed))
-
-
-def spread(
-    group: Group,
-    axes: Sequence[str | None],
-    machine: Machine,
-    extents: Mapping[str, int],
-) -> Distribution:
-    """A result as even as can be: partial sums in blocks along the longest axes."""
-    base = _needed(axes, group.output, machine)
-    summed = tuple(k for k, i in enumerate(axes) if i in group.summed)
-    return _evenly(base, summed, tuple(extents[i] for i in group.output.indices))
-
-
-def start_of(need: Distribution, shape: Sequence[int]) -> Distribution:
-    """One copy of what is needed, spread over those that need it."""
-    return _evenly(need, need.copied_axes, shape)
-
-
-def _evenly(
-    base: Distribution, axes: Sequence[int], shape: Sequence[int]
-) -> Distribution:
-    """Axes cut what is longest; one that finds nothing to cut leaves place 0."""
-    machine, cuts, fixed = base.machine, list(base.cuts), list(base.fixed)
-    lengths = list(shape)
-    for place, term in enumerate(cuts):
-        for k in term:
-            lengths[place] = -(-lengths[place] // machine.sizes[k])
-    for k in sorted(axes, key=lambda k: -machine.sizes[k]):
-        place = max(range(len(cuts)), key=lambda d: lengths[d], default=-1)
-        if place < 0 or lengths[place] < machine.sizes[k]:
-            fixed.append((k, 0))
-            continue
-        cuts[place] = (*cuts[place], k)
-        lengths[place] = -(-lengths[place] // machine.sizes[k])
-    return Distribution(machine, tuple(cuts), tuple(fixed))
-
-
-class _Overlaps:
-    """Elements that ranks hold and need, for pairs of distributions on a machine."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.places = machine.coordinates(machine.n_processes)
-        self.known: dict[tuple[int, tuple[int, ...]], NDArray[np.int64]] = {}
-
-    def table(
-        self,
-        shape: Sequence[int],
-        held: Sequence[Distribution],
-        needs: Sequence[Distribution],
-    ) -> NDArray[np.float64]:
-        """Of every pair the sum over ranks of a product over axes."""
-        found = np.empty((len(held), len(needs)))
-        there = np.array([self._is_there(d) for d in held])
-        n_ranks = self.machine.n_processes
-        rows = max(1, MOST_PAIRS // max(1, len(needs) * n_ranks))
-        tables = [self._axis(n, axis, held, needs) for axis, n in enumerate(shape)]
-        for begin in range(0, len(held), rows):
-            chunk = slice(begin, begin + rows)
-            total = np.repeat(there[chunk, None, :], len(needs), axis=1)
-            for pairs, first, second in tables:
-                total *= pairs[first[chunk, None], second[None, :]]
-            found[chunk] = total.sum(axis=2)
-        return found
-
-    def _is_there(self, held: Distribution) -> NDArray[np.float64]:
-        here = np.ones(self.machine.n_processes)
-        for k, place in held.fixed:
-            here *= self.places[:, k] == place
-        return here
-
-    def _axis(
-        self,
-        extent: int,
-        axis: int,
-        held: Sequence[Distribution],
-        needs: Sequence[Distribution],
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """Shared lengths of every pair of cuts of one axis, and which pair is whose."""
-        first = list(dict.fromkeys(d.cuts[axis] for d in held))
-        second = list(dict.fromkeys(d.cuts[axis] for d in needs))
-        a = np.array([self._range(extent, cuts) for cuts in first])
-        b = np.array([self._range(extent, cuts) for cuts in second])
-        low = np.maximum(a[:, None, 0], b[None, :, 0])
-        high = np.minimum(a[:, None, 1], b[None, :, 1])
-        of = np.array([first.index(d.cuts[axis]) for d in held])
-        to = np.array([second.index(d.cuts[axis]) for d in needs])
-        return np.maximum(high - low, 0).astype(float), of, to
-
-    def _range(self, extent: int, cuts: tuple[int, ...]) -> NDArray[np.int64]:
-        if (extent, cuts) not in self.known:
-            n_ranks = self.machine.n_processes
-            low, high = np.zeros(n_ranks, np.int64), np.full(n_ranks, extent, np.int64)
-            for k in cuts:
-                low, high = cut(low, high, self.places[:, k], self.machine.sizes[k])
-            self.known[extent, cuts] = np.stack([low, high])
-        return self.known[extent, cuts]

@@ -24,7 +24,8 @@ from feinsum.plans.counts import Tally
 from feinsum.plans.elimination import least_by_trial
 from feinsum.plans.groups import default_path
 from feinsum.plans.lowering import lower
-from feinsum.plans.search import _distributions, best_schedules
+from feinsum.plans.placing import result_choices
+from feinsum.plans.search import best_schedules
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
 
 
@@ -85,7 +86,7 @@ def test_the_choice_is_brute_force(name, sizes):
             [
                 GroupSchedule(machine, axes, result)
                 for axes in maps
-                for result in _distributions(group, axes, machine)
+                for result in result_choices(group, axes, machine)
             ]
         )
     least = min(

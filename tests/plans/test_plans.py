@@ -25,7 +25,7 @@ from feinsum.plans import (
 )
 from feinsum.plans.counts import count_steps
 from feinsum.plans.groups import default_path
-from feinsum.plans.search import _distributions
+from feinsum.plans.placing import result_choices
 from feinsum.plans.steps import Receive, Reduce, Send
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
 
@@ -67,7 +67,7 @@ def random_plan(rng: random.Random, name: str) -> Plan:
         rng.shuffle(sizes)
         machine = Machine(tuple(sizes))
         axes = tuple(rng.choice([*group.indices, None]) for _ in sizes)
-        result = rng.choice(list(_distributions(group, axes, machine)))
+        result = rng.choice(list(result_choices(group, axes, machine)))
         copied = {k for k, i in enumerate(axes) if i is None}
         moved = [(k, rng.randrange(machine.sizes[k])) for k, _ in result.fixed]
         result = replace(
