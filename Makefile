@@ -19,7 +19,8 @@ WHEELS ?= .cache/gpu-wheels
 
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
-	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-service bench-soak bench-sparse bench-storage bench-cache-hits \
+	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-service bench-soak bench-sparse \
+	bench-storage bench-cache-hits \
 	gpu-wheels trials facts sign-facts test test-long test-browser golden-keys golden-schema check format \
 	figures screenshots wheel clean
 
@@ -110,6 +111,9 @@ bench-limits: $(INSTALLED) ## what limits the recipes on record, by the same one
 
 bench-sparse: $(BENCHED) ## sparse tensors times dense matrices, against scipy, numba and C; ARGS=...
 	@$(RUN) benchmarks/sparse.py $(ARGS)
+
+bench-plans: $(INSTALLED) ## count what plans move, beside named schedules
+	@$(RUN) benchmarks/plans.py $(ARGS)
 
 trials: $(INSTALLED) ## try recipes of the suite of everyday einsums, to fit a model (hours); ARGS=...
 	@$(RUN) benchmarks/trials.py $(ARGS)

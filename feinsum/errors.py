@@ -18,6 +18,7 @@
     ├── InvalidSparseArrayError     invalid-sparse-array
     ├── ModelError                  model-failed
     ├── BoundError                  bound-failed
+    ├── PlanError                   plan-failed
     ├── StoreError                  store-failed
     │   ├── RecordNotFoundError     record-not-found
     │   ├── InvalidRecordError      invalid-record
@@ -60,6 +61,7 @@ __all__ = [
     "NotAnEinsumError",
     "NotAuthenticatedError",
     "NotPermittedError",
+    "PlanError",
     "RecordNotFoundError",
     "SchemaVersionError",
     "ServiceError",
@@ -219,6 +221,20 @@ class BoundError(FeinsumError, ValueError):
     """A lower bound was asked for with what allows none."""
 
     code = "bound-failed"
+
+
+class PlanError(FeinsumError, ValueError):
+    """An einsum cannot be planned, or a plan cannot be read or run.
+
+    Attributes:
+        rules: codes of the broken rules; the documentation of plans has the list.
+    """
+
+    code = "plan-failed"
+
+    def __init__(self, message: str, *, rules: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.rules = rules
 
 
 class StoreError(FeinsumError):

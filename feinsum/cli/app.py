@@ -24,6 +24,7 @@ from feinsum.cli import (
     explain,
     export_c,
     model,
+    plan,
     query,
     roofline,
     signing,
@@ -41,6 +42,7 @@ Command = Callable[..., None]
 COMMANDS: dict[str, tuple[Command, str]] = {
     "canonicalize": (canonicalize.canonicalize, canonicalize.EXAMPLES),
     "bound": (bound.bound, bound.EXAMPLES),
+    "plan": (plan.plan, plan.EXAMPLES),
     "query": (query.query, query.EXAMPLES),
     "tune": (tune.tune, tune.EXAMPLES),
     "explain": (explain.explain, explain.EXAMPLES),

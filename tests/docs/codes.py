@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 from feinsum.service.settings import PREFIX, Settings
 from tests.docs.pages import ROOT, files
 
-__all__ = ["invalid_einsum_rules", "refusal_rules", "settings", "sparse_rules"]
+__all__ = [
+    "invalid_einsum_rules",
+    "plan_rules",
+    "refusal_rules",
+    "settings",
+    "sparse_rules",
+]
+
+PLANS, RUN = ROOT / "feinsum" / "plans", ROOT / "feinsum" / "run.py"
 
 _CODE = re.compile(r"[a-z]+(-[a-z]+)*")
 _REFUSING = re.compile(r"_?refuse\w*|NotAnEinsumError|RefusedNest")
@@ -30,8 +38,17 @@ def refusal_rules() -> set[str]:
 
 def invalid_einsum_rules() -> set[str]:
     """Every code in ``InvalidEinsumError.rules`` but those of the checker's table."""
+    return _rules(_calls(ROOT / "feinsum", without=(PLANS, RUN)))
+
+
+def plan_rules() -> set[str]:
+    """Every code in ``PlanError.rules``."""
+    return _rules([*_calls(PLANS), *_calls(RUN)])
+
+
+def _rules(calls: Iterable[ast.Call]) -> set[str]:
     found: set[str] = set()
-    for call in _calls(ROOT / "feinsum"):
+    for call in calls:
         if _name(call) == "Violation":
             found |= _codes(call.args[:1])
         for word in call.keywords:
@@ -62,9 +79,11 @@ def settings() -> set[str]:
     return {name for name in named if not name.endswith("_")} | served
 
 
-def _calls(folder: Path) -> Iterator[ast.Call]:
-    paths = [p for p in files(".py") if p.is_relative_to(folder)]
-    for path in paths:
+def _calls(folder: Path, without: tuple[Path, ...] = ()) -> Iterator[ast.Call]:
+    for path in files(".py"):
+        is_left_out = any(path.is_relative_to(one) for one in without)
+        if is_left_out or not path.is_relative_to(folder):
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 yield node

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 import feinsum
-from feinsum import errors, nests, sparse
+from feinsum import errors, nests, plans, sparse
 from feinsum.canonical import canonicalize
 from feinsum.cli import app
 from feinsum.cli.shared import failure
@@ -17,6 +17,7 @@ from feinsum.records import CODES
 from feinsum.transforms import REGISTRY, primitives
 from tests.docs.codes import (
     invalid_einsum_rules,
+    plan_rules,
     refusal_rules,
     settings,
     sparse_rules,
@@ -116,6 +117,18 @@ def test_every_rule_of_a_sparse_array_is_documented_and_no_other():
     """The table has every code with which a sparse array is rejected."""
     documented = terms(section("docs/sparse.md", "Rules")) - {"rule", "---"}
     assert documented == sparse_rules()
+
+
+def test_every_rule_of_a_plan_is_documented_and_no_other():
+    """The table has every code with which planning, reading and running refuse."""
+    documented = terms(section("docs/plans.md", "Rules")) - {"rule", "---"}
+    assert documented == plan_rules()
+
+
+def test_every_name_about_plans_is_documented():
+    """The page names all that one can import."""
+    text = page("docs/plans.md")
+    assert not [name for name in plans.__all__ if f"`{name}`" not in text]
 
 
 @pytest.mark.parametrize("room", [nests, sparse], ids=lambda room: room.__name__)

@@ -1,0 +1,45 @@
+"""Plans: one einsum on many processes, with the fewest elements moved."""
+
+from feinsum.plans.assembly import assemble
+from feinsum.plans.boxes import Box
+from feinsum.plans.counts import Counts
+from feinsum.plans.distribution import Distribution
+from feinsum.plans.elimination import Table, least_sum
+from feinsum.plans.groups import Access, Group, groups_of
+from feinsum.plans.local import run_here
+from feinsum.plans.machine import Machine, factorizations
+from feinsum.plans.named import (
+    NAMES,
+    deinsum_grid,
+    footprint_grid,
+    named_plan,
+    named_plans,
+)
+from feinsum.plans.plan import LeafWork, Plan
+from feinsum.plans.planner import plan
+from feinsum.plans.schedule import GroupSchedule, Loop
+
+__all__ = [
+    "NAMES",
+    "Access",
+    "Box",
+    "Counts",
+    "Distribution",
+    "Group",
+    "GroupSchedule",
+    "LeafWork",
+    "Loop",
+    "Machine",
+    "Plan",
+    "Table",
+    "assemble",
+    "deinsum_grid",
+    "factorizations",
+    "footprint_grid",
+    "groups_of",
+    "least_sum",
+    "named_plan",
+    "named_plans",
+    "plan",
+    "run_here",
+]

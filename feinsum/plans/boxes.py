@@ -1,0 +1,149 @@
+"""Boxes: the rectangles of a tensor that ranks hold or need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Box", "Boxes", "Overlap", "box_size", "cut", "overlaps"]
+
+Box: TypeAlias = tuple[tuple[int, int], ...]
+"""First entry and the end along each axis; of a scalar, the empty tuple."""
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """A box for every rank.
+
+    Attributes:
+        first: shape (n_ranks, n_axes).
+        end: likewise.
+        is_there: whether a rank has a box at all; one of a scalar has no axis.
+    """
+
+    first: NDArray[np.int64]
+    end: NDArray[np.int64]
+    is_there: NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        is_filled = (self.end > self.first).all(axis=1)
+        object.__setattr__(self, "is_there", self.is_there & is_filled)
+
+    def __len__(self) -> int:
+        return len(self.is_there)
+
+    def box(self, rank: int) -> Box | None:
+        """That of a rank; None if it has none, or an empty one."""
+        if not self.is_there[rank]:
+            return None
+        pairs = zip(self.first[rank].tolist(), self.end[rank].tolist(), strict=True)
+        return tuple(pairs)
+
+    def sizes(self) -> list[int]:
+        """Entries of every rank, exactly."""
+        lengths = (self.end - self.first).tolist()
+        return [
+            prod(row) if here else 0
+            for row, here in zip(lengths, self.is_there.tolist(), strict=True)
+        ]
+
+    def ranks(self) -> list[int]:
+        """Those that have a box."""
+        found: list[int] = np.nonzero(self.is_there)[0].tolist()
+        return found
+
+    def contains(self, other: Boxes) -> NDArray[np.bool_]:
+        """Of which ranks the other's boxes are inside these."""
+        inside = (self.first <= other.first) & (other.end <= self.end)
+        found: NDArray[np.bool_] = inside.all(axis=1) & self.is_there & other.is_there
+        return found
+
+    def where(self, is_there: NDArray[np.bool_]) -> Boxes:
+        """Those of some ranks only."""
+        return Boxes(self.first, self.end, self.is_there & is_there)
+
+
+def box_size(box: Box) -> int:
+    """Entries of a box; one for that of a scalar.
+
+    >>> box_size(((2, 5), (0, 4))), box_size(())
+    (12, 1)
+    """
+    return prod(end - first for first, end in box)
+
+
+def cut(
+    first: NDArray[np.int64],
+    end: NDArray[np.int64],
+    part: NDArray[np.int64],
+    n_parts: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """One of so many blocks of a range, as long as the longest but for the last ones.
+
+    Source: Deinsum, section II-C; DISTAL, section 5.3: blocks of ``ceil(N / P)``.
+
+    >>> a, b = cut(np.zeros(4, int), np.full(4, 10), np.arange(4), 4)
+    >>> a.tolist(), b.tolist()
+    ([0, 3, 6, 9], [3, 6, 9, 10])
+    """
+    length = -(-(end - first) // n_parts)
+    low = np.minimum(first + part * length, end)
+    return low, np.minimum(low + length, end)
+
+
+@dataclass(frozen=True, eq=False)
+class Overlap:
+    """The boxes that sources and targets share, by target and then by source.
+
+    Attributes:
+        source, target: ranks, one of each for every box.
+        first, end: the boxes, shape (n_boxes, n_axes).
+    """
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    first: NDArray[np.int64]
+    end: NDArray[np.int64]
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Entries of every box."""
+        found: NDArray[np.int64] = (self.end - self.first).prod(axis=1)
+        return found
+
+    def boxes(self) -> Iterator[tuple[int, int, Box]]:
+        """Source, target and box, one after the other."""
+        pairs = zip(
+            self.source.tolist(),
+            self.target.tolist(),
+            self.first.tolist(),
+            self.end.tolist(),
+            strict=True,
+        )
+        for source, target, low, high in pairs:
+            yield source, target, tuple(zip(low, high, strict=True))
+
+
+def overlaps(
+    sources: Boxes, targets: Boxes, mask: NDArray[np.bool_] | None = None
+) -> Overlap:
+    """What the boxes of every source and every target share.
+
+    Args:
+        mask: which pairs count, shape (n_targets, n_sources); all by default.
+    """
+    is_pair = targets.is_there[:, None] & sources.is_there[None, :]
+    if mask is not None:
+        is_pair = is_pair & mask
+    for axis in range(sources.first.shape[1]):
+        low = np.maximum(targets.first[:, None, axis], sources.first[None, :, axis])
+        high = np.minimum(targets.end[:, None, axis], sources.end[None, :, axis])
+        is_pair &= low < high
+    at, of = np.nonzero(is_pair)
+    low = np.maximum(targets.first[at], sources.first[of])
+    high = np.minimum(targets.end[at], sources.end[of])
+    return Overlap(of, at, low, high)

@@ -1,0 +1,177 @@
+"""What a plan moves, exactly: sums over its steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feinsum.plans.boxes import Boxes, Overlap, box_size
+from feinsum.plans.lowering import Input
+from feinsum.plans.steps import Free, Leaf, Make, Receive, Reduce, Send, Steps
+
+__all__ = ["Counts", "Tally", "count_steps"]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Elements, messages and multiply-adds of a plan.
+
+    Attributes:
+        received: elements that pass between ranks, as they are.
+        reduced: elements of partial sums that pass between ranks.
+        most_received: of both, by the rank that receives the most.
+        messages: of all ranks.
+        most_messages: received by one rank.
+        most_requests: ranks that one block is sent to by one rank at one time.
+        peak: elements that a rank holds at one time at the most, with its operands.
+        points: multiply-adds of all ranks, of statements as they are.
+        most_points: by the rank that has the most.
+        busy: ranks that compute anything.
+    """
+
+    received: int
+    reduced: int
+    most_received: int
+    messages: int
+    most_messages: int
+    most_requests: int
+    peak: int
+    points: int
+    most_points: int
+    busy: int
+
+    @property
+    def moved(self) -> int:
+        """Elements that pass between ranks: what the planner makes small."""
+        return self.received + self.reduced
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"moved": self.moved, **asdict(self)}
+
+
+class Tally:
+    """The sink that only counts: what :func:`count_steps` finds, without the steps.
+
+    Numbers are Python's, which do not overflow.
+
+    Args:
+        at_rest: elements of operands that each rank holds all the time.
+        has_requests: count those as well, which takes the longest.
+    """
+
+    def __init__(self, at_rest: Sequence[int], *, has_requests: bool = True) -> None:
+        self.has_requests = has_requests
+        n_ranks = len(at_rest)
+        self.now = np.array(at_rest, object)
+        self.peak = self.now.copy()
+        self.received, self.reduced, self.points = np.zeros((3, n_ranks), object)
+        self.messages = np.zeros(n_ranks, np.int64)
+        self.sizes: dict[str, NDArray[Any]] = {}
+        self.most_requests = 0
+
+    def make(self, name: str, boxes: Boxes, *, is_zero: bool) -> None:
+        self.sizes[name] = np.array(boxes.sizes(), object)
+        self.now = self.now + self.sizes[name]
+        self.peak = np.maximum(self.peak, self.now)
+
+    def move(
+        self, source: str, target: str, found: Overlap, tag: int, *, is_added: bool
+    ) -> None:
+        is_sent = found.source != found.target
+        to, sizes = found.target[is_sent], found.sizes()[is_sent]
+        total = self.reduced if is_added else self.received
+        np.add.at(total, to, sizes.astype(object))
+        np.add.at(self.messages, to, 1)
+        if len(to) and self.has_requests:
+            blocks = [found.source[:, None], found.first, found.end]
+            sent = np.concatenate(blocks, axis=1)[is_sent]
+            _, n_requests = np.unique(sent, axis=0, return_counts=True)
+            self.most_requests = max(self.most_requests, int(n_requests.max()))
+
+    def compute(
+        self, group: int, inputs: Sequence[Input], name: str, boxes: Boxes
+    ) -> None:
+        lengths = {
+            i: (one.boxes.end - one.boxes.first)[:, axis]
+            for one in inputs
+            for axis, i in enumerate(one.indices)
+        }
+        points = np.array(boxes.is_there, object) * 1
+        for length in lengths.values():
+            points = points * length.astype(object)
+        self.points = self.points + points
+
+    def free(self, name: str, ranks: NDArray[np.bool_]) -> None:
+        self.now = self.now - self.sizes[name] * ranks
+
+    def counts(self) -> Counts:
+        """The sums."""
+        return Counts(
+            received=int(self.received.sum()),
+            reduced=int(self.reduced.sum()),
+            most_received=int((self.received + self.reduced).max()),
+            messages=int(self.messages.sum()),
+            most_messages=int(self.messages.max()),
+            most_requests=self.most_requests,
+            peak=int(self.peak.max()),
+            points=int(self.points.sum()),
+            most_points=int(self.points.max()),
+            busy=int((self.points > 0).sum()),
+        )
+
+
+def count_steps(steps: Steps, at_rest: Sequence[int]) -> Counts:
+    """The counts of lists of steps, one step after the other.
+
+    Args:
+        at_rest: elements of operands that each rank holds all the time.
+    """
+    ranks = [_count_rank(row, rest) for row, rest in zip(steps, at_rest, strict=True)]
+    received, reduced, messages, peaks, points = zip(*ranks, strict=True)
+    requests = Counter(
+        (rank, step.tag, step.source, step.box)
+        for rank, row in enumerate(steps)
+        for step in row
+        if type(step) is Send
+    )
+    return Counts(
+        received=sum(received),
+        reduced=sum(reduced),
+        most_received=max(a + b for a, b in zip(received, reduced, strict=True)),
+        messages=sum(messages),
+        most_messages=max(messages),
+        most_requests=max(requests.values(), default=0),
+        peak=max(peaks),
+        points=sum(points),
+        most_points=max(points),
+        busy=sum(map(bool, points)),
+    )
+
+
+def _count_rank(steps: Any, at_rest: int) -> tuple[int, int, int, int, int]:
+    received = reduced = messages = points = 0
+    peak = now = at_rest
+    live: dict[str, int] = {}
+    for step in steps:
+        kind = type(step)
+        if kind is Make:
+            live[step.buffer] = box_size(step.box)
+            now += live[step.buffer]
+            peak = max(peak, now)
+        elif kind is Free:
+            now -= live.pop(step.buffer)
+        elif kind is Receive:
+            received += box_size(step.box)
+            messages += 1
+        elif kind is Reduce:
+            reduced += box_size(step.box)
+            messages += 1
+        elif kind is Leaf:
+            points += step.n_points
+    return received, reduced, messages, peak, points

@@ -1,0 +1,158 @@
+"""Distributions: which part of a tensor every rank of a machine holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from feinsum.errors import PlanError
+from feinsum.ir.violation import Violation
+from feinsum.plans.boxes import Boxes, cut
+from feinsum.plans.machine import Machine, axis_name, machine_violations
+from feinsum.records.document import STRICT
+
+__all__ = ["Distribution", "distribution_violations"]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A tensor in blocks over the processes of a machine.
+
+    Along each axis of the tensor, the machine's axes in ``cuts`` cut it into blocks of
+    ``ceil(extent / processes)``; of several axes each cuts the pieces of the one
+    before. Only processes at the given places of ``fixed`` axes hold anything. Along
+    all other axes of the machine every process holds the same.
+
+    Args:
+        cuts: for each axis of the tensor, the axes of the machine that cut it.
+        fixed: axes of the machine, each with the one place where the tensor is.
+
+    Source: DISTAL, section 3.2 (tensor distribution notation).
+
+    >>> face = Distribution.parse("ik->i0k", Machine((2, 2, 2)))
+    >>> face.cuts, face.fixed
+    (((0,), (2,)), ((1, 0),))
+    >>> face.boxes((6, 5), 8).box(5)
+    ((3, 6), (3, 5))
+    >>> face.boxes((6, 5), 8).box(6) is None
+    True
+    """
+
+    __pydantic_config__ = STRICT
+
+    machine: Machine
+    cuts: tuple[tuple[int, ...], ...]
+    fixed: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cuts", tuple(map(tuple, self.cuts)))
+        object.__setattr__(self, "fixed", tuple(sorted(map(tuple, self.fixed))))
+
+    @property
+    def copied_axes(self) -> tuple[int, ...]:
+        """Axes of the machine along which every process holds the same."""
+        used = {axis for term in self.cuts for axis in term} | {
+            k for k, _ in self.fixed
+        }
+        return tuple(k for k in range(self.machine.n_axes) if k not in used)
+
+    @classmethod
+    def parse(cls, text: str, machine: Machine) -> Distribution:
+        """From DISTAL's notation: names of the tensor's axes, an arrow, and for each
+        axis of the machine a name, a number (a fixed place) or ``*`` (copies).
+
+        Raises:
+            PlanError: with the rule ``notation``, saying what was expected.
+
+        >>> Distribution.parse("xy->xy*", Machine((2, 2, 2))).notation("xy")
+        'xy->xy*'
+        """
+        left, arrow, right = text.replace(" ", "").partition("->")
+        names, places = list(left), list(right)
+        wrong = _wrong_notation(names, places, machine, bool(arrow))
+        if wrong:
+            raise PlanError(
+                f"distribution {text!r}: {wrong}; expected such as 'xy->xy*', with a "
+                f"name, a digit or * for each of {machine.n_axes} axes",
+                rules=("notation",),
+            )
+        cuts = tuple(tuple(k for k, p in enumerate(places) if p == n) for n in names)
+        fixed = tuple((k, int(p)) for k, p in enumerate(places) if p.isdigit())
+        return cls(machine, cuts, fixed)
+
+    def notation(self, indices: Sequence[str]) -> str:
+        """DISTAL's notation, in which several axes may cut one index."""
+        names = {
+            axis: i for i, term in zip(indices, self.cuts, strict=True) for axis in term
+        }
+        fixed = dict(self.fixed)
+        glue = "" if all(len(i) == 1 for i in indices) else " "
+        places = (
+            names.get(k, str(fixed.get(k, "*"))) for k in range(self.machine.n_axes)
+        )
+        return f"{glue.join(indices)}->{glue.join(places)}"
+
+    def boxes(self, shape: Sequence[int], n_ranks: int) -> Boxes:
+        """What every rank holds of a tensor of that shape."""
+        return _boxes(self, tuple(shape), n_ranks)
+
+
+@lru_cache(4096)
+def _boxes(held: Distribution, shape: tuple[int, ...], n_ranks: int) -> Boxes:
+    places = held.machine.coordinates(n_ranks)
+    first = np.zeros((n_ranks, len(shape)), np.int64)
+    end = first + np.array(shape, np.int64)
+    for axis, cutting in enumerate(held.cuts):
+        low, high = first[:, axis], end[:, axis]
+        for k in cutting:
+            low, high = cut(low, high, places[:, k], held.machine.sizes[k])
+        first[:, axis], end[:, axis] = low, high
+    is_there = np.arange(n_ranks) < held.machine.n_processes
+    for k, place in held.fixed:
+        is_there = is_there & (places[:, k] == place)
+    return Boxes(first, end, is_there)
+
+
+def _wrong_notation(
+    names: list[str], places: list[str], machine: Machine, has_arrow: bool
+) -> str | None:
+    if not has_arrow:
+        return "has no arrow"
+    if len(places) != machine.n_axes:
+        return f"names {len(places)} axes of the machine"
+    used = [p for p in places if p != "*" and not p.isdigit()]
+    if len(set(names)) != len(names) or len(set(used)) != len(used):
+        return "has a name twice"
+    if unknown := sorted(set(used) - set(names)):
+        return f"has {unknown[0]!r}, which is no axis of the tensor"
+    for k, place in enumerate(places):
+        if place.isdigit() and int(place) >= machine.sizes[k]:
+            return f"has place {place} on an axis of {machine.sizes[k]}"
+    return None
+
+
+def distribution_violations(
+    what: str, held: Distribution, n_axes: int, n_processes: int
+) -> Iterator[Violation]:
+    """What is wrong with the distribution of a tensor of so many axes."""
+    yield from machine_violations(held.machine, n_processes)
+    if len(held.cuts) != n_axes:
+        yield Violation(
+            "rank", f"{what} has {n_axes} axes; its distribution has {len(held.cuts)}"
+        )
+    used = [k for term in held.cuts for k in term] + [k for k, _ in held.fixed]
+    for k in used:
+        if not 0 <= k < held.machine.n_axes:
+            yield Violation("axis", f"{what} names axis {k} of {held.machine.text}")
+        elif used.count(k) > 1:
+            yield Violation("axis", f"{what} uses axis {axis_name(k)} more than once")
+    for k, place in held.fixed:
+        if 0 <= k < held.machine.n_axes and not 0 <= place < held.machine.sizes[k]:
+            yield Violation(
+                "axis",
+                f"{what} is at place {place} of axis {axis_name(k)}, which has "
+                f"{held.machine.sizes[k]}",
+            )

@@ -1,0 +1,179 @@
+"""Groups: the statements that a contraction path makes of an einsum.
+
+Every group is one einsum of tensors that are operands or results of groups before it.
+A step that sums nothing is part of the step that takes its product: so the Khatri-Rao
+product of MTTKRP is never stored.
+
+Source: Deinsum, section IV-A (fusion, never across a reduction).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from feinsum.errors import PlanError
+from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.ir.paths import Path, find_path
+from feinsum.records.document import STRICT
+
+__all__ = ["RESULT", "Access", "Group", "default_path", "groups_of"]
+
+RESULT = "out"
+"""What the result of an einsum is called, unless an operand is called so."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """A tensor with the index of each of its axes."""
+
+    __pydantic_config__ = STRICT
+
+    tensor: str
+    indices: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "indices", tuple(self.indices))
+
+    def __str__(self) -> str:
+        return f"{self.tensor}[{','.join(self.indices)}]"
+
+
+@dataclass(frozen=True)
+class Group:
+    """One einsum: the output is the sum over all indices that it does not have.
+
+    >>> mttkrp = Group((Access("X", "ijk"), Access("B", "ja"), Access("C", "ka")),
+    ...                Access("M", "ia"))
+    >>> mttkrp.indices, mttkrp.summed, mttkrp.subscripts
+    (('i', 'a', 'j', 'k'), ('j', 'k'), 'ijk,ja,ka->ia')
+    """
+
+    __pydantic_config__ = STRICT
+
+    inputs: tuple[Access, ...]
+    output: Access
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", tuple(self.inputs))
+
+    @property
+    def indices(self) -> IndexList:
+        used = [i for access in (self.output, *self.inputs) for i in access.indices]
+        return tuple(dict.fromkeys(used))
+
+    @property
+    def summed(self) -> IndexList:
+        return tuple(i for i in self.indices if i not in self.output.indices)
+
+    @property
+    def subscripts(self) -> str:
+        is_compact = all(len(i) == 1 for i in self.indices)
+        glue, comma, arrow = ("", ",", "->") if is_compact else (" ", ", ", " -> ")
+        terms = comma.join(glue.join(access.indices) for access in self.inputs)
+        return f"{terms}{arrow}{glue.join(self.output.indices)}"
+
+    def n_points(self, extents: Mapping[str, int]) -> int:
+        """Multiply-adds of all processes together."""
+        return prod(extents[i] for i in self.indices)
+
+    def __str__(self) -> str:
+        return f"{self.output} = {' * '.join(map(str, self.inputs))}"
+
+
+def default_path(einsum: BatchedEinsum, extents: Mapping[str, int]) -> Path:
+    """An order of the fewest operations for up to seven operands, else a greedy one."""
+    return find_path(einsum.inputs, einsum.output, extents, method="flops")
+
+
+def groups_of(
+    einsum: BatchedEinsum, path: Path | None, extents: Mapping[str, int]
+) -> tuple[Group, ...]:
+    """The groups of an einsum of one row, in the order in which they are computed.
+
+    Raises:
+        PlanError: for a batch of several rows, an operand with an index twice, or a
+            path that is none of this einsum; the rule says which.
+    """
+    _require_plain(einsum)
+    steps = default_path(einsum, extents) if path is None else path
+    return tuple(_fused(list(_steps(einsum, steps))))
+
+
+def _require_plain(einsum: BatchedEinsum) -> None:
+    if einsum.batch_size != 1:
+        raise PlanError(
+            f"a batch of {einsum.batch_size} einsums; plan each of its rows",
+            rules=("batch",),
+        )
+    if not einsum.inputs:
+        raise PlanError("an einsum without operands", rules=("batch",))
+    for term in (*einsum.inputs, einsum.output):
+        if len(set(term)) != len(term):
+            raise PlanError(
+                f"{einsum.subscripts} has an index twice in one term; take the "
+                "diagonal before the plan",
+                rules=("diagonal",),
+            )
+
+
+def _steps(einsum: BatchedEinsum, path: Path) -> Iterator[Group]:
+    """One group for every step of the path."""
+    names = [operand.name for operand in einsum.rows[0]]
+    left = [Access(n, t) for n, t in zip(names, einsum.inputs, strict=True)]
+    fresh = _fresh(names)
+    for at, step in enumerate(path):
+        if (
+            not step
+            or len(set(step)) != len(step)
+            or not set(step) <= set(range(len(left)))
+        ):
+            raise PlanError(
+                f"step {step} of the path names operands that {len(left)} tensors do "
+                "not have",
+                rules=("path",),
+            )
+        chosen = tuple(left[k] for k in step)
+        left = [access for k, access in enumerate(left) if k not in step]
+        if at + 1 == len(path):
+            name = RESULT if RESULT not in names else f"{RESULT}_"
+            output = Access(name, einsum.output)
+        else:
+            kept = {i for access in left for i in access.indices} | set(einsum.output)
+            made = _in_order(chosen, kept, einsum.indices)
+            output = Access(next(fresh), made)
+        yield Group(chosen, output)
+        left.append(output)
+    if len(left) != 1:
+        raise PlanError(
+            f"the path leaves {len(left)} tensors; expected one", rules=("path",)
+        )
+
+
+def _in_order(
+    chosen: Sequence[Access], kept: Iterable[str], order: IndexList
+) -> IndexList:
+    made = {i for access in chosen for i in access.indices} & set(kept)
+    return tuple(i for i in order if i in made)
+
+
+def _fresh(names: Sequence[str]) -> Iterator[str]:
+    return (name for k in range(10**6) if (name := f"t{k}") not in names)
+
+
+def _fused(steps: list[Group]) -> Iterator[Group]:
+    """A step without a sum becomes part of the step that takes its product."""
+    products = {s.output.tensor: s for s in steps[:-1] if not s.summed}
+    for step in steps:
+        if step.output.tensor in products:
+            continue
+        yield Group(tuple(_leaves(step, products)), step.output)
+
+
+def _leaves(step: Group, products: Mapping[str, Group]) -> Iterator[Access]:
+    for access in step.inputs:
+        if access.tensor in products:
+            yield from _leaves(products[access.tensor], products)
+        else:
+            yield access

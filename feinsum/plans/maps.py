@@ -1,0 +1,109 @@
+"""Maps: which index each axis of a machine cuts, for one group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feinsum.plans.groups import Access, Group
+from feinsum.plans.machine import Machine
+
+__all__ = ["GroupMaps", "Tier", "group_maps"]
+
+MOST_EXCESS = 1.25
+"""Work of the process that has the most, over the average, that counts as even."""
+
+
+class Tier(Enum):
+    """Which ways to cut a group are considered: the first that there is any of."""
+
+    EVEN = "no process has much more to do than the average"
+    FULL = "no index is cut into more blocks than it has values"
+    ANY = "the process that has the most to do has the least possible"
+
+
+@dataclass(frozen=True, eq=False)
+class GroupMaps:
+    """All ways to map the axes of a machine to the indices of a group.
+
+    Attributes:
+        maps: number of an index for each axis; -1 cuts nothing.
+        costs: elements beyond one copy of each tensor.
+    """
+
+    group: Group
+    maps: NDArray[np.int64]
+    costs: NDArray[np.float64]
+
+    def axes(self, row: int) -> tuple[str | None, ...]:
+        indices = (*self.group.indices, None)
+        return tuple(indices[k] for k in self.maps[row].tolist())
+
+
+def group_maps(
+    group: Group,
+    extents: Mapping[str, int],
+    machine: Machine,
+    skipped: Sequence[Access],
+    most_elements: float,
+    tier: Tier,
+) -> GroupMaps | None:
+    """Those of a tier; None if there are none."""
+    indices = group.indices
+    numbers = range(len(indices)) if indices else [-1]
+    maps = np.array(list(product(numbers, repeat=machine.n_axes)), np.int64)
+    maps = maps.reshape(len(maps), machine.n_axes)
+    parts = np.ones((len(maps), len(indices) + 1))
+    for axis, size in enumerate(machine.sizes):
+        parts[np.arange(len(maps)), maps[:, axis]] *= size
+    parts = parts[:, : len(indices)]
+    lengths = np.array([extents[i] for i in indices], float).reshape(1, -1)
+    blocks = np.ceil(lengths / parts)
+    work = blocks.prod(axis=1)
+    excess = work * machine.n_processes / max(1.0, lengths.prod())
+    is_viable = (parts <= np.maximum(lengths, 1)).all(axis=1)
+    if tier is Tier.EVEN:
+        is_viable &= excess <= MOST_EXCESS
+    elif tier is Tier.ANY:
+        is_viable = work == work.min()
+    is_viable &= _least_held(group, extents, blocks) <= most_elements
+    if not is_viable.any():
+        return None
+    maps, parts, blocks = maps[is_viable], parts[is_viable], blocks[is_viable]
+    costs = np.zeros(len(maps))
+    counted = [*group.inputs, group.output]
+    for access in skipped:
+        counted.remove(access)
+    for access in counted:
+        used = [indices.index(i) for i in access.indices]
+        size = prod(extents[i] for i in access.indices)
+        copies = machine.n_processes / parts[:, used].prod(axis=1)
+        costs += size * (copies - 1)
+    excess = excess[is_viable]
+    costs += 0.01 * np.clip(excess - 1, 0, 1)  # between equals, the even one
+    return GroupMaps(group, maps, costs)
+
+
+def _least_held(
+    group: Group, extents: Mapping[str, int], blocks: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Elements of the blocks of a group, with the best loop in time."""
+    indices = group.indices
+
+    def held(looped: str | None) -> NDArray[np.float64]:
+        total = np.zeros(len(blocks))
+        for access in (*group.inputs, group.output):
+            used = [indices.index(i) for i in access.indices if i != looped]
+            total += blocks[:, used].prod(axis=1)
+        return total
+
+    least = held(None)
+    for index in group.summed:
+        least = np.minimum(least, held(index))
+    return least

@@ -1,0 +1,382 @@
+"""Schedules that have a name: what the planner's choice is compared with.
+
+Source: DISTAL, tables 1 and 2 (Cannon 1969; PUMMA, Choi et al. 1994; SUMMA, van de
+Geijn and Watts 1997; Johnson, Agarwal et al. 1995; 2.5D, Solomonik and Demmel 2011;
+MTTKRP, Ballard et al. 2018); Deinsum, section IV (grids from the tiles of its bound).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import ceil, exp, isqrt, log, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feinsum.bounds import intensity_of, statement
+from feinsum.errors import PlanError
+from feinsum.ir import BatchedEinsum
+from feinsum.ir.paths import Path
+from feinsum.plans.assembly import assemble
+from feinsum.plans.distribution import Distribution
+from feinsum.plans.groups import Group, default_path, groups_of
+from feinsum.plans.machine import Machine
+from feinsum.plans.plan import Plan, extents_of
+from feinsum.plans.schedule import GroupSchedule, Loop
+
+__all__ = ["NAMES", "deinsum_grid", "footprint_grid", "named_plan", "named_plans"]
+
+
+def named_plans(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    processes: int,
+    path: Path | None = None,
+) -> dict[str, Plan]:
+    """All named schedules that fit an einsum and a number of processes."""
+    found = {}
+    for name in NAMES:
+        try:
+            made = named_plan(name, einsum, sizes, processes=processes, path=path)
+        except PlanError as error:
+            if error.rules != ("named",):
+                raise
+            continue
+        found[name] = made
+    return found
+
+
+def named_plan(
+    name: str,
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    processes: int,
+    path: Path | None = None,
+) -> Plan:
+    """A schedule by its name; one of :data:`NAMES`.
+
+    Raises:
+        PlanError: with the rule ``named`` if there is no such schedule, or if it is
+            none for this einsum or number of processes.
+
+    >>> import feinsum
+    >>> A, B = feinsum.array("A", (576, 576)), feinsum.array("B", (576, 576))
+    >>> cannon = named_plan("cannon", feinsum.einsum("ij,jk->ik", A, B), processes=9)
+    >>> cannon.counts.moved, cannon.counts.most_requests
+    (1327104, 1)
+    """
+    if name not in NAMES:
+        raise PlanError(
+            f"no schedule is named {name!r}; there are {', '.join(NAMES)}",
+            rules=("named",),
+        )
+    extents = extents_of(einsum, sizes or {})
+    groups = groups_of(einsum, path, extents)
+    chosen = default_path(einsum, extents) if path is None else path
+    made = NAMES[name](groups, extents, processes)
+    if made is None:
+        raise PlanError(
+            f"{name} is no schedule of {einsum.subscripts} on {processes} processes",
+            rules=("named",),
+        )
+    schedules, starts = made
+    return assemble(
+        einsum, sizes or {}, processes, chosen, schedules, starts=starts, name=name
+    )
+
+
+Made = tuple[list[GroupSchedule], dict[str, Distribution]] | None
+Maker = Callable[[Sequence[Group], Mapping[str, int], int], Made]
+
+
+def _matrices(groups: Sequence[Group]) -> tuple[str, str, str, Group] | None:
+    """The indices of rows, columns and the sum, if it is a product of matrices."""
+    if len(groups) != 1 or len(groups[0].inputs) != 2:
+        return None
+    (group,) = groups
+    first, second, output = (set(a.indices) for a in (*group.inputs, group.output))
+    rows, columns, summed = first & output, second & output, first & second
+    sizes = {len(rows), len(columns), len(summed)}
+    if sizes != {1} or len(group.indices) != 3 or first & second & output:
+        return None
+    return rows.pop(), columns.pop(), summed.pop(), group
+
+
+def _on_square(rotate: tuple[int, ...]) -> Maker:
+    """Matrices in blocks of a square grid, the sum in as many steps as it has rows."""
+
+    def make(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+        found, q = _matrices(groups), isqrt(n)
+        if found is None or q * q != n or q < 2:
+            return None
+        rows, columns, summed, group = found
+        machine = Machine((q, q))
+        places = [{rows: 0, summed: 1}, {summed: 0, columns: 1}]
+        starts = {
+            access.tensor: _by_index(machine, access.indices, place)
+            for access, place in zip(group.inputs, places, strict=True)
+        }
+        result = _by_index(machine, group.output.indices, {rows: 0, columns: 1})
+        loop = Loop(summed, q, rotate)
+        return [GroupSchedule(machine, (rows, columns), result, loop)], starts
+
+    return make
+
+
+def _johnson(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+    found, q = _matrices(groups), round(n ** (1 / 3))
+    if found is None or q**3 != n or q < 2:
+        return None
+    rows, columns, summed, group = found
+    machine = Machine((q, q, q))
+    axes = {rows: 0, columns: 1, summed: 2}
+    starts = {a.tensor: _on_face(machine, a.indices, axes) for a in group.inputs}
+    result = _on_face(machine, group.output.indices, axes)
+    return [GroupSchedule(machine, (rows, columns, summed), result)], starts
+
+
+def _solomonik(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+    """The most layers of which the number divides the rows of the grid."""
+    found = _matrices(groups)
+    if found is None:
+        return None
+    rows, columns, summed, group = found
+    layers = [
+        c for c in range(2, n) if n % c == 0 and isqrt(n // c) ** 2 == n // c
+        and isqrt(n // c) % c == 0
+    ]  # fmt: skip
+    if not layers:
+        return None
+    c = layers[-1]
+    q = isqrt(n // c)
+    machine = Machine((q, q, c))
+    places = [{rows: 0, summed: 1}, {summed: 0, columns: 1}]
+    starts = {
+        a.tensor: _on_face(machine, a.indices, place)
+        for a, place in zip(group.inputs, places, strict=True)
+    }
+    result = _on_face(machine, group.output.indices, {rows: 0, columns: 1})
+    loop = Loop(summed, q // c, (0, 1)) if q > c else None
+    return [GroupSchedule(machine, (rows, columns, summed), result, loop)], starts
+
+
+def _ballard(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+    """The tensor stays, matrices are fetched and the result is reduced.
+
+    Of all grids over the axes of the tensor the one that moves the least.
+    """
+    if len(groups) != 1 or len(groups[0].inputs) < 3:
+        return None
+    (group,) = groups
+    tensor = max(group.inputs, key=lambda a: len(a.indices))
+    shared = set(group.indices) - set(tensor.indices)
+    matrices = [a for a in (*group.inputs, group.output) if a is not tensor]
+    is_mttkrp = len(shared) == 1 and len(matrices) == len(tensor.indices)
+    if not is_mttkrp or not all(shared < set(a.indices) for a in matrices):
+        return None
+
+    def moved(grid: tuple[int, ...]) -> float:
+        parts = dict(zip(tensor.indices, grid, strict=True))
+        return sum(
+            prod(extents[i] for i in a.indices)
+            * (n // prod(parts.get(i, 1) for i in a.indices) - 1)
+            for a in matrices
+        )
+
+    grids = [
+        g for g in _grids(n, len(tensor.indices)) if _fits(g, tensor.indices, extents)
+    ]
+    if not grids:
+        return None
+    grid = min(grids, key=moved)
+    machine = Machine(grid)
+    axes = {i: k for k, i in enumerate(tensor.indices)}
+    starts = {a.tensor: _on_face(machine, a.indices, axes) for a in group.inputs}
+    result = _on_face(machine, group.output.indices, axes)
+    return [GroupSchedule(machine, tensor.indices, result)], starts
+
+
+def _by_rows(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+    """The largest tensor stays in blocks of its longest kept axis; all else is copied.
+
+    TTM and TTV of DISTAL.
+    """
+    if len(groups) != 1 or len(groups[0].inputs) != 2:
+        return None
+    (group,) = groups
+    tensor = max(group.inputs, key=lambda a: prod(extents[i] for i in a.indices))
+    kept = [i for i in tensor.indices if i in group.output.indices]
+    if len(tensor.indices) < 3 or not kept:
+        return None
+    index = max(kept, key=lambda i: extents[i])
+    if extents[index] < n:
+        return None
+    machine = Machine((n,))
+    result = _by_index(machine, group.output.indices, {index: 0})
+    return [GroupSchedule(machine, (index,), result)], {}
+
+
+def _by_grids(choose: Callable[..., tuple[int, ...]]) -> Maker:
+    """Every group on a grid of its own, its ranks row by row; sums go to one rank."""
+
+    def make(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+        schedules = []
+        for group in groups:
+            indices = _by_first_use(group)
+            grid = choose(group, extents, n)
+            used = [(i, p) for i, p in zip(indices, grid, strict=True) if p > 1]
+            machine = Machine(tuple(p for _, p in used))
+            axes = {i: k for k, (i, _) in enumerate(used)}
+            result = _on_face(machine, group.output.indices, axes)
+            schedules.append(GroupSchedule(machine, tuple(axes), result))
+        return schedules, {}
+
+    return make
+
+
+def _by_first_use(group: Group) -> tuple[str, ...]:
+    used = [i for access in (*group.inputs, group.output) for i in access.indices]
+    return tuple(dict.fromkeys(used))
+
+
+def deinsum_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[int, ...]:
+    """The grid of Deinsum's heuristic, in the order in which indices are first used.
+
+    Tiles of the shape that the bound prefers cover the work of one process, cut to the
+    extents. The grid is as many tiles as an index has, and its largest numbers are
+    lowered until there are processes enough; some may have no work.
+
+    >>> from feinsum.plans.groups import Access
+    >>> mttkrp = Group((Access("X", "ijk"), Access("B", "ja"), Access("C", "ka")),
+    ...                Access("M", "ia"))
+    >>> deinsum_grid(mttkrp, {"i": 512, "j": 512, "k": 512, "a": 24}, 8)
+    (2, 2, 2, 1)
+    """
+    indices = _by_first_use(group)
+    if min((extents[i] for i in indices), default=0) < 1:
+        return (1,) * len(indices)
+    tile = _tile(group, indices, extents, n)
+    grid = [
+        ceil(extents[i] / ceil(t - 1e-9)) for i, t in zip(indices, tile, strict=True)
+    ]
+    while prod(grid) > n:
+        grid[grid.index(max(grid))] -= 1
+    return tuple(grid)
+
+
+def _tile(
+    group: Group, indices: Sequence[str], extents: Mapping[str, int], n: int
+) -> list[float]:
+    """The tile of one process: as the bound has it, no longer than extents."""
+    letters = {i: chr(ord("a") + k) for k, i in enumerate(indices)}
+    terms = [
+        "".join(letters[i] for i in a.indices) for a in (*group.inputs, group.output)
+    ]
+    text = f"{','.join(terms[:-1])}->{terms[-1]}"
+    found = statement(text, {letters[i]: max(2, extents[i]) for i in indices})
+    intensity = intensity_of(found)
+    shared = zip(map(float, intensity.exponents), intensity.cover.terms, strict=True)
+    active = [(s, a) for s, a in shared if s]
+    total = sum(s for s, _ in active)
+    matrix = np.array([[float(letters[i] in a) for i in indices] for _, a in active])
+    shares = np.log([s / total for s, _ in active])
+    most = np.log([extents[i] for i in indices])
+    wanted = most.sum() - log(n)
+    clamped: dict[int, float] = {}
+    while True:
+        logs = _solved(matrix, shares, wanted, clamped)
+        too_long = [k for k in range(len(indices)) if logs[k] > most[k] + 1e-12]
+        too_long = [k for k in too_long if k not in clamped]
+        if not too_long:
+            return [max(1.0, exp(x)) for x in logs]
+        clamped.update((k, most[k]) for k in too_long)
+
+
+def _solved(
+    matrix: NDArray[np.float64],
+    shares: NDArray[np.float64],
+    wanted: float,
+    clamped: Mapping[int, float],
+) -> list[float]:
+    """Logarithms of the tile of a volume whose accesses have given shares.
+
+    Of all such tiles the one closest to a cube.
+    """
+    n = matrix.shape[1]
+    logs = np.array([clamped.get(k, 0.0) for k in range(n)])
+    free = [k for k in range(n) if k not in clamped]
+    if free:
+        right = np.stack([shares - matrix @ logs, np.ones(len(shares))], axis=1)
+        (begin, growth) = np.linalg.lstsq(matrix[:, free], right, rcond=None)[0].T
+        total = growth.sum()
+        size = (wanted - logs.sum() - begin.sum()) / total if total > 1e-9 else 0.0
+        logs[free] = begin + size * growth
+    return [float(x) for x in logs]
+
+
+def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[int, ...]:
+    """The grid with the fewest elements in blocks of a process; of equals the first.
+
+    It says what a process holds, not what it moves.
+    """
+    indices = _by_first_use(group)
+    grids = [g for g in _grids(n, len(indices)) if _fits(g, indices, extents)]
+    if not grids:
+        return (1,) * len(indices)
+
+    def footprint(grid: tuple[int, ...]) -> float:
+        parts = dict(zip(indices, grid, strict=True))
+        return sum(
+            prod(extents[i] / parts[i] for i in a.indices)
+            for a in (*group.inputs, group.output)
+        )
+
+    return min(grids, key=footprint)
+
+
+def _grids(n: int, n_axes: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as an ordered product of so many factors."""
+    if n_axes == 0:
+        if n == 1:
+            yield ()
+        return
+    for first in (d for d in range(1, n + 1) if n % d == 0):
+        if n_axes > 1 or first == n:
+            yield from ((first, *rest) for rest in _grids(n // first, n_axes - 1))
+
+
+def _fits(
+    grid: Sequence[int], indices: Sequence[str], extents: Mapping[str, int]
+) -> bool:
+    return all(p <= max(1, extents[i]) for p, i in zip(grid, indices, strict=True))
+
+
+def _by_index(
+    machine: Machine, indices: Sequence[str], axes: Mapping[str, int]
+) -> Distribution:
+    cuts = tuple((axes[i],) if i in axes else () for i in indices)
+    return Distribution(machine, cuts)
+
+
+def _on_face(
+    machine: Machine, indices: Sequence[str], axes: Mapping[str, int]
+) -> Distribution:
+    """Cut where the tensor has an axis, and at place 0 of all other ones."""
+    cut = _by_index(machine, indices, axes)
+    return Distribution(machine, cut.cuts, tuple((k, 0) for k in cut.copied_axes))
+
+
+NAMES: dict[str, Maker] = {
+    "summa": _on_square(()),
+    "pumma": _on_square((0,)),
+    "cannon": _on_square((0, 1)),
+    "johnson": _johnson,
+    "2.5d": _solomonik,
+    "ballard": _ballard,
+    "rows": _by_rows,
+    "deinsum": _by_grids(deinsum_grid),
+    "footprint": _by_grids(footprint_grid),
+}
+"""Schedules by name; each says of groups, extents and processes whether it fits."""

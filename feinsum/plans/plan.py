@@ -1,0 +1,389 @@
+"""Plans: how many processes compute one einsum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from constantdict import constantdict
+
+from feinsum.canonical import WorkloadKey, canonicalize
+from feinsum.errors import FeinsumError, InvalidRecordError, PlanError
+from feinsum.ir import BatchedEinsum, batched_einsum, from_text
+from feinsum.ir import array as operand_of
+from feinsum.ir.violation import Violation
+from feinsum.plans.counts import Counts, Tally
+from feinsum.plans.distribution import Distribution, distribution_violations
+from feinsum.plans.groups import Group, groups_of
+from feinsum.plans.lowering import Sink, StepLists, lower
+from feinsum.plans.machine import MOST_PROCESSES
+from feinsum.plans.schedule import GroupSchedule, needed, schedule_violations
+from feinsum.plans.steps import Steps
+from feinsum.records.document import STRICT, content_id, from_json, to_json
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = [
+    "FORMAT",
+    "RULES",
+    "LeafWork",
+    "Plan",
+    "extents_of",
+    "leaf_work",
+    "leaves_of",
+    "plan_violations",
+]
+
+FORMAT = 1
+"""Of the documents of plans."""
+
+RULES = (
+    "axes", "axis", "batch", "diagonal", "format", "groups", "leaf", "loop", "machine",
+    "path", "processes", "rank", "result", "sizes", "starts",
+)  # fmt: skip
+"""What :func:`plan_violations` checks."""
+
+
+@dataclass(frozen=True)
+class LeafWork:
+    """What one process computes of a group.
+
+    Attributes:
+        key: of the workload whose recipe is looked up.
+        text: that einsum, of the largest block.
+    """
+
+    __pydantic_config__ = STRICT
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How processes compute one einsum: data, which names no code.
+
+    Args:
+        einsum: as text.
+        sizes: the value of every size parameter.
+        processes: that take part.
+        path: in which order operands are multiplied.
+        schedules: of every group of the path.
+        starts: where each operand is in the beginning.
+        leaves: for every group what the largest block is as a workload.
+        name: who made the plan: the planner, or the author of a named schedule.
+    """
+
+    __pydantic_config__ = STRICT
+
+    einsum: str
+    sizes: Mapping[str, int]
+    processes: int
+    path: tuple[tuple[int, ...], ...]
+    schedules: tuple[GroupSchedule, ...]
+    starts: Mapping[str, Distribution]
+    leaves: tuple[LeafWork, ...]
+    name: str = "planned"
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", constantdict(sorted(self.sizes.items())))
+        object.__setattr__(self, "starts", constantdict(sorted(self.starts.items())))
+
+    @cached_property
+    def batched_einsum(self) -> BatchedEinsum:
+        return from_text(self.einsum)
+
+    @cached_property
+    def extents(self) -> Mapping[str, int]:
+        """Of every index, as a number."""
+        return extents_of(self.batched_einsum, self.sizes)
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        return groups_of(self.batched_einsum, self.path, self.extents)
+
+    @property
+    def result(self) -> Distribution:
+        """Where the result is in the end."""
+        return self.schedules[-1].result
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        """Of an operand, a product on the way, or the result."""
+        return tuple(self.extents[i] for i in self._indices[tensor])
+
+    @cached_property
+    def _indices(self) -> Mapping[str, tuple[str, ...]]:
+        accesses = [a for g in self.groups for a in (*g.inputs, g.output)]
+        return {a.tensor: a.indices for a in reversed(accesses)}
+
+    def start_box(self, operand: str, rank: int) -> Any:
+        """First entry and end along each axis of what a rank brings, or None."""
+        return self.starts[operand].boxes(self.shape(operand), self.processes).box(rank)
+
+    def result_box(self, rank: int) -> Any:
+        """First entry and end along each axis of what a rank gets, or None."""
+        output = self.groups[-1].output.tensor
+        return self.result.boxes(self.shape(output), self.processes).box(rank)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """What every rank does."""
+        lists = StepLists(self.processes)
+        self._lower(lists)
+        return lists.steps
+
+    def _lower(self, sink: Sink) -> None:
+        lower(
+            sink, self.groups, self.schedules, self.starts, self.extents, self.processes
+        )
+
+    @property
+    def at_rest(self) -> list[int]:
+        """Elements of operands that every rank holds."""
+        total = [0] * self.processes
+        for name, start in self.starts.items():
+            sizes = start.boxes(self.shape(name), self.processes).sizes()
+            total = [a + b for a, b in zip(total, sizes, strict=True)]
+        return total
+
+    @cached_property
+    def counts(self) -> Counts:
+        """Sums over the steps; no document has them."""
+        tally = Tally(self.at_rest)
+        self._lower(tally)
+        return tally.counts()
+
+    def outline(self) -> Counts:
+        """The counts but for requests, which are 0: for those who compare many."""
+        tally = Tally(self.at_rest, has_requests=False)
+        self._lower(tally)
+        return tally.counts()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of products and of the result."""
+        return self.batched_einsum.output_dtypes[0]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Held by a process at the most, if all tensors have the result's dtype."""
+        return self.counts.peak * self.dtype.itemsize
+
+    @cached_property
+    def id(self) -> str:
+        """SHA-256 of the document: equal exactly if the plans are."""
+        return content_id(self)
+
+    def to_json(self) -> str:
+        """The plan as a document."""
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Plan:
+        """Inverse of :meth:`to_json`, and checked.
+
+        Raises:
+            PlanError: naming what is wrong, and every rule that is broken.
+        """
+        try:
+            found = from_json(cls, text, "plan")
+        except InvalidRecordError as error:
+            raise PlanError(str(error), rules=("format",)) from None
+        found.check()
+        return found
+
+    def violations(self) -> Iterator[Violation]:
+        """Every broken rule, by its code."""
+        yield from plan_violations(self)
+
+    def check(self) -> Plan:
+        """The plan itself.
+
+        Raises:
+            PlanError: naming every rule that is broken.
+        """
+        broken = list(self.violations())
+        if broken:
+            text = "; ".join(f"[{v.rule}] {v.message}" for v in broken)
+            rules = tuple(dict.fromkeys(v.rule for v in broken))
+            raise PlanError(f"ill-formed plan: {text}", rules=rules)
+        return self
+
+    def to_python(self) -> str:
+        """A program of numpy and mpi4py alone that does the same."""
+        from feinsum.plans.program import program_of
+
+        return program_of(self)
+
+    def run(
+        self, blocks: Mapping[str, Any], comm: Any = None, *, leaf: Any = None
+    ) -> NDArray[Any] | None:
+        """This rank's part of the result; see :func:`feinsum.plans.run_on_ranks`."""
+        from feinsum.plans.mpi import run_on_ranks
+
+        return run_on_ranks(self, blocks, comm, leaf=leaf)
+
+    def simulate(
+        self, operands: Mapping[str, Any], *, leaf: Callable[..., Any] | None = None
+    ) -> NDArray[Any]:
+        """All ranks in this process; see :func:`feinsum.plans.run_here`."""
+        from feinsum.plans.local import run_here
+
+        return run_here(self, operands, leaf=leaf)
+
+    def __str__(self) -> str:
+        from feinsum.plans.text import plan_text
+
+        return plan_text(self)
+
+
+def extents_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Mapping[str, int]:
+    """Of every index, as a number.
+
+    Raises:
+        PlanError: if a size is missing, or is none.
+    """
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise PlanError(
+                f"size {name}={value!r}; expected an integer from 0", rules=("sizes",)
+            )
+    known = {p.name for p in einsum.size_params}
+    if missing := sorted(known - set(sizes)):
+        raise PlanError(
+            f"no value of {', '.join(missing)}; a plan is for given sizes",
+            rules=("sizes",),
+        )
+    if unknown := sorted(set(sizes) - known):
+        raise PlanError(
+            f"no size parameter is named {', '.join(unknown)}; there are "
+            f"{', '.join(sorted(known)) or 'none'}",
+            rules=("sizes",),
+        )
+    return constantdict(
+        {
+            index: extent if isinstance(extent, int) else sizes[extent.name]
+            for index, extent in einsum.extents.items()
+        }
+    )
+
+
+def leaf_work(
+    einsum: BatchedEinsum, group: Group, lengths: Mapping[str, int]
+) -> LeafWork:
+    """The workload of a block of a group.
+
+    Products on the way have the dtype of the result.
+    """
+    dtypes = {operand.name: operand.dtype for operand in einsum.operands}
+    names = [f"b{k}" for k in range(len(group.inputs))]
+    operands = [
+        operand_of(
+            name,
+            tuple(lengths[i] for i in access.indices),
+            dtypes.get(access.tensor, einsum.output_dtypes[0]),
+        )
+        for name, access in zip(names, group.inputs, strict=True)
+    ]
+    block = batched_einsum(group.subscripts, [operands])
+    key: WorkloadKey = canonicalize(block).key
+    return LeafWork(key, str(block))
+
+
+def leaves_of(
+    einsum: BatchedEinsum,
+    groups: Sequence[Group],
+    schedules: Sequence[GroupSchedule],
+    extents: Mapping[str, int],
+    n_ranks: int,
+) -> tuple[LeafWork, ...]:
+    """Of every group the workload of the largest block."""
+    found = []
+    for group, schedule in zip(groups, schedules, strict=True):
+        lengths = _largest_block(group, schedule, extents, n_ranks)
+        found.append(leaf_work(einsum, group, lengths))
+    return tuple(found)
+
+
+def _largest_block(
+    group: Group, schedule: GroupSchedule, extents: Mapping[str, int], n_ranks: int
+) -> dict[str, int]:
+    """The extents of the block with the most multiply-adds, at the first step."""
+    lengths = {}
+    for access in group.inputs:
+        boxes = needed(schedule, access, extents, n_ranks)
+        sizes = (boxes.end - boxes.first).astype(object)
+        lengths.update({i: sizes[:, k] for k, i in enumerate(access.indices)})
+    points = np.ones(n_ranks, object)
+    for length in lengths.values():
+        points = points * length
+    rank = int(points.argmax())
+    return {i: int(length[rank]) for i, length in lengths.items()}
+
+
+def plan_violations(plan: Plan) -> Iterator[Violation]:
+    """Every broken rule, by its code."""
+    if plan.format != FORMAT:
+        yield Violation("format", f"format {plan.format}; this release reads {FORMAT}")
+        return
+    if not 1 <= plan.processes <= MOST_PROCESSES:
+        yield Violation(
+            "processes",
+            f"{plan.processes} processes; expected from 1 to {MOST_PROCESSES}",
+        )
+        return
+    try:
+        groups = plan.groups
+    except PlanError as error:
+        for rule in error.rules:
+            yield Violation(rule, str(error))
+        return
+    except FeinsumError as error:
+        yield Violation("format", str(error))
+        return
+    broken = [*_schedules(plan, groups), *_starts(plan)]
+    yield from broken
+    if not broken:
+        yield from _leaves(plan, groups)
+
+
+def _schedules(plan: Plan, groups: Sequence[Group]) -> Iterator[Violation]:
+    if len(plan.schedules) != len(groups):
+        yield Violation(
+            "groups", f"{len(plan.schedules)} schedules of {len(groups)} groups"
+        )
+        return
+    for group, schedule in zip(groups, plan.schedules, strict=True):
+        yield from schedule_violations(group, schedule, plan.processes)
+
+
+def _starts(plan: Plan) -> Iterator[Violation]:
+    operands = {operand.name: operand for operand in plan.batched_einsum.operands}
+    if set(operands) != set(plan.starts):
+        yield Violation(
+            "starts",
+            f"distributions of {', '.join(plan.starts)}; the operands are "
+            f"{', '.join(operands)}",
+        )
+        return
+    for name, start in plan.starts.items():
+        n_axes = operands[name].rank
+        yield from distribution_violations(name, start, n_axes, plan.processes)
+
+
+def _leaves(plan: Plan, groups: Sequence[Group]) -> Iterator[Violation]:
+    expected = leaves_of(
+        plan.batched_einsum, groups, plan.schedules, plan.extents, plan.processes
+    )
+    if plan.leaves != expected:
+        wrong = [a.key for a, b in zip(plan.leaves, expected, strict=False) if a != b]
+        yield Violation(
+            "leaf",
+            f"the leaves are not those of the blocks ({', '.join(wrong)[:80]}); write "
+            "the plan anew",
+        )

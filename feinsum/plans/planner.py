@@ -1,0 +1,193 @@
+"""``plan``: the schedules of an einsum that move the fewest elements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from feinsum.errors import PlanError
+from feinsum.ir import BatchedEinsum, require_einsum
+from feinsum.plans.assembly import assemble
+from feinsum.plans.groups import Group, default_path, groups_of
+from feinsum.plans.machine import MOST_PROCESSES
+from feinsum.plans.named import named_plans
+from feinsum.plans.plan import Plan, extents_of
+from feinsum.plans.schedule import MOST_PARTS, GroupSchedule, Loop
+from feinsum.plans.search import best_schedules
+
+__all__ = ["plan", "read_bytes"]
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+         "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
+
+NARROWER = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1)
+"""Shares of the memory that one group may take, tried in this order."""
+
+
+def plan(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    processes: int,
+    memory: int | str | None = None,
+    path: Sequence[Sequence[int]] | None = None,
+) -> Plan:
+    """How many processes compute an einsum with the fewest elements moved.
+
+    All machines of up to four axes are considered, and all ways to cut indices by their
+    axes that give even work, and the named schedules beside them. Of the groups of one
+    contraction path the search is exact; see the documentation of plans for what it
+    counts. Nothing is measured.
+
+    Args:
+        einsum: of one row, without an index twice in a term.
+        sizes: the value of every size parameter.
+        processes: that take part.
+        memory: bytes that each of them may hold, as a number or such as ``"8 GB"``.
+        path: positions of operands to multiply at each step, the product at the end;
+            by default an order of few operations.
+
+    Raises:
+        PlanError: for what cannot be planned, with the rule that is broken: ``sizes``,
+            ``processes``, ``memory``, ``path``, ``batch``, ``diagonal``.
+
+    >>> import feinsum
+    >>> A, B = feinsum.array("A", (600, 600)), feinsum.array("B", (600, 600))
+    >>> found = plan(feinsum.einsum("ij,jk->ik", A, B), processes=8)
+    >>> found.schedules[0].machine.sizes, found.counts.moved
+    ((2, 2, 2), 1080000)
+    """
+    require_einsum(einsum)
+    _check_processes(processes)
+    extents = extents_of(einsum, sizes or {})
+    steps = None if path is None else tuple(tuple(step) for step in path)
+    groups = groups_of(einsum, steps, extents)
+    chosen = default_path(einsum, extents) if steps is None else steps
+    most = _elements(memory, einsum)
+    least = inf
+    for share in NARROWER if most < inf else (1.0,):
+        found = best_schedules(groups, extents, processes, share * most)
+        if found is None:
+            continue
+        made = assemble(einsum, sizes or {}, processes, chosen, found.schedules)
+        if most == inf:
+            return _best_known(made)
+        made = _within(made, most)
+        if made.counts.peak <= most:
+            return made
+        least = min(least, made.counts.peak)
+    itemsize = einsum.output_dtypes[0].itemsize
+    needs = f"; {least * itemsize} bytes would do" if least < inf else ""
+    raise PlanError(
+        f"{processes} processes with {memory} each are too few for "
+        f"{einsum.subscripts}{needs}; give more memory or more processes",
+        rules=("memory",),
+    )
+
+
+def _check_processes(processes: object) -> None:
+    is_number = isinstance(processes, int) and not isinstance(processes, bool)
+    if not (is_number and 1 <= processes <= MOST_PROCESSES):  # type: ignore[operator]
+        raise PlanError(
+            f"processes={processes!r}; expected an integer from 1 to {MOST_PROCESSES}",
+            rules=("processes",),
+        )
+
+
+def _elements(memory: int | str | None, einsum: BatchedEinsum) -> float:
+    """Entries of the result's dtype that fit a memory."""
+    if memory is None:
+        return inf
+    return read_bytes(memory) // einsum.output_dtypes[0].itemsize
+
+
+def read_bytes(memory: int | str) -> int:
+    """Bytes as a number or with a unit.
+
+    >>> read_bytes("8 GB"), read_bytes("1.5KiB"), read_bytes(77)
+    (8000000000, 1536, 77)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*", str(memory))
+    if match is None or isinstance(memory, bool):
+        raise PlanError(
+            f"memory={memory!r}; expected bytes, such as 8000000000 or '8 GB'",
+            rules=("memory",),
+        )
+    factor = UNITS[(match[2] or "").upper().replace("I", "i")]
+    return int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
+
+
+def _best_known(made: Plan) -> Plan:
+    """The plan, or a named one whose work is as even and that moves less.
+
+    A grid of its own for every group, with blocks that are cut unevenly, can be better
+    than any map of one machine.
+    """
+    others = named_plans(
+        made.batched_einsum, made.sizes, processes=made.processes, path=made.path
+    )
+    best = made.outline()
+    for other in others.values():
+        counts = other.outline()
+        if counts.most_points <= best.most_points and counts.moved < best.moved:
+            made, best = other, counts
+    return made
+
+
+def _within(made: Plan, most: float) -> Plan:
+    """With loops in time that keep what a process holds below a limit, if any do."""
+    for parts in _doubling():
+        if made.counts.peak <= most:
+            return made
+        made = _with_loops(made, parts)
+    return made
+
+
+def _doubling() -> Iterator[int]:
+    parts = 2
+    while parts <= MOST_PARTS:
+        yield parts
+        parts *= 4
+
+
+def _with_loops(made: Plan, parts: int) -> Plan:
+    """Every group in so many parts of the index whose inputs are the largest."""
+    schedules = [
+        _with_loop(group, schedule, made.extents, parts)
+        for group, schedule in zip(made.groups, made.schedules, strict=True)
+    ]
+    return assemble(
+        made.batched_einsum,
+        made.sizes,
+        made.processes,
+        made.path,
+        schedules,
+        starts=made.starts,
+        name=made.name,
+    )
+
+
+def _with_loop(
+    group: Group, schedule: GroupSchedule, extents: Mapping[str, int], parts: int
+) -> GroupSchedule:
+    if not group.summed:
+        return schedule
+
+    def length(index: str) -> int:
+        return -(-extents[index] // schedule.parts(index))
+
+    def saved(index: str) -> float:
+        total = 0.0
+        for access in group.inputs:
+            if index in access.indices:
+                size = 1.0
+                for i in access.indices:
+                    size *= length(i)
+                total += size * (1 - 1 / min(parts, length(index)))
+        return total
+
+    index = max(group.summed, key=saved)
+    n_parts = min(parts, length(index))
+    return replace(schedule, loop=Loop(index, n_parts) if n_parts > 1 else None)

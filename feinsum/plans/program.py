@@ -1,0 +1,89 @@
+"""A plan as a program of its own, to read and to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from feinsum.plans import standalone
+from feinsum.plans.distribution import Distribution
+from feinsum.plans.local import in_letters
+
+if TYPE_CHECKING:
+    from feinsum.plans.groups import Group
+    from feinsum.plans.plan import Plan
+    from feinsum.plans.schedule import GroupSchedule
+
+__all__ = ["program_of"]
+
+HEAD = '''"""{einsum} on {processes} processes.
+
+mpiexec -n {processes} python PROGRAM.py FOLDER
+
+FOLDER has NAME.npy for every operand; {output}.npy is written there. This program needs
+numpy and mpi4py. It was written by feinsum for a plan that moves {moved} elements,
+{id}.
+"""
+
+import sys
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+'''
+
+
+def program_of(plan: Plan) -> str:
+    """The text of a program of numpy and mpi4py that does the same.
+
+    Its leaves are numpy's. It moves no less than the plan, and more where an operand is
+    used twice or processes have no work.
+    """
+    source = Path(standalone.__file__).read_text()
+    body = source[source.index("class Where(") :].rstrip()
+    counts = plan.outline()
+    head = HEAD.format(
+        einsum=plan.batched_einsum.subscripts,
+        processes=plan.processes,
+        output=plan.groups[-1].output.tensor,
+        moved=f"{counts.moved:,}",
+        id=plan.id,
+    )
+    return f"{head}\n\n{body}\n\n\n" + "\n".join(_main(plan)) + "\n"
+
+
+def _main(plan: Plan) -> Iterator[str]:
+    yield "comm = MPI.COMM_WORLD"
+    yield f"if comm.Get_size() != {plan.processes}:"
+    yield f'    sys.exit("this program is for {plan.processes} processes")'
+    yield "folder = Path(sys.argv[1])"
+    for name, start in plan.starts.items():
+        yield f'{name} = load(folder / "{name}.npy", {_where(start)}, comm)'
+    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+        yield from _group(group, schedule, plan.dtype.str)
+    output = plan.groups[-1].output.tensor
+    yield f'save(folder / "{output}.npy", {output}, comm)'
+
+
+def _where(held: Distribution) -> str:
+    return f"Where({held.machine.sizes}, {held.cuts}, {dict(held.fixed)})"
+
+
+def _group(group: Group, schedule: GroupSchedule, dtype: str) -> Iterator[str]:
+    letters = dict(zip(group.indices, in_letters(group.indices), strict=True))
+    axes = tuple(None if i is None else letters[i] for i in schedule.axes)
+    terms = ["".join(letters[i] for i in access.indices) for access in group.inputs]
+    output = "".join(letters[i] for i in group.output.indices)
+    operands = ", ".join(access.tensor for access in group.inputs)
+    yield f"# {group}"
+    yield f"{group.output.tensor} = compute("
+    yield f'    comm, "{",".join(terms)}->{output}", [{operands}], np.dtype("{dtype}"),'
+    yield f"    grid={schedule.machine.sizes}, axes={axes},"
+    loop = schedule.loop
+    if loop is not None:
+        yield f'    loop=("{letters[loop.index]}", {loop.parts}, {loop.rotate}),'
+    yield f"    result={_where(schedule.result)},"
+    yield ")"

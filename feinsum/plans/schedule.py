@@ -1,0 +1,187 @@
+"""Schedules: which process computes which part of a group, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feinsum.ir.violation import Violation
+from feinsum.plans.boxes import Boxes, cut
+from feinsum.plans.distribution import Distribution, distribution_violations
+from feinsum.plans.groups import Access, Group
+from feinsum.plans.machine import Machine, axis_name, machine_violations
+from feinsum.records.document import STRICT
+
+__all__ = ["MOST_PARTS", "GroupSchedule", "Loop", "needed", "schedule_violations"]
+
+
+MOST_PARTS = 2**14
+"""Of a loop in time; each is a step in the lists of all ranks."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop in time: a block of an index in parts, one after the other.
+
+    What has the index is fetched part by part, so that less memory is needed. Every
+    process begins with the part that the sum of its places along ``rotate`` numbers.
+
+    Source: DISTAL, section 3.3 (divide, communicate, rotate).
+    """
+
+    __pydantic_config__ = STRICT
+
+    index: str
+    parts: int
+    rotate: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rotate", tuple(self.rotate))
+
+
+@dataclass(frozen=True)
+class GroupSchedule:
+    """How a machine computes a group.
+
+    Args:
+        machine: its grid.
+        axes: for each axis of the machine the index that it cuts, or None: then all
+            processes along it compute the same.
+        result: where the result is when the group is done. Partial sums are added up
+            there: in blocks (a reduce-scatter) or at one place (a reduce).
+        loop: in time, if there is one.
+    """
+
+    __pydantic_config__ = STRICT
+
+    machine: Machine
+    axes: tuple[str | None, ...]
+    result: Distribution
+    loop: Loop | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "axes", tuple(self.axes))
+
+    def cuts(self, index: str) -> tuple[int, ...]:
+        """The axes of the machine that cut an index."""
+        return tuple(k for k, cut in enumerate(self.axes) if cut == index)
+
+    def parts(self, index: str) -> int:
+        """In how many blocks an index is cut."""
+        return prod(self.machine.sizes[k] for k in self.cuts(index))
+
+    def needs(self, access: Access) -> Distribution:
+        """Where a tensor must be, ahead of any loop in time."""
+        return Distribution(self.machine, tuple(map(self.cuts, access.indices)))
+
+    def summed_axes(self, group: Group) -> tuple[int, ...]:
+        """Axes of the machine along which there are partial sums."""
+        return tuple(k for k, i in enumerate(self.axes) if i in group.summed)
+
+    def reduction(self, group: Group) -> str:
+        """What becomes of partial sums: ``scatter``, ``owner``, ``mixed``, ``none``."""
+        summed = set(self.summed_axes(group))
+        if not summed:
+            return "none"
+        at_one_place = summed & {k for k, _ in self.result.fixed}
+        if not at_one_place:
+            return "scatter"
+        return "owner" if at_one_place == summed else "mixed"
+
+    @property
+    def n_steps(self) -> int:
+        return 1 if self.loop is None else self.loop.parts
+
+
+def needed(
+    schedule: GroupSchedule,
+    access: Access,
+    extents: Mapping[str, int],
+    n_ranks: int,
+    step: int = 0,
+) -> Boxes:
+    """What every rank needs of a tensor at a step of the loop in time."""
+    shape = tuple(extents[i] for i in access.indices)
+    boxes = schedule.needs(access).boxes(shape, n_ranks)
+    loop = schedule.loop
+    if loop is None or loop.index not in access.indices:
+        return boxes
+    axis = access.indices.index(loop.index)
+    part = (step + _turn(schedule, loop, n_ranks)) % loop.parts
+    first, end = boxes.first.copy(), boxes.end.copy()
+    first[:, axis], end[:, axis] = cut(first[:, axis], end[:, axis], part, loop.parts)
+    return Boxes(first, end, boxes.is_there)
+
+
+def _turn(schedule: GroupSchedule, loop: Loop, n_ranks: int) -> NDArray[np.int64]:
+    places = schedule.machine.coordinates(n_ranks)
+    turn: NDArray[np.int64] = places[:, list(loop.rotate)].sum(axis=1)
+    return turn
+
+
+def schedule_violations(
+    group: Group, schedule: GroupSchedule, n_processes: int
+) -> Iterator[Violation]:
+    """What is wrong with a schedule of a group."""
+    name = group.output.tensor
+    yield from machine_violations(schedule.machine, n_processes)
+    if len(schedule.axes) != schedule.machine.n_axes:
+        yield Violation(
+            "axes",
+            f"{name}: {len(schedule.axes)} indices for {schedule.machine.n_axes} axes "
+            "of the machine",
+        )
+        return
+    for k, index in enumerate(schedule.axes):
+        if index is not None and index not in group.indices:
+            yield Violation(
+                "axes", f"{name}: axis {axis_name(k)} cuts {index!r}, which is no index"
+            )
+    yield from distribution_violations(
+        f"the result {name}", schedule.result, len(group.output.indices), n_processes
+    )
+    yield from _result_violations(group, schedule)
+    yield from _loop_violations(group, schedule)
+
+
+def _result_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violation]:
+    name, result = group.output.tensor, schedule.result
+    if result.machine != schedule.machine:
+        yield Violation("result", f"{name}: the result is on another machine")
+        return
+    for k in result.copied_axes:
+        if schedule.axes[k] is not None:
+            yield Violation(
+                "result",
+                f"{name}: copies of the result along axis {axis_name(k)}; leave them "
+                "to the group that needs them",
+            )
+    for k in set(range(result.machine.n_axes)) - set(result.copied_axes):
+        if schedule.axes[k] is None:
+            yield Violation(
+                "result",
+                f"{name}: all along axis {axis_name(k)} compute the same, so all keep "
+                "the same",
+            )
+
+
+def _loop_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violation]:
+    loop, name = schedule.loop, group.output.tensor
+    if loop is None:
+        return
+    if loop.index not in group.summed:
+        yield Violation(
+            "loop", f"{name}: a loop in time over {loop.index!r}, which is not summed"
+        )
+    if not 1 <= loop.parts <= MOST_PARTS:
+        yield Violation(
+            "loop",
+            f"{name}: a loop in time of {loop.parts} parts; expected 1 to {MOST_PARTS}",
+        )
+    for k in loop.rotate:
+        if not 0 <= k < schedule.machine.n_axes:
+            yield Violation("loop", f"{name}: rotation by axis {k}, which is not there")

@@ -1,0 +1,74 @@
+"""Plans in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from feinsum.plans.groups import Group
+from feinsum.plans.machine import axis_name
+from feinsum.plans.plan import Plan
+from feinsum.plans.schedule import GroupSchedule
+
+__all__ = ["plan_text"]
+
+
+def plan_text(plan: Plan) -> str:
+    """Groups, their machines and cuts, and what is moved."""
+    return "\n".join(_lines(plan))
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    einsum = plan.batched_einsum
+    yield f"{einsum.subscripts} on {plan.processes} processes ({plan.name})"
+    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+        yield f"  {group}"
+        yield f"    {_machine(schedule)}{_loop(schedule)}{_reduction(group, schedule)}"
+    for name, start in plan.starts.items():
+        indices = next(
+            a.indices for g in plan.groups for a in g.inputs if a.tensor == name
+        )
+        yield f"  {name} starts as {start.notation(indices)}"
+    output = plan.groups[-1].output
+    yield f"  {output.tensor} ends as {plan.result.notation(output.indices)}"
+    counts = plan.counts
+    yield (
+        f"moved {counts.moved:,} elements ({counts.received:,} fetched, "
+        f"{counts.reduced:,} reduced), {counts.most_received:,} by one process at most"
+    )
+    yield (
+        f"{counts.messages:,} messages; at most {plan.peak_bytes:,} bytes in a process"
+    )
+    if counts.busy < plan.processes:
+        yield f"{plan.processes - counts.busy} processes have no work"
+
+
+def _machine(schedule: GroupSchedule) -> str:
+    cuts = [
+        f"{axis_name(k)}={n} cuts {index}"
+        if index is not None
+        else f"{axis_name(k)}={n}"
+        for k, (n, index) in enumerate(
+            zip(schedule.machine.sizes, schedule.axes, strict=True)
+        )
+    ]
+    return ", ".join(cuts) or "one process"
+
+
+def _loop(schedule: GroupSchedule) -> str:
+    loop = schedule.loop
+    if loop is None:
+        return ""
+    turned = "".join(axis_name(k) for k in loop.rotate)
+    return f"; {loop.index} in {loop.parts} steps" + (
+        turned and f", turned by {turned}"
+    )
+
+
+def _reduction(group: Group, schedule: GroupSchedule) -> str:
+    words = {
+        "none": "",
+        "scatter": "; sums in blocks",
+        "owner": "; sums at one place",
+        "mixed": "; sums in blocks and at one place",
+    }
+    return words[schedule.reduction(group)]

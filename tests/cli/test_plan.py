@@ -1,0 +1,56 @@
+"""``feinsum plan``."""
+
+from __future__ import annotations
+
+import json
+
+from feinsum.plans import Plan
+
+PRODUCT = ("ij,jk->ik", "--sizes", "i=n,j=n,k=n", "--size", "n=600")
+
+
+def test_a_plan_is_told_in_words(run):
+    """Groups, what cuts them, and what is moved."""
+    result = run("plan", *PRODUCT, "--processes", "8")
+    assert result.exit_code == 0, result.stderr
+    assert "x=2 cuts i, y=2 cuts k, z=2 cuts j; sums in blocks" in result.stdout
+    assert "moved 1,080,000 elements" in result.stdout
+
+
+def test_json_has_the_plan_and_its_runners_up(run, tmp_path):
+    """The plan is the one that is saved, and reads back."""
+    path = tmp_path / "plan.json"
+    arguments = (*PRODUCT, "--processes", "9", "--json", "--save", str(path))
+    document = json.loads(run("plan", *arguments).stdout)
+    made = Plan.from_json(path.read_text())
+    assert made.id == document["id"]
+    assert json.loads(made.to_json()) == document["plan"]
+    assert made.counts.document() == document["counts"]
+    assert [leaf.key for leaf in made.leaves] == [x["key"] for x in document["leaves"]]
+    assert {"summa", "cannon", "deinsum"} <= set(document["runners_up"])
+
+
+def test_a_comparison_has_a_line_for_each(run):
+    """With what it moves, and the ratio."""
+    lines = run("plan", *PRODUCT, "--processes", "4", "--compare").stdout.splitlines()
+    (cannon,) = [line for line in lines if line.startswith("cannon")]
+    assert cannon.split()[1:3] == ["720,000", "1.00"]
+
+
+def test_failures_have_the_code(run):
+    """Too little memory, and sizes that are missing."""
+    for extra in (("--memory", "1kB"), ("--memory", "much")):
+        result = run("plan", *PRODUCT, "--processes", "4", *extra, "--json")
+        assert result.exit_code == 1
+        assert "plan-failed" in result.stderr
+    result = run("plan", *PRODUCT[:3], "--processes", "4")
+    assert result.exit_code == 1
+    assert "no value of n" in result.stderr
+
+
+def test_a_file_that_cannot_be_written_is_bad_usage(run, tmp_path):
+    """The option is named."""
+    path = tmp_path / "missing" / "plan.json"
+    result = run("plan", *PRODUCT, "--processes", "4", "--save", str(path))
+    assert result.exit_code == 2
+    assert "--save" in result.stderr

@@ -1,0 +1,64 @@
+"""Einsums that plans are tested with, and what numpy makes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import feinsum
+from feinsum.ir import BatchedEinsum
+
+
+def einsum_of(
+    subscripts: str, names: str = "ABCDEFGH", **extents: int
+) -> BatchedEinsum:
+    """With operands of 8 bytes; ``every`` is the extent of indices not given."""
+    terms = subscripts.split("->")[0].split(",")
+    return feinsum.einsum(
+        subscripts,
+        *(
+            feinsum.array(
+                name, tuple(extents.get(i, extents.get("every", 0)) for i in term)
+            )
+            for name, term in zip(names, terms, strict=False)
+        ),
+    )
+
+
+def operands_of(einsum: BatchedEinsum, seed: int = 0) -> dict[str, np.ndarray]:
+    """Small integers, so that sums in any order are equal."""
+    rng = np.random.default_rng(seed)
+    return {
+        op.name: rng.integers(-4, 5, op.shape).astype(op.dtype)
+        for op in einsum.operands
+    }
+
+
+def by_numpy(einsum: BatchedEinsum, operands: dict[str, np.ndarray]) -> np.ndarray:
+    arrays = [operands[op.name] for op in einsum.rows[0]]
+    return np.einsum(einsum.subscripts, *arrays, optimize=len(arrays) > 2)
+
+
+KERNELS = {
+    "1mm": einsum_of("ij,jk->ik", i=10, j=7, k=9),
+    "2mm": einsum_of("ij,jk,kl->il", i=6, j=9, k=8, l=7),
+    "3mm": einsum_of("ij,jk,kl,lm->im", i=6, j=5, k=8, l=7, m=9),
+    "mttkrp-3-0": einsum_of("ijk,ja,ka->ia", i=6, j=7, k=5, a=4),
+    "mttkrp-3-1": einsum_of("ijk,ia,ka->ja", i=6, j=7, k=5, a=4),
+    "mttkrp-3-2": einsum_of("ijk,ia,ja->ka", i=6, j=7, k=5, a=4),
+    "mttkrp-5-0": einsum_of("ijklm,ja,ka,la,ma->ia", i=4, j=3, k=4, l=5, m=3, a=6),
+    "mttkrp-5-2": einsum_of("ijklm,ia,ja,la,ma->ka", i=4, j=3, k=4, l=5, m=3, a=6),
+    "mttkrp-5-4": einsum_of("ijklm,ia,ja,ka,la->ma", i=4, j=3, k=4, l=5, m=3, a=6),
+    "ttmc-5-0": einsum_of(
+        "ijklm,jb,kc,ld,me->ibcde", i=4, j=3, k=4, l=3, m=4, b=2, c=3, d=2, e=2
+    ),
+    "paper": einsum_of("ijk,ja,ka,al->il", every=10),
+    "ttv": einsum_of("ijk,k->ij", i=6, j=5, k=7),
+    "innerprod": einsum_of("ijk,ijk->", i=6, j=5, k=7),
+    "ttm": einsum_of("ijk,kl->ijl", i=9, j=5, k=7, l=4),
+    "transpose": einsum_of("ij->ji", i=9, j=8),
+    "total": einsum_of("ij->", i=9, j=8),
+    "outer": einsum_of("i,j->ij", i=9, j=8),
+    "same twice": einsum_of("ij,kj->ik", names="AA", i=6, j=6, k=6),
+    "chain of one": einsum_of("ij,jk,kl->il", names="AAA", every=6),
+}
+"""The ten of Deinsum's benchmarks, in small, and others."""

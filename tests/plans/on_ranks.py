@@ -1,0 +1,123 @@
+"""A parallel program that runs plans; rank 0 tells as JSON what came out.
+
+Every rank makes its own blocks. The tests that start it say what must come out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+
+import numpy as np
+from mpi4py import MPI
+
+from feinsum.errors import PlanError
+from feinsum.plans import Plan, named_plans, plan
+from feinsum.plans.local import numpy_leaf
+from feinsum.plans.mpi import Traffic, run_on_ranks
+from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
+
+
+def blocks_of(made: Plan, operands) -> dict[str, np.ndarray]:
+    found = {}
+    for name, array in operands.items():
+        box = made.start_box(name, RANK)
+        if box is not None:
+            found[name] = array[tuple(slice(a, b) for a, b in box)]
+    return found
+
+
+def outcome(made: Plan, leaf=numpy_leaf) -> dict[str, object]:
+    """Of one plan: whether the result is numpy's, and what this rank received."""
+    operands = operands_of(made.batched_einsum)
+    traffic = Traffic()
+    part = run_on_ranks(
+        made, blocks_of(made, operands), COMM, leaf=leaf, traffic=traffic
+    )
+    expected = by_numpy(made.batched_einsum, operands)
+    box = made.result_box(RANK)
+    is_right = (box is None) == (part is None)
+    if box is not None and part is not None:
+        mine = expected[tuple(slice(a, b) for a, b in box)]
+        is_right = bool(np.allclose(part, mine, rtol=1e-12, atol=1e-9))
+    return {
+        "right": is_right,
+        "received": traffic.received,
+        "reduced": traffic.reduced,
+        "messages": traffic.messages,
+    }
+
+
+def everything() -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, einsum in KERNELS.items():
+        plans = {"planned": plan(einsum, processes=SIZE)}
+        plans |= named_plans(einsum, processes=SIZE)
+        for kind, made in plans.items():
+            found[f"{name} {kind}"] = outcome(made)
+    return found
+
+
+def refused(made: Plan, blocks) -> list[object]:
+    try:
+        run_on_ranks(made, blocks, COMM, leaf=numpy_leaf)
+    except PlanError as error:
+        return [list(error.rules), str(error)]
+    return [[], "nothing"]
+
+
+def refusals() -> dict[str, object]:
+    """Rank 1 does what is wrong."""
+    einsum = einsum_of("ij,jk->ik", every=12)
+    made = plan(einsum, processes=SIZE)
+    blocks = blocks_of(made, operands_of(einsum))
+    other = replace(made, name="other") if RANK == 1 else made
+    short = {**blocks, "A": blocks["A"][1:]} if RANK == 1 else blocks
+    narrow = {**blocks, "A": blocks["A"].astype("f4")} if RANK == 1 else blocks
+    more = {**blocks, "Z": blocks["A"]} if RANK == 1 else blocks
+    none = {} if RANK == 1 else blocks
+    return {
+        "digest": refused(other, blocks),
+        "shape": refused(made, short),
+        "dtype": refused(made, narrow),
+        "unknown": refused(made, more),
+        "nothing": refused(made, none),
+        "processes": refused(plan(einsum, processes=SIZE + 1), blocks),
+    }
+
+
+def tuned() -> dict[str, object]:
+    """Leaves by feinsum's own calls."""
+    return {"paper": outcome(plan(KERNELS["paper"], processes=SIZE), leaf=None)}
+
+
+def dies(how: str) -> None:
+    """Rank 1 fails, or is gone, when it is to compute its leaf."""
+
+    def leaf(*args):
+        if RANK == 1:
+            if how == "killed":
+                os.kill(os.getpid(), 9)
+            raise ValueError("no leaf today")
+        return numpy_leaf(*args)
+
+    outcome(plan(KERNELS["paper"], processes=SIZE), leaf=leaf)
+
+
+def main(what: str) -> None:
+    if what in ("raises", "killed"):
+        dies(what)
+        return
+    found = {"everything": everything, "refusals": refusals, "tuned": tuned}[what]()
+    together = COMM.gather(found)
+    if RANK == 0:
+        sys.stdout.write(json.dumps(together) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

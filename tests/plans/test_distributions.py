@@ -1,0 +1,193 @@
+"""Distributions: who holds what, and what moves between any two of them."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+
+from feinsum.errors import PlanError
+from feinsum.plans import Distribution, Machine, factorizations, standalone
+from feinsum.plans.boxes import overlaps
+from feinsum.plans.distribution import distribution_violations
+
+N_CASES = 10_000
+"""Boxes that are moved, each between two distributions."""
+
+
+def owners(
+    held: Distribution, shape: tuple[int, ...]
+) -> dict[tuple[int, ...], set[int]]:
+    """Who holds each entry, by the definition: floor division along every axis."""
+    found: dict[tuple[int, ...], set[int]] = {x: set() for x in np.ndindex(shape)}
+    for rank in range(held.machine.n_processes):
+        place = np.unravel_index(rank, held.machine.sizes) if held.machine.sizes else ()
+        if any(place[k] != at for k, at in held.fixed):
+            continue
+        for entry in found:
+            if all(
+                is_mine(x, n, [(place[k], held.machine.sizes[k]) for k in cuts])
+                for x, n, cuts in zip(entry, shape, held.cuts, strict=True)
+            ):
+                found[entry].add(rank)
+    return found
+
+
+def is_mine(x: int, length: int, cuts: list[tuple[int, int]]) -> bool:
+    for part, n_parts in cuts:
+        block = -(-length // n_parts)
+        if x // block != part:
+            return False
+        length = min(block, length - part * block)
+        x %= block
+    return True
+
+
+def random_distribution(rng: np.random.Generator, n_axes: int) -> Distribution:
+    """Any: ragged blocks, several axes on one, fixed places and copies."""
+    sizes = [(), (2,), (3,), (5,), (2, 2), (3, 2), (2, 4), (2, 2, 2), (2, 3, 2)]
+    machine = Machine(sizes[rng.integers(len(sizes))])
+    cuts: list[tuple[int, ...]] = [()] * n_axes
+    fixed = []
+    for k in rng.permutation(machine.n_axes).tolist():
+        place = int(rng.integers(-2, n_axes))
+        if place >= 0:
+            cuts[place] = (*cuts[place], k)
+        elif place == -1:
+            fixed.append((k, int(rng.integers(machine.sizes[k]))))
+    return Distribution(machine, tuple(cuts), tuple(fixed))
+
+
+def test_the_example_of_the_paper():
+    """T(2x2) xy->xy* on 2x2x2: each block is on two processors."""
+    held = Distribution.parse("xy->xy*", Machine((2, 2, 2)))
+    found = owners(held, (2, 2))
+    assert found == {(0, 0): {0, 1}, (0, 1): {2, 3}, (1, 0): {4, 5}, (1, 1): {6, 7}}
+    for rank in range(8):
+        box = held.boxes((2, 2), 8).box(rank)
+        assert box is not None
+        assert rank in found[box[0][0], box[1][0]]
+
+
+def test_every_rank_has_its_entries():
+    """Boxes are the owners of the definition, ragged or not, empty or not."""
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        shape = tuple(rng.integers(0, 7, rng.integers(0, 4)).tolist())
+        held = random_distribution(rng, len(shape))
+        n_ranks = held.machine.n_processes + int(rng.integers(0, 3))
+        boxes = held.boxes(shape, n_ranks)
+        expected = owners(held, shape)
+        for rank in range(n_ranks):
+            box = boxes.box(rank)
+            mine = (
+                set() if box is None else set(product(*(range(a, b) for a, b in box)))
+            )
+            assert mine == {x for x, who in expected.items() if rank in who}
+            assert boxes.sizes()[rank] == len(mine)
+
+
+def test_blocks_of_a_written_program_are_the_same():
+    """The code that is copied into programs has the boxes of distributions."""
+    rng = np.random.default_rng(4)
+    for _ in range(300):
+        shape = tuple(rng.integers(0, 9, rng.integers(0, 4)).tolist())
+        held = random_distribution(rng, len(shape))
+        where = standalone.Where(held.machine.sizes, held.cuts, dict(held.fixed))
+        n_ranks = held.machine.n_processes + 2
+        boxes = held.boxes(shape, n_ranks)
+        for rank in range(n_ranks):
+            assert standalone.block(where, shape, rank) == boxes.box(rank)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_redistribution_is_brute_force(transposed):
+    """Each entry comes to each that needs it, once, from one that holds it."""
+    rng = np.random.default_rng(2 + transposed)
+    n_boxes = 0
+    while n_boxes < N_CASES // 2:
+        shape = tuple(rng.integers(1, 9, rng.integers(0, 4)).tolist())
+        held = random_distribution(rng, len(shape))
+        needed = random_distribution(rng, len(shape))
+        if transposed:
+            needed = Distribution(held.machine, held.cuts[::-1], held.fixed)
+        n_ranks = max(held.machine.n_processes, needed.machine.n_processes)
+        n_boxes += redistributed(held, needed, shape, n_ranks)
+
+
+def redistributed(held, needed, shape, n_ranks) -> int:
+    places = held.machine.coordinates(n_ranks)[:, list(held.copied_axes)]
+    mask = (places[:, None, :] == places[None, :, :]).all(axis=2)
+    sources, targets = held.boxes(shape, n_ranks), needed.boxes(shape, n_ranks)
+    holders, wanted = owners(held, shape), owners(needed, shape)
+    arrived = {x: [] for x in wanted}
+    found = list(overlaps(sources, targets, mask).boxes())
+    for source, target, box in found:
+        for entry in product(*(range(a, b) for a, b in box)):
+            assert source in holders[entry]
+            arrived[entry].append(target)
+            if target in holders[entry]:
+                assert source == target, "fetched, though it is here"
+    assert {x: sorted(who) for x, who in wanted.items()} == {
+        x: sorted(who) for x, who in arrived.items()
+    }
+    return len(found)
+
+
+@pytest.mark.parametrize("n", [1, 2, 12, 60, 97, 512])
+def test_factorizations_are_all_there_are(n):
+    """Ascending factors from 2 whose product is the number, each once."""
+    divisors = [d for d in range(2, n + 1) if n % d == 0]
+    expected = {
+        factors
+        for k in range(1, 5)
+        for factors in product(divisors, repeat=k)
+        if prod(factors) == n and list(factors) == sorted(factors)
+    }
+    found = list(factorizations(n))
+    assert len(found) == len(set(found))
+    assert set(found) == (expected or {()})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("xy", "no arrow"),
+        ("xy->x", "1 axes"),
+        ("xy->xx", "twice"),
+        ("xx->x*", "twice"),
+        ("xy->xz", "no axis of the tensor"),
+        ("xy->x9", "place 9"),
+    ],
+)
+def test_notation_that_is_none_is_refused(text, words):
+    """The message says what was given, and what is expected."""
+    with pytest.raises(PlanError, match=words) as caught:
+        Distribution.parse(text, Machine((2, 2)))
+    assert caught.value.rules == ("notation",)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "fixed", "rule"),
+    [
+        (((0,),), (), "rank"),
+        (((0,), (2,)), (), "axis"),
+        (((0,), (0,)), (), "axis"),
+        (((0,), ()), ((0, 1),), "axis"),
+        (((0,), ()), ((1, 5),), "axis"),
+    ],
+)
+def test_a_checker_names_the_rule(cuts, fixed, rule):
+    """Of a distribution that is none."""
+    held = Distribution(Machine((2, 2)), cuts, fixed)
+    broken = list(distribution_violations("T", held, 2, 4))
+    assert {v.rule for v in broken} == {rule}
+
+
+def test_a_machine_must_fit_the_processes():
+    """More processes than there are is a broken rule of its own."""
+    held = Distribution(Machine((4, 4)), ((0,), (1,)))
+    assert [v.rule for v in distribution_violations("T", held, 2, 8)] == ["machine"]

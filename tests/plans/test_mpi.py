@@ -1,0 +1,187 @@
+"""Plans on real ranks: numpy's results, and exactly the elements that were counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from feinsum.errors import PlanError
+from feinsum.plans import named_plan, named_plans, plan
+from feinsum.plans.mpi import world
+from tests.docs.pages import ROOT
+from tests.plans.cases import KERNELS, by_numpy, operands_of
+
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+
+needs_mpi = pytest.mark.skipif(
+    find_spec("mpi4py") is None or not MPIEXEC.exists(),
+    reason="mpi4py or mpiexec is not installed: pip install 'feinsum[mpi]'",
+)
+
+
+def started(n: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [MPIEXEC, "-n", str(n), sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+
+
+def told(n: int, what: str, **environment: str) -> list[dict]:
+    done = started(n, "mpi4py", "-m", "tests.plans.on_ranks", what, **environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [1, 4, 8, 9])
+def test_what_ranks_receive_is_what_was_counted(n):
+    """All kernels, all schedules: numpy's result, element by element as predicted."""
+    ranks = told(n, "everything")
+    for name, einsum in KERNELS.items():
+        plans = {"planned": plan(einsum, processes=n)}
+        plans |= named_plans(einsum, processes=n)
+        for kind, made in plans.items():
+            outcomes = [rank[f"{name} {kind}"] for rank in ranks]
+            assert all(one["right"] for one in outcomes), (name, kind)
+            sums = {
+                key: sum(one[key] for one in outcomes)
+                for key in ("received", "reduced", "messages")
+            }
+            counts = made.counts
+            assert sums == {
+                "received": counts.received,
+                "reduced": counts.reduced,
+                "messages": counts.messages,
+            }, (name, kind)
+
+
+@needs_mpi
+def test_leaves_are_calls_of_the_database(tmp_path):
+    """By default a block is computed as any other einsum of arrays."""
+    ranks = told(2, "tuned", FEINSUM_DATABASE=str(tmp_path / "facts.sqlite"))
+    assert all(rank["paper"]["right"] for rank in ranks)
+
+
+@needs_mpi
+def test_what_one_rank_has_wrong_all_ranks_refuse():
+    """The digest comes first; the rank that is wrong says what it is."""
+    ranks = told(3, "refusals")
+    rules = {
+        "digest": ["digest"],
+        "shape": ["blocks"],
+        "dtype": ["blocks"],
+        "unknown": ["blocks"],
+        "nothing": ["blocks"],
+        "processes": ["mpi"],
+    }
+    for case, expected in rules.items():
+        assert [rank[case][0] for rank in ranks] == [expected] * 3, case
+    assert "rank 1 has another plan than rank 0" in ranks[2]["digest"][1]
+    assert "expected shape" in ranks[1]["shape"][1]
+    assert "float32" in ranks[1]["dtype"][1]
+    assert "rank 1 has blocks that do not fit" in ranks[0]["unknown"][1]
+    assert "the plan is for 4 processes" in ranks[0]["processes"][1]
+
+
+@needs_mpi
+@pytest.mark.parametrize("how", ["raises", "killed"])
+def test_a_rank_that_dies_ends_all(how):
+    """No rank waits for it, and it is said once."""
+    done = started(4, "tests.plans.on_ranks", how)
+    assert done.returncode != 0
+    if how == "raises":
+        assert done.stderr.count("all ranks end") == 1
+        assert "rank 1 failed, all ranks end: ValueError: no leaf today" in done.stderr
+
+
+def test_without_mpi_it_is_said_what_to_install(monkeypatch):
+    """By the rule ``mpi``."""
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(PlanError, match=r"feinsum\[mpi\]") as caught:
+        world()
+    assert caught.value.rules == ("mpi",)
+
+
+@needs_mpi
+def test_a_plan_runs_from_files(tmp_path):
+    """Each rank reads and writes its blocks; the result is numpy's."""
+    einsum = KERNELS["paper"]
+    made, operands = plan(einsum, processes=4), operands_of(einsum)
+    (tmp_path / "plan.json").write_text(made.to_json())
+    for name, array in operands.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    files = (str(tmp_path / "plan.json"), "--inputs", str(tmp_path))
+    output = tmp_path / "out.npy"
+    database = str(tmp_path / "facts.sqlite")
+    run = ("feinsum.run", *files, "--output", str(output))
+    done = started(4, *run, FEINSUM_DATABASE=database)
+    assert done.returncode == 0, done.stderr
+    assert np.allclose(np.load(output), by_numpy(einsum, operands))
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [("missing", "No such file"), ("shape", "has shape (3,)"), ("plan", "valid plan")],
+)
+def test_files_that_are_wrong_end_all_ranks(tmp_path, wrong, words):
+    """With one line, by rank 0."""
+    einsum = KERNELS["1mm"]
+    text = "{}" if wrong == "plan" else plan(einsum, processes=2).to_json()
+    (tmp_path / "plan.json").write_text(text)
+    for name, array in operands_of(einsum).items():
+        np.save(tmp_path / f"{name}.npy", np.ones(3) if wrong == "shape" else array)
+    if wrong == "missing":
+        (tmp_path / "B.npy").unlink()
+    files = (str(tmp_path / "plan.json"), "--inputs", str(tmp_path))
+    done = started(2, "feinsum.run", *files, "--output", str(tmp_path / "out.npy"))
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if line.startswith("feinsum:")]
+    assert len(said) == 1
+    assert words in said[0]
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("name", "schedule", "n"),
+    [("paper", "planned", 8), ("1mm", "cannon", 4), ("1mm", "2.5d", 8),
+     ("mttkrp-5-0", "deinsum", 6), ("same twice", "planned", 3),
+     ("total", "planned", 5)],
+)  # fmt: skip
+def test_a_written_program_computes_the_same(tmp_path, name, schedule, n):
+    """Without feinsum: it imports numpy and mpi4py."""
+    einsum = KERNELS[name]
+    made = (
+        plan(einsum, processes=n)
+        if schedule == "planned"
+        else named_plan(schedule, einsum, processes=n)
+    )
+    operands = operands_of(einsum)
+    for operand, array in operands.items():
+        np.save(tmp_path / f"{operand}.npy", array)
+    text = made.to_python()
+    assert "import feinsum" not in text
+    assert "from feinsum" not in text
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    done = subprocess.run(
+        [MPIEXEC, "-n", str(n), sys.executable, str(program), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (np.load(tmp_path / "out.npy") == by_numpy(einsum, operands)).all()
