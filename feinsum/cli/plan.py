@@ -21,7 +21,7 @@ __all__ = ["EXAMPLES", "plan"]
 EXAMPLES = """\b
 Examples:
   feinsum plan "ij,jk->ik" --sizes i=4096,j=4096,k=4096 --processes 64
-  feinsum plan "ijk,ja,ka->ia" --sizes i=n,j=n,k=n,a=24 --size n=512 --processes 8
+  feinsum plan "ij,jk->ik" --sizes i=n,j=n,k=n --size n=512 --processes 8
 """
 
 Processes: TypeAlias = Annotated[
@@ -65,7 +65,9 @@ def plan(
     save: Save = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print how processes compute an einsum with the fewest elements moved.
+    """Print which process computes what of an einsum.
+
+    The plan moves the fewest elements between processes.
 
     Of every group of the contraction path: which axis of the machine cuts which
     index, where operands start, where the result ends, and what is moved.

@@ -12,7 +12,7 @@ from constantdict import constantdict
 
 from feinsum.canonical import WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError, PlanError
-from feinsum.ir import BatchedEinsum, batched_einsum, from_text
+from feinsum.ir import BatchedEinsum, batched_einsum, from_text, to_text
 from feinsum.ir import array as operand_of
 from feinsum.ir.violation import Violation
 from feinsum.plans.counts import Counts, Tally
@@ -54,7 +54,7 @@ class LeafWork:
 
     Attributes:
         key: of the workload whose recipe is looked up.
-        text: that einsum, of the largest block.
+        text: that einsum, of the largest block; what ``feinsum tune`` takes.
     """
 
     __pydantic_config__ = STRICT
@@ -292,7 +292,7 @@ def leaf_work(
     ]
     block = batched_einsum(group.subscripts, [operands])
     key: WorkloadKey = canonicalize(block).key
-    return LeafWork(key, str(block))
+    return LeafWork(key, to_text(block))
 
 
 def leaves_of(

@@ -66,6 +66,7 @@ def test_the_commands_are_those_documented():
         "model",
         "model fit",
         "model show",
+        "plan",
         "query",
         "recorders",
         "recorders accept",
@@ -108,7 +109,8 @@ def test_an_option_of_several_commands_is_one_option():
     Only ``--measure`` has two, since what is measured is what the command shows,
     ``--effort``: a tuning measures, ``--output``: a model is one file, C is two,
     ``--since``: of a recorder it is required, and ``--workload``: a demand may be of
-    any key.
+    any key, ``--memory``: of a bound one that is fast, and ``--size``: a plan has none
+    by default.
     """
     said = {}
     for _, command in ALL:
@@ -119,6 +121,8 @@ def test_an_option_of_several_commands_is_one_option():
                 said.setdefault(name, set()).add(told)
     assert {name for name, texts in said.items() if len(texts) > 1} == {
         "--measure",
+        "--memory",
+        "--size",
         "--effort",
         "--output",
         "--since",

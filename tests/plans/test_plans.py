@@ -206,6 +206,16 @@ def test_leaves_are_keys_of_blocks():
     assert [leaf.key for leaf in made.leaves] == [feinsum.canonicalize(block).key]
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_leaf_is_a_workload_of_the_database(name):
+    """Its text reads back as an einsum of its key."""
+    import feinsum
+    from feinsum.ir import from_text
+
+    for leaf in plan(KERNELS[name], processes=4).leaves:
+        assert feinsum.canonicalize(from_text(leaf.text)).key == leaf.key
+
+
 TAMPERED = {
     "leaf": lambda d: d["leaves"][0].update(key="fe2-nauty2.8-0000"),
     "format": lambda d: d.update(format=2),
