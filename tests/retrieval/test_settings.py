@@ -222,9 +222,9 @@ def test_priorities_of_other_loops_are_kept():
 def test_a_recipe_without_code_is_passed_over(monkeypatch, caplog):
     """It is found out before the kernel is handed over; the next recipe serves."""
     refuse = iter([generating.TransformError("no code can be generated: too bad")])
-    usual = generating._refusal
+    usual = generating.refusal
     monkeypatch.setattr(
-        generating, "_refusal", lambda unit: next(refuse, None) or usual(unit)
+        generating, "refusal", lambda unit: next(refuse, None) or usual(unit)
     )
     found = look_up(
         made(GRADIENT), database=InMemoryStore(), verify=False, effort="estimate"
@@ -244,7 +244,7 @@ def test_a_kernel_of_which_no_recipe_has_code_comes_back(monkeypatch):
         is_given = "g.0" not in str(one)
         return None if is_given else generating.TransformError("no code: too bad")
 
-    monkeypatch.setattr(generating, "_refusal", refusal)
+    monkeypatch.setattr(generating, "refusal", refusal)
     found = look_up(unit, database=InMemoryStore(), verify=False, effort="estimate")
     assert found.t_unit is unit
     assert len(found.nests[0].failures) == 3
@@ -257,7 +257,7 @@ def test_of_a_kernel_without_a_recipe_no_code_is_generated(monkeypatch):
     def refuse(_unit):
         raise AssertionError("code was generated")
 
-    monkeypatch.setattr(generating, "_refusal", refuse)
+    monkeypatch.setattr(generating, "refusal", refuse)
     unit = lp.preprocess_program(made(GRADIENT))
     found = look_up(unit, database=InMemoryStore(), effort="recorded")
     assert found.t_unit is unit
