@@ -27,7 +27,7 @@ from feinsum.retrieval.installation import is_ours, surroundings
 from feinsum.retrieval.kernel_text import NoTextError, text_of
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
-from feinsum.retrieval.selection import Plan, plan_of
+from feinsum.retrieval.selection import Decision, decision_of
 from feinsum.targets.units import CodedUnit, LibraryUnit
 from feinsum.transforms.primitives.set_cache import tell_sets_apart
 
@@ -40,14 +40,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a retrieval gives back: the kernel, and the plan that was applied to it."""
+    """What a retrieval gives back: the kernel, and what was decided of its nests."""
 
     t_unit: lp.TranslationUnit
-    plan: Plan
+    decision: Decision
 
     @classmethod
     def of(cls, found: Retrieval) -> Self:
-        return cls(found.t_unit, plan_of(found.nests))
+        return cls(found.t_unit, decision_of(found.nests))
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Place:
     def _coded(self, answer: Answer, content: bytes) -> Answer:
         shelf = _Shelf(self.cache, _digest(self.key.encode() + content))
         unit = CodedUnit.of(answer.t_unit, shelf)
-        return Answer(unit, answer.plan)
+        return Answer(unit, answer.decision)
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,10 @@ from feinsum.retrieval.called import called_request, in_its_place
 from feinsum.retrieval.generating import ungenerated
 from feinsum.retrieval.kept import Answer, place_of, unless_it_fails
 from feinsum.retrieval.known import Facts, form_of, nearest, selected
-from feinsum.retrieval.ranks import Ranks, found_together, planned_nests
+from feinsum.retrieval.ranks import Ranks, decided_nests, found_together
 from feinsum.retrieval.request import Request, check_choice, check_policy, policy_of
 from feinsum.retrieval.result import Retrieval
-from feinsum.retrieval.selection import NestSelection, Plan, plan_of
+from feinsum.retrieval.selection import Decision, NestSelection, decision_of
 from feinsum.retrieval.trust import Trust
 from feinsum.targets.devices import open_device, target_of
 
@@ -139,7 +139,7 @@ def _without_breaking(
     """
     try:
         found = find()
-        unchanged = found.plan.unchanged
+        unchanged = found.decision.unchanged
         if unchanged and on_miss == "raise":
             raise RecordNotFoundError(_joined(unchanged))
     except Exception as error:  # a build must never break for want of a recipe
@@ -152,7 +152,7 @@ def _without_breaking(
             _warn(f"kernel given back unchanged: {reason}")
         return t_unit
     if unchanged and on_miss == "warn" and not _is_told_by_another(comm):
-        n = f"{len(unchanged)} of {len(found.plan.nests)} einsums"
+        n = f"{len(unchanged)} of {len(found.decision.nests)} einsums"
         _warn(f"{n} of the kernel left unchanged: {_joined(unchanged)}")
     return found.t_unit
 
@@ -183,22 +183,22 @@ def _agreed(request: Request, ranks: Ranks) -> Answer:
             wrong here.
     """
 
-    def apply(plan: Plan) -> Retrieval:
-        return _as_planned(request, plan)
+    def apply(decision: Decision) -> Retrieval:
+        return _as_decided(request, decision)
 
     return Answer.of(found_together(ranks, lambda: _retrieval(request), apply))
 
 
-def _as_planned(request: Request, plan: Plan) -> Retrieval:
-    """The kernel with the recipes of a plan.
+def _as_decided(request: Request, decision: Decision) -> Retrieval:
+    """The kernel with the recipes of a decision.
 
     Raises:
         FeinsumError: if one cannot be applied.
     """
     if inner := called_request(request):
-        return in_its_place(request, _as_planned(inner, plan))
+        return in_its_place(request, _as_decided(inner, decision))
     raised = request.raised()
-    nests = planned_nests(plan, raised.raised)
+    nests = decided_nests(decision, raised.raised)
     for one in nests:
         if one.chosen:
             fitting(one.nest, one.chosen)
@@ -223,7 +223,7 @@ def _answer(request: Request) -> Answer:
     if not found.nests:
         raise _refusal(found.raised)
     if not found.applied:
-        raise RecordNotFoundError(_joined(plan_of(found.nests).unchanged))
+        raise RecordNotFoundError(_joined(decision_of(found.nests).unchanged))
     kept_answer = unless_it_fails(lambda: kept.keep(found)) if kept else None
     return kept_answer or Answer.of(found)
 

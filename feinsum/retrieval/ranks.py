@@ -25,13 +25,13 @@ from feinsum.retrieval.known import readings
 from feinsum.retrieval.result import Retrieval
 from feinsum.retrieval.selection import (
     Candidate,
+    DecidedNest,
+    Decision,
     NestSelection,
-    Plan,
-    PlannedNest,
-    plan_of,
+    decision_of,
 )
 
-__all__ = ["Ranks", "found_together", "planned_nests"]
+__all__ = ["Ranks", "decided_nests", "found_together"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Ranks:
 
 
 def found_together(
-    ranks: Ranks, find: Callable[[], Retrieval], apply: Callable[[Plan], Retrieval]
+    ranks: Ranks, find: Callable[[], Retrieval], apply: Callable[[Decision], Retrieval]
 ) -> Retrieval:
     """What rank 0 finds, if every rank can apply it.
 
@@ -80,21 +80,23 @@ def found_together(
         RecordNotFoundError: if rank 0 found nothing, or another rank failed.
         FeinsumError: if it failed on this one.
     """
-    plan, found = _first_rank_plan(find) if ranks.rank == 0 else (Plan(), None)
+    decision, found = (
+        _first_rank_decision(find) if ranks.rank == 0 else (Decision(), None)
+    )
     failure: Exception | None = None
-    told = ranks.told_by_first(to_json(plan))
+    told = ranks.told_by_first(to_json(decision))
     try:
-        plan = from_json(Plan, told)
-        if found is None and plan.error_code is None:
-            found = apply(plan)
+        decision = from_json(Decision, told)
+        if found is None and decision.error_code is None:
+            found = apply(decision)
     except Exception as error:
         logger.exception("the recipes of rank 0 cannot be applied on %d", ranks.rank)
         failure = error
     n_failed = ranks.sum(int(failure is not None))
     if failure is not None:
         raise failure
-    if plan.error_code is not None:
-        raise error_from_code(plan.error_code, plan.error)
+    if decision.error_code is not None:
+        raise error_from_code(decision.error_code, decision.error)
     if n_failed:
         raise RecordNotFoundError(
             f"the recipes of rank 0 cannot be applied on {n_failed} of {ranks.size} "
@@ -104,49 +106,51 @@ def found_together(
     return found
 
 
-def planned_nests(plan: Plan, nests: Sequence[RaisedNest]) -> tuple[NestSelection, ...]:
+def decided_nests(
+    decision: Decision, nests: Sequence[RaisedNest]
+) -> tuple[NestSelection, ...]:
     """The nests of a kernel of this rank with what rank 0 chose for them.
 
     Raises:
         TransformError: if they are not the einsums of the kernel of rank 0.
     """
-    if len(nests) != len(plan.nests):
+    if len(nests) != len(decision.nests):
         raise TransformError(
             f"the kernel of this rank has {len(nests)} einsums, that of rank 0 has "
-            f"{len(plan.nests)}; give all ranks one kernel"
+            f"{len(decision.nests)}; give all ranks one kernel"
         )
-    return tuple(_as_planned(*pair) for pair in zip(plan.nests, nests, strict=True))
+    return tuple(_as_decided(*pair) for pair in zip(decision.nests, nests, strict=True))
 
 
-def _as_planned(planned: PlannedNest, nest: RaisedNest) -> NestSelection:
-    match = Match(planned.level, planned.reason)
-    if planned.spec is None:
+def _as_decided(decided: DecidedNest, nest: RaisedNest) -> NestSelection:
+    match = Match(decided.level, decided.reason)
+    if decided.spec is None:
         return NestSelection(nest, match)
-    chosen = Candidate(FramedSpec(planned.spec, planned.frame), match)
+    chosen = Candidate(FramedSpec(decided.spec, decided.frame), match)
     for one, _ in readings(nest):
-        if one.key == planned.workload:
-            judgement = f"{planned.judgement}, by the first rank"
+        if one.key == decided.workload:
+            judgement = f"{decided.judgement}, by the first rank"
             return NestSelection(one, match, (chosen,), judgement=judgement)
     raise TransformError(
         f"the einsum of {', '.join(nest.instructions)} has the key {nest.key} on this "
-        f"rank, and {planned.workload} on rank 0; give all ranks one kernel"
+        f"rank, and {decided.workload} on rank 0; give all ranks one kernel"
     )
 
 
-def _first_rank_plan(
+def _first_rank_decision(
     find: Callable[[], Retrieval],
-) -> tuple[Plan, Retrieval | None]:
-    """The result of rank 0, and its plan for the others."""
+) -> tuple[Decision, Retrieval | None]:
+    """The result of rank 0, and its decision for the others."""
     try:
         found = find()
         if not found.applied:
             reasons = "; ".join(nest.why_unchanged for nest in found.nests)
             raise RecordNotFoundError(reasons or "the kernel has no einsum")
-        plan = plan_of(found.nests)
+        decision = decision_of(found.nests)
     except FeinsumError as error:
-        return Plan(error_code=RecordNotFoundError.code, error=str(error)), None
+        return Decision(error_code=RecordNotFoundError.code, error=str(error)), None
     except Exception as error:  # the other ranks wait for an answer
         logger.exception("the look-up of rank 0 failed")
         reason = f"look-up failed on rank 0 with {type(error).__name__}: {error}"
-        return Plan(error_code=RecordNotFoundError.code, error=reason), None
-    return plan, found
+        return Decision(error_code=RecordNotFoundError.code, error=reason), None
+    return decision, found

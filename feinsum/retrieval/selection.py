@@ -24,7 +24,7 @@ from feinsum.records import (
 )
 from feinsum.records.document import STRICT
 
-__all__ = ["Candidate", "NestSelection", "Plan", "PlannedNest", "plan_of"]
+__all__ = ["Candidate", "DecidedNest", "Decision", "NestSelection", "decision_of"]
 
 N_TOLD = 10
 """So many reasons are told of an einsum that got no recipe."""
@@ -142,7 +142,7 @@ def _reason(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class PlannedNest:
+class DecidedNest:
     """What one nest of a kernel gets.
 
     Attributes:
@@ -165,7 +165,7 @@ class PlannedNest:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Decision:
     """A selection as text can tell it: what the nests of a kernel get, in their order.
 
     Attributes:
@@ -174,7 +174,7 @@ class Plan:
 
     __pydantic_config__ = STRICT
 
-    nests: tuple[PlannedNest, ...] = ()
+    nests: tuple[DecidedNest, ...] = ()
     error_code: str | None = None
     error: str = ""
 
@@ -184,13 +184,13 @@ class Plan:
         return tuple(nest.reason for nest in self.nests if nest.spec is None)
 
 
-def plan_of(nests: tuple[NestSelection, ...]) -> Plan:
-    return Plan(tuple(map(_planned, nests)))
+def decision_of(nests: tuple[NestSelection, ...]) -> Decision:
+    return Decision(tuple(map(_decided, nests)))
 
 
-def _planned(one: NestSelection) -> PlannedNest:
+def _decided(one: NestSelection) -> DecidedNest:
     reason = one.why_unchanged if one.chosen is None else one.match.reason
-    return PlannedNest(
+    return DecidedNest(
         one.nest.key,
         one.frame,
         one.applied,

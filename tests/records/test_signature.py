@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import stat
 import subprocess
@@ -55,8 +56,6 @@ def test_the_signature_is_that_of_the_page() -> None:
     signature = document["provenance"].pop(SIGNATURE)
     document["workload"] = ""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    import base64
-
     KEY.public_key().verify(
         base64.b64decode(signature), b"feinsum fact 1\n" + text.encode()
     )

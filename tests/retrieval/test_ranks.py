@@ -13,7 +13,7 @@ import pytest
 from feinsum import FeinsumWarning, retrieve
 from feinsum.errors import TransformError
 from feinsum.records import from_json, to_json
-from feinsum.retrieval.selection import Plan
+from feinsum.retrieval.selection import Decision
 from tests.docs.pages import ROOT
 from tests.retrieval.facts import fact_of
 from tests.retrieval.kernels import reduction
@@ -120,13 +120,13 @@ HOSTILE = [
     "{" * 10_000,
     '{"nests": [{"workload": 3}]}',
     '{"nests": [], "code": "import os"}',
-    to_json(Plan()),
+    to_json(Decision()),
 ]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:20])
-def test_a_plan_is_data_or_nothing(text):
-    """What does not read as a plan for this kernel changes nothing; all learn it."""
+def test_a_decision_is_data_or_nothing(text):
+    """What is no decision for this kernel changes nothing, and all learn it."""
     comm = Told(text)
     kernel = reduction().kernel
     with pytest.warns(FeinsumWarning, match="given back unchanged"):
@@ -163,12 +163,12 @@ def test_one_rank_is_no_other_case():
     assert retrieved(example.kernel, database=store, comm=comm) == retrieved(
         example.kernel, database=store
     )
-    (nest,) = from_json(Plan, comm.text).nests
+    (nest,) = from_json(Decision, comm.text).nests
     assert str(nest.spec).startswith("rowwise@1(")
 
 
 def test_a_recipe_outside_its_space_is_applied_on_no_rank():
-    """A plan is checked on every rank like a record."""
+    """A decision is checked on every rank like a record."""
     example = reduction()
     comm = Alone(None)
     retrieved(example.kernel, database=given(fact_of(example)), comm=comm)
