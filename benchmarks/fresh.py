@@ -32,6 +32,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+TARGETS = "host", "opencl"
 STAGES = ("find", "build", "launch")
 CLOCKS = ("wall clock", "processor")
 STDERR = Console(stderr=True)
@@ -42,14 +43,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="_b[136]_", help="entries whose names match")
     parser.add_argument("--max-gflop", type=float, default=6.0, help="scales entries")
+    parser.add_argument(
+        "--target", choices=TARGETS, default="host", help="what the kernels are for"
+    )
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print(json.dumps(child(*options.child, options.max_gflop)))
+        given = *options.child, options.max_gflop, options.target
+        print(json.dumps(child(*given)))
         return
-    report(Console(), {name: measured(name, options.max_gflop)
-                       for name in track(names(options.only), "entries", console=STDERR)
-                       })  # fmt: skip
+    found = {
+        name: measured(name, options.max_gflop, options.target)
+        for name in track(names(options.only), "entries", console=STDERR)
+    }
+    report(Console(), found)
 
 
 def names(pattern: str) -> list[str]:
@@ -58,7 +65,7 @@ def names(pattern: str) -> list[str]:
     return [entry.name for entry in both_suites(pattern, max_gflop=math.inf)]
 
 
-def measured(name: str, max_gflop: float) -> tuple[Seconds, Seconds]:
+def measured(name: str, max_gflop: float, target: str) -> tuple[Seconds, Seconds]:
     """The first process and the second one, which finds what the first one kept."""
     with tempfile.TemporaryDirectory() as folder:
         caches = {"FEINSUM_CACHE_DIR": "feinsum", "POCL_CACHE_DIR": "pocl",
@@ -66,8 +73,8 @@ def measured(name: str, max_gflop: float) -> tuple[Seconds, Seconds]:
         environment = os.environ | {k: f"{folder}/{v}" for k, v in caches.items()}
         for place in caches.values():
             (Path(folder) / place).mkdir(mode=0o700)
-        command = [sys.executable, __file__, "--max-gflop", str(max_gflop), "--child"]
-        command += [name, f"{folder}/facts.sqlite"]
+        command = [sys.executable, __file__, "--max-gflop", str(max_gflop)]
+        command += ["--target", target, "--child", name, f"{folder}/facts.sqlite"]
         outputs = [
             subprocess.check_output(command, cwd=ROOT, env=environment)
             for _ in range(2)
@@ -76,9 +83,11 @@ def measured(name: str, max_gflop: float) -> tuple[Seconds, Seconds]:
         return first, second
 
 
-def child(name: str, database: str, max_gflop: float) -> Seconds:
+def child(name: str, database: str, max_gflop: float, target: str) -> Seconds:
     """Retrieve, build and run one entry in this process."""
     warnings.simplefilter("ignore")
+    import loopy as lp
+
     import feinsum
     from benchmarks.experiments.entries import both_suites
     from benchmarks.experiments.user_kernel import user_kernel
@@ -86,7 +95,9 @@ def child(name: str, database: str, max_gflop: float) -> Seconds:
 
     (entry,) = both_suites(f"^{re.escape(name)}$", max_gflop=max_gflop)
     kernel, store = user_kernel(entry), _facts(entry, database)
-    opened = open_device()
+    if target == "host":
+        kernel = kernel.copy(target=lp.ExecutableCTarget())
+    opened = open_device(target)
     retrieve = feinsum.retrieve  # imports what it needs
     clock = Clock()
     unit = retrieve(kernel, database=store, on_miss="raise")

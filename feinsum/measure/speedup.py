@@ -8,8 +8,11 @@ second has to do: on arrays of a few megabytes, with few runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import inf, log2, prod
 from time import perf_counter
+
+from constantdict import constantdict
 
 from feinsum.errors import WrongResultError
 from feinsum.ir import BatchedEinsum, SizeParam
@@ -25,7 +28,7 @@ from feinsum.measure.timing import MIN_SAMPLES, Timeable, common_timer
 from feinsum.measure.verification import verify
 from feinsum.targets.protocol import OpenDevice, Timer
 
-__all__ = ["in_turns", "quick_sizes", "raced"]
+__all__ = ["built_baseline", "in_turns", "quick_sizes", "raced"]
 
 QUICK_BYTES = 1 << 25
 """Of all arrays."""
@@ -81,7 +84,7 @@ def raced(
         WrongResultError: if they disagree.
     """
     posed = posed_case(case.einsum, sizes)
-    plain = compile_kernel(pairwise_baseline(posed) or posed.t_unit, opened)
+    plain = built_baseline(case.einsum, constantdict(sizes), opened)
     baseline = plain.bind(posed.arguments)
     kernel = compiled.bind(posed.arguments).sharing(baseline)
     baseline_s = baseline.run()
@@ -91,6 +94,19 @@ def raced(
         where = f"at the sizes {dict(sizes)}"
         raise WrongResultError(f"{where}: {error}") from None
     return in_turns(kernel, baseline, baseline_s)
+
+
+@lru_cache(maxsize=4)
+def built_baseline(
+    einsum: BatchedEinsum, sizes: Mapping[str, int], opened: OpenDevice
+) -> CompiledKernel:
+    """The untransformed kernel, built once for all recipes of an einsum.
+
+    Raises:
+        BuildError, MeasurementError: if it cannot be.
+    """
+    posed = posed_case(einsum, sizes)
+    return compile_kernel(pairwise_baseline(posed) or posed.t_unit, opened)
 
 
 def in_turns(

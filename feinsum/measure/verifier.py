@@ -41,10 +41,11 @@ from feinsum.measure import (
     verify,
 )
 from feinsum.measure.cases import Case, make_case, ragged_cases, ragged_unit
-from feinsum.measure.speedup import quick_sizes, raced
+from feinsum.measure.speedup import built_baseline, quick_sizes, raced
 from feinsum.processes import Ended, limit_memory
 from feinsum.records import OK, TransformSpec, from_json, to_json, utc_now
 from feinsum.records.document import STRICT
+from feinsum.targets.host import HOST
 from feinsum.transforms import apply_spec, check_spec, suits_device
 
 __all__ = ["Question", "Verdict", "judge_recipe"]
@@ -118,7 +119,23 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in _lines():
-        print(to_json(_answer(from_json(Question, line))), file=answers, flush=True)
+        question = from_json(Question, line)
+        _prepare(question)
+        print(to_json(_answer(question)), file=answers, flush=True)
+
+
+def _prepare(question: Question) -> None:
+    """Build what the forks share: the untransformed kernel of all recipes of an einsum.
+
+    Drivers of devices do not survive a fork; the host has none.
+    """
+    if question.device not in {device.id for device in HOST.devices()}:
+        return
+    einsum = from_text(question.frame)
+    timed = _timed_einsum(einsum)
+    sizes = _timed_sizes(einsum, timed, question.sizes)
+    with suppress(FeinsumError):  # the fork says what is wrong
+        built_baseline(timed, constantdict(sizes), open_device(question.device))
 
 
 def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
@@ -171,6 +188,12 @@ def _timed_sizes(
     return quick_sizes(timed, literal)
 
 
+def _timed_einsum(einsum: BatchedEinsum) -> BatchedEinsum:
+    """The einsum that is timed: that of the last of :func:`_units`."""
+    variant, sizes = ragged_cases(einsum)
+    return einsum if not sizes or _is_tried_as_it_is(einsum) else variant
+
+
 def _units(
     spec: TransformSpec, einsum: BatchedEinsum
 ) -> Iterator[tuple[Any, list[Case]]]:
@@ -179,12 +202,15 @@ def _units(
     ragged = [make_case(variant, s) for s in sizes]
     if ragged:
         yield ragged_unit(spec, ragged[0]), ragged
-    if not ragged or (not einsum.size_params and _is_small(einsum)):
+    if not ragged or _is_tried_as_it_is(einsum):
         case = make_case(einsum, {})
         yield apply_spec(spec, case.t_unit, case.nest), [case]
 
 
-def _is_small(einsum: BatchedEinsum) -> bool:
+def _is_tried_as_it_is(einsum: BatchedEinsum) -> bool:
+    """Whether all extents are known, and small."""
+    if einsum.size_params:
+        return False
     n_operations = sum(einsum_operations(einsum, {}).values())
     is_short = n_operations <= LITERAL_OPERATIONS
     return is_short and footprint_bytes(einsum, {}) <= LITERAL_BYTES

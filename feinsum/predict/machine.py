@@ -33,9 +33,8 @@ def machine_of(device: Device, peaks: DevicePeaks | None = None) -> Machine:
 
 
 def _with_processor(machine: Machine, processor: Processor) -> Machine:
-    features = processor.features
-    is_wide = "avx512f" in features
-    vector_bytes = 64 if is_wide else 32 if "avx2" in features else 16
+    vector_bytes = processor.vector_bytes
+    is_wide = vector_bytes >= 64
     has_wide_units = is_wide and processor.microarchitecture in WIDE_UNITS
     caches = {
         level: processor.cache_bytes.get(level, machine.cache_bytes[level])

@@ -65,6 +65,16 @@ class Processor:
         return ", ".join(f"{name} {_size(n_bytes)}" for name, n_bytes in sizes)
 
     @property
+    def vector_bytes(self) -> int:
+        """Of a register, of what a compiler makes use of; 16 at least.
+
+        >>> Processor("", -1, -1, -1, "", ("avx", "avx2"), 1, {}).vector_bytes
+        32
+        """
+        widths = {"avx512f": 64, "avx2": 32}
+        return max((widths.get(name, 16) for name in self.features), default=16)
+
+    @property
     def shown_features(self) -> tuple[str, ...]:
         """Those of :data:`SHOWN` that it has."""
         return tuple(name for name in SHOWN if name in self.features)

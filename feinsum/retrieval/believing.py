@@ -14,11 +14,13 @@ from itertools import islice
 from typing import NamedTuple
 
 from feinsum.errors import TransformError
+from feinsum.records import Device
 from feinsum.retrieval.applying import fitting
+from feinsum.retrieval.installation import is_ours
 from feinsum.retrieval.selection import Candidate, NestSelection
 from feinsum.retrieval.trust import Judgement, Trust
 
-__all__ = ["N_NEW", "believed"]
+__all__ = ["N_NEW", "believed", "is_first_unknown"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,19 @@ def believed(one: NestSelection, trust: Trust) -> NestSelection:
     while not trials.is_over and (some := [*_some(rest)]):
         _try(one, some, trust, trials)
     return _with_best(one, trials, [*rest])
+
+
+def is_first_unknown(one: NestSelection, trust: Trust) -> bool:
+    """Whether the first candidate is one of ours, and what it is worth is not known."""
+    if not one.chosen or one.judgement or not trust.is_on:
+        return False
+    first = one.candidates[0]
+    try:
+        fitting(one.nest, first.recipe)
+        is_known = trust.known(first, _sizes(one, first)) is not None
+    except Exception:  # noqa: BLE001  (said where candidates are tried)
+        return False
+    return not is_known and is_ours(first.recipe.spec)
 
 
 def _some(candidates: Iterator[Candidate]) -> Iterable[Candidate]:
@@ -132,14 +147,22 @@ def _sizes(one: NestSelection, candidate: Candidate) -> dict[str, int]:
 
 
 def _is_borne_out(candidate: Candidate, seen: Judgement, trust: Trust) -> bool:
-    """Whether it is about as fast as its records say, on so many units as are here."""
-    here = trust.environment.device.compute_units
+    """Whether it is about as fast as its records say, on what is here."""
+    here = trust.environment.device
     claims = (
-        record.measurement.speedup
-        * min(1.0, here / max(1, record.environment.device.compute_units))
+        record.measurement.speedup * _share(here, record.environment.device)
         for record in candidate.records
     )
     return seen.is_own or seen.speedup >= BORNE_OUT * max(claims, default=0.0)
+
+
+def _share(here: Device, there: Device) -> float:
+    """What is here of the units and of the vectors with which a record was made."""
+    units = here.compute_units / max(1, there.compute_units)
+    if here.processor is None or there.processor is None:
+        return min(1.0, units)
+    vectors = here.processor.vector_bytes / there.processor.vector_bytes
+    return min(1.0, units) * min(1.0, vectors)
 
 
 def _with_best(

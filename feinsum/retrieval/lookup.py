@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import loopy as lp
 
@@ -33,7 +34,7 @@ from feinsum.predict import MEASURING, Effort
 from feinsum.raising import RaisedKernel
 from feinsum.records import Match, Policy
 from feinsum.retrieval.applying import applied, fitting, separable
-from feinsum.retrieval.believing import believed
+from feinsum.retrieval.believing import believed, is_first_unknown
 from feinsum.retrieval.called import called_request, in_its_place
 from feinsum.retrieval.generating import ungenerated
 from feinsum.retrieval.kept import Answer, place_of, unless_it_fails
@@ -325,23 +326,65 @@ def _transformed(
     """
     n_left = [N_GENERATED] * len(nests)
     while True:
-        nests = tuple(believed(one, trust) for one in nests)
-        unit, failures = applied(raised, nests)
-        if not failures and any(nest.chosen for nest in nests):
-            unit = _delivered(request, unit)
-            failures = ungenerated(
-                raised, nests, unit, lambda one: _delivered(request, one)
-            )
-            for k in failures:
-                n_left[k] -= 1
-        if not failures:
-            return unit, nests
+        nests, built = _believed(request, raised, nests, trust)
+        if not built.failures:
+            return built.unit, nests
+        for k in built.failures:
+            n_left[k] -= built.is_applied
         nests = tuple(
-            _passed_over(one, failures[k], is_last=not n_left[k])
-            if k in failures
+            _passed_over(one, built.failures[k], is_last=not n_left[k])
+            if k in built.failures
             else one
             for k, one in enumerate(nests)
         )
+
+
+class _Built(NamedTuple):
+    """A kernel with the recipes of its nests.
+
+    Attributes:
+        failures: why a recipe cannot be applied, or makes no code, by nest.
+        is_applied: all of them could be applied.
+    """
+
+    unit: lp.TranslationUnit
+    failures: Mapping[int, Exception]
+    is_applied: bool
+
+
+def _believed(
+    request: Request,
+    raised: RaisedKernel,
+    nests: tuple[NestSelection, ...],
+    trust: Trust,
+) -> tuple[tuple[NestSelection, ...], _Built]:
+    """Judge the recipes, and build the kernel with those that are believed.
+
+    Most first recipes are. So while another process verifies the only one that is new,
+    the kernel is built with it here. Of several, the last would be timed on cores that
+    have more to do.
+    """
+    n_unknown = sum(is_first_unknown(one, trust) for one in nests)
+    if n_unknown != 1:
+        nests = tuple(believed(one, trust) for one in nests)
+        return nests, _built(request, raised, nests)
+    with ThreadPoolExecutor(1) as pool:
+        guess = pool.submit(_built, request, raised, nests)
+        judged = tuple(believed(one, trust) for one in nests)
+    if [one.chosen for one in judged] == [one.chosen for one in nests]:
+        return judged, guess.result()
+    return judged, _built(request, raised, judged)
+
+
+def _built(
+    request: Request, raised: RaisedKernel, nests: tuple[NestSelection, ...]
+) -> _Built:
+    unit, failures = applied(raised, nests)
+    if failures or not any(nest.chosen for nest in nests):
+        return _Built(unit, failures, is_applied=False)
+    unit = _delivered(request, unit)
+    failures = ungenerated(raised, nests, unit, lambda one: _delivered(request, one))
+    return _Built(unit, failures, is_applied=True)
 
 
 def _passed_over(

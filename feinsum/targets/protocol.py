@@ -135,6 +135,8 @@ class OpenDevice(Protocol):
         slot: which of equal devices of a machine it is, where that is known.
     """
 
+    def __hash__(self) -> int: ...
+
     @property
     def device(self) -> Device: ...
 

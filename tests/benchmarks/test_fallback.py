@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -17,5 +18,9 @@ def test_an_einsum_gets_a_row_and_a_verdict() -> None:
     low, high = map(float, interval.split(" to "))
     assert float(milliseconds) > 0
     assert low <= float(ratio) <= high
-    verdict = "mass" if high < 1 else "none"
-    assert f"slower than the untransformed kernel: {verdict}" in done.stdout
+    verdict = re.search(
+        "slower than the untransformed kernel: (mass|none)$", done.stdout, re.M
+    )
+    assert verdict
+    if high != 1:  # an end that rounds to 1.00 may stand on either side of it
+        assert verdict[1] == ("mass" if high < 1 else "none")

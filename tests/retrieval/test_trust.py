@@ -8,20 +8,21 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from feinsum import generate_loopy, query
+from feinsum import canonicalize, generate_loopy, query
 from feinsum.cache import DiskCache
 from feinsum.ir import from_text
 from feinsum.measure import own
 from feinsum.measure.own import mark_as_own
 from feinsum.measure.verifier import Question, Verdict
 from feinsum.memory import Memory, fresh_memory, remembered, use_memory
-from feinsum.records import Level, TransformSpec, from_json, to_json
+from feinsum.records import Level, Processor, TransformSpec, from_json, to_json
 from feinsum.retrieval import believing, installation, look_up, trust, verifying
-from feinsum.transforms import REGISTRY
+from feinsum.transforms import REGISTRY, configurations, find_transform
 from feinsum.transforms.plugins import VARIABLE
 from tests.docs.pages import ROOT
 from tests.retrieval.facts import fact, fact_of, here
@@ -181,6 +182,39 @@ def test_a_promise_that_is_not_kept_ends_no_search(oracle):
     assert [spec for spec, _ in nest.seen] == [liar.spec]
     assert f"  seen here {liar.spec}: verified and timed" in str(found)
     assert "the fastest of 2 that are known here" in str(found)
+
+
+@pytest.mark.parametrize("times", [(1e-3, 9e-3), (2e-3, 1e-3)])
+def test_the_kernel_has_the_recipe_that_was_judged_to_be_the_best(oracle, times):
+    """Also where it was built with another one while that was being judged."""
+    example = reduction()
+    form = canonicalize(example.einsum).einsum
+    specs = [*islice(configurations(find_transform("rowwise", 1), form), 2)]
+    first, second = (
+        fact(example.einsum, spec, speedup=speedup)
+        for spec, speedup in zip(specs, (9.0, 3.0), strict=True)
+    )
+    oracle.says(**{str(specs[0]): times, str(specs[1]): (1e-3, 3e-3)})
+    result = look_up(example.kernel, database=given(first, second))
+    is_wrong = times[0] > times[1]
+    assert result.applied == (specs[is_wrong],)
+    expected = look_up(example.kernel, database=given((first, second)[is_wrong]))
+    assert result.t_unit == expected.t_unit
+    assert_right(example, result.t_unit)
+
+
+@pytest.mark.parametrize(
+    ("features", "share"), [(("avx2", "avx512f"), 1 / 2), (("avx2",), 1), ((), 1)]
+)
+def test_a_record_made_with_longer_vectors_promises_less_here(features, share):
+    """A search ends with what is about as good as the vectors of this machine allow."""
+    processor = Processor("", -1, -1, -1, "", ("avx2",), 1, {})
+    mine = replace(here().device, processor=processor)
+    there = replace(mine, processor=replace(processor, features=features))
+    assert believing._share(mine, there) == share
+    twice = replace(there, compute_units=2 * mine.compute_units)
+    assert believing._share(mine, twice) == share / 2
+    assert believing._share(mine, replace(there, processor=None)) == 1
 
 
 @pytest.mark.usefixtures("odd")
