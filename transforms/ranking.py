@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from feinsum.ir import BatchedEinsum, SizeParam, with_extents
+from feinsum.ir import BatchedEinsum, SizeParam, Workload, with_extents
 from feinsum.records import TransformSpec
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.registry import Transform, proposed
@@ -50,11 +50,11 @@ def ranked(
         einsum: in whose names recipes speak.
         sizes: of its size parameters, as far as they are known.
     """
-    known = at_sizes(einsum, sizes)
+    known, workload = at_sizes(einsum, sizes), Workload(einsum, sizes)
     found = [
         Costed(transform.cost(known, parameters, machine), transform.spec(parameters))
         for transform in transforms
         if transform.cost is not None
-        for parameters in proposed(transform, einsum)
+        for parameters in proposed(transform, workload)
     ]
     return sorted(found, key=lambda one: (one.seconds, str(one.spec)))

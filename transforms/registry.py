@@ -18,7 +18,7 @@ from feinsum.errors import (
     TransformError,
     UnknownTransformError,
 )
-from feinsum.ir import BatchedEinsum
+from feinsum.ir import BatchedEinsum, Workload, WorkloadLike, workload_of
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.records.environment import DeviceKind
@@ -56,10 +56,12 @@ class Transform:
     """A family of recipes: a rewriting of loop nests with parameters.
 
     Attributes:
-        space: the parameter space for a canonical einsum; empty tuple values,
-            or no space at all, say that the family does not fit that einsum.
+        space: the parameter space for a workload, whose einsum is canonical; empty
+            tuple values, or no space at all, say that the family does not fit it. What
+            only some sizes offer has to be admitted at others.
         apply: rewrites a nest, given every parameter.
-        constraint: why a configuration of the space is pointless, if it is.
+        constraint: why a configuration of the space is pointless, if it is; at
+            unknown sizes there is no more against one than at some known ones.
         is_searched: whether a search should try the family at all. Recipes that are
             on record serve in any case.
         devices: the kinds of devices that its recipes are for.
@@ -81,19 +83,19 @@ class Transform:
     name: str
     version: int
     summary: str
-    space: Callable[[BatchedEinsum], Space | None]
+    space: Callable[[Workload], Space | None]
     apply: Callable[[lp.TranslationUnit, LoopNest, Parameters], lp.TranslationUnit]
-    constraint: Callable[[BatchedEinsum, Parameters], str | None] = (
-        lambda _einsum, _parameters: None
+    constraint: Callable[[Workload, Parameters], str | None] = (
+        lambda _workload, _parameters: None
     )
     is_searched: Callable[[BatchedEinsum], bool] = lambda _einsum: True
     devices: frozenset[DeviceKind] = ALL_DEVICES
-    starts: Callable[[BatchedEinsum], tuple[Parameters, ...]] = lambda _einsum: ()
+    starts: Callable[[Workload], tuple[Parameters, ...]] = lambda _workload: ()
     admits: Callable[[BatchedEinsum, str, ParameterValue], bool] = (
         lambda _einsum, _name, _value: False
     )
     cost: Cost | None = None
-    proposals: Callable[[BatchedEinsum], Iterable[Parameters]] | None = None
+    proposals: Callable[[Workload], Iterable[Parameters]] | None = None
     intermediate_bytes: Callable[[BatchedEinsum, Parameters], int] | None = None
     in_full: Callable[[BatchedEinsum, Parameters], Parameters] = (
         lambda _einsum, parameters: parameters
@@ -102,9 +104,13 @@ class Transform:
     def spec(self, parameters: Parameters) -> TransformSpec:
         return TransformSpec(self.name, self.version, parameters)
 
-    def fits(self, einsum: BatchedEinsum) -> bool:
-        space = self.space(einsum)
-        return space is not None and all(space.values())
+    def fits(self, subject: WorkloadLike) -> bool:
+        return self.offered(subject) is not None
+
+    def offered(self, subject: WorkloadLike) -> Space | None:
+        """The parameter space; None if the family does not fit."""
+        space = self.space(workload_of(subject))
+        return space if space is not None and all(space.values()) else None
 
 
 REGISTRY: dict[tuple[str, int], Transform] = {}
@@ -148,17 +154,21 @@ def find_transform(name: str, version: int) -> Transform:
 
 
 def applicable_transforms(
-    einsum: BatchedEinsum, kind: DeviceKind | None = None
+    subject: WorkloadLike, kind: DeviceKind | None = None
 ) -> tuple[Transform, ...]:
     """The transforms to search for a canonical einsum, by name; the newest version.
 
     Args:
+        subject: the einsum, or the workload with its sizes.
         kind: of the device; by default only transforms for every kind are given.
     """
     kinds = ALL_DEVICES if kind is None else {kind}
     suited = sorted(key for key, t in REGISTRY.items() if kinds <= t.devices)
     newest = [REGISTRY[key] for key in dict(suited).items()]
-    return tuple(t for t in newest if t.fits(einsum) and t.is_searched(einsum))
+    workload = workload_of(subject)
+    return tuple(
+        t for t in newest if t.fits(workload) and t.is_searched(workload.einsum)
+    )
 
 
 def in_full(spec: TransformSpec, einsum: BatchedEinsum) -> TransformSpec:
@@ -174,58 +184,60 @@ def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:
 
 
 def configurations(
-    transform: Transform, einsum: BatchedEinsum
+    transform: Transform, subject: WorkloadLike
 ) -> Iterator[TransformSpec]:
     """Every configuration of the space that meets the constraints.
 
     There is none if the transform does not fit the einsum.
     """
-    space = transform.space(einsum)
+    workload = workload_of(subject)
+    space = transform.space(workload)
     if space is None:
         return
-    for parameters in points(space, einsum, transform.constraint):
+    for parameters in points(space, workload, transform.constraint):
         yield transform.spec(parameters)
 
 
 def points(
     space: Space,
-    einsum: BatchedEinsum,
-    constraint: Callable[[BatchedEinsum, Parameters], str | None],
+    workload: Workload,
+    constraint: Callable[[Workload, Parameters], str | None],
 ) -> Iterator[Parameters]:
     """Every choice of values that a constraint has nothing against."""
     for values in product(*space.values()):
         parameters = dict(zip(space, values, strict=True))
-        if constraint(einsum, parameters) is None:
+        if constraint(workload, parameters) is None:
             yield parameters
 
 
-def proposed(transform: Transform, einsum: BatchedEinsum) -> Iterator[Parameters]:
+def proposed(transform: Transform, subject: WorkloadLike) -> Iterator[Parameters]:
     """The configurations of a family that a prediction chooses from."""
-    space = transform.space(einsum)
-    if space is None or not all(space.values()):
+    workload = workload_of(subject)
+    space = transform.offered(workload)
+    if space is None:
         return
     if transform.proposals is None:
-        yield from islice(points(space, einsum, transform.constraint), 1)
-        yield from transform.starts(einsum)
+        yield from islice(points(space, workload, transform.constraint), 1)
+        yield from transform.starts(workload)
         return
-    for parameters in transform.proposals(einsum):
-        if transform.constraint(einsum, parameters) is None:
+    for parameters in transform.proposals(workload):
+        if transform.constraint(workload, parameters) is None:
             yield parameters
 
 
-def check_spec(spec: TransformSpec, einsum: BatchedEinsum) -> Transform:
+def check_spec(spec: TransformSpec, subject: WorkloadLike) -> Transform:
     """The transform of ``spec``, if its parameters lie in the space, or are admitted.
 
     Args:
-        einsum: the canonical einsum that the parameters speak of.
+        subject: the canonical einsum that the parameters speak of.
 
     Raises:
         UnknownTransformError: if it is not registered.
         InvalidParameterError: naming the parameter, its value and the choices.
     """
-    transform = find_transform(spec.name, spec.version)
-    space = transform.space(einsum)
-    if space is None or not all(space.values()):
+    transform, workload = find_transform(spec.name, spec.version), workload_of(subject)
+    einsum, space = workload.einsum, transform.offered(workload)
+    if space is None:
         raise InvalidParameterError(
             f"{spec.name}@{spec.version} does not fit the einsum {einsum.subscripts}"
         )
@@ -241,7 +253,7 @@ def check_spec(spec: TransformSpec, einsum: BatchedEinsum) -> Transform:
             raise InvalidParameterError(
                 f"{spec}: {name}={value!r} is outside its space {list(choices)}"
             )
-    problem = transform.constraint(einsum, spec.parameters)
+    problem = transform.constraint(workload, spec.parameters)
     if problem is not None:
         raise InvalidParameterError(f"{spec}: {problem}")
     return transform

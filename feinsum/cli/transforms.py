@@ -60,23 +60,25 @@ def _all() -> list[dict[str, Any]]:
 
 def _fitting(einsum: BatchedEinsum) -> list[dict[str, Any]]:
     from feinsum.canonical import canonicalize
-    from feinsum.ir import generalize
+    from feinsum.ir import Workload, generalize
     from feinsum.transforms import (
         ALL_DEVICES,
         applicable_transforms,
         configurations,
     )
 
-    form = canonicalize(generalize(einsum)[0])
+    general, literal = generalize(einsum)
+    form = canonicalize(general)
+    renamed = form.relabeling.size_params
+    sizes = {renamed[name]: n for name, n in literal.items()}
+    workload = Workload(form.einsum, sizes)
     fitting = {
-        t.name: t
-        for kind in ALL_DEVICES
-        for t in applicable_transforms(form.einsum, kind)
+        t.name: t for kind in ALL_DEVICES for t in applicable_transforms(workload, kind)
     }
     return [
         {
             **_document(t),
-            "configurations": sum(1 for _ in configurations(t, form.einsum)),
+            "configurations": sum(1 for _ in configurations(t, workload)),
         }
         for _, t in sorted(fitting.items())
     ]

@@ -17,6 +17,7 @@ from feinsum.ir.parse import parse_subscripts
 from feinsum.ir.precision import precise_first
 from feinsum.ir.text import from_text, to_text
 from feinsum.ir.violation import Violation
+from feinsum.ir.workload import Workload, WorkloadLike, workload_of
 
 __all__ = [
     "FUNCTIONS",
@@ -31,6 +32,8 @@ __all__ = [
     "OperandFunction",
     "SizeParam",
     "Violation",
+    "Workload",
+    "WorkloadLike",
     "array",
     "batched_einsum",
     "bind_sizes",
@@ -48,4 +51,5 @@ __all__ = [
     "to_text",
     "violations",
     "with_extents",
+    "workload_of",
 ]

@@ -17,7 +17,7 @@ from loopy import AddressSpace
 from pymbolic.mapper.evaluator import evaluate
 
 from feinsum.errors import MeasurementError
-from feinsum.ir import BatchedEinsum, Extent, SizeParam
+from feinsum.ir import BatchedEinsum, Extent, SizeParam, Workload
 from feinsum.records import TransformSpec
 from feinsum.targets.layout import entry_kernel
 from feinsum.transforms import REGISTRY
@@ -100,7 +100,7 @@ def all_have_room(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
         has_room(transform.spec(parameters), einsum, sizes, limit)
         for transform in REGISTRY.values()
         if transform.intermediate_bytes is not None
-        for parameters in proposed(transform, einsum)
+        for parameters in proposed(transform, Workload(einsum, sizes))
     )
 
 

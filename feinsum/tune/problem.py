@@ -11,7 +11,13 @@ from constantdict import constantdict
 
 from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir import BatchedEinsum, from_text, generalize, require_dense
+from feinsum.ir import (
+    BatchedEinsum,
+    Workload,
+    from_text,
+    generalize,
+    require_dense,
+)
 from feinsum.measure import footprint_bytes
 from feinsum.records.document import STRICT
 
@@ -46,6 +52,10 @@ class Problem:
     @cached_property
     def einsum(self) -> BatchedEinsum:
         return from_text(self.workload_text)
+
+    @property
+    def workload(self) -> Workload:
+        return Workload(self.einsum, self.sizes)
 
     @property
     def form(self) -> CanonicalForm:

@@ -12,7 +12,7 @@ from itertools import chain, zip_longest
 from typing import Any, Literal, Protocol, get_args
 
 from feinsum.errors import FeinsumError
-from feinsum.ir import BatchedEinsum
+from feinsum.ir import WorkloadLike, workload_of
 from feinsum.records import TransformSpec
 from feinsum.transforms import Transform, configurations
 
@@ -58,18 +58,19 @@ class Search(Protocol):
 
 def make_search(
     strategy: Strategy,
-    einsum: BatchedEinsum,
+    subject: WorkloadLike,
     transforms: Sequence[Transform],
     seed: int,
     is_allowed: Callable[[TransformSpec], bool] = lambda _spec: True,
 ) -> Search:
-    """A search over everything that fits ``einsum`` and is allowed.
+    """A search over everything that fits an einsum, or a workload, and is allowed.
 
     Raises:
         FeinsumError: for an unknown strategy.
     """
     check_strategy(strategy)
-    spaces = {t: [*filter(is_allowed, configurations(t, einsum))] for t in transforms}
+    workload = workload_of(subject)
+    spaces = {t: [*filter(is_allowed, configurations(t, workload))] for t in transforms}
     match strategy:
         case "exhaustive":
             return _Listed(_interleaved(spaces))
@@ -78,7 +79,7 @@ def make_search(
             random.Random(seed).shuffle(rest)  # noqa: S311  (no cryptography)
             return _Listed(rest)
         case "tpe":
-            starts = [t.spec(p) for t in transforms for p in t.starts(einsum)]
+            starts = [t.spec(p) for t in transforms for p in t.starts(workload)]
             return _Tpe(spaces, starts, seed)
 
 

@@ -163,7 +163,7 @@ def record_facts(
     """
     problem = make_problem(einsum, sizes, device)
     known = spec if isinstance(spec, TransformSpec) else TransformSpec.parse(spec)
-    check_spec(known, problem.einsum)
+    check_spec(known, problem.workload)
     check_need(problem)
     with (
         opened_store(database) as store,
@@ -199,7 +199,7 @@ def _search_for(
         MeasurementError: if the limit of intermediates that is set is no number.
     """
     kind = device.kind
-    transforms = applicable_transforms(problem.einsum, kind)
+    transforms = applicable_transforms(problem.workload, kind)
     if not transforms:
         raise TransformError(
             f"no registered transform fits the einsum {problem.workload_text}"
@@ -213,7 +213,7 @@ def _search_for(
             spec, einsum, sizes, limit
         )
 
-    return make_search(strategy, einsum, transforms, seed, is_allowed)
+    return make_search(strategy, problem.workload, transforms, seed, is_allowed)
 
 
 def _started(
@@ -245,7 +245,7 @@ def _check(problem: Problem, n_trials: int | None, strategy: str) -> None:
     check_strategy(strategy)
     if n_trials is not None and n_trials < 1:
         raise FeinsumError(f"n_trials={n_trials}; expected at least one trial, or None")
-    if not any(applicable_transforms(problem.einsum, kind) for kind in ALL_DEVICES):
+    if not any(applicable_transforms(problem.workload, kind) for kind in ALL_DEVICES):
         raise TransformError(
             f"no registered transform fits the einsum {problem.workload_text}"
         )

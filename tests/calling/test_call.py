@@ -206,8 +206,8 @@ def test_a_recipe_that_cannot_be_built_is_passed_over(monkeypatch):
     def unroll(t_unit, nest, parameters):
         return lp.tag_inames(t_unit, {nest.inames[parameters["index"]]: "unr"})
 
-    def space(einsum):
-        return {"index": einsum.output}
+    def space(workload):
+        return {"index": workload.einsum.output}
 
     broken = Transform("unrolls_the_unknown", 1, "cannot be built", space, unroll)
     monkeypatch.setitem(REGISTRY, (broken.name, broken.version), broken)

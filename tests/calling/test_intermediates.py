@@ -15,7 +15,7 @@ from feinsum.calling.kernel import untransformed_path
 from feinsum.canonical import canonicalize
 from feinsum.codegen import contraction_path, generate_loopy, intermediate_bytes
 from feinsum.errors import MeasurementError
-from feinsum.ir import array, einsum
+from feinsum.ir import Workload, array, einsum
 from feinsum.measure import open_device
 from feinsum.measure.intermediates import (
     INTERMEDIATE_VARIABLE,
@@ -127,7 +127,7 @@ def test_a_recorded_recipe_that_needs_more_is_passed_over(monkeypatch):
     e = canonicalize(reading.einsum).einsum
     (spec, *_) = [
         CONTRACTION_PATH_BY_COST.spec(parameters)
-        for parameters in CONTRACTION_PATH_BY_COST.proposals(e)
+        for parameters in CONTRACTION_PATH_BY_COST.proposals(Workload(e))
         if not has_room(CONTRACTION_PATH_BY_COST.spec(parameters), e, {}, SMALL)
     ]
     store = InMemoryStore()

@@ -196,7 +196,7 @@ def test_every_transform_and_parameter_is_documented(transform):
     fitting = [sample for sample in SAMPLES if transform.fits(sample)]
     assert fitting, "it fits no sample; add one here"
     for sample in fitting:
-        assert terms(text) - {"parameter", "---"} == set(transform.space(sample))
+        assert terms(text) - {"parameter", "---"} == set(transform.offered(sample))
 
 
 def test_no_other_transform_is_documented():

@@ -110,7 +110,7 @@ def test_every_family_of_ours_that_has_a_cost_is_looked_at():
     for transform in ours:
         looked = FAMILIES[transform.name]
         names = {*looked.numbers, *dict(looked.words), *looked.indices}
-        spaces = [s for f in FORMS if (s := transform.space(f.einsum))]
+        spaces = [s for f in FORMS if (s := transform.offered(f.einsum))]
         for space in spaces:
             assert names <= set(space)
 

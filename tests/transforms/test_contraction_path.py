@@ -144,7 +144,7 @@ def test_an_impossible_path_of_a_record_is_refused(path, why):
 
 def test_a_path_that_is_not_offered_is_valid():
     """Which ones are offered may change; a recipe on record is for ever."""
-    assert "0,2 0,1" not in CONTRACTION_PATH.space(CHAIN)["path"]
+    assert "0,2 0,1" not in CONTRACTION_PATH.offered(CHAIN)["path"]
     assert check_spec(recipe("0,2 0,1"), CHAIN) is CONTRACTION_PATH
     with pytest.raises(InvalidParameterError, match="outside its space"):
         check_spec(recipe("0,2 0,1", depth=5), CHAIN)
@@ -220,7 +220,7 @@ def test_chains_are_searched(name):
     """Whatever their names are, and with the fewest operations first."""
     e = canonicalize(CHAINS[name]).einsum
     assert CONTRACTION_PATH in applicable_transforms(e)
-    first = PairwisePath.parse(CONTRACTION_PATH.space(e)["path"][0], e.n_operands)
+    first = PairwisePath.parse(CONTRACTION_PATH.offered(e)["path"][0], e.n_operands)
     assert 8 * first.n_operations(e) <= nest_operations(e)
 
 

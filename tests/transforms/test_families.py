@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.errors import TransformError
-from feinsum.ir import SizeParam
+from feinsum.ir import SizeParam, Workload
 from feinsum.records import TransformSpec
 from feinsum.transforms import (
     Transform,
@@ -94,7 +94,9 @@ def test_a_random_configuration_is_right(name, spec):
 def test_what_a_search_starts_with_is_right():
     """So is the first of what else a family recommends: vectors of 64 bytes."""
     name = "matrix product"
-    spec = PACKED_CONTRACTION.spec(PACKED_CONTRACTION.starts(EINSUMS[name])[0])
+    spec = PACKED_CONTRACTION.spec(
+        PACKED_CONTRACTION.starts(Workload(EINSUMS[name]))[0]
+    )
     assert spec.parameters["lanes"] * EINSUMS[name].operands[0].dtype.itemsize == 64
     assert_right(name, spec)
 

@@ -13,6 +13,7 @@ import pytest
 
 from feinsum import array, canonicalize, einsum
 from feinsum.errors import InvalidParameterError, TransformError, UnknownTransformError
+from feinsum.ir import Workload
 from feinsum.records import TransformSpec
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import (
@@ -25,12 +26,15 @@ from feinsum.transforms import (
     find_transform,
     register,
 )
+from feinsum.transforms.cost import Machine
 from feinsum.transforms.library import (
     ELEMENT_BLOCKED,
     GENERIC,
     PACKED_CONTRACTION,
     ROWWISE,
 )
+from feinsum.transforms.ranking import ranked
+from feinsum.transforms.registry import proposed
 from tests.transforms.support import EINSUMS, generated
 
 MASS, PRODUCT = EINSUMS["mass"], EINSUMS["matrix product"]
@@ -85,7 +89,7 @@ def test_a_value_outside_of_its_space_is_refused(name, value):
     """The error names the parameter, its value and the choices."""
     with pytest.raises(InvalidParameterError) as caught:
         check_spec(with_parameters(BLOCKED, **{name: value}), MASS)
-    choices = list(ELEMENT_BLOCKED.space(MASS)[name])
+    choices = list(ELEMENT_BLOCKED.offered(MASS)[name])
     assert f"{name}={value!r}" in str(caught.value)
     assert str(choices) in str(caught.value)
 
@@ -106,10 +110,48 @@ def test_what_a_search_starts_with_lies_in_the_space(name):
     """Starts are configurations, each another one, and not the recommended one."""
     e = EINSUMS[name]
     for transform in applicable_transforms(e):
-        specs = [transform.spec(parameters) for parameters in transform.starts(e)]
+        specs = [
+            transform.spec(parameters) for parameters in transform.starts(Workload(e))
+        ]
         assert len({next(configurations(transform, e)), *specs}) == len(specs) + 1
         for spec in specs:
             assert check_spec(spec, e) is transform
+
+
+def test_families_know_the_sizes(toy):
+    """Space, starts, constraint and proposals are asked with what sizes are known."""
+    e = canonicalize(einsum("i->i", array("a", "N"))).einsum
+    (size,) = e.size_params
+
+    def space(workload):
+        n = workload.sizes.get(size.name, 1)
+        return {"block": (n, 2 * n, 4 * n)}
+
+    sized = register(
+        replace(
+            toy,
+            version=3,
+            space=space,
+            starts=lambda workload: ({"block": workload.known.extents["a"]},),
+            constraint=lambda workload, p: (
+                "too long" if p["block"] > 2 * workload.sizes[size.name] else None
+            ),
+            proposals=lambda workload: ({"block": k} for k in space(workload)["block"]),
+            cost=lambda known, p, machine: known.extents["a"] / p["block"],
+        )
+    )
+    workload = Workload(e, {size.name: 12})
+    found = [spec.parameters["block"] for spec in configurations(sized, workload)]
+    assert found == [12, 24]
+    assert sized.starts(workload) == ({"block": 12},)
+    assert [p["block"] for p in proposed(sized, workload)] == [12, 24]
+    costed = ranked(e, {size.name: 12}, [sized], Machine())
+    assert [(one.seconds, one.spec.parameters["block"]) for one in costed] == [
+        (0.5, 24),
+        (1.0, 12),
+    ]
+    with pytest.raises(InvalidParameterError, match="outside its space"):
+        check_spec(sized.spec({"block": 96}), workload)
 
 
 def test_missing_and_extra_parameters_are_refused():
@@ -177,7 +219,7 @@ def test_every_configuration_survives_its_text(name):
 
 def test_the_first_configuration_has_the_recommended_values():
     """The first value of every parameter is the recommended one."""
-    space = ELEMENT_BLOCKED.space(MASS)
+    space = ELEMENT_BLOCKED.offered(MASS)
     assert dict(BLOCKED.parameters) == {name: c[0] for name, c in space.items()}
 
 

@@ -30,7 +30,7 @@ def product(n_columns, lanes=4):
         )
     ).einsum
     found = {}
-    for stores in PACKED_CONTRACTION.space(e)["stores"]:
+    for stores in PACKED_CONTRACTION.offered(e)["stores"]:
         wanted = {"vector": e.output[-1], "lanes": lanes, "stores": stores}
         spec = next(
             spec

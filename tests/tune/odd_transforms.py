@@ -18,7 +18,7 @@ import loopy as lp
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.ir import BatchedEinsum, SizeParam, array, einsum
+from feinsum.ir import BatchedEinsum, SizeParam, Workload, array, einsum
 from feinsum.raising import LoopNest
 from feinsum.records import TransformSpec
 from feinsum.transforms import Parameters, Space, Transform, register
@@ -35,7 +35,8 @@ def odd_einsum(size: int | str = "N") -> BatchedEinsum:
     return einsum("ij,j->i", array("A", (size, ODD_EXTENT)), array("x", ODD_EXTENT))
 
 
-def _space(einsum: BatchedEinsum) -> Space | None:
+def _space(workload: Workload) -> Space | None:
+    einsum = workload.einsum
     summed = {einsum.extents[i] for i in einsum.summation_indices}
     if einsum.n_operands != 2 or len(einsum.output) != 1 or summed != {ODD_EXTENT}:
         return None

@@ -8,6 +8,7 @@ import pytest
 
 from feinsum import array, canonicalize, einsum
 from feinsum.errors import FeinsumError
+from feinsum.ir import Workload
 from feinsum.transforms import applicable_transforms, configurations
 from feinsum.tune import Strategy, make_search
 
@@ -103,7 +104,11 @@ def test_tpe_begins_with_the_first_of_each_family(einsum):
 def test_tpe_begins_with_what_families_start_with():
     """Right after the recommended configurations, each once."""
     transforms = applicable_transforms(GEMM)
-    starts = [t.spec(parameters) for t in transforms for parameters in t.starts(GEMM)]
+    starts = [
+        t.spec(parameters)
+        for t in transforms
+        for parameters in t.starts(Workload(GEMM))
+    ]
     assert starts
     n_first = len(space(GEMM))
     found = proposals("tpe", GEMM, limit=n_first + len(starts))

@@ -8,7 +8,7 @@ import loopy as lp
 import numpy as np
 
 from feinsum.errors import TransformError
-from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms.cost import Machine, distinct_bytes, points
@@ -95,8 +95,9 @@ def _stacks(einsum: BatchedEinsum, roles: Roles) -> tuple[str, ...]:
     return tuple(dict.fromkeys((stack, "")))
 
 
-def _space(einsum: BatchedEinsum) -> Space | None:
+def _space(workload: Workload) -> Space | None:
     """Products of matrices and vectors, after axes have changed places."""
+    einsum = workload.einsum
     roles = find_roles(einsum)
     if roles is None:
         return None
@@ -107,7 +108,8 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     }
 
 
-def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+def _constraint(workload: Workload, parameters: Parameters) -> str | None:
+    einsum = workload.einsum
     index, block = text(parameters, "index"), number(parameters, "block")
     if index == WHOLE:
         return None if block == BLOCKS[0] else "there is only one block"

@@ -8,7 +8,7 @@ from functools import lru_cache
 import loopy as lp
 
 from feinsum.errors import TransformError
-from feinsum.ir import BatchedEinsum
+from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.targets.units import LibraryUnit
@@ -130,8 +130,9 @@ def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Paramete
     return {**parameters, "steps": named(_recipes(einsum, parameters))}
 
 
-def _space(einsum: BatchedEinsum) -> Space | None:
+def _space(workload: Workload) -> Space | None:
     """Einsums that such products alone compute in fewer operations than one nest."""
+    einsum = workload.einsum
     if einsum.n_operands < 3:
         return None
     paths = [path for path in good_paths(einsum) if _suits_library(einsum, path)]
@@ -144,7 +145,8 @@ def _suits_library(einsum: BatchedEinsum, path: PairwisePath) -> bool:
     return all(find_roles(one) is not None for one in _step_einsums(einsum, str(path)))
 
 
-def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+def _constraint(workload: Workload, parameters: Parameters) -> str | None:
+    einsum = workload.einsum
     given = parameters["steps"]
     steps = _step_einsums(einsum, parameters["path"])
     if are_named(given):
@@ -161,9 +163,9 @@ def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
     return bool(PairwisePath.parse(value, einsum.n_operands))
 
 
-def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+def _proposals(workload: Workload) -> Iterator[Parameters]:
     """Every path that is offered."""
-    space = _space(einsum)
+    space = _space(workload)
     for path in space["path"] if space else ():
         yield {"path": path, "steps": CHEAPEST}
 

@@ -13,7 +13,7 @@ import loopy as lp
 
 from feinsum.codegen.contraction import pairwise_path
 from feinsum.errors import TransformError
-from feinsum.ir import BatchedEinsum, SizeParam
+from feinsum.ir import BatchedEinsum, SizeParam, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.primitives import (
     Block,
@@ -183,8 +183,9 @@ def _register_block(
     return schedule, (block.inner,)
 
 
-def _space(einsum: BatchedEinsum) -> Space | None:
+def _space(workload: Workload) -> Space | None:
     """One long output index; every other extent is known and all tiles are small."""
+    einsum = workload.einsum
     if not has_real_dtype(einsum):
         return None
     elements = tuple(

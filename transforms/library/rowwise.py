@@ -9,7 +9,7 @@ from math import prod
 import loopy as lp
 from pymbolic import primitives as p
 
-from feinsum.ir import BatchedEinsum
+from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, points
 from feinsum.transforms.library.packed.family import suits_packing
@@ -119,8 +119,9 @@ def _is_shared(schedule: Schedule, name: str, index: str) -> bool:
     return is_small and index in span and not {*schedule.output} <= {*span}
 
 
-def _space(einsum: BatchedEinsum) -> Space | None:
+def _space(workload: Workload) -> Space | None:
     """Any einsum with an output index that is worth distributing."""
+    einsum = workload.einsum
     long = [i for i in einsum.output if is_long(einsum.extents[i])]
     long.sort(key=lambda i: -typical(einsum.extents[i]))
     if not long:
@@ -128,14 +129,15 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     return {"index": tuple(long), "block": (64, 8, 16, 512, 8192)}
 
 
-def _space_with_hints(einsum: BatchedEinsum) -> Space | None:
-    space = _space(einsum)
+def _space_with_hints(workload: Workload) -> Space | None:
+    einsum = workload.einsum
+    space = _space(workload)
     return space and {**space, "sums": sums_of(einsum), "vectors": VECTORS}
 
 
-def _in_any_order(einsum: BatchedEinsum) -> tuple[Parameters, ...]:
+def _in_any_order(workload: Workload) -> tuple[Parameters, ...]:
     """The first configuration, with sums that a vectorizer can cut into lanes."""
-    space = _space_with_hints(einsum) or {}
+    space = _space_with_hints(workload) or {}
     first = {name: values[0] for name, values in space.items()}
     return ({**first, "sums": SUMS[1]},) if len(space.get("sums", ())) > 1 else ()
 
@@ -144,13 +146,14 @@ CHAIN_CYCLES = 4.0
 """Of an addition that waits for the one before."""
 
 
-def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+def _proposals(workload: Workload) -> Iterator[Parameters]:
     """All of the space but short pieces of lines: blocks of the last index."""
-    space = _space_with_hints(einsum)
+    einsum = workload.einsum
+    space = _space_with_hints(workload)
     if space is None:
         return
     *outer, last = einsum.output
-    for parameters in points_of(space, einsum, ROWWISE.constraint):
+    for parameters in points_of(space, workload, ROWWISE.constraint):
         if not outer or parameters["index"] != last:
             yield parameters
 

@@ -9,7 +9,7 @@ from math import log2
 import loopy as lp
 from pymbolic import var
 
-from feinsum.ir import BatchedEinsum
+from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, region_s
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
@@ -233,8 +233,9 @@ def turned_index(einsum: BatchedEinsum) -> str | None:
     return longest[-1] if longest else None
 
 
-def _space(einsum: BatchedEinsum) -> Space | None:
+def _space(workload: Workload) -> Space | None:
     """A transpose of floating point numbers, with a square of each dtype's vectors."""
+    einsum = workload.einsum
     vector = turned_index(einsum)
     if vector is None or not has_real_dtype(einsum):
         return None
@@ -260,8 +261,9 @@ def _sizes(
     return tuple(dict.fromkeys(min(size, whole) for size in sizes))
 
 
-def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     """A tile is made of squares, and there is one in each index."""
+    einsum = workload.einsum
     lanes = number(parameters, "lanes")
     for index in (text(parameters, "vector"), einsum.output[-1]):
         if typical(einsum.extents[index]) < lanes:
@@ -272,9 +274,9 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return None
 
 
-def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+def _proposals(workload: Workload) -> Iterator[Parameters]:
     """The recommended tiles, stored in both ways."""
-    space = _space(einsum)
+    space = _space(workload)
     if space is not None:
         first = {name: values[0] for name, values in space.items()}
         yield from ({**first, "stores": stores} for stores in space["stores"])

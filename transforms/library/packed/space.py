@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from feinsum.ir import BatchedEinsum, Extent
+from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.transforms.library.packed.plan import distance, find_roles
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, points
@@ -69,8 +69,9 @@ packs on the left, and of what a register tile reads on the right, from the firs
 """
 
 
-def space(einsum: BatchedEinsum) -> Space | None:
+def space(workload: Workload) -> Space | None:
     """Two indices of the output that split the operands, with a sum between them."""
+    einsum = workload.einsum
     if einsum.n_operands < 2 or not has_real_dtype(einsum):
         return None
     nearest_first = tuple(reversed(einsum.output))
@@ -104,21 +105,22 @@ def space(einsum: BatchedEinsum) -> Space | None:
     }
 
 
-def space_1(einsum: BatchedEinsum) -> Space | None:
+def space_1(workload: Workload) -> Space | None:
     """The same without a choice of stores."""
-    offered = space(einsum)
+    offered = space(workload)
     return offered and {name: offered[name] for name in offered if name != "stores"}
 
 
-def wide_tiles(einsum: BatchedEinsum) -> tuple[Parameters, ...]:
+def wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
     """The recommended configuration with the longest vectors, in two register tiles.
 
     Those that load the least per multiplication, idle lanes counted; none where a
     quarter of the lanes or more would be idle, or where so many are not offered. Tiles
     are taller, and as deep as the panels of a register tile allow.
     """
-    offered = space(einsum)
-    best = offered and next(points(offered, einsum, constraint), None)
+    einsum = workload.einsum
+    offered = space(workload)
+    best = offered and next(points(offered, workload, constraint), None)
     if not best:
         return ()
     lanes = WIDE_BYTES // einsum.operands[0].dtype.itemsize
@@ -137,12 +139,13 @@ def wide_tiles(einsum: BatchedEinsum) -> tuple[Parameters, ...]:
     starts = [
         {**wide, "vectors": n, "rows": m, "depth": _wide_depth(n)} for n, m in tiles
     ]
-    return tuple(p for p in starts if _is_offered(einsum, p))[:2]
+    return tuple(p for p in starts if _is_offered(workload, p))[:2]
 
 
-def proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+def proposals(workload: Workload) -> Iterator[Parameters]:
     """Every register tile for the best pairs of indices, in tiles that suit it."""
-    offered = space(einsum)
+    einsum = workload.einsum
+    offered = space(workload)
     if offered is None:
         return
     pairs = [
@@ -196,10 +199,10 @@ def _wide_depth(n_vectors: int) -> int:
     return max(n for n in DEPTHS if n * line_bytes <= WIDE_PANEL_BYTES)
 
 
-def _is_offered(einsum: BatchedEinsum, parameters: Parameters) -> bool:
-    offered = space(einsum) or {}
+def _is_offered(workload: Workload, parameters: Parameters) -> bool:
+    offered = space(workload) or {}
     is_in = all(parameters[name] in values for name, values in offered.items())
-    return is_in and constraint(einsum, parameters) is None
+    return is_in and constraint(workload, parameters) is None
 
 
 def _vector_cost(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
@@ -321,7 +324,8 @@ def _rows(
     return (*few, *(rows for rows in ROWS if rows not in few))
 
 
-def constraint_1(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+def constraint_1(workload: Workload, parameters: Parameters) -> str | None:
+    einsum = workload.einsum
     vector, register_index = text(parameters, "vector"), text(parameters, "register")
     if not _fits(einsum, vector, register_index):
         return f"the indices {vector!r} and {register_index!r} split no operands"
@@ -331,8 +335,9 @@ def constraint_1(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return None
 
 
-def constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    problem = constraint_1(einsum, parameters)
+def constraint(workload: Workload, parameters: Parameters) -> str | None:
+    einsum = workload.einsum
+    problem = constraint_1(workload, parameters)
     if problem is not None:
         return problem
     is_last = parameters["vector"] == einsum.output[-1]

@@ -12,7 +12,7 @@ from itertools import product
 
 import loopy as lp
 
-from feinsum.ir import BatchedEinsum, Extent
+from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine, region_s
@@ -196,7 +196,7 @@ def _recipes(
 
 def _recommended(einsum: BatchedEinsum, parameters: Parameters) -> TransformSpec:
     """The recommended recipe of the family of a step, within limits."""
-    space = PACKED_CONTRACTION.space(einsum)
+    space = PACKED_CONTRACTION.space(Workload(einsum))
     if parameters["steps"] == "packed" and space is not None:
         side, depth = number(parameters, "side"), number(parameters, "depth")
         limits = {"width": side, "height": side, "depth": depth}
@@ -244,7 +244,7 @@ def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> fl
 def _with_named_steps(einsum: BatchedEinsum, parameters: Parameters) -> Parameters:
     """The same recipe, whatever costs the least in another version."""
     recipes = _recipes(einsum, _steps(einsum, parameters), parameters)
-    space = _space_2(einsum)
+    space = _space_2(Workload(einsum))
     if not recipes or space is None:
         return parameters
     unused = {name: space[name][0] for name in PACKING[1:]}
@@ -263,13 +263,14 @@ def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     return n_entries * einsum.operands[0].dtype.itemsize
 
 
-def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+def _proposals(workload: Workload) -> Iterator[Parameters]:
     """Every path, with the cheapest steps or with fused ones.
 
     So is the path of the smallest products, though it may take far more operations:
     memory may have room for no other one.
     """
-    space = _space_2(einsum)
+    einsum = workload.einsum
+    space = _space_2(workload)
     if space is None:
         return
     first = {name: values[0] for name, values in space.items()}
@@ -278,19 +279,21 @@ def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
         yield {**first, "path": path, "fused": fused, "lanes": lanes}
 
 
-def _space_2(einsum: BatchedEinsum) -> Space | None:
+def _space_2(workload: Workload) -> Space | None:
     """With diagonals, too, which are best taken out before they are multiplied."""
+    einsum = workload.einsum
     has_diagonal = any(len(set(term)) < len(term) for term in einsum.inputs)
-    space = _space(einsum, FEWER if not has_diagonal else 0)
+    space = _space(workload, FEWER if not has_diagonal else 0)
     return space and {**space, "steps": (*STEP_FAMILIES, *space["steps"])}
 
 
-def _space(einsum: BatchedEinsum, fewer: int = FEWER) -> Space | None:
+def _space(workload: Workload, fewer: int = FEWER) -> Space | None:
     """Einsums of which a path takes far fewer operations than one nest.
 
     Args:
         fewer: one nest takes so many times as many.
     """
+    einsum = workload.einsum
     paths = good_paths(einsum) if has_real_dtype(einsum) else ()
     if not paths:
         return None
@@ -331,7 +334,8 @@ def _can_fuse(einsum: BatchedEinsum, steps: Sequence[PathStep], outer: str) -> b
     )
 
 
-def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+def _constraint(workload: Workload, parameters: Parameters) -> str | None:
+    einsum = workload.einsum
     steps, outer = _steps(einsum, parameters), text(parameters, "fused")
     fused = _fused_steps(steps, outer)
     if outer != NO_INDEX and not _can_fuse(einsum, steps, outer):
@@ -342,7 +346,7 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
         return misfit(given, einsums, STEP_FAMILIES["best"])
     if len(fused) == len(steps) and given not in (*STEP_FAMILIES, "packed"):
         return "all steps are fused"
-    space = _space_2(einsum) or {}
+    space = _space_2(workload) or {}
     by_cost = dict.fromkeys(STEP_FAMILIES, PACKING[:1])
     used = {"packed": PACKING, **by_cost}.get(str(given), ())
     used = used if len(fused) < len(steps) else ()
@@ -353,7 +357,7 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
 
 def _is_searched(einsum: BatchedEinsum) -> bool:
     """Whether packed tiles take far more operations, too."""
-    space = PACKED_CONTRACTION.space(einsum) or {"vector": (), "register": ()}
+    space = PACKED_CONTRACTION.space(Workload(einsum)) or {"vector": (), "register": ()}
     found = [
         find_roles(einsum, str(vector), str(register_index))
         for vector in space["vector"]

@@ -9,7 +9,7 @@ import loopy as lp
 from constantdict import constantdict
 from pymbolic import var
 
-from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand
+from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine
@@ -177,10 +177,10 @@ class _Cut:
 
         rows = tuple(
             tuple(
-                Operand(
-                    f"{operand.name}_{row}_{k}",
-                    tuple(extents[i] for i in _cut_term(term, index)),
-                    operand.dtype,
+                replace(
+                    operand,
+                    name=f"{operand.name}_{row}_{k}",
+                    shape=tuple(extents[i] for i in _cut_term(term, index)),
                 )
                 for k, (operand, term) in enumerate(
                     zip(operands, einsum.inputs, strict=True)
@@ -207,8 +207,9 @@ def _cut_term(term: IndexList, index: str) -> IndexList:
     return tuple(i for pair in pairs for i in pair)
 
 
-def _space(einsum: BatchedEinsum) -> Space | None:
+def _space(workload: Workload) -> Space | None:
     """Long sums of known extents, with few results."""
+    einsum = workload.einsum
     n_results = volume(einsum, einsum.output)
     length = volume(einsum, einsum.summation_indices)
     if n_results > MOST_RESULTS or length < LEAST_LENGTH:
@@ -222,8 +223,8 @@ def _space(einsum: BatchedEinsum) -> Space | None:
     return {"index": tuple(indices), "parts": tuple(parts)} if indices else None
 
 
-def _space_of_any(einsum: BatchedEinsum) -> Space | None:
-    space = _space(einsum)
+def _space_of_any(workload: Workload) -> Space | None:
+    space = _space(workload)
     return space and {**space, "steps": (BEST,)}
 
 
@@ -248,7 +249,8 @@ def _depth(einsum: BatchedEinsum, index: str) -> int:
     return sum(term.index(index) for term in einsum.inputs if index in term)
 
 
-def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+def _constraint(workload: Workload, parameters: Parameters) -> str | None:
+    einsum = workload.einsum
     index, n_parts = text(parameters, "index"), number(parameters, "parts")
     if n_parts not in _divisors(einsum, index):
         return f"{index!r} has no {n_parts} equal parts"
@@ -314,15 +316,16 @@ def _intermediate_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     return n_entries * sum(dtype.itemsize for dtype in einsum.output_dtypes)
 
 
-def _choices(einsum: BatchedEinsum) -> Iterator[Parameters]:
-    space = _space(einsum)
+def _choices(workload: Workload) -> Iterator[Parameters]:
+    einsum = workload.einsum
+    space = _space(workload)
     for index in space["index"] if space else ():
         for n_parts in _divisors(einsum, str(index)):
             yield {"index": index, "parts": n_parts}
 
 
-def _choices_of_any(einsum: BatchedEinsum) -> Iterator[Parameters]:
-    return ({**one, "steps": BEST} for one in _choices(einsum))
+def _choices_of_any(workload: Workload) -> Iterator[Parameters]:
+    return ({**one, "steps": BEST} for one in _choices(workload))
 
 
 SPLIT_SUM_OF_GENERIC = register(

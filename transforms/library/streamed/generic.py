@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import loopy as lp
 
-from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, points
 from feinsum.transforms.library.packed import suits_packing
@@ -108,8 +108,9 @@ def _terms(einsum: BatchedEinsum) -> list[IndexList]:
     return [tuple(dict.fromkeys(t)) for t in (*einsum.inputs, einsum.output)]
 
 
-def _space(einsum: BatchedEinsum) -> Space:
+def _space(workload: Workload) -> Space:
     """Every einsum; the indices of unit stride first."""
+    einsum = workload.einsum
     vectors = sorted(einsum.indices, key=lambda index: _vector_cost(einsum, index))
     first = vectors[0] if vectors else NO_INDEX
     parallel = [i for i in einsum.output if i != first] or list(einsum.output[:1])
@@ -151,7 +152,8 @@ def _blocks(einsum: BatchedEinsum) -> tuple[int, ...]:
     return tuple(dict.fromkeys((block, 4 * block, max(1, block // 4))))
 
 
-def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+def _constraint(workload: Workload, parameters: Parameters) -> str | None:
+    einsum = workload.einsum
     vector, parallel = parameters["vector"], parameters["parallel"]
     if vector == parallel != NO_INDEX:
         return f"the index {vector!r} is the innermost loop already"
@@ -162,10 +164,10 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return None
 
 
-def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+def _proposals(workload: Workload) -> Iterator[Parameters]:
     """All of the space."""
-    space = {**_space(einsum), "vectors": VECTORS}
-    return points_of(space, einsum, _constraint)
+    space = {**_space(workload), "vectors": VECTORS}
+    return points_of(space, workload, _constraint)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
@@ -208,7 +210,7 @@ GENERIC_ON_CPUS = register(
         GENERIC,
         version=2,
         summary="generic@1, with a hint to the compiler of a CPU",
-        space=lambda einsum: {**_space(einsum), "vectors": VECTORS},
+        space=lambda workload: {**_space(workload), "vectors": VECTORS},
         devices=frozenset({"cpu"}),
         cost=_cost,
         proposals=_proposals,

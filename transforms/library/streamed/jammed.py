@@ -9,7 +9,7 @@ import loopy as lp
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.ir import BatchedEinsum
+from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, points
 from feinsum.transforms.library.streamed.cost import (
@@ -204,8 +204,9 @@ class _JammedNest:
         return var(name)[(var(row),)], (*tile.loops, *inside, row), at
 
 
-def _space(einsum: BatchedEinsum) -> Space | None:
+def _space(workload: Workload) -> Space | None:
     """Sums along an index in which some operand has unit stride."""
+    einsum = workload.einsum
     inner = _inner(einsum)
     if not einsum.output or not inner:
         return None
@@ -246,7 +247,8 @@ def _blocks(einsum: BatchedEinsum, longest: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys((block, 16, 4 * block, 2)))
 
 
-def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
+def _constraint(workload: Workload, parameters: Parameters) -> str | None:
+    einsum = workload.einsum
     extent, rows = einsum.extents[text(parameters, "index")], parameters["rows"]
     if isinstance(extent, int) and number(parameters, "rows") > max(extent, 2):
         return f"there are no {rows} rows of extent {extent}"
@@ -257,10 +259,10 @@ def _constraint(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return f"{rows} rows do not divide a block of {block}" if is_cut else None
 
 
-def _proposals(einsum: BatchedEinsum) -> Iterator[Parameters]:
+def _proposals(workload: Workload) -> Iterator[Parameters]:
     """All of the space."""
-    space = _space(einsum)
-    return iter(()) if space is None else points_of(space, einsum, _constraint)
+    space = _space(workload)
+    return iter(()) if space is None else points_of(space, workload, _constraint)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import loopy as lp
 
-from feinsum.ir import BatchedEinsum
+from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.library.packed.family import suits_packing
@@ -50,8 +50,9 @@ def transposed(
     return StreamedNest(schedule, streams).written().t_unit
 
 
-def _space(einsum: BatchedEinsum) -> Space | None:
+def _space(workload: Workload) -> Space | None:
     """A large operand's last index is in the output, where another one is the last."""
+    einsum = workload.einsum
     if not einsum.output or typical(einsum.extents[einsum.output[-1]]) < MIN_EXTENT:
         return None
     largest = sorted(einsum.inputs, key=lambda term: -volume(einsum, term))
@@ -92,6 +93,6 @@ TRANSPOSED = register(
         transposed,
         is_searched=lambda einsum: not suits_packing(einsum),
         cost=_cost,
-        proposals=lambda _einsum: (),
+        proposals=lambda _workload: (),
     )
 )
