@@ -47,7 +47,7 @@ def test_every_field_has_another_value_here():
         lambda e: from_text(canonicalize(e).text),
         lambda e: canonicalize(e).relabeling.apply(e),
     ],
-    ids="text generalize each extents known canonical read relabeled".split(),
+    ids=["text", "general", "each", "extents", "known", "form", "read", "relabeled"],
 )
 def test_no_field_is_lost(field, rebuilt):
     """Whatever rebuilds operands, the one that was changed still says so."""
