@@ -10,6 +10,7 @@ from feinsum.raising.nest import (
     RaisedNest,
     RefusedNest,
     names_of,
+    points_of,
     value_of,
 )
 
@@ -21,6 +22,7 @@ __all__ = [
     "called_kernels",
     "identify_as_einsum",
     "names_of",
+    "points_of",
     "raise_kernel",
     "regrouped",
     "single_nest",

@@ -27,7 +27,13 @@ from feinsum.ir import (
 from feinsum.raising.functions import without_tags
 from feinsum.raising.hazards import ancestors, are_independent
 from feinsum.raising.joint import joint_inames
-from feinsum.raising.nest import LoopNest, RaisedKernel, RaisedNest, RefusedNest
+from feinsum.raising.nest import (
+    LoopNest,
+    RaisedKernel,
+    RaisedNest,
+    RefusedNest,
+    points_of,
+)
 from feinsum.raising.normal import is_no_op, normalized
 from feinsum.raising.operands import Access, OperandTable
 from feinsum.raising.row import RaisedRow, raise_row
@@ -263,7 +269,7 @@ def _raise_batch(
     functions = {op.name: table.functions[op.name] for op in einsum.operands}
     nest = LoopNest(
         general,
-        constantdict({index: index for index in einsum.indices}),
+        points_of({index: index for index in einsum.indices}),
         constantdict({op.name: op.name for op in einsum.operands}),
         ids,
         tuple(row.assignee for row in batch),

@@ -10,9 +10,11 @@ from typing import Any, TypeAlias, TypeVar
 import loopy as lp
 from constantdict import constantdict
 from loopy.symbolic import get_dependencies
-from pymbolic import parse
+from pymbolic import parse, var
+from pymbolic import primitives as p
 
 from feinsum.canonical import CanonicalForm, Relabeling, WorkloadKey, canonicalize
+from feinsum.errors import TransformError
 from feinsum.ir import (
     BatchedEinsum,
     Extent,
@@ -32,6 +34,7 @@ __all__ = [
     "RefusedNest",
     "in_kernel",
     "names_of",
+    "points_of",
     "value_of",
 ]
 
@@ -79,6 +82,15 @@ def value_of(extent: Extent) -> Expression:
     return extent if isinstance(extent, int) else parse(extent.name)
 
 
+def points_of(inames: Mapping[str, str]) -> constantdict[str, Expression]:
+    """The values of indices that have a loop each.
+
+    >>> points_of({"i": "i_outer"})["i"]
+    Variable('i_outer')
+    """
+    return constantdict({index: var(iname) for index, iname in inames.items()})
+
+
 @dataclass(frozen=True)
 class LoopNest:
     """An einsum as it stands in a Loopy kernel: which name stands for what.
@@ -88,7 +100,8 @@ class LoopNest:
 
     Attributes:
         einsum: the computation, in names of its own.
-        inames: index of the einsum to iname of the kernel.
+        points: index of the einsum to its value in the loops of the kernel: an iname,
+            or, where a loop runs over the nodes of a tree, an entry such as ``idx[p]``.
         rules: operand of the einsum to substitution rule of the kernel.
         sizes: size parameter of the einsum to the kernel's parameter, to an
             expression of these in parentheses, or to the literal extent that it
@@ -96,7 +109,7 @@ class LoopNest:
     """
 
     einsum: BatchedEinsum
-    inames: constantdict[str, str]
+    points: constantdict[str, Expression]
     rules: constantdict[str, str]
     instructions: tuple[str, ...]
     assignees: tuple[Expression, ...]
@@ -109,6 +122,29 @@ class LoopNest:
     def outputs(self) -> tuple[str, ...]:
         """The variable that each row assigns."""
         return tuple(str(getattr(a, "aggregate", a)) for a in self.assignees)
+
+    @property
+    def inames(self) -> constantdict[str, str]:
+        """Index of the einsum to iname, of a nest whose loops are its indices.
+
+        Raises:
+            TransformError: naming an index that is no iname.
+        """
+        return constantdict({i: self._iname(i) for i in self.points})
+
+    def _iname(self, index: str) -> str:
+        point = self.points[index]
+        if isinstance(point, p.Variable):
+            return point.name
+        raise TransformError(
+            f"the index {index!r} of kernel {self.kernel_name!r} is {point}, which no "
+            "loop runs over; a transform of dense loops expected an iname"
+        )
+
+    @property
+    def loops(self) -> frozenset[str]:
+        """The names in the values of all indices, among them all inames of the nest."""
+        return frozenset().union(*map(get_dependencies, self.points.values()))
 
     def extent(self, index: str) -> Extent:
         """The extent of an index in terms of the kernel; see :func:`value_of`."""
@@ -124,7 +160,7 @@ class LoopNest:
         return replace(
             self,
             einsum=relabeling.apply(self.einsum),
-            inames=_renamed(self.inames, relabeling.indices),
+            points=_renamed(self.points, relabeling.indices),
             rules=_renamed(self.rules, relabeling.operands),
             instructions=tuple(self.instructions[k] for k in rows),
             assignees=tuple(self.assignees[k] for k in rows),

@@ -166,7 +166,7 @@ def _transformed(
         if program is not None:
             _check_program(recipe.spec, alone, name, is_whole)
         kernel = unit[name] if is_whole else sums_in_order(unit[name])
-        left = kernel.all_inames() & set(nest.nest.inames.values())
+        left = kernel.all_inames() & nest.nest.loops
         kernel = lp.remove_unused_inames(kernel, left)
         _check_loops(recipe.spec, kernel)
         return Part(lp.expand_subst(kernel), program)

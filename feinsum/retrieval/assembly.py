@@ -96,7 +96,7 @@ def _with_inames(nest: RaisedNest, news: Mapping[str, str]) -> RaisedNest:
     old = nest.nest
     new = replace(
         old,
-        inames=constantdict({i: news.get(n, n) for i, n in old.inames.items()}),
+        points=constantdict({i: renamed(x) for i, x in old.points.items()}),
         assignees=tuple(map(renamed, old.assignees)),
         scales=tuple(map(renamed, old.scales)),
         shifts=tuple(map(renamed, old.shifts)),

@@ -139,7 +139,7 @@ def contraction_path(
         schedule = begin(t_unit, nests[-1])
         block = _block(einsum, fused, outer)
         t_unit = FusedNest(schedule, outer, block, fused).written().t_unit
-    return lp.remove_unused_inames(t_unit, frozenset(nest.inames.values()))
+    return lp.remove_unused_inames(t_unit, nest.loops)
 
 
 def _steps(einsum: BatchedEinsum, parameters: Parameters) -> tuple[PathStep, ...]:

@@ -14,7 +14,7 @@ from pymbolic import var
 
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, IndexList, Operand
-from feinsum.raising import LoopNest, names_of, value_of
+from feinsum.raising import LoopNest, names_of, points_of, value_of
 from feinsum.transforms.library.paths.pairwise import PathStep
 from feinsum.transforms.primitives.schedule import Expression, Names
 
@@ -117,7 +117,7 @@ class _Splitter:
             replace(
                 self.nest,
                 einsum=einsum,
-                inames=constantdict(inames),
+                points=points_of(inames),
                 rules=_rules(made),
                 instructions=tuple(statement.id for statement in statements),
                 assignees=tuple(statement.assignee for statement in statements),
@@ -140,9 +140,9 @@ class _Splitter:
             tuple(self._terms[k] for k in sorted(self._terms)),
             tuple(tuple(array.operand for array in row) for row in rows),
         )
-        inames = {index: self.nest.inames[index] for index in einsum.indices}
+        points = {index: self.nest.points[index] for index in einsum.indices}
         last = replace(
-            self.nest, einsum=einsum, inames=constantdict(inames), rules=_rules(rows)
+            self.nest, einsum=einsum, points=constantdict(points), rules=_rules(rows)
         )
         return *self._nests, last
 

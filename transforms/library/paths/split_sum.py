@@ -10,7 +10,7 @@ from constantdict import constantdict
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
-from feinsum.raising import LoopNest
+from feinsum.raising import LoopNest, points_of
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.library.paths.nests import split_nest
@@ -107,7 +107,7 @@ def _split(
     for one, spec in zip(nests, recipes, strict=True):
         family = find_transform(spec.name, spec.version)
         t_unit = family.apply(t_unit, one, spec.parameters)
-    return lp.remove_unused_inames(t_unit, frozenset(nest.inames.values()))
+    return lp.remove_unused_inames(t_unit, nest.loops)
 
 
 def _cut(
@@ -138,12 +138,12 @@ def _cut(
             body = var(nest.rules[old.name])(*points)
             rules[rule] = lp.SubstitutionRule(rule, tuple(arguments), body)
             rule_of[new.name] = rule
-    inames = {i: name for i, name in nest.inames.items() if i != index}
-    inames |= {i: str(unused(i)) for i in (cut.part, cut.inside)}
+    points_of_all = {i: point for i, point in nest.points.items() if i != index}
+    points_of_all |= points_of({i: str(unused(i)) for i in (cut.part, cut.inside)})
     changed = replace(
         nest,
         einsum=cut.einsum,
-        inames=constantdict(inames),
+        points=constantdict(points_of_all),
         rules=constantdict(rule_of),
     )
     unit = t_unit.with_kernel(kernel.copy(substitutions=constantdict(rules)))
