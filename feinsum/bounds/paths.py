@@ -31,7 +31,7 @@ from feinsum.bounds.certificate import Certificate
 from feinsum.bounds.factors import Factors, Positions
 from feinsum.bounds.finite import HUGE, Memory, Survey, certified, surveyed
 from feinsum.bounds.statement import Statement
-from feinsum.ir.paths import PathMethod, find_path
+from feinsum.paths import PathMethod, find_path
 
 __all__ = ["PathBound", "Step", "bound_paths"]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feinsum.calling.reading import Reading
-from feinsum.ir.paths import Path, find_path, path_outputs
+from feinsum.paths import Path, find_path, path_outputs
 from feinsum.variables import INTERMEDIATE_VARIABLE
 
 if TYPE_CHECKING:

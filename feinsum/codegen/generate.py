@@ -14,7 +14,7 @@ import numpy as np
 from pymbolic import primitives as p
 from pytools import UniqueNameGenerator
 
-from feinsum.codegen.path import ContractionPath, check_path
+from feinsum.codegen.path import ContractionPath
 from feinsum.ir import (
     BatchedEinsum,
     Extent,
@@ -25,6 +25,7 @@ from feinsum.ir import (
     require_dense,
     require_einsum,
 )
+from feinsum.paths import check_path
 from feinsum.targets.host.code import HostCTarget
 
 __all__ = ["Strides", "generate_loopy"]
@@ -106,7 +107,7 @@ class _Generator:
 
     def generate(self, path: ContractionPath | None) -> lp.TranslationUnit:
         if path is not None:
-            check_path(self.einsum, path)
+            check_path(path, self.einsum.n_operands)
         outputs = [self._row(k, path) for k in range(self.einsum.batch_size)]
         if not self.domains:
             self.domains.append(self._domain(self.inames))

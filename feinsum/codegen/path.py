@@ -1,18 +1,16 @@
-"""Contraction paths: in which order to multiply more than two operands."""
+"""Contraction paths of einsums, at their sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import TypeAlias
 
 import numpy as np
 
-from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum, SizeParam
-from feinsum.ir.paths import Path, find_path, path_outputs
+from feinsum.paths import Path, entries_between, find_path, path_within
 
-__all__ = ["ContractionPath", "check_path", "contraction_path", "intermediate_bytes"]
+__all__ = ["ContractionPath", "contraction_path", "intermediate_bytes"]
 
 ContractionPath: TypeAlias = Path
 
@@ -26,7 +24,7 @@ def contraction_path(
     *,
     max_bytes: int | None = None,
 ) -> ContractionPath:
-    """The order with the fewest operations, see :func:`feinsum.ir.paths.find_path`.
+    """The order with the fewest operations, see :func:`feinsum.paths.find_path`.
 
     Args:
         einsum: the computation; its rows share the path.
@@ -45,13 +43,8 @@ def contraction_path(
     extents = _extents(einsum, sizes or {})
     if max_bytes is None:
         return find_path(einsum.inputs, einsum.output, extents)
-    n_products = max(einsum.n_operands - 2, 1)
-    most = max_bytes // (einsum.batch_size * _itemsize(einsum))
-    for max_entries in (most, most // n_products):
-        path = find_path(einsum.inputs, einsum.output, extents, max_entries=max_entries)
-        if intermediate_bytes(einsum, path, sizes) <= max_bytes:
-            return path
-    return (tuple(range(einsum.n_operands)),)
+    most_entries = max_bytes // (einsum.batch_size * _itemsize(einsum))
+    return path_within(einsum.inputs, einsum.output, extents, most_entries)
 
 
 def intermediate_bytes(
@@ -61,8 +54,7 @@ def intermediate_bytes(
 ) -> int:
     """Of all products ahead of the results, in which entries are as in the results."""
     extents = _extents(einsum, sizes or {})
-    products = path_outputs(einsum.inputs, einsum.output, path)[:-1]
-    entries = sum(prod(extents[index] for index in term) for term in products)
+    entries = entries_between(einsum.inputs, einsum.output, extents, path)
     return entries * einsum.batch_size * _itemsize(einsum)
 
 
@@ -75,29 +67,3 @@ def _extents(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
         index: sizes.get(x.name, TYPICAL_LONG_EXTENT) if isinstance(x, SizeParam) else x
         for index, x in einsum.extents.items()
     }
-
-
-def check_path(einsum: BatchedEinsum, path: ContractionPath) -> None:
-    """Refuse a path that does not end with one array.
-
-    Raises:
-        InvalidEinsumError: with the rule ``path``.
-    """
-    left = einsum.n_operands
-    for step in path:
-        if (
-            not step
-            or len(set(step)) != len(step)
-            or not all(0 <= p < left for p in step)
-        ):
-            raise InvalidEinsumError(
-                f"contraction path {path}: step {step} does not name distinct "
-                f"positions among the {left} arrays left",
-                rules=("path",),
-            )
-        left += 1 - len(step)
-    if left != 1:
-        raise InvalidEinsumError(
-            f"contraction path {path} leaves {left} arrays; it must leave one",
-            rules=("path",),
-        )

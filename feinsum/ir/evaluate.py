@@ -13,7 +13,7 @@ import numpy as np
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsum import BatchedEinsum
 from feinsum.ir.operand import SizeParam
-from feinsum.ir.paths import contract_greedily
+from feinsum.paths import contract_greedily
 
 __all__ = ["bind_sizes", "evaluate"]
 

@@ -27,9 +27,9 @@ from typing import Any
 import loopy as lp
 import numpy as np
 
-from feinsum.codegen.contraction import contraction_steps
 from feinsum.errors import MeasurementError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam
+from feinsum.paths import contraction_steps
 from feinsum.targets.layout import entry_kernel, typed
 from feinsum.targets.messages import first_lines
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
-from math import comb, factorial
 from typing import TypeAlias
 
 from feinsum.nests.network import Network
+from feinsum.paths import n_pair_sequences, n_postorders
+from feinsum.paths import postorders as all_postorders
 
 __all__ = [
     "Path",
@@ -80,7 +80,8 @@ def postorders(network: Network) -> Iterator[Path]:
     3
     """
     made = _Maker(network)
-    yield from made.paths(frozenset(range(len(network.inputs))))
+    for order in all_postorders(len(network.inputs)):
+        yield tuple(made.term(left, right) for left, right in order)
 
 
 def path_from_pairs(network: Network, pairs: list[tuple[int, int]]) -> Path:
@@ -107,7 +108,6 @@ class _Maker:
         self._network = network
         self._tensors: dict[frozenset[int], Tensor] = {}
         self._terms: dict[tuple[frozenset[int], frozenset[int]], Term] = {}
-        self._paths: dict[frozenset[int], list[Path]] = {}
 
     def tensor(self, inputs: frozenset[int]) -> Tensor:
         if inputs not in self._tensors:
@@ -129,52 +129,3 @@ class _Maker:
             tensors = map(self.tensor, (left, right, left | right))
             self._terms[left, right] = Term(*tensors)
         return self._terms[left, right]
-
-    def paths(self, inputs: frozenset[int]) -> list[Path]:
-        if len(inputs) == 1:
-            return [()]
-        if inputs not in self._paths:
-            self._paths[inputs] = [*self._made(inputs)]
-        return self._paths[inputs]
-
-    def _made(self, inputs: frozenset[int]) -> Iterator[Path]:
-        first, *others = sorted(inputs)
-        for size in range(len(others)):
-            for chosen in combinations(others, size):
-                left = frozenset({first, *chosen})
-                right = inputs - left
-                last = (self.term(left, right),)
-                for before in self.paths(left):
-                    for after in self.paths(right):
-                        yield before + after + last
-                        if before and after:
-                            yield after + before + last
-
-
-def n_postorders(n_operands: int) -> int:
-    """Number of paths of :func:`postorders`.
-
-    >>> [n_postorders(n) for n in (3, 4, 5, 6)]
-    [3, 18, 150, 1620]
-    """
-    counts = [0, 1]
-    for n in range(2, n_operands + 1):
-        splits = (
-            comb(n - 1, size - 1) * counts[size] * counts[n - size]
-            * (2 if 1 < size < n - 1 else 1)
-            for size in range(1, n)
-        )  # fmt: skip
-        counts.append(sum(splits))
-    return counts[n_operands]
-
-
-def n_pair_sequences(n_operands: int) -> int:
-    """Number of sequences of pairs, whatever is computed in between.
-
-    It counts every postorder at least once, and is the recurrence of the paper.
-
-    >>> [n_pair_sequences(n) for n in (3, 4, 5, 6)]
-    [3, 18, 180, 2700]
-    """
-    n = n_operands
-    return int(factorial(n) * factorial(n - 1) // 2 ** (n - 1))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from feinsum.ir import BatchedEinsum, to_text
-from feinsum.ir.paths import Path
+from feinsum.paths import Path
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.groups import Group, groups_of
 from feinsum.plans.placing import start_of

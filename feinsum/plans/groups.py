@@ -15,7 +15,7 @@ from math import prod
 
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, IndexList
-from feinsum.ir.paths import Path, find_path
+from feinsum.paths import Path, find_path
 from feinsum.records.document import STRICT
 
 __all__ = ["RESULT", "Access", "Group", "default_path", "groups_of"]

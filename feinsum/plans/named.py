@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from feinsum.bounds import intensity_of, statement
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum
-from feinsum.ir.paths import Path
+from feinsum.paths import Path
 from feinsum.plans.assembly import assemble
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.groups import Group, default_path, groups_of

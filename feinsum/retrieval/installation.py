@@ -20,8 +20,8 @@ _PACKAGES = ("cgen", "constantdict", "genpy", "pymbolic", "pytools")
 """Whose versions matter beside those that an environment names."""
 
 _OURS = (
-    "bounds", "canonical", "codegen", "db", "ir", "measure", "nests", "predict",
-    "raising", "records", "retrieval", "sparse", "targets", "transforms",
+    "bounds", "canonical", "codegen", "db", "ir", "measure", "nests", "paths",
+    "predict", "raising", "records", "retrieval", "sparse", "targets", "transforms",
 )  # fmt: skip
 """The rooms whose sources decide what comes out of a retrieval."""
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import psutil
 
-from feinsum.codegen.contraction import contraction_steps
 from feinsum.errors import MeasurementError
 from feinsum.ir import BatchedEinsum, SizeParam
 from feinsum.measure import einsum_operations, footprint_bytes
 from feinsum.measure.cases import MANY_TIMES
+from feinsum.paths import contraction_steps
 from feinsum.tune.problem import Problem
 
 __all__ = ["MEMORY_VARIABLE", "Need", "check_need", "memory_limit_bytes", "need_of"]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import loopy as lp
 
-from feinsum.codegen.contraction import pairwise_path
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, SizeParam, Workload
+from feinsum.paths import pairwise_path
 from feinsum.raising import LoopNest
 from feinsum.transforms.primitives import (
     Block,

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 
 from feinsum.errors import InvalidParameterError
 from feinsum.ir import BatchedEinsum, IndexList, Operand
-from feinsum.ir.paths import EXACT_UP_TO, MINIMIZED, PathMethod, find_path
+from feinsum.paths import EXACT_UP_TO, MINIMIZED, PathMethod, find_path, order_of
 from feinsum.transforms.roles import typical, volume
 
 __all__ = [
@@ -299,13 +299,8 @@ def _products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
     """Which operands are multiplied ahead of others: the same for paths that differ
     in the order of their steps only.
     """
-    left = [frozenset({k}) for k in range(n_operands)]
-    made = []
-    for first, second in path.pairs:
-        right = left.pop(second)
-        left.append(left.pop(first) | right)
-        made.append(left[-1])
-    return frozenset(made)
+    order = order_of(path.pairs, n_operands)
+    return frozenset(left | right for left, right in order)
 
 
 def step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:

@@ -9,13 +9,14 @@ from itertools import combinations
 from math import prod
 from typing import TypeAlias
 
-from feinsum.ir import IndexList
-from feinsum.ir.paths import find_path
+from feinsum.paths.postorders import path_of
+from feinsum.paths.search import Path, find_path
 
 __all__ = ["Step", "contraction_steps", "pairwise_path"]
 
 _OPTIMAL_UP_TO = 8
 
+IndexList: TypeAlias = tuple[str, ...]
 Subset: TypeAlias = tuple[int, ...]
 """Operand positions, ascending."""
 
@@ -55,21 +56,15 @@ def pairwise_path(
     inputs: tuple[IndexList, ...],
     output: IndexList,
     extents: tuple[tuple[str, int], ...],
-) -> tuple[tuple[int, int], ...]:
+) -> Path:
     """The same order as positions in a list: each product goes to its end.
 
     >>> extents = (("x", 3), ("r", 3), ("e", 8), ("i", 20), ("j", 20))
     >>> pairwise_path((tuple("xre"), tuple("rij"), tuple("ej")), tuple("xei"), extents)
     ((1, 2), (0, 1))
     """
-    left_over: list[Subset] = [(p,) for p in range(len(inputs))]
-    path = []
-    for pair in _order(_Costs(inputs, output, dict(extents))):
-        first, second = sorted(left_over.index(subset) for subset in pair)
-        path.append((first, second))
-        del left_over[second], left_over[first]
-        left_over.append(join(*pair))
-    return tuple(path)
+    order = _order(_Costs(inputs, output, dict(extents)))
+    return path_of(order, len(inputs))
 
 
 def _order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
@@ -141,7 +136,7 @@ def _optimal_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
 
 
 def _greedy_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
-    """The greedy order of :func:`feinsum.ir.paths.find_path`."""
+    """The greedy order of :func:`feinsum.paths.find_path`."""
     subsets: list[Subset] = [(p,) for p in range(len(costs.inputs))]
     terms = [costs.indices(subset) for subset in subsets]
     path = find_path(terms, costs.output, costs.extent, method="greedy")

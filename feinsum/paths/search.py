@@ -1,11 +1,8 @@
-"""In which order operands are multiplied: the one door to searches of paths.
+"""Searches of orders: the one door to the library that has them.
 
-Three rooms choose orders, and each for a reason of its own. The untransformed kernel
-takes what is found here (:mod:`feinsum.codegen.path`). The transform
-``contraction_path`` chooses among several, which it asks for here. The count of
-operations is a convention (:mod:`feinsum.codegen.contraction`), so up to eight operands
-it has an exhaustive search that no release of a library changes; recipes of
-``element_blocked`` rely on it, too.
+The count of operations is a convention, so up to eight operands it has an exhaustive
+search of its own that no release of a library changes (:mod:`feinsum.paths.counted`);
+recipes of ``element_blocked`` rely on it, too.
 """
 
 from __future__ import annotations
