@@ -21,7 +21,8 @@ from feinsum.codegen import Strides, generate_loopy
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam
 from feinsum.measure import OpenDevice, footprint_bytes
-from feinsum.measure.cases import NEVER_LONG, ragged_cases
+from feinsum.measure.cases import ragged_cases
+from feinsum.measure.reference import NEVER_LONG
 from feinsum.measure.sampling import check_samples, patterned
 from feinsum.predict import predictions
 from feinsum.raising import identify_as_einsum

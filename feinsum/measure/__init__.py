@@ -4,12 +4,7 @@ On any target: see :mod:`feinsum.targets`.
 """
 
 from feinsum.measure.arguments import random_arguments
-from feinsum.measure.counts import (
-    einsum_operations,
-    footprint_bytes,
-    kernel_operations,
-    n_terms,
-)
+from feinsum.measure.counts import kernel_operations
 from feinsum.measure.giga_op_rate import measure_giga_op_rate
 from feinsum.measure.kernel import (
     BoundKernel,
@@ -18,6 +13,13 @@ from feinsum.measure.kernel import (
 )
 from feinsum.measure.ladder import Rung, measure_ladder
 from feinsum.measure.peaks import measure_peaks
+from feinsum.measure.reference import (
+    Reference,
+    einsum_operations,
+    footprint_bytes,
+    n_terms,
+    reference_of,
+)
 from feinsum.measure.roofline import Work, fraction_of_roofline, roofline_s
 from feinsum.measure.timing import bind_at, common_timer, interleave, timeit
 from feinsum.measure.verification import (
@@ -34,6 +36,7 @@ __all__ = [
     "BoundKernel",
     "CompiledKernel",
     "OpenDevice",
+    "Reference",
     "Rung",
     "Timer",
     "Work",
@@ -56,6 +59,7 @@ __all__ = [
     "n_terms",
     "open_device",
     "random_arguments",
+    "reference_of",
     "roofline_s",
     "timeit",
     "tolerance_for",

@@ -33,12 +33,15 @@ from feinsum.paths import contraction_steps
 from feinsum.targets.layout import entry_kernel, typed
 from feinsum.targets.messages import first_lines
 
-__all__ = ["einsum_operations", "footprint_bytes", "kernel_operations", "n_terms"]
+__all__ = [
+    "dense_footprint_bytes",
+    "dense_n_terms",
+    "dense_operations",
+    "kernel_operations",
+]
 
 
-def einsum_operations(
-    einsum: BatchedEinsum, sizes: Mapping[str, int]
-) -> dict[str, int]:
+def dense_operations(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
     """Exact number of additions and multiplications, by dtype.
 
     See the module for the convention.
@@ -51,7 +54,7 @@ def einsum_operations(
 
     >>> from feinsum.ir import array, einsum
     >>> e = einsum("ij,jk->ik", array("A", ("M", 3)), array("B", (3, 4)))
-    >>> einsum_operations(e, {"M": 2})
+    >>> dense_operations(e, {"M": 2})
     {'<f8': 40}
     """
     extents = tuple(
@@ -66,7 +69,7 @@ def einsum_operations(
     return {dtype: count for dtype, count in counts.items() if count}
 
 
-def footprint_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+def dense_footprint_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     """Bytes of every distinct operand and of every result, each once."""
     operands = sum(
         _n_entries(operand.shape, sizes) * operand.dtype.itemsize
@@ -76,7 +79,7 @@ def footprint_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     return operands + sum(n_result * dtype.itemsize for dtype in einsum.output_dtypes)
 
 
-def n_terms(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
+def dense_n_terms(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     """Number of products that are summed for one entry of a result."""
     return _n_entries((einsum.extents[i] for i in einsum.summation_indices), sizes)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from feinsum.errors import MeasurementError
 from feinsum.ir import BatchedEinsum
-from feinsum.measure.counts import einsum_operations
+from feinsum.measure.reference import einsum_operations
 from feinsum.measure.timing import timeit
 from feinsum.targets.layout import bind_sizes_of, entry_kernel
 from feinsum.targets.protocol import OpenDevice

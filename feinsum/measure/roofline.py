@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from feinsum.ir import BatchedEinsum
-from feinsum.measure.counts import einsum_operations, footprint_bytes
+from feinsum.ir import WorkloadLike
+from feinsum.measure.reference import reference_of
 from feinsum.records import DevicePeaks, roofline_s
 
 __all__ = ["Work", "fraction_of_roofline", "roofline_s"]
@@ -20,9 +20,10 @@ class Work:
     footprint_bytes: int
 
     @classmethod
-    def of(cls, einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
-        """That of an einsum, by the counts of :mod:`feinsum.measure.counts`."""
-        return cls(einsum_operations(einsum, sizes), footprint_bytes(einsum, sizes))
+    def of(cls, einsum: WorkloadLike, sizes: Mapping[str, int]) -> Work:
+        """That of an einsum, by the counts of its reference."""
+        reference = reference_of(einsum)
+        return cls(reference.operations(sizes), reference.footprint_bytes(sizes))
 
     @property
     def n_operations(self) -> int:

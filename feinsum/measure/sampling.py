@@ -10,7 +10,7 @@ import numpy as np
 
 from feinsum.errors import WrongResultError
 from feinsum.ir import BatchedEinsum
-from feinsum.measure.counts import n_terms
+from feinsum.measure.reference import n_terms
 from feinsum.measure.verification import tolerance_for
 
 __all__ = ["N_SAMPLES", "check_samples", "patterned"]

@@ -17,13 +17,12 @@ from constantdict import constantdict
 from feinsum.errors import WrongResultError
 from feinsum.ir import BatchedEinsum, SizeParam
 from feinsum.measure.cases import (
-    MANY_TIMES,
     Case,
     pairwise_baseline,
     posed_case,
 )
-from feinsum.measure.counts import einsum_operations, footprint_bytes
 from feinsum.measure.kernel import CompiledKernel, compile_kernel
+from feinsum.measure.reference import MANY_TIMES, einsum_operations, footprint_bytes
 from feinsum.measure.timing import MIN_SAMPLES, Timeable, common_timer
 from feinsum.measure.verification import verify
 from feinsum.targets.protocol import OpenDevice, Timer

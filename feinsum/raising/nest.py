@@ -135,7 +135,7 @@ class LoopNest:
     def _iname(self, index: str) -> str:
         point = self.points[index]
         if isinstance(point, p.Variable):
-            return point.name
+            return str(point.name)
         raise TransformError(
             f"the index {index!r} of kernel {self.kernel_name!r} is {point}, which no "
             "loop runs over; a transform of dense loops expected an iname"

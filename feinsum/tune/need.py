@@ -18,7 +18,7 @@ import psutil
 from feinsum.errors import MeasurementError
 from feinsum.ir import BatchedEinsum, SizeParam
 from feinsum.measure import einsum_operations, footprint_bytes
-from feinsum.measure.cases import MANY_TIMES
+from feinsum.measure.reference import MANY_TIMES
 from feinsum.paths import contraction_steps
 from feinsum.tune.problem import Problem
 

@@ -1,0 +1,258 @@
+"""What a workload means and what there is to do: the one place that all else asks.
+
+Cases, ragged sizes, baselines, rooflines and counts are those of a :class:`Reference`.
+A new kind of einsum is one class here, with an entry in :data:`REFERENCES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, Literal, Protocol, TypeAlias
+
+import loopy as lp
+import numpy as np
+
+from feinsum.codegen import contraction_path, generate_loopy
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir import (
+    BatchedEinsum,
+    SizeParam,
+    Workload,
+    WorkloadLike,
+    evaluate,
+    require_dense,
+    with_extents,
+    workload_of,
+)
+from feinsum.measure.arguments import random_arguments
+from feinsum.measure.counts import (
+    dense_footprint_bytes,
+    dense_n_terms,
+    dense_operations,
+)
+from feinsum.measure.intermediates import intermediate_limit_bytes
+from feinsum.raising import LoopNest, identify_as_einsum
+
+__all__ = [
+    "MANY_TIMES",
+    "NEVER_LONG",
+    "REFERENCES",
+    "DenseReference",
+    "EinsumKind",
+    "Reference",
+    "einsum_operations",
+    "footprint_bytes",
+    "kind_of_einsum",
+    "n_terms",
+    "reference_of",
+]
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Sizes: TypeAlias = Mapping[str, int]
+EinsumKind: TypeAlias = Literal["dense", "sparse"]
+
+NEVER_LONG = 1 << 62
+"""No extent is as long as this, so that none is made a size parameter."""
+MANY_TIMES = 8
+"""One nest that takes so many times the operations of a path is no baseline."""
+RAGGED_EXTENTS = (37, 53, 29, 45, 61, 23)
+"""Odd, so that no tile of vectors divides them; no two are alike, so that sizes that
+were mixed up are found.
+"""
+RAGGED_FOOTPRINT_BYTES = 16_000_000
+"""Arrays of more take numpy too long, where many sizes come together."""
+
+
+class Reference(Protocol):
+    """The meaning of an einsum, and its work.
+
+    Sizes are values of the size parameters, all of them.
+    """
+
+    @property
+    def einsum(self) -> BatchedEinsum: ...
+
+    def kernel(self) -> tuple[lp.TranslationUnit, LoopNest]:
+        """The untransformed kernel, in the names of the einsum, and its nest."""
+        ...
+
+    def arguments(self, sizes: Sizes) -> dict[str, Any]:
+        """Random arguments of :meth:`kernel`, always the same."""
+        ...
+
+    def results(self, arguments: Mapping[str, Any]) -> tuple[Array, ...]:
+        """What the einsum makes of arguments: one array for each row."""
+        ...
+
+    def ragged(self) -> tuple[Reference, list[dict[str, int]]]:
+        """That of the einsum with run-time extents, and sizes that no tile divides."""
+        ...
+
+    def baseline(self, sizes: Sizes) -> lp.TranslationUnit | None:
+        """The kernel to compare with; None if it is the untransformed one."""
+        ...
+
+    def operations(self, sizes: Sizes) -> dict[str, int]:
+        """Additions and multiplications by dtype."""
+        ...
+
+    def footprint_bytes(self, sizes: Sizes) -> int:
+        """Of every distinct operand and of every result, each once."""
+        ...
+
+    def n_terms(self, sizes: Sizes) -> int:
+        """The most products that are summed for one entry of a result."""
+        ...
+
+
+@dataclass(frozen=True)
+class DenseReference:
+    """That of arrays of which every entry is stored."""
+
+    einsum: BatchedEinsum
+
+    @classmethod
+    def of(cls, workload: Workload) -> DenseReference:
+        return cls(require_dense(workload.einsum))
+
+    def kernel(self) -> tuple[lp.TranslationUnit, LoopNest]:
+        return _untransformed(self.einsum)
+
+    def arguments(self, sizes: Sizes) -> dict[str, Any]:
+        t_unit, _ = self.kernel()
+        return random_arguments(t_unit, sizes, np.random.default_rng(0))
+
+    def results(self, arguments: Mapping[str, Any]) -> tuple[Array, ...]:
+        arrays = {op.name: arguments[op.name] for op in self.einsum.operands}
+        return evaluate(self.einsum, arrays, optimize=True)
+
+    def ragged(self) -> tuple[DenseReference, list[dict[str, int]]]:
+        """An einsum with size parameters is its own variant.
+
+        Otherwise the free indices get parameters; there is no variant where an array
+        ties one of them to a contraction index. All arrays take about 16 MB at most.
+        """
+        einsum = self.einsum
+        if not einsum.size_params:
+            einsum = _parametric(einsum)
+        names = [x.name for x in einsum.size_params]
+        if not names:
+            return DenseReference(einsum), []
+        odd = {n: RAGGED_EXTENTS[k % len(RAGGED_EXTENTS)] for k, n in enumerate(names)}
+        one_long = dict.fromkeys(names[:1], 301) | dict.fromkeys(names[1:], 5)
+        return DenseReference(einsum), [
+            dict.fromkeys(names, 1),
+            _affordable(einsum, odd),
+            _affordable(einsum, one_long),
+        ]
+
+    def baseline(self, sizes: Sizes) -> lp.TranslationUnit | None:
+        """In pairs of operands where one nest would run for days.
+
+        >>> from feinsum.ir import array, einsum
+        >>> shapes = {"A": (20, 30), "B": (30, 40), "C": (40, 50)}
+        >>> chain = einsum("ij,jk,kl->il", *(array(*item) for item in shapes.items()))
+        >>> DenseReference(chain).baseline({}) is None
+        False
+        >>> product = einsum("ij,jk->ik", array("A", (20, 30)), array("B", (30, 40)))
+        >>> DenseReference(product).baseline({}) is None
+        True
+        """
+        einsum = self.einsum
+        extents = (
+            sizes[x.name] if isinstance(x, SizeParam) else x
+            for x in einsum.extents.values()
+        )
+        n_in_one_nest = prod(extents) * einsum.n_operands * einsum.batch_size
+        n_least = sum(self.operations(sizes).values())
+        if n_in_one_nest < MANY_TIMES * n_least:
+            return None
+        limit = intermediate_limit_bytes(einsum, sizes)
+        path = contraction_path(einsum, sizes, max_bytes=limit)
+        return generate_loopy(einsum, path=path) if len(path) > 1 else None
+
+    def operations(self, sizes: Sizes) -> dict[str, int]:
+        return dense_operations(self.einsum, sizes)
+
+    def footprint_bytes(self, sizes: Sizes) -> int:
+        return dense_footprint_bytes(self.einsum, sizes)
+
+    def n_terms(self, sizes: Sizes) -> int:
+        return dense_n_terms(self.einsum, sizes)
+
+
+REFERENCES: dict[EinsumKind, Callable[[Workload], Reference]] = {
+    "dense": DenseReference.of
+}
+"""By kind of einsum. Of a kind that is not here nothing is tuned or verified."""
+
+
+def kind_of_einsum(einsum: BatchedEinsum) -> EinsumKind:
+    """Which reference an einsum has."""
+    return "dense" if einsum.sparse_position is None else "sparse"
+
+
+def reference_of(subject: WorkloadLike) -> Reference:
+    """The reference of an einsum, or of a workload with its profile.
+
+    Raises:
+        InvalidEinsumError: if there is none, naming the operand.
+    """
+    workload = workload_of(subject)
+    kind = kind_of_einsum(workload.einsum)
+    return REFERENCES.get(kind, DenseReference.of)(workload)
+
+
+def einsum_operations(subject: WorkloadLike, sizes: Sizes) -> dict[str, int]:
+    """Exact number of additions and multiplications, by dtype.
+
+    Args:
+        sizes: the value of every size parameter.
+
+    Returns:
+        For each numpy dtype text (``<f8``) the sum over all rows; for the convention
+        see :mod:`feinsum.measure.counts`.
+
+    >>> from feinsum.ir import array, einsum
+    >>> e = einsum("ij,jk->ik", array("A", ("M", 3)), array("B", (3, 4)))
+    >>> einsum_operations(e, {"M": 2})
+    {'<f8': 40}
+    """
+    return reference_of(subject).operations(sizes)
+
+
+def footprint_bytes(subject: WorkloadLike, sizes: Sizes) -> int:
+    """Bytes of every distinct operand and of every result, each once."""
+    return reference_of(subject).footprint_bytes(sizes)
+
+
+def n_terms(subject: WorkloadLike, sizes: Sizes) -> int:
+    """Number of products that are summed for one entry of a result."""
+    return reference_of(subject).n_terms(sizes)
+
+
+@lru_cache(maxsize=4)
+def _untransformed(einsum: BatchedEinsum) -> tuple[lp.TranslationUnit, LoopNest]:
+    return identify_as_einsum(generate_loopy(einsum), einsum, long_extent=NEVER_LONG)
+
+
+def _affordable(einsum: BatchedEinsum, sizes: Sizes) -> dict[str, int]:
+    """Odd sizes, the larger ones halved until all arrays take few bytes."""
+    sizes = dict(sizes)
+    while dense_footprint_bytes(einsum, sizes) > RAGGED_FOOTPRINT_BYTES and any(
+        size > 3 for size in sizes.values()
+    ):
+        longest = max(sizes, key=lambda name: sizes[name])
+        sizes[longest] = sizes[longest] // 2 | 1
+    return sizes
+
+
+def _parametric(einsum: BatchedEinsum) -> BatchedEinsum:
+    params = {i: SizeParam(f"N{k}") for k, i in enumerate(einsum.free_indices)}
+    try:
+        return with_extents(einsum, {**einsum.extents, **params})
+    except InvalidEinsumError:
+        return einsum

@@ -1,0 +1,84 @@
+"""One reference is asked for whatever an einsum means and takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from feinsum import array, einsum
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir import BatchedEinsum, Workload, evaluate, sparse_array
+from feinsum.measure import (
+    Work,
+    einsum_operations,
+    footprint_bytes,
+    n_terms,
+    reference_of,
+)
+from feinsum.measure.cases import make_case, pairwise_baseline, ragged_cases
+from feinsum.measure.reference import REFERENCES, DenseReference
+
+SPARSE = einsum("ij,j->i", sparse_array("A", (9, 4)), array("x", 4))
+
+
+def dense(e: BatchedEinsum) -> BatchedEinsum:
+    """The same einsum, every entry of its arrays stored."""
+    rows = tuple(tuple(replace(op, storage="") for op in row) for row in e.rows)
+    return replace(e, rows=rows)
+
+
+class ByEntries(DenseReference):
+    """A made-up reference: two operations for each entry of the sparse operand."""
+
+    nodes: tuple[int, ...] = ()
+
+    def operations(self, sizes):
+        return {"<f8": 2 * self.nodes[-1] if self.nodes else 1}
+
+
+def by_entries(workload):
+    made = ByEntries(dense(workload.einsum))
+    object.__setattr__(made, "nodes", workload.nodes)
+    return made
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda: reference_of(SPARSE),
+        lambda: make_case(SPARSE, {}),
+        lambda: ragged_cases(SPARSE),
+        lambda: einsum_operations(SPARSE, {}),
+        lambda: footprint_bytes(SPARSE, {}),
+        lambda: n_terms(SPARSE, {}),
+        lambda: Work.of(SPARSE, {}),
+    ],
+)
+def test_a_kind_without_a_reference_is_refused_by_name(asked):
+    """Nothing is counted as if it were dense."""
+    with pytest.raises(InvalidEinsumError, match=r"operand 'A' .* is sparse"):
+        asked()
+
+
+def test_a_new_kind_costs_one_entry(monkeypatch):
+    """Cases, ragged sizes, baselines and counts are then all its own."""
+    monkeypatch.setitem(REFERENCES, "sparse", by_entries)
+    case = make_case(SPARSE, {})
+    plain = dense(SPARSE)
+    (expected,) = evaluate(plain, {n: case.arguments[n] for n in "Ax"})
+    np.testing.assert_allclose(case.expected["out"], expected)
+    assert ragged_cases(SPARSE) == ragged_cases(plain)
+    assert pairwise_baseline(case) is None
+    work = Work.of(Workload(SPARSE, {}, (3, 5)), {})
+    assert work.operations == {"<f8": 10}
+    assert work.footprint_bytes == footprint_bytes(plain, {})
+    assert n_terms(SPARSE, {}) == 4
+
+
+def test_what_is_known_of_the_pattern_reaches_the_reference(monkeypatch):
+    """A workload has the profile, an einsum has none."""
+    monkeypatch.setitem(REFERENCES, "sparse", by_entries)
+    assert einsum_operations(SPARSE, {}) == {"<f8": 1}
+    assert einsum_operations(Workload(SPARSE, {}, (2, 7)), {}) == {"<f8": 14}
