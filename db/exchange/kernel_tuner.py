@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from feinsum.records import (
-    DevicePeaks,
+    KINDS,
     Document,
-    Retraction,
     Trial,
     TuningRecord,
     kind_of,
@@ -56,8 +55,9 @@ def write_t4(documents: Iterable[Document], folder: Path) -> Counter[str]:
     found: dict[str, list[TuningRecord | Trial]] = {}
     n_written: Counter[str] = Counter()
     for document in documents:
-        if isinstance(document, (DevicePeaks, Retraction)):
+        if not KINDS[kind_of(document)].has_recipe:
             continue
+        assert isinstance(document, (TuningRecord, Trial))
         name = f"{_file_name(document.workload)}-{document.environment.id[:12]}.json"
         found.setdefault(name, []).append(document)
         n_written[kind_of(document)] += 1

@@ -15,9 +15,8 @@ from feinsum.db.sql.rows import document_of, instant
 from feinsum.errors import FeinsumError, InvalidRecordError
 from feinsum.records import (
     KINDS,
-    DevicePeaks,
+    Device,
     Document,
-    Retraction,
     Trial,
     kind_of,
     to_json,
@@ -89,27 +88,25 @@ def _entry(place: str, kind: Any, document_id: Any, text: Any) -> Entry:
 
 
 def _row(document: Document) -> dict[str, Any]:
-    common = {
+    common: dict[str, Any] = {
         "kind": kind_of(document),
         "id": document.id,
         "document": to_json(document),
     }
-    if isinstance(document, Retraction):
-        return common | {"recorded_at": instant(document.retracted_at)}
-    if isinstance(document, DevicePeaks):
-        device, of_kind = document.device, {}
-        time = document.measured_at
-    else:
-        device, of_kind = document.environment.device, _row_of_recipe(document)
-        time = document.recorded_at
+    kind = KINDS[kind_of(document)]
+    common["recorded_at"] = instant(getattr(document, kind.time))
+    if kind.has_recipe:
+        common |= _row_of_recipe(document)
+    device = kind.device(document)
+    return common if device is None else common | _row_of_device(device)
+
+
+def _row_of_device(device: Device) -> dict[str, Any]:
     return {
-        **common,
-        **of_kind,
         "device_id": device.id,
         "device_name": device.name,
         "platform": device.platform,
         "microarchitecture": device.microarchitecture,
-        "recorded_at": instant(time),
     }
 
 

@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError
 from feinsum.ir import from_text
-from feinsum.records import FactStore, Trial, TuningRecord
+from feinsum.records import FactStore, Trial, TuningRecord, kind_of
 
 __all__ = [
     "REKEYED_FROM",
@@ -215,7 +215,7 @@ def _ids_under(store: FactStore, kind: Kind, key: WorkloadKey) -> set[str]:
 
 
 def _kind(kept: TuningRecord | Trial) -> Kind:
-    return "trial" if isinstance(kept, Trial) else "record"
+    return cast(Kind, kind_of(kept))
 
 
 def _present_key(text: str) -> WorkloadKey | FeinsumError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Self
 
 from feinsum.canonical import WorkloadKey
@@ -26,6 +26,7 @@ from feinsum.errors import (
     ServiceError,
 )
 from feinsum.records import (
+    KINDS,
     Candidates,
     Demand,
     DevicePeaks,
@@ -38,6 +39,7 @@ from feinsum.records import (
     Trial,
     TuningRecord,
     from_json,
+    kind_of,
     to_json,
 )
 
@@ -233,13 +235,8 @@ class HttpStore(FactStore):
         return f"HttpStore({str(self._client.address)!r})"
 
     def _add(self, document: Document) -> bool:
-        if isinstance(document, Trial):
-            return self.add_trial(document)
-        if isinstance(document, DevicePeaks):
-            return self.add_peaks(document)
-        if isinstance(document, Retraction):
-            return self.add_retraction(document)
-        return self.add(document)
+        add: Callable[[Document], bool] = getattr(self, KINDS[kind_of(document)].add)
+        return add(document)
 
     def _retractions(self) -> Iterator[Retraction]:
         """Those of a service; one that is older has none."""

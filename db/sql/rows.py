@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any, TypeAlias, TypeVar
 
@@ -31,12 +31,14 @@ from feinsum.records import (
     Trial,
     TuningRecord,
     from_json,
+    kind_of,
     to_json,
 )
 from feinsum.records.plausibility import instant
 
 __all__ = [
     "DEVICE_COLUMNS",
+    "ROWS",
     "Row",
     "device_of",
     "document_of",
@@ -72,14 +74,7 @@ def rows_of(document: Document) -> tuple[Row, ...]:
             a column cannot hold in SQLite or in PostgreSQL. What was once accepted
             can always be served, and merged into any other database.
     """
-    if isinstance(document, Trial):
-        rows = _rows_of_trial(document)
-    elif isinstance(document, DevicePeaks):
-        rows = _rows_of_peaks(document)
-    elif isinstance(document, Retraction):
-        rows = _rows_of_retraction(document)
-    else:
-        rows = _rows_of_record(document)
+    rows = ROWS[kind_of(document)](document)
     for _, values in rows:
         _check_columns(document, values)
     return rows
@@ -97,7 +92,7 @@ def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
             f"{kind} {document_id}: the text has another content id; expected them to "
             "be equal: it was changed"
         )
-    document = from_json(KINDS[kind], text)
+    document = from_json(KINDS[kind].cls, text)
     vars(document)["id"] = document_id  # known now; it is costly to find again
     return document
 
@@ -188,6 +183,15 @@ def _rows_of_trial(trial: Trial) -> tuple[Row, ...]:
         "document": _text(trial),
     }
     return (_device_row(trial.environment.device), (TrialRow, row))
+
+
+ROWS: dict[DocumentKind, Callable[[Any], tuple[Row, ...]]] = {
+    "record": _rows_of_record,
+    "peaks": _rows_of_peaks,
+    "trial": _rows_of_trial,
+    "retraction": _rows_of_retraction,
+}
+"""What makes the rows of a document of each kind."""
 
 
 def _text(document: D) -> str:

@@ -3,7 +3,7 @@
 from feinsum.records.demand import Demand, Miss, is_text_of
 from feinsum.records.document import content_id, from_json, to_json
 from feinsum.records.environment import Device, DevicePeaks, Environment
-from feinsum.records.kinds import KINDS, Document, DocumentKind, kind_of
+from feinsum.records.kinds import KINDS, Document, DocumentKind, Kind, kind_of
 from feinsum.records.match import (
     WORST_ACCEPTED,
     Extents,
@@ -73,6 +73,7 @@ __all__ = [
     "Finding",
     "FramedSpec",
     "InMemoryStore",
+    "Kind",
     "Level",
     "LookUp",
     "Match",

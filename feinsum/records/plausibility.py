@@ -31,11 +31,9 @@ from feinsum.records.capability import (
 from feinsum.records.demand import is_text_of
 from feinsum.records.document import to_json
 from feinsum.records.environment import Device, DevicePeaks
-from feinsum.records.kinds import Document
+from feinsum.records.kinds import KINDS, Document, kind_of
 from feinsum.records.measurement import Measurement
 from feinsum.records.record import TuningRecord
-from feinsum.records.retraction import Retraction
-from feinsum.records.trial import Trial
 
 __all__ = [
     "APART",
@@ -176,20 +174,20 @@ def judge(
     >>> [finding.code for finding in judge(peaks)]
     ['compute-units', 'rate', 'time']
     """
-    if isinstance(document, Trial):
+    kind = KINDS[kind_of(document)]
+    if not kind.is_judged:
         return ()
     text = to_json(document)
     if len(text.encode()) > DOCUMENT_BYTES:
         return (_finding("document-size", f"{len(text.encode())} bytes"),)
     latest = (now or datetime.now(UTC)) + CLOCKS
+    found = [*_of_values(json.loads(text))]
     match document:
-        case Retraction():
-            found = _of_time(document.retracted_at, latest)
         case DevicePeaks():
-            found = _of_peaks(document, latest)
+            found += _of_peaks(document)
         case TuningRecord():
-            found = _of_record(document, latest, judge_recipe)
-    return (*_of_values(json.loads(text)), *found)
+            found += _of_record(document, judge_recipe)
+    return (*found, *_of_time(getattr(document, kind.time), latest))
 
 
 def refusals(document: Document, *, now: datetime | None = None) -> tuple[Finding, ...]:
@@ -301,7 +299,7 @@ def _of_values(
                 yield from _of_values(inner, path, most)
 
 
-def _of_peaks(peaks: DevicePeaks, latest: datetime) -> Iterator[Finding]:
+def _of_peaks(peaks: DevicePeaks) -> Iterator[Finding]:
     yield from _of_device(peaks.device)
     most = capability_of(peaks.device)
     yield from _of_rate("bandwidth", peaks.bandwidth_bytes_per_s, most.bytes_per_s)
@@ -311,7 +309,6 @@ def _of_peaks(peaks: DevicePeaks, latest: datetime) -> Iterator[Finding]:
             yield _finding("dtype", repr(dtype[:30]))
         else:
             yield from _of_rate(dtype, rate, most.operations_per_s(itemsize))
-    yield from _of_time(peaks.measured_at, latest)
 
 
 def _of_rate(name: str, rate: float, most: float) -> Iterator[Finding]:
@@ -320,12 +317,9 @@ def _of_rate(name: str, rate: float, most: float) -> Iterator[Finding]:
         yield _finding("rate", given)
 
 
-def _of_record(
-    record: TuningRecord, latest: datetime, judge_recipe: JudgeRecipe
-) -> Iterator[Finding]:
+def _of_record(record: TuningRecord, judge_recipe: JudgeRecipe) -> Iterator[Finding]:
     device = record.environment.device
     yield from _of_device(device)
-    yield from _of_time(record.recorded_at, latest)
     yield from _of_samples(record.measurement)
     key, text = record.workload, record.workload_text
     if not (_KEY.fullmatch(key) and is_text_of(text, key)):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import RecordNotFoundError
 from feinsum.records.environment import Device, DevicePeaks
-from feinsum.records.kinds import Document, DocumentKind
+from feinsum.records.kinds import KINDS, Document, DocumentKind, kind_of
 from feinsum.records.match import Policy
 from feinsum.records.plausibility import latest_peaks
 from feinsum.records.record import TuningRecord
@@ -169,15 +169,10 @@ class InMemoryStore(FactStore):
     """A store that lives as long as the process."""
 
     def __init__(self) -> None:
-        self._records: dict[str, TuningRecord] = {}
-        self._peaks: dict[str, DevicePeaks] = {}
-        self._trials: dict[str, Trial] = {}
-        self._retractions: dict[str, Retraction] = {}
+        self._known: dict[DocumentKind, dict[str, Any]] = {kind: {} for kind in KINDS}
 
     def add(self, record: TuningRecord) -> bool:
-        is_new = record.id not in self._records
-        self._records.setdefault(record.id, record)
-        return is_new
+        return self._keep(record)
 
     def get(self, record_id: str) -> TuningRecord:
         for retraction in self.retractions_of([record_id]):
@@ -185,11 +180,12 @@ class InMemoryStore(FactStore):
                 f"the record {record_id} was retracted by {retraction}"
             )
         try:
-            return self._records[record_id]
+            found: TuningRecord = self._known["record"][record_id]
         except KeyError:
             raise RecordNotFoundError(
                 f"no record has the id {record_id!r}; list ids with 'feinsum query'"
             ) from None
+        return found
 
     def query(
         self, workload: WorkloadKey, *, device_id: str | None = None
@@ -203,45 +199,41 @@ class InMemoryStore(FactStore):
 
     def records(self) -> Iterator[TuningRecord]:
         for record_id in sorted(self._of_kind("record")):
-            yield self._records[record_id]
+            yield self._known["record"][record_id]
 
     def __len__(self) -> int:
         return len(self._of_kind("record"))
 
     def add_peaks(self, peaks: DevicePeaks) -> bool:
-        is_new = peaks.id not in self._peaks
-        self._peaks.setdefault(peaks.id, peaks)
-        return is_new
+        return self._keep(peaks)
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         retracted = self._retracted()
         return latest_peaks(
             p
-            for p in self._peaks.values()
+            for p in self._known["peaks"].values()
             if p.device.id == device_id and p.id not in retracted
         )
 
     def add_trial(self, trial: Trial) -> bool:
-        is_new = trial.id not in self._trials
-        self._trials.setdefault(trial.id, trial)
-        return is_new
+        return self._keep(trial)
 
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
-        known = [t for t in self._trials.values() if t.workload == workload]
+        every: Iterable[Trial] = self._known["trial"].values()
+        known = [trial for trial in every if trial.workload == workload]
         return tuple(sorted(known, key=lambda t: (t.recorded_at, t.id)))
 
     def tried(self) -> tuple[WorkloadKey, ...]:
-        return tuple(sorted({t.workload for t in self._trials.values()}))
+        return tuple(sorted({t.workload for t in self._known["trial"].values()}))
 
     def add_retraction(self, retraction: Retraction) -> bool:
         """Hide what it retracts, now and whenever it comes; whether it was new."""
-        is_new = retraction.id not in self._retractions
-        self._retractions.setdefault(retraction.id, retraction)
-        return is_new
+        return self._keep(retraction)
 
     def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
         wanted = frozenset(ids)
-        known = [r for r in self._retractions.values() if r.document in wanted]
+        every: Iterable[Retraction] = self._known["retraction"].values()
+        known = [retraction for retraction in every if retraction.document in wanted]
         return tuple(sorted(known, key=lambda retraction: retraction.id))
 
     def ids(self, kind: DocumentKind) -> Iterator[str]:
@@ -259,28 +251,20 @@ class InMemoryStore(FactStore):
             yield known[document_id]
 
     def add_all(self, documents: Iterable[Document]) -> int:
-        return sum([self._add(document) for document in documents])
+        return sum([self._keep(document) for document in documents])
 
-    def _add(self, document: Document) -> bool:
-        if isinstance(document, Trial):
-            return self.add_trial(document)
-        if isinstance(document, DevicePeaks):
-            return self.add_peaks(document)
-        if isinstance(document, Retraction):
-            return self.add_retraction(document)
-        return self.add(document)
+    def _keep(self, document: Document) -> bool:
+        known = self._known[kind_of(document)]
+        is_new = document.id not in known
+        known.setdefault(document.id, document)
+        return is_new
 
     def _retracted(self) -> frozenset[str]:
-        return frozenset(r.document for r in self._retractions.values())
+        return frozenset(r.document for r in self._known["retraction"].values())
 
     def _of_kind(self, kind: DocumentKind) -> Mapping[str, Document]:
         """What is there of a kind, but for what is retracted."""
-        tables: dict[DocumentKind, Mapping[str, Document]] = {
-            "record": self._records,
-            "peaks": self._peaks,
-            "trial": self._trials,
-            "retraction": self._retractions,
-        }
+        known = self._known[kind]
         if not (retracted := self._retracted()):
-            return tables[kind]
-        return {k: d for k, d in tables[kind].items() if k not in retracted}
+            return known
+        return {k: d for k, d in known.items() if k not in retracted}
