@@ -61,10 +61,8 @@ class Header:
 def _line_class(name: DocumentKind, kind: Kind) -> type[Any]:
     """The envelope of a kind of documents."""
     fields = [("kind", Literal[name]), ("id", ContentId), ("document", kind.cls)]
-    cls = make_dataclass(f"{name.title()}Line", fields, frozen=True)
-    cls.__pydantic_config__ = STRICT
-    cls.__doc__ = kind.summary
-    return cls
+    own = {"__pydantic_config__": STRICT, "__doc__": kind.summary}
+    return make_dataclass(f"{name.title()}Line", fields, namespace=own, frozen=True)
 
 
 def _line_type() -> Any:

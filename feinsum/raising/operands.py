@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import loopy as lp
@@ -35,6 +36,7 @@ from pymbolic.mapper.substitutor import make_subst_func
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList, Operand, OperandFunction
 from feinsum.raising.axes import axis_order, check_captures
+from feinsum.raising.compressed import Level, levels_of
 from feinsum.raising.functions import (
     check_function,
     function_text,
@@ -79,6 +81,11 @@ class OperandTable:
         self._dtype_of = _Dtypes(self.kernel, self.t_unit.callables_table)
         self._unique = self.kernel.get_var_name_generator()
         self._taken = self.kernel.all_variable_names() | self.kernel.all_inames()
+
+    @cached_property
+    def levels(self) -> dict[str, Level]:
+        """The loops over compressed rows."""
+        return levels_of(self.kernel)
 
     def is_operand(self, factor: Expression) -> bool:
         """Whether ``factor`` depends on an iname or is the call of a rule."""

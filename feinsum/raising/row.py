@@ -15,6 +15,7 @@ from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList
 from feinsum.raising.affine import Affine, affine, are_distinct_places
 from feinsum.raising.calls import called_by
+from feinsum.raising.compressed import check_compressed
 from feinsum.raising.extents import box_extents
 from feinsum.raising.functions import sized, unresolved
 from feinsum.raising.hazards import check_hazards, reads_exactly
@@ -57,6 +58,7 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
     Raises:
         NotAnEinsumError: naming the instruction and the rule broken.
     """
+    check_compressed(insn, table.kernel, table.levels, table.expand)
     names = _assigned_inames(insn, table)
     parts = _parts(insn, table)
     inames = frozenset(names) | frozenset(parts.inames)

@@ -1,0 +1,349 @@
+"""Loops over the rows of compressed arrays, as in CSR and CSF: recognized by name.
+
+A loop from ``ptr[e]`` to ``ptr[e+1]`` visits the children of a node of a tree. What it
+computes is a sparse einsum, which no rule about boxes and races would say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import islpy as isl
+import loopy as lp
+from loopy.symbolic import (
+    SubstitutionMapper,
+    WalkMapper,
+    get_dependencies,
+    pw_aff_to_expr,
+)
+from pymbolic import primitives as p
+from pymbolic.mapper.substitutor import make_subst_func
+
+from feinsum.errors import NotAnEinsumError
+from feinsum.raising.hazards import Expand
+from feinsum.raising.nest import Expression
+
+__all__ = ["Level", "check_compressed", "levels_of"]
+
+Terms: TypeAlias = dict[Expression, int]
+"""A sum as its terms with their multiples; that of a number is 1."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A loop over the children of a node.
+
+    Attributes:
+        pointers: the array with the bounds.
+        parent: the place of the node in it.
+        place: that of a child among all children, for a value of the iname.
+        scalars: temporaries that hold the bounds, the coordinate of the node, or those
+            of its children.
+    """
+
+    iname: str
+    pointers: str
+    parent: Expression
+    place: Expression
+    scalars: frozenset[str]
+
+
+def check_compressed(
+    insn: lp.InstructionBase,
+    kernel: lp.LoopKernel,
+    levels: Mapping[str, Level],
+    expand: Expand,
+) -> None:
+    """Refuse what stands in loops over compressed rows, or finds their bounds.
+
+    Args:
+        levels: of :func:`levels_of`.
+
+    Raises:
+        NotAnEinsumError: with the rule ``compressed``, and the sparse einsum that it
+            is, if that can be read.
+    """
+    if not levels:
+        return
+    inames = insn.within_inames | insn.reduction_inames()
+    own = [level for name, level in levels.items() if name in inames]
+    if own:
+        level = own[0]
+        found = _notation(insn, kernel, levels, expand)
+        what = (
+            f"iname {level.iname!r} runs from {level.pointers}[{level.parent}] to "
+            "the entry after it: over a row of a compressed sparse array. "
+        )
+        what += f"It is the sparse einsum {found}. " if found else ""
+        what += "feinsum.call_einsum computes einsums of a sparse operand"
+        raise _refuse(insn, what)
+    written = set(insn.assignee_var_names())
+    for level in levels.values():
+        if written & level.scalars:
+            what = (
+                f"it is a bound or a coordinate of {level.iname!r}, which runs over "
+                "rows of a compressed sparse array"
+            )
+            raise _refuse(insn, what)
+
+
+def levels_of(kernel: lp.LoopKernel) -> dict[str, Level]:
+    """The loops over compressed rows, by iname.
+
+    >>> import numpy as np
+    >>> ints = [lp.GlobalArg(name, np.int32, shape="n") for name in ("ptr", "idx")]
+    >>> unit = lp.make_kernel(
+    ...     ["[n] -> {[i]: 0<=i<n-1}", "[a,b] -> {[k]: a<=k<b}"],
+    ...     '''
+    ...     for i
+    ...         <> a = ptr[i] {id=a}
+    ...         <> b = ptr[i+1] {id=b}
+    ...         y[i] = sum(k, 1.0*idx[k]) {dep=a:b}
+    ...     end
+    ...     ''',
+    ...     [*ints, lp.GlobalArg("y", np.float64, shape="n"), ...],
+    ...     lang_version=(2018, 2))
+    >>> levels_of(unit.default_entrypoint)["k"].pointers
+    'ptr'
+    """
+    values = _scalars(kernel)
+    if not any(_has_entry(value) for value in values.values()):
+        return {}
+    found = {}
+    for iname in sorted(kernel.all_inames()):
+        if level := _level(iname, kernel, values):
+            coordinates = _coordinates(level, values)
+            found[iname] = replace(level, scalars=level.scalars | coordinates)
+    return found
+
+
+def _coordinates(level: Level, values: Mapping[str, Expression]) -> set[str]:
+    """Scalars with an entry at the place of the node or of a child of it."""
+    places = [_terms(level.parent), _terms(level.place)]
+    return {
+        name
+        for name, value in values.items()
+        if _entry_of(value) is not None
+        and _terms(_resolved(value.index_tuple[0], values)) in places
+    }
+
+
+def _scalars(kernel: lp.LoopKernel) -> dict[str, Expression]:
+    """The values of private scalars that one instruction assigns, without condition."""
+    assigned: dict[str, list[lp.InstructionBase]] = {}
+    for insn in kernel.instructions:
+        for name in insn.assignee_var_names():
+            assigned.setdefault(name, []).append(insn)
+    return {
+        name: insns[0].expression
+        for name, insns in assigned.items()
+        if len(insns) == 1
+        and isinstance(insns[0], lp.Assignment)
+        and not insns[0].predicates
+        and name in kernel.temporary_variables
+        and not kernel.temporary_variables[name].shape
+    }
+
+
+def _has_entry(expression: Expression) -> bool:
+    return next(_subscripts(expression), None) is not None
+
+
+def _level(
+    iname: str, kernel: lp.LoopKernel, values: Mapping[str, Expression]
+) -> Level | None:
+    try:
+        bounds = kernel.get_iname_bounds(iname)
+        size = pw_aff_to_expr(bounds.size, int_ok=True)
+        lower = pw_aff_to_expr(bounds.lower_bound_pw_aff, int_ok=True)
+    except (lp.LoopyError, isl.Error, NotImplementedError):
+        return None
+    scalars = frozenset(_names([size, lower]) & values.keys())
+    if not scalars:
+        return None
+    terms = _terms(_resolved(size, values))
+    ends = [x for x, n in terms.items() if n == 1]
+    begins = [x for x, n in terms.items() if n == -1]
+    if len(terms) != 2 or len(ends) != 1 or len(begins) != 1:
+        return None
+    end, begin = ends[0], begins[0]
+    pointers = _entry_of(begin)
+    if pointers is None or pointers != _entry_of(end):
+        return None
+    step = Counter(_terms(end.index_tuple[0]))
+    step.subtract(_terms(begin.index_tuple[0]))
+    if {x: n for x, n in step.items() if n} != {1: 1}:
+        return None
+    start = _resolved(lower, values)
+    place = p.Variable(iname) if _terms(start) == {begin: 1} else None
+    if place is None and not _terms(start):
+        place = p.Sum((begin, p.Variable(iname)))
+    if place is None:
+        return None
+    used = scalars | (_names([values[s] for s in scalars]) & values.keys())
+    return Level(iname, pointers, begin.index_tuple[0], place, used)
+
+
+def _resolved(expression: Expression, values: Mapping[str, Expression]) -> Expression:
+    """The expression with the values of scalars; those of these, too."""
+    substitute = SubstitutionMapper(make_subst_func(values))
+    for _ in range(len(values)):
+        if not _names([expression]) & values.keys():
+            break
+        expression = substitute(expression)
+    return expression
+
+
+def _names(expressions: Iterable[Expression]) -> set[str]:
+    return {name for e in expressions for name in get_dependencies(e)}
+
+
+def _entry_of(expression: Expression) -> str | None:
+    """The array of one axis whose entry an expression is."""
+    is_entry = isinstance(expression, p.Subscript) and len(expression.index_tuple) == 1
+    return str(expression.aggregate.name) if is_entry else None
+
+
+def _terms(expression: Expression) -> Terms:
+    """The terms of an expression.
+
+    >>> from pymbolic import parse
+    >>> terms = _terms(parse("2*a[i] - 3 + i - 1"))
+    >>> sorted((str(term), n) for term, n in terms.items())
+    [('1', -4), ('a[i]', 2), ('i', 1)]
+    """
+    found: Counter[Expression] = Counter()
+    todo: list[tuple[Expression, int]] = [(expression, 1)]
+    while todo:
+        part, times = todo.pop(0)
+        if isinstance(part, p.Sum):
+            todo += [(child, times) for child in part.children]
+        elif isinstance(part, int):
+            found[1] += part * times
+        elif isinstance(part, p.Product) and isinstance(part.children[0], int):
+            rest = part.children[1:]
+            inner = rest[0] if len(rest) == 1 else p.Product(rest)
+            todo.append((inner, part.children[0] * times))
+        else:
+            found[part] += times
+    return {term: n for term, n in found.items() if n}
+
+
+def _notation(
+    insn: lp.InstructionBase,
+    kernel: lp.LoopKernel,
+    levels: Mapping[str, Level],
+    expand: Expand,
+) -> str | None:
+    """The einsum of an instruction, such as ``i k, k -> i with vals csf``.
+
+    A loop over compressed rows gives its index its name. None for what is not made of
+    entries at places and at coordinates that such loops find.
+    """
+    if not isinstance(insn, lp.Assignment):
+        return None
+    values = _scalars(kernel)
+    inames = insn.within_inames | insn.reduction_inames()
+    places = {iname: _terms(p.Variable(iname)) for iname in inames - levels.keys()}
+    places |= {i: _terms(levels[i].place) for i in inames & levels.keys()}
+    value, output = (
+        _resolved(expand(e), values) for e in (insn.expression, insn.assignee)
+    )
+    nodes = [x for x in _subscripts(value) if _entry_of(x) not in _pointers(levels)]
+    inside = {inner for x in nodes for e in x.index_tuple for inner in _subscripts(e)}
+    terms, stored = {}, []
+    for entry in dict.fromkeys([*nodes, output]):
+        if entry in inside:
+            continue
+        term = _term(entry, places, levels)
+        if term is None:
+            return None
+        is_tree = len(entry.index_tuple) == 1 and term[-1:] and term[-1] in levels
+        if is_tree and _terms(entry.index_tuple[0]) == places[term[-1]]:
+            stored.append(str(entry.aggregate))
+        if entry != output:
+            terms[entry] = term
+    if not stored or not terms or not isinstance(output, p.Subscript):
+        return None
+    result = _term(output, places, levels)
+    if result is None:
+        return None
+    is_compact = all(len(i) == 1 for term in terms.values() for i in term)
+    glue, comma, arrow = ("", ",", "->") if is_compact else (" ", ", ", " -> ")
+    texts = comma.join(glue.join(term) for term in terms.values())
+    trees = ", ".join(dict.fromkeys(stored))
+    return f"{texts}{arrow}{glue.join(result)} with {trees} csf"
+
+
+def _term(
+    entry: Expression, places: Mapping[str, Terms], levels: Mapping[str, Level]
+) -> tuple[str, ...] | None:
+    """The indices of an entry: all levels of one at a place of a tree."""
+    if not isinstance(entry, p.Subscript):
+        return ()
+    found: list[str] = []
+    for axis in entry.index_tuple:
+        name = _at(axis, places)
+        if name in levels and _terms(axis) == places[name]:
+            path = _path(name, places, levels)
+            if path is None:
+                return None
+            found += path
+        elif name is not None:
+            found.append(name)
+        else:
+            inner = [x for x in _subscripts(axis) if x == axis]
+            name = _at(inner[0].index_tuple[0], places) if inner else None
+            if name is None:
+                return None
+            found.append(name)
+    return tuple(found)
+
+
+def _at(place: Expression, places: Mapping[str, Terms]) -> str | None:
+    """The iname whose place an expression is."""
+    terms = _terms(place)
+    return next((iname for iname, its in places.items() if its == terms), None)
+
+
+def _path(
+    iname: str, places: Mapping[str, Terms], levels: Mapping[str, Level]
+) -> list[str] | None:
+    """The inames of a level and of all above it, from the root."""
+    path = [iname]
+    while path[0] in levels:
+        above = _at(levels[path[0]].parent, places)
+        if above is None or above in path:
+            return None
+        path.insert(0, above)
+    return path
+
+
+def _pointers(levels: Mapping[str, Level]) -> set[str]:
+    return {level.pointers for level in levels.values()}
+
+
+def _subscripts(expression: Expression) -> Iterator[p.Subscript]:
+    """Every entry in an expression, those in subscripts included, in order."""
+    finder = _Finder()
+    finder(expression)
+    yield from finder.found
+
+
+class _Finder(WalkMapper):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[p.Subscript] = []
+
+    def map_subscript(self, expr: p.Subscript) -> None:
+        self.found.append(expr)
+        super().map_subscript(expr)
+
+
+def _refuse(insn: lp.InstructionBase, what: str) -> NotAnEinsumError:
+    return NotAnEinsumError(
+        f"instruction {insn.id!r}: {what}", rule="compressed", instructions=(insn.id,)
+    )
