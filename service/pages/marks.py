@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
 from feinsum.bounds import bound_of_record, shares
 from feinsum.records import DevicePeaks, TuningRecord
 
-__all__ = ["Mark", "marks_of"]
+__all__ = ["Mark", "marks_of", "marks_of_each"]
+
+MOST_BOUNDED = 3
+"""Different sizes among the facts of a page for which bounds are looked for."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,23 @@ def marks_of(record: TuningRecord, peaks: DevicePeaks | None) -> tuple[Mark, ...
         )
         for one in bound.levels
     )
+
+
+def marks_of_each(
+    records: Iterable[TuningRecord], peaks: DevicePeaks | None
+) -> dict[str, tuple[Mark, ...]]:
+    """Those of several facts of a device by their ids.
+
+    Facts of equal sizes have equal bounds; of more than a few sizes there are none.
+    """
+    known: dict[tuple[str, Mapping[str, int]], tuple[Mark, ...]] = {}
+    found: dict[str, tuple[Mark, ...]] = {}
+    for record in records:
+        key = record.workload_text, record.measurement.sizes
+        if key not in known and len(known) < MOST_BOUNDED:
+            known[key] = marks_of(record, peaks)
+        found[record.id] = known.get(key, ())
+    return found
 
 
 def _sound(value: float | None) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median
@@ -20,7 +20,8 @@ from feinsum.records import (
     roofline_s,
     tied,
 )
-from feinsum.service.pages.axis import Axis, axis_of
+from feinsum.service.pages.axis import Axis, Tick, axis_of
+from feinsum.service.pages.marks import Mark, marks_of, marks_of_each
 from feinsum.service.pages.words import (
     clipped,
     is_doubtful,
@@ -58,6 +59,7 @@ class Strip:
         roof: what the measured limits of the device allow.
         words: the same for who does not see it.
         samples: all of them, or none.
+        marks: what each level of the memory allows, as far as the axis reaches.
     """
 
     middle: float
@@ -67,6 +69,7 @@ class Strip:
     roof: float | None
     words: str
     samples: tuple[float, ...] = ()
+    marks: tuple[Tick, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ class Ranking:
     n_more: int
     n_slower: int
     has_roof: bool
+    has_marks: bool
 
     @property
     def is_doubtful(self) -> bool:
@@ -126,6 +130,7 @@ class History:
     rows: tuple[Row, ...]
     n_drivers: int
     has_roof: bool
+    has_marks: bool
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,7 @@ class Timeline:
     axis: Axis
     recipe: Strip
     baseline: Strip
+    marks: tuple[Mark, ...]
     roof_s: float | None
     fraction: float | None
     is_doubtful: bool
@@ -163,8 +169,9 @@ def ranking_of(
     recipes = [r for r in (*served, *slower) if best[r.recipe] is r]
     shown = recipes[:MOST_ROWS]
     roofs = {r.id: roofline_of(r.measurement, peaks) for r in shown}
+    marks = marks_of_each(shown, peaks)
     n_first = sum(record.id in first for record in recipes)
-    axis = _speedup_axis(shown, roofs)
+    axis = _speedup_axis(shown, roofs, marks)
     of_family = {_family(r.spec): (k, r.spec) for k, r in _numbered(shown)[::-1]}
     rows = tuple(
         Row(
@@ -173,7 +180,9 @@ def ranking_of(
             is_tied=n_first > 1 and record.id in first,
             parameters=_difference(record.spec, *of_family[_family(record.spec)]),
             fraction=_fraction(record.measurement, roofs[record.id]),
-            strip=_speedup_strip(record.measurement, roofs[record.id], axis),
+            strip=_speedup_strip(
+                record.measurement, roofs[record.id], marks[record.id], axis
+            ),
             n_alike=n_alike[record.recipe],
         )
         for place, record in _numbered(shown)
@@ -185,11 +194,14 @@ def ranking_of(
         n_more=len(recipes) - len(shown),
         n_slower=sum(record.id not in known for record in recipes),
         has_roof=any(roofs.values()),
+        has_marks=any(row.strip.marks for row in rows),
     )
 
 
 def _speedup_axis(
-    records: Iterable[TuningRecord], roofs: Mapping[str, float | None]
+    records: Iterable[TuningRecord],
+    roofs: Mapping[str, float | None],
+    marks: Mapping[str, Sequence[Mark]],
 ) -> Axis:
     values = [1.0]
     for record in records:
@@ -198,6 +210,7 @@ def _speedup_axis(
             continue
         values += [*_speedups(timing), timing.speedup]
         values += _over(_baseline_s(timing), roofs[record.id])
+        values += _over(_baseline_s(timing), _longest_s(marks[record.id]))
     return axis_of(values, "{:g}×".format)
 
 
@@ -208,11 +221,13 @@ def history_of(
     newest_first = sorted(records, key=lambda r: (r.recorded_at, r.id), reverse=True)
     shown = newest_first[:MOST_ROWS]
     roofs = {r.id: roofline_of(r.measurement, peaks) for r in shown}
+    marks = marks_of_each(shown, peaks)
     values: list[float] = []
     for record in shown:
         timing = record.measurement
         values += [*median_interval(timing.samples_s), timing.median_s]
         values += [_baseline_s(timing), *_known(roofs[record.id])]
+        values += _known(_longest_s(marks[record.id]))
     axis = axis_of(values, seconds)
     rows = tuple(
         Row(
@@ -221,12 +236,15 @@ def history_of(
             is_tied=False,
             parameters=_parameters(record.spec),
             fraction=_fraction(record.measurement, roofs[record.id]),
-            strip=_time_strip(record.measurement, roofs[record.id], axis),
+            strip=_time_strip(
+                record.measurement, roofs[record.id], marks[record.id], axis
+            ),
         )
         for place, record in enumerate(shown, start=1)
     )
     drivers = {record.environment.driver_version for record in newest_first}
-    return History(device, axis, rows, len(drivers), any(roofs.values()))
+    has_marks = any(row.strip.marks for row in rows)
+    return History(device, axis, rows, len(drivers), any(roofs.values()), has_marks)
 
 
 def timeline_of(record: TuningRecord, peaks: DevicePeaks | None) -> Timeline:
@@ -234,12 +252,15 @@ def timeline_of(record: TuningRecord, peaks: DevicePeaks | None) -> Timeline:
     timing = record.measurement
     roof_s = roofline_of(timing, peaks)
     samples, baseline = timing.samples_s, timing.baseline_s
-    axis = axis_of([*samples, *baseline, *_known(roof_s)], seconds)
+    marks = marks_of(record, peaks)
+    limits = [*_known(roof_s), *_known(_longest_s(marks))]
+    axis = axis_of([*samples, *baseline, *limits], seconds)
     fraction = _fraction(timing, roof_s)
     return Timeline(
         axis,
-        _sample_strip(samples, roof_s, axis),
-        _sample_strip(baseline, roof_s, axis),
+        _sample_strip(samples, roof_s, marks, axis),
+        _sample_strip(baseline, roof_s, marks, axis),
+        marks,
         roof_s,
         fraction,
         is_doubtful(fraction, record.environment.device),
@@ -262,34 +283,73 @@ def _are_positive(peaks: DevicePeaks) -> bool:
     return all(limit > 0 for limit in limits)
 
 
-def _speedup_strip(timing: Measurement, roof_s: float | None, axis: Axis) -> Strip:
+def _speedup_strip(
+    timing: Measurement, roof_s: float | None, marks: Sequence[Mark], axis: Axis
+) -> Strip:
     low, high = _speedups(timing)
     roof = next(iter(_over(_baseline_s(timing), roof_s)), None)
     words = f"{ratio(timing.speedup)}, between {ratio(low)} and {ratio(high)}"
     if roof:
         words += f"; the roofline allows {ratio(roof)}"
-    return _strip(axis, words, (timing.speedup, low, high), 1.0, roof)
+    baseline_s = _baseline_s(timing)
+    allowed = {m.level: baseline_s / m.seconds for m in marks if m.seconds}
+    words += _allowed(allowed, ratio)
+    ticks = _ticks(axis, allowed, ratio)
+    return _strip(axis, words, (timing.speedup, low, high), 1.0, roof, marks=ticks)
 
 
-def _time_strip(timing: Measurement, roof_s: float | None, axis: Axis) -> Strip:
+def _time_strip(
+    timing: Measurement, roof_s: float | None, marks: Sequence[Mark], axis: Axis
+) -> Strip:
     low, high = median_interval(timing.samples_s)
     baseline_s = _baseline_s(timing)
     words = f"{seconds(timing.median_s)}, between {seconds(low)} and {seconds(high)}"
     words += f"; untransformed {seconds(baseline_s)}"
     if roof_s:
         words += f"; the roofline allows {seconds(roof_s)}"
-    return _strip(axis, words, (timing.median_s, low, high), baseline_s, roof_s)
+    allowed = {m.level: m.seconds for m in marks if m.seconds}
+    words += _allowed(allowed, seconds)
+    ticks = _ticks(axis, allowed, seconds)
+    values = (timing.median_s, low, high)
+    return _strip(axis, words, values, baseline_s, roof_s, marks=ticks)
 
 
 def _sample_strip(
-    samples: tuple[float, ...], roof_s: float | None, axis: Axis
+    samples: tuple[float, ...],
+    roof_s: float | None,
+    marks: Sequence[Mark],
+    axis: Axis,
 ) -> Strip:
     words = (
         f"median {seconds(median(samples))}, from {seconds(min(samples))} "
         f"to {seconds(max(samples))}"
     )
+    allowed = {m.level: m.seconds for m in marks if m.seconds}
+    words += _allowed(allowed, seconds)
     values = (median(samples), *median_interval(samples))
-    return _strip(axis, words, values, None, roof_s, samples[:MOST_SAMPLES])
+    ticks = _ticks(axis, allowed, seconds)
+    return _strip(axis, words, values, None, roof_s, samples[:MOST_SAMPLES], ticks)
+
+
+def _allowed(values: Mapping[str, float], text: Callable[[float], str]) -> str:
+    """What every level of the memory allows, in words."""
+    return "".join(f"; {level} allows {text(x)}" for level, x in values.items())
+
+
+def _ticks(
+    axis: Axis, values: Mapping[str, float], text: Callable[[float], str]
+) -> tuple[Tick, ...]:
+    """The marks of the levels whose values the axis has."""
+    return tuple(
+        Tick(axis.at(value), f"{level}: {text(value)}")
+        for level, value in values.items()
+        if axis.low <= value <= axis.high
+    )
+
+
+def _longest_s(marks: Sequence[Mark]) -> float | None:
+    """The time of the level that takes the longest."""
+    return max((m.seconds for m in marks if m.seconds), default=None)
 
 
 def _strip(
@@ -299,6 +359,7 @@ def _strip(
     baseline: float | None,
     roof: float | None,
     samples: tuple[float, ...] = (),
+    marks: tuple[Tick, ...] = (),
 ) -> Strip:
     """Values to places: the middle with its interval, and what it is compared with."""
     middle, low, high = map(axis.at, values)
@@ -310,6 +371,7 @@ def _strip(
         roof=None if roof is None else axis.at(roof),
         words=words,
         samples=tuple(map(axis.at, samples)),
+        marks=marks,
     )
 
 

@@ -20,7 +20,6 @@ from feinsum.service.answers import check_key
 from feinsum.service.keys import Caller
 from feinsum.service.pages.code import code_of
 from feinsum.service.pages.graph import drawing_of
-from feinsum.service.pages.marks import marks_of
 from feinsum.service.pages.notation import Notation, notation_of
 from feinsum.service.pages.ranking import history_of, ranking_of, timeline_of
 from feinsum.service.pages.rendering import asset, html
@@ -150,7 +149,6 @@ def fact(record_id: FactId, service: TheService, _: Reading) -> Response:
         words=notation_of(record.workload_text),
         code=code_of(record),
         timeline=timeline_of(record, peaks[record.environment.device]),
-        marks=marks_of(record, peaks[record.environment.device]),
         histories=[
             history_of(
                 device, [f for f in facts if f.environment.device == device], limits

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite, log10
+from statistics import median
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,9 +13,17 @@ from feinsum.canonical import induced_graph
 from feinsum.ir import from_text, to_text
 from feinsum.service.pages.axis import MARGIN, WIDTH, axis_of
 from feinsum.service.pages.graph import MOST_VERTICES, drawing_of
+from feinsum.service.pages.marks import marks_of, marks_of_each
 from feinsum.service.pages.notation import notation_of
-from feinsum.service.pages.ranking import roofline_of
+from feinsum.service.pages.ranking import (
+    history_of,
+    ranking_of,
+    roofline_of,
+    timeline_of,
+)
 from feinsum.service.pages.roofline import roofline_chart
+from tests.bounds.test_facts import CPU, PEAKS
+from tests.bounds.test_facts import fact as level_fact
 from tests.db.factories import make_device, make_peaks
 from tests.service.pages.facts import make_fact, make_limits
 from tests.strategies import counts, einsums
@@ -106,3 +116,53 @@ def test_dots_are_under_the_roof_that_limits_them():
     assert dot.y > level
     assert all(isfinite(tick.x) for tick in (*chart.x_ticks, *chart.y_ticks))
     assert roofline_chart([], limits) is None
+
+
+def test_every_level_has_a_mark_where_the_axis_reaches_it():
+    """At the time that it takes at least; the others are named in words alone."""
+    fact = level_fact(0.6)
+    marks = {one.level: one.seconds for one in marks_of(fact, PEAKS)}
+    line = timeline_of(fact, PEAKS)
+    drawn = {tick.label.split(":")[0]: tick.x for tick in line.recipe.marks}
+    axis = line.axis
+    assert drawn == {
+        name: axis.at(value)
+        for name, value in marks.items()
+        if axis.low <= value <= axis.high
+    }
+    assert 0 < len(drawn) < len(marks) == 4
+    assert all(f"; {name} allows " in line.recipe.words for name in marks)
+    assert max(marks, key=marks.__getitem__) in drawn
+
+
+def test_rankings_and_histories_have_the_same_marks():
+    """As speed-ups over the untransformed kernel in one, as times in the other."""
+    fact = level_fact(0.6)
+    marks = {one.level: one.seconds for one in marks_of(fact, PEAKS)}
+    baseline_s = median(fact.measurement.baseline_s)
+    for chart, values in (
+        (ranking_of(CPU, [fact], PEAKS), {n: baseline_s / s for n, s in marks.items()}),
+        (history_of(CPU, [fact], PEAKS), marks),
+    ):
+        (row,) = chart.rows
+        assert chart.has_marks
+        for tick in row.strip.marks:
+            assert tick.x == chart.axis.at(values[tick.label.split(":")[0]])
+    assert not ranking_of(CPU, [fact], None).has_marks
+
+
+def test_bounds_are_looked_for_at_few_sizes(monkeypatch):
+    """A page is not slower for all that somebody sent."""
+    asked = []
+    monkeypatch.setattr(
+        "feinsum.service.pages.marks.bound_of_record",
+        lambda record, peaks: asked.append(record),
+    )
+    facts = [
+        replace(one, measurement=replace(one.measurement, sizes={"n": n}))
+        for one in [level_fact(0.6), level_fact(0.7)]
+        for n in range(1, 9)
+    ]
+    found = marks_of_each(facts, PEAKS)
+    assert len(asked) == 3
+    assert set(found) == {fact.id for fact in facts}
