@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from feinsum.ir import BatchedEinsum, Extent, SizeParam
+from feinsum.paths import contraction_steps
 from feinsum.records.environment import Device, DeviceKind
 
 __all__ = ["MOST_UNITS", "Capability", "Work", "capability_of", "least_work", "most_s"]
@@ -22,6 +23,9 @@ MOST_UNITS = 2**20
 
 SLOWEST_OPERATION_S = 1e-6
 """No device takes longer for one multiplication and its accesses to memory."""
+
+MOST_SEARCHED = 6
+"""Operands of which the cheapest order is looked for: anybody may send more."""
 
 OVERHEAD_S = 60.0
 """No launch of a kernel takes longer, on whatever busy machine."""
@@ -85,11 +89,16 @@ def capability_of(device: Device) -> Capability:
 
 
 def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
-    """What no way to evaluate the einsum can avoid; here a tighter bound belongs.
+    """What no way to evaluate the einsum can avoid, whatever the device is.
 
     Each entry is touched once. A product of two operands takes a multiplication for
     each tuple of the indices that are left when what stands in one of them alone was
-    summed; of more operands, nothing is presumed about the order.
+    summed; of more operands, at least half of the operations of the cheapest order are
+    multiplications. A pattern of a sparse operand is not known, so only dense results
+    count beside one.
+
+    The tighter bounds of :mod:`feinsum.bounds` need sizes and bandwidths of caches,
+    which are what somebody sent.
 
     >>> from feinsum.ir import array, einsum
     >>> e = einsum("ij,jk->ik", array("A", ("M", 3)), array("B", (3, 4)))
@@ -97,19 +106,31 @@ def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
     Work(n_bytes=208, operation_bytes=192)
     """
     extents = _extents(einsum, sizes)
+    item_bytes = sum(dtype.itemsize for dtype in einsum.output_dtypes)
+    n_result_bytes = _count(einsum.output, extents) * item_bytes
+    if einsum.sparse_position is not None:
+        has_pattern = any(op.storage == "csf=" for op in einsum.operands)
+        return Work(0 if has_pattern else min(n_result_bytes, _HUGE), 0)
     touched: dict[str, int] = {}
     for row in einsum.rows:
         for term, operand in zip(einsum.inputs, row, strict=True):
             n_bytes = _count(term, extents) * operand.dtype.itemsize
             touched[operand.name] = max(n_bytes, touched.get(operand.name, 0))
-    item_bytes = sum(dtype.itemsize for dtype in einsum.output_dtypes)
-    n_bytes = sum(touched.values()) + _count(einsum.output, extents) * item_bytes
-    n_products = 0
-    if len(einsum.inputs) == 2:
-        left, right = map(set, einsum.inputs)
-        n_products = _count((left & right) | set(einsum.output), extents)
+    n_bytes = sum(touched.values()) + n_result_bytes
+    n_products = _least_products(einsum, extents)
     itemsize = max(dtype.itemsize for dtype in einsum.output_dtypes)
     return Work(min(n_bytes, _HUGE), min(n_products * itemsize, _HUGE))
+
+
+def _least_products(einsum: BatchedEinsum, extents: Mapping[str, int]) -> int:
+    """Multiplications of a row: of every row as many, but rows may be equal."""
+    if einsum.n_operands == 2:
+        left, right = map(set, einsum.inputs)
+        return _count((left & right) | set(einsum.output), extents)
+    if not 2 < einsum.n_operands <= MOST_SEARCHED:
+        return 0
+    steps = contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
+    return sum(step.n_operations for step in steps[einsum.n_operands :]) // 2
 
 
 def most_s(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:

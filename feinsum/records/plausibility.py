@@ -309,6 +309,8 @@ def _of_peaks(peaks: DevicePeaks) -> Iterator[Finding]:
             yield _finding("dtype", repr(dtype[:30]))
         else:
             yield from _of_rate(dtype, rate, most.operations_per_s(itemsize))
+    for name, rate in peaks.cache_bytes_per_s.items():
+        yield from _of_rate(name[:30], rate, most.bytes_per_s)
 
 
 def _of_rate(name: str, rate: float, most: float) -> Iterator[Finding]:

@@ -115,6 +115,37 @@ def test_the_least_work_of_einsums():
     assert least_work(batch, {}).n_bytes == (15 + 3 + 3 + 5 + 5) * 8
 
 
+def test_the_least_work_of_many_operands_is_that_of_the_cheapest_order():
+    """Half of its operations; of more than six nothing is searched."""
+    A, B, C = (array(name, (50, 50)) for name in "ABC")
+    chain = einsum("ij,jk,kl->il", A, B, C)
+    assert least_work(chain, {}).operation_bytes == (2 * (2 * 50**3 - 50**2)) // 2 * 8
+    many = einsum("ab,bc,cd,de,ef,fg,gh->ah", A, B, C, A, B, C, A)
+    assert least_work(many, {}).operation_bytes == 0
+    seconds = capability_of(make_device()).seconds(least_work(chain, {}))
+    assert seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("tree", "n_bytes"), [("csf", 5 * 8), ("csf=", 0)], ids=["dense result", "sparse"]
+)
+def test_of_a_sparse_operand_nothing_is_presumed(tree, n_bytes):
+    """Its pattern may be empty; a dense result is written all the same."""
+    A = replace(array("A", (5, 3)), storage=tree)
+    subscripts = "ij,j->i" if tree == "csf" else "ij,j->ij"
+    work = least_work(einsum(subscripts, A, array("x", 3)), {})
+    assert (work.n_bytes, work.operation_bytes) == (n_bytes, 0)
+
+
+@pytest.mark.parametrize("rate", [-1.0, 1e30])
+def test_rates_of_caches_are_judged_as_well(rate):
+    """What no core reads from its caches was not measured."""
+    good = replace(make_peaks(), cache_bytes_per_s={"L1": 3e11})
+    assert judge(good) == ()
+    bad = replace(good, cache_bytes_per_s={"L1": 3e11, "L2": rate})
+    assert [finding.code for finding in judge(bad)] == ["rate"]
+
+
 def test_the_latest_limits_are_plausible_and_compared_as_times():
     """However a time is written, and whatever the other limits are."""
     early = make_peaks(measured_at="2025-01-01T12:00:00+00:00")
