@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from math import inf
+from math import inf, log2
 
 import numpy as np
 import pytest
+from constantdict import constantdict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feinsum import array, einsum
+from feinsum.bounds import least_bytes
 from feinsum.canonical import canonicalize
 from feinsum.errors import ModelError
 from feinsum.predict import machine_of, predictions
@@ -151,3 +154,29 @@ def test_a_prediction_needs_no_scikit_learn():
         "assert not {'sklearn', 'scipy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_caches_must_let_pass_is_a_feature():
+    """Logarithms of the bound over all arrays: more for a product, none for a copy."""
+    large = einsum("ij,jk->ik", array("A", (6000, 6000)), array("B", (6000, 6000)))
+    copied = einsum("ij->ji", array("A", (6000, 6000)))
+    caches = constantdict({"L2": 1 << 18, "L3": 1 << 20})
+    small = replace(MACHINE, cache_bytes=caches, n_cores=1)
+
+    def beyond(e):
+        found = dict(zip(CONTEXT_FEATURES, context_features(e, small), strict=True))
+        return found["least bytes beyond L2"], found["least bytes beyond L3"]
+
+    every = 3 * 8 * 6000**2
+    expected = log2(least_bytes(large, {}, 1 << 18) / every)
+    near, far = beyond(large)
+    assert near == pytest.approx(expected)
+    assert near > far > 1
+    assert beyond(copied) == (0, 0)
+
+
+def test_of_many_operands_no_bound_is_looked_for():
+    """A prediction takes no longer for it."""
+    names = [array(f"A{k}", (50, 50)) for k in range(5)]
+    chain = einsum("ab,bc,cd,de,ef->af", *names)
+    assert list(context_features(chain, MACHINE)[-2:]) == [0, 0]

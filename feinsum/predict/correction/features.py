@@ -8,12 +8,15 @@ see :mod:`feinsum.predict.correction.model`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import log2
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from feinsum.bounds import MemoryLevel, bound_at
+from feinsum.errors import BoundError
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.ranking import Costed
@@ -101,8 +104,14 @@ CONTEXT_FEATURES = (
     "is complex",
     "cores",
     "vector bytes",
+    "least bytes beyond L2",
+    "least bytes beyond L3",
 )
-"""Their names; all but numbers of operands and indices are logarithms to base 2."""
+"""Their names; all but numbers of operands and indices are logarithms to base 2.
+
+The last ones are what passes the memory beyond a cache at the least, see
+:mod:`feinsum.bounds`, over the bytes of all arrays: 0 where a cache is no limit.
+"""
 
 _AT = {name: k for k, name in enumerate(RECIPE_FEATURES)}
 _PLACES = {
@@ -115,6 +124,9 @@ _PLACES = {
     for family, looked in FAMILIES.items()
 }
 """For each family its own column, and those of its parameters."""
+
+BOUNDED_OPERANDS, BOUNDED_ROWS = 4, 16
+"""Of larger einsums a bound takes longer than a prediction should."""
 
 LEAST, MOST = 1e-30, 1e30
 """Beyond these a number is no extent and no time that anyone meant."""
@@ -180,8 +192,29 @@ def context_features(einsum: BatchedEinsum, machine: Machine) -> Values:
         float(dtype.kind == "c"),
         _log(machine.n_cores),
         _log(machine.vector_bytes),
+        *_beyond_caches(einsum, machine),
     )
     return np.array(values)
+
+
+@lru_cache(maxsize=256)
+def _beyond_caches(einsum: BatchedEinsum, machine: Machine) -> tuple[float, float]:
+    """How many times all arrays must pass beyond L2 and L3; 0 if it is not known."""
+    if einsum.n_operands > BOUNDED_OPERANDS or einsum.batch_size > BOUNDED_ROWS:
+        return 0.0, 0.0
+    sizes = machine.cache_bytes
+    levels = [
+        MemoryLevel("L2", sizes.get("L2", 1), machine.n_cores),
+        MemoryLevel("L3", sizes.get("L3", 1)),
+        MemoryLevel("DRAM", None),
+    ]
+    try:
+        found = bound_at(einsum, {}, levels)
+    except BoundError:  # a cache that cannot hold one step
+        return 0.0, 0.0
+    every = max(found.compulsory_bytes, 1)
+    near, far = (_log(one.n_bytes / every) for one in found.levels)
+    return near, far
 
 
 def _log(value: Any) -> float:
