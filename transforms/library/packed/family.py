@@ -11,6 +11,7 @@ import loopy as lp
 
 from feinsum.ir import BatchedEinsum
 from feinsum.raising import LoopNest
+from feinsum.transforms.library.packed.bounded import starts
 from feinsum.transforms.library.packed.cost import packed_cost
 from feinsum.transforms.library.packed.nest import PackedNest
 from feinsum.transforms.library.packed.plan import Tiles, find_roles, make_plan
@@ -21,7 +22,6 @@ from feinsum.transforms.library.packed.space import (
     proposals,
     space,
     space_1,
-    wide_tiles,
 )
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.registry import Parameters, Transform, register
@@ -116,7 +116,7 @@ PACKED_CONTRACTION = register(
         space,
         packed_contraction,
         constraint,
-        starts=wide_tiles,
+        starts=starts,
         cost=packed_cost,
         proposals=proposals,
     )
