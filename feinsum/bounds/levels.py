@@ -59,8 +59,9 @@ def levels_of(
 ) -> tuple[MemoryLevel, ...]:
     """The levels of a device, from the registers to the memory.
 
-    Sizes are those that the system tells of a processor; of a device without one, only
-    the memory is known. Bandwidths are the measured ones of ``peaks``.
+    Sizes are those that the system tells of a processor, or else the measured ones of
+    ``peaks``, which are rather too large: no bound is wrong then. Of a device without
+    either, only the memory is known. Bandwidths are the measured ones.
 
     >>> from feinsum.records import Processor
     >>> processor = Processor("", 26, 2, 1, "zen5", ("avx", "avx512f"), 2,
@@ -74,21 +75,31 @@ def levels_of(
     n_cores = max(device.compute_units, 1)
     found = []
     if device.processor is not None:
-        features, caches = device.processor.features, device.processor.cache_bytes
+        features = device.processor.features
         sizes = [n for feature, n in VECTOR_REGISTERS if feature in features]
         if sizes:
             found.append(MemoryLevel(REGISTERS, sizes[0], n_cores))
-        for name, known in CACHES.items():
-            if caches.get(known):
-                shared = -(-n_cores // CORES_PER_L3)
-                n_copies = shared if name == SHARED else n_cores
-                found.append(
-                    MemoryLevel(name, caches[known], n_copies, measured.get(name))
-                )
+    for name, (n_bytes, n_copies) in _caches(device, peaks).items():
+        found.append(MemoryLevel(name, n_bytes, n_copies, measured.get(name)))
     bandwidth = None if peaks is None else peaks.bandwidth_bytes_per_s
     if bandwidth is not None and bandwidth <= 0:
         bandwidth = None
     return (*found, MemoryLevel(DRAM, None, 1, bandwidth))
+
+
+def _caches(device: Device, peaks: DevicePeaks | None) -> dict[str, tuple[int, int]]:
+    """Bytes and number of each cache, as far as somebody knows."""
+    n_cores = max(device.compute_units, 1)
+    told = {} if device.processor is None else device.processor.cache_bytes
+    measured = {} if peaks is None else peaks.cache_bytes
+    found = {}
+    for name, known in CACHES.items():
+        if told.get(known):
+            shared = -(-n_cores // CORES_PER_L3)
+            found[name] = told[known], shared if name == SHARED else n_cores
+        elif not any(told.values()) and measured.get(name, 0) > 0:
+            found[name] = measured[name], n_cores
+    return found
 
 
 def memory_ahead(levels: Sequence[MemoryLevel], place: int) -> Memory | None:

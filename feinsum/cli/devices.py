@@ -140,6 +140,7 @@ def _peaks_document(peaks: DevicePeaks) -> dict[str, Any]:
         "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
         "operations_per_s": dict(peaks.operations_per_s),
         "cache_bytes_per_s": dict(peaks.cache_bytes_per_s),
+        "cache_bytes": dict(peaks.cache_bytes),
         "measured_at": peaks.measured_at,
     }
 
@@ -181,6 +182,12 @@ def _print(found: Sequence[_Listed]) -> None:
             rates = sorted(peaks.cache_bytes_per_s.items())
             texts = [f"{name} {to_digits(rate * 1e-9)} GB/s" for name, rate in rates]
             _echo(f"{_id(peaks.device)} reads from caches: {', '.join(texts)}")
+        if peaks.cache_bytes:
+            texts = [f"{name} {n >> 10} KiB" for name, n in peaks.cache_bytes.items()]
+            _echo(
+                f"{_id(peaks.device)} reads parts of each core at other rates from "
+                f"sizes on: {', '.join(texts)}"
+            )
 
 
 def _echo(line: str) -> None:

@@ -10,7 +10,7 @@ from feinsum.errors import WrongResultError
 from feinsum.targets.layout import Layout
 from feinsum.targets.protocol import OpenDevice
 
-__all__ = ["cache_rates"]
+__all__ = ["cache_rates", "read_rate"]
 
 WIDTHS = (2, 4, 8)
 """Of vectors of double precision: 16, 32, 64 bytes."""
@@ -48,7 +48,9 @@ def cache_rates(opened: OpenDevice, min_run_s: float, repeats: int) -> dict[str,
     if not opened.has_double:
         return {}
     return {
-        name: max(_rate(opened, n_bytes, width, min_run_s, repeats) for width in WIDTHS)
+        name: max(
+            read_rate(opened, n_bytes, width, min_run_s, repeats) for width in WIDTHS
+        )
         for name, n_bytes in _shares(opened).items()
     }
 
@@ -73,7 +75,7 @@ def _shares(opened: OpenDevice) -> dict[str, int]:
     return found
 
 
-def _rate(
+def read_rate(
     opened: OpenDevice, n_bytes: int, width: int, min_run_s: float, repeats: int
 ) -> float:
     """Bytes per second of reading parts of one size in vectors of one width."""

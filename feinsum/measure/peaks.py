@@ -9,6 +9,7 @@ import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.measure.cache_rates import cache_rates
+from feinsum.measure.cache_sizes import cache_sizes
 from feinsum.records import DevicePeaks, utc_now
 from feinsum.targets.layout import Layout
 from feinsum.targets.protocol import OpenDevice
@@ -65,7 +66,8 @@ def measure_peaks(
     counts a multiply-add, from registers to registers in eight independent chains,
     as two operations. Vector widths 1 to 16 are tried, the best time of
     all is taken, and every result is checked. What is read from caches is in
-    :func:`feinsum.measure.cache_rates.cache_rates`.
+    :func:`feinsum.measure.cache_rates.cache_rates`, how large they are in
+    :func:`feinsum.measure.cache_sizes.cache_sizes`.
 
     Args:
         dtypes: of ``<f8`` and ``<f4``; one that the device lacks is left out.
@@ -93,6 +95,7 @@ def measure_peaks(
         },
         measured_at=utc_now(),
         cache_bytes_per_s=cache_rates(opened, min_run_s, repeats),
+        cache_bytes=cache_sizes(opened, n_bytes, min_run_s / 5, 2),
     )
 
 

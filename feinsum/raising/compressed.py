@@ -287,7 +287,7 @@ def _term(
     found: list[str] = []
     for axis in entry.index_tuple:
         name = _at(axis, places)
-        if name in levels and _terms(axis) == places[name]:
+        if name is not None and name in levels:
             path = _path(name, places, levels)
             if path is None:
                 return None
@@ -333,7 +333,7 @@ def _subscripts(expression: Expression) -> Iterator[p.Subscript]:
     yield from finder.found
 
 
-class _Finder(WalkMapper):
+class _Finder(WalkMapper):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.found: list[p.Subscript] = []

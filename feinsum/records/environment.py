@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from constantdict import constantdict
 from pydantic import Field
@@ -25,7 +25,7 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
-def _is_empty(value: Mapping[str, float]) -> bool:
+def _is_empty(value: Mapping[str, Any]) -> bool:
     return not value
 
 
@@ -125,6 +125,8 @@ class DevicePeaks:
         cache_bytes_per_s: by the name of a cache (``L1``), what all cores together
             read from it. Empty if it was not measured, as in documents from before
             this field existed, which do not mention it, so their ids stay.
+        cache_bytes: measured sizes by the same names, for every core while all read;
+            of a shared cache the share. Also left out where it is empty.
     """
 
     __pydantic_config__ = STRICT
@@ -136,9 +138,12 @@ class DevicePeaks:
     cache_bytes_per_s: Annotated[Mapping[str, float], Field(exclude_if=_is_empty)] = (
         field(default_factory=dict)
     )
+    cache_bytes: Annotated[Mapping[str, int], Field(exclude_if=_is_empty)] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
-        for name in ("operations_per_s", "cache_bytes_per_s"):
+        for name in ("operations_per_s", "cache_bytes_per_s", "cache_bytes"):
             object.__setattr__(self, name, constantdict(getattr(self, name)))
 
     @cached_property

@@ -96,3 +96,16 @@ def test_the_fewest_steps_of_a_chain_count():
     peaks = replace(PEAKS, cache_bytes_per_s={})
     found = least_possible_s(chain, {}, replace(CPU, processor=None), peaks)
     assert found == pytest.approx(2 * 2 * 100**3 / 1e11)
+
+
+def test_measured_sizes_stand_in_for_those_that_nobody_tells():
+    """Of a processor without caches; what the system tells goes before."""
+    quiet = replace(CPU, processor=replace(PROCESSOR, cache_bytes={}))
+    sized = replace(PEAKS, device=quiet, cache_bytes={"L1": 90000, "L2": 2**21})
+    levels = {one.name: one for one in levels_of(quiet, sized)}
+    assert list(levels) == ["registers", "L1", "L2", "DRAM"]
+    assert (levels["L1"].n_bytes, levels["L1"].n_copies) == (90000, 2)
+    assert levels["L2"].bandwidth_bytes_per_s == 1e11
+    told = {one.name: one.n_bytes for one in levels_of(CPU, sized)}
+    assert told["L1"] == CACHES["L1d"]
+    assert [one.name for one in levels_of(quiet, PEAKS)] == ["registers", "DRAM"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.measure import (
@@ -15,6 +18,7 @@ from feinsum.measure import (
     roofline_s,
 )
 from feinsum.measure.cache_rates import cache_rates
+from feinsum.measure.cache_sizes import cache_sizes, edges
 from feinsum.measure.peaks import _check_chains, triad_array_bytes
 from feinsum.records import Device, DevicePeaks, from_json, to_json
 from tests.cpus import CPUS, opened
@@ -71,13 +75,43 @@ def test_rates_are_measured_of_the_caches_that_are_known(device):
     assert ("L2" in rates) == (known.get("L2", 0) > 2 * known.get("L1d", 0) > 8192)
 
 
+def test_sizes_of_caches_are_measured(device):
+    """Rising; none of a limit that is smaller than all."""
+    sizes = cache_sizes(device, 1 << 18, min_run_s=1e-5, repeats=1)
+    assert list(sizes) == [f"L{k}" for k in range(1, len(sizes) + 1)]
+    assert sorted(sizes.values()) == list(sizes.values())
+    assert cache_sizes(device, 1 << 10, min_run_s=1e-5, repeats=1) == {}
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=30)
+def test_edges_of_plateaus_are_found_under_noise(seed):
+    """Each from its cache's size on, and before the next double of it is read."""
+    rng = random.Random(seed)
+    caches = [rng.choice([32, 48, 64]) << 10, 1 << rng.choice([19, 20, 21]), 1 << 24]
+    rates = [200.0, 90.0, 40.0, 12.0]
+    sizes = [round(4096 * 2 ** (k / 2)) for k in range(29)]
+
+    def rate(size):
+        k = sum(size > cache for cache in caches)
+        beyond = min(1.0, size / caches[k - 1] - 1) if k else 1.0
+        within = rates[k - 1] if k else rates[0]
+        mean = 1 / ((1 - beyond) / within + beyond / rates[k])
+        return mean * rng.uniform(0.93, 1.0)
+
+    found = edges(sizes, [rate(size) for size in sizes])
+    assert len(found) == len(caches)
+    for cache, edge in zip(caches, found, strict=True):
+        assert cache < edge <= 2.9 * cache
+
+
 def test_limits_from_before_caches_keep_their_ids():
     """A document without rates of caches does not mention them."""
     device = Device("p", "n", "v", "cpu", "x86_64", 1)
     peaks = DevicePeaks(device, 1e10, {"<f8": 1e9}, "2025-01-01T00:00:00+00:00")
     assert "cache" not in to_json(peaks)
     assert from_json(DevicePeaks, to_json(peaks)).id == peaks.id
-    more = replace(peaks, cache_bytes_per_s={"L1": 1e11})
+    more = replace(peaks, cache_bytes_per_s={"L1": 1e11}, cache_bytes={"L1": 32768})
     assert from_json(DevicePeaks, to_json(more)) == more
     assert more.id != peaks.id
 
