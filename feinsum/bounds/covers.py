@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from constantdict import constantdict
 
@@ -63,7 +64,12 @@ def least_cover(terms: Sequence[Iterable[str]]) -> Cover:
     >>> [str(s) for s in cover.exponents], cover.is_certified()
     (['2/3', '1/3', '1/3', '1/3'], True)
     """
-    sets = tuple(map(frozenset, terms))
+    return _cover_of(tuple(map(frozenset, terms)))
+
+
+@lru_cache(maxsize=1024)
+def _cover_of(sets: tuple[frozenset[str], ...]) -> Cover:
+    """The same, once for all levels of the memory."""
     indices = sorted(frozenset().union(*sets))
     rows = [[Fraction(v in term) for v in indices] for term in sets]
     weights, exponents = _packing(rows, len(indices))

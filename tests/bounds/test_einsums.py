@@ -7,6 +7,7 @@ import sys
 from fractions import Fraction
 from itertools import pairwise
 from math import prod
+from time import process_time
 
 import numpy as np
 import pytest
@@ -325,6 +326,24 @@ def test_a_bound_takes_few_numerical_searches(monkeypatch, n_operands):
     assert len(calls) <= 4 * n_shapes
     most = {1: 40, 2: 40, 3: 300, 4: 1200, 10: 3000}[n_operands]
     assert sum(n_points) <= most
+
+
+@pytest.mark.parametrize(("n_operands", "most_s"), [(2, 0.01), (10, 0.1)])
+def test_a_bound_is_quick(n_operands, most_s):
+    """10 ms for two operands and 100 ms for ten, on a machine ten times as slow as any.
+
+    Of processor time, in the best of several runs: what else runs counts little.
+    """
+    letters = "abcdefghijk"[: n_operands + 1]
+    terms = [f"{a}{b}" for a, b in pairwise(letters)]
+    made = of(f"{','.join(terms)}->a{letters[-1]}", **dict.fromkeys(letters, 300))
+
+    def run_s():
+        start_s = process_time()
+        bound_at(made, {}, LEVELS)
+        return process_time() - start_s
+
+    assert min(run_s() for _ in range(5)) < 10 * most_s
 
 
 def test_bounds_need_neither_scipy_nor_loopy():
