@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from feinsum.drawing import Roof, roofs
@@ -41,13 +41,18 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A roofline on a sheet, in pixels; both axes are logarithmic."""
+    """A roofline on a sheet, in pixels; both axes are logarithmic.
+
+    Attributes:
+        slopes: what the caches allow, up to the highest roof.
+    """
 
     device: Device
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     roofs: tuple[Line, ...]
     dots: tuple[Dot, ...]
+    slopes: tuple[Line, ...] = ()
     width: float = WIDTH
     height: float = HEIGHT
 
@@ -83,6 +88,7 @@ def roofline_chart(facts: Iterable[TuningRecord], peaks: DevicePeaks) -> Chart |
         tuple(Tick(HEIGHT - tick.x, tick.label) for tick in y_axis.ticks),
         tuple(_line(roof, x_axis, y_axis) for roof in lines),
         tuple(_dot(fact, peaks, x_axis, y_axis) for fact in best),
+        tuple(_slopes(peaks, max(limits.values()), x_axis, y_axis)),
     )
 
 
@@ -121,6 +127,21 @@ def _line(roof: Roof, x_axis: Axis, y_axis: Axis) -> Line:
     at = [(x_axis.at(x), HEIGHT - y_axis.at(y)) for x, y in roof.corners]
     path = "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in at)
     return Line(path, f"{_op(roof.peak)}, {dtype(roof.name)}", round(at[-1][1], 1))
+
+
+def _slopes(
+    peaks: DevicePeaks, highest: float, x_axis: Axis, y_axis: Axis
+) -> Iterator[Line]:
+    """The bandwidths of caches that are faster than the memory, up to the roof."""
+    for name, bandwidth in peaks.cache_bytes_per_s.items():
+        ridge = highest / bandwidth if _is_sound(bandwidth) else 0.0
+        if bandwidth <= peaks.bandwidth_bytes_per_s or ridge <= x_axis.low:
+            continue
+        low = x_axis.low * bandwidth
+        ends = ((x_axis.low, low), (ridge, highest))
+        at = [(x_axis.at(x), HEIGHT - y_axis.at(y)) for x, y in ends]
+        path = "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in at)
+        yield Line(path, f"{name}: {rate(bandwidth, 'B')}", round(at[0][1], 1))
 
 
 def _dot(fact: TuningRecord, peaks: DevicePeaks, x_axis: Axis, y_axis: Axis) -> Dot:

@@ -116,6 +116,20 @@ def test_dots_are_under_the_roof_that_limits_them():
     assert dot.y > level
     assert all(isfinite(tick.x) for tick in (*chart.x_ticks, *chart.y_ticks))
     assert roofline_chart([], limits) is None
+    assert chart.slopes == ()
+
+
+def test_caches_have_slopes_above_that_of_the_memory():
+    """From the left up to the roof; none that is slower, or no bandwidth at all."""
+    rates = {"L1": 2.2e11, "L2": 1.2e11, "L3": 1e10, "odd": -1.0, "L0": 1e15}
+    limits = replace(make_limits(make_device()), cache_bytes_per_s=rates)
+    chart = roofline_chart([make_fact(1e-3), make_fact(4e-3)], limits)
+    assert chart is not None
+    assert [line.label.split(":")[0] for line in chart.slopes] == ["L1", "L2"]
+    near, far = (line.y for line in chart.slopes)
+    assert near < far
+    top = min(roof.y for roof in chart.roofs)
+    assert all(line.path.endswith(f",{top}") for line in chart.slopes)
 
 
 def test_every_level_has_a_mark_where_the_axis_reaches_it():
