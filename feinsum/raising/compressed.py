@@ -26,7 +26,7 @@ from feinsum.errors import NotAnEinsumError
 from feinsum.raising.hazards import Expand
 from feinsum.raising.nest import Expression
 
-__all__ = ["Level", "check_compressed", "levels_of"]
+__all__ = ["Level", "check_compressed", "compressed_levels"]
 
 Terms: TypeAlias = dict[Expression, int]
 """A sum as its terms with their multiples; that of a number is 1."""
@@ -60,7 +60,7 @@ def check_compressed(
     """Refuse what stands in loops over compressed rows, or finds their bounds.
 
     Args:
-        levels: of :func:`levels_of`.
+        levels: of :func:`compressed_levels`.
 
     Raises:
         NotAnEinsumError: with the rule ``compressed``, and the sparse einsum that it
@@ -90,7 +90,7 @@ def check_compressed(
             raise _refuse(insn, what)
 
 
-def levels_of(kernel: lp.LoopKernel) -> dict[str, Level]:
+def compressed_levels(kernel: lp.LoopKernel) -> dict[str, Level]:
     """The loops over compressed rows, by iname.
 
     >>> import numpy as np
@@ -106,7 +106,7 @@ def levels_of(kernel: lp.LoopKernel) -> dict[str, Level]:
     ...     ''',
     ...     [*ints, lp.GlobalArg("y", np.float64, shape="n"), ...],
     ...     lang_version=(2018, 2))
-    >>> levels_of(unit.default_entrypoint)["k"].pointers
+    >>> compressed_levels(unit.default_entrypoint)["k"].pointers
     'ptr'
     """
     values = _scalars(kernel)

@@ -36,7 +36,7 @@ from pymbolic.mapper.substitutor import make_subst_func
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList, Operand, OperandFunction
 from feinsum.raising.axes import axis_order, check_captures
-from feinsum.raising.compressed import Level, levels_of
+from feinsum.raising.compressed import Level, compressed_levels
 from feinsum.raising.functions import (
     check_function,
     function_text,
@@ -85,7 +85,7 @@ class OperandTable:
     @cached_property
     def levels(self) -> dict[str, Level]:
         """The loops over compressed rows."""
-        return levels_of(self.kernel)
+        return compressed_levels(self.kernel)
 
     def is_operand(self, factor: Expression) -> bool:
         """Whether ``factor`` depends on an iname or is the call of a rule."""
