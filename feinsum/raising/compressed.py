@@ -7,7 +7,7 @@ computes is a sparse einsum, which no rule about boxes and races would say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -113,11 +113,21 @@ def compressed_levels(kernel: lp.LoopKernel) -> dict[str, Level]:
     if not any(_has_entry(value) for value in values.values()):
         return {}
     found = {}
-    for iname in sorted(kernel.all_inames()):
+    for iname in _bounded_by(kernel, values.keys()):
         if level := _level(iname, kernel, values):
             coordinates = _coordinates(level, values)
             found[iname] = replace(level, scalars=level.scalars | coordinates)
     return found
+
+
+def _bounded_by(kernel: lp.LoopKernel, scalars: Collection[str]) -> list[str]:
+    """The inames of domains that have one of some scalars as a parameter."""
+    return [
+        iname
+        for domain in kernel.domains
+        if not set(domain.get_var_names(isl.dim_type.param)).isdisjoint(scalars)
+        for iname in domain.get_var_names(isl.dim_type.set)
+    ]
 
 
 def _coordinates(level: Level, values: Mapping[str, Expression]) -> set[str]:
