@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,9 +29,23 @@ def bound_of_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | 
     Args:
         peaks: limits of the fact's device; without them no times are known.
     """
-    measured = record.measurement
+    measured, device = record.measurement, record.environment.device
+    found = _bound_of(record.workload_text, measured.sizes, device, peaks)
     try:
-        einsum = from_text(record.workload_text)
+        if found is not None and peaks is not None:
+            return found.with_operations(operations_s(measured.operations, peaks))
+    except (FeinsumError, TypeError, ValueError, ZeroDivisionError, OverflowError):
+        pass  # a dtype whose rate was not measured, or that is none
+    return found
+
+
+@lru_cache(maxsize=512)
+def _bound_of(
+    text: str, sizes: Mapping[str, int], device: Device, peaks: DevicePeaks | None
+) -> Bound | None:
+    """That of all facts of a workload at the same sizes on a device."""
+    try:
+        einsum = from_text(text)
         n_accesses = einsum.n_operands * einsum.batch_size
         if (
             einsum.n_operands > MOST_OPERANDS
@@ -38,16 +53,9 @@ def bound_of_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | 
             or len(einsum.indices) > MOST_INDICES
         ):
             return None
-        levels = levels_of(record.environment.device, peaks)
-        found = bound_at(einsum, measured.sizes, levels)
+        return bound_at(einsum, sizes, levels_of(device, peaks))
     except (FeinsumError, OverflowError):
         return None
-    try:
-        if peaks is not None:
-            return found.with_operations(operations_s(measured.operations, peaks))
-    except (FeinsumError, TypeError, ValueError, ZeroDivisionError, OverflowError):
-        pass  # a dtype whose rate was not measured, or that is none
-    return found
 
 
 def shares(bound: Bound, measured_s: float) -> dict[str, float]:

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from feinsum.bounds import bound_of_record, least_possible_s, levels_of, shares
+from feinsum.bounds import (
+    bound_at,
+    bound_of_record,
+    least_possible_s,
+    levels_of,
+    shares,
+)
 from feinsum.canonical import canonicalize
 from feinsum.ir import array, einsum
 from feinsum.records import Device, DevicePeaks, Processor, TuningRecord
@@ -62,6 +68,23 @@ def test_limits_that_nobody_can_have_give_no_times():
     broken = replace(PEAKS, bandwidth_bytes_per_s=-1.0, cache_bytes_per_s={"L1": 0.0})
     assert shares(bound_of_record(fact(), broken), 1.0) == {}
     assert all(one.bandwidth_bytes_per_s is None for one in levels_of(CPU, broken))
+
+
+def test_facts_of_equal_sizes_are_bounded_once(monkeypatch):
+    """A page of many facts looks for one bound; other limits are another one."""
+    asked = []
+
+    def counted(*given):
+        asked.append(given)
+        return bound_at(*given)
+
+    monkeypatch.setattr("feinsum.bounds.facts.bound_at", counted)
+    limits = replace(PEAKS, bandwidth_bytes_per_s=3.25e10)
+    for median_s in (1.0, 2.0, 3.0):
+        bound_of_record(fact(median_s), limits)
+    assert len(asked) == 1
+    bound_of_record(fact(), replace(limits, bandwidth_bytes_per_s=3.5e10))
+    assert len(asked) == 2
 
 
 def test_a_page_has_a_mark_for_every_level():
