@@ -19,6 +19,7 @@
     ├── ModelError                  model-failed
     ├── BoundError                  bound-failed
     ├── PlanError                   plan-failed
+    ├── ProgramError                program-failed
     ├── StoreError                  store-failed
     │   ├── RecordNotFoundError     record-not-found
     │   ├── InvalidRecordError      invalid-record
@@ -62,6 +63,7 @@ __all__ = [
     "NotAuthenticatedError",
     "NotPermittedError",
     "PlanError",
+    "ProgramError",
     "RecordNotFoundError",
     "SchemaVersionError",
     "ServiceError",
@@ -231,6 +233,20 @@ class PlanError(FeinsumError, ValueError):
     """
 
     code = "plan-failed"
+
+    def __init__(self, message: str, *, rules: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.rules = rules
+
+
+class ProgramError(FeinsumError, ValueError):
+    """A program of einsums is ill-formed, or cannot be decomposed or run.
+
+    Attributes:
+        rules: codes of the broken rules; the documentation of programs has the list.
+    """
+
+    code = "program-failed"
 
     def __init__(self, message: str, *, rules: tuple[str, ...] = ()) -> None:
         super().__init__(message)

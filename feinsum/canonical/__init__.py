@@ -11,6 +11,7 @@ from feinsum.canonical.form import (
 )
 from feinsum.canonical.graph import InducedGraph, induced_graph
 from feinsum.canonical.invariants import INVARIANTS, Difference, first_difference
+from feinsum.canonical.labelling import canonical_places
 from feinsum.canonical.reconstruction import reconstruct
 from feinsum.canonical.relabeling import Relabeling
 from feinsum.canonical.search import CANONICALIZER
@@ -24,6 +25,7 @@ __all__ = [
     "InducedGraph",
     "Relabeling",
     "WorkloadKey",
+    "canonical_places",
     "canonicalize",
     "canonicalize_einsum",
     "first_difference",

@@ -4,7 +4,11 @@ from feinsum.ir.build import array, batched_einsum, einsum, sparse_array
 from feinsum.ir.check import RULES, violations
 from feinsum.ir.einsum import BatchedEinsum, IndexList, require_dense, require_einsum
 from feinsum.ir.evaluate import bind_sizes, evaluate
-from feinsum.ir.functional import FunctionalBatchedEinsum, OperandFunction
+from feinsum.ir.functional import (
+    FunctionalBatchedEinsum,
+    OperandFunction,
+    body_value,
+)
 from feinsum.ir.functions import FUNCTIONS, UFUNCS
 from feinsum.ir.generalize import (
     LONG_EXTENT,
@@ -37,6 +41,7 @@ __all__ = [
     "array",
     "batched_einsum",
     "bind_sizes",
+    "body_value",
     "einsum",
     "evaluate",
     "from_text",

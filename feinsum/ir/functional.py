@@ -20,7 +20,7 @@ from feinsum.ir.evaluate import evaluate
 from feinsum.ir.functions import function_of
 from feinsum.ir.operand import SizeParam
 
-__all__ = ["FunctionalBatchedEinsum", "OperandFunction"]
+__all__ = ["FunctionalBatchedEinsum", "OperandFunction", "body_value"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -52,9 +52,7 @@ class OperandFunction:
         """
         grid = np.indices(shape, sparse=True)
         names = dict(arrays) | dict(zip(self.parameters, grid, strict=True))
-        with np.errstate(all="ignore"):  # a condition may guard a division
-            value = _evaluate(_expression(self.body), names)
-        return np.array(np.broadcast_to(value, shape))
+        return np.array(np.broadcast_to(body_value(self.body, names), shape))
 
     def is_plain_read(self) -> bool:
         """Whether the body is one array subscripted by the parameters in order."""
@@ -127,6 +125,22 @@ class FunctionalBatchedEinsum:
             table = self.functions[operand.name].tabulate(shape, arrays)
             tables[operand.name] = table.astype(operand.dtype)
         return evaluate(self.einsum, tables, optimize=optimize)
+
+
+def body_value(body: str, names: Mapping[str, Any]) -> Any:
+    """The value of an expression of :class:`OperandFunction`'s grammar.
+
+    Args:
+        names: what the expression may use: arrays that broadcast, and scalars.
+
+    Raises:
+        InvalidEinsumError: if the body uses what is not in the grammar.
+
+    >>> body_value("max(x, 0.0) - 1", {"x": np.array([-2.0, 3.0])}).tolist()
+    [-1.0, 2.0]
+    """
+    with np.errstate(all="ignore"):  # a condition may guard a division
+        return _evaluate(_expression(body), names)
 
 
 def _plain_read(name: str, rank: int) -> OperandFunction:

@@ -14,11 +14,13 @@ from tests.docs.pages import ROOT, files
 __all__ = [
     "invalid_einsum_rules",
     "plan_rules",
+    "program_rules",
     "refusal_rules",
     "settings",
     "sparse_rules",
 ]
 
+PROGRAMS = ROOT / "feinsum" / "programs"
 PLANS, RUN = ROOT / "feinsum" / "plans", ROOT / "feinsum" / "run.py"
 
 _CODE = re.compile(r"[a-z]+(-[a-z]+)*")
@@ -38,12 +40,17 @@ def refusal_rules() -> set[str]:
 
 def invalid_einsum_rules() -> set[str]:
     """Every code in ``InvalidEinsumError.rules`` but those of the checker's table."""
-    return _rules(_calls(ROOT / "feinsum", without=(PLANS, RUN)))
+    return _rules(_calls(ROOT / "feinsum", without=(PLANS, PROGRAMS, RUN)))
 
 
 def plan_rules() -> set[str]:
     """Every code in ``PlanError.rules``."""
     return _rules([*_calls(PLANS), *_calls(RUN)])
+
+
+def program_rules() -> set[str]:
+    """Every code in ``ProgramError.rules``."""
+    return _rules(_calls(PROGRAMS))
 
 
 def _rules(calls: Iterable[ast.Call]) -> set[str]:

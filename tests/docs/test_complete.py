@@ -8,16 +8,18 @@ import pytest
 import typer
 
 import feinsum
-from feinsum import errors, nests, plans, sparse
+from feinsum import errors, nests, plans, programs, sparse
 from feinsum.canonical import canonicalize
 from feinsum.cli import app
 from feinsum.cli.shared import failure
 from feinsum.ir import RULES, array, einsum
+from feinsum.programs import check
 from feinsum.records import CODES
 from feinsum.transforms import REGISTRY, primitives
 from tests.docs.codes import (
     invalid_einsum_rules,
     plan_rules,
+    program_rules,
     refusal_rules,
     settings,
     sparse_rules,
@@ -125,10 +127,18 @@ def test_every_rule_of_a_plan_is_documented_and_no_other():
     assert documented == plan_rules()
 
 
-def test_every_name_about_plans_is_documented():
+def test_every_rule_of_a_program_is_documented_and_no_other():
+    """The table has the checker's rules, and those of its builder are among them."""
+    documented = terms(section("docs/programs.md", "Rules")) - {"rule", "---"}
+    assert documented == set(check.RULES)
+    assert program_rules() <= documented
+
+
+@pytest.mark.parametrize("room", [plans, programs], ids=lambda room: room.__name__)
+def test_every_name_about_plans_and_programs_is_documented(room):
     """The page names all that one can import."""
-    text = page("docs/plans.md")
-    assert not [name for name in plans.__all__ if f"`{name}`" not in text]
+    text = page(f"docs/{room.__name__.rpartition('.')[2]}.md")
+    assert not [name for name in room.__all__ if f"`{name}`" not in text]
 
 
 @pytest.mark.parametrize("room", [nests, sparse], ids=lambda room: room.__name__)

@@ -263,8 +263,8 @@ def two_nests():
 
 
 DECIDE_NOTHING = {
-    "cache", "calling", "cli", "doctor", "drawing", "integrations", "plans", "service",
-    "suites", "tune",
+    "cache", "calling", "cli", "doctor", "drawing", "integrations", "plans", "programs",
+    "service", "suites", "tune",
 }  # fmt: skip
 """Rooms that call a retrieval, or keep what it found."""
 

@@ -1,0 +1,53 @@
+"""Programs of einsums: graphs of statements with any body and any reduction."""
+
+from feinsum.programs.builder import ProgramBuilder, Tensor, program
+from feinsum.programs.decompose import Decomposition, decompose
+from feinsum.programs.evaluate import evaluate_program
+from feinsum.programs.key import (
+    PROGRAM_FORM_VERSION,
+    ProgramKey,
+    canonical_program,
+    program_key,
+)
+from feinsum.programs.macros import (
+    attention,
+    ccsd_doubles,
+    chain,
+    feed_forward,
+    feed_forward_step,
+    layer_norm,
+    multi_head_attention,
+)
+from feinsum.programs.partition import Partition, n_partitions
+from feinsum.programs.partitioned import run_partitioned
+from feinsum.programs.program import Program
+from feinsum.programs.reductions import REDUCTIONS
+from feinsum.programs.statement import Statement
+from feinsum.programs.text import program_from_text
+
+__all__ = [
+    "PROGRAM_FORM_VERSION",
+    "REDUCTIONS",
+    "Decomposition",
+    "Partition",
+    "Program",
+    "ProgramBuilder",
+    "ProgramKey",
+    "Statement",
+    "Tensor",
+    "attention",
+    "canonical_program",
+    "ccsd_doubles",
+    "chain",
+    "decompose",
+    "evaluate_program",
+    "feed_forward",
+    "feed_forward_step",
+    "layer_norm",
+    "multi_head_attention",
+    "n_partitions",
+    "program",
+    "program_from_text",
+    "program_key",
+    "run_partitioned",
+]

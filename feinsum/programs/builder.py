@@ -1,0 +1,299 @@
+"""Programs as people write them: statement by statement, in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from feinsum.errors import InvalidEinsumError, ProgramError
+from feinsum.ir import Extent, IndexList, Operand, array, parse_subscripts
+from feinsum.programs.evaluate import evaluate_program
+from feinsum.programs.program import Program
+from feinsum.programs.statement import Statement
+
+__all__ = ["ProgramBuilder", "Tensor", "program"]
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """An array of a program that is being written: an input, or a result."""
+
+    operand: Operand
+    owner: ProgramBuilder
+
+    @property
+    def name(self) -> str:
+        return self.operand.name
+
+    @property
+    def shape(self) -> tuple[Extent, ...]:
+        return self.operand.shape
+
+    @property
+    def rank(self) -> int:
+        return self.operand.rank
+
+    def __repr__(self) -> str:
+        return f"<{self.operand}>"
+
+
+class ProgramBuilder:
+    """Collects statements; :meth:`build` makes the :class:`Program`.
+
+    What stands for an array in the methods is a :class:`Tensor` of this program, or
+    one that :func:`feinsum.array` makes: that becomes an input.
+
+    >>> p = program()
+    >>> Q, K, V = (array(name, (8, 16)) for name in "QKV")
+    >>> weights = p.softmax(p.einsum("sd,td->st", Q, K), axis=1)
+    >>> p.output(p.einsum("st,td->sd", weights, V))
+    <r5[8,16]:<f8>
+    >>> [statement.reduction for statement in p.build().statements[:2]]
+    ['sum', 'max']
+    """
+
+    def __init__(self) -> None:
+        self._inputs: list[Operand] = []
+        self._statements: list[Statement] = []
+        self._outputs: list[str] = []
+        self._tensors: dict[str, Tensor] = {}
+
+    def input(
+        self,
+        name: str,
+        shape: Extent | str | Sequence[Extent | str],
+        dtype: DTypeLike = np.float64,
+    ) -> Tensor:
+        """An array that is given; see :func:`feinsum.array`."""
+        return self._tensor_of(array(name, shape, dtype))
+
+    def einsum(
+        self,
+        subscripts: str,
+        *operands: Tensor | Operand,
+        body: str = "",
+        reduction: str = "sum",
+        name: str = "",
+    ) -> Tensor:
+        """The ``reduction`` of ``body`` over the indices that the result lacks.
+
+        Args:
+            subscripts: as for :func:`numpy.einsum`, or with words.
+            body: an expression over ``x0``, ``x1``, ... and the indices; by default the
+                product of all operands.
+            reduction: ``sum``, ``prod``, ``max``, ``min``, ``any``, ``all``, or an
+                expression over ``a`` and ``b``.
+            name: of the result.
+
+        Raises:
+            ProgramError: saying what does not fit.
+
+        >>> p = program()
+        >>> p.einsum("ik,kj->ij", array("D", (3, 3)), array("D", (3, 3)),
+        ...          body="x0 + x1", reduction="min", name="two_steps")
+        <two_steps[3,3]:<f8>
+        """
+        tensors = [self._tensor_of(operand) for operand in operands]
+        try:
+            inputs, output = parse_subscripts(subscripts, [x.rank for x in tensors])
+        except InvalidEinsumError as error:
+            raise ProgramError(str(error), rules=("term",)) from None
+        return self._add(inputs, output, tensors, body, reduction, name)
+
+    def map(self, body: str, *operands: Tensor | Operand, name: str = "") -> Tensor:
+        """A function entry by entry; axes are matched from the last one, as numpy does.
+
+        >>> p = program()
+        >>> p.map("max(x0 + x1, 0.0)", array("X", (3, 4)), array("b", 4))
+        <r0[3,4]:<f8>
+        """
+        tensors = [self._tensor_of(operand) for operand in operands]
+        indices = _indices(max((x.rank for x in tensors), default=0))
+        inputs = [indices[len(indices) - x.rank :] for x in tensors]
+        return self._add(inputs, indices, tensors, body, "sum", name)
+
+    def reduce(
+        self,
+        reduction: str,
+        operand: Tensor | Operand,
+        axis: int | Sequence[int],
+        body: str = "",
+        name: str = "",
+    ) -> Tensor:
+        """An array without some of its axes.
+
+        >>> p = program()
+        >>> p.reduce("max", array("X", (3, 4)), axis=1)
+        <r0[3]:<f8>
+        """
+        tensor = self._tensor_of(operand)
+        indices = _indices(tensor.rank)
+        output = _without(indices, axis, tensor)
+        return self._add([indices], output, [tensor], body, reduction, name)
+
+    def along(
+        self,
+        body: str,
+        operand: Tensor | Operand,
+        reduced: Tensor | Operand,
+        axis: int | Sequence[int],
+        name: str = "",
+    ) -> Tensor:
+        """A function of an array and of one that lacks some of its axes.
+
+        >>> p = program()
+        >>> X = p.input("X", (3, 4))
+        >>> p.along("x0 - x1", X, p.reduce("max", X, axis=0), axis=0)
+        <r1[3,4]:<f8>
+        """
+        tensor, other = self._tensor_of(operand), self._tensor_of(reduced)
+        indices = _indices(tensor.rank)
+        inputs = [indices, _without(indices, axis, tensor)]
+        return self._add(inputs, indices, [tensor, other], body, "sum", name)
+
+    def softmax(
+        self, operand: Tensor | Operand, axis: int | str = -1, name: str = ""
+    ) -> Tensor:
+        """Exponentials that sum up to one along an axis, scaled so that none overflows.
+
+        Args:
+            axis: a number, or the index of the statement that computed the operand.
+
+        >>> p = program()
+        >>> _ = p.softmax(array("X", (1, 2)), name="Y")
+        >>> p.run(X=np.array([[1000.0, 1000.0]]))["Y"].tolist()
+        [[0.5, 0.5]]
+        """
+        tensor = self._tensor_of(operand)
+        place = self._place(tensor, axis) if isinstance(axis, str) else axis
+        most = self.reduce("max", tensor, place)
+        powers = self.along("exp(x0 - x1)", tensor, most, place)
+        total = self.reduce("sum", powers, place)
+        return self.along("x0 / x1", powers, total, place, name)
+
+    def output(self, tensor: Tensor) -> Tensor:
+        """Mark a result as wanted.
+
+        Raises:
+            ProgramError: if it is no result of a statement.
+        """
+        self._tensor_of(tensor)
+        if all(tensor.name != one.result for one in self._statements):
+            raise ProgramError(
+                f"{tensor.name!r} is an input; an output is the result of a statement",
+                rules=("dataflow",),
+            )
+        if tensor.name not in self._outputs:
+            self._outputs.append(tensor.name)
+        return tensor
+
+    def build(self) -> Program:
+        """The program; its outputs are those marked, or all results that nothing reads.
+
+        Raises:
+            ProgramError: if it is ill-formed.
+        """
+        read = {name for one in self._statements for name in one.operands}
+        unread = [one.result for one in self._statements if one.result not in read]
+        outputs = tuple(self._outputs or unread)
+        return Program(tuple(self._inputs), tuple(self._statements), outputs)
+
+    def run(self, **arrays: Any) -> Mapping[str, Any]:
+        """The outputs by name, for inputs given by name.
+
+        Raises:
+            ProgramError: if an input is missing, or has another shape or dtype.
+        """
+        return evaluate_program(self.build(), arrays)
+
+    def _add(
+        self,
+        inputs: Sequence[IndexList],
+        output: IndexList,
+        tensors: Sequence[Tensor],
+        body: str,
+        reduction: str,
+        name: str,
+    ) -> Tensor:
+        result = name or self._fresh_name()
+        if result in self._tensors:
+            raise ProgramError(f"an array {result!r} exists already", rules=("name",))
+        names = tuple(x.name for x in tensors)
+        statement = Statement(result, output, tuple(inputs), names, body, reduction)
+        given = {x.name: x.operand for x in tensors}
+        # errors belong to the line that makes them
+        alone = Program(tuple(given.values()), (statement,), (result,))
+        self._statements.append(statement)
+        found = self._tensors[result] = Tensor(alone.arrays[result], self)
+        return found
+
+    def _tensor_of(self, value: Tensor | Operand) -> Tensor:
+        if isinstance(value, Tensor) and value.owner is self:
+            return value
+        if isinstance(value, Tensor):
+            raise ProgramError(f"{value!r} belongs to another program", rules=("name",))
+        if not isinstance(value, Operand):
+            raise ProgramError(
+                f"expected a tensor of this program or feinsum.array(...), got "
+                f"{type(value).__name__}; arrays of numbers are given to run()",
+                rules=("name",),
+            )
+        known = self._tensors.get(value.name)
+        if known is None:
+            self._inputs.append(value)
+            known = self._tensors[value.name] = Tensor(value, self)
+        if known.operand != value:
+            raise ProgramError(
+                f"two arrays are named {value.name!r}: {known.operand} and {value}",
+                rules=("name",),
+            )
+        return known
+
+    def _place(self, tensor: Tensor, index: str) -> int:
+        """The axis of a result that a statement calls by a name."""
+        for one in self._statements:
+            if one.result == tensor.name and index in one.output:
+                return one.output.index(index)
+        raise ProgramError(
+            f"{tensor!r} has no axis {index!r}; give its number", rules=("term",)
+        )
+
+    def _fresh_name(self) -> str:
+        k = len(self._statements)
+        while f"r{k}" in self._tensors:
+            k += 1
+        return f"r{k}"
+
+
+def program() -> ProgramBuilder:
+    """A program of einsums to be written.
+
+    >>> p = program()
+    >>> gram = p.einsum("ki,kj->ij", array("X", (5, 2)), array("X", (5, 2)))
+    >>> p.run(X=np.ones((5, 2)))["r0"].tolist()
+    [[5.0, 5.0], [5.0, 5.0]]
+    """
+    return ProgramBuilder()
+
+
+def _indices(rank: int) -> IndexList:
+    return tuple(ascii_letters[k] if k < 52 else f"i{k}" for k in range(rank))
+
+
+def _without(
+    indices: IndexList, axis: int | Sequence[int], tensor: Tensor
+) -> IndexList:
+    gone = set()
+    for one in [axis] if isinstance(axis, int) else axis:
+        if not -tensor.rank <= one < tensor.rank:
+            raise ProgramError(
+                f"{tensor!r} has {tensor.rank} axes, and none of number {one}",
+                rules=("term",),
+            )
+        gone.add(one % tensor.rank)
+    return tuple(index for k, index in enumerate(indices) if k not in gone)

@@ -1,0 +1,219 @@
+"""The well-formedness rules of programs, each with a name.
+
+Rules are checked in their order, and those that rest on others only where these hold:
+of a program with a cycle nobody wants to know what else is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from feinsum.errors import ProgramError
+from feinsum.ir import Extent
+from feinsum.programs.body import names_in, operand_name
+from feinsum.programs.dtypes import CONSTANTS
+from feinsum.programs.reductions import check_reduction
+
+if TYPE_CHECKING:
+    from feinsum.programs.program import Program
+
+__all__ = ["RULES", "raise_if_ill_formed"]
+
+Rule = Callable[["Program"], Iterator[str]]
+
+
+def has_statements(program: Program) -> Iterator[str]:
+    """A program has statements, and outputs."""
+    if not program.statements:
+        yield "the program has no statements"
+    if not program.outputs:
+        yield "the program has no outputs; name a result that is wanted"
+
+
+def names(program: Program) -> Iterator[str]:
+    """Arrays and indices have identifiers, and no two arrays have one."""
+    results = [one.result for one in program.statements]
+    counts = Counter([*(operand.name for operand in program.inputs), *results])
+    for name, count in counts.items():
+        if count > 1:
+            yield f"{count} arrays are named {name!r}; give each another name"
+        if not (isinstance(name, str) and name.isidentifier()):
+            yield f"{name!r} is no name of an array; take one such as 'scores'"
+    for one in program.statements:
+        for index in one.indices:
+            if not (isinstance(index, str) and index.isidentifier()):
+                yield f"{one.result}: index {index!r} is no identifier"
+            elif index in CONSTANTS or index in map(operand_name, range(64)):
+                yield f"{one.result}: the name of index {index!r} means something else"
+
+
+def dense(program: Program) -> Iterator[str]:
+    """All arrays are dense."""
+    for operand in program.inputs:
+        if operand.storage:
+            yield f"array {operand.name!r} is sparse; programs have dense arrays only"
+
+
+def dataflow(program: Program) -> Iterator[str]:
+    """A statement reads what was given, or computed before; results are wanted once."""
+    results = {one.result: k for k, one in enumerate(program.statements)}
+    given = {operand.name for operand in program.inputs}
+    if cycle := _cycle(program):
+        yield f"the statements depend on each other: {' -> '.join(cycle)}"
+        return
+    for k, one in enumerate(program.statements):
+        for name in one.operands:
+            if name not in given and name not in results:
+                known = ", ".join(sorted([*given, *results]))
+                yield (
+                    f"{one.result} reads {name!r}, which nothing computes; known: "
+                    f"{known}"
+                )
+            elif results.get(name, -1) >= k:
+                yield f"{one.result} reads {name!r}, which a later statement computes"
+    for name, count in Counter(program.outputs).items():
+        if name not in results:
+            yield f"output {name!r} is no result of a statement"
+        elif count > 1:
+            yield f"output {name!r} is named {count} times"
+
+
+def terms(program: Program) -> Iterator[str]:
+    """A statement has operands, each with one index for each axis."""
+    ranks = {operand.name: operand.rank for operand in program.inputs}
+    for one in program.statements:
+        ranks[one.result] = len(one.output)
+        if not one.operands:
+            yield f"{one.result} has no operands"
+        if len(one.inputs) != len(one.operands):
+            yield (
+                f"{one.result} has {len(one.inputs)} terms and {len(one.operands)} "
+                "operands"
+            )
+        for name, term in zip(one.operands, one.inputs, strict=False):
+            if len(term) != ranks[name]:
+                yield (
+                    f"edge {name} -> {one.result}: {name!r} has {ranks[name]} axes, "
+                    f"its term {' '.join(term) or '(empty)'!r} has {len(term)} indices"
+                )
+
+
+def output_indices(program: Program) -> Iterator[str]:
+    """Every index of a result occurs once in it, and in an operand."""
+    for one in program.statements:
+        bound = {index for term in one.inputs for index in term}
+        for index, count in Counter(one.output).items():
+            if index not in bound:
+                yield f"{one.result}: index {index!r} of the result is in no operand"
+            if count > 1:
+                yield f"{one.result}: index {index!r} is {count} times in the result"
+
+
+def extents(program: Program) -> Iterator[str]:
+    """All axes that carry one index in a statement have one extent."""
+    arrays = {operand.name: operand.shape for operand in program.inputs}
+    for one in program.statements:
+        known: dict[str, tuple[Extent, str]] = {}
+        for name, term in zip(one.operands, one.inputs, strict=True):
+            for axis, index in enumerate(term):
+                extent = arrays[name][axis]
+                first, where = known.setdefault(index, (extent, name))
+                if first != extent:
+                    yield (
+                        f"edge {name} -> {one.result}: index {index!r} has extent "
+                        f"{extent} on axis {axis} of {name!r}, and {first} in {where!r}"
+                    )
+        arrays[one.result] = tuple(known[index][0] for index in one.output)
+
+
+def bodies(program: Program) -> Iterator[str]:
+    """A body speaks of its operands, of indices, and of nothing else."""
+    for one in program.statements:
+        try:
+            used = names_in(one.body)
+        except ProgramError as error:
+            yield f"{one.result}: {error}"
+            continue
+        operands = [operand_name(p) for p in range(len(one.operands))]
+        known = {*operands, *one.indices, *CONSTANTS}
+        for name in used:
+            if name not in known:
+                yield (
+                    f"{one.result}: body {one.body!r} speaks of {name!r}; known are "
+                    f"{', '.join([*operands, *one.indices])}"
+                )
+        for name in operands:
+            if name not in used:
+                yield f"{one.result}: body {one.body!r} does not use {name}"
+
+
+def reductions(program: Program) -> Iterator[str]:
+    """A reduction is associative and commutative, as far as samples tell."""
+    for one in program.statements:
+        try:
+            check_reduction(one.reduction)
+        except ProgramError as error:
+            yield f"{one.result}: {error}"
+
+
+def dtypes(program: Program) -> Iterator[str]:
+    """Every body is defined for the dtypes of its operands."""
+    try:
+        kinds = {name: array.dtype.kind for name, array in program.arrays.items()}
+    except ProgramError as error:
+        yield str(error)
+    else:
+        for name, kind in kinds.items():
+            if kind not in "biufc":
+                yield f"{name} is no array of numbers"
+
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "no-statements": (has_statements,),
+    "name": (names,),
+    "storage": (dense,),
+    "dataflow": (dataflow,),
+    "term": (terms,),
+    "output-index": (output_indices,),
+    "extent-clash": (extents,),
+    "body": (bodies, dtypes),
+    "reduction": (reductions,),
+}
+"""Code of each rule, and what checks it."""
+
+
+def raise_if_ill_formed(program: Program) -> None:
+    """
+    Raises:
+        ProgramError: naming every place in which the first broken rule is broken.
+    """
+    for code, rules in RULES.items():
+        for rule in rules:
+            if found := list(dict.fromkeys(rule(program))):
+                text = "; ".join(f"[{code}] {message}" for message in found)
+                raise ProgramError(f"ill-formed program: {text}", rules=(code,))
+
+
+def _cycle(program: Program) -> list[str]:
+    """Results that depend on each other, the first one again at the end."""
+    reads = {one.result: one.operands for one in program.statements}
+    done: set[str] = set()
+    for start in reads:
+        path: list[str] = []
+        stack: list[tuple[str, Iterator[str]]] = [(start, iter(reads[start]))]
+        path.append(start)
+        while stack:
+            name, rest = stack[-1]
+            following = next((n for n in rest if n in reads and n not in done), None)
+            if following is None:
+                done.add(name)
+                stack.pop()
+                path.pop()
+            elif following in path:
+                return [*path[path.index(following) :], following][::-1]
+            else:
+                path.append(following)
+                stack.append((following, iter(reads[following])))
+    return []

@@ -1,0 +1,52 @@
+"""The dtype of a body, which numpy decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import inf, pi
+from typing import Any
+
+import numpy as np
+
+from feinsum.errors import InvalidEinsumError, ProgramError
+from feinsum.ir import IndexList, body_value
+from feinsum.programs.body import operand_name
+
+__all__ = ["CONSTANTS", "body_dtype"]
+
+CONSTANTS: Mapping[str, float] = {"inf": inf, "pi": pi}
+"""Names that every body may use."""
+
+
+def body_dtype(
+    body: str, dtypes: Sequence[np.dtype[Any]], indices: IndexList
+) -> np.dtype[Any]:
+    """The dtype of a body of operands of these dtypes.
+
+    Raises:
+        ProgramError: if the body uses what it may not.
+
+    >>> body_dtype("sqrt(x0) + x1", [np.dtype("float32"), np.dtype("float32")], ())
+    dtype('float32')
+    """
+    return _body_dtype(body, tuple(dtypes), tuple(indices))
+
+
+@lru_cache(maxsize=256)
+def _body_dtype(
+    body: str, dtypes: tuple[np.dtype[Any], ...], indices: IndexList
+) -> np.dtype[Any]:
+    ones = {operand_name(p): np.ones(1, dtype) for p, dtype in enumerate(dtypes)}
+    zeros = {index: np.zeros(1, np.int64) for index in indices}
+    try:
+        value = body_value(body, {**CONSTANTS, **zeros, **ones})
+    except InvalidEinsumError as error:
+        raise ProgramError(f"body {body!r:.200}: {error}", rules=("body",)) from None
+    except TypeError as error:  # of numpy, such as bits of floating point numbers
+        raise ProgramError(
+            f"body {body!r:.200} is not defined for {', '.join(map(str, dtypes))}: "
+            f"{error}",
+            rules=("body",),
+        ) from None
+    return np.asarray(value).dtype

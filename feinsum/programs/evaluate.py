@@ -1,0 +1,162 @@
+"""The meaning of a program: a reference evaluator in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from feinsum.errors import ProgramError
+from feinsum.ir import (
+    BatchedEinsum,
+    IndexList,
+    Operand,
+    SizeParam,
+    body_value,
+    evaluate,
+)
+from feinsum.programs.body import operand_name
+from feinsum.programs.dtypes import CONSTANTS
+from feinsum.programs.program import Program
+from feinsum.programs.reductions import reduced
+from feinsum.programs.statement import Statement
+
+__all__ = ["checked_arrays", "einsum_of", "evaluate_program", "evaluate_statement"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def evaluate_program(
+    program: Program, arrays: Mapping[str, Any]
+) -> Mapping[str, Array]:
+    """The outputs of a program by name, statement by statement.
+
+    Args:
+        arrays: for each input's name an array of its shape and dtype.
+
+    Raises:
+        ProgramError: if an array is missing or of another shape or dtype.
+
+    >>> from feinsum.ir import array
+    >>> rows = Statement("S", ("i",), (("i", "j"),), ("X",), "exp(x0)")
+    >>> program = Program((array("X", (2, 2)),), (rows,), ("S",))
+    >>> evaluate_program(program, {"X": np.zeros((2, 2))})["S"].tolist()
+    [2.0, 2.0]
+    """
+    known = dict(checked_arrays(program, arrays))
+    for one in program.statements:
+        operands = [known[name] for name in one.operands]
+        result = evaluate_statement(one, operands)
+        known[one.result] = result.astype(program.arrays[one.result].dtype, copy=False)
+    return {name: known[name] for name in program.outputs}
+
+
+def evaluate_statement(
+    statement: Statement,
+    operands: Sequence[Array],
+    first: Mapping[str, int] | None = None,
+) -> Array:
+    """The result of one statement.
+
+    Args:
+        first: the first value of each index, where the operands are parts of arrays.
+
+    >>> best = Statement("M", ("i",), (("i", "j"), ("j",)), ("A", "x"), reduction="max")
+    >>> evaluate_statement(best, [np.eye(2), np.array([3.0, 4.0])]).tolist()
+    [3.0, 4.0]
+    """
+    if statement.is_einsum and not _has_truth_values(operands):
+        names = map(operand_name, range(len(operands)))
+        arrays = dict(zip(names, operands, strict=True))
+        shapes = [array.shape for array in operands]
+        dtypes = [array.dtype for array in operands]
+        (result,) = evaluate(
+            einsum_of(statement, shapes, dtypes), arrays, optimize=True
+        )
+        return result
+    indices = statement.indices
+    extents: dict[str, int] = {}
+    for term, array in zip(statement.inputs, operands, strict=True):
+        extents.update(zip(term, array.shape, strict=True))
+    aligned = (
+        _aligned(array, term, indices)
+        for term, array in zip(statement.inputs, operands, strict=True)
+    )
+    shape = tuple(extents[index] for index in indices)
+    counts = zip(indices, np.indices(shape, sparse=True), strict=True)
+    grid = {index: count + (first or {}).get(index, 0) for index, count in counts}
+    values = {operand_name(p): array for p, array in enumerate(aligned)}
+    body = body_value(statement.body, {**CONSTANTS, **grid, **values})
+    axes = range(len(statement.output), len(indices))
+    return reduced(statement.reduction, np.array(np.broadcast_to(body, shape)), [*axes])
+
+
+def einsum_of(
+    statement: Statement,
+    shapes: Sequence[Sequence[Any]],
+    dtypes: Sequence[np.dtype[Any]],
+    names: Sequence[str] | None = None,
+) -> BatchedEinsum:
+    """A sum of products as an einsum of arrays of these shapes.
+
+    Args:
+        names: of its operands; by default by their positions.
+    """
+    given = names or [operand_name(p) for p in range(len(shapes))]
+    row = tuple(
+        Operand(name, tuple(shape), dtype)
+        for name, shape, dtype in zip(given, shapes, dtypes, strict=True)
+    )
+    return BatchedEinsum(statement.output, statement.inputs, (row,))
+
+
+def checked_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
+    """The arrays that are given, if they are those of the program.
+
+    Raises:
+        ProgramError: saying of the first other one what it is.
+    """
+    sizes: dict[str, int] = {}
+    if unknown := sorted(set(arrays) - {operand.name for operand in program.inputs}):
+        known = ", ".join(operand.name for operand in program.inputs)
+        raise ProgramError(f"the program has no input {unknown[0]!r}; it has {known}")
+    found: dict[str, Array] = {}
+    for operand in program.inputs:
+        if operand.name not in arrays:
+            raise ProgramError(f"input {operand} is missing")
+        array = found[operand.name] = np.asarray(arrays[operand.name])
+        expected = tuple(
+            sizes.setdefault(extent.name, given)
+            if isinstance(extent, SizeParam)
+            else extent
+            for extent, given in zip(operand.shape, array.shape, strict=False)
+        )
+        if array.shape != expected or array.ndim != operand.rank:
+            raise ProgramError(
+                f"input {operand.name!r} has shape {array.shape}, expected {operand}"
+            )
+        if array.dtype != operand.dtype:
+            raise ProgramError(
+                f"input {operand.name!r} has dtype {array.dtype}, expected "
+                f"{operand.dtype}"
+            )
+    return found
+
+
+def _aligned(array: Array, term: IndexList, indices: IndexList) -> Array:
+    """With one axis for each index of a statement, of extent one where it has none."""
+    distinct = list(dict.fromkeys(term))
+    number = {index: k for k, index in enumerate(distinct)}
+    diagonal = np.einsum(array, [number[i] for i in term], [*range(len(distinct))])
+    order = sorted(range(len(distinct)), key=lambda k: indices.index(distinct[k]))
+    turned: Array = diagonal.transpose(order)
+    shape = [1] * len(indices)
+    for k, extent in zip(order, turned.shape, strict=True):
+        shape[indices.index(distinct[k])] = extent
+    return turned.reshape(shape)
+
+
+def _has_truth_values(operands: Sequence[Array]) -> bool:
+    """Numpy's einsum of these is no sum."""
+    return any(array.dtype.kind == "b" for array in operands)

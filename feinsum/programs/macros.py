@@ -1,0 +1,216 @@
+"""Programs that people write again and again, as functions of a builder.
+
+Sizes may be integers or names of size parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from feinsum.errors import ProgramError
+from feinsum.ir import Extent
+from feinsum.programs.builder import ProgramBuilder, Tensor
+
+__all__ = [
+    "attention",
+    "ccsd_doubles",
+    "chain",
+    "feed_forward",
+    "feed_forward_step",
+    "layer_norm",
+    "multi_head_attention",
+]
+
+Size = Extent | str
+
+
+def attention(
+    p: ProgramBuilder, Q: Tensor, K: Tensor, V: Tensor, *, causal: bool = False
+) -> Tensor:
+    """Scaled dot-product attention of one or several heads.
+
+    Args:
+        Q: of shape (tokens, heads, entries of a head).
+        K, V: the same, with their own number of tokens.
+        causal: a token attends to those up to itself.
+
+    Returns:
+        An array like ``Q``.
+
+    Source: Vaswani and others 2017, section 3.2.1.
+
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> Q, K, V = (p.input(name, (5, 2, 3)) for name in "QKV")
+    >>> attention(p, Q, K, V).shape
+    (5, 2, 3)
+    """
+    entries = Q.shape[-1]
+    if not isinstance(entries, int):
+        raise ProgramError(
+            f"attention needs the entries of a head as a number, got {entries}"
+        )
+    scale = repr(float(1 / np.sqrt(entries)))
+    product = "x0*x1" if scale == "1.0" else f"{scale}*x0*x1"
+    scores = p.einsum("shd,thd->hst", Q, K, body=product)
+    if causal:
+        scores = p.einsum("hst->hst", scores, body="x0 if t <= s else -inf")
+    return p.einsum("hst,thd->shd", p.softmax(scores, "t"), V)
+
+
+def multi_head_attention(
+    p: ProgramBuilder,
+    X: Tensor,
+    *,
+    heads: int,
+    entries: int,
+    causal: bool = False,
+    dtype: DTypeLike = np.float64,
+) -> Tensor:
+    """Self-attention with its four projections, of inputs ``WQ WK WV WO``.
+
+    Args:
+        X: of shape (tokens, features).
+        heads, entries: their number, and that of the entries of each.
+
+    Source: Vaswani and others 2017, section 3.2.2; EinDecomp, section 3.
+
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> Y = multi_head_attention(p, p.input("X", (6, 8)), heads=2, entries=4)
+    >>> Y.shape, len(p.build().statements)
+    ((6, 8), 10)
+    """
+    features = X.shape[1]
+    weights = (p.input(f"W{name}", (features, heads, entries), dtype) for name in "QKV")
+    Q, K, V = (p.einsum("sa,ahd->shd", X, W) for W in weights)
+    mixed = attention(p, Q, K, V, causal=causal)
+    WO = p.input("WO", (features, heads, entries), dtype)
+    return p.einsum("shd,ahd->sa", mixed, WO)
+
+
+def layer_norm(
+    p: ProgramBuilder, X: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5
+) -> Tensor:
+    """Rows with mean zero and variance one, then scaled and shifted.
+
+    Args:
+        X: of shape (tokens, features), the latter a number.
+        scale, shift: of shape (features,).
+
+    Source: Ba, Kiros and Hinton 2016.
+
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> X, g, b = p.input("X", (6, 8)), p.input("g", 8), p.input("b", 8)
+    >>> layer_norm(p, X, g, b).shape
+    (6, 8)
+    """
+    n = X.shape[1]
+    if not isinstance(n, int):
+        raise ProgramError(f"a norm needs the features as a number, got {n}")
+    mean = p.einsum("sa->s", X, body=f"x0 / {n}.0")
+    centered = p.einsum("sa,s->sa", X, mean, body="x0 - x1")
+    variance = p.einsum("sa,sa->s", centered, centered, body=f"x0*x1 / {n}.0")
+    body = f"x0 / sqrt(x1 + {epsilon!r}) * x2 + x3"
+    return p.einsum("sa,s,a,a->sa", centered, variance, scale, shift, body=body)
+
+
+def chain(p: ProgramBuilder, *factors: Tensor) -> Tensor:
+    """The product of matrices, from left to right.
+
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> chain(p, *(p.input(name, (4, 4)) for name in "ABC")).name
+    'r1'
+    """
+    if len(factors) < 2:
+        raise ProgramError(f"a chain has two factors or more, got {len(factors)}")
+    product, *others = factors
+    for factor in others:
+        product = p.einsum("ij,jk->ik", product, factor)
+    return product
+
+
+def feed_forward(p: ProgramBuilder, X: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Layers of products, with the positive part between them.
+
+    Args:
+        X: of shape (examples, features).
+        weights: of shapes (features, next features).
+
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> W = [p.input("W1", (4, 9)), p.input("W2", (9, 2))]
+    >>> feed_forward(p, p.input("X", (7, 4)), W).shape
+    (7, 2)
+    """
+    return _layers(p, X, weights)[-1]
+
+
+def feed_forward_step(
+    p: ProgramBuilder, X: Tensor, target: Tensor, weights: Sequence[Tensor], rate: float
+) -> tuple[Tensor, ...]:
+    """One step of gradient descent: the new weights after a step against the gradient.
+
+    The loss is half the sum of squares of the difference to ``target``.
+
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> X, Y = p.input("X", (7, 4)), p.input("Y", (7, 2))
+    >>> W = [p.input("W1", (4, 9)), p.input("W2", (9, 2))]
+    >>> [x.shape for x in feed_forward_step(p, X, Y, W, rate=0.1)]
+    [(4, 9), (9, 2)]
+    """
+    values = _layers(p, X, weights)
+    error = p.map("x0 - x1", values[-1], target)
+    new: list[Tensor] = []
+    for k in reversed(range(len(weights))):
+        gradient = p.einsum("ni,nj->ij", values[2 * k], error)
+        new.append(p.map(f"x0 - {rate!r}*x1", weights[k], gradient))
+        if k:
+            back = p.einsum("nj,ij->ni", error, weights[k])
+            error = p.map("x0 if x1 > 0 else 0.0*x0", back, values[2 * k - 1])
+    return tuple(reversed(new))
+
+
+def _layers(
+    p: ProgramBuilder, X: Tensor, weights: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """What goes in, then of each layer the products, and of all but the last one their
+    positive part.
+    """
+    values = [X]
+    for k, W in enumerate(weights):
+        values.append(p.einsum("ni,ij->nj", values[-1], W))
+        if k + 1 < len(weights):
+            values.append(p.map("max(x0, 0.0)", values[-1]))
+    return values
+
+
+def ccsd_doubles(p: ProgramBuilder, occupied: Size, virtual: Size) -> Tensor:
+    """Terms of the residual of double excitations in coupled cluster theory.
+
+    Of inputs ``t`` (amplitudes, ``ijab``) and integrals by their spaces: the driver
+    ``oovv``, the ladder of particles ``vvvv``, the ladder of holes ``oooo``, and the
+    ring ``ovvo`` with its four permutations.
+
+    Source: Crawford and Schaefer 2000, section 3.6 (the terms linear in the doubles).
+
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> ccsd_doubles(p, 2, 3).shape
+    (2, 2, 3, 3)
+    """
+    o, v = occupied, virtual
+    t = p.input("t", (o, o, v, v))
+    driver = p.input("oovv", (o, o, v, v))
+    particles = p.einsum("ijef,efab->ijab", t, p.input("vvvv", (v, v, v, v)))
+    holes = p.einsum("mnij,mnab->ijab", p.input("oooo", (o, o, o, o)), t)
+    ring = p.einsum("imae,mbej->ijab", t, p.input("ovvo", (o, v, v, o)))
+    body = "x0 + 0.5*(x1 + x2) + x3 - x4 - x5 + x6"
+    terms = "ijab,ijab,ijab,ijab,jiab,ijba,jiba->ijab"
+    return p.einsum(terms, driver, particles, holes, *[ring] * 4, body=body)

@@ -1,0 +1,114 @@
+"""Reductions: what a statement does along the indices that its result lacks.
+
+A reduction is one of :data:`REDUCTIONS` by name, or an expression over ``a`` and ``b``,
+such as ``a + b - a*b``, that is associative and commutative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from feinsum.errors import InvalidEinsumError, ProgramError
+from feinsum.ir import body_value
+
+__all__ = ["REDUCTIONS", "check_reduction", "is_truth", "reduced"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+REDUCTIONS: Mapping[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "any": np.logical_or,
+    "all": np.logical_and,
+}
+"""By name, as numpy reduces: NaN goes through ``max`` and ``min``."""
+
+N_SAMPLES = 64
+TOLERANCE = 1e-9
+"""Of three numbers, how far two orders may differ, relative to the larger result."""
+
+
+def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
+    """``values`` without ``axes``.
+
+    Raises:
+        ProgramError: if the reduction has no neutral element, and an extent is zero.
+
+    >>> table = np.array([[1.0, 2.0], [3.0, 5.0]])
+    >>> reduced("max", table, (1,)).tolist(), reduced("a*b", table, (0, 1)).tolist()
+    ([2.0, 5.0], 30.0)
+    """
+    if not axes:
+        return values
+    if any(values.shape[axis] == 0 for axis in axes) and not _has_neutral(reduction):
+        raise ProgramError(
+            f"the {reduction} of no values is not defined: an index that is reduced "
+            "has extent 0"
+        )
+    if (function := REDUCTIONS.get(reduction)) is not None:
+        return np.asarray(function.reduce(values, axis=tuple(axes)))
+    kept = [axis for axis in range(values.ndim) if axis not in set(axes)]
+    turned = values.transpose([*axes, *kept])
+    return _folded(reduction, turned.reshape(-1, *turned.shape[len(axes) :]))
+
+
+def is_truth(reduction: str) -> bool:
+    """Whether the result is a truth value."""
+    return reduction in ("any", "all")
+
+
+@lru_cache(maxsize=64)
+def check_reduction(reduction: str) -> None:
+    """Try whether a reduction is one, on samples.
+
+    Raises:
+        ProgramError: naming the numbers for which the order counts.
+    """
+    if reduction in REDUCTIONS:
+        return
+    source = np.random.default_rng(0)
+    a, b, c = source.uniform(-2.0, 2.0, (3, N_SAMPLES))
+    try:
+        first, turned = _combined(reduction, a, b), _combined(reduction, b, a)
+        left = _combined(reduction, first, c)
+        right = _combined(reduction, a, _combined(reduction, b, c))
+    except InvalidEinsumError as error:
+        raise ProgramError(
+            f"reduction {reduction!r} is none of {', '.join(REDUCTIONS)}, and no "
+            f"expression over a and b: {error}"
+        ) from None
+    for law, one, other in (
+        ("commutative", first, turned),
+        ("associative", left, right),
+    ):
+        if not np.allclose(one, other, TOLERANCE, TOLERANCE, equal_nan=True):
+            k = int(np.argmax(~np.isclose(one, other, TOLERANCE, TOLERANCE)))
+            raise ProgramError(
+                f"reduction {reduction!r} is not {law}: of {a[k]:.3g}, {b[k]:.3g} and "
+                f"{c[k]:.3g} it makes {one[k]:.3g} in one order and {other[k]:.3g} in "
+                "another; give one in which the order does not count"
+            )
+
+
+def _has_neutral(reduction: str) -> bool:
+    function = REDUCTIONS.get(reduction)
+    return function is not None and function.identity is not None
+
+
+def _folded(reduction: str, values: Array) -> Array:
+    """Pairs of halves, until one is left."""
+    while len(values) > 1:
+        half = len(values) // 2
+        pairs = _combined(reduction, values[:half], values[half : 2 * half])
+        values = np.concatenate([pairs, values[2 * half :]])
+    return np.asarray(values[0])
+
+
+def _combined(reduction: str, a: Array, b: Array) -> Array:
+    return np.asarray(body_value(reduction, {"a": a, "b": b}))

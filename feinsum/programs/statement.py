@@ -1,0 +1,78 @@
+"""Statements: one extended einsum of a program.
+
+Source: EinDecomp, section 3 (einsums with any scalar function and any aggregation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from feinsum.ir import IndexList
+from feinsum.programs.body import is_product, product_of
+
+__all__ = ["Statement"]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """``result[output] = reduction over the other indices of body(operands[inputs])``.
+
+    Attributes:
+        result: the name of what it computes.
+        output: one index for each axis of the result.
+        inputs: for each operand one index per axis.
+        operands: names of arrays of the program, or of results of other statements.
+        body: see :mod:`feinsum.programs.body`; empty for the product of all operands.
+        reduction: see :mod:`feinsum.programs.reductions`; ``sum`` if no index is
+            reduced.
+
+    >>> print(Statement("S", ("h", "s"), (("h", "s", "t"),), ("E",)))
+    S[h,s] = sum x0 : E[h,s,t]
+    """
+
+    result: str
+    output: IndexList
+    inputs: tuple[IndexList, ...]
+    operands: tuple[str, ...]
+    body: str = ""
+    reduction: str = "sum"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "output", tuple(self.output))
+        object.__setattr__(self, "inputs", tuple(map(tuple, self.inputs)))
+        object.__setattr__(self, "operands", tuple(self.operands))
+        object.__setattr__(self, "body", self.body or product_of(len(self.operands)))
+        if not self.reduced_indices:
+            object.__setattr__(self, "reduction", "sum")
+
+    @cached_property
+    def indices(self) -> IndexList:
+        """Every index once: those of the result, then the others."""
+        used = (index for term in self.inputs for index in term)
+        return tuple(dict.fromkeys([*self.output, *used]))
+
+    @property
+    def reduced_indices(self) -> IndexList:
+        return self.indices[len(dict.fromkeys(self.output)) :]
+
+    @cached_property
+    def is_product(self) -> bool:
+        """Whether the body multiplies all operands, so that their order is free."""
+        return is_product(self.body, len(self.operands))
+
+    @property
+    def is_einsum(self) -> bool:
+        """Whether it is an einsum in the narrow sense: sums of products."""
+        return self.is_product and (self.reduction == "sum" or not self.reduced_indices)
+
+    def __str__(self) -> str:
+        operands = ", ".join(
+            f"{name}[{','.join(term)}]"
+            for name, term in zip(self.operands, self.inputs, strict=False)
+        )
+        reduction = self.reduction if self.reduced_indices else "map"
+        if reduction != "map" and not reduction.isidentifier():
+            reduction = f"({reduction})"
+        head = f"{self.result}[{','.join(self.output)}] = {reduction} {self.body}"
+        return f"{head} : {operands}"

@@ -1,0 +1,114 @@
+"""Programs as text: what ``str(program)`` writes, read again."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from feinsum.errors import FeinsumError, ProgramError
+from feinsum.ir import IndexList, Operand, SizeParam, stored
+from feinsum.programs.program import Program
+from feinsum.programs.statement import Statement
+
+__all__ = ["program_from_text"]
+
+ARRAY = re.compile(r"(?P<name>\w+)\[(?P<shape>[\w, ]*)\]:(?P<dtype>\S+)")
+STATEMENT = re.compile(
+    r"(?P<result>\w+)\[(?P<output>[\w, ]*)\] *= *"
+    r"(?P<function>[\w(].*?) +: +(?P<operands>.+)"
+)
+ACCESS = re.compile(r"(\w+)\[([\w, ]*)\]")
+OUTPUTS = re.compile(r"-> *(?P<names>.*)")
+MOST_BYTES = 1 << 20
+
+
+def program_from_text(text: str) -> Program:
+    """The program of a text: a line for each input and statement, then the outputs.
+
+    Empty lines count for nothing, nor does what follows ``#``.
+
+    Raises:
+        ProgramError: naming the line that is none, or the rules that are broken.
+
+    >>> print(program_from_text('''
+    ... X[3,4]:<f8
+    ... M[i] = max x0 : X[i,j]             # the largest of each row
+    ... E[i,j] = map exp(x0 - x1) : X[i,j], M[i]
+    ... -> E
+    ... '''))
+    X[3,4]:<f8
+    M[i] = max x0 : X[i,j]
+    E[i,j] = map exp(x0 - x1) : X[i,j], M[i]
+    -> E
+    """
+    if len(text) > MOST_BYTES:
+        raise ProgramError(
+            f"the text of the program has {len(text)} characters; at most {MOST_BYTES} "
+            "are read"
+        )
+    inputs: list[Operand] = []
+    statements: list[Statement] = []
+    outputs: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if not (content := line.partition("#")[0].strip()):
+            continue
+        if found := ARRAY.fullmatch(content):
+            inputs.append(_operand(found, number))
+        elif found := STATEMENT.fullmatch(content):
+            statements.append(_statement(found))
+        elif found := OUTPUTS.fullmatch(content):
+            outputs = _names(found["names"])
+        else:
+            raise ProgramError(
+                f"line {number} of the program is {content!r:.200}; expected an array "
+                "such as X[3,4]:<f8, a statement such as M[i] = max x0 : X[i,j], or "
+                "outputs such as -> M"
+            )
+    return Program(tuple(inputs), tuple(statements), outputs)
+
+
+def _operand(found: re.Match[str], number: int) -> Operand:
+    storage, dtype = stored(found["dtype"])
+    shape = tuple(
+        int(extent) if extent.isdecimal() else SizeParam(extent)
+        for extent in _names(found["shape"])
+    )
+    try:
+        return Operand(found["name"], shape, np.dtype(dtype), storage)
+    except (FeinsumError, TypeError) as error:
+        raise ProgramError(f"line {number} of the program: {error}") from None
+
+
+def _statement(found: re.Match[str]) -> Statement:
+    accesses = ACCESS.findall(found["operands"])
+    reduction, body = _parts(found["function"])
+    return Statement(
+        found["result"],
+        _names(found["output"]),
+        tuple(_names(term) for _, term in accesses),
+        tuple(name for name, _ in accesses),
+        body,
+        "sum" if reduction == "map" else reduction,
+    )
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """Reduction and body: the one is a word, or stands in brackets.
+
+    >>> _parts("sum x0*x1"), _parts("((a + b) * 1.0) exp(x0)")
+    (('sum', 'x0*x1'), ('(a + b) * 1.0', 'exp(x0)'))
+    """
+    if not text.startswith("("):
+        reduction, _, body = text.partition(" ")
+        return reduction, body.strip()
+    depth = 0
+    for end, letter in enumerate(text, 1):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return text[1 : end - 1], text[end:].strip()
+    return text, ""
+
+
+def _names(text: str) -> IndexList:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
