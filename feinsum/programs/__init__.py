@@ -9,6 +9,7 @@ from feinsum.programs.key import (
     canonical_program,
     program_key,
 )
+from feinsum.programs.local import run_program
 from feinsum.programs.macros import (
     attention,
     ccsd_doubles,
@@ -50,4 +51,5 @@ __all__ = [
     "program_from_text",
     "program_key",
     "run_partitioned",
+    "run_program",
 ]

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import Extent, IndexList, Operand, array, parse_subscripts
-from feinsum.programs.evaluate import evaluate_program
+from feinsum.programs.local import run_program
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
 
@@ -209,7 +209,7 @@ class ProgramBuilder:
         Raises:
             ProgramError: if an input is missing, or has another shape or dtype.
         """
-        return evaluate_program(self.build(), arrays)
+        return run_program(self.build(), arrays)
 
     def _add(
         self,

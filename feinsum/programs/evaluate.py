@@ -88,8 +88,9 @@ def evaluate_statement(
     grid = {index: count + (first or {}).get(index, 0) for index, count in counts}
     values = {operand_name(p): array for p, array in enumerate(aligned)}
     body = body_value(statement.body, {**CONSTANTS, **grid, **values})
-    axes = range(len(statement.output), len(indices))
-    return reduced(statement.reduction, np.array(np.broadcast_to(body, shape)), [*axes])
+    axes = [*range(len(statement.output), len(indices))]
+    whole = np.broadcast_to(np.asarray(body), shape)
+    return reduced(statement.reduction, whole, axes) if axes else np.array(whole)
 
 
 def einsum_of(

@@ -66,6 +66,11 @@ class Statement:
         """Whether it is an einsum in the narrow sense: sums of products."""
         return self.is_product and (self.reduction == "sum" or not self.reduced_indices)
 
+    @property
+    def is_contraction(self) -> bool:
+        """Whether it sums products: then it is a kernel of its own."""
+        return self.is_einsum and len(self.operands) > 1 and bool(self.reduced_indices)
+
     def __str__(self) -> str:
         operands = ", ".join(
             f"{name}[{','.join(term)}]"

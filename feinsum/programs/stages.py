@@ -1,0 +1,123 @@
+"""Stages of a program: statements that run together, part by part.
+
+Contractions are kernels of their own. Statements in a row that are none, such as the
+four of a softmax, share an index that none of them reduces. They run for some values of
+it at a time, so that what passes between them stays in the caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from constantdict import constantdict
+
+from feinsum.programs.program import Program
+from feinsum.programs.statement import Statement
+
+__all__ = ["Stage", "stages_of"]
+
+Place = tuple[str, str]
+"""An index of a statement, which is named by its result."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Statements that run together.
+
+    Attributes:
+        cut: the index of each statement, by its result, of which some values are taken
+            at a time; empty if all run at once.
+        kept: the results that are read later, or wanted.
+    """
+
+    statements: tuple[Statement, ...]
+    cut: Mapping[str, str]
+    kept: tuple[str, ...]
+
+    @property
+    def is_contraction(self) -> bool:
+        return self.statements[0].is_contraction
+
+
+def stages_of(program: Program) -> tuple[Stage, ...]:
+    """The stages of a program, in the order of dataflow.
+
+    >>> from feinsum.ir import array
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> scores = p.einsum("sd,td->st", array("Q", (8, 4)), array("K", (8, 4)))
+    >>> _ = p.softmax(scores, "t")
+    >>> for stage in stages_of(p.build()):
+    ...     print([s.result for s in stage.statements], dict(stage.cut), stage.kept)
+    ['r0'] {} ('r0',)
+    ['r1', 'r2', 'r3', 'r4'] {'r1': 'a', 'r2': 'a', 'r3': 'a', 'r4': 'a'} ('r4',)
+    """
+    return tuple(
+        Stage(tuple(group), _cut_of(group), _kept(program, group))
+        for group in _groups(program)
+    )
+
+
+def _groups(program: Program) -> Iterator[list[Statement]]:
+    group: list[Statement] = []
+    for one in program.statements:
+        if group and not one.is_contraction and _cut_of([*group, one]):
+            group.append(one)
+            continue
+        if group:
+            yield group
+        group = [one]
+        if one.is_contraction:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _kept(program: Program, group: Sequence[Statement]) -> tuple[str, ...]:
+    inside = {one.result for one in group}
+    return tuple(
+        one.result
+        for one in group
+        if one.result in program.outputs
+        or any(reader.result not in inside for reader in program.readers(one.result))
+    )
+
+
+def _cut_of(group: Sequence[Statement]) -> Mapping[str, str]:
+    """The outermost index that all results have; empty if there is none."""
+    if group[0].is_contraction:
+        return constantdict()
+    classes = _classes(group)
+    first = group[0]
+    for index in first.output:
+        number = classes[first.result, index]
+        cut = {}
+        for one in group:
+            same = [i for i in one.indices if classes[one.result, i] == number]
+            if len(same) == 1 and same[0] in one.output:
+                cut[one.result] = same[0]
+        if len(cut) == len(group):
+            return constantdict(cut)
+    return constantdict()
+
+
+def _classes(group: Sequence[Statement]) -> Mapping[Place, Place]:
+    """Indices that are one and the same, for a result is read with other names."""
+    parent: dict[Place, Place] = {
+        (s.result, i): (s.result, i) for s in group for i in s.indices
+    }
+    makers = {one.result: one for one in group}
+
+    def root(place: Place) -> Place:
+        while parent[place] != place:
+            place = parent[place]
+        return place
+
+    for one in group:
+        for name, term in zip(one.operands, one.inputs, strict=True):
+            if name in makers:
+                for made, read in zip(makers[name].output, term, strict=True):
+                    parent[root((one.result, read))] = root((name, made))
+    return {place: root(place) for place in parent}
