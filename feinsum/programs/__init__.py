@@ -25,6 +25,7 @@ from feinsum.programs.program import Program
 from feinsum.programs.reductions import REDUCTIONS
 from feinsum.programs.statement import Statement
 from feinsum.programs.text import program_from_text
+from feinsum.programs.tracing import trace
 
 __all__ = [
     "PROGRAM_FORM_VERSION",
@@ -52,4 +53,5 @@ __all__ = [
     "program_key",
     "run_partitioned",
     "run_program",
+    "trace",
 ]

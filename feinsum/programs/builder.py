@@ -63,6 +63,11 @@ class ProgramBuilder:
         self._outputs: list[str] = []
         self._tensors: dict[str, Tensor] = {}
 
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """The arrays that are given, so far."""
+        return tuple(self._inputs)
+
     def input(
         self,
         name: str,
