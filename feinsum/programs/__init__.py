@@ -1,7 +1,7 @@
 """Programs of einsums: graphs of statements with any body and any reduction."""
 
 from feinsum.programs.builder import ProgramBuilder, Tensor, program
-from feinsum.programs.decompose import Decomposition, decompose
+from feinsum.programs.decompose import Decomposition, decompose, split_along
 from feinsum.programs.evaluate import evaluate_program
 from feinsum.programs.key import (
     PROGRAM_FORM_VERSION,
@@ -53,5 +53,6 @@ __all__ = [
     "program_key",
     "run_partitioned",
     "run_program",
+    "split_along",
     "trace",
 ]

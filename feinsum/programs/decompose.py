@@ -28,10 +28,11 @@ from feinsum.programs.partition import (
     repartition_cost,
     viable_partitions,
 )
+from feinsum.programs.places import same_places
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
 
-__all__ = ["METHODS", "Decomposition", "Model", "decompose"]
+__all__ = ["METHODS", "Decomposition", "Model", "decompose", "split_along"]
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,52 @@ def decompose(
         for one in program.statements
     }
     chosen = METHODS[method](model, choices)
+    return Decomposition(program, constantdict(sizes or {}), constantdict(chosen))
+
+
+def split_along(
+    program: Program,
+    processes: int,
+    array: str,
+    axis: int,
+    *,
+    sizes: Mapping[str, int] | None = None,
+) -> Decomposition:
+    """Cut every statement along one axis of an array, as people do it by hand.
+
+    Of the tokens of a batch that is data parallelism, of the heads of an attention a
+    split by heads. A statement that has no such index is cut along the first index that
+    is long enough.
+
+    Raises:
+        ProgramError: if nothing reads that array.
+
+    >>> from feinsum.programs.builder import program
+    >>> from feinsum.programs.macros import multi_head_attention
+    >>> p = program()
+    >>> _ = multi_head_attention(p, p.input("X", (16, 16)), heads=4, entries=4)
+    >>> heads = split_along(p.build(), 4, "WQ", 1)
+    >>> heads.partitions["r9"]["h"], heads.cost >= decompose(p.build(), 4).cost
+    (4, True)
+    """
+    model = Model(program, sizes or {})
+    same = same_places(program.statements)
+    seeds = {
+        same[one.result, term[axis]]
+        for one in program.statements
+        for name, term in zip(one.operands, one.inputs, strict=True)
+        if name == array and -len(term) <= axis < len(term)
+    }
+    if not seeds:
+        raise ProgramError(f"no statement reads axis {axis} of an array {array!r}")
+    chosen = {}
+    for one in program.statements:
+        extents = model.extents(one)
+        own = [i for i in one.indices if same[one.result, i] in seeds]
+        long = [i for i in one.indices if extents[i] >= processes]
+        cut = (own or long or list(one.indices))[0]
+        parts = {i: min(processes, extents[i]) if i == cut else 1 for i in one.indices}
+        chosen[one.result] = constantdict(parts)
     return Decomposition(program, constantdict(sizes or {}), constantdict(chosen))
 
 

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 from constantdict import constantdict
 
+from feinsum.programs.places import same_places
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
 
 __all__ = ["Stage", "stages_of"]
-
-Place = tuple[str, str]
-"""An index of a statement, which is named by its result."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ def _cut_of(group: Sequence[Statement]) -> Mapping[str, str]:
     """The outermost index that all results have; empty if there is none."""
     if group[0].is_contraction:
         return constantdict()
-    classes = _classes(group)
+    classes = same_places(group)
     first = group[0]
     for index in first.output:
         number = classes[first.result, index]
@@ -101,23 +99,3 @@ def _cut_of(group: Sequence[Statement]) -> Mapping[str, str]:
         if len(cut) == len(group):
             return constantdict(cut)
     return constantdict()
-
-
-def _classes(group: Sequence[Statement]) -> Mapping[Place, Place]:
-    """Indices that are one and the same, for a result is read with other names."""
-    parent: dict[Place, Place] = {
-        (s.result, i): (s.result, i) for s in group for i in s.indices
-    }
-    makers = {one.result: one for one in group}
-
-    def root(place: Place) -> Place:
-        while parent[place] != place:
-            place = parent[place]
-        return place
-
-    for one in group:
-        for name, term in zip(one.operands, one.inputs, strict=True):
-            if name in makers:
-                for made, read in zip(makers[name].output, term, strict=True):
-                    parent[root((one.result, read))] = root((name, made))
-    return {place: root(place) for place in parent}

@@ -310,8 +310,8 @@ def _einsum(subscripts: Any, *operands: Any, **more: Any) -> Traced:
     for array, term in zip(arrays, terms, strict=True):
         if len(term) != array.ndim:
             raise ProgramError(
-                f"numpy.einsum of {subscripts!r}: an operand has {array.ndim} axes, its "
-                f"term {' '.join(term)!r} has {len(term)} indices",
+                f"numpy.einsum of {subscripts!r}: an operand has {array.ndim} axes, "
+                f"its term {' '.join(term)!r} has {len(term)} indices",
                 rules=("term",),
             )
     return _stated(arrays, terms, output)

@@ -20,6 +20,7 @@ from feinsum.programs import (
     n_partitions,
     program,
     run_partitioned,
+    split_along,
 )
 from feinsum.programs.decompose import Model, tables_of
 from feinsum.programs.partition import (
@@ -161,6 +162,29 @@ def test_ragged_and_masked_programs_in_parts(p):
     results, _ = run_partitioned(decompose(given, p), arrays)
     for name, right in evaluate_program(given, arrays).items():
         np.testing.assert_allclose(results[name], right, rtol=1e-10, atol=1e-12)
+
+
+ATTENTION = {1024: (354_484_224, 415_432_704), 4096: (3_138_125_824, 3_372_482_560)}
+"""Costs at p = 8 by tokens: the least one, and that of one path after the other."""
+
+
+@pytest.mark.parametrize(("tokens", "costs"), ATTENTION.items())
+def test_attention_of_a_large_model(tokens, costs):
+    """4096 features, 32 heads of 128: cut by hand it costs more."""
+    p = program()
+    multi_head_attention(p, p.input("X", (tokens, 4096)), heads=32, entries=128)
+    given = p.build()
+    found = decompose(given, 8).cost, decompose(given, 8, method="linear").cost
+    assert found == costs
+    by_hand = [split_along(given, 8, *where).cost for where in (("WQ", 1), ("X", 0))]
+    assert min(by_hand) > costs[0]
+
+
+def test_a_split_along_what_nothing_reads_is_refused():
+    p = program()
+    p.map("exp(x0)", array("x", 3))
+    with pytest.raises(ProgramError, match="no statement reads axis 1 of an array 'x'"):
+        split_along(p.build(), 2, "x", 1)
 
 
 def test_bad_input_is_refused_by_name():
