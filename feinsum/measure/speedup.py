@@ -8,6 +8,7 @@ second has to do: on arrays of a few megabytes, with few runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, log2, prod
 from time import perf_counter
@@ -21,13 +22,13 @@ from feinsum.measure.cases import (
     pairwise_baseline,
     posed_case,
 )
-from feinsum.measure.kernel import CompiledKernel, compile_kernel
+from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
 from feinsum.measure.reference import MANY_TIMES, einsum_operations, footprint_bytes
 from feinsum.measure.timing import MIN_SAMPLES, Timeable, common_timer
 from feinsum.measure.verification import verify
 from feinsum.targets.protocol import OpenDevice, Timer
 
-__all__ = ["built_baseline", "in_turns", "quick_sizes", "raced"]
+__all__ = ["Race", "built_baseline", "in_turns", "quick_sizes"]
 
 QUICK_BYTES = 1 << 25
 """Of all arrays."""
@@ -64,35 +65,56 @@ def quick_sizes(einsum: BatchedEinsum, known: Mapping[str, int]) -> dict[str, in
     return sizes
 
 
-def raced(
-    compiled: CompiledKernel,
-    case: Case,
-    sizes: Mapping[str, int],
-    opened: OpenDevice,
-) -> tuple[float, float]:
-    """The times of a recipe and of the untransformed kernel, in seconds.
+@dataclass(frozen=True)
+class Race:
+    """A recipe and the untransformed kernel, ready to run: both compute the same.
 
-    Both compute the same, and that is verified.
-
-    Args:
-        compiled: the kernel with the recipe, of the einsum of ``case``.
-        sizes: of the size parameters of that einsum.
-
-    Raises:
-        BuildError, MeasurementError: if one of them cannot run.
-        WrongResultError: if they disagree.
+    Attributes:
+        tolerance: of the results, which are compared first.
     """
-    posed = posed_case(case.einsum, sizes)
-    plain = built_baseline(case.einsum, constantdict(sizes), opened)
-    baseline = plain.bind(posed.arguments)
-    kernel = compiled.bind(posed.arguments).sharing(baseline)
-    baseline_s = baseline.run()
-    try:
-        verify(kernel, baseline.read(), tolerance=2 * posed.tolerance)
-    except WrongResultError as error:
-        where = f"at the sizes {dict(sizes)}"
-        raise WrongResultError(f"{where}: {error}") from None
-    return in_turns(kernel, baseline, baseline_s)
+
+    kernel: BoundKernel
+    baseline: BoundKernel
+    sizes: Mapping[str, int]
+    tolerance: float
+
+    @classmethod
+    def of(
+        cls,
+        compiled: CompiledKernel,
+        case: Case,
+        sizes: Mapping[str, int],
+        opened: OpenDevice,
+    ) -> Race:
+        """The race at some sizes.
+
+        Args:
+            compiled: the kernel with the recipe, of the einsum of ``case``.
+            sizes: of the size parameters of that einsum.
+
+        Raises:
+            BuildError: if the untransformed kernel cannot be built.
+        """
+        posed = posed_case(case.einsum, sizes)
+        plain = built_baseline(case.einsum, constantdict(sizes), opened)
+        baseline = plain.bind(posed.arguments)
+        kernel = compiled.bind(posed.arguments).sharing(baseline)
+        return cls(kernel, baseline, sizes, 2 * posed.tolerance)
+
+    def run(self) -> tuple[float, float]:
+        """The times of the recipe and of the untransformed kernel, in seconds.
+
+        Raises:
+            MeasurementError: if one of them cannot run.
+            WrongResultError: if they disagree.
+        """
+        baseline_s = self.baseline.run()
+        try:
+            verify(self.kernel, self.baseline.read(), tolerance=self.tolerance)
+        except WrongResultError as error:
+            where = f"at the sizes {dict(self.sizes)}"
+            raise WrongResultError(f"{where}: {error}") from None
+        return in_turns(self.kernel, self.baseline, baseline_s)
 
 
 @lru_cache(maxsize=4)

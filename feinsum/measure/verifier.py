@@ -8,6 +8,7 @@ ends with its input, or when nobody asks for a while.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -15,8 +16,9 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -41,7 +43,7 @@ from feinsum.measure import (
     verify,
 )
 from feinsum.measure.cases import Case, make_case, ragged_cases, ragged_unit
-from feinsum.measure.speedup import built_baseline, quick_sizes, raced
+from feinsum.measure.speedup import Race, built_baseline, quick_sizes
 from feinsum.processes import Ended, limit_memory
 from feinsum.records import OK, TransformSpec, from_json, to_json, utc_now
 from feinsum.records.document import STRICT
@@ -69,6 +71,8 @@ class Question:
         memory_bytes: how much the process may allocate, if the device is the CPU.
         sizes: of the size parameters of the workload, at which the recipe is timed.
         limit_s: after which it is stopped.
+        timing_lock: a file that is locked while times are taken, by all processes that
+            answer at the same time; there is none if this one is alone.
     """
 
     __pydantic_config__ = STRICT
@@ -79,6 +83,7 @@ class Question:
     memory_bytes: int
     sizes: Mapping[str, int] = field(default_factory=constantdict)
     limit_s: float = 60.0
+    timing_lock: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,8 @@ def _prepare(question: Question) -> None:
     einsum = from_text(question.frame)
     timed = _timed_einsum(einsum)
     sizes = _timed_sizes(einsum, timed, question.sizes)
-    with suppress(FeinsumError):  # the fork says what is wrong
+    lock = _locked(question.timing_lock, fcntl.LOCK_SH)
+    with lock, suppress(FeinsumError):  # the fork says what is wrong
         built_baseline(timed, constantdict(sizes), open_device(question.device))
 
 
@@ -152,15 +158,29 @@ def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
     if not suits_device(spec, opened.device.kind):
         raise TransformError(f"{spec} is not for devices like {opened.device}")
     last: tuple[CompiledKernel, Case] | None = None
-    for unit, cases in _units(spec, einsum):
-        compiled = compile_kernel(unit, opened)
-        for case in cases:
-            _verify(compiled, case)
-        last = compiled, cases[-1]
-    assert last is not None
-    sizes = _timed_sizes(einsum, last[1].einsum, question.sizes)
-    mine_s, others_s = raced(*last, sizes, opened)
+    with _locked(question.timing_lock, fcntl.LOCK_SH):
+        for unit, cases in _units(spec, einsum):
+            compiled = compile_kernel(unit, opened)
+            for case in cases:
+                _verify(compiled, case)
+            last = compiled, cases[-1]
+        assert last is not None
+        sizes = _timed_sizes(einsum, last[1].einsum, question.sizes)
+        race = Race.of(*last, sizes, opened)
+    with _locked(question.timing_lock, fcntl.LOCK_EX):
+        mine_s, others_s = race.run()
     return Verdict(OK, least_s=mine_s, baseline_s=others_s, sizes=sizes)
+
+
+@contextmanager
+def _locked(path: str, kind: int) -> Iterator[None]:
+    """Those who compute share a lock; who takes times has it alone."""
+    if not path:
+        yield
+        return
+    with Path(path).open("ab") as file:  # closing it releases the lock
+        fcntl.flock(file, kind)
+        yield
 
 
 def _verify(compiled: CompiledKernel, case: Case) -> None:

@@ -15,14 +15,14 @@ from feinsum.errors import TransformError
 from feinsum.raising import RaisedKernel, RaisedNest
 from feinsum.records import FramedSpec, TransformSpec
 from feinsum.retrieval.assembly import joined, taken_out, with_barriers
-from feinsum.retrieval.phases import loops_of, phases_of
+from feinsum.retrieval.phases import Phase, loops_of, phases_of
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.devices import target_of
 from feinsum.targets.units import HostProgram, LibraryUnit
 from feinsum.transforms import apply_spec, check_spec
 from feinsum.transforms.primitives.compiler_hints import sums_in_order
 
-__all__ = ["ISLPY_WARNING", "applied", "fitting", "separable"]
+__all__ = ["ISLPY_WARNING", "Applied", "applied", "fitting", "separable"]
 
 ISLPY_WARNING = ".*with implicit conversion of self"
 
@@ -36,6 +36,19 @@ class Part(NamedTuple):
 
     kernel: lp.LoopKernel
     program: HostProgram | None
+
+
+class Applied(NamedTuple):
+    """A unit with recipes applied.
+
+    Attributes:
+        failures: of each nest whose recipe cannot be applied, why.
+        parts: the instructions that each nest became.
+    """
+
+    unit: lp.TranslationUnit
+    failures: Mapping[int, Exception]
+    parts: Mapping[int, Phase]
 
 
 def fitting(nest: RaisedNest, recipe: FramedSpec) -> None:
@@ -60,14 +73,8 @@ def separable(
     )
 
 
-def applied(
-    raised: RaisedKernel, nests: Sequence[NestSelection]
-) -> tuple[lp.TranslationUnit, Mapping[int, Exception]]:
-    """Apply to each nest the recipe that it gets. They run in phases of their own.
-
-    Returns:
-        the unit, and of each nest whose recipe cannot be applied, why.
-    """
+def applied(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Applied:
+    """Apply to each nest the recipe that it gets. They run in phases of their own."""
     name = raised.kernel_name
     unit = _with_output_dtypes(_unscheduled(raised.t_unit, name), name, nests)
     kernel = unit[name]
@@ -76,6 +83,7 @@ def applied(
     program: HostProgram | None = None
     phases, _ = phases_of(kernel, [n.nest.instructions for n in nests if n.chosen])
     failures: dict[int, Exception] = {}
+    parts: dict[int, Phase] = {}
     loops = {insn.id: loops_of(kernel, [insn]) for insn in kernel.instructions}
     for k, one in enumerate(nests):
         if not (recipe := one.chosen):
@@ -94,12 +102,13 @@ def applied(
             failures[k] = error
             continue
         program = part.program
+        parts[k] = new_ids
         phases = [new_ids if phase == ids else phase for phase in phases]
         loops = left
     if failures:
-        return raised.t_unit, failures
+        return Applied(raised.t_unit, failures, {})
     unit = unit.with_kernel(with_barriers(kernel, phases))
-    return (LibraryUnit.of(unit, program) if program else unit), {}
+    return Applied(LibraryUnit.of(unit, program) if program else unit, {}, parts)
 
 
 def _with_output_dtypes(
@@ -166,10 +175,11 @@ def _transformed(
         if program is not None:
             _check_program(recipe.spec, alone, name, is_whole)
         kernel = unit[name] if is_whole else sums_in_order(unit[name])
+        kernel = lp.expand_subst(kernel)  # once: what removes loops would do it again
         left = kernel.all_inames() & nest.nest.loops
         kernel = lp.remove_unused_inames(kernel, left)
         _check_loops(recipe.spec, kernel)
-        return Part(lp.expand_subst(kernel), program)
+        return Part(kernel, program)
 
 
 def _check_program(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from feinsum.errors import TransformError
@@ -20,7 +20,7 @@ from feinsum.retrieval.installation import is_ours
 from feinsum.retrieval.selection import Candidate, NestSelection
 from feinsum.retrieval.trust import Judgement, Trust
 
-__all__ = ["N_NEW", "believed", "is_first_unknown"]
+__all__ = ["N_NEW", "all_believed", "believed", "is_first_unknown"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,27 @@ class _Trials:
     failures: list[tuple[Candidate, Exception]] = field(default_factory=list)
     n_new: int = 0
     is_over: bool = False
+
+
+def all_believed(
+    nests: Sequence[NestSelection], trust: Trust
+) -> tuple[NestSelection, ...]:
+    """The nests with their best candidates first; new ones are tried at once."""
+    if trust.is_on:
+        trust.find_out_together(chain.from_iterable(map(_first, nests)))
+    return tuple(believed(one, trust) for one in nests)
+
+
+def _first(one: NestSelection) -> list[tuple[Candidate, dict[str, int]]]:
+    """The candidate that is tried first, and the sizes of its kernel."""
+    if not one.chosen or one.judgement:
+        return []
+    candidate = one.candidates[0]
+    try:
+        fitting(one.nest, candidate.recipe)
+    except Exception:  # noqa: BLE001  (that it does not fit is told where it is tried)
+        return []
+    return [(candidate, _sizes(one, candidate))]
 
 
 def believed(one: NestSelection, trust: Trust) -> NestSelection:

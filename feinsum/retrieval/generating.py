@@ -16,12 +16,13 @@ import loopy as lp
 
 from feinsum.errors import TransformError
 from feinsum.raising import RaisedKernel
-from feinsum.retrieval.applying import ISLPY_WARNING, applied
+from feinsum.retrieval.applying import ISLPY_WARNING, Applied, applied
+from feinsum.retrieval.sampling import sampled, twins
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.messages import first_lines
 from feinsum.targets.units import LibraryUnit
 
-__all__ = ["refusal", "ungenerated"]
+__all__ = ["generated", "refusal", "ungenerated"]
 
 Deliver = Callable[[lp.TranslationUnit], lp.TranslationUnit]
 """Gives a unit as the user gets it."""
@@ -30,18 +31,19 @@ Deliver = Callable[[lp.TranslationUnit], lp.TranslationUnit]
 def ungenerated(
     raised: RaisedKernel,
     nests: Sequence[NestSelection],
-    unit: lp.TranslationUnit,
+    made: Applied,
     deliver: Deliver,
 ) -> Mapping[int, Exception]:
     """The nests whose recipes make a kernel of which there is no code, and why.
 
-    Args:
-        unit: as the user gets it.
-
+    Of nests that are alike, code is generated for one: there may be many.
     There are none if the kernel that was given has no code either, such as one whose
     arguments get their dtypes in a call.
     """
-    error = refusal(unit)
+    sample = _sample(raised, nests, made)
+    error = refusal(deliver(sample))
+    if error is not None and sample is not made.unit:
+        error = refusal(deliver(made.unit))  # what a sample lacks is no fault of it
     if error is None or refusal(raised.t_unit) is not None:
         return {}
     chosen = [k for k, one in enumerate(nests) if one.chosen]
@@ -52,6 +54,28 @@ def ungenerated(
     return found or dict.fromkeys(chosen, error)
 
 
+def _sample(
+    raised: RaisedKernel, nests: Sequence[NestSelection], made: Applied
+) -> lp.TranslationUnit:
+    kernels = [
+        known
+        for known in made.unit.callables_table.values()
+        if isinstance(known, lp.CallableKernel)
+    ]
+    if isinstance(made.unit, LibraryUnit) or len(kernels) > 1:
+        return made.unit  # one that others call keeps its arguments
+    alike = twins(raised, nests)
+    if not alike:
+        return made.unit
+    name, table = raised.kernel_name, made.unit.callables_table
+    kernel = sampled(made.unit[name], made.parts, alike)
+    # it may have more arguments, of which Loopy has inferred nothing
+    fresh = table[name].copy(
+        subkernel=kernel, arg_id_to_dtype=None, arg_id_to_descr=None
+    )
+    return made.unit.copy(callables_table=table.set(name, fresh))
+
+
 def _with_one(
     raised: RaisedKernel, nests: Sequence[NestSelection], k: int
 ) -> lp.TranslationUnit:
@@ -60,7 +84,7 @@ def _with_one(
         one if k == j else replace(one, is_separable=False)
         for j, one in enumerate(nests)
     ]
-    return applied(raised, alone)[0]
+    return applied(raised, alone).unit
 
 
 def refusal(unit: lp.TranslationUnit) -> Exception | None:
@@ -68,12 +92,24 @@ def refusal(unit: lp.TranslationUnit) -> Exception | None:
     if isinstance(unit, LibraryUnit):
         return None
     try:
+        generated(unit)
+    except TransformError as error:
+        return error
+    return None
+
+
+def generated(unit: lp.TranslationUnit) -> str:
+    """The code that Loopy generates. Nothing is printed.
+
+    Raises:
+        TransformError: if there is none.
+    """
+    try:
         with redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
-            lp.generate_code_v2(unit)
-    except Exception as error:  # noqa: BLE001  (Loopy raises errors of many kinds)
-        return TransformError(
+            return str(lp.generate_code_v2(unit).device_code())
+    except Exception as error:  # Loopy raises errors of many kinds
+        raise TransformError(
             f"no code can be generated: {type(error).__name__}: {first_lines(error)}"
-        )
-    return None
+        ) from error

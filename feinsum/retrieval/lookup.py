@@ -32,9 +32,9 @@ from feinsum.ir import BatchedEinsum, generalize, generalize_each
 from feinsum.memory import remembered
 from feinsum.predict import MEASURING, Effort
 from feinsum.raising import RaisedKernel
-from feinsum.records import Match, Policy
+from feinsum.records import WORST_ACCEPTED, Level, Match, Policy
 from feinsum.retrieval.applying import applied, fitting, separable
-from feinsum.retrieval.believing import believed, is_first_unknown
+from feinsum.retrieval.believing import all_believed, believed, is_first_unknown
 from feinsum.retrieval.called import called_request, in_its_place
 from feinsum.retrieval.generating import ungenerated
 from feinsum.retrieval.kept import Answer, place_of, unless_it_fails
@@ -187,7 +187,9 @@ def _agreed(request: Request, ranks: Ranks) -> Answer:
     def apply(decision: Decision) -> Retrieval:
         return _as_decided(request, decision)
 
-    return Answer.of(found_together(ranks, lambda: _retrieval(request), apply))
+    return Answer.of(
+        found_together(ranks, lambda: _retrieval(request, has_batches=False), apply)
+    )
 
 
 def _as_decided(request: Request, decision: Decision) -> Retrieval:
@@ -203,10 +205,10 @@ def _as_decided(request: Request, decision: Decision) -> Retrieval:
     for one in nests:
         if one.chosen:
             fitting(one.nest, one.chosen)
-    unit, failures = applied(raised, nests)
-    for error in failures.values():
+    made = applied(raised, nests)
+    for error in made.failures.values():
         raise error
-    return Retrieval(_delivered(request, unit), raised, nests)
+    return Retrieval(_delivered(request, made.unit), raised, nests)
 
 
 def _answer(request: Request) -> Answer:
@@ -221,7 +223,7 @@ def _answer(request: Request) -> Answer:
     if known is not None:
         return known
     found = _retrieval(request)
-    if not found.nests:
+    if not (found.nests or found.applied):
         raise _refusal(found.raised)
     if not found.applied:
         raise RecordNotFoundError(_joined(decision_of(found.nests).unchanged))
@@ -273,10 +275,15 @@ def look_up(
     )
 
 
-def _retrieval(request: Request) -> Retrieval:
-    """Raise, look up, select, verify, apply; of a kernel that calls one, that one."""
+def _retrieval(request: Request, *, has_batches: bool = True) -> Retrieval:
+    """Raise, look up, select, verify, apply; of a kernel that calls one, that one.
+
+    Args:
+        has_batches: whether cells may be computed together, if that is faster.
+    """
     if inner := called_request(request):
-        return in_its_place(request, _retrieval(inner))
+        found = in_its_place(request, _retrieval(inner))
+        return found
     raised = request.raised()
     if not raised.raised:
         return Retrieval(request.t_unit, raised, ())
@@ -366,7 +373,7 @@ def _believed(
     """
     n_unknown = sum(is_first_unknown(one, trust) for one in nests)
     if n_unknown != 1:
-        nests = tuple(believed(one, trust) for one in nests)
+        nests = all_believed(nests, trust)
         return nests, _built(request, raised, nests)
     with ThreadPoolExecutor(1) as pool:
         guess = pool.submit(_built, request, raised, nests)
@@ -379,12 +386,11 @@ def _believed(
 def _built(
     request: Request, raised: RaisedKernel, nests: tuple[NestSelection, ...]
 ) -> _Built:
-    unit, failures = applied(raised, nests)
-    if failures or not any(nest.chosen for nest in nests):
-        return _Built(unit, failures, is_applied=False)
-    unit = _delivered(request, unit)
-    failures = ungenerated(raised, nests, unit, lambda one: _delivered(request, one))
-    return _Built(unit, failures, is_applied=True)
+    made = applied(raised, nests)
+    if made.failures or not any(nest.chosen for nest in nests):
+        return _Built(made.unit, made.failures, is_applied=False)
+    failures = ungenerated(raised, nests, made, lambda one: _delivered(request, one))
+    return _Built(_delivered(request, made.unit), failures, is_applied=True)
 
 
 def _passed_over(

@@ -11,11 +11,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import islice
 from time import monotonic
 from typing import NamedTuple
 
@@ -47,6 +48,7 @@ from feinsum.records import (
 )
 from feinsum.retrieval.installation import is_ours, surroundings
 from feinsum.retrieval.selection import Candidate
+from feinsum.retrieval.together import asked_together, shown_progress
 from feinsum.retrieval.verifying import asked
 
 __all__ = ["OFF", "VERIFY_VARIABLE", "Judgement", "Trust", "is_verification_on"]
@@ -62,6 +64,8 @@ LIMIT_S = 60.0
 BUDGET_S = 120.0
 """How long all recipes of one retrieval may take."""
 MEMORY_BYTES = 4 * 2**30
+AT_ONCE = 16
+"""Recipes that are asked about together."""
 
 _LASTING = {
     OK,
@@ -154,6 +158,42 @@ class Trust:
             verdict = _recall(cache, key) or self._verdict(question, key, cache)
         return _judgement(verdict, candidate)
 
+    def find_out_together(
+        self, some: Iterable[tuple[Candidate, Mapping[str, int]]]
+    ) -> None:
+        """Verify and time recipes at once, each with the sizes of its kernel.
+
+        What is found is known from then on. It is found out once of recipes that are
+        alike, and only while there is time.
+        """
+        unknown: dict[str, tuple[Question, DiskCache | None]] = {}
+        for candidate, sizes in some:
+            question, cache = self._question(candidate, sizes), _cache_for(candidate)
+            key = self._key(question)
+            if not self.known_as_own(candidate) and _recall(cache, key) is None:
+                unknown[key] = question, cache
+        if len(unknown) < 2:
+            return
+        folder = next((c.folder for _, c in unknown.values() if c is not None), None)
+        alone = nullcontext() if folder is None else locked(folder, _LOCK, LIMIT_S)
+        with alone, shown_progress(len(unknown), "verifying recipes") as advance:
+            for some_keys in _batches(unknown):
+                if self.has_time:
+                    self._find_out(some_keys, unknown, advance)
+
+    def _find_out(
+        self,
+        keys: Sequence[str],
+        unknown: Mapping[str, tuple[Question, DiskCache | None]],
+        advance: Callable[[], None],
+    ) -> None:
+        began_s = monotonic()
+        limit_s = max(0.0, min(LIMIT_S, self._left_s))
+        questions = [replace(unknown[key][0], limit_s=limit_s) for key in keys]
+        for k, verdict in asked_together(questions, advance):
+            _keep(keys[k], verdict, unknown[keys[k]][1])
+        self._left_s -= monotonic() - began_s
+
     def own(self, match: Match) -> frozenset[str]:
         """The ids of the records that this installation measured."""
         if match.level != Level.EXACT:
@@ -194,10 +234,21 @@ class Trust:
         limit_s = max(0.0, min(LIMIT_S, self._left_s))
         verdict = asked(replace(question, limit_s=limit_s))
         self._left_s -= monotonic() - began_s
-        remembered(_Verdicts)[key] = verdict
-        if cache is not None and verdict.code in _LASTING | _PASSING:
-            cache.write(key, to_json(verdict).encode())
+        _keep(key, verdict, cache)
         return verdict
+
+
+def _keep(key: str, verdict: Verdict, cache: DiskCache | None) -> None:
+    remembered(_Verdicts)[key] = verdict
+    if cache is not None and verdict.code in _LASTING | _PASSING:
+        cache.write(key, to_json(verdict).encode())
+
+
+def _batches(keys: Iterable[str]) -> Iterator[Sequence[str]]:
+    """A few at a time, so that the time can end between them."""
+    rest = iter(keys)
+    while some := [*islice(rest, AT_ONCE)]:
+        yield some
 
 
 def _judgement_of_own(record: TuningRecord) -> Judgement:

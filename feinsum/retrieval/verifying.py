@@ -1,7 +1,7 @@
-"""The process that verifies and times recipes: one for all retrievals of this process.
+"""The processes that verify and time recipes, for all retrievals of this process.
 
-It is started with the first question, and ends with this process, or when nobody asks
-for a while.
+One is started with the first question, and more if several are asked at once. They end
+with this process, or when nobody asks for a while.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def asked(question: Question) -> Verdict:
 
 
 class _Helpers:
-    """The process of this one; threads of it may ask at once."""
+    """The processes of this one; threads of it may ask at once, each of its own."""
 
     def __init__(self) -> None:
-        self._current: _Helper | None = None
-        self._asking = Lock()
+        self._idle: list[_Helper] = []
+        self._choosing = Lock()
 
     def ask(self, question: Question) -> Verdict:
         line = to_json(question).encode() + b"\n"
@@ -55,25 +55,29 @@ class _Helpers:
             return Verdict(InvalidRecordError.code, why)
         limit_s = question.limit_s + START_S
         surroundings = (COMMAND, os.getpid(), dict(os.environ))
-        with self._asking:
-            helper, self._current = self._current, None
-            if helper is not None and helper.surroundings == surroundings:
-                said = helper.say(line, limit_s)
-                if said is not None or helper.is_late:
-                    return self._answer(helper, said, limit_s)
-            if helper is not None:
-                helper.close()
-            try:
-                helper = _Helper(surroundings)
-            except OSError as error:
-                why = f"no process can be started: {error.strerror}"
-                return Verdict(TrialCrashError.code, why)
-            return self._answer(helper, helper.say(line, limit_s), limit_s)
+        helper = self._taken()
+        if helper is not None and helper.surroundings == surroundings:
+            said = helper.say(line, limit_s)
+            if said is not None or helper.is_late:
+                return self._answer(helper, said, limit_s)
+        if helper is not None:
+            helper.close()
+        try:
+            helper = _Helper(surroundings)
+        except OSError as error:
+            why = f"no process can be started: {error.strerror}"
+            return Verdict(TrialCrashError.code, why)
+        return self._answer(helper, helper.say(line, limit_s), limit_s)
+
+    def _taken(self) -> _Helper | None:
+        with self._choosing:
+            return self._idle.pop() if self._idle else None
 
     def _answer(self, helper: _Helper, said: Verdict | None, limit_s: float) -> Verdict:
         """What it said, and then it stays; or how it ended."""
         if said is not None:
-            self._current = helper
+            with self._choosing:
+                self._idle.append(helper)
             return said
         ended = helper.close()
         if helper.is_late:

@@ -15,9 +15,9 @@ from feinsum.measure.speedup import (
     MOST_TIMES,
     QUICK_BYTES,
     QUICK_S,
+    Race,
     in_turns,
     quick_sizes,
-    raced,
 )
 
 MATVEC = einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))
@@ -76,6 +76,6 @@ def test_a_race_verifies_what_it_times():
     opened = open_device()
     case = make_case(form, {name: 7})
     compiled = compile_kernel(case.t_unit, opened)
-    least_s, baseline_s = raced(compiled, case, {name: 64}, opened)
+    least_s, baseline_s = Race.of(compiled, case, {name: 64}, opened).run()
     assert least_s > 0
     assert baseline_s > 0

@@ -1,0 +1,134 @@
+"""Kernels with a nest for every field and direction: what is alike is done once."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+from dataclasses import replace
+from time import sleep
+
+import loopy as lp
+import numpy as np
+import pytest
+
+from feinsum.measure.verifier import Question
+from feinsum.memory import fresh_memory
+from feinsum.raising import raise_kernel
+from feinsum.records import InMemoryStore
+from feinsum.retrieval import look_up, together, trust
+from feinsum.retrieval.sampling import twins
+from tests.docs.pages import ROOT
+from tests.raising.right_hand_sides import arguments, wave
+from tests.raising.test_programs import on_device
+from tests.retrieval.facts import fact, here
+from tests.retrieval.oracle import Oracle
+from tests.transforms.support import LOOPY_WARNINGS
+from tests.tune import odd_transforms
+from tests.tune.odd_transforms import odd_einsum, odd_spec
+
+pytestmark = LOOPY_WARNINGS
+
+ESTIMATED = {"device": "host", "effort": "estimate"}
+
+
+@pytest.fixture(scope="module")
+def unit():
+    return wave(5, 3)
+
+
+@pytest.fixture(scope="module")
+def found(unit):
+    return look_up(unit, database=InMemoryStore(), verify=False, **ESTIMATED)
+
+
+def test_every_nest_gets_a_recipe_and_the_result_is_right(unit, found):
+    """Code was generated for nests of seven kinds; that of all 17 is right."""
+    assert len(found.applied) == len(found.nests) == 17
+    assert len(twins(found.raised, found.nests)) == 17 - 7
+    given = arguments(unit)
+    expected, results = (on_device(x, given) for x in (unit, found.t_unit))
+    assert sorted(expected) == ["ru", "rx", "ry", "rz"]
+    for name, value in expected.items():
+        np.testing.assert_allclose(results[name], value, 1e-12, 1e-12)
+
+
+def test_what_has_another_layout_or_tag_is_not_alike(unit, found):
+    """One of three gradients is not like the others then, and neither what reads it."""
+    specs = {one.nest.instructions: one.candidates for one in found.nests}
+
+    def n_kinds(changed: lp.TranslationUnit) -> int:
+        raised = raise_kernel(changed)
+        nests = [
+            replace(found.nests[0], nest=nest, candidates=specs[nest.instructions])
+            for nest in raised.raised
+        ]
+        return len(nests) - len(twins(raised, nests))
+
+    assert n_kinds(unit) == 7
+    assert n_kinds(lp.tag_array_axes(unit, "gy", "N0,N1")) == 9
+    assert n_kinds(lp.add_dtypes(unit, {"rz": np.float64})) == 7
+
+
+@pytest.fixture
+def verified(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("FEINSUM_NUM_THREADS", "2")
+    with fresh_memory():
+        yield Oracle(tmp_path, monkeypatch)
+
+
+def test_recipes_of_one_key_are_verified_once(unit, verified):
+    """17 nests have six keys; two processes are asked, each about some of them."""
+    verified.says(
+        **dict.fromkeys(
+            ("generic", "rowwise", "packed", "blocked", "unroll"), (1e-3, 1e-2)
+        )
+    )
+    made = look_up(unit, database=InMemoryStore(), verify=True, **ESTIMATED)
+    assert len(made.applied) == 17
+    assert len(verified.asked) == len({nest.nest.key for nest in made.nests})
+
+
+def test_processes_that_answer_at_once_take_turns_with_their_times(monkeypatch):
+    """Real recipes, two at a time; every answer is that of its question."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("FEINSUM_TRANSFORMS", odd_transforms.__name__)
+    monkeypatch.setenv("FEINSUM_NUM_THREADS", "2")
+    record = fact(odd_einsum(), odd_spec("odd_right"))
+    questions = [
+        Question(
+            record.workload_text,
+            record.spec,
+            here().device.id,
+            trust.MEMORY_BYTES,
+            {"N0": n},
+            600.0,
+        )
+        for n in (64, 128)
+    ]
+    steps: list[None] = []
+    with fresh_memory():
+        answers = dict(together.asked_together(questions, lambda: steps.append(None)))
+    assert len(steps) == 2
+    for k, question in enumerate(questions):
+        assert answers[k].is_ok, answers[k]
+        assert answers[k].sizes == question.sizes
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.2])
+def test_what_takes_long_is_shown_on_a_terminal(monkeypatch, pause_s):
+    """And nothing of what does not."""
+    monkeypatch.setattr(together, "PATIENCE_S", 0.1)
+    monkeypatch.setenv("TERM", "xterm")
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal, monkeypatch.context() as context:
+        context.setattr(sys, "stderr", terminal)
+        with together.shown_progress(2, "verifying recipes") as advance:
+            advance()
+            sleep(pause_s)
+            advance()
+        terminal.write("end")
+    shown = os.read(master, 65536).decode()
+    os.close(master)
+    assert ("verifying recipes" in shown) == bool(pause_s)
