@@ -28,12 +28,15 @@ from typing import Any
 
 import loopy as lp
 import numpy as np
+from loopy.schedule.tools import get_kernel_arg_info
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from feinsum.retrieval import Retrieval, look_up
+from feinsum.retrieval.generating import generated
 from feinsum.targets.host.compiler import find_compiler
 from tests.raising.cells import CELLS, FORMS, Cell
+from tests.raising.wrappers import wrapped
 
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffast-math", "-fPIC", "-shared")
 """With which PyOP2 compiles, and what a library needs."""
@@ -86,9 +89,7 @@ def main() -> None:
         for order in options.orders
     ]
     print(f"{options.cells} cells, one thread, {find_compiler().version}")
-    print(
-        "| form | cell | order | functions | as PyOP2 us | found us | ratio | nests |"
-    )
+    print("| form | cell | order | functions | as PyOP2 us | found us | ratio | how |")
     print("|---|---|---|---|---|---|---|---|")
     ratios = {}
     for case in cases:
@@ -104,35 +105,45 @@ def main() -> None:
 
 def compared(case: Case, n_cells: int, rounds: int) -> float:
     """Print the row of a case; how many times as fast the retrieved kernel is."""
-    unit = case.unit()
-    found = look_up(unit, device="host")
+    unit, whole = case.unit(), wrapped(case.form, case.cell, case.order)
+    found = look_up(whole, device="host")
     given = mesh(case, n_cells)
+    names = [arg.name for arg in unit.default_entrypoint.args]
+    before = f"{generated(unit)}\n{wrapper(case, names)}"
     with tempfile.TemporaryDirectory() as folder:
-        calls = {
-            name: compiled(one, case, Path(folder) / name)
-            for name, one in (("before", unit), ("after", found.t_unit))
-        }
+        calls = {"before": compiled(before, list(given), Path(folder, "before"))}
+        if found.is_changed:
+            order = get_kernel_arg_info(found.t_unit.default_entrypoint)
+            after = generated(found.t_unit)
+            passed = [n for n in order.passed_arg_names if n not in ("start", "end")]
+            calls["after"] = compiled(
+                after, passed, Path(folder, "after"), has_bounds_first=False
+            )
+        else:
+            calls["after"] = calls["before"]
         results = {name: call(given)[1] for name, call in calls.items()}
         check(case, results["before"], results["after"])
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(rounds):
             for name, call in calls.items():
                 seconds[name].append(call(given)[0])
-    before, after = (median(seconds[name]) / n_cells * 1e6 for name in calls)
-    ratio = before / after
+    before_us, after_us = (median(seconds[n]) / n_cells * 1e6 for n in calls)
+    ratio = before_us / after_us if found.is_changed else 1.0
     print(
-        f"| {case.form} | {case.cell} | {case.order} | {case.n_basis} | {before:.3g} | "
-        f"{after:.3g} | {ratio:.2f} | {changed(found)} |",
+        f"| {case.form} | {case.cell} | {case.order} | {case.n_basis} | "
+        f"{before_us:.3g} | {after_us:.3g} | {ratio:.2f} | {changed(found)} |",
         flush=True,
     )
     return ratio
 
 
 def changed(found: Retrieval) -> str:
-    """How many nests have a recipe."""
+    """Batches of cells, or how many nests have a recipe."""
+    if found.batch > 1:
+        return f"batches of {found.batch}"
     if not found.applied:
         return "unchanged"
-    return f"{len(found.applied)} of {len(found.nests)}"
+    return f"recipes, {len(found.applied)} of {len(found.nests)} nests"
 
 
 def mesh(case: Case, n_cells: int) -> Arrays:
@@ -146,32 +157,36 @@ def mesh(case: Case, n_cells: int) -> Arrays:
         "out": np.zeros(size),
         "coords": rng.uniform(-1, 1, (n_vertices, n)),
         "w_0": rng.uniform(-1, 1, n_functions),
-        "vertices": rng.integers(0, n_vertices, to_vertices, np.int32),
+        "vertices": np.resize(  # no cell has a vertex twice
+            rng.permutation(n_vertices).astype(np.int32), to_vertices
+        ),
         "functions": rng.integers(0, n_functions, (n_cells, case.n_basis), np.int32),
     }
 
 
 def compiled(
-    unit: lp.TranslationUnit, case: Case, folder: Path
+    code: str, names: list[str], folder: Path, *, has_bounds_first: bool = True
 ) -> Callable[[Arrays], tuple[float, np.ndarray[Any, Any]]]:
-    """A call that takes seconds, and gives the result."""
+    """A call that takes seconds, and gives the result.
+
+    Args:
+        names: of the arrays in the order of the arguments, before or behind which the
+            first cell and the one past the last are passed.
+    """
     folder.mkdir()
-    code = lp.generate_code_v2(unit).device_code()
-    names = [arg.name for arg in unit.default_entrypoint.args]
     source, library = folder / "kernel.c", folder / "kernel.so"
-    source.write_text(
-        f"#include <math.h>\n#include <stdint.h>\n{code}\n{wrapper(case, names)}"
-    )
+    source.write_text(f"#include <math.h>\n#include <stdint.h>\n{code}")
     command = [*find_compiler().command, *FLAGS, "-o", str(library), str(source), "-lm"]
     subprocess.run(command, check=True, env=os.environ)
     function = ctypes.CDLL(str(library)).wrap_cell_integral
 
     def call(given: Arrays) -> tuple[float, np.ndarray[Any, Any]]:
         arrays = {**given, "out": given["out"].copy()}
-        pointers = [ctypes.c_void_p(array.ctypes.data) for array in arrays.values()]
-        n_cells = len(given["vertices"])
+        pointers = [ctypes.c_void_p(arrays[name].ctypes.data) for name in names]
+        bounds = [ctypes.c_int(0), ctypes.c_int(len(given["vertices"]))]
+        passed = [*bounds, *pointers] if has_bounds_first else [*pointers, *bounds]
         start = perf_counter()
-        function(ctypes.c_int(0), ctypes.c_int(n_cells), *pointers)
+        function(*passed)
         return perf_counter() - start, arrays["out"]
 
     return call

@@ -88,7 +88,7 @@ class Place:
         """The answer of a retrieval, from now on kept if it can be."""
         answer = Answer.of(found)
         is_plain = not isinstance(found.t_unit, LibraryUnit)  # whose program gets lost
-        is_final = found.is_settled and bool(found.applied)
+        is_final = found.is_settled and found.is_changed
         if not (is_final and is_plain and _is_ours(found)):
             return answer
         content = pickle.dumps((dict(found.facts), answer))

@@ -36,6 +36,7 @@ from feinsum.records import WORST_ACCEPTED, Level, Match, Policy
 from feinsum.retrieval.applying import applied, fitting, separable
 from feinsum.retrieval.believing import all_believed, believed, is_first_unknown
 from feinsum.retrieval.called import called_request, in_its_place
+from feinsum.retrieval.cells import fastest_form
 from feinsum.retrieval.generating import ungenerated
 from feinsum.retrieval.kept import Answer, place_of, unless_it_fails
 from feinsum.retrieval.known import Facts, form_of, nearest, selected
@@ -223,9 +224,9 @@ def _answer(request: Request) -> Answer:
     if known is not None:
         return known
     found = _retrieval(request)
-    if not (found.nests or found.applied):
+    if not (found.nests or found.is_changed):
         raise _refusal(found.raised)
-    if not found.applied:
+    if not found.is_changed:
         raise RecordNotFoundError(_joined(decision_of(found.nests).unchanged))
     kept_answer = unless_it_fails(lambda: kept.keep(found)) if kept else None
     return kept_answer or Answer.of(found)
@@ -283,7 +284,7 @@ def _retrieval(request: Request, *, has_batches: bool = True) -> Retrieval:
     """
     if inner := called_request(request):
         found = in_its_place(request, _retrieval(inner))
-        return found
+        return _in_batches(request, found) if has_batches else found
     raised = request.raised()
     if not raised.raised:
         return Retrieval(request.t_unit, raised, ())
@@ -303,6 +304,16 @@ def _retrieval(request: Request, *, has_batches: bool = True) -> Retrieval:
     is_changed = any(nest.chosen for nest in nests)
     found = unit if is_changed else request.t_unit
     return Retrieval(found, raised, nests, facts.ids, request.policy, layers)
+
+
+def _in_batches(request: Request, found: Retrieval) -> Retrieval:
+    """The fastest form of a loop over cells, where it may be timed and predicted."""
+    is_accepted = WORST_ACCEPTED[request.policy] >= Level.PREDICTED
+    if not (found.nests and request.verify and is_accepted):
+        return found
+    return (
+        found if request.effort == "recorded" else fastest_form(request.t_unit, found)
+    )
 
 
 def _measure(request: Request, raised: RaisedKernel) -> None:

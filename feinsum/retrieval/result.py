@@ -26,6 +26,9 @@ class Retrieval:
         facts: for each workload that was asked for, the ids of all its records.
         policy: the worst match that was accepted.
         layers: where facts were looked for.
+        batch: how many cells a loop over cells computes together, if it does: then no
+            nest has a recipe of its own.
+        batch_words: why it does.
     """
 
     t_unit: lp.TranslationUnit
@@ -34,6 +37,12 @@ class Retrieval:
     facts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     policy: Policy = "default"
     layers: tuple[LayerState, ...] = ()
+    batch: int = 0
+    batch_words: str = ""
+
+    @property
+    def is_changed(self) -> bool:
+        return bool(self.applied) or self.batch > 1
 
     @property
     def applied(self) -> tuple[TransformSpec, ...]:
@@ -63,6 +72,9 @@ def _explanation(found: Retrieval) -> Iterator[str]:
     yield f"policy: {found.policy}"
     for layer in found.layers:
         yield f"layer {layer}"
+    if found.batch > 1:
+        yield f"kernel: cells in batches of {found.batch}; {found.batch_words}"
+        return
     n = len(found.applied)
     yield (
         f"kernel: {n} of {len(found.nests)} nests transformed"

@@ -1,0 +1,433 @@
+"""Batches of cells: a loop over cells that calls a kernel, for several cells at once.
+
+A program such as PyOP2 gathers what a kernel of one cell reads, calls it, and scatters
+what it writes. Here the kernel is put in the place of its call, and every statement of
+it is done for all cells of a batch at once, in vectors of GNU C::
+
+    for c in start .. end              for b in batches
+        t[i] = w[map[c, i]]                t[i, l] = w[map[cell(b, l), i]]   for all l
+        call kernel(A, t)       ->         A[j, l] = A[j, l] + p[i, j]*t[i, l]
+        out[map[c, j]] += A[j]             for l, one after the other
+                                               out[map[cell(b, l), j]] += A[j, l]
+
+Values are scattered cell by cell, in the order of before. Behind the last cell a batch
+repeats that one, and scatters nothing.
+
+Source: the cross-element vectorization of Sun et al., A study of vectorization for
+matrix-free finite element methods, International Journal of High Performance Computing
+Applications 34 (2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, TypeAlias
+
+import islpy as isl
+import loopy as lp
+import numpy as np
+from loopy.symbolic import (
+    IdentityMapper,
+    SubstitutionMapper,
+    get_dependencies,
+    pw_aff_to_expr,
+)
+from pymbolic import primitives as p
+from pymbolic.mapper.substitutor import make_subst_func
+
+from feinsum.errors import TransformError
+from feinsum.raising import called_kernels
+from feinsum.raising.affine import affine, are_distinct_places
+from feinsum.raising.normal.normalize import without_no_ops
+from feinsum.targets.host import EmbeddedCTarget
+
+__all__ = ["WIDTHS", "batched"]
+
+WIDTHS = (4, 8)
+"""How many cells are computed together: a vector or two of double precision."""
+MOST_BYTES = 1 << 18
+"""Of the values of a batch, which are on the stack."""
+
+Expression: TypeAlias = Any
+
+
+def batched(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
+    """The unit with batches of cells; name and arguments are as before.
+
+    Args:
+        unit: of one entry point, which calls one kernel in a loop over cells.
+        width: how many cells there are in a batch.
+
+    Raises:
+        TransformError: if cells depend on each other otherwise than by what is added
+            to an array in their order, or if it is not known that they do not.
+    """
+    (name,) = unit.entrypoints
+    (called,) = called_kernels(unit, name)
+    loop = _loop_of_cells(unit[name], called)
+    inlined = lp.inline_callable_kernel(unit, called)
+    kernel = without_no_ops(lp.infer_unknown_types(inlined)[name])
+    cells = _Cells(kernel, loop, width)
+    cells.check()
+    return EmbeddedCTarget.embedded(inlined.with_kernel(cells.kernel_of_batches()))
+
+
+def _loop_of_cells(kernel: lp.LoopKernel, called: str) -> str:
+    """The one loop around the call."""
+    calls = [i for i in kernel.instructions if isinstance(i, lp.CallInstruction)]
+    around = frozenset[str]().union(*(insn.within_inames for insn in calls))
+    if len(calls) != 1 or len(around) != 1:
+        raise TransformError(
+            f"kernel {called!r} is called {len(calls)} times, in the loops "
+            f"{sorted(around)}; expected one call in one loop over cells"
+        )
+    (loop,) = around
+    return loop
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """A loop over cells without calls."""
+
+    kernel: lp.LoopKernel
+    loop: str
+    width: int
+
+    @cached_property
+    def order(self) -> list[lp.Assignment]:
+        """The instructions, each after those that it waits for."""
+        kernel = self.kernel
+        place = {insn.id: k for k, insn in enumerate(kernel.instructions)}
+        left = sorted(kernel.instructions, key=lambda insn: place[insn.id])
+        done: list[lp.Assignment] = []
+        ids: set[str] = set()
+        while left:
+            ready = next((i for i in left if i.depends_on <= ids), None)
+            if ready is None:
+                raise TransformError("its instructions wait for each other")
+            left.remove(ready)
+            ids.add(ready.id)
+            done.append(ready)
+        return done
+
+    @cached_property
+    def private(self) -> dict[str, lp.TemporaryVariable]:
+        """What each cell has for itself."""
+        written = self.kernel.get_written_variables()
+        known = self.kernel.temporary_variables
+        return {n: t for n, t in known.items() if n in written}
+
+    @cached_property
+    def bounds(self) -> tuple[Expression, Expression]:
+        """The first cell and the last one."""
+        found = self.kernel.get_iname_bounds(self.loop)
+        ends = found.lower_bound_pw_aff, found.upper_bound_pw_aff
+        if any(len(end.get_pieces()) != 1 for end in ends):
+            raise TransformError(f"loop {self.loop!r} has no plain bounds")
+        first, last = (pw_aff_to_expr(end) for end in ends)
+        return first, last
+
+    def check(self) -> None:
+        """Raise the error if the cells cannot be computed together."""
+        if self.kernel.substitutions:
+            raise TransformError("the kernel has substitution rules")
+        for insn in self.order:
+            is_plain = (
+                isinstance(insn, lp.Assignment)
+                and not (insn.predicates or insn.atomicity)
+                and isinstance(insn.assignee, (p.Variable, p.Subscript))
+                and not insn.reduction_inames()
+            )
+            if not is_plain or self.loop not in insn.within_inames:
+                raise TransformError(
+                    f"instruction {insn.id!r} is no plain assignment in the loop "
+                    f"{self.loop!r}"
+                )
+        self._check_domains()
+        self._check_arrays()
+        for name, temporary in self.private.items():
+            self._check_private(name, temporary)
+        n_bytes = sum(
+            self.width * prod(t.shape) * t.dtype.itemsize for t in self.private.values()
+        )
+        if n_bytes > MOST_BYTES:
+            raise TransformError(
+                f"the values of {self.width} cells take {n_bytes} bytes; at most "
+                f"{MOST_BYTES} are put on the stack"
+            )
+
+    def _check_domains(self) -> None:
+        for domain in self.kernel.domains:
+            if self.loop in domain.get_var_names(isl.dim_type.param):
+                raise TransformError(f"a loop has bounds that depend on {self.loop!r}")
+            names = domain.get_var_names(isl.dim_type.set)
+            if self.loop in names and len(names) > 1:
+                raise TransformError(f"loop {self.loop!r} shares its domain")
+
+    def _check_arrays(self) -> None:
+        """An array that is written is written by one instruction, and read only where
+        that adds to it.
+        """
+        arrays = set(self.kernel.arg_dict)
+        for insn in self.order:
+            (name,) = insn.assignee_var_names()
+            if name not in arrays:
+                continue
+            others = [
+                other.id
+                for other in self.order
+                if other.id != insn.id and name in other.dependency_names()
+            ]
+            own = _without(insn.expression, insn.assignee)
+            indices = _without(insn.assignee, insn.assignee)
+            if others or name in get_dependencies((own, *indices)):
+                raise TransformError(
+                    f"{name!r} is written, and read or written elsewhere; a cell may "
+                    "depend on the one before"
+                )
+
+    def _check_private(self, name: str, temporary: lp.TemporaryVariable) -> None:
+        """Each cell assigns all entries of a value before it reads any."""
+        touching = [i for i in self.order if name in i.dependency_names()]
+        first = touching[0]
+        is_first = (
+            name in first.assignee_var_names()
+            and name not in get_dependencies(first.expression)
+            and temporary.base_storage is None
+            and temporary.initializer is None
+            and isinstance(temporary.shape, tuple)
+            and all(isinstance(n, (int, np.integer)) for n in temporary.shape)
+        )
+        if not is_first or not self._covers(first, temporary.shape):
+            raise TransformError(
+                f"not every entry of {name!r} is assigned before it is read in a cell"
+            )
+
+    def _covers(self, insn: lp.Assignment, shape: Sequence[int]) -> bool:
+        """Whether an assignment to a value has all of its entries."""
+        if not shape:
+            return True
+        inames = insn.within_inames - {self.loop}
+        extents = {i: self.kernel.get_constant_iname_length(i) for i in inames}
+        places = [affine(i, inames) for i in insn.assignee.index_tuple]
+        used = [i for place in places if place for i in place.inames]
+        return (
+            all(place is not None for place in places)
+            and len(set(used)) == len(used)
+            and all(are_distinct_places(place, extents) for place in places if place)
+            and prod(extents[i] for i in used) == prod(shape)
+        )
+
+    def kernel_of_batches(self) -> lp.LoopKernel:
+        """The kernel in which batches take the place of cells."""
+        batch = _Batch(
+            self,
+            self.kernel.get_var_name_generator(),
+            self.kernel.get_instruction_id_generator(),
+        )
+        instructions = batch.instructions()
+        domains = [
+            domain
+            for domain in self.kernel.domains
+            if self.loop not in domain.get_var_names(isl.dim_type.set)
+        ]
+        inames = {n: i for n, i in self.kernel.inames.items() if n != self.loop}
+        order = frozenset(
+            tuple(i for i in one if i != self.loop) for one in self.kernel.loop_priority
+        )
+        kernel = self.kernel.copy(
+            domains=[*domains, *map(isl.BasicSet, batch.domains)],
+            inames=inames,
+            instructions=instructions,
+            temporary_variables=batch.temporaries(),
+            loop_priority=frozenset(one for one in order if len(one) > 1),
+        )
+        kernel = lp.remove_unused_inames(kernel)
+        expected = ("v1_scheduler_fallback", "vectorize_failed")
+        silenced = {*kernel.silenced_warnings, *expected}
+        kernel = kernel.copy(silenced_warnings=frozenset(silenced))
+        return lp.tag_inames(kernel, {batch.lane: "vec"})
+
+
+def _without(expression: Expression, part: Expression) -> Any:
+    """An expression without the places where a part of it stands; the subscripts of a
+    part, of itself.
+    """
+    if expression is part:
+        return getattr(part, "index_tuple", ())
+    return _Replacing({part: 0})(expression)
+
+
+class _Replacing(IdentityMapper):  # type: ignore[misc]
+    """Puts other expressions in the place of some."""
+
+    def __init__(self, known: Mapping[Expression, Expression]) -> None:
+        super().__init__()
+        self.known = known
+
+    def map_subscript(self, expr: p.Subscript, /) -> Expression:
+        if expr in self.known:
+            return self.known[expr]
+        return super().map_subscript(expr)
+
+    def map_variable(self, expr: p.Variable, /) -> Expression:
+        return self.known.get(expr, expr)
+
+
+class _InLane(IdentityMapper):  # type: ignore[misc]
+    """Accesses of private values get a subscript more, and the loop a value."""
+
+    def __init__(
+        self, private: Iterable[str], lane: Expression, loop: str, cell: Expression
+    ) -> None:
+        super().__init__()
+        self.private, self.lane = frozenset(private), lane
+        self.loop, self.cell = loop, cell
+
+    def map_variable(self, expr: p.Variable, /) -> Expression:
+        if expr.name == self.loop:
+            return self.cell
+        return expr[self.lane,] if expr.name in self.private else expr
+
+    def map_subscript(self, expr: p.Subscript, /) -> Expression:
+        indices = tuple(self.rec(index) for index in expr.index_tuple)
+        if expr.aggregate.name in self.private:
+            indices = (*indices, self.lane)
+        return p.Subscript(expr.aggregate, indices)
+
+
+@dataclass
+class _Batch:
+    """What takes the place of the loop over cells."""
+
+    cells: _Cells
+    fresh: Any
+    ids: Any
+    domains: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        first, last = self.cells.bounds
+        width = self.cells.width
+        self.batch = str(self.fresh("batch"))
+        names = sorted(get_dependencies((first, last)))
+        self.lane, self.ones = str(self.fresh("lane")), str(self.fresh("ones"))
+        self._start = first + width * p.Variable(self.batch)
+        self._last = last
+        bound = f"0 <= {self.batch} and {first} + {width}*{self.batch} <= {last}"
+        self.domains.append(f"[{', '.join(names)}] -> {{[{self.batch}]: {bound}}}")
+        self.domains.append(f"{{[{self.lane}]: 0 <= {self.lane} < {width}}}")
+
+    def instructions(self) -> list[lp.Assignment]:
+        """Each after the one before it."""
+        made = [self._set_ones()]
+        arrays = self.cells.kernel.arg_dict
+        for insn in self.cells.order:
+            if insn.assignee_var_names()[0] not in arrays:
+                lane = p.Variable(self.lane)
+                own = self._start + lane
+                cell = p.If(p.Comparison(own, "<=", self._last), own, self._last)
+                made.append(self._moved(insn, lane, cell))
+                continue
+            for k in range(self.cells.width):
+                cell = self._start + k
+                stored = self._moved(self._with_own_loops(insn), k, cell)
+                has_cell = frozenset({p.Comparison(cell, "<=", self._last)})
+                name = str(self.ids(f"{insn.id}_lane"))
+                made.append(stored.copy(id=name, predicates=has_cell))
+        return [
+            insn.copy(
+                depends_on=frozenset(before.id for before in made[max(0, k - 1) : k]),
+                depends_on_is_final=True,
+            )
+            for k, insn in enumerate(made)
+        ]
+
+    def _moved(
+        self, insn: lp.Assignment, lane: Expression, cell: Expression
+    ) -> lp.Assignment:
+        """An instruction for all lanes, or for one of them."""
+        into = _InLane(self.cells.private, lane, self.cells.loop, cell)
+        lanes = {self.lane} if lane == p.Variable(self.lane) else set()
+        others = insn.within_inames - {self.cells.loop}
+        value = into(insn.expression)
+        if lanes and self._is_one_number(insn):
+            value = p.Product((value, p.Variable(self.ones)[lane,]))
+        return insn.copy(
+            assignee=into(insn.assignee),
+            expression=value,
+            within_inames=frozenset({*others, self.batch, *lanes}),
+            within_inames_is_final=True,
+            no_sync_with=frozenset(),
+        )
+
+    def _set_ones(self) -> lp.Assignment:
+        """A vector of ones; what is a number for all lanes is multiplied by it, and so
+        is a vector.
+        """
+        return lp.Assignment(
+            p.Variable(self.ones)[p.Variable(self.lane),],
+            1.0,
+            id=str(self.ids("ones")),
+            within_inames=frozenset({self.batch, self.lane}),
+            within_inames_is_final=True,
+        )
+
+    def _is_one_number(self, insn: lp.Assignment) -> bool:
+        (name,) = insn.assignee_var_names()
+        lanes = {*self.cells.private, self.cells.loop}
+        return self.cells.private[
+            name
+        ].dtype == self.dtype and not lanes & get_dependencies(insn.expression)
+
+    @cached_property
+    def dtype(self) -> Any:
+        """That of most values, which the vector of ones has."""
+        floats = [
+            t.dtype
+            for t in self.cells.private.values()
+            if t.dtype.numpy_dtype.kind == "f"
+        ]
+        if not floats:
+            raise TransformError("no value of a cell is a floating point number")
+        return max(floats, key=lambda dtype: dtype.itemsize)
+
+    def _with_own_loops(self, insn: lp.Assignment) -> lp.Assignment:
+        """In loops that no other instruction has: they end before those of the next
+        cell begin.
+        """
+        kernel = self.cells.kernel
+        loops = sorted(insn.within_inames - {self.cells.loop})
+        news = {loop: str(self.fresh(loop)) for loop in loops}
+        for old, new in news.items():
+            domain = kernel.get_inames_domain(frozenset({old}))
+            alone = domain.project_out_except([old], [isl.dim_type.set])
+            self.domains.append(str(alone.set_dim_name(isl.dim_type.set, 0, new)))
+        names = {old: p.Variable(new) for old, new in news.items()}
+        renamed = SubstitutionMapper(make_subst_func(names))
+        within = frozenset(news.get(i, i) for i in insn.within_inames)
+        return insn.with_transformed_expressions(renamed).copy(within_inames=within)
+
+    def temporaries(self) -> dict[str, lp.TemporaryVariable]:
+        """Private values as vectors of lanes; tables stay what they are."""
+        kernel, width = self.cells.kernel, self.cells.width
+        values = {n: (t.dtype, t.shape) for n, t in self.cells.private.items()}
+        private = {
+            name: lp.TemporaryVariable(
+                name,
+                dtype,
+                shape=(*shape, width),
+                dim_tags=[*(f"N{k}" for k in reversed(range(len(shape)))), "vec"],
+                address_space=lp.AddressSpace.PRIVATE,
+            )
+            for name, (dtype, shape) in {**values, self.ones: (self.dtype, ())}.items()
+        }
+        tables = {
+            name: temporary.copy(address_space=lp.AddressSpace.GLOBAL)
+            if temporary.initializer is not None
+            else temporary
+            for name, temporary in kernel.temporary_variables.items()
+        }
+        return {**tables, **private}

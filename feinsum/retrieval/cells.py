@@ -1,0 +1,278 @@
+"""Which form of a loop over cells is the fastest here: each is compiled and timed.
+
+The loop that was given, the one whose kernel has recipes, and batches of cells are
+called in turns, in a process of their own, on random arrays. What does not compute the
+same is left out. What is not clearly faster than the given one is not used.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from loopy.schedule.tools import get_kernel_arg_info
+from loopy.symbolic import WalkMapper
+from pymbolic import evaluate
+from pymbolic import primitives as p
+
+from feinsum.errors import FeinsumError, MeasurementError
+from feinsum.memory import remembered
+from feinsum.processes import child_environment, run_to_end
+from feinsum.retrieval import turns
+from feinsum.retrieval.batches import WIDTHS, batched
+from feinsum.retrieval.generating import generated
+from feinsum.retrieval.result import Retrieval
+from feinsum.targets.host.compiler import find_compiler
+
+__all__ = ["CALLED", "GIVEN", "decided", "fastest_form"]
+
+logger = logging.getLogger(__name__)
+
+FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffast-math", "-fPIC", "-shared")
+"""With which PyOP2 compiles, and what a library needs."""
+N_CELLS = 1003
+"""Of the loop that is timed; no batch divides it."""
+ROUNDS = 9
+GAIN = 1.05
+"""How much faster another form has to be."""
+EXACTNESS = 0.6
+"""Part of the digits that results must share, relative to the largest entry."""
+LIMIT_S = 60.0
+MOST_ENTRIES = 1 << 24
+
+
+def fastest_form(given: lp.TranslationUnit, found: Retrieval) -> Retrieval:
+    """The retrieval of a loop over cells, or one with batches where these are faster.
+
+    Args:
+        found: what came of the kernel that is called, in the place of its caller; the
+            given unit comes back where it is the fastest.
+    """
+    try:
+        forms = _forms(given, found)
+        seconds = _seconds(given, list(forms.values()))
+    except (FeinsumError, OSError) as error:
+        logger.info("batches of cells are not tried: %s", error)
+        return found
+    return decided(found, forms, dict(zip(forms, seconds, strict=True)))
+
+
+def decided(
+    found: Retrieval,
+    forms: Mapping[int, lp.TranslationUnit],
+    seconds: Mapping[int, float],
+) -> Retrieval:
+    """The fastest form, if it is clearly faster than what was given.
+
+    Args:
+        forms: by the width of their batches.
+        seconds: that each takes; infinity for what must not be used.
+    """
+    best = min(seconds, key=lambda width: seconds[width])
+    gain = seconds[GIVEN] / seconds[best]
+    if best == GIVEN or gain < GAIN:
+        return _as_given(found, forms, seconds)
+    if best == CALLED:
+        return found
+    words = f"timed on this machine: {gain:.2f} times as fast as one after the other"
+    return replace(found, t_unit=forms[best], nests=(), batch=best, batch_words=words)
+
+
+_TABLES = re.compile(r"^  (?=\w+ \w+\[[^;{]*\] = \{)", re.MULTILINE)
+"""Of the given kernel, which other programs declare static: it is timed at its best."""
+GIVEN, CALLED = 0, 1
+"""In the place of the width of a batch."""
+
+
+def _as_given(
+    found: Retrieval,
+    forms: Mapping[int, lp.TranslationUnit],
+    seconds: Mapping[int, float],
+) -> Retrieval:
+    """Without the recipes of the kernel that is called, if these do not pay."""
+    if CALLED not in seconds:
+        return found
+    slower = seconds[CALLED] / seconds[GIVEN]
+    why = MeasurementError(
+        f"in its loop over cells it takes {slower:.2f} times as long as the given one"
+    )
+    nests = (
+        replace(one.without_first(why), candidates=()) if one.chosen else one
+        for one in found.nests
+    )
+    return replace(found, t_unit=forms[GIVEN], nests=tuple(nests))
+
+
+def _forms(
+    given: lp.TranslationUnit, found: Retrieval
+) -> dict[int, lp.TranslationUnit]:
+    """The units by the width of their batches."""
+    forms = {GIVEN: given}
+    if found.applied:
+        forms[CALLED] = found.t_unit
+    for width in WIDTHS:
+        try:
+            forms[width] = batched(given, width)
+        except Exception as error:  # noqa: BLE001  (no form may break a build)
+            logger.info("no batches of %d cells: %s", width, error)
+    if len(forms) == 1:
+        raise MeasurementError("there is no other form")
+    return forms
+
+
+class _Known(dict[str, list[float]]):
+    """The seconds of earlier questions of this process."""
+
+
+def _seconds(
+    given: lp.TranslationUnit, units: Sequence[lp.TranslationUnit]
+) -> list[float]:
+    """The least time of each unit; infinity for one with other results.
+
+    Raises:
+        MeasurementError: if the functions cannot be called, with the reason.
+        FeinsumError: if one has no code, or does not compile.
+    """
+    kernel = given.default_entrypoint
+    first, *others = (generated(unit) for unit in units)
+    sources = [_TABLES.sub("  static ", first), *others]
+    names = [
+        list(get_kernel_arg_info(unit.default_entrypoint).passed_arg_names)
+        for unit in units
+    ]
+    asked: dict[str, Any] = {
+        "function": kernel.name,
+        "arguments": _arguments(kernel),
+        "written": _written(kernel),
+        "rounds": ROUNDS,
+        "tolerance": _tolerance(kernel),
+    }
+    key = json.dumps((sources, asked), sort_keys=True)
+    known = remembered(_Known)
+    if key not in known:
+        known[key] = _timed(sources, names, asked)
+    return known[key]
+
+
+def _tolerance(kernel: lp.LoopKernel) -> float:
+    dtypes = [kernel.arg_dict[n].dtype.numpy_dtype for n in _written(kernel)]
+    eps = max(float(np.finfo(dtype).eps) for dtype in dtypes)
+    return float(eps**EXACTNESS)
+
+
+def _written(kernel: lp.LoopKernel) -> list[str]:
+    """The arrays that a call writes.
+
+    Raises:
+        MeasurementError: if they are not all of floating point numbers.
+    """
+    names = sorted(kernel.get_written_variables() & set(kernel.arg_dict))
+    dtypes = [getattr(kernel.arg_dict[n].dtype, "numpy_dtype", None) for n in names]
+    if not names or any(dtype is None or dtype.kind not in "fc" for dtype in dtypes):
+        raise MeasurementError(f"{names} are no results of floating point numbers")
+    return names
+
+
+def _timed(
+    sources: Sequence[str], names: Sequence[Sequence[str]], asked: Mapping[str, Any]
+) -> list[float]:
+    compiler = find_compiler()
+    with tempfile.TemporaryDirectory(prefix="feinsum-cells-") as folder:
+        libraries = []
+        for k, source in enumerate(sources):
+            path = Path(folder, f"{k}.so")
+            path.write_bytes(compiler.compile(source, FLAGS))
+            libraries.append([str(path), names[k]])
+        ended = run_to_end(
+            (sys.executable, "-P", turns.__file__),
+            json.dumps({**asked, "libraries": libraries}),
+            limit_s=LIMIT_S,
+            env=child_environment(folder),
+        )
+        if not ended.is_ok:
+            raise MeasurementError(f"the process that takes times ended: {ended}")
+        said = json.loads(ended.said)
+    return [
+        seconds if error <= asked["tolerance"] else float("inf")
+        for seconds, error in zip(said["seconds"], said["errors"], strict=True)
+    ]
+
+
+def _arguments(kernel: lp.LoopKernel) -> dict[str, dict[str, Any]]:
+    """What a call is made of: arrays of random numbers, and a loop of some cells."""
+    scalars = {
+        arg.name: 0 if k == 0 else N_CELLS
+        for k, arg in enumerate(_ordered_bounds(kernel))
+    }
+    sizes = {
+        arg.name: scalars.get(arg.name, N_CELLS)
+        for arg in kernel.args
+        if isinstance(arg, lp.ValueArg)
+    }
+    shapes = {
+        arg.name: _shape(arg, sizes)
+        for arg in kernel.args
+        if isinstance(arg, lp.ArrayArg)
+    }
+    below = _Limits(shapes)
+    for insn in kernel.instructions:
+        for expression in (*insn.assignees, getattr(insn, "expression", 0)):
+            below(expression)
+    return {
+        arg.name: {
+            "dtype": str(arg.dtype.numpy_dtype),
+            **(
+                {"shape": shapes[arg.name], "below": below.limits.get(arg.name, 1)}
+                if arg.name in shapes
+                else {"value": sizes[arg.name]}
+            ),
+        }
+        for arg in kernel.args
+    }
+
+
+def _ordered_bounds(kernel: lp.LoopKernel) -> list[lp.ValueArg]:
+    """The scalars, if they are two, of which the first one is where cells begin."""
+    scalars = [arg for arg in kernel.args if isinstance(arg, lp.ValueArg)]
+    if any(arg.dtype.numpy_dtype.kind not in "iu" for arg in scalars):
+        raise MeasurementError("a scalar argument is no size")
+    return scalars if len(scalars) == 2 else []
+
+
+def _shape(arg: lp.ArrayArg, sizes: Mapping[str, int]) -> list[int]:
+    if not isinstance(arg.shape, tuple) or arg.dtype is None:
+        raise MeasurementError(f"nothing is known of the shape of {arg.name!r}")
+    shape = [
+        N_CELLS if extent is None else int(evaluate(extent, sizes))
+        for extent in arg.shape
+    ]
+    if not 0 < np.prod(shape, dtype=float) <= MOST_ENTRIES:
+        raise MeasurementError(f"{arg.name!r} has the shape {shape}")
+    return shape
+
+
+class _Limits(WalkMapper):  # type: ignore[misc]
+    """How large the entries of arrays of indices may be: where they are subscripts."""
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        super().__init__()
+        self.shapes = shapes
+        self.limits: dict[str, int] = {}
+
+    def map_subscript(self, expr: p.Subscript, /) -> None:
+        shape = self.shapes.get(expr.aggregate.name)
+        for k, index in enumerate(expr.index_tuple):
+            if isinstance(index, p.Subscript):
+                name = index.aggregate.name
+                limit = 1 if shape is None else shape[k]
+                self.limits[name] = min(limit, self.limits.get(name, limit))
+            self.rec(index)

@@ -1,0 +1,220 @@
+"""Batches of cells compute what one cell after the other does, or are refused."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import loopy as lp
+import numpy as np
+import pytest
+
+from feinsum import explain
+from feinsum.errors import TransformError
+from feinsum.memory import fresh_memory
+from feinsum.records import InMemoryStore
+from feinsum.retrieval import cells, look_up, turns
+from feinsum.retrieval.batches import batched
+from feinsum.retrieval.generating import generated
+from feinsum.targets.host.compiler import find_compiler
+from tests.raising.wrappers import wrapped
+from tests.transforms.support import LOOPY_WARNINGS
+
+pytestmark = LOOPY_WARNINGS
+
+FIRST, LAST = 2, 13
+N_PLACES = 11
+"""Few, so that many cells add to one place."""
+
+
+def arrays_of(unit):
+    rng = np.random.default_rng(0)
+    given = {}
+    for arg in unit.default_entrypoint.args:
+        if isinstance(arg, lp.ArrayArg):
+            n = LAST if arg.dtype.numpy_dtype.kind == "i" else N_PLACES
+            shape = tuple(n if extent is None else extent for extent in arg.shape)
+            values = (  # no cell has a vertex twice
+                np.resize(rng.permutation(N_PLACES), shape)
+                if n == LAST
+                else rng.uniform(-1, 1, shape)
+            )
+            given[arg.name] = values.astype(arg.dtype.numpy_dtype)
+    return given
+
+
+def result_of(unit, arrays, folder, name):
+    """What the function writes to ``out`` for the cells from FIRST to LAST."""
+    code = generated(unit)
+    library = folder / f"{name}.so"
+    library.write_bytes(find_compiler().compile(code, ("-O1", "-fPIC", "-shared")))
+    given = {k: array.copy() for k, array in arrays.items()}
+    numbers = {"start": FIRST, "end": LAST}
+    function = ctypes.CDLL(str(library)).wrap_cell_integral
+    function(
+        *(
+            ctypes.c_int(numbers[arg.name])
+            if arg.name in numbers
+            else ctypes.c_void_p(given[arg.name].ctypes.data)
+            for arg in unit.default_entrypoint.args
+        )
+    )
+    return given["out"]
+
+
+CASES = [
+    ("mass", "triangle", 2, 4),
+    ("Laplace", "tetrahedron", 1, 8),
+    ("Helmholtz action", "quadrilateral", 1, 4),
+    ("Helmholtz action", "tetrahedron", 2, 8),
+    ("mass", "hexahedron", 1, 4),
+]
+
+
+@pytest.mark.parametrize(("form", "cell", "order", "width"), CASES)
+def test_batches_compute_the_same(form, cell, order, width, tmp_path):
+    """No batch divides the cells; vectors are added through a map, and matrices
+    assigned. Name and arguments are as before.
+    """
+    unit = wrapped(form, cell, order)
+    changed = batched(unit, width)
+    before, after = unit.default_entrypoint, changed.default_entrypoint
+    assert (before.name, before.args) == (after.name, after.args)
+    arrays = arrays_of(unit)
+    expected = result_of(unit, arrays, tmp_path, "before")
+    assert not np.allclose(expected, arrays["out"])
+    assert np.isfinite(expected).all()
+    result = result_of(changed, arrays, tmp_path, "after")
+    np.testing.assert_allclose(result, expected, 1e-12, 1e-12)
+    (private,) = (t for n, t in after.temporary_variables.items() if n == "t_A")
+    assert private.shape[-1] == width
+
+
+def with_statement(unit, old, **changes):
+    """The unit in which the caller's instruction ``old`` is another one."""
+    kernel = unit.default_entrypoint
+    instructions = [
+        insn.copy(**changes) if insn.id == old else insn for insn in kernel.instructions
+    ]
+    return unit.with_kernel(kernel.copy(instructions=instructions))
+
+
+def test_cells_that_depend_on_each_other_are_refused():
+    """Each by a reason that names what it is about."""
+    unit = wrapped("Helmholtz action", "triangle", 1)
+    kernel = unit.default_entrypoint
+    scatter = next(i.id for i in kernel.instructions if "out" in str(i.assignees))
+    parse = lp.symbolic.parse
+    for old, changes, reason in (
+        ("zero", {"expression": parse("t_A[z] + 1.0")}, "'t_A' is assigned"),
+        (
+            "coords",
+            {"expression": parse("coords[vertices[c, v], a] + out[c]")},
+            "'out'",
+        ),
+        (scatter, {"expression": parse("out[functions[c, q]] + out[0]")}, "'out'"),
+        (scatter, {"predicates": frozenset({parse("start < 5")})}, scatter),
+        ("zero", {"assignee": parse("t_A[0]")}, "'t_A' is assigned"),
+    ):
+        with pytest.raises(TransformError, match=reason):
+            batched(with_statement(unit, old, **changes), 4)
+
+
+def test_values_that_do_not_fit_the_stack_are_refused():
+    with pytest.raises(TransformError, match="on the stack"):
+        batched(wrapped("mass", "hexahedron", 4), 8)
+
+
+@pytest.fixture(scope="module")
+def found():
+    unit = wrapped("Helmholtz action", "triangle", 1)
+    options = {"verify": False, "device": "host", "effort": "estimate"}
+    return look_up(unit, database=InMemoryStore(), **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "called", "batch", "expected"),
+    [
+        (2.0, 1.0, 0.5, 8),
+        (2.0, 1.0, 1.5, cells.CALLED),
+        (1.0, 2.0, 1.5, cells.GIVEN),
+        (1.0, 2.0, 0.99, cells.GIVEN),
+        (1.0, float("inf"), float("inf"), cells.GIVEN),
+    ],
+)
+def test_the_fastest_form_is_taken(found, given, called, batch, expected):
+    """If it is clearly faster than what was given; else that is handed back."""
+    unit = wrapped("Helmholtz action", "triangle", 1)
+    forms = {cells.GIVEN: unit, cells.CALLED: found.t_unit, 8: batched(unit, 8)}
+    seconds = {cells.GIVEN: given, cells.CALLED: called, 8: batch}
+    made = cells.decided(found, forms, seconds)
+    assert made.t_unit is forms[expected]
+    assert made.is_changed == (expected != cells.GIVEN)
+    assert made.batch == (8 if expected == 8 else 0)
+    assert bool(made.applied) == (expected == cells.CALLED)
+    if expected == 8:
+        assert "kernel: cells in batches of 8; timed on this machine" in str(made)
+
+
+def test_forms_are_timed_where_recipes_are_verified(tmp_path, monkeypatch):
+    """Whatever is the fastest, it computes the same; nothing is timed twice."""
+    monkeypatch.setattr(cells, "ROUNDS", 2)
+    unit = wrapped("Laplace", "triangle", 3)
+    options = {"device": "host", "effort": "estimate", "policy": "loose"}
+    with fresh_memory():
+        found = look_up(unit, database=InMemoryStore(), verify=False, **options)
+        made = cells.fastest_form(unit, found)
+        monkeypatch.setattr(turns, "__file__", "missing.py")
+        assert cells.fastest_form(unit, found).batch == made.batch
+    arrays = arrays_of(unit)
+    expected = result_of(unit, arrays, tmp_path, "before")
+    result = result_of(made.t_unit, arrays, tmp_path, "after")
+    np.testing.assert_allclose(result, expected, 1e-11, 1e-11)
+
+
+def test_what_cannot_be_called_is_not_timed(found, monkeypatch):
+    """Where the process ends with an error, what was found is what comes back."""
+    monkeypatch.setattr(turns, "__file__", "missing.py")
+    with fresh_memory():
+        unit = wrapped("Helmholtz action", "triangle", 1)
+        assert cells.fastest_form(unit, found) is found
+
+
+def test_functions_in_turns(tmp_path):
+    """The process says how long each takes, and that one computes something else."""
+    source = "void f(double *y, double a) {{ for (int i = 0; i < 3; ++i) y[i] {} a; }}"
+    libraries = []
+    for k, operation in enumerate(("+=", "+=", "-=")):
+        path = tmp_path / f"{k}.so"
+        text = source.format(operation)
+        path.write_bytes(find_compiler().compile(text, ("-fPIC", "-shared")))
+        libraries.append([str(path), ["y", "a"]])
+    asked = {
+        "function": "f",
+        "libraries": libraries,
+        "arguments": {
+            "y": {"dtype": "float64", "shape": [3], "below": 1},
+            "a": {"dtype": "float64", "value": 2},
+        },
+        "written": ["y"],
+        "rounds": 2,
+    }
+    command = (sys.executable, "-P", turns.__file__)
+    ended = subprocess.run(
+        command, input=json.dumps(asked), text=True, capture_output=True, check=True
+    )
+    said = json.loads(ended.stdout)
+    assert all(seconds > 0 for seconds in said["seconds"])
+    assert said["errors"][:2] == [0, 0]
+    assert said["errors"][2] > 0.1
+
+
+def test_explain_says_so(found):
+    made = replace(found, batch=4, batch_words="twice as fast", nests=())
+    assert str(made).endswith("kernel: cells in batches of 4; twice as fast")
+    assert "raised: " in explain(
+        wrapped("mass", "triangle", 1), database=InMemoryStore(), verify=False
+    )
