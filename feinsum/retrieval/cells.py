@@ -60,8 +60,9 @@ def fastest_form(given: lp.TranslationUnit, found: Retrieval) -> Retrieval:
     try:
         forms = _forms(given, found)
         seconds = _seconds(given, list(forms.values()))
-    except (FeinsumError, OSError) as error:
-        logger.info("batches of cells are not tried: %s", error)
+    except Exception as error:  # no form may break a build
+        is_odd = not isinstance(error, FeinsumError)
+        logger.info("batches of cells are not tried: %s", error, exc_info=is_odd)
         return found
     return decided(found, forms, dict(zip(forms, seconds, strict=True)))
 
