@@ -11,6 +11,7 @@ from typing import Any
 
 import loopy as lp
 import numpy as np
+import pytest
 from hypothesis import given, note, reject, settings
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ def _arguments(spelling: Spelling) -> dict[str, Any]:
     return values
 
 
+@pytest.mark.timeout(3 * 3600)  # for the long count
 @given(kernels())
 @counts(SHORT, LONG)
 def test_what_is_raised_is_what_the_kernel_computes(kernel):
