@@ -43,7 +43,7 @@ def twins(raised: RaisedKernel, nests: Sequence[NestSelection]) -> frozenset[int
 
 def _likeness(one: NestSelection, kernel: lp.LoopKernel) -> tuple[Any, ...]:
     nest = one.nest
-    described = dict.fromkeys(nest.nest.inames.values(), ":")
+    described = dict.fromkeys(nest.nest.loops, ":")
 
     def text(expression: Any) -> str:
         return _NAME_OR_NUMBER.sub(lambda m: word(m[0]), str(expression))
