@@ -86,7 +86,8 @@ def test_what_is_raised_is_what_the_kernel_computes(kernel):
         reject()  # others run in the middle of a nest, which no recipe is tried for
     for name in outputs:
         eps = 1e-5 if np.asarray(expected[name]).dtype == np.float32 else 1e-9
-        np.testing.assert_allclose(found[name], expected[name], eps, eps / 1e3)
+        # where terms cancel, what is left has the error of these
+        np.testing.assert_allclose(found[name], expected[name], eps, eps / 10)
 
 
 def test_most_layouts_are_einsums():
