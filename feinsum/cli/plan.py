@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -40,6 +41,15 @@ Memory: TypeAlias = Annotated[
     ),
 ]
 
+MostWork: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--most-work",
+        metavar="RATIO",
+        help="Of one process over the average; 1 gives even work.",
+    ),
+]
+
 Compare: TypeAlias = Annotated[
     bool,
     typer.Option(
@@ -61,6 +71,7 @@ def plan(
     dtype: Dtype = DEFAULT_DTYPE,
     size: Values = None,
     memory: Memory = None,
+    most_work: MostWork = None,
     compare: Compare = False,
     save: Save = None,
     as_json: AsJson = False,
@@ -77,7 +88,13 @@ def plan(
 
     einsum = read_einsum(subscripts, sizes, operands, None, dtype)
     values = read_values(size or (), "--size")
-    made = plan_of(einsum, values, processes=processes, memory=memory)
+    made = plan_of(
+        einsum,
+        values,
+        processes=processes,
+        memory=memory,
+        most_work=inf if most_work is None else most_work,
+    )
     others: dict[str, Plan] = {}
     if compare or as_json:
         others = named_plans(einsum, values, processes=processes, path=made.path)

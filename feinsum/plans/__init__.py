@@ -5,22 +5,19 @@ from feinsum.plans.boxes import Box
 from feinsum.plans.counts import Counts
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
+from feinsum.plans.grids import cosma_grid, deinsum_grid, footprint_grid
 from feinsum.plans.groups import Access, Group, groups_of
 from feinsum.plans.local import run_here
 from feinsum.plans.machine import Machine, factorizations
-from feinsum.plans.named import (
-    NAMES,
-    deinsum_grid,
-    footprint_grid,
-    named_plan,
-    named_plans,
-)
+from feinsum.plans.named import NAMES, named_plan, named_plans
+from feinsum.plans.paper_costs import PAPER_COSTS, eindecomp_grids, paper_cost
 from feinsum.plans.plan import LeafWork, Plan
 from feinsum.plans.planner import plan
 from feinsum.plans.schedule import GroupSchedule, Loop
 
 __all__ = [
     "NAMES",
+    "PAPER_COSTS",
     "Access",
     "Box",
     "Counts",
@@ -33,13 +30,16 @@ __all__ = [
     "Plan",
     "Table",
     "assemble",
+    "cosma_grid",
     "deinsum_grid",
+    "eindecomp_grids",
     "factorizations",
     "footprint_grid",
     "groups_of",
     "least_sum",
     "named_plan",
     "named_plans",
+    "paper_cost",
     "plan",
     "run_here",
 ]

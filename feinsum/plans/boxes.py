@@ -139,11 +139,35 @@ def overlaps(
     is_pair = targets.is_there[:, None] & sources.is_there[None, :]
     if mask is not None:
         is_pair = is_pair & mask
-    for axis in range(sources.first.shape[1]):
-        low = np.maximum(targets.first[:, None, axis], sources.first[None, :, axis])
-        high = np.minimum(targets.end[:, None, axis], sources.end[None, :, axis])
-        is_pair &= low < high
+    meets = sorted(
+        (_meets(sources, targets, axis) for axis in range(sources.first.shape[1])),
+        key=lambda found: -found[0].size,
+    )
+    if meets:
+        table, to, by = meets[0]
+        is_pair &= table[to][:, by]
     at, of = np.nonzero(is_pair)
+    for table, to, by in meets[1:]:
+        is_kept = table[to[at], by[of]]
+        at, of = at[is_kept], of[is_kept]
     low = np.maximum(targets.first[at], sources.first[of])
     high = np.minimum(targets.end[at], sources.end[of])
     return Overlap(of, at, low, high)
+
+
+def _meets(
+    sources: Boxes, targets: Boxes, axis: int
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+    """Which ranges along an axis meet, and which of them targets and sources have."""
+    ours, to = _ranges(targets, axis)
+    theirs, by = _ranges(sources, axis)
+    low = np.maximum(ours[:, None, 0], theirs[None, :, 0])
+    high = np.minimum(ours[:, None, 1], theirs[None, :, 1])
+    return low < high, to, by
+
+
+def _ranges(boxes: Boxes, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The different ranges along an axis, and which of them each rank has."""
+    pairs = np.stack([boxes.first[:, axis], boxes.end[:, axis]], axis=1)
+    unique, which = np.unique(pairs, axis=0, return_inverse=True)
+    return unique, which.reshape(-1)

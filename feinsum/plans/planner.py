@@ -10,8 +10,10 @@ from math import inf
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum
 from feinsum.plans.assembly import assemble
+from feinsum.plans.counts import Counts
 from feinsum.plans.groups import Group, default_path, groups_of
 from feinsum.plans.machine import MOST_PROCESSES
+from feinsum.plans.maps import MOST_EXCESS
 from feinsum.plans.named import named_plans
 from feinsum.plans.plan import Plan, extents_of
 from feinsum.plans.schedule import MOST_PARTS, GroupSchedule, Loop
@@ -33,6 +35,7 @@ def plan(
     processes: int,
     memory: int | str | None = None,
     path: Sequence[Sequence[int]] | None = None,
+    most_work: float = inf,
 ) -> Plan:
     """How many processes compute an einsum with the fewest elements moved.
 
@@ -48,10 +51,14 @@ def plan(
         memory: bytes that each of them may hold, as a number or such as ``"8 GB"``.
         path: positions of operands to multiply at each step, the product at the end;
             by default an order of few operations.
+        most_work: of the process that has the most, over the average. Where processes
+            without work are paid with fewer elements, this is the limit; with 1, all
+            have as even work as can be. There is none by default, but that at least
+            two processes have work.
 
     Raises:
         PlanError: for what cannot be planned, with the rule that is broken: ``sizes``,
-            ``processes``, ``memory``, ``path``, ``batch``, ``diagonal``.
+            ``processes``, ``memory``, ``path``, ``work``, ``batch``, ``diagonal``.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (600, 600)), feinsum.array("B", (600, 600))
@@ -61,6 +68,7 @@ def plan(
     """
     require_einsum(einsum)
     _check_processes(processes)
+    _check_work(most_work)
     extents = extents_of(einsum, sizes or {})
     steps = None if path is None else tuple(tuple(step) for step in path)
     groups = groups_of(einsum, steps, extents)
@@ -73,7 +81,7 @@ def plan(
             continue
         made = assemble(einsum, sizes or {}, processes, chosen, found.schedules)
         if most == inf:
-            return _best_known(made)
+            return _best_known(made, most_work)
         made = _within(made, most)
         if made.counts.peak <= most:
             return made
@@ -93,6 +101,16 @@ def _check_processes(processes: object) -> None:
         raise PlanError(
             f"processes={processes!r}; expected an integer from 1 to {MOST_PROCESSES}",
             rules=("processes",),
+        )
+
+
+def _check_work(most_work: object) -> None:
+    is_number = isinstance(most_work, int | float) and not isinstance(most_work, bool)
+    if not (is_number and most_work >= 1):  # type: ignore[operator]
+        raise PlanError(
+            f"most_work={most_work!r}; expected a number from 1: the most work of a "
+            "process over the average",
+            rules=("work",),
         )
 
 
@@ -119,21 +137,40 @@ def read_bytes(memory: int | str) -> int:
     return int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
 
 
-def _best_known(made: Plan) -> Plan:
-    """The plan, or a named one whose work is as even and that moves less.
+def _best_known(made: Plan, most_work: float) -> Plan:
+    """The plan, or a named one that moves less, or what is better than that.
 
     A grid of its own for every group, with blocks that are cut unevenly, can be better
-    than any map of one machine.
+    than any map of one machine; so can one of fewer processes, for the rest has
+    nothing to fetch.
     """
     others = named_plans(
         made.batched_einsum, made.sizes, processes=made.processes, path=made.path
     )
     best = made.outline()
+    limit = max(best.most_points, most_work * best.points / made.processes)
+    found, least = made, best
     for other in others.values():
         counts = other.outline()
-        if counts.most_points <= best.most_points and counts.moved < best.moved:
-            made, best = other, counts
-    return made
+        is_shared = counts.busy > 1 and counts.most_points <= limit
+        if is_shared and counts.moved < least.moved:
+            found, least = other, counts
+    return found if found is made else _as_uneven(made, found, least)
+
+
+def _as_uneven(made: Plan, other: Plan, counts: Counts) -> Plan:
+    """The best plan whose work is no less even than another's, or that other one."""
+    excess = counts.most_points * counts.busy / counts.points
+    found = best_schedules(
+        made.groups, made.extents, counts.busy, most_excess=max(MOST_EXCESS, excess)
+    )
+    if found is None:
+        return other
+    einsum, schedules = made.batched_einsum, found.schedules
+    again = assemble(einsum, made.sizes, made.processes, made.path, schedules)
+    ours = again.outline()
+    is_better = ours.moved < counts.moved and ours.most_points <= counts.most_points
+    return again if is_better else other
 
 
 def _within(made: Plan, most: float) -> Plan:
