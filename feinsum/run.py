@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,12 +59,15 @@ def _parser() -> argparse.ArgumentParser:
 def _run(comm: Any, path: Path, inputs: Path, output: Path) -> None:
     plan = _on_all(comm, lambda: Plan.from_json(path.read_bytes()))
     blocks = _on_all(comm, lambda: _blocks(plan, comm.Get_rank(), inputs))
-    part = run_on_ranks(plan, blocks, comm)
-    if comm.Get_rank() == 0:
-        _on_all(comm, lambda: _create(plan, output))
-    else:
-        _on_all(comm, lambda: None)
-    _on_all(comm, lambda: _write(plan, comm.Get_rank(), output, part))
+    parts = run_on_ranks(plan, blocks, comm)
+    if plan.statements is None:
+        parts = {plan.outputs[0]: parts}
+    is_first = comm.Get_rank() == 0
+    for name, part in parts.items():
+        path = output if len(parts) == 1 else output / f"{name}.npy"
+        create = partial(_create, plan, name, path) if is_first else (lambda: None)
+        _on_all(comm, create)
+        _on_all(comm, partial(_write, plan, name, comm.Get_rank(), path, part))
 
 
 def _on_all(comm: Any, work: Callable[[], T]) -> T:
@@ -96,15 +100,16 @@ def _blocks(plan: Plan, rank: int, folder: Path) -> dict[str, Any]:
     return found
 
 
-def _create(plan: Plan, output: Path) -> None:
-    shape = plan.shape(plan.groups[-1].output.tensor)
-    np.lib.format.open_memmap(output, "w+", plan.dtype, shape).flush()
+def _create(plan: Plan, name: str, path: Path) -> None:
+    shape = plan.shape(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.lib.format.open_memmap(path, "w+", plan.dtype, shape).flush()
 
 
-def _write(plan: Plan, rank: int, output: Path, part: Any) -> None:
-    box = plan.result_box(rank)
+def _write(plan: Plan, name: str, rank: int, path: Path, part: Any) -> None:
+    box = plan.result_box(rank, name)
     if box is not None:
-        whole = np.lib.format.open_memmap(output, "r+")
+        whole = np.lib.format.open_memmap(path, "r+")
         whole[_slices(box)] = part
         whole.flush()
 

@@ -1,6 +1,6 @@
-"""Plans: one einsum on many processes, with the fewest elements moved."""
+"""Plans: einsums on many processes, with the fewest elements moved."""
 
-from feinsum.plans.assembly import assemble
+from feinsum.plans.assembly import assemble, assemble_statements
 from feinsum.plans.boxes import Box
 from feinsum.plans.counts import Counts
 from feinsum.plans.distribution import Distribution
@@ -12,8 +12,9 @@ from feinsum.plans.machine import Machine, factorizations
 from feinsum.plans.named import NAMES, named_plan, named_plans
 from feinsum.plans.paper_costs import PAPER_COSTS, eindecomp_grids, paper_cost
 from feinsum.plans.plan import LeafWork, Plan
-from feinsum.plans.planner import plan
+from feinsum.plans.planner import plan, plan_statements
 from feinsum.plans.schedule import GroupSchedule, Loop
+from feinsum.plans.statements import Statements, statements
 
 __all__ = [
     "NAMES",
@@ -28,8 +29,10 @@ __all__ = [
     "Loop",
     "Machine",
     "Plan",
+    "Statements",
     "Table",
     "assemble",
+    "assemble_statements",
     "cosma_grid",
     "deinsum_grid",
     "eindecomp_grids",
@@ -41,5 +44,7 @@ __all__ = [
     "named_plans",
     "paper_cost",
     "plan",
+    "plan_statements",
     "run_here",
+    "statements",
 ]

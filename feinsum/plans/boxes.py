@@ -127,6 +127,38 @@ class Overlap:
         for source, target, low, high in pairs:
             yield source, target, tuple(zip(low, high, strict=True))
 
+    def here(self, boxes: Boxes) -> Overlap:
+        """What targets find in boxes of their own."""
+        first, end, meets = self._shared(boxes)
+        ranks = self.target[meets]
+        return Overlap(ranks, ranks, first[meets], end[meets])
+
+    def without(self, boxes: Boxes) -> Overlap:
+        """What targets do not find in boxes of their own, in rectangles."""
+        first, end, meets = self._shared(boxes)
+        left = [(self.first[~meets], self.end[~meets], np.nonzero(~meets)[0])]
+        at = np.nonzero(meets)[0]
+        low, high, first, end = self.first[at], self.end[at], first[at], end[at]
+        for axis in range(low.shape[1]):
+            before, after = high.copy(), low.copy()
+            before[:, axis], after[:, axis] = first[:, axis], end[:, axis]
+            left += [(low.copy(), before, at), (after, high.copy(), at)]
+            low[:, axis], high[:, axis] = first[:, axis], end[:, axis]
+        lows, highs, rows = (np.concatenate(part) for part in zip(*left, strict=True))
+        is_filled = (lows < highs).all(axis=1)
+        rows = rows[is_filled]
+        return Overlap(
+            self.source[rows], self.target[rows], lows[is_filled], highs[is_filled]
+        )
+
+    def _shared(
+        self, boxes: Boxes
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        first = np.maximum(self.first, boxes.first[self.target])
+        end = np.minimum(self.end, boxes.end[self.target])
+        meets = boxes.is_there[self.target] & (first < end).all(axis=1)
+        return first, end, meets
+
 
 def overlaps(
     sources: Boxes, targets: Boxes, mask: NDArray[np.bool_] | None = None

@@ -61,7 +61,7 @@ def run_on_ranks(
     *,
     leaf: LeafFunction | None = None,
     traffic: Traffic | None = None,
-) -> NDArray[Any] | None:
+) -> Any:
     """This rank's part of the result, computed together with all other ranks.
 
     Before anything is computed, all ranks compare the digest of the plan and tell each
@@ -78,7 +78,7 @@ def run_on_ranks(
 
     Returns:
         A new array: the box :meth:`Plan.result_box` of the result, or None if this rank
-        has none of it.
+        has none of it. Of a plan of statements, a dictionary of these.
 
     Raises:
         PlanError: on all ranks, with the rule ``mpi``, ``digest`` or ``blocks``.
@@ -97,9 +97,11 @@ def run_on_ranks(
     for name, array in arrays.items():
         buffers.put(name, plan.start_box(name, rank), array)
     _or_end_all(comm, lambda: _interpret(plan, comm, buffers, traffic or Traffic()))
-    output = plan.groups[-1].output.tensor
-    found = buffers.arrays.get(output)
-    return None if found is None else found[0]
+    found = {
+        output: buffers.arrays[output][0] if output in buffers.arrays else None
+        for output in plan.outputs
+    }
+    return found if plan.statements is not None else found[plan.outputs[0]]
 
 
 def _tuned_leaf() -> LeafFunction:
@@ -122,7 +124,7 @@ def checked_blocks(
     Raises:
         PlanError: naming what was given and what is expected.
     """
-    known = {operand.name: operand for operand in plan.batched_einsum.operands}
+    known = plan.operands
     if unknown := sorted(set(blocks) - set(known)):
         raise PlanError(
             f"rank {rank} was given a block of {', '.join(unknown)}; the operands are "
@@ -130,19 +132,19 @@ def checked_blocks(
             rules=("blocks",),
         )
     found = {}
-    for name, operand in known.items():
+    for name, dtype in known.items():
         box, block = plan.start_box(name, rank), blocks.get(name)
         if box is None:
             continue
         shape = tuple(end - first for first, end in box)
         array = None if block is None else np.asarray(block)
-        if array is None or (array.shape, array.dtype) != (shape, operand.dtype):
+        if array is None or (array.shape, array.dtype) != (shape, dtype):
             given = (
                 "nothing" if array is None else f"shape {array.shape} of {array.dtype}"
             )
             raise PlanError(
                 f"rank {rank}: operand {name} is {given}; expected shape {shape} of "
-                f"{operand.dtype}",
+                f"{dtype}",
                 rules=("blocks",),
             )
         found[name] = array

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isqrt, prod
 
 from feinsum.errors import PlanError
-from feinsum.ir import BatchedEinsum
+from feinsum.ir import BatchedEinsum, to_text
 from feinsum.paths import Path
-from feinsum.plans.assembly import assemble
+from feinsum.plans.assembly import with_schedules
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.grids import (
     by_first_use,
@@ -30,7 +30,7 @@ from feinsum.plans.placing import spread, start_of
 from feinsum.plans.plan import Plan, extents_of
 from feinsum.plans.schedule import GroupSchedule, Loop
 
-__all__ = ["NAMES", "named_plan", "named_plans"]
+__all__ = ["NAMES", "named_like", "named_plan", "named_plans"]
 
 
 def named_plans(
@@ -41,16 +41,7 @@ def named_plans(
     path: Path | None = None,
 ) -> dict[str, Plan]:
     """All named schedules that fit an einsum and a number of processes."""
-    found = {}
-    for name in NAMES:
-        try:
-            made = named_plan(name, einsum, sizes, processes=processes, path=path)
-        except PlanError as error:
-            if error.rules != ("named",):
-                raise
-            continue
-        found[name] = made
-    return found
+    return named_like(_bare(einsum, sizes, processes, path))
 
 
 def named_plan(
@@ -78,19 +69,40 @@ def named_plan(
             f"no schedule is named {name!r}; there are {', '.join(NAMES)}",
             rules=("named",),
         )
-    extents = extents_of(einsum, sizes or {})
-    groups = groups_of(einsum, path, extents)
-    chosen = default_path(einsum, extents) if path is None else path
-    made = NAMES[name](groups, extents, processes)
-    if made is None:
+    found = _like(_bare(einsum, sizes, processes, path), name)
+    if found is None:
         raise PlanError(
             f"{name} is no schedule of {einsum.subscripts} on {processes} processes",
             rules=("named",),
         )
+    return found
+
+
+def _bare(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None,
+    processes: int,
+    path: Path | None,
+) -> Plan:
+    """What is to be planned, without schedules."""
+    extents = extents_of(einsum, sizes or {})
+    groups_of(einsum, path, extents)
+    chosen = default_path(einsum, extents) if path is None else path
+    return Plan(to_text(einsum), sizes or {}, processes, chosen, (), {}, ())
+
+
+def named_like(plan: Plan) -> dict[str, Plan]:
+    """All named schedules that fit what a plan computes, and its processes."""
+    found = {name: _like(plan, name) for name in NAMES}
+    return {name: made for name, made in found.items() if made is not None}
+
+
+def _like(plan: Plan, name: str) -> Plan | None:
+    made = NAMES[name](plan.groups, plan.extents, plan.processes)
+    if made is None:
+        return None
     schedules, starts = made
-    return assemble(
-        einsum, sizes or {}, processes, chosen, schedules, starts=starts, name=name
-    )
+    return with_schedules(plan, schedules, starts=starts, name=name)
 
 
 Made = tuple[list[GroupSchedule], dict[str, Distribution]] | None

@@ -8,18 +8,19 @@ from dataclasses import replace
 from math import inf
 
 from feinsum.errors import PlanError
-from feinsum.ir import BatchedEinsum, require_einsum
-from feinsum.plans.assembly import assemble
+from feinsum.ir import BatchedEinsum, require_einsum, to_text
+from feinsum.plans.assembly import with_schedules
 from feinsum.plans.counts import Counts
 from feinsum.plans.groups import Group, default_path, groups_of
 from feinsum.plans.machine import MOST_PROCESSES
 from feinsum.plans.maps import MOST_EXCESS
-from feinsum.plans.named import named_plans
+from feinsum.plans.named import named_like
 from feinsum.plans.plan import Plan, extents_of
 from feinsum.plans.schedule import MOST_PARTS, GroupSchedule, Loop
 from feinsum.plans.search import best_schedules
+from feinsum.plans.statements import Statements
 
-__all__ = ["plan", "read_bytes"]
+__all__ = ["plan", "plan_statements", "read_bytes"]
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
@@ -71,26 +72,67 @@ def plan(
     _check_work(most_work)
     extents = extents_of(einsum, sizes or {})
     steps = None if path is None else tuple(tuple(step) for step in path)
-    groups = groups_of(einsum, steps, extents)
+    groups_of(einsum, steps, extents)
     chosen = default_path(einsum, extents) if steps is None else steps
-    most = _elements(memory, einsum)
+    bare = Plan(to_text(einsum), sizes or {}, processes, chosen, (), {}, ())
+    return _planned(bare, memory, most_work)
+
+
+def plan_statements(
+    statements: Statements,
+    *,
+    processes: int,
+    memory: int | str | None = None,
+    most_work: float = inf,
+) -> Plan:
+    """How many processes compute several einsums with the fewest elements moved.
+
+    What one statement makes can be read by several, and what a process has fetched for
+    one of them it does not fetch again. The search is exact over the maps of one
+    machine to all statements at once, as it is for one einsum.
+
+    Args:
+        statements: in an order in which they can be computed.
+        processes: that take part.
+        memory: bytes that each of them may hold.
+        most_work: of the process that has the most, over the average.
+
+    Raises:
+        PlanError: with the rule that is broken: ``statements``, or one of those of
+            :func:`plan`.
+
+    >>> from feinsum.plans import statements
+    >>> both = statements(
+    ...     ["Q[s,h] = X[s,a] * V[a,h]", "K[s,h] = X[s,a] * W[a,h]"],
+    ...     {"X": (600, 40), "V": (40, 30), "W": (40, 30)},
+    ... )
+    >>> plan_statements(both, processes=4).counts.moved
+    7200
+    """
+    _check_processes(processes)
+    _check_work(most_work)
+    bare = Plan("", {}, processes, (), (), {}, (), statements=statements.check())
+    return _planned(bare, memory, most_work)
+
+
+def _planned(bare: Plan, memory: int | str | None, most_work: float) -> Plan:
+    most = _elements(memory, bare.dtype.itemsize)
     least = inf
     for share in NARROWER if most < inf else (1.0,):
-        found = best_schedules(groups, extents, processes, share * most)
+        found = best_schedules(bare.groups, bare.extents, bare.processes, share * most)
         if found is None:
             continue
-        made = assemble(einsum, sizes or {}, processes, chosen, found.schedules)
+        made = with_schedules(bare, found.schedules)
         if most == inf:
             return _best_known(made, most_work)
         made = _within(made, most)
         if made.counts.peak <= most:
             return made
         least = min(least, made.counts.peak)
-    itemsize = einsum.output_dtypes[0].itemsize
-    needs = f"; {least * itemsize} bytes would do" if least < inf else ""
+    needs = f"; {least * bare.dtype.itemsize} bytes would do" if least < inf else ""
     raise PlanError(
-        f"{processes} processes with {memory} each are too few for "
-        f"{einsum.subscripts}{needs}; give more memory or more processes",
+        f"{bare.processes} processes with {memory} each are too few for "
+        f"{bare.title}{needs}; give more memory or more processes",
         rules=("memory",),
     )
 
@@ -114,11 +156,11 @@ def _check_work(most_work: object) -> None:
         )
 
 
-def _elements(memory: int | str | None, einsum: BatchedEinsum) -> float:
+def _elements(memory: int | str | None, itemsize: int) -> float:
     """Entries of the result's dtype that fit a memory."""
     if memory is None:
         return inf
-    return read_bytes(memory) // einsum.output_dtypes[0].itemsize
+    return read_bytes(memory) // itemsize
 
 
 def read_bytes(memory: int | str) -> int:
@@ -144,9 +186,7 @@ def _best_known(made: Plan, most_work: float) -> Plan:
     than any map of one machine; so can one of fewer processes, for the rest has
     nothing to fetch.
     """
-    others = named_plans(
-        made.batched_einsum, made.sizes, processes=made.processes, path=made.path
-    )
+    others = named_like(made)
     best = made.outline()
     limit = max(best.most_points, most_work * best.points / made.processes)
     found, least = made, best
@@ -166,8 +206,7 @@ def _as_uneven(made: Plan, other: Plan, counts: Counts) -> Plan:
     )
     if found is None:
         return other
-    einsum, schedules = made.batched_einsum, found.schedules
-    again = assemble(einsum, made.sizes, made.processes, made.path, schedules)
+    again = with_schedules(made, found.schedules)
     ours = again.outline()
     is_better = ours.moved < counts.moved and ours.most_points <= counts.most_points
     return again if is_better else other
@@ -195,15 +234,7 @@ def _with_loops(made: Plan, parts: int) -> Plan:
         _with_loop(group, schedule, made.extents, parts)
         for group, schedule in zip(made.groups, made.schedules, strict=True)
     ]
-    return assemble(
-        made.batched_einsum,
-        made.sizes,
-        made.processes,
-        made.path,
-        schedules,
-        starts=made.starts,
-        name=made.name,
-    )
+    return with_schedules(made, schedules, starts=made.starts)
 
 
 def _with_loop(

@@ -18,8 +18,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    einsum = plan.batched_einsum
-    yield f"{einsum.subscripts} on {plan.processes} processes ({plan.name})"
+    yield f"{plan.title} on {plan.processes} processes ({plan.name})"
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         yield f"  {group}"
         yield f"    {_machine(schedule)}{_loop(schedule)}{_reduction(group, schedule)}"
@@ -28,8 +27,10 @@ def _lines(plan: Plan) -> Iterator[str]:
             a.indices for g in plan.groups for a in g.inputs if a.tensor == name
         )
         yield f"  {name} starts as {start.notation(indices)}"
-    output = plan.groups[-1].output
-    yield f"  {output.tensor} ends as {plan.result.notation(output.indices)}"
+    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+        name, indices = group.output.tensor, group.output.indices
+        if name in plan.outputs:
+            yield f"  {name} ends as {schedule.result.notation(indices)}"
     counts = plan.counts
     yield (
         f"moved {counts.moved:,} elements ({counts.received:,} fetched, "

@@ -14,11 +14,13 @@ import numpy as np
 from mpi4py import MPI
 
 from feinsum.errors import PlanError
-from feinsum.plans import Plan, named_plans, plan
+from feinsum.plans import Plan, named_plans, plan, plan_statements
 from feinsum.plans.local import numpy_leaf
 from feinsum.plans.mpi import Traffic, run_on_ranks
+from tests.plans import test_statements
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
 
+PROGRAMS = test_statements.PROGRAMS
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 
@@ -61,6 +63,31 @@ def everything() -> dict[str, object]:
         for kind, made in plans.items():
             found[f"{name} {kind}"] = outcome(made)
     return found
+
+
+def programs() -> dict[str, object]:
+    """Plans of statements: their results, and what this rank received."""
+    found: dict[str, object] = {}
+    for name, program in PROGRAMS.items():
+        made = plan_statements(program, processes=SIZE)
+        operands, traffic = test_statements.operands_of(program), Traffic()
+        blocks = blocks_of(made, operands)
+        parts = run_on_ranks(made, blocks, COMM, leaf=numpy_leaf, traffic=traffic)
+        expected = test_statements.by_numpy(program, operands)
+        found[name] = {
+            "right": all(is_part(made, parts, expected, one) for one in made.outputs),
+            "received": traffic.received,
+            "reduced": traffic.reduced,
+        }
+    return found
+
+
+def is_part(made: Plan, parts, expected, name: str) -> bool:
+    box = made.result_box(RANK, name)
+    if box is None or parts[name] is None:
+        return box is None and parts[name] is None
+    mine = expected[name][tuple(slice(a, b) for a, b in box)]
+    return bool(np.array_equal(parts[name], mine))
 
 
 def refused(made: Plan, blocks) -> list[object]:
@@ -113,7 +140,9 @@ def main(what: str) -> None:
     if what in ("raises", "killed"):
         dies(what)
         return
-    found = {"everything": everything, "refusals": refusals, "tuned": tuned}[what]()
+    jobs = {"everything": everything, "programs": programs, "refusals": refusals,
+            "tuned": tuned}  # fmt: skip
+    found = jobs[what]()
     together = COMM.gather(found)
     if RANK == 0:
         sys.stdout.write(json.dumps(together) + "\n")

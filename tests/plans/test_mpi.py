@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from feinsum.errors import PlanError
-from feinsum.plans import named_plan, named_plans, plan
+from feinsum.plans import named_plan, named_plans, plan, plan_statements
 from feinsum.plans.mpi import world
 from tests.docs.pages import ROOT
 from tests.plans.cases import KERNELS, by_numpy, operands_of
+from tests.plans.test_statements import PROGRAMS
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
@@ -65,6 +66,18 @@ def test_what_ranks_receive_is_what_was_counted(n):
                 "reduced": counts.reduced,
                 "messages": counts.messages,
             }, (name, kind)
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [3, 8])
+def test_statements_on_ranks(n):
+    """What several statements read is fetched once, as it was counted."""
+    ranks = told(n, "programs")
+    for name, program in PROGRAMS.items():
+        counts = plan_statements(program, processes=n).counts
+        assert all(rank[name]["right"] for rank in ranks), name
+        assert sum(rank[name]["received"] for rank in ranks) == counts.received
+        assert sum(rank[name]["reduced"] for rank in ranks) == counts.reduced
 
 
 @needs_mpi
