@@ -2,6 +2,7 @@
 
 from feinsum.plans.assembly import assemble, assemble_statements
 from feinsum.plans.boxes import Box
+from feinsum.plans.commands import Commands, commands
 from feinsum.plans.counts import Counts
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
@@ -21,6 +22,7 @@ __all__ = [
     "PAPER_COSTS",
     "Access",
     "Box",
+    "Commands",
     "Counts",
     "Distribution",
     "Group",
@@ -33,6 +35,7 @@ __all__ = [
     "Table",
     "assemble",
     "assemble_statements",
+    "commands",
     "cosma_grid",
     "deinsum_grid",
     "eindecomp_grids",

@@ -110,7 +110,8 @@ class Buffers:
 
 def dtypes_of(plan: Plan) -> dict[str | None, Any]:
     """Of every operand by name, and under None of everything else."""
-    return {None: plan.dtype, **plan.operands}
+    found: dict[str | None, Any] = {None: plan.dtype}
+    return found | dict(plan.operands)
 
 
 def run_here(

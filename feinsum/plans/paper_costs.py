@@ -39,9 +39,9 @@ def join(grid: ArrayLike, blocks: Sequence[ArrayLike]) -> Floats:
     >>> float(join([4, 1, 4], [16, 16]))
     512.0
     """
-    return np.prod(np.asarray(grid, float), axis=-1) * sum(
-        np.asarray(block, float) for block in blocks
-    )
+    n_calls = np.prod(np.asarray(grid, float), axis=-1)
+    found: Floats = n_calls * sum(np.asarray(block, float) for block in blocks)
+    return found
 
 
 def aggregation(grid: ArrayLike, summed: ArrayLike, block: ArrayLike) -> Floats:
@@ -57,7 +57,8 @@ def aggregation(grid: ArrayLike, summed: ArrayLike, block: ArrayLike) -> Floats:
     """
     n_calls = np.prod(np.asarray(grid, float), axis=-1)
     n_added = np.prod(np.asarray(summed, float), axis=-1)
-    return n_calls / n_added * (n_added - 1) * np.asarray(block, float)
+    found: Floats = n_calls / n_added * (n_added - 1) * np.asarray(block, float)
+    return found
 
 
 def repartition(
@@ -167,7 +168,8 @@ def footprint(plan: Plan) -> float:
 
 def eindecomp(plan: Plan) -> float:
     """Join, aggregation and repartition of all groups, by parts of their indices."""
-    total, given = 0.0, {}
+    given: dict[str, list[int]] = {}
+    total = 0.0
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         indices = by_first_use(group)
         grid = np.array([[schedule.parts(i) for i in indices]], np.int64)
