@@ -12,6 +12,7 @@ from feinsum.plans.local import run_here
 from feinsum.plans.machine import Machine, factorizations
 from feinsum.plans.named import NAMES, named_plan, named_plans
 from feinsum.plans.paper_costs import PAPER_COSTS, eindecomp_grids, paper_cost
+from feinsum.plans.passing import gather, scatter
 from feinsum.plans.plan import LeafWork, Plan
 from feinsum.plans.planner import plan, plan_statements
 from feinsum.plans.schedule import GroupSchedule, Loop
@@ -41,6 +42,7 @@ __all__ = [
     "eindecomp_grids",
     "factorizations",
     "footprint_grid",
+    "gather",
     "groups_of",
     "least_sum",
     "named_plan",
@@ -49,5 +51,6 @@ __all__ = [
     "plan",
     "plan_statements",
     "run_here",
+    "scatter",
     "statements",
 ]

@@ -229,7 +229,7 @@ class Commands:
         names = list(self.loops)
         if names[: len(self.distributed)] != list(self.distributed):
             raise _wrong(
-                f"distributed loops {', '.join(self.distributed)} are not the outer ones "
+                f"distributed loops {', '.join(self.distributed)} are not the first "
                 f"of {', '.join(names)}; reorder them"
             )
         pairs = [
@@ -255,8 +255,8 @@ class Commands:
         name, loop = timed[0], self.loops[timed[0]]
         if len(timed) > 1 or name != inside[0] or len(loop.indices) != 1:
             raise _wrong(
-                f"loops in time {', '.join(timed)}; expected one, below distributed ones "
-                f"and above {', '.join(n for n in inside if n not in timed)}"
+                f"loops in time {', '.join(timed)}; expected one, just below the loops "
+                f"that are distributed: {', '.join(self.distributed) or 'none'}"
             )
         if loop.parts[0] is None:
             raise _wrong(f"communicate at {name}: divide it, so that it counts parts")

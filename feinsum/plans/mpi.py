@@ -70,7 +70,8 @@ def run_on_ranks(
 
     Args:
         blocks: of each operand what :meth:`Plan.start_box` says that this rank has, in
-            that shape and dtype; None, or nothing, where it has nothing.
+            that shape and dtype, or a function of that box which gives it; None, or
+            nothing, where it has nothing.
         comm: a communicator of mpi4py; by default that of all processes. It has as
             many ranks as the plan has processes.
         leaf: what computes a block; by default :func:`feinsum.call_einsum`.
@@ -136,6 +137,8 @@ def checked_blocks(
         box, block = plan.start_box(name, rank), blocks.get(name)
         if box is None:
             continue
+        if callable(block):
+            block = block(box)
         shape = tuple(end - first for first, end in box)
         array = None if block is None else np.asarray(block)
         if array is None or (array.shape, array.dtype) != (shape, dtype):

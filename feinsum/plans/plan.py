@@ -275,6 +275,18 @@ class Plan:
 
         return run_on_ranks(self, blocks, comm, leaf=leaf)
 
+    def scatter(self, operands: Mapping[str, Any] | None, comm: Any) -> dict[str, Any]:
+        """This rank's blocks of arrays on rank 0; see :func:`feinsum.plans.scatter`."""
+        from feinsum.plans.passing import scatter
+
+        return scatter(self, operands, comm)
+
+    def gather(self, parts: Any, comm: Any) -> Any:
+        """The whole result on rank 0; see :func:`feinsum.plans.gather`."""
+        from feinsum.plans.passing import gather
+
+        return gather(self, parts, comm)
+
     def simulate(
         self, operands: Mapping[str, Any], *, leaf: Callable[..., Any] | None = None
     ) -> Any:

@@ -90,6 +90,39 @@ def is_part(made: Plan, parts, expected, name: str) -> bool:
     return bool(np.array_equal(parts[name], mine))
 
 
+def passed() -> dict[str, object]:
+    """Arrays on rank 0, blocks by functions, and what is wrong with them."""
+    einsum, program = KERNELS["paper"], PROGRAMS["read twice"]
+    made, several = (
+        plan(einsum, processes=SIZE),
+        plan_statements(program, processes=SIZE),
+    )
+    operands, given = operands_of(einsum), test_statements.operands_of(program)
+    here = operands if RANK == 0 else None
+    whole = made.gather(
+        run_on_ranks(made, made.scatter(here, COMM), COMM, leaf=numpy_leaf), COMM
+    )
+    blocks = several.scatter(given if RANK == 0 else None, COMM)
+    both = several.gather(run_on_ranks(several, blocks, COMM, leaf=numpy_leaf), COMM)
+    functions = {name: by_box(array) for name, array in operands.items()}
+    again = made.gather(run_on_ranks(made, functions, COMM, leaf=numpy_leaf), COMM)
+    try:
+        made.scatter({"A": operands["A"]} if RANK == 0 else None, COMM)
+        wrong = "nothing"
+    except PlanError as error:
+        wrong = str(error)
+    if RANK:
+        return {"right": whole is both is again is None, "wrong": wrong}
+    expected = test_statements.by_numpy(program, given)
+    is_right = np.allclose(whole, by_numpy(einsum, operands)) and (whole == again).all()
+    are_right = all(np.array_equal(both[name], expected[name]) for name in expected)
+    return {"right": bool(is_right and are_right), "wrong": wrong}
+
+
+def by_box(array: np.ndarray):
+    return lambda box: array[tuple(slice(a, b) for a, b in box)].copy()
+
+
 def refused(made: Plan, blocks) -> list[object]:
     try:
         run_on_ranks(made, blocks, COMM, leaf=numpy_leaf)
@@ -141,7 +174,7 @@ def main(what: str) -> None:
         dies(what)
         return
     jobs = {"everything": everything, "programs": programs, "refusals": refusals,
-            "tuned": tuned}  # fmt: skip
+            "tuned": tuned, "passed": passed}  # fmt: skip
     found = jobs[what]()
     together = COMM.gather(found)
     if RANK == 0:
