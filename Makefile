@@ -162,6 +162,7 @@ format: $(INSTALLED) ## format the code
 figures: $(INSTALLED) ## draw the pictures of the documentation
 	@$(RUN) docs/figures/induced_graph.py
 	@$(RUN) docs/figures/bounds.py
+	@$(RUN) docs/figures/plans.py
 
 screenshots: $(BROWSER) ## take the pictures of the pages; needs Chromium
 	@$(RUN) -m docs.figures.pages

@@ -13,6 +13,7 @@ from feinsum.plans.machine import Machine, factorizations
 from feinsum.plans.named import NAMES, named_plan, named_plans
 from feinsum.plans.paper_costs import PAPER_COSTS, eindecomp_grids, paper_cost
 from feinsum.plans.passing import gather, scatter
+from feinsum.plans.picture import rows_of
 from feinsum.plans.plan import LeafWork, Plan
 from feinsum.plans.planner import plan, plan_statements
 from feinsum.plans.schedule import GroupSchedule, Loop
@@ -50,6 +51,7 @@ __all__ = [
     "paper_cost",
     "plan",
     "plan_statements",
+    "rows_of",
     "run_here",
     "scatter",
     "statements",

@@ -1,8 +1,8 @@
 """Arrays in files, of which every rank reads and writes its blocks.
 
 A folder has ``NAME.npy`` for every array, a file of HDF5 (``.h5``, ``.hdf5``) a
-dataset, and a store of Zarr (``.zarr``) an array of that name. Nothing here needs MPI: only one
-rank at a time may write to HDF5 or Zarr.
+dataset, and a store of Zarr (``.zarr``) an array of that name. Nothing here needs MPI:
+only one rank at a time may write to HDF5 or Zarr.
 """
 
 from __future__ import annotations
