@@ -16,6 +16,7 @@ from feinsum.plans.passing import gather, scatter
 from feinsum.plans.picture import rows_of
 from feinsum.plans.plan import LeafWork, Plan
 from feinsum.plans.planner import plan, plan_statements
+from feinsum.plans.pricing import Links, best_plans, cheapest, price
 from feinsum.plans.schedule import GroupSchedule, Loop
 from feinsum.plans.statements import Statements, statements
 
@@ -30,6 +31,7 @@ __all__ = [
     "Group",
     "GroupSchedule",
     "LeafWork",
+    "Links",
     "Loop",
     "Machine",
     "Plan",
@@ -37,6 +39,8 @@ __all__ = [
     "Table",
     "assemble",
     "assemble_statements",
+    "best_plans",
+    "cheapest",
     "commands",
     "cosma_grid",
     "deinsum_grid",
@@ -51,6 +55,7 @@ __all__ = [
     "paper_cost",
     "plan",
     "plan_statements",
+    "price",
     "rows_of",
     "run_here",
     "scatter",

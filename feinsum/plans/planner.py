@@ -9,12 +9,14 @@ from math import inf
 
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
+from feinsum.ir.paths import Path
 from feinsum.plans.assembly import with_schedules
 from feinsum.plans.counts import Counts
-from feinsum.plans.groups import Group, default_path, groups_of
+from feinsum.plans.groups import Group, groups_of
 from feinsum.plans.machine import MOST_PROCESSES
 from feinsum.plans.maps import MOST_EXCESS
 from feinsum.plans.named import named_like
+from feinsum.plans.paths import paths_of
 from feinsum.plans.plan import Plan, extents_of
 from feinsum.plans.schedule import MOST_PARTS, GroupSchedule, Loop
 from feinsum.plans.search import best_schedules
@@ -24,6 +26,9 @@ __all__ = ["plan", "plan_statements", "read_bytes"]
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
+
+MOST_FOR_PATHS = 64
+"""Processes of a plan for which several paths are looked at; it takes longer."""
 
 NARROWER = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1)
 """Shares of the memory that one group may take, tried in this order."""
@@ -51,7 +56,9 @@ def plan(
         processes: that take part.
         memory: bytes that each of them may hold, as a number or such as ``"8 GB"``.
         path: positions of operands to multiply at each step, the product at the end;
-            by default an order of few operations.
+            by default an order of few operations, or of up to five operands another
+            one of at most a tenth more with which less is moved, for up to 64
+            processes.
         most_work: of the process that has the most, over the average. Where processes
             without work are paid with fewer elements, this is the limit; with 1, all
             have as even work as can be. There is none by default, but that at least
@@ -73,9 +80,28 @@ def plan(
     extents = extents_of(einsum, sizes or {})
     steps = None if path is None else tuple(tuple(step) for step in path)
     groups_of(einsum, steps, extents)
-    chosen = default_path(einsum, extents) if steps is None else steps
+    chosen, *others = paths_of(einsum, extents) if steps is None else [steps]
     bare = Plan(to_text(einsum), sizes or {}, processes, chosen, (), {}, ())
-    return _planned(bare, memory, most_work)
+    made = _planned(bare, memory, most_work)
+    if memory is None and processes <= MOST_FOR_PATHS:
+        for other in others:
+            made = _or_by_path(made, other, most_work)
+    return made
+
+
+def _or_by_path(made: Plan, path: Path, most_work: float) -> Plan:
+    """The plan, or one of another path that moves less and has work as even."""
+    bare = replace(made, path=path, schedules=(), starts={}, leaves=(), name="planned")
+    counts = made.outline()
+    found = best_schedules(
+        bare.groups, bare.extents, bare.processes, limit=float(counts.moved)
+    )
+    if found is None:
+        return made
+    other = _best_known(with_schedules(bare, found.schedules), most_work)
+    theirs = other.outline()
+    is_as_even = theirs.most_points <= MOST_EXCESS * counts.most_points
+    return other if is_as_even and theirs.moved < counts.moved else made
 
 
 def plan_statements(

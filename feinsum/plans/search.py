@@ -25,7 +25,7 @@ from feinsum.plans.matching import Overlaps
 from feinsum.plans.placing import needed_by, result_choices, spread
 from feinsum.plans.schedule import GroupSchedule
 
-__all__ = ["Found", "best_schedules"]
+__all__ = ["Found", "best_of_machines", "best_schedules"]
 
 BEAM = 24
 """States of a group in the first search, which only bounds the second one."""
@@ -60,6 +60,7 @@ def best_schedules(
     n_processes: int,
     most_elements: float = inf,
     most_excess: float = MOST_EXCESS,
+    limit: float = inf,
 ) -> Found | None:
     """The schedules that move the fewest elements, over all machines.
 
@@ -67,9 +68,10 @@ def best_schedules(
         most_elements: that a process may hold in a group, as far as it can be told of
             one group alone.
         most_excess: work of a process in a group, over the average, that is even.
+        limit: only what costs less is of interest.
 
     Returns:
-        None if no group fits that memory.
+        None if no group fits that memory, or nothing is below the limit.
     """
     for tier in Tier:
         spaces = [
@@ -78,13 +80,29 @@ def best_schedules(
         ]
         fitting = [space for space in spaces if space is not None]
         if fitting:
-            return _best_of(sorted(fitting, key=lambda space: space.least))
+            return _best_of(sorted(fitting, key=lambda space: space.least), limit)
     return None
 
 
-def _best_of(spaces: Sequence[_Space]) -> Found:
+def best_of_machines(
+    groups: Sequence[Group], extents: Mapping[str, int], n_processes: int
+) -> list[Found]:
+    """Of every machine what a quick search finds, the best one first."""
+    for tier in Tier:
+        spaces = [
+            _Space.of(groups, extents, Machine(sizes), inf, tier, MOST_EXCESS)
+            for sizes in factorizations(n_processes)
+        ]
+        found = [space.solve(inf, BEAM) for space in spaces if space is not None]
+        if found:
+            there = [one for one in found if one is not None]
+            return sorted(there, key=lambda one: one.cost)
+    return []
+
+
+def _best_of(spaces: Sequence[_Space], limit: float) -> Found | None:
     """A quick search bounds the exact one; machines that are no better are skipped."""
-    best, limit, is_exact = None, inf, True
+    best, is_exact = None, True
     for space in spaces:
         if space.least >= limit:
             break
@@ -93,8 +111,7 @@ def _best_of(spaces: Sequence[_Space]) -> Found:
             if found is not None and found.cost < limit:
                 best, limit = found, found.cost
         is_exact = is_exact and (found is None or found.is_exact)
-    assert best is not None
-    return replace(best, is_exact=is_exact)
+    return None if best is None else replace(best, is_exact=is_exact)
 
 
 class _Space:
