@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from feinsum.errors import PlanError
 from feinsum.plans.boxes import Box
 
 __all__ = ["create_arrays", "is_shared", "read_block", "write_block"]
+
+Mode: TypeAlias = Literal["r", "r+", "w"]
 
 KINDS = {".h5": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
 """By the end of a name the package that reads and writes it; numpy all others."""
@@ -91,7 +93,7 @@ def _slices(box: Box) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _opened(path: Path, mode: str) -> Iterator[Any]:
+def _opened(path: Path, mode: Mode) -> Iterator[Any]:
     kind = KINDS.get(path.suffix)
     if kind is None:
         yield _Folder(path, mode)
@@ -115,14 +117,15 @@ def _package(name: str) -> Any:
 class _Folder:
     """Files of numpy, mapped into memory."""
 
-    def __init__(self, path: Path, mode: str) -> None:
+    def __init__(self, path: Path, mode: Mode) -> None:
         self.path, self.mode = path, mode
 
     def _file(self, name: str) -> Path:
         return self.path if self.path.suffix == ".npy" else self.path / f"{name}.npy"
 
     def __getitem__(self, name: str) -> Any:
-        return np.load(self._file(name), mmap_mode=self.mode, allow_pickle=False)  # type: ignore[call-overload]  # a mode of np.memmap
+        mode: Literal["r", "r+"] = "r" if self.mode == "r" else "r+"
+        return np.load(self._file(name), mmap_mode=mode, allow_pickle=False)
 
     def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
         np.lib.format.open_memmap(self._file(name), "w+", dtype, shape).flush()
