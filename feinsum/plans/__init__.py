@@ -4,6 +4,7 @@ from feinsum.plans.assembly import assemble, assemble_statements
 from feinsum.plans.boxes import Box
 from feinsum.plans.commands import Commands, commands
 from feinsum.plans.counts import Counts
+from feinsum.plans.cyclic import CyclicCounts, CyclicPlan, plan_cyclic
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
 from feinsum.plans.grids import cosma_grid, deinsum_grid, footprint_grid
@@ -27,6 +28,8 @@ __all__ = [
     "Box",
     "Commands",
     "Counts",
+    "CyclicCounts",
+    "CyclicPlan",
     "Distribution",
     "Group",
     "GroupSchedule",
@@ -54,6 +57,7 @@ __all__ = [
     "named_plans",
     "paper_cost",
     "plan",
+    "plan_cyclic",
     "plan_statements",
     "price",
     "rows_of",

@@ -10,7 +10,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,24 @@ from feinsum.plans.local import Buffers, LeafFunction, dtypes_of
 from feinsum.plans.plan import Plan
 from feinsum.plans.steps import Free, Leaf, Receive, Reduce, Send, Take
 
-__all__ = ["Traffic", "run_on_ranks", "world"]
+__all__ = ["Traffic", "agree", "or_end_all", "run_on_ranks", "world"]
 
 MOST_TAGS = 32_000
 """The least upper limit of tags that MPI guarantees is 32767."""
 
 FAILED = 1
 """With which all ranks end if one cannot go on."""
+
+
+class Agreed(Protocol):
+    """A plan of any kind: what ranks compare before they begin."""
+
+    @property
+    def processes(self) -> int:
+        """That take part."""
+
+    def to_json(self) -> str:
+        """The same text on all ranks."""
 
 
 class Traffic:
@@ -93,11 +104,11 @@ def run_on_ranks(
             arrays = checked_blocks(plan, blocks, rank)
         except PlanError as error:
             wrong = str(error)
-    _agree(plan, comm, wrong)
+    agree(plan, comm, wrong)
     buffers = Buffers(plan.groups, dtypes_of(plan), leaf or _tuned_leaf())
     for name, array in arrays.items():
         buffers.put(name, plan.start_box(name, rank), array)
-    _or_end_all(comm, lambda: _interpret(plan, comm, buffers, traffic or Traffic()))
+    or_end_all(comm, lambda: _interpret(plan, comm, buffers, traffic or Traffic()))
     found = {
         output: buffers.arrays[output][0] if output in buffers.arrays else None
         for output in plan.outputs
@@ -154,7 +165,7 @@ def checked_blocks(
     return found
 
 
-def _agree(plan: Plan, comm: Any, wrong: str | None) -> None:
+def agree(plan: Agreed, comm: Any, wrong: str | None) -> None:
     """All raise if one rank has another plan, or cannot take part."""
     rank, size = comm.Get_rank(), comm.Get_size()
     digest = np.frombuffer(hashlib.sha256(plan.to_json().encode()).digest(), np.uint8)
@@ -176,7 +187,7 @@ def _agree(plan: Plan, comm: Any, wrong: str | None) -> None:
         raise PlanError(text, rules=(rule,))
 
 
-def _or_end_all(comm: Any, work: Callable[[], None]) -> None:
+def or_end_all(comm: Any, work: Callable[[], None]) -> None:
     """What fails on one rank ends all, for the others wait for its messages."""
     try:
         work()

@@ -15,9 +15,10 @@ from mpi4py import MPI
 
 from feinsum.errors import PlanError
 from feinsum.plans import Plan, named_plans, plan, plan_statements
+from feinsum.plans.cyclic import sparse_leaf
 from feinsum.plans.local import numpy_leaf
 from feinsum.plans.mpi import Traffic, run_on_ranks
-from tests.plans import test_statements
+from tests.plans import test_cyclic, test_statements
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
 
 PROGRAMS = test_statements.PROGRAMS
@@ -123,6 +124,26 @@ def by_box(array: np.ndarray):
     return lambda box: array[tuple(slice(a, b) for a, b in box)].copy()
 
 
+def sparse() -> dict[str, object]:
+    """A sparse tensor dealt out cyclically, and blocks of a wrong shape."""
+    found: dict[str, object] = {}
+    for name, (made, array, factors) in test_cyclic.on_processes(SIZE).items():
+        blocks = test_cyclic.blocks_of(made, factors, RANK)
+        mine = made.split(array)[RANK]
+        part = made.run(mine, blocks, COMM, leaf=sparse_leaf)
+        expected = made.simulate(array, factors)
+        box = made.part(made.terms[-1], RANK)
+        is_right = part is None or np.allclose(part, expected[box])
+        found[name] = {"right": bool(is_right), "held": sum(b.size for b in blocks),
+                       "result": 0 if part is None else part.size}  # fmt: skip
+    wrong = [blocks[0][1:], *blocks[1:]] if RANK == 1 else blocks
+    try:
+        made.run(mine, wrong, COMM, leaf=sparse_leaf)
+    except PlanError as error:
+        found["refused"] = list(error.rules)
+    return found
+
+
 def refused(made: Plan, blocks) -> list[object]:
     try:
         run_on_ranks(made, blocks, COMM, leaf=numpy_leaf)
@@ -174,7 +195,7 @@ def main(what: str) -> None:
         dies(what)
         return
     jobs = {"everything": everything, "programs": programs, "refusals": refusals,
-            "tuned": tuned, "passed": passed}  # fmt: skip
+            "tuned": tuned, "passed": passed, "sparse": sparse}  # fmt: skip
     found = jobs[what]()
     together = COMM.gather(found)
     if RANK == 0:

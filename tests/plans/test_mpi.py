@@ -17,6 +17,7 @@ from feinsum.plans import named_plan, named_plans, plan, plan_statements
 from feinsum.plans.files import create_arrays, read_block, write_block
 from feinsum.plans.mpi import world
 from tests.docs.pages import ROOT
+from tests.plans import test_cyclic
 from tests.plans.cases import KERNELS, by_numpy, operands_of
 from tests.plans.test_statements import PROGRAMS
 from tests.plans.test_statements import by_numpy as program_by_numpy
@@ -89,6 +90,19 @@ def test_arrays_on_rank_0_are_cut_and_put_together():
     ranks = told(3, "passed")
     assert all(rank["right"] for rank in ranks)
     assert all("expected A, B, C, D" in rank["wrong"] for rank in ranks)
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [4, 6])
+def test_sparse_tensors_on_ranks(n):
+    """Numpy's result, each part of it once, and the factors that were counted."""
+    ranks = told(n, "sparse")
+    for name, (made, _, _) in test_cyclic.on_processes(n).items():
+        assert all(rank[name]["right"] for rank in ranks), name
+        assert sum(rank[name]["held"] for rank in ranks) == made.counts.held
+        size = np.prod([made.extents[i] for i in made.terms[-1]])
+        assert sum(rank[name]["result"] for rank in ranks) == size
+    assert all(rank["refused"] == ["blocks"] for rank in ranks)
 
 
 @needs_mpi
