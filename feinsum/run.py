@@ -8,6 +8,7 @@ of the result to a file that all ranks see. Both can be files of HDF5 or Zarr.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,8 +19,9 @@ from feinsum.errors import FeinsumError, PlanError
 from feinsum.plans import Plan
 from feinsum.plans.files import create_arrays, is_shared, read_block, write_block
 from feinsum.plans.mpi import run_on_ranks, world
+from feinsum.targets.host.threads import THREADS_VARIABLE
 
-__all__ = ["main"]
+__all__ = ["main", "use_one_thread"]
 
 T = TypeVar("T")
 
@@ -27,6 +29,7 @@ T = TypeVar("T")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a plan; the exit code is 0, or 1 after one line that says what failed."""
     chosen = _parser().parse_args(arguments)
+    use_one_thread()
     try:
         comm = world()
     except PlanError as error:
@@ -39,6 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"feinsum: {error}\n")
         return 1
     return 0
+
+
+def use_one_thread() -> None:
+    """Leaves have one thread for each rank, unless a variable says otherwise."""
+    if not os.environ.get("OMP_NUM_THREADS"):
+        os.environ.setdefault(THREADS_VARIABLE, "1")
 
 
 def _parser() -> argparse.ArgumentParser:

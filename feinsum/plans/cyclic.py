@@ -245,7 +245,7 @@ class CyclicPlan:
         grid.Free()
         return total
 
-    @property
+    @cached_property
     def id(self) -> str:
         """SHA-256 of the document."""
         return content_id(self)
@@ -310,13 +310,14 @@ def sparse_leaf(
     kept = [i for i in output if i in rows]
     others = [i for i in output if i not in rows]
     text = f"{','.join(left)}->{'Z' if kept else ''}{''.join(others)}"
-    values = np.einsum(text, *arrays)
+    values: NDArray[Any] = np.einsum(text, *arrays)
     if not kept:
         return values
     found = np.zeros([extents[i] for i in (*kept, *others)], values.dtype)
     np.add.at(found, tuple(rows[i] for i in kept), values)
     order = [(*kept, *others).index(i) for i in output]
-    return np.ascontiguousarray(found.transpose(order))
+    turned = found.transpose(order)
+    return np.array(turned, order="C")
 
 
 def _tuned_leaf() -> SparseLeaf:

@@ -16,6 +16,8 @@ from feinsum.errors import PlanError
 from feinsum.plans import named_plan, named_plans, plan, plan_statements
 from feinsum.plans.files import create_arrays, read_block, write_block
 from feinsum.plans.mpi import world
+from feinsum.run import use_one_thread
+from feinsum.targets.host.threads import n_threads
 from tests.docs.pages import ROOT
 from tests.plans import test_cyclic
 from tests.plans.cases import KERNELS, by_numpy, operands_of
@@ -150,6 +152,20 @@ def test_without_mpi_it_is_said_what_to_install(monkeypatch):
     with pytest.raises(PlanError, match=r"feinsum\[mpi\]") as caught:
         world()
     assert caught.value.rules == ("mpi",)
+
+
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [({}, 1), ({"OMP_NUM_THREADS": "3"}, 3), ({"FEINSUM_NUM_THREADS": "2"}, 2)],
+)
+def test_ranks_have_one_thread(monkeypatch, given, threads):
+    """Unless a variable says otherwise."""
+    for name in ("OMP_NUM_THREADS", "FEINSUM_NUM_THREADS"):
+        monkeypatch.setenv(name, given.get(name, ""))
+        if name not in given:
+            monkeypatch.delenv(name)
+    use_one_thread()
+    assert n_threads() == threads
 
 
 @needs_mpi
