@@ -6,7 +6,7 @@ by all. A dense factor is cut in the same way along the axes that it has in comm
 the tensor, and whole along all others; the processes that need the same part have
 copies. Results are added up over the processes that have the same part of them.
 
-Source: SpTTN-Cyclops, section 5 (distribution and redistribution of sparse tensors).
+Source: Kanakagiri and Solomonik 2024 (SpTTN-Cyclops), on distributed tensors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Grids of the papers, one group at a time: what the planner is compared with.
 
 Source: Deinsum, section IV (grids from the tiles of its bound); COSMA (Kwasniewski et
-al. 2019), section 7 (the smallest surface of the block of a process).
+al. 2019: the smallest surface of the block of a process).
 """
 
 from __future__ import annotations

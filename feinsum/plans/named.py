@@ -3,7 +3,7 @@
 Source: DISTAL, tables 1 and 2 (Cannon 1969; PUMMA, Choi et al. 1994; SUMMA, van de
 Geijn and Watts 1997; Johnson, Agarwal et al. 1995; 2.5D, Solomonik and Demmel 2011;
 MTTKRP, Ballard et al. 2018); Deinsum, section IV (grids from the tiles of its bound);
-COSMA, Kwasniewski et al. 2019, section 7; EinDecomp, sections 6 to 8.
+COSMA, Kwasniewski et al. 2019; EinDecomp, Bourgeois et al.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Counted elements are what plans are chosen by. These are here for fidelity, and to
 compare with: the first is what a process holds, the second bounds what moves.
 
-Source: Deinsum, section IV (footprint); EinDecomp, sections 6 (costs), 7 (viable
-vectors) and 8 (dynamic programming). The paper's repartition has the consumer's bound
+Source: Deinsum, section IV (footprint); EinDecomp (Bourgeois et al.), costs of joins,
+aggregations and repartitions, and dynamic programming over them. The paper's repartition has the consumer's bound
 where the producer's belongs, and its example of a join 256 where its formula has 512.
 """
 

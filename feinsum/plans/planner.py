@@ -153,7 +153,7 @@ def _planned(bare: Plan, memory: int | str | None, most_work: float) -> Plan:
             return _best_known(made, most_work)
         made = _within(made, most)
         if made.counts.peak <= most:
-            return made
+            return _best_known(made, most_work, most)
         least = min(least, made.counts.peak)
     needs = f"; {least * bare.dtype.itemsize} bytes would do" if least < inf else ""
     raise PlanError(
@@ -205,8 +205,10 @@ def read_bytes(memory: int | str) -> int:
     return int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
 
 
-def _best_known(made: Plan, most_work: float) -> Plan:
+def _best_known(made: Plan, most_work: float, most: float = inf) -> Plan:
     """The plan, or a named one that moves less, or what is better than that.
+
+    Nothing is taken with which a process holds more elements than ``most``.
 
     A grid of its own for every group, with blocks that are cut unevenly, can be better
     than any map of one machine; so can one of fewer processes, for the rest has
@@ -219,12 +221,12 @@ def _best_known(made: Plan, most_work: float) -> Plan:
     for other in others.values():
         counts = other.outline()
         is_shared = counts.busy > 1 and counts.most_points <= limit
-        if is_shared and counts.moved < least.moved:
+        if is_shared and counts.peak <= most and counts.moved < least.moved:
             found, least = other, counts
-    return found if found is made else _as_uneven(made, found, least)
+    return found if found is made else _as_uneven(made, found, least, most)
 
 
-def _as_uneven(made: Plan, other: Plan, counts: Counts) -> Plan:
+def _as_uneven(made: Plan, other: Plan, counts: Counts, most: float) -> Plan:
     """The best plan whose work is no less even than another's, or that other one."""
     excess = counts.most_points * counts.busy / counts.points
     found = best_schedules(
@@ -235,7 +237,7 @@ def _as_uneven(made: Plan, other: Plan, counts: Counts) -> Plan:
     again = with_schedules(made, found.schedules)
     ours = again.outline()
     is_better = ours.moved < counts.moved and ours.most_points <= counts.most_points
-    return again if is_better else other
+    return again if is_better and ours.peak <= most else other
 
 
 def _within(made: Plan, most: float) -> Plan:

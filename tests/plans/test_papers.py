@@ -162,6 +162,22 @@ def test_never_above_the_planners_of_both_papers():
             assert counts.busy == 1 or made.outline().moved <= counts.moved, other.name
 
 
+@pytest.mark.parametrize("name", ["1mm", "paper", "mttkrp-3-0"])
+def test_never_above_a_runner_up_within_a_memory(name):
+    """Of those that fit it; what the plan holds fits it, too."""
+    runners = [
+        one
+        for one in named_plans(KERNELS[name], processes=4).values()
+        if one.counts.busy > 1
+    ]
+    for peak in sorted({one.counts.peak for one in runners})[:3]:
+        made = plan(KERNELS[name], processes=4, memory=8 * peak)
+        assert made.counts.peak <= peak
+        for one in runners:
+            if one.counts.peak <= peak:
+                assert made.counts.moved <= one.counts.moved, one.name
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_even_work_can_be_asked_for(name):
     """Then no process has more to do than in the plan with the most even blocks."""
