@@ -4,8 +4,9 @@ Counted elements are what plans are chosen by. These are here for fidelity, and 
 compare with: the first is what a process holds, the second bounds what moves.
 
 Source: Deinsum, section IV (footprint); EinDecomp (Bourgeois et al.), costs of joins,
-aggregations and repartitions, and dynamic programming over them. The paper's repartition has the consumer's bound
-where the producer's belongs, and its example of a join 256 where its formula has 512.
+aggregations and repartitions, and dynamic programming over them. The paper prints the
+consumer's bound in the repartition where the producer's belongs, and 256 for a join for
+which its formula has 512.
 """
 
 from __future__ import annotations
