@@ -277,7 +277,7 @@ def plan_cyclic(
         processes: that take part; fewer where there is no grid of so many.
 
     >>> plan_cyclic("ijk,ja,ka->ia", dict(i=64, j=64, k=8, a=4), processes=8).grid
-    (4, 2, 1)
+    (2, 4, 1)
     """
     modes = subscripts.partition(",")[0].partition("->")[0]
     whole = CyclicPlan(subscripts, extents, (1,) * len(modes))

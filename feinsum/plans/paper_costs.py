@@ -201,7 +201,7 @@ def paper_cost(name: str, plan: Plan) -> float:
     >>> A, B = feinsum.array("A", (8, 8)), feinsum.array("B", (8, 8))
     >>> made = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=4)
     >>> made.counts.moved, paper_cost("footprint", made), paper_cost("eindecomp", made)
-    (128, 64.0, 256.0)
+    (128, 80.0, 256.0)
     """
     if name not in PAPER_COSTS:
         raise PlanError(
