@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from feinsum.ir import BatchedEinsum
-from feinsum.ir.paths import Path
+from feinsum.paths import Path
 from feinsum.plans.groups import Group, default_path, groups_of
 
 __all__ = ["MOST_OPERANDS", "paths_of"]

@@ -9,7 +9,7 @@ from math import inf
 
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
-from feinsum.ir.paths import Path
+from feinsum.paths import Path
 from feinsum.plans.assembly import with_schedules
 from feinsum.plans.counts import Counts
 from feinsum.plans.groups import Group, groups_of
