@@ -78,7 +78,7 @@ def test_the_choice_is_brute_force(name, sizes):
     extents = dict(einsum.extents)
     path = default_path(einsum, extents)
     groups = groups_of(einsum, path, extents)
-    machine = Machine(sizes)
+    machine, names = Machine(sizes), [op.name for op in einsum.operands]
     choices = []
     for group in groups:
         maps = product(group.indices, repeat=len(sizes))
@@ -90,7 +90,7 @@ def test_the_choice_is_brute_force(name, sizes):
             ]
         )
     least = min(
-        moved(groups, extents, starts_of(einsum, groups, schedules, extents), schedules)
+        moved(groups, extents, starts_of(names, groups, schedules, extents), schedules)
         for schedules in product(*choices)
     )
     found = plan(einsum, processes=4)
