@@ -19,7 +19,7 @@ WHEELS ?= .cache/gpu-wheels
 
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
-	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-service bench-soak bench-sparse \
+	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-service bench-soak bench-sparse \
 	bench-storage bench-cache-hits \
 	gpu-wheels trials facts sign-facts test test-long test-browser golden-keys golden-schema check format \
 	figures screenshots wheel clean
@@ -115,6 +115,9 @@ bench-sparse: $(BENCHED) ## sparse tensors times dense matrices, against scipy, 
 bench-plans: $(INSTALLED) ## count what plans move, beside named schedules
 	@$(RUN) benchmarks/plans.py $(ARGS)
 
+bench-plans-seconds: $(INSTALLED) ## time plans of two ranks against two threads; ARGS=...
+	@$(RUN) -m benchmarks.plans_seconds $(ARGS)
+
 trials: $(INSTALLED) ## try recipes of the suite of everyday einsums, to fit a model (hours); ARGS=...
 	@$(RUN) benchmarks/trials.py $(ARGS)
 
@@ -162,6 +165,7 @@ format: $(INSTALLED) ## format the code
 figures: $(INSTALLED) ## draw the pictures of the documentation
 	@$(RUN) docs/figures/induced_graph.py
 	@$(RUN) docs/figures/bounds.py
+	@$(RUN) docs/figures/plans.py
 
 screenshots: $(BROWSER) ## take the pictures of the pages; needs Chromium
 	@$(RUN) -m docs.figures.pages

@@ -2,24 +2,26 @@
 
 ``mpiexec -n 8 python -m feinsum.run plan.json --inputs arrays --output out.npy`` maps
 ``arrays/NAME.npy`` for every operand, reads the blocks of each rank, and writes those
-of the result to a file that all ranks see.
+of the result to a file that all ranks see. Both can be files of HDF5 or Zarr.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from feinsum.errors import FeinsumError, PlanError
-from feinsum.plans import Box, Plan
+from feinsum.plans import Plan
+from feinsum.plans.files import create_arrays, is_shared, read_block, write_block
 from feinsum.plans.mpi import run_on_ranks, world
+from feinsum.targets.host.threads import THREADS_VARIABLE
 
-__all__ = ["main"]
+__all__ = ["main", "use_one_thread"]
 
 T = TypeVar("T")
 
@@ -27,6 +29,7 @@ T = TypeVar("T")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a plan; the exit code is 0, or 1 after one line that says what failed."""
     chosen = _parser().parse_args(arguments)
+    use_one_thread()
     try:
         comm = world()
     except PlanError as error:
@@ -41,29 +44,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def use_one_thread() -> None:
+    """Leaves have one thread for each rank, unless a variable says otherwise."""
+    if not os.environ.get("OMP_NUM_THREADS"):
+        os.environ.setdefault(THREADS_VARIABLE, "1")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m feinsum.run", description="Run a plan on the ranks of MPI."
     )
     parser.add_argument("plan", type=Path, help="document of a plan")
     parser.add_argument(
-        "--inputs", type=Path, required=True, help="folder of NAME.npy for each operand"
+        "--inputs",
+        type=Path,
+        required=True,
+        help="folder of NAME.npy, or file of HDF5 or Zarr, with all operands",
     )
     parser.add_argument(
-        "--output", type=Path, required=True, help="result, a .npy file"
+        "--output", type=Path, required=True, help="a .npy file, or one of HDF5 or Zarr"
     )
     return parser
 
 
 def _run(comm: Any, path: Path, inputs: Path, output: Path) -> None:
     plan = _on_all(comm, lambda: Plan.from_json(path.read_bytes()))
-    blocks = _on_all(comm, lambda: _blocks(plan, comm.Get_rank(), inputs))
-    part = run_on_ranks(plan, blocks, comm)
-    if comm.Get_rank() == 0:
-        _on_all(comm, lambda: _create(plan, output))
-    else:
-        _on_all(comm, lambda: None)
-    _on_all(comm, lambda: _write(plan, comm.Get_rank(), output, part))
+    rank = comm.Get_rank()
+    blocks = _on_all(comm, lambda: _blocks(plan, rank, inputs))
+    parts = run_on_ranks(plan, blocks, comm)
+    if plan.statements is None:
+        parts = {plan.outputs[0]: parts}
+    shapes = {name: plan.shape(name) for name in plan.outputs}
+    create = partial(create_arrays, output, shapes, plan.dtype)
+    _on_all(comm, create if rank == 0 else _nothing)
+    write = partial(_write, plan, rank, output, parts)
+    if is_shared(output):
+        _on_all(comm, write)
+        return
+    for turn in range(comm.Get_size()):
+        _on_all(comm, write if turn == rank else _nothing)
+
+
+def _nothing() -> None:
+    """What ranks do that have nothing to do."""
 
 
 def _on_all(comm: Any, work: Callable[[], T]) -> T:
@@ -79,38 +102,19 @@ def _on_all(comm: Any, work: Callable[[], T]) -> T:
     return found  # type: ignore[return-value]  # work has returned it
 
 
-def _blocks(plan: Plan, rank: int, folder: Path) -> dict[str, Any]:
-    """The blocks of this rank, read from maps of whole arrays."""
-    found = {}
-    for name in plan.starts:
-        path = folder / f"{name}.npy"
-        whole = np.load(path, mmap_mode="r", allow_pickle=False)
-        if whole.shape != plan.shape(name):
-            raise PlanError(
-                f"{path} has shape {whole.shape}; expected {plan.shape(name)}",
-                rules=("files",),
-            )
-        box = plan.start_box(name, rank)
-        if box is not None:
-            found[name] = np.array(whole[_slices(box)])
-    return found
+def _blocks(plan: Plan, rank: int, source: Path) -> dict[str, Any]:
+    """The blocks of this rank, of arrays in files."""
+    return {
+        name: read_block(
+            source, name, plan.shape(name), dtype, plan.start_box(name, rank)
+        )
+        for name, dtype in plan.operands.items()
+    }
 
 
-def _create(plan: Plan, output: Path) -> None:
-    shape = plan.shape(plan.groups[-1].output.tensor)
-    np.lib.format.open_memmap(output, "w+", plan.dtype, shape).flush()
-
-
-def _write(plan: Plan, rank: int, output: Path, part: Any) -> None:
-    box = plan.result_box(rank)
-    if box is not None:
-        whole = np.lib.format.open_memmap(output, "r+")
-        whole[_slices(box)] = part
-        whole.flush()
-
-
-def _slices(box: Box) -> tuple[Any, ...]:
-    return (*(slice(first, end) for first, end in box), ...)
+def _write(plan: Plan, rank: int, path: Path, parts: Mapping[str, Any]) -> None:
+    for name, part in parts.items():
+        write_block(path, name, plan.result_box(rank, name), part)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -24,6 +25,8 @@ Examples:
   feinsum plan "ij,jk->ik" --sizes i=n,j=n,k=n --size n=512 --processes 8
 """
 
+PICTURES = (".png", ".svg", ".pdf")
+
 Processes: TypeAlias = Annotated[
     int, typer.Option("--processes", metavar="P", min=1, help="That take part.")
 ]
@@ -40,6 +43,15 @@ Memory: TypeAlias = Annotated[
     ),
 ]
 
+MostWork: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--most-work",
+        metavar="RATIO",
+        help="Of one process over the average; 1 gives even work.",
+    ),
+]
+
 Compare: TypeAlias = Annotated[
     bool,
     typer.Option(
@@ -53,6 +65,14 @@ Save: TypeAlias = Annotated[
 ]
 
 
+Picture: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--picture", metavar="FILE", help="Draw the blocks of all steps; PNG, SVG, PDF."
+    ),
+]
+
+
 def plan(
     subscripts: Subscripts,
     processes: Processes,
@@ -61,8 +81,10 @@ def plan(
     dtype: Dtype = DEFAULT_DTYPE,
     size: Values = None,
     memory: Memory = None,
+    most_work: MostWork = None,
     compare: Compare = False,
     save: Save = None,
+    picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
     """Print which process computes what of an einsum.
@@ -77,12 +99,20 @@ def plan(
 
     einsum = read_einsum(subscripts, sizes, operands, None, dtype)
     values = read_values(size or (), "--size")
-    made = plan_of(einsum, values, processes=processes, memory=memory)
+    made = plan_of(
+        einsum,
+        values,
+        processes=processes,
+        memory=memory,
+        most_work=inf if most_work is None else most_work,
+    )
     others: dict[str, Plan] = {}
     if compare or as_json:
         others = named_plans(einsum, values, processes=processes, path=made.path)
     if save is not None:
         _write(save, made)
+    if picture is not None:
+        _draw(picture, made)
     if as_json:
         print_json(_document(made, others))
         return
@@ -97,6 +127,30 @@ def _write(path: Path, made: Plan) -> None:
     except OSError as error:
         raise typer.BadParameter(
             f"cannot write {path}: {error.strerror}", param_hint="--save"
+        ) from None
+
+
+def _draw(path: Path, made: Plan) -> None:
+    from feinsum.drawing import draw_blocks
+    from feinsum.plans import rows_of
+    from feinsum.plans.picture import MOST_DRAWN
+
+    if path.suffix not in PICTURES:
+        raise typer.BadParameter(
+            f"{path} ends in {path.suffix!r}; expected {', '.join(PICTURES)}",
+            param_hint="--picture",
+        )
+    if made.processes > MOST_DRAWN:
+        raise typer.BadParameter(
+            f"blocks of {made.processes} processes cannot be told apart; "
+            f"{MOST_DRAWN} can",
+            param_hint="--picture",
+        )
+    try:
+        draw_blocks(rows_of(made), path)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"cannot write {path}: {error.strerror}", param_hint="--picture"
         ) from None
 
 

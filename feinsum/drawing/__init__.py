@@ -1,17 +1,22 @@
 """Pictures: induced graphs as DOT text, SVG, PNG or PDF; rooflines, and tunings."""
 
+from feinsum.drawing.blocks import Block, Panel, Row, draw_blocks
 from feinsum.drawing.graph import SUFFIXES, check_plots, dot_text, draw
 from feinsum.drawing.roofline import Chart, Dot, Roof, Step, draw_roofline, roofs
 
 __all__ = [
     "SUFFIXES",
+    "Block",
     "Chart",
     "Dot",
+    "Panel",
     "Roof",
+    "Row",
     "Step",
     "check_plots",
     "dot_text",
     "draw",
+    "draw_blocks",
     "draw_roofline",
     "roofs",
 ]

@@ -1,45 +1,67 @@
-"""Plans: one einsum on many processes, with the fewest elements moved."""
+"""Plans: einsums on many processes, with the fewest elements moved."""
 
-from feinsum.plans.assembly import assemble
+from feinsum.plans.assembly import assemble, assemble_statements
 from feinsum.plans.boxes import Box
+from feinsum.plans.commands import Commands, commands
 from feinsum.plans.counts import Counts
+from feinsum.plans.cyclic import CyclicCounts, CyclicPlan, plan_cyclic
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
+from feinsum.plans.grids import cosma_grid, deinsum_grid, footprint_grid
 from feinsum.plans.groups import Access, Group, groups_of
 from feinsum.plans.local import run_here
 from feinsum.plans.machine import Machine, factorizations
-from feinsum.plans.named import (
-    NAMES,
-    deinsum_grid,
-    footprint_grid,
-    named_plan,
-    named_plans,
-)
+from feinsum.plans.named import NAMES, named_plan, named_plans
+from feinsum.plans.paper_costs import PAPER_COSTS, eindecomp_grids, paper_cost
+from feinsum.plans.passing import gather, scatter
+from feinsum.plans.picture import rows_of
 from feinsum.plans.plan import LeafWork, Plan
-from feinsum.plans.planner import plan
+from feinsum.plans.planner import plan, plan_statements
+from feinsum.plans.pricing import Links, best_plans, cheapest, price
 from feinsum.plans.schedule import GroupSchedule, Loop
+from feinsum.plans.statements import Statements, statements
 
 __all__ = [
     "NAMES",
+    "PAPER_COSTS",
     "Access",
     "Box",
+    "Commands",
     "Counts",
+    "CyclicCounts",
+    "CyclicPlan",
     "Distribution",
     "Group",
     "GroupSchedule",
     "LeafWork",
+    "Links",
     "Loop",
     "Machine",
     "Plan",
+    "Statements",
     "Table",
     "assemble",
+    "assemble_statements",
+    "best_plans",
+    "cheapest",
+    "commands",
+    "cosma_grid",
     "deinsum_grid",
+    "eindecomp_grids",
     "factorizations",
     "footprint_grid",
+    "gather",
     "groups_of",
     "least_sum",
     "named_plan",
     "named_plans",
+    "paper_cost",
     "plan",
+    "plan_cyclic",
+    "plan_statements",
+    "price",
+    "rows_of",
     "run_here",
+    "scatter",
+    "statements",
 ]

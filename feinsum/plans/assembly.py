@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from feinsum.ir import BatchedEinsum, to_text
@@ -12,8 +12,11 @@ from feinsum.plans.groups import Group, groups_of
 from feinsum.plans.placing import start_of
 from feinsum.plans.plan import Plan, extents_of, leaves_of
 from feinsum.plans.schedule import GroupSchedule
+from feinsum.plans.statements import Statements
 
-__all__ = ["assemble", "starts_of"]
+__all__ = ["assemble", "assemble_statements", "starts_of", "with_schedules"]
+
+Starts = Mapping[str, Distribution]
 
 
 def assemble(
@@ -23,7 +26,7 @@ def assemble(
     path: Path,
     schedules: Sequence[GroupSchedule],
     *,
-    starts: Mapping[str, Distribution] | None = None,
+    starts: Starts | None = None,
     name: str = "planned",
 ) -> Plan:
     """A checked plan of schedules: operands start where they are needed first.
@@ -31,27 +34,56 @@ def assemble(
     Raises:
         PlanError: naming every rule that is broken.
     """
-    extents = extents_of(einsum, sizes)
-    groups = groups_of(einsum, path, extents)
-    begins = starts_of(einsum, groups, schedules, extents) | dict(starts or {})
-    made = Plan(
-        to_text(einsum), sizes, processes, path, tuple(schedules), begins, (), name
+    groups_of(einsum, path, extents_of(einsum, sizes))
+    bare = Plan(to_text(einsum), sizes, processes, path, (), {}, (), name)
+    return with_schedules(bare, schedules, starts=starts)
+
+
+def assemble_statements(
+    statements: Statements,
+    processes: int,
+    schedules: Sequence[GroupSchedule],
+    *,
+    starts: Starts | None = None,
+    name: str = "planned",
+) -> Plan:
+    """Likewise a plan of statements, with a schedule for each of them.
+
+    Raises:
+        PlanError: naming every rule that is broken.
+    """
+    bare = Plan("", {}, processes, (), (), {}, (), name, statements=statements.check())
+    return with_schedules(bare, schedules, starts=starts)
+
+
+def with_schedules(
+    plan: Plan,
+    schedules: Sequence[GroupSchedule],
+    *,
+    starts: Starts | None = None,
+    name: str | None = None,
+) -> Plan:
+    """A checked plan of the same einsums with other schedules."""
+    begins = starts_of(plan.operands, plan.groups, schedules, plan.extents)
+    made = replace(
+        plan,
+        schedules=tuple(schedules),
+        starts=begins | dict(starts or {}),
+        leaves=(),
+        name=plan.name if name is None else name,
     )
     if any(v.rule != "leaf" for v in made.violations()):
         made.check()
-    return replace(
-        made, leaves=leaves_of(einsum, groups, schedules, extents, processes)
-    )
+    return replace(made, leaves=leaves_of(made))
 
 
 def starts_of(
-    einsum: BatchedEinsum,
+    operands: Collection[str],
     groups: Sequence[Group],
     schedules: Sequence[GroupSchedule],
     extents: Mapping[str, int],
 ) -> dict[str, Distribution]:
     """One copy of every operand, in blocks that lie where it is needed first."""
-    operands = {operand.name for operand in einsum.operands}
     found: dict[str, Distribution] = {}
     for group, schedule in zip(groups, schedules, strict=False):
         for access in group.inputs:

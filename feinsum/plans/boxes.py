@@ -127,6 +127,38 @@ class Overlap:
         for source, target, low, high in pairs:
             yield source, target, tuple(zip(low, high, strict=True))
 
+    def here(self, boxes: Boxes) -> Overlap:
+        """What targets find in boxes of their own."""
+        first, end, meets = self._shared(boxes)
+        ranks = self.target[meets]
+        return Overlap(ranks, ranks, first[meets], end[meets])
+
+    def without(self, boxes: Boxes) -> Overlap:
+        """What targets do not find in boxes of their own, in rectangles."""
+        first, end, meets = self._shared(boxes)
+        left = [(self.first[~meets], self.end[~meets], np.nonzero(~meets)[0])]
+        at = np.nonzero(meets)[0]
+        low, high, first, end = self.first[at], self.end[at], first[at], end[at]
+        for axis in range(low.shape[1]):
+            before, after = high.copy(), low.copy()
+            before[:, axis], after[:, axis] = first[:, axis], end[:, axis]
+            left += [(low.copy(), before, at), (after, high.copy(), at)]
+            low[:, axis], high[:, axis] = first[:, axis], end[:, axis]
+        lows, highs, rows = (np.concatenate(part) for part in zip(*left, strict=True))
+        is_filled = (lows < highs).all(axis=1)
+        rows = rows[is_filled]
+        return Overlap(
+            self.source[rows], self.target[rows], lows[is_filled], highs[is_filled]
+        )
+
+    def _shared(
+        self, boxes: Boxes
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        first = np.maximum(self.first, boxes.first[self.target])
+        end = np.minimum(self.end, boxes.end[self.target])
+        meets = boxes.is_there[self.target] & (first < end).all(axis=1)
+        return first, end, meets
+
 
 def overlaps(
     sources: Boxes, targets: Boxes, mask: NDArray[np.bool_] | None = None
@@ -139,11 +171,35 @@ def overlaps(
     is_pair = targets.is_there[:, None] & sources.is_there[None, :]
     if mask is not None:
         is_pair = is_pair & mask
-    for axis in range(sources.first.shape[1]):
-        low = np.maximum(targets.first[:, None, axis], sources.first[None, :, axis])
-        high = np.minimum(targets.end[:, None, axis], sources.end[None, :, axis])
-        is_pair &= low < high
+    meets = sorted(
+        (_meets(sources, targets, axis) for axis in range(sources.first.shape[1])),
+        key=lambda found: -found[0].size,
+    )
+    if meets:
+        table, to, by = meets[0]
+        is_pair &= table[to][:, by]
     at, of = np.nonzero(is_pair)
+    for table, to, by in meets[1:]:
+        is_kept = table[to[at], by[of]]
+        at, of = at[is_kept], of[is_kept]
     low = np.maximum(targets.first[at], sources.first[of])
     high = np.minimum(targets.end[at], sources.end[of])
     return Overlap(of, at, low, high)
+
+
+def _meets(
+    sources: Boxes, targets: Boxes, axis: int
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+    """Which ranges along an axis meet, and which of them targets and sources have."""
+    ours, to = _ranges(targets, axis)
+    theirs, by = _ranges(sources, axis)
+    low = np.maximum(ours[:, None, 0], theirs[None, :, 0])
+    high = np.minimum(ours[:, None, 1], theirs[None, :, 1])
+    return low < high, to, by
+
+
+def _ranges(boxes: Boxes, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The different ranges along an axis, and which of them each rank has."""
+    pairs = np.stack([boxes.first[:, axis], boxes.end[:, axis]], axis=1)
+    unique, which = np.unique(pairs, axis=0, return_inverse=True)
+    return unique, which.reshape(-1)

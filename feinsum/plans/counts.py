@@ -86,7 +86,9 @@ class Tally:
         is_sent = found.source != found.target
         to, sizes = found.target[is_sent], found.sizes()[is_sent]
         total = self.reduced if is_added else self.received
-        np.add.at(total, to, sizes.astype(object))
+        by_rank = np.zeros(len(total), np.int64)
+        np.add.at(by_rank, to, sizes)
+        total += by_rank.astype(object)
         np.add.at(self.messages, to, 1)
         if len(to) and self.has_requests:
             blocks = [found.source[:, None], found.first, found.end]

@@ -110,18 +110,21 @@ class Buffers:
 
 def dtypes_of(plan: Plan) -> dict[str | None, Any]:
     """Of every operand by name, and under None of everything else."""
-    einsum = plan.batched_einsum
-    return {None: plan.dtype, **{x.name: x.dtype for x in einsum.operands}}
+    found: dict[str | None, Any] = {None: plan.dtype}
+    return found | dict(plan.operands)
 
 
 def run_here(
     plan: Plan, operands: Mapping[str, Any], *, leaf: LeafFunction | None = None
-) -> NDArray[Any]:
+) -> Any:
     """The whole result, computed by the steps of all ranks in this process.
 
     Args:
         operands: whole arrays by name.
         leaf: what computes a block; by default numpy.
+
+    Returns:
+        An array; of a plan of statements a dictionary of arrays.
 
     Raises:
         PlanError: if an operand is missing or has another shape or dtype.
@@ -144,14 +147,15 @@ def run_here(
             if box is not None:
                 buffers.put(name, box, array[_slices(box)])
     _run_all(plan, ranks)
-    return _gathered(plan, ranks)
+    found = {output: _gathered(plan, ranks, output) for output in plan.outputs}
+    return found if plan.statements is not None else found[plan.outputs[0]]
 
 
 def checked_operands(
     plan: Plan, operands: Mapping[str, Any]
 ) -> dict[str, NDArray[Any]]:
     """Whole operands as arrays, of the plan's shapes and dtypes."""
-    known = {operand.name: operand for operand in plan.batched_einsum.operands}
+    known = plan.operands
     if set(known) != set(operands):
         raise PlanError(
             f"operands {', '.join(sorted(operands))} were given; expected "
@@ -160,7 +164,7 @@ def checked_operands(
         )
     arrays = {name: np.asarray(array) for name, array in operands.items()}
     for name, array in arrays.items():
-        wanted = (plan.shape(name), known[name].dtype)
+        wanted = (plan.shape(name), known[name])
         if (array.shape, array.dtype) != wanted:
             raise PlanError(
                 f"operand {name} has shape {array.shape} and dtype {array.dtype}; "
@@ -213,11 +217,10 @@ def _rank(
         n_done += 1
 
 
-def _gathered(plan: Plan, ranks: Sequence[Buffers]) -> NDArray[Any]:
-    output = plan.groups[-1].output.tensor
+def _gathered(plan: Plan, ranks: Sequence[Buffers], output: str) -> NDArray[Any]:
     result = np.zeros(plan.shape(output), plan.dtype)
     for rank, buffers in enumerate(ranks):
-        box = plan.result_box(rank)
+        box = plan.result_box(rank, output)
         if box is not None:
             result[_slices(box)] = buffers.view(output, box)
     return result

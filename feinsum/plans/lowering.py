@@ -6,7 +6,7 @@ one only counts (:mod:`feinsum.plans.counts`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,13 +90,18 @@ def lower(
     starts: Mapping[str, Distribution],
     extents: Mapping[str, int],
     n_ranks: int,
+    outputs: Collection[str] = (),
 ) -> None:
     """Tell a sink what every rank does.
 
-    Operands are at rest in buffers that are called as they are, and so is the result
-    in the end.
+    Operands are at rest in buffers that are called as they are, and so are results in
+    the end.
+
+    Args:
+        outputs: results that are kept although groups read them.
     """
     lowering = _Lowering(sink, groups, schedules, starts, extents, n_ranks)
+    lowering.kept = {*starts, *outputs}
     for at in range(len(groups)):
         lowering.lower_group(at)
 
@@ -117,7 +122,7 @@ class _Lowering:
         self.extents, self.n_ranks, self.tag = extents, n_ranks, 0
         uses = [(at, a) for at, group in enumerate(groups) for a in group.inputs]
         self.last_use = {access.tensor: at for at, access in uses}
-        self.operands = set(starts)
+        self.kept = set(starts)
         self.held = {
             a.tensor: self._rest(a, starts[a.tensor])
             for _, a in uses
@@ -195,7 +200,11 @@ class _Lowering:
             mask = _at_same_places(
                 held.distribution.machine, held.distribution.copied_axes, self.n_ranks
             )
-            self._move(tensor, name, overlaps(held.boxes, wanted, mask), is_added=False)
+            found = overlaps(held.boxes, wanted, mask)
+            for at_hand, there in held.kept:
+                self._move(at_hand, name, found.here(there), is_added=False)
+                found = found.without(there)
+            self._move(tensor, name, found, is_added=False)
             if self._is_kept(at, k):
                 kept = (*held.kept, (name, wanted))
                 self.held[tensor] = _Held(held.distribution, held.boxes, kept)
@@ -224,14 +233,14 @@ class _Lowering:
                 self.sink.free(name, ranks)
 
     def _free_tensors(self, at: int) -> None:
-        """What no later group uses; operands belong to the caller."""
+        """What no later group uses; operands and results belong to the caller."""
         for tensor, last in self.last_use.items():
             if last != at:
                 continue
             held = self.held[tensor]
             for name, boxes in held.kept:
                 self.sink.free(name, boxes.is_there)
-            if tensor not in self.operands:
+            if tensor not in self.kept:
                 self.sink.free(tensor, held.boxes.is_there)
 
     def _finish(

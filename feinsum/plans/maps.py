@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from feinsum.plans.groups import Access, Group
 from feinsum.plans.machine import Machine
 
-__all__ = ["GroupMaps", "Tier", "group_maps"]
+__all__ = ["MOST_EXCESS", "GroupMaps", "Tier", "group_maps"]
 
 MOST_EXCESS = 1.25
 """Work of the process that has the most, over the average, that counts as even."""
@@ -53,6 +53,7 @@ def group_maps(
     skipped: Sequence[Access],
     most_elements: float,
     tier: Tier,
+    most_excess: float = MOST_EXCESS,
 ) -> GroupMaps | None:
     """Those of a tier; None if there are none."""
     indices = group.indices
@@ -69,7 +70,7 @@ def group_maps(
     excess = work * machine.n_processes / max(1.0, lengths.prod())
     is_viable = (parts <= np.maximum(lengths, 1)).all(axis=1)
     if tier is Tier.EVEN:
-        is_viable &= excess <= MOST_EXCESS
+        is_viable &= excess <= most_excess + 1e-9
     elif tier is Tier.ANY:
         is_viable = work == work.min()
     is_viable &= _least_held(group, extents, blocks) <= most_elements

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +15,8 @@ from feinsum.plans.machine import Machine
 
 __all__ = ["Overlaps"]
 
-MOST_PAIRS = 40_000_000
-"""Of distributions and ranks whose overlap is computed at one time."""
+MOST_PAIRS = 2**17
+"""Of distributions and ranks whose overlap is computed at one time: a megabyte."""
 
 
 class Overlaps:
@@ -30,20 +32,80 @@ class Overlaps:
         shape: Sequence[int],
         held: Sequence[Distribution],
         needs: Sequence[Distribution],
+        least: float | NDArray[np.float64] = 0.0,
     ) -> NDArray[np.float64]:
-        """Of every pair the sum over ranks of a product over axes."""
-        found = np.empty((len(held), len(needs)))
+        """Of every pair the sum over ranks of a product over axes.
+
+        Args:
+            least: where the sum is known to be less, 0 is written instead.
+        """
+        found = np.zeros((len(held), len(needs)))
         there = np.array([self._is_there(d) for d in held])
-        n_ranks = self.machine.n_processes
-        rows = max(1, MOST_PAIRS // max(1, len(needs) * n_ranks))
         tables = [self._axis(n, axis, held, needs) for axis, n in enumerate(shape)]
-        for begin in range(0, len(held), rows):
-            chunk = slice(begin, begin + rows)
-            total = np.repeat(there[chunk, None, :], len(needs), axis=1)
+        most = np.repeat(there.sum(axis=1)[:, None], len(needs), axis=1)
+        for pairs, first, second in tables:
+            most *= pairs.max(axis=2)[first[:, None], second[None, :]]
+        of, to = np.nonzero((most >= least) & (most > 0))
+        rows = max(1, MOST_PAIRS // self.machine.n_processes)
+        for begin in range(0, len(of), rows):
+            a, b = of[begin : begin + rows], to[begin : begin + rows]
+            total = there[a]
             for pairs, first, second in tables:
-                total *= pairs[first[chunk, None], second[None, :]]
-            found[chunk] = total.sum(axis=2)
+                total *= pairs[first[a], second[b]]
+            found[a, b] = total.sum(axis=1)
         return found
+
+    def missing(
+        self,
+        shape: Sequence[int],
+        known: Sequence[Sequence[Distribution]],
+        needs: Sequence[Distribution],
+    ) -> NDArray[np.float64]:
+        """Elements that ranks need and do not know, of all combinations.
+
+        Args:
+            known: the choices of each of some distributions; what a rank has of one
+                tensor by any of them is known.
+
+        Returns:
+            An axis for each of ``known``, and one for ``needs``.
+        """
+        sides = [*known, needs]
+        boxes = [self._boxes(shape, side) for side in sides]
+        total = np.zeros([len(side) for side in sides])
+        for size in range(len(known) + 1):
+            for chosen in combinations(range(len(known)), size):
+                total += (-1) ** size * self._shared(boxes, (*chosen, len(known)))
+        return total
+
+    def _boxes(
+        self, shape: Sequence[int], choices: Sequence[Distribution]
+    ) -> list[NDArray[np.int64]]:
+        """Of every axis first entries and ends: shape (2, choices, ranks)."""
+        there = np.array([self._is_there(d) for d in choices]) > 0
+        found = [
+            np.array([self._range(n, d.cuts[axis]) for d in choices]).swapaxes(0, 1)
+            for axis, n in enumerate(shape)
+        ]
+        return [there.astype(np.int64), *found]
+
+    def _shared(
+        self, boxes: Sequence[list[NDArray[np.int64]]], sides: Sequence[int]
+    ) -> NDArray[np.float64]:
+        """Elements that are in a box of each of some sides, summed over ranks."""
+        n_sides = len(boxes)
+
+        def along(side: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
+            shape = [1] * n_sides + [values.shape[-1]]
+            shape[side] = len(values)
+            return values.reshape(shape)
+
+        total = reduce(np.multiply, (along(s, boxes[s][0]) for s in sides)) * 1.0
+        for axis in range(1, len(boxes[0])):
+            low = reduce(np.maximum, (along(s, boxes[s][axis][0]) for s in sides))
+            high = reduce(np.minimum, (along(s, boxes[s][axis][1]) for s in sides))
+            total = total * np.maximum(high - low, 0)
+        return np.asarray(total.sum(axis=-1))
 
     def _is_there(self, held: Distribution) -> NDArray[np.float64]:
         here = np.ones(self.machine.n_processes)

@@ -10,7 +10,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,25 @@ from feinsum.plans.local import Buffers, LeafFunction, dtypes_of
 from feinsum.plans.plan import Plan
 from feinsum.plans.steps import Free, Leaf, Receive, Reduce, Send, Take
 
-__all__ = ["Traffic", "run_on_ranks", "world"]
+__all__ = ["Traffic", "agree", "or_end_all", "run_on_ranks", "world"]
 
 MOST_TAGS = 32_000
 """The least upper limit of tags that MPI guarantees is 32767."""
 
 FAILED = 1
 """With which all ranks end if one cannot go on."""
+
+
+class Agreed(Protocol):
+    """A plan of any kind: what ranks compare before they begin."""
+
+    @property
+    def processes(self) -> int:
+        """That take part."""
+
+    @property
+    def id(self) -> str:
+        """The digest of its document."""
 
 
 class Traffic:
@@ -61,7 +73,7 @@ def run_on_ranks(
     *,
     leaf: LeafFunction | None = None,
     traffic: Traffic | None = None,
-) -> NDArray[Any] | None:
+) -> Any:
     """This rank's part of the result, computed together with all other ranks.
 
     Before anything is computed, all ranks compare the digest of the plan and tell each
@@ -70,7 +82,8 @@ def run_on_ranks(
 
     Args:
         blocks: of each operand what :meth:`Plan.start_box` says that this rank has, in
-            that shape and dtype; None, or nothing, where it has nothing.
+            that shape and dtype, or a function of that box which gives it; None, or
+            nothing, where it has nothing.
         comm: a communicator of mpi4py; by default that of all processes. It has as
             many ranks as the plan has processes.
         leaf: what computes a block; by default :func:`feinsum.call_einsum`.
@@ -78,7 +91,7 @@ def run_on_ranks(
 
     Returns:
         A new array: the box :meth:`Plan.result_box` of the result, or None if this rank
-        has none of it.
+        has none of it. Of a plan of statements, a dictionary of these.
 
     Raises:
         PlanError: on all ranks, with the rule ``mpi``, ``digest`` or ``blocks``.
@@ -92,14 +105,16 @@ def run_on_ranks(
             arrays = checked_blocks(plan, blocks, rank)
         except PlanError as error:
             wrong = str(error)
-    _agree(plan, comm, wrong)
+    agree(plan, comm, wrong)
     buffers = Buffers(plan.groups, dtypes_of(plan), leaf or _tuned_leaf())
     for name, array in arrays.items():
         buffers.put(name, plan.start_box(name, rank), array)
-    _or_end_all(comm, lambda: _interpret(plan, comm, buffers, traffic or Traffic()))
-    output = plan.groups[-1].output.tensor
-    found = buffers.arrays.get(output)
-    return None if found is None else found[0]
+    or_end_all(comm, lambda: _interpret(plan, comm, buffers, traffic or Traffic()))
+    found = {
+        output: buffers.arrays[output][0] if output in buffers.arrays else None
+        for output in plan.outputs
+    }
+    return found if plan.statements is not None else found[plan.outputs[0]]
 
 
 def _tuned_leaf() -> LeafFunction:
@@ -122,7 +137,7 @@ def checked_blocks(
     Raises:
         PlanError: naming what was given and what is expected.
     """
-    known = {operand.name: operand for operand in plan.batched_einsum.operands}
+    known = plan.operands
     if unknown := sorted(set(blocks) - set(known)):
         raise PlanError(
             f"rank {rank} was given a block of {', '.join(unknown)}; the operands are "
@@ -130,29 +145,31 @@ def checked_blocks(
             rules=("blocks",),
         )
     found = {}
-    for name, operand in known.items():
+    for name, dtype in known.items():
         box, block = plan.start_box(name, rank), blocks.get(name)
         if box is None:
             continue
+        if callable(block):
+            block = block(box)
         shape = tuple(end - first for first, end in box)
         array = None if block is None else np.asarray(block)
-        if array is None or (array.shape, array.dtype) != (shape, operand.dtype):
+        if array is None or (array.shape, array.dtype) != (shape, dtype):
             given = (
                 "nothing" if array is None else f"shape {array.shape} of {array.dtype}"
             )
             raise PlanError(
                 f"rank {rank}: operand {name} is {given}; expected shape {shape} of "
-                f"{operand.dtype}",
+                f"{dtype}",
                 rules=("blocks",),
             )
         found[name] = array
     return found
 
 
-def _agree(plan: Plan, comm: Any, wrong: str | None) -> None:
+def agree(plan: Agreed, comm: Any, wrong: str | None) -> None:
     """All raise if one rank has another plan, or cannot take part."""
     rank, size = comm.Get_rank(), comm.Get_size()
-    digest = np.frombuffer(hashlib.sha256(plan.to_json().encode()).digest(), np.uint8)
+    digest = np.frombuffer(hashlib.sha256(plan.id.encode()).digest(), np.uint8)
     theirs = np.empty((size, len(digest)), np.uint8)
     comm.Allgather(np.ascontiguousarray(digest), theirs)
     differing = [k for k in range(size) if (theirs[k] != theirs[0]).any()]
@@ -171,7 +188,7 @@ def _agree(plan: Plan, comm: Any, wrong: str | None) -> None:
         raise PlanError(text, rules=(rule,))
 
 
-def _or_end_all(comm: Any, work: Callable[[], None]) -> None:
+def or_end_all(comm: Any, work: Callable[[], None]) -> None:
     """What fails on one rank ends all, for the others wait for its messages."""
     try:
         work()

@@ -2,29 +2,35 @@
 
 Source: DISTAL, tables 1 and 2 (Cannon 1969; PUMMA, Choi et al. 1994; SUMMA, van de
 Geijn and Watts 1997; Johnson, Agarwal et al. 1995; 2.5D, Solomonik and Demmel 2011;
-MTTKRP, Ballard et al. 2018); Deinsum, section IV (grids from the tiles of its bound).
+MTTKRP, Ballard et al. 2018); Deinsum, section IV (grids from the tiles of its bound);
+COSMA, Kwasniewski et al. 2019; EinDecomp, Bourgeois et al.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import ceil, exp, isqrt, log, prod
+from collections.abc import Callable, Mapping, Sequence
+from math import isqrt, prod
 
-import numpy as np
-from numpy.typing import NDArray
-
-from feinsum.bounds import intensity_of, statement
 from feinsum.errors import PlanError
-from feinsum.ir import BatchedEinsum
+from feinsum.ir import BatchedEinsum, to_text
 from feinsum.paths import Path
-from feinsum.plans.assembly import assemble
+from feinsum.plans.assembly import with_schedules
 from feinsum.plans.distribution import Distribution
+from feinsum.plans.grids import (
+    by_first_use,
+    cosma_grid,
+    deinsum_grid,
+    footprint_grid,
+    grids_within,
+)
 from feinsum.plans.groups import Group, default_path, groups_of
 from feinsum.plans.machine import Machine
+from feinsum.plans.paper_costs import eindecomp_grids
+from feinsum.plans.placing import spread, start_of
 from feinsum.plans.plan import Plan, extents_of
 from feinsum.plans.schedule import GroupSchedule, Loop
 
-__all__ = ["NAMES", "deinsum_grid", "footprint_grid", "named_plan", "named_plans"]
+__all__ = ["NAMES", "named_like", "named_plan", "named_plans"]
 
 
 def named_plans(
@@ -35,16 +41,7 @@ def named_plans(
     path: Path | None = None,
 ) -> dict[str, Plan]:
     """All named schedules that fit an einsum and a number of processes."""
-    found = {}
-    for name in NAMES:
-        try:
-            made = named_plan(name, einsum, sizes, processes=processes, path=path)
-        except PlanError as error:
-            if error.rules != ("named",):
-                raise
-            continue
-        found[name] = made
-    return found
+    return named_like(_bare(einsum, sizes, processes, path))
 
 
 def named_plan(
@@ -72,22 +69,45 @@ def named_plan(
             f"no schedule is named {name!r}; there are {', '.join(NAMES)}",
             rules=("named",),
         )
-    extents = extents_of(einsum, sizes or {})
-    groups = groups_of(einsum, path, extents)
-    chosen = default_path(einsum, extents) if path is None else path
-    made = NAMES[name](groups, extents, processes)
-    if made is None:
+    found = _like(_bare(einsum, sizes, processes, path), name)
+    if found is None:
         raise PlanError(
             f"{name} is no schedule of {einsum.subscripts} on {processes} processes",
             rules=("named",),
         )
+    return found
+
+
+def _bare(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None,
+    processes: int,
+    path: Path | None,
+) -> Plan:
+    """What is to be planned, without schedules."""
+    extents = extents_of(einsum, sizes or {})
+    groups_of(einsum, path, extents)
+    chosen = default_path(einsum, extents) if path is None else path
+    return Plan(to_text(einsum), sizes or {}, processes, chosen, (), {}, ())
+
+
+def named_like(plan: Plan) -> dict[str, Plan]:
+    """All named schedules that fit what a plan computes, and its processes."""
+    found = {name: _like(plan, name) for name in NAMES}
+    return {name: made for name, made in found.items() if made is not None}
+
+
+def _like(plan: Plan, name: str) -> Plan | None:
+    made = NAMES[name](plan.groups, plan.extents, plan.processes)
+    if made is None:
+        return None
     schedules, starts = made
-    return assemble(
-        einsum, sizes or {}, processes, chosen, schedules, starts=starts, name=name
-    )
+    return with_schedules(plan, schedules, starts=starts, name=name)
 
 
 Made = tuple[list[GroupSchedule], dict[str, Distribution]] | None
+Grid = tuple[int, ...]
+Grids = Callable[[Sequence[Group], Mapping[str, int], int], list[Grid]]
 Maker = Callable[[Sequence[Group], Mapping[str, int], int], Made]
 
 
@@ -162,6 +182,24 @@ def _solomonik(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> M
     return [GroupSchedule(machine, (rows, columns, summed), result, loop)], starts
 
 
+def _cosma(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
+    """The grid of a product of matrices whose blocks have the smallest surface."""
+    found = _matrices(groups)
+    if found is None or n < 2:
+        return None
+    rows, columns, summed, group = found
+    grid = cosma_grid(extents[rows], extents[columns], extents[summed], n)
+    machine, axes = Machine(grid), {rows: 0, columns: 1, summed: 2}
+    result = spread(group, (rows, columns, summed), machine, extents)
+    starts = {
+        a.tensor: start_of(
+            _by_index(machine, a.indices, axes), [extents[i] for i in a.indices]
+        )
+        for a in group.inputs
+    }
+    return [GroupSchedule(machine, (rows, columns, summed), result)], starts
+
+
 def _ballard(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
     """The tensor stays, matrices are fetched and the result is reduced.
 
@@ -185,12 +223,10 @@ def _ballard(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Mad
             for a in matrices
         )
 
-    grids = [
-        g for g in _grids(n, len(tensor.indices)) if _fits(g, tensor.indices, extents)
-    ]
-    if not grids:
+    grids = grids_within(n, tensor.indices, extents)
+    if not len(grids):
         return None
-    grid = min(grids, key=moved)
+    grid = min(map(tuple, grids.tolist()), key=moved)
     machine = Machine(grid)
     axes = {i: k for k, i in enumerate(tensor.indices)}
     starts = {a.tensor: _on_face(machine, a.indices, axes) for a in group.inputs}
@@ -218,14 +254,24 @@ def _by_rows(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Mad
     return [GroupSchedule(machine, (index,), result)], {}
 
 
-def _by_grids(choose: Callable[..., tuple[int, ...]]) -> Maker:
+def _each(choose: Callable[[Group, Mapping[str, int], int], Grid]) -> Grids:
+    """A grid for every group, whatever the others have."""
+
+    def grids(
+        groups: Sequence[Group], extents: Mapping[str, int], n: int
+    ) -> list[Grid]:
+        return [choose(group, extents, n) for group in groups]
+
+    return grids
+
+
+def _by_grids(choose: Grids) -> Maker:
     """Every group on a grid of its own, its ranks row by row; sums go to one rank."""
 
     def make(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
         schedules = []
-        for group in groups:
-            indices = _by_first_use(group)
-            grid = choose(group, extents, n)
+        for group, grid in zip(groups, choose(groups, extents, n), strict=True):
+            indices = by_first_use(group)
             used = [(i, p) for i, p in zip(indices, grid, strict=True) if p > 1]
             machine = Machine(tuple(p for _, p in used))
             axes = {i: k for k, (i, _) in enumerate(used)}
@@ -234,123 +280,6 @@ def _by_grids(choose: Callable[..., tuple[int, ...]]) -> Maker:
         return schedules, {}
 
     return make
-
-
-def _by_first_use(group: Group) -> tuple[str, ...]:
-    used = [i for access in (*group.inputs, group.output) for i in access.indices]
-    return tuple(dict.fromkeys(used))
-
-
-def deinsum_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[int, ...]:
-    """The grid of Deinsum's heuristic, in the order in which indices are first used.
-
-    Tiles of the shape that the bound prefers cover the work of one process, cut to the
-    extents. The grid is as many tiles as an index has, and its largest numbers are
-    lowered until there are processes enough; some may have no work.
-
-    >>> from feinsum.plans.groups import Access
-    >>> mttkrp = Group((Access("X", "ijk"), Access("B", "ja"), Access("C", "ka")),
-    ...                Access("M", "ia"))
-    >>> deinsum_grid(mttkrp, {"i": 512, "j": 512, "k": 512, "a": 24}, 8)
-    (2, 2, 2, 1)
-    """
-    indices = _by_first_use(group)
-    if min((extents[i] for i in indices), default=0) < 1:
-        return (1,) * len(indices)
-    tile = _tile(group, indices, extents, n)
-    grid = [
-        ceil(extents[i] / ceil(t - 1e-9)) for i, t in zip(indices, tile, strict=True)
-    ]
-    while prod(grid) > n:
-        grid[grid.index(max(grid))] -= 1
-    return tuple(grid)
-
-
-def _tile(
-    group: Group, indices: Sequence[str], extents: Mapping[str, int], n: int
-) -> list[float]:
-    """The tile of one process: as the bound has it, no longer than extents."""
-    letters = {i: chr(ord("a") + k) for k, i in enumerate(indices)}
-    terms = [
-        "".join(letters[i] for i in a.indices) for a in (*group.inputs, group.output)
-    ]
-    text = f"{','.join(terms[:-1])}->{terms[-1]}"
-    found = statement(text, {letters[i]: max(2, extents[i]) for i in indices})
-    intensity = intensity_of(found)
-    shared = zip(map(float, intensity.exponents), intensity.cover.terms, strict=True)
-    active = [(s, a) for s, a in shared if s]
-    total = sum(s for s, _ in active)
-    matrix = np.array([[float(letters[i] in a) for i in indices] for _, a in active])
-    shares = np.log([s / total for s, _ in active])
-    most = np.log([extents[i] for i in indices])
-    wanted = most.sum() - log(n)
-    clamped: dict[int, float] = {}
-    while True:
-        logs = _solved(matrix, shares, wanted, clamped)
-        too_long = [k for k in range(len(indices)) if logs[k] > most[k] + 1e-12]
-        too_long = [k for k in too_long if k not in clamped]
-        if not too_long:
-            return [max(1.0, exp(x)) for x in logs]
-        clamped.update((k, most[k]) for k in too_long)
-
-
-def _solved(
-    matrix: NDArray[np.float64],
-    shares: NDArray[np.float64],
-    wanted: float,
-    clamped: Mapping[int, float],
-) -> list[float]:
-    """Logarithms of the tile of a volume whose accesses have given shares.
-
-    Of all such tiles the one closest to a cube.
-    """
-    n = matrix.shape[1]
-    logs = np.array([clamped.get(k, 0.0) for k in range(n)])
-    free = [k for k in range(n) if k not in clamped]
-    if free:
-        right = np.stack([shares - matrix @ logs, np.ones(len(shares))], axis=1)
-        (begin, growth) = np.linalg.lstsq(matrix[:, free], right, rcond=None)[0].T
-        total = growth.sum()
-        size = (wanted - logs.sum() - begin.sum()) / total if total > 1e-9 else 0.0
-        logs[free] = begin + size * growth
-    return [float(x) for x in logs]
-
-
-def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[int, ...]:
-    """The grid with the fewest elements in blocks of a process; of equals the first.
-
-    It says what a process holds, not what it moves.
-    """
-    indices = _by_first_use(group)
-    grids = [g for g in _grids(n, len(indices)) if _fits(g, indices, extents)]
-    if not grids:
-        return (1,) * len(indices)
-
-    def footprint(grid: tuple[int, ...]) -> float:
-        parts = dict(zip(indices, grid, strict=True))
-        return sum(
-            prod(extents[i] / parts[i] for i in a.indices)
-            for a in (*group.inputs, group.output)
-        )
-
-    return min(grids, key=footprint)
-
-
-def _grids(n: int, n_axes: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write a number as an ordered product of so many factors."""
-    if n_axes == 0:
-        if n == 1:
-            yield ()
-        return
-    for first in (d for d in range(1, n + 1) if n % d == 0):
-        if n_axes > 1 or first == n:
-            yield from ((first, *rest) for rest in _grids(n // first, n_axes - 1))
-
-
-def _fits(
-    grid: Sequence[int], indices: Sequence[str], extents: Mapping[str, int]
-) -> bool:
-    return all(p <= max(1, extents[i]) for p, i in zip(grid, indices, strict=True))
 
 
 def _by_index(
@@ -376,7 +305,9 @@ NAMES: dict[str, Maker] = {
     "2.5d": _solomonik,
     "ballard": _ballard,
     "rows": _by_rows,
-    "deinsum": _by_grids(deinsum_grid),
-    "footprint": _by_grids(footprint_grid),
+    "cosma": _cosma,
+    "deinsum": _by_grids(_each(deinsum_grid)),
+    "footprint": _by_grids(_each(footprint_grid)),
+    "eindecomp": _by_grids(eindecomp_grids),
 }
 """Schedules by name; each says of groups, extents and processes whether it fits."""

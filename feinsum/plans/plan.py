@@ -1,11 +1,11 @@
-"""Plans: how many processes compute one einsum."""
+"""Plans: how many processes compute one einsum, or several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from constantdict import constantdict
@@ -21,11 +21,9 @@ from feinsum.plans.groups import Group, groups_of
 from feinsum.plans.lowering import Sink, StepLists, lower
 from feinsum.plans.machine import MOST_PROCESSES
 from feinsum.plans.schedule import GroupSchedule, needed, schedule_violations
+from feinsum.plans.statements import Statements, statement_violations
 from feinsum.plans.steps import Steps
 from feinsum.records.document import STRICT, content_id, from_json, to_json
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = [
     "FORMAT",
@@ -43,7 +41,7 @@ FORMAT = 1
 
 RULES = (
     "axes", "axis", "batch", "diagonal", "format", "groups", "leaf", "loop", "machine",
-    "path", "processes", "rank", "result", "sizes", "starts",
+    "path", "processes", "rank", "result", "sizes", "starts", "statements",
 )  # fmt: skip
 """What :func:`plan_violations` checks."""
 
@@ -65,7 +63,7 @@ class LeafWork:
 
 @dataclass(frozen=True)
 class Plan:
-    """How processes compute one einsum: data, which names no code.
+    """How processes compute one einsum, or several: data, which names no code.
 
     Args:
         einsum: as text.
@@ -76,6 +74,7 @@ class Plan:
         starts: where each operand is in the beginning.
         leaves: for every group what the largest block is as a workload.
         name: who made the plan: the planner, or the author of a named schedule.
+        statements: of a plan of several einsums; it has no ``einsum`` and no path.
     """
 
     __pydantic_config__ = STRICT
@@ -89,6 +88,7 @@ class Plan:
     leaves: tuple[LeafWork, ...]
     name: str = "planned"
     format: int = FORMAT
+    statements: Statements | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", constantdict(sorted(self.sizes.items())))
@@ -96,21 +96,54 @@ class Plan:
 
     @cached_property
     def batched_einsum(self) -> BatchedEinsum:
+        """That of a plan of one einsum.
+
+        Raises:
+            PlanError: for a plan of statements.
+        """
+        if self.statements is not None:
+            raise PlanError("a plan of statements has no einsum", rules=("einsum",))
         return from_text(self.einsum)
+
+    @property
+    def title(self) -> str:
+        """What is computed, in one line."""
+        if self.statements is None:
+            return self.batched_einsum.subscripts
+        n = len(self.statements.groups)
+        return f"{n} statement{'s' * (n > 1)}"
 
     @cached_property
     def extents(self) -> Mapping[str, int]:
         """Of every index, as a number."""
+        if self.statements is not None:
+            return self.statements.extents
         return extents_of(self.batched_einsum, self.sizes)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
+        if self.statements is not None:
+            return self.statements.groups
         return groups_of(self.batched_einsum, self.path, self.extents)
 
     @property
     def result(self) -> Distribution:
-        """Where the result is in the end."""
+        """Where the last result is in the end."""
         return self.schedules[-1].result
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Results that are there in the end; one for a plan of one einsum."""
+        if self.statements is not None:
+            return self.statements.outputs
+        return (self.groups[-1].output.tensor,)
+
+    @cached_property
+    def operands(self) -> Mapping[str, np.dtype[Any]]:
+        """The dtype of every tensor that is given."""
+        if self.statements is not None:
+            return {t: np.dtype(d) for t, d in self.statements.dtypes.items()}
+        return {op.name: op.dtype for op in self.batched_einsum.operands}
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Of an operand, a product on the way, or the result."""
@@ -125,10 +158,16 @@ class Plan:
         """First entry and end along each axis of what a rank brings, or None."""
         return self.starts[operand].boxes(self.shape(operand), self.processes).box(rank)
 
-    def result_box(self, rank: int) -> Any:
-        """First entry and end along each axis of what a rank gets, or None."""
-        output = self.groups[-1].output.tensor
-        return self.result.boxes(self.shape(output), self.processes).box(rank)
+    def result_box(self, rank: int, output: str | None = None) -> Any:
+        """First entry and end along each axis of what a rank gets, or None.
+
+        Args:
+            output: of :attr:`outputs`, if there are several.
+        """
+        name = self.outputs[-1] if output is None else output
+        at = next(k for k, g in enumerate(self.groups) if g.output.tensor == name)
+        held = self.schedules[at].result
+        return held.boxes(self.shape(name), self.processes).box(rank)
 
     @cached_property
     def steps(self) -> Steps:
@@ -139,7 +178,13 @@ class Plan:
 
     def _lower(self, sink: Sink) -> None:
         lower(
-            sink, self.groups, self.schedules, self.starts, self.extents, self.processes
+            sink,
+            self.groups,
+            self.schedules,
+            self.starts,
+            self.extents,
+            self.processes,
+            self.outputs,
         )
 
     @property
@@ -167,6 +212,8 @@ class Plan:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of products and of the result."""
+        if self.statements is not None:
+            return self.statements.dtype
         return self.batched_einsum.output_dtypes[0]
 
     @property
@@ -222,15 +269,27 @@ class Plan:
 
     def run(
         self, blocks: Mapping[str, Any], comm: Any = None, *, leaf: Any = None
-    ) -> NDArray[Any] | None:
+    ) -> Any:
         """This rank's part of the result; see :func:`feinsum.plans.run_on_ranks`."""
         from feinsum.plans.mpi import run_on_ranks
 
         return run_on_ranks(self, blocks, comm, leaf=leaf)
 
+    def scatter(self, operands: Mapping[str, Any] | None, comm: Any) -> dict[str, Any]:
+        """This rank's blocks of arrays on rank 0; see :func:`feinsum.plans.scatter`."""
+        from feinsum.plans.passing import scatter
+
+        return scatter(self, operands, comm)
+
+    def gather(self, parts: Any, comm: Any) -> Any:
+        """The whole result on rank 0; see :func:`feinsum.plans.gather`."""
+        from feinsum.plans.passing import gather
+
+        return gather(self, parts, comm)
+
     def simulate(
         self, operands: Mapping[str, Any], *, leaf: Callable[..., Any] | None = None
-    ) -> NDArray[Any]:
+    ) -> Any:
         """All ranks in this process; see :func:`feinsum.plans.run_here`."""
         from feinsum.plans.local import run_here
 
@@ -274,19 +333,18 @@ def extents_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Mapping[str, 
 
 
 def leaf_work(
-    einsum: BatchedEinsum, group: Group, lengths: Mapping[str, int]
+    dtypes: Mapping[str, Any], dtype: Any, group: Group, lengths: Mapping[str, int]
 ) -> LeafWork:
     """The workload of a block of a group.
 
     Products on the way have the dtype of the result.
     """
-    dtypes = {operand.name: operand.dtype for operand in einsum.operands}
     names = [f"b{k}" for k in range(len(group.inputs))]
     operands = [
         operand_of(
             name,
             tuple(lengths[i] for i in access.indices),
-            dtypes.get(access.tensor, einsum.output_dtypes[0]),
+            dtypes.get(access.tensor, dtype),
         )
         for name, access in zip(names, group.inputs, strict=True)
     ]
@@ -295,18 +353,12 @@ def leaf_work(
     return LeafWork(key, to_text(block))
 
 
-def leaves_of(
-    einsum: BatchedEinsum,
-    groups: Sequence[Group],
-    schedules: Sequence[GroupSchedule],
-    extents: Mapping[str, int],
-    n_ranks: int,
-) -> tuple[LeafWork, ...]:
+def leaves_of(plan: Plan) -> tuple[LeafWork, ...]:
     """Of every group the workload of the largest block."""
     found = []
-    for group, schedule in zip(groups, schedules, strict=True):
-        lengths = _largest_block(group, schedule, extents, n_ranks)
-        found.append(leaf_work(einsum, group, lengths))
+    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+        lengths = _largest_block(group, schedule, plan.extents, plan.processes)
+        found.append(leaf_work(plan.operands, plan.dtype, group, lengths))
     return tuple(found)
 
 
@@ -337,6 +389,13 @@ def plan_violations(plan: Plan) -> Iterator[Violation]:
             f"{plan.processes} processes; expected from 1 to {MOST_PROCESSES}",
         )
         return
+    if plan.statements is not None:
+        broken = list(statement_violations(plan.statements))
+        if plan.einsum or plan.path or plan.sizes:
+            broken.append(Violation("statements", "an einsum beside statements"))
+        if broken:
+            yield from broken
+            return
     try:
         groups = plan.groups
     except PlanError as error:
@@ -349,7 +408,7 @@ def plan_violations(plan: Plan) -> Iterator[Violation]:
     broken = [*_schedules(plan, groups), *_starts(plan)]
     yield from broken
     if not broken:
-        yield from _leaves(plan, groups)
+        yield from _leaves(plan)
 
 
 def _schedules(plan: Plan, groups: Sequence[Group]) -> Iterator[Violation]:
@@ -363,7 +422,7 @@ def _schedules(plan: Plan, groups: Sequence[Group]) -> Iterator[Violation]:
 
 
 def _starts(plan: Plan) -> Iterator[Violation]:
-    operands = {operand.name: operand for operand in plan.batched_einsum.operands}
+    operands = plan.operands
     if set(operands) != set(plan.starts):
         yield Violation(
             "starts",
@@ -372,14 +431,12 @@ def _starts(plan: Plan) -> Iterator[Violation]:
         )
         return
     for name, start in plan.starts.items():
-        n_axes = operands[name].rank
+        n_axes = len(plan.shape(name))
         yield from distribution_violations(name, start, n_axes, plan.processes)
 
 
-def _leaves(plan: Plan, groups: Sequence[Group]) -> Iterator[Violation]:
-    expected = leaves_of(
-        plan.batched_einsum, groups, plan.schedules, plan.extents, plan.processes
-    )
+def _leaves(plan: Plan) -> Iterator[Violation]:
+    expected = leaves_of(plan)
     if plan.leaves != expected:
         wrong = [a.key for a, b in zip(plan.leaves, expected, strict=False) if a != b]
         yield Violation(

@@ -8,19 +8,27 @@ from dataclasses import replace
 from math import inf
 
 from feinsum.errors import PlanError
-from feinsum.ir import BatchedEinsum, require_einsum
-from feinsum.plans.assembly import assemble
-from feinsum.plans.groups import Group, default_path, groups_of
+from feinsum.ir import BatchedEinsum, require_einsum, to_text
+from feinsum.paths import Path
+from feinsum.plans.assembly import with_schedules
+from feinsum.plans.counts import Counts
+from feinsum.plans.groups import Group, groups_of
 from feinsum.plans.machine import MOST_PROCESSES
-from feinsum.plans.named import named_plans
+from feinsum.plans.maps import MOST_EXCESS
+from feinsum.plans.named import named_like
+from feinsum.plans.paths import paths_of
 from feinsum.plans.plan import Plan, extents_of
 from feinsum.plans.schedule import MOST_PARTS, GroupSchedule, Loop
 from feinsum.plans.search import best_schedules
+from feinsum.plans.statements import Statements
 
-__all__ = ["plan", "read_bytes"]
+__all__ = ["plan", "plan_statements", "read_bytes"]
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
+
+MOST_FOR_PATHS = 64
+"""Processes of a plan for which several paths are looked at; it takes longer."""
 
 NARROWER = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1)
 """Shares of the memory that one group may take, tried in this order."""
@@ -33,6 +41,7 @@ def plan(
     processes: int,
     memory: int | str | None = None,
     path: Sequence[Sequence[int]] | None = None,
+    most_work: float = inf,
 ) -> Plan:
     """How many processes compute an einsum with the fewest elements moved.
 
@@ -47,11 +56,17 @@ def plan(
         processes: that take part.
         memory: bytes that each of them may hold, as a number or such as ``"8 GB"``.
         path: positions of operands to multiply at each step, the product at the end;
-            by default an order of few operations.
+            by default an order of few operations, or of up to five operands another
+            one of at most a tenth more with which less is moved, for up to 64
+            processes.
+        most_work: of the process that has the most, over the average. Where processes
+            without work are paid with fewer elements, this is the limit; with 1, all
+            have as even work as can be. There is none by default, but that at least
+            two processes have work.
 
     Raises:
         PlanError: for what cannot be planned, with the rule that is broken: ``sizes``,
-            ``processes``, ``memory``, ``path``, ``batch``, ``diagonal``.
+            ``processes``, ``memory``, ``path``, ``work``, ``batch``, ``diagonal``.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (600, 600)), feinsum.array("B", (600, 600))
@@ -61,28 +76,89 @@ def plan(
     """
     require_einsum(einsum)
     _check_processes(processes)
+    _check_work(most_work)
     extents = extents_of(einsum, sizes or {})
     steps = None if path is None else tuple(tuple(step) for step in path)
-    groups = groups_of(einsum, steps, extents)
-    chosen = default_path(einsum, extents) if steps is None else steps
-    most = _elements(memory, einsum)
+    groups_of(einsum, steps, extents)
+    chosen, *others = paths_of(einsum, extents) if steps is None else [steps]
+    bare = Plan(to_text(einsum), sizes or {}, processes, chosen, (), {}, ())
+    made = _planned(bare, memory, most_work)
+    if memory is None and processes <= MOST_FOR_PATHS:
+        for other in others:
+            made = _or_by_path(made, other, most_work)
+    return made
+
+
+def _or_by_path(made: Plan, path: Path, most_work: float) -> Plan:
+    """The plan, or one of another path that moves less and has work as even."""
+    bare = replace(made, path=path, schedules=(), starts={}, leaves=(), name="planned")
+    counts = made.outline()
+    found = best_schedules(
+        bare.groups, bare.extents, bare.processes, limit=float(counts.moved)
+    )
+    if found is None:
+        return made
+    other = _best_known(with_schedules(bare, found.schedules), most_work)
+    theirs = other.outline()
+    is_as_even = theirs.most_points <= MOST_EXCESS * counts.most_points
+    return other if is_as_even and theirs.moved < counts.moved else made
+
+
+def plan_statements(
+    statements: Statements,
+    *,
+    processes: int,
+    memory: int | str | None = None,
+    most_work: float = inf,
+) -> Plan:
+    """How many processes compute several einsums with the fewest elements moved.
+
+    What one statement makes can be read by several, and what a process has fetched for
+    one of them it does not fetch again. The search is exact over the maps of one
+    machine to all statements at once, as it is for one einsum.
+
+    Args:
+        statements: in an order in which they can be computed.
+        processes: that take part.
+        memory: bytes that each of them may hold.
+        most_work: of the process that has the most, over the average.
+
+    Raises:
+        PlanError: with the rule that is broken: ``statements``, or one of those of
+            :func:`plan`.
+
+    >>> from feinsum.plans import statements
+    >>> both = statements(
+    ...     ["Q[s,h] = X[s,a] * V[a,h]", "K[s,h] = X[s,a] * W[a,h]"],
+    ...     {"X": (600, 40), "V": (40, 30), "W": (40, 30)},
+    ... )
+    >>> plan_statements(both, processes=4).counts.moved
+    7200
+    """
+    _check_processes(processes)
+    _check_work(most_work)
+    bare = Plan("", {}, processes, (), (), {}, (), statements=statements.check())
+    return _planned(bare, memory, most_work)
+
+
+def _planned(bare: Plan, memory: int | str | None, most_work: float) -> Plan:
+    most = _elements(memory, bare.dtype.itemsize)
     least = inf
     for share in NARROWER if most < inf else (1.0,):
-        found = best_schedules(groups, extents, processes, share * most)
+        found = best_schedules(bare.groups, bare.extents, bare.processes, share * most)
         if found is None:
             continue
-        made = assemble(einsum, sizes or {}, processes, chosen, found.schedules)
+        made = with_schedules(bare, found.schedules)
         if most == inf:
-            return _best_known(made)
+            return _best_known(made, most_work)
         made = _within(made, most)
         if made.counts.peak <= most:
-            return made
+            return _best_known(made, most_work, most)
         least = min(least, made.counts.peak)
-    itemsize = einsum.output_dtypes[0].itemsize
-    needs = f"; {least * itemsize} bytes would do" if least < inf else ""
+    needs = f"; {least * bare.dtype.itemsize} bytes would do" if least < inf else ""
     raise PlanError(
-        f"{processes} processes with {memory} each are too few for "
-        f"{einsum.subscripts}{needs}; give more memory or more processes",
+        f"{bare.processes} processes with {memory} each are too few for "
+        f"{bare.title}{needs}; give more memory or more processes",
         rules=("memory",),
     )
 
@@ -96,11 +172,21 @@ def _check_processes(processes: object) -> None:
         )
 
 
-def _elements(memory: int | str | None, einsum: BatchedEinsum) -> float:
+def _check_work(most_work: object) -> None:
+    is_number = isinstance(most_work, int | float) and not isinstance(most_work, bool)
+    if not (is_number and most_work >= 1):  # type: ignore[operator]
+        raise PlanError(
+            f"most_work={most_work!r}; expected a number from 1: the most work of a "
+            "process over the average",
+            rules=("work",),
+        )
+
+
+def _elements(memory: int | str | None, itemsize: int) -> float:
     """Entries of the result's dtype that fit a memory."""
     if memory is None:
         return inf
-    return read_bytes(memory) // einsum.output_dtypes[0].itemsize
+    return read_bytes(memory) // itemsize
 
 
 def read_bytes(memory: int | str) -> int:
@@ -119,21 +205,39 @@ def read_bytes(memory: int | str) -> int:
     return int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
 
 
-def _best_known(made: Plan) -> Plan:
-    """The plan, or a named one whose work is as even and that moves less.
+def _best_known(made: Plan, most_work: float, most: float = inf) -> Plan:
+    """The plan, or a named one that moves less, or what is better than that.
+
+    Nothing is taken with which a process holds more elements than ``most``.
 
     A grid of its own for every group, with blocks that are cut unevenly, can be better
-    than any map of one machine.
+    than any map of one machine; so can one of fewer processes, for the rest has
+    nothing to fetch.
     """
-    others = named_plans(
-        made.batched_einsum, made.sizes, processes=made.processes, path=made.path
-    )
+    others = named_like(made)
     best = made.outline()
+    limit = max(best.most_points, most_work * best.points / made.processes)
+    found, least = made, best
     for other in others.values():
         counts = other.outline()
-        if counts.most_points <= best.most_points and counts.moved < best.moved:
-            made, best = other, counts
-    return made
+        is_shared = counts.busy > 1 and counts.most_points <= limit
+        if is_shared and counts.peak <= most and counts.moved < least.moved:
+            found, least = other, counts
+    return found if found is made else _as_uneven(made, found, least, most)
+
+
+def _as_uneven(made: Plan, other: Plan, counts: Counts, most: float) -> Plan:
+    """The best plan whose work is no less even than another's, or that other one."""
+    excess = counts.most_points * counts.busy / counts.points
+    found = best_schedules(
+        made.groups, made.extents, counts.busy, most_excess=max(MOST_EXCESS, excess)
+    )
+    if found is None:
+        return other
+    again = with_schedules(made, found.schedules)
+    ours = again.outline()
+    is_better = ours.moved < counts.moved and ours.most_points <= counts.most_points
+    return again if is_better and ours.peak <= most else other
 
 
 def _within(made: Plan, most: float) -> Plan:
@@ -158,15 +262,7 @@ def _with_loops(made: Plan, parts: int) -> Plan:
         _with_loop(group, schedule, made.extents, parts)
         for group, schedule in zip(made.groups, made.schedules, strict=True)
     ]
-    return assemble(
-        made.batched_einsum,
-        made.sizes,
-        made.processes,
-        made.path,
-        schedules,
-        starts=made.starts,
-        name=made.name,
-    )
+    return with_schedules(made, schedules, starts=made.starts)
 
 
 def _with_loop(

@@ -21,7 +21,7 @@ HEAD = '''"""{einsum} on {processes} processes.
 
 mpiexec -n {processes} python PROGRAM.py FOLDER
 
-FOLDER has NAME.npy for every operand; {output}.npy is written there. This program needs
+FOLDER has NAME.npy for every operand; {outputs} are written there. This program needs
 numpy and mpi4py. It was written by feinsum for a plan that moves {moved} elements,
 {id}.
 """
@@ -46,9 +46,9 @@ def program_of(plan: Plan) -> str:
     body = source[source.index("class Where(") :].rstrip()
     counts = plan.outline()
     head = HEAD.format(
-        einsum=plan.batched_einsum.subscripts,
+        einsum=plan.title,
         processes=plan.processes,
-        output=plan.groups[-1].output.tensor,
+        outputs=" and ".join(f"{name}.npy" for name in plan.outputs),
         moved=f"{counts.moved:,}",
         id=plan.id,
     )
@@ -64,8 +64,8 @@ def _main(plan: Plan) -> Iterator[str]:
         yield f'{name} = load(folder / "{name}.npy", {_where(start)}, comm)'
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         yield from _group(group, schedule, plan.dtype.str)
-    output = plan.groups[-1].output.tensor
-    yield f'save(folder / "{output}.npy", {output}, comm)'
+    for output in plan.outputs:
+        yield f'save(folder / "{output}.npy", {output}, comm)'
 
 
 def _where(held: Distribution) -> str:

@@ -8,7 +8,7 @@ result lies where it is needed. Both together are a sum of small tables, of whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
@@ -20,24 +20,24 @@ from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
 from feinsum.plans.groups import Access, Group
 from feinsum.plans.machine import Machine, factorizations
-from feinsum.plans.maps import GroupMaps, Tier, group_maps
+from feinsum.plans.maps import MOST_EXCESS, GroupMaps, Tier, group_maps
 from feinsum.plans.matching import Overlaps
-from feinsum.plans.placing import (
-    n_copies,
-    needed_by,
-    result_choices,
-    spread,
-    start_of,
-)
+from feinsum.plans.placing import needed_by, result_choices, spread
 from feinsum.plans.schedule import GroupSchedule
 
-__all__ = ["Found", "best_schedules"]
+__all__ = ["Found", "best_of_machines", "best_schedules"]
 
 BEAM = 24
 """States of a group in the first search, which only bounds the second one."""
 
 MOST_STATES = 1500
 """Of a group in a search; beyond, only the best by themselves are considered."""
+
+MOST_TOGETHER = 3
+"""Earlier uses of a tensor that are taken into account together."""
+
+MOST_ENTRIES = 2**25
+"""Of ranks and combinations of uses whose shared elements are counted together."""
 
 
 @dataclass(frozen=True)
@@ -59,30 +59,50 @@ def best_schedules(
     extents: Mapping[str, int],
     n_processes: int,
     most_elements: float = inf,
+    most_excess: float = MOST_EXCESS,
+    limit: float = inf,
 ) -> Found | None:
     """The schedules that move the fewest elements, over all machines.
 
     Args:
         most_elements: that a process may hold in a group, as far as it can be told of
             one group alone.
+        most_excess: work of a process in a group, over the average, that is even.
+        limit: only what costs less is of interest.
 
     Returns:
-        None if no group fits that memory.
+        None if no group fits that memory, or nothing is below the limit.
     """
     for tier in Tier:
         spaces = [
-            _Space.of(groups, extents, Machine(sizes), most_elements, tier)
+            _Space.of(groups, extents, Machine(sizes), most_elements, tier, most_excess)
             for sizes in factorizations(n_processes)
         ]
         fitting = [space for space in spaces if space is not None]
         if fitting:
-            return _best_of(sorted(fitting, key=lambda space: space.least))
+            return _best_of(sorted(fitting, key=lambda space: space.least), limit)
     return None
 
 
-def _best_of(spaces: Sequence[_Space]) -> Found:
+def best_of_machines(
+    groups: Sequence[Group], extents: Mapping[str, int], n_processes: int
+) -> list[Found]:
+    """Of every machine what a quick search finds, the best one first."""
+    for tier in Tier:
+        spaces = [
+            _Space.of(groups, extents, Machine(sizes), inf, tier, MOST_EXCESS)
+            for sizes in factorizations(n_processes)
+        ]
+        found = [space.solve(inf, BEAM) for space in spaces if space is not None]
+        if found:
+            there = [one for one in found if one is not None]
+            return sorted(there, key=lambda one: one.cost)
+    return []
+
+
+def _best_of(spaces: Sequence[_Space], limit: float) -> Found | None:
     """A quick search bounds the exact one; machines that are no better are skipped."""
-    best, limit, is_exact = None, inf, True
+    best, is_exact = None, True
     for space in spaces:
         if space.least >= limit:
             break
@@ -91,8 +111,7 @@ def _best_of(spaces: Sequence[_Space]) -> Found:
             if found is not None and found.cost < limit:
                 best, limit = found, found.cost
         is_exact = is_exact and (found is None or found.is_exact)
-    assert best is not None
-    return replace(best, is_exact=is_exact)
+    return None if best is None else replace(best, is_exact=is_exact)
 
 
 class _Space:
@@ -105,13 +124,8 @@ class _Space:
         machine: Machine,
         maps: Sequence[GroupMaps],
     ) -> None:
-        self.groups, self.extents, self.machine, self.maps = (
-            groups,
-            extents,
-            machine,
-            maps,
-        )
-        self.uses = uses_of(groups)
+        self.groups, self.extents, self.machine = groups, extents, machine
+        self.maps, self.uses = maps, uses_of(groups)
         self.overlap = Overlaps(machine)
 
     @classmethod
@@ -122,16 +136,18 @@ class _Space:
         machine: Machine,
         most_elements: float,
         tier: Tier,
+        most_excess: float,
     ) -> _Space | None:
         """None if a group has nothing of this tier that fits the memory."""
-        again = _again(groups)
+        again, limits = _again(groups), (most_elements, tier, most_excess)
         maps = [
-            group_maps(group, extents, machine, again[at], most_elements, tier)
+            group_maps(group, extents, machine, again[at], *limits)
             for at, group in enumerate(groups)
         ]
         if any(m is None for m in maps):
             return None
-        return cls(groups, extents, machine, [m for m in maps if m is not None])
+        found = [m for m in maps if m is not None]
+        return cls(groups, extents, machine, found)
 
     @cached_property
     def least(self) -> float:
@@ -140,104 +156,176 @@ class _Space:
 
     def solve(self, limit: float, n_states: int) -> Found | None:
         """The best of all that can be below a limit; None if there is none."""
-        rows, is_exact = self._survivors(limit, n_states)
-        if rows is None:
+        tables = _Tables(self, limit, n_states)
+        if not all(map(tables.add_group, range(len(self.groups)))):
             return None
-        tables = [
-            Table((f"m{at}",), self.maps[at].costs[row]) for at, row in enumerate(rows)
-        ]
-        results: dict[str, list[Distribution]] = {}
-        for at, group in enumerate(self.groups[:-1]):
-            tensor = group.output.tensor
-            made = self._results(at, rows[at])
-            results[tensor] = list(dict.fromkeys(d for row in made for d in row))
-            tables.append(_makes(at, made, results[tensor]))
-            user, access = self.uses[tensor][0]
-            needs = self._needs(user, rows[user], access)
-            extra = self._extra(access, results[tensor], needs)
-            tables.append(Table((f"d{at}", f"m{user}"), extra))
-        tables += self._shared(rows)
-        cost, choice = least_sum(tables)
+        cost, choice = least_sum(tables.tables)
+        if cost == inf:
+            return None
         schedules = []
         for at, group in enumerate(self.groups):
-            axes = self.maps[at].axes(rows[at][choice[f"m{at}"]])
-            if at + 1 == len(self.groups):
-                result = spread(group, axes, self.machine, self.extents)
+            axes = self.maps[at].axes(tables.rows[at][choice[f"m{at}"]])
+            tensor = group.output.tensor
+            if tensor in tables.results:
+                result = tables.results[tensor][choice[f"d{at}"]]
             else:
-                result = results[group.output.tensor][choice[f"d{at}"]]
+                result = spread(group, axes, self.machine, self.extents)
             schedules.append(GroupSchedule(self.machine, axes, result))
-        return Found(cost, tuple(schedules), is_exact)
+        return Found(cost, tuple(schedules), tables.is_exact)
 
-    def _survivors(
-        self, limit: float, n_states: int
-    ) -> tuple[list[NDArray[np.int64]] | None, bool]:
-        """Of every group the maps that can be part of something below the limit."""
-        is_exact, rows = True, []
-        for maps in self.maps:
-            most = limit - self.least + maps.costs.min()
-            row = np.argsort(maps.costs, kind="stable")
-            row = row[maps.costs[row] < most]
-            if not len(row):
-                return None, True
-            if len(row) > n_states:
-                is_exact, row = False, row[:n_states]
-            rows.append(row)
-        return rows, is_exact
+    def shape(self, access: Access) -> tuple[int, ...]:
+        return tuple(self.extents[i] for i in access.indices)
 
-    def _results(self, at: int, rows: NDArray[np.int64]) -> list[list[Distribution]]:
-        maps = self.maps[at]
-        return [
-            list(result_choices(maps.group, maps.axes(row), self.machine))
-            for row in rows.tolist()
-        ]
 
-    def _needs(
-        self, at: int, rows: NDArray[np.int64], access: Access
-    ) -> list[Distribution]:
-        return [
-            needed_by(self.maps[at].axes(row), access, self.machine)
-            for row in rows.tolist()
-        ]
+@dataclass(frozen=True, eq=False)
+class _Needs:
+    """Where a use needs its tensor: the different places, and which map has which."""
+
+    choices: list[Distribution]
+    of_map: NDArray[np.int64]
+
+    def kept(self, is_kept: NDArray[np.bool_]) -> _Needs:
+        return _Needs(self.choices, self.of_map[is_kept])
+
+    def link(self, at: int, name: str) -> Table:
+        """A map decides what is needed."""
+        costs = np.full((len(self.of_map), len(self.choices)), inf)
+        costs[np.arange(len(self.of_map)), self.of_map] = 0.0
+        return Table((f"m{at}", name), costs)
+
+
+class _Tables:
+    """The sum of tables whose least value is sought, one group after the other.
+
+    What a group and all that it is made of cost at least is known when it is added;
+    maps with which that, and the rest at least, reach the limit are left out.
+    """
+
+    def __init__(self, space: _Space, limit: float, n_states: int) -> None:
+        self.space, self.limit, self.n_states = space, limit, n_states
+        self.is_exact = True
+        self.tables: list[Table] = []
+        self.rows: list[NDArray[np.int64]] = []
+        self.results: dict[str, list[Distribution]] = {}
+        self.needs: dict[tuple[str, int], _Needs] = {}
+        self.below: dict[str, tuple[NDArray[np.float64], float]] = {}
+        self.maker = {g.output.tensor: at for at, g in enumerate(space.groups)}
+
+    def add_group(self, at: int) -> bool:
+        """False if nothing with it is below the limit."""
+        maps = self.space.maps[at]
+        made = [a for a in self._first_uses(at) if a.tensor in self.below]
+        under = maps.costs.min() + sum(self.below[a.tensor][1] for a in made)
+        most = self.limit - (self.space.least - under)
+        begun = sum(self.below[a.tensor][0].min() for a in made)
+        row = np.argsort(maps.costs, kind="stable")
+        row = row[maps.costs[row] + begun < most]
+        if len(row) > self.n_states:
+            self.is_exact, row = False, row[: self.n_states]
+        if not len(row):
+            return False
+        least, edges = maps.costs[row] + begun, []
+        needs = [self._needs(at, row, a) for a in made]
+        for access, need in zip(made, needs, strict=True):
+            before = self.below[access.tensor][0]
+            extra = self._extra(access, need, before - before.min(), most - least)
+            edges.append(extra)
+            least = (
+                least
+                + (extra + (before - before.min())[:, None]).min(axis=0)[need.of_map]
+            )
+        is_kept = least < most
+        if not is_kept.any():
+            return False
+        row, least = row[is_kept], least[is_kept]
+        self.rows.append(row)
+        self.tables.append(Table((f"m{at}",), maps.costs[row]))
+        for access, need, extra in zip(made, needs, edges, strict=True):
+            maker, kept = self.maker[access.tensor], need.kept(is_kept)
+            costs = extra[:, kept.of_map]
+            self.tables.append(Table((f"d{maker}", f"m{at}"), costs))
+        self._add_uses(at, row)
+        self._add_results(at, row, least, under)
+        return True
+
+    def _first_uses(self, at: int) -> list[Access]:
+        uses = self.space.uses.values()
+        return [access for (first, access), *_ in uses if first == at]
+
+    def _needs(self, at: int, rows: NDArray[np.int64], access: Access) -> _Needs:
+        maps, machine = self.space.maps[at], self.space.machine
+        found = [needed_by(maps.axes(row), access, machine) for row in rows.tolist()]
+        place = {need: k for k, need in enumerate(dict.fromkeys(found))}
+        return _Needs(list(place), np.array([place[need] for need in found]))
 
     def _extra(
         self,
         access: Access,
-        held: Sequence[Distribution],
-        needs: Sequence[Distribution],
+        need: _Needs,
+        before: NDArray[np.float64],
+        slack: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """Elements of one copy that do not lie where they are needed."""
-        shape = tuple(self.extents[i] for i in access.indices)
-        unique = list(dict.fromkeys(needs))
-        place = {need: k for k, need in enumerate(unique)}
-        found = self.overlap.table(shape, held, unique)
-        extra: NDArray[np.float64] = prod(shape) - found[:, [place[n] for n in needs]]
-        return extra
+        """Elements of one copy that do not lie where they are needed.
 
-    def _shared(self, rows: Sequence[NDArray[np.int64]]) -> Iterator[Table]:
-        """What an operand costs at its second and later uses."""
-        made = {group.output.tensor for group in self.groups}
-        for tensor, uses in self.uses.items():
-            if tensor in made or len(uses) < 2:
+        What cannot be below the limit is as good as all of them: it is not computed.
+        """
+        size = prod(self.space.shape(access))
+        most = np.full(len(need.choices), -inf)
+        np.maximum.at(most, need.of_map, slack)
+        least = np.maximum(0.0, size - (most[None, :] - before[:, None]))
+        held = self.results[access.tensor]
+        shape = self.space.shape(access)
+        return size - self.space.overlap.table(shape, held, need.choices, least)
+
+    def _add_results(
+        self, at: int, rows: NDArray[np.int64], least: NDArray[np.float64], under: float
+    ) -> None:
+        """Where the result can be, if another group reads it."""
+        maps, machine = self.space.maps[at], self.space.machine
+        tensor = maps.group.output.tensor
+        if tensor not in self.space.uses:
+            return
+        choices = [
+            list(result_choices(maps.group, maps.axes(row), machine))
+            for row in rows.tolist()
+        ]
+        unique = dict.fromkeys(d for of_row in choices for d in of_row)
+        place = {d: k for k, d in enumerate(unique)}
+        costs = np.full((len(rows), len(place)), inf)
+        for row, of_row in enumerate(choices):
+            costs[row, [place[d] for d in of_row]] = 0.0
+        self.results[tensor] = list(place)
+        self.below[tensor] = ((costs + least[:, None]).min(axis=0), under)
+        self.tables.append(Table((f"m{at}", f"d{at}"), costs))
+
+    def _add_uses(self, at: int, rows: NDArray[np.int64]) -> None:
+        """What tensors cost at their second and later uses: what was not there yet."""
+        for tensor, uses in self.space.uses.items():
+            if len(uses) < 2:
                 continue
-            first, access = uses[0]
-            needs = self._needs(first, rows[first], access)
-            starts = [start_of(need, self._shape(access)) for need in needs]
-            for at, again in uses[1:]:
-                later = self._needs(at, rows[at], again)
-                copies = [n_copies(need) for need in later]
-                size = prod(self._shape(again))
-                costs = self._extra(again, starts, later) + [
-                    size * (n - 1) for n in copies
-                ]
-                for k, need in enumerate(needs):
-                    costs[k, [need.cuts == other.cuts for other in later]] = 0
-                if at == first:
-                    yield Table((f"m{at}",), np.diagonal(costs).copy())
-                else:
-                    yield Table((f"m{first}", f"m{at}"), costs)
+            for k, (group, access) in enumerate(uses):
+                if group != at:
+                    continue
+                need = self._needs(at, rows, access)
+                self.needs[tensor, k] = need
+                self.tables.append(need.link(at, f"{tensor}:{k}"))
+                if k:
+                    self.tables.append(self._later(tensor, k, access))
 
-    def _shape(self, access: Access) -> tuple[int, ...]:
-        return tuple(self.extents[i] for i in access.indices)
+    def _later(self, tensor: str, k: int, access: Access) -> Table:
+        """Of a later use; of many earlier ones, only some are taken into account."""
+        shape, need = self.space.shape(access), self.needs[tensor, k]
+        known = {f"{tensor}:{j}": self.needs[tensor, j].choices for j in range(k)}
+        if tensor in self.results:
+            known = {f"d{self.maker[tensor]}": self.results[tensor]} | known
+        n_entries = len(need.choices) * self.space.machine.n_processes
+        while len(known) > MOST_TOGETHER or (
+            len(known) > 1 and prod(map(len, known.values())) * n_entries > MOST_ENTRIES
+        ):
+            self.is_exact = False
+            known.popitem()
+        costs = self.space.overlap.missing(shape, list(known.values()), need.choices)
+        return Table((*known, f"{tensor}:{k}"), costs)
 
 
 def uses_of(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
@@ -255,14 +343,3 @@ def _again(groups: Sequence[Group]) -> list[list[Access]]:
         for at, access in uses[1:]:
             again[at].append(access)
     return again
-
-
-def _makes(
-    at: int, made: Sequence[Sequence[Distribution]], results: Sequence[Distribution]
-) -> Table:
-    """Which results a map can leave: no cost, or an infinite one."""
-    place = {result: k for k, result in enumerate(results)}
-    costs = np.full((len(made), len(results)), inf)
-    for row, choices in enumerate(made):
-        costs[row, [place[choice] for choice in choices]] = 0.0
-    return Table((f"m{at}", f"d{at}"), costs)

@@ -9,7 +9,7 @@ from feinsum.plans.machine import axis_name
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule
 
-__all__ = ["plan_text"]
+__all__ = ["plan_text", "schedule_text"]
 
 
 def plan_text(plan: Plan) -> str:
@@ -18,18 +18,19 @@ def plan_text(plan: Plan) -> str:
 
 
 def _lines(plan: Plan) -> Iterator[str]:
-    einsum = plan.batched_einsum
-    yield f"{einsum.subscripts} on {plan.processes} processes ({plan.name})"
+    yield f"{plan.title} on {plan.processes} processes ({plan.name})"
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         yield f"  {group}"
-        yield f"    {_machine(schedule)}{_loop(schedule)}{_reduction(group, schedule)}"
+        yield f"    {schedule_text(group, schedule)}"
     for name, start in plan.starts.items():
         indices = next(
             a.indices for g in plan.groups for a in g.inputs if a.tensor == name
         )
         yield f"  {name} starts as {start.notation(indices)}"
-    output = plan.groups[-1].output
-    yield f"  {output.tensor} ends as {plan.result.notation(output.indices)}"
+    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+        name, indices = group.output.tensor, group.output.indices
+        if name in plan.outputs:
+            yield f"  {name} ends as {schedule.result.notation(indices)}"
     counts = plan.counts
     yield (
         f"moved {counts.moved:,} elements ({counts.received:,} fetched, "
@@ -40,6 +41,11 @@ def _lines(plan: Plan) -> Iterator[str]:
     )
     if counts.busy < plan.processes:
         yield f"{plan.processes - counts.busy} processes have no work"
+
+
+def schedule_text(group: Group, schedule: GroupSchedule) -> str:
+    """What cuts which index, the loop in time, and what becomes of sums."""
+    return f"{_machine(schedule)}{_loop(schedule)}{_reduction(group, schedule)}"
 
 
 def _machine(schedule: GroupSchedule) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from feinsum.canonical import canonicalize
 from feinsum.plans import Plan
 
 PRODUCT = ("ij,jk->ik", "--sizes", "i=n,j=n,k=n", "--size", "n=600")
@@ -46,6 +47,58 @@ def test_failures_have_the_code(run):
     result = run("plan", *PRODUCT[:3], "--processes", "4")
     assert result.exit_code == 1
     assert "no value of n" in result.stderr
+
+
+def test_leaves_are_tuned(run, autotune, tmp_path):
+    """Every different one, once; a failure ends only its own tuning."""
+    path = tmp_path / "plan.json"
+    chain = ("ij,jk,kl->il", "--sizes", "i=40,j=20,k=40,l=20", "--processes", "4")
+    assert run("plan", *chain, "--save", str(path)).exit_code == 0
+    made = Plan.from_json(path.read_text())
+    n_leaves = len({leaf.key for leaf in made.leaves})
+    seen = autotune()
+    result = run("tune", "--plan", str(path), "--trials", "3")
+    assert result.exit_code == 0, result.stderr
+    assert f"tuned {n_leaves} of {n_leaves} leaves" in result.stdout
+    assert seen["n_trials"] == 3
+    assert canonicalize(seen["target"]).key in {leaf.key for leaf in made.leaves}
+    autotune(n_recorded=0)
+    failed = run("tune", "--plan", str(path))
+    assert (failed.exit_code, failed.stdout.count("a leaf of the plan:")) == (
+        1,
+        n_leaves,
+    )
+    assert run("tune", "--plan", str(path), "ij->i").exit_code == 2
+    assert run("tune", "--plan", str(path), "--from-misses", "x").exit_code == 2
+    assert run("tune", "--plan", str(tmp_path / "none.json")).exit_code == 2
+    path.write_text("{}")
+    assert run("tune", "--plan", str(path)).exit_code == 1
+
+
+def test_a_picture_is_drawn(run, tmp_path):
+    """Of up to 64 processes, in three formats."""
+    for name in ("plan.svg", "plan.png"):
+        result = run(
+            "plan", *PRODUCT, "--processes", "4", "--picture", str(tmp_path / name)
+        )
+        assert result.exit_code == 0, result.stderr
+    assert "<svg" in (tmp_path / "plan.svg").read_text()
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    for name, processes in (("a.gif", "4"), ("a.png", "65"), ("none/a.png", "4")):
+        path = str(tmp_path / name)
+        refused = run("plan", *PRODUCT, "--processes", processes, "--picture", path)
+        assert refused.exit_code == 2
+        assert "--picture" in refused.stderr
+
+
+def test_even_work_can_be_asked_for(run):
+    """With fewer elements where it is not."""
+    moved = [
+        json.loads(run("plan", *PRODUCT, "--processes", "16", *more, "--json").stdout)
+        for more in ((), ("--most-work", "1"))
+    ]
+    assert moved[0]["counts"]["moved"] < moved[1]["counts"]["moved"]
+    assert moved[1]["counts"]["busy"] == 16
 
 
 def test_a_file_that_cannot_be_written_is_bad_usage(run, tmp_path):

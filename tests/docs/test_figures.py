@@ -36,6 +36,7 @@ def test_the_makefile_draws_the_pictures():
     """``make figures`` runs the script."""
     assert "docs/figures/induced_graph.py" in page("Makefile")
     assert "docs/figures/bounds.py" in page("Makefile")
+    assert "docs/figures/plans.py" in page("Makefile")
 
 
 def test_the_picture_of_levels_is_of_what_the_page_says():

@@ -14,11 +14,14 @@ import numpy as np
 from mpi4py import MPI
 
 from feinsum.errors import PlanError
-from feinsum.plans import Plan, named_plans, plan
+from feinsum.plans import Plan, named_plans, plan, plan_statements
+from feinsum.plans.cyclic import sparse_leaf
 from feinsum.plans.local import numpy_leaf
 from feinsum.plans.mpi import Traffic, run_on_ranks
+from tests.plans import test_cyclic, test_statements
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
 
+PROGRAMS = test_statements.PROGRAMS
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 
@@ -60,6 +63,84 @@ def everything() -> dict[str, object]:
         plans |= named_plans(einsum, processes=SIZE)
         for kind, made in plans.items():
             found[f"{name} {kind}"] = outcome(made)
+    return found
+
+
+def programs() -> dict[str, object]:
+    """Plans of statements: their results, and what this rank received."""
+    found: dict[str, object] = {}
+    for name, program in PROGRAMS.items():
+        made = plan_statements(program, processes=SIZE)
+        operands, traffic = test_statements.operands_of(program), Traffic()
+        blocks = blocks_of(made, operands)
+        parts = run_on_ranks(made, blocks, COMM, leaf=numpy_leaf, traffic=traffic)
+        expected = test_statements.by_numpy(program, operands)
+        found[name] = {
+            "right": all(is_part(made, parts, expected, one) for one in made.outputs),
+            "received": traffic.received,
+            "reduced": traffic.reduced,
+        }
+    return found
+
+
+def is_part(made: Plan, parts, expected, name: str) -> bool:
+    box = made.result_box(RANK, name)
+    if box is None or parts[name] is None:
+        return box is None and parts[name] is None
+    mine = expected[name][tuple(slice(a, b) for a, b in box)]
+    return bool(np.array_equal(parts[name], mine))
+
+
+def passed() -> dict[str, object]:
+    """Arrays on rank 0, blocks by functions, and what is wrong with them."""
+    einsum, program = KERNELS["paper"], PROGRAMS["read twice"]
+    made, several = (
+        plan(einsum, processes=SIZE),
+        plan_statements(program, processes=SIZE),
+    )
+    operands, given = operands_of(einsum), test_statements.operands_of(program)
+    here = operands if RANK == 0 else None
+    whole = made.gather(
+        run_on_ranks(made, made.scatter(here, COMM), COMM, leaf=numpy_leaf), COMM
+    )
+    blocks = several.scatter(given if RANK == 0 else None, COMM)
+    both = several.gather(run_on_ranks(several, blocks, COMM, leaf=numpy_leaf), COMM)
+    functions = {name: by_box(array) for name, array in operands.items()}
+    again = made.gather(run_on_ranks(made, functions, COMM, leaf=numpy_leaf), COMM)
+    try:
+        made.scatter({"A": operands["A"]} if RANK == 0 else None, COMM)
+        wrong = "nothing"
+    except PlanError as error:
+        wrong = str(error)
+    if RANK:
+        return {"right": whole is both is again is None, "wrong": wrong}
+    expected = test_statements.by_numpy(program, given)
+    is_right = np.allclose(whole, by_numpy(einsum, operands)) and (whole == again).all()
+    are_right = all(np.array_equal(both[name], expected[name]) for name in expected)
+    return {"right": bool(is_right and are_right), "wrong": wrong}
+
+
+def by_box(array: np.ndarray):
+    return lambda box: array[tuple(slice(a, b) for a, b in box)].copy()
+
+
+def sparse() -> dict[str, object]:
+    """A sparse tensor dealt out cyclically, and blocks of a wrong shape."""
+    found: dict[str, object] = {}
+    for name, (made, array, factors) in test_cyclic.on_processes(SIZE).items():
+        blocks = test_cyclic.blocks_of(made, factors, RANK)
+        mine = made.split(array)[RANK]
+        part = made.run(mine, blocks, COMM, leaf=sparse_leaf)
+        expected = made.simulate(array, factors)
+        box = made.part(made.terms[-1], RANK)
+        is_right = part is None or np.allclose(part, expected[box])
+        found[name] = {"right": bool(is_right), "held": sum(b.size for b in blocks),
+                       "result": 0 if part is None else part.size}  # fmt: skip
+    wrong = [blocks[0][1:], *blocks[1:]] if RANK == 1 else blocks
+    try:
+        made.run(mine, wrong, COMM, leaf=sparse_leaf)
+    except PlanError as error:
+        found["refused"] = list(error.rules)
     return found
 
 
@@ -113,7 +194,9 @@ def main(what: str) -> None:
     if what in ("raises", "killed"):
         dies(what)
         return
-    found = {"everything": everything, "refusals": refusals, "tuned": tuned}[what]()
+    jobs = {"everything": everything, "programs": programs, "refusals": refusals,
+            "tuned": tuned, "passed": passed, "sparse": sparse}  # fmt: skip
+    found = jobs[what]()
     together = COMM.gather(found)
     if RANK == 0:
         sys.stdout.write(json.dumps(together) + "\n")

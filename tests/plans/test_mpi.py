@@ -13,10 +13,17 @@ import numpy as np
 import pytest
 
 from feinsum.errors import PlanError
-from feinsum.plans import named_plan, named_plans, plan
+from feinsum.plans import named_plan, named_plans, plan, plan_statements
+from feinsum.plans.files import create_arrays, read_block, write_block
 from feinsum.plans.mpi import world
+from feinsum.run import use_one_thread
+from feinsum.targets.host.threads import n_threads
 from tests.docs.pages import ROOT
+from tests.plans import test_cyclic
 from tests.plans.cases import KERNELS, by_numpy, operands_of
+from tests.plans.test_statements import PROGRAMS
+from tests.plans.test_statements import by_numpy as program_by_numpy
+from tests.plans.test_statements import operands_of as program_operands
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
@@ -68,6 +75,39 @@ def test_what_ranks_receive_is_what_was_counted(n):
 
 
 @needs_mpi
+@pytest.mark.parametrize("n", [3, 8])
+def test_statements_on_ranks(n):
+    """What several statements read is fetched once, as it was counted."""
+    ranks = told(n, "programs")
+    for name, program in PROGRAMS.items():
+        counts = plan_statements(program, processes=n).counts
+        assert all(rank[name]["right"] for rank in ranks), name
+        assert sum(rank[name]["received"] for rank in ranks) == counts.received
+        assert sum(rank[name]["reduced"] for rank in ranks) == counts.reduced
+
+
+@needs_mpi
+def test_arrays_on_rank_0_are_cut_and_put_together():
+    """And functions give the blocks; what is wrong with an array all ranks say."""
+    ranks = told(3, "passed")
+    assert all(rank["right"] for rank in ranks)
+    assert all("expected A, B, C, D" in rank["wrong"] for rank in ranks)
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [4, 6])
+def test_sparse_tensors_on_ranks(n):
+    """Numpy's result, each part of it once, and the factors that were counted."""
+    ranks = told(n, "sparse")
+    for name, (made, _, _) in test_cyclic.on_processes(n).items():
+        assert all(rank[name]["right"] for rank in ranks), name
+        assert sum(rank[name]["held"] for rank in ranks) == made.counts.held
+        size = np.prod([made.extents[i] for i in made.terms[-1]])
+        assert sum(rank[name]["result"] for rank in ranks) == size
+    assert all(rank["refused"] == ["blocks"] for rank in ranks)
+
+
+@needs_mpi
 def test_leaves_are_calls_of_the_database(tmp_path):
     """By default a block is computed as any other einsum of arrays."""
     ranks = told(2, "tuned", FEINSUM_DATABASE=str(tmp_path / "facts.sqlite"))
@@ -114,6 +154,20 @@ def test_without_mpi_it_is_said_what_to_install(monkeypatch):
     assert caught.value.rules == ("mpi",)
 
 
+@pytest.mark.parametrize(
+    ("given", "threads"),
+    [({}, 1), ({"OMP_NUM_THREADS": "3"}, 3), ({"FEINSUM_NUM_THREADS": "2"}, 2)],
+)
+def test_ranks_have_one_thread(monkeypatch, given, threads):
+    """Unless a variable says otherwise."""
+    for name in ("OMP_NUM_THREADS", "FEINSUM_NUM_THREADS"):
+        monkeypatch.setenv(name, given.get(name, ""))
+        if name not in given:
+            monkeypatch.delenv(name)
+    use_one_thread()
+    assert n_threads() == threads
+
+
 @needs_mpi
 def test_a_plan_runs_from_files(tmp_path):
     """Each rank reads and writes its blocks; the result is numpy's."""
@@ -129,6 +183,31 @@ def test_a_plan_runs_from_files(tmp_path):
     done = started(4, *run, FEINSUM_DATABASE=database)
     assert done.returncode == 0, done.stderr
     assert np.allclose(np.load(output), by_numpy(einsum, operands))
+
+
+@needs_mpi
+@pytest.mark.parametrize(("inputs", "output"), [("a.h5", "b.zarr"), ("a.zarr", "b.h5")])
+def test_a_plan_runs_from_hdf5_and_zarr(tmp_path, inputs, output):
+    """By blocks, and written in turns; also several results."""
+    program = PROGRAMS["wanted and read"]
+    made, operands = plan_statements(program, processes=3), program_operands(program)
+    (tmp_path / "plan.json").write_text(made.to_json())
+    shapes = {name: array.shape for name, array in operands.items()}
+    create_arrays(tmp_path / inputs, shapes, np.dtype("f8"))
+    for name, array in operands.items():
+        whole = tuple((0, n) for n in array.shape)
+        write_block(tmp_path / inputs, name, whole, array)
+    files = ["--inputs", str(tmp_path / inputs), "--output", str(tmp_path / output)]
+    database = str(tmp_path / "facts.sqlite")
+    run = ("feinsum.run", str(tmp_path / "plan.json"), *files)
+    done = started(3, *run, FEINSUM_DATABASE=database)
+    assert done.returncode == 0, done.stderr
+    for name, expected in program_by_numpy(program, operands).items():
+        whole = tuple((0, n) for n in expected.shape)
+        found = read_block(
+            tmp_path / output, name, expected.shape, expected.dtype, whole
+        )
+        assert np.allclose(found, expected)
 
 
 @needs_mpi

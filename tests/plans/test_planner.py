@@ -19,7 +19,7 @@ from feinsum.plans import (
     named_plans,
     plan,
 )
-from feinsum.plans.assembly import starts_of
+from feinsum.plans.assembly import assemble, starts_of
 from feinsum.plans.counts import Tally
 from feinsum.plans.elimination import least_by_trial
 from feinsum.plans.groups import default_path
@@ -78,7 +78,7 @@ def test_the_choice_is_brute_force(name, sizes):
     extents = dict(einsum.extents)
     path = default_path(einsum, extents)
     groups = groups_of(einsum, path, extents)
-    machine = Machine(sizes)
+    machine, names = Machine(sizes), [op.name for op in einsum.operands]
     choices = []
     for group in groups:
         maps = product(group.indices, repeat=len(sizes))
@@ -90,7 +90,7 @@ def test_the_choice_is_brute_force(name, sizes):
             ]
         )
     least = min(
-        moved(groups, extents, starts_of(einsum, groups, schedules, extents), schedules)
+        moved(groups, extents, starts_of(names, groups, schedules, extents), schedules)
         for schedules in product(*choices)
     )
     found = plan(einsum, processes=4)
@@ -107,11 +107,10 @@ def moved(groups, extents, starts, schedules) -> int:
 @pytest.mark.parametrize("processes", [2, 4, 6, 8, 16, 64])
 @pytest.mark.parametrize("name", KERNELS)
 def test_never_above_a_runner_up(name, processes):
-    """No named schedule that gives as even work moves less."""
+    """No named schedule of two processes or more moves less."""
     found = plan(KERNELS[name], processes=processes).counts
     for other in named_plans(KERNELS[name], processes=processes).values():
-        is_as_even = other.counts.most_points <= found.most_points
-        assert not is_as_even or found.moved <= other.counts.moved, other.name
+        assert other.counts.busy == 1 or found.moved <= other.counts.moved, other.name
 
 
 def test_the_footprint_is_no_cost():
@@ -132,7 +131,8 @@ def test_what_the_search_counts_is_moved():
         for processes in (4, 8, 16, 64):
             groups = groups_of(einsum, default_path(einsum, extents), extents)
             found = best_schedules(groups, extents, processes)
-            made = plan(einsum, processes=processes)
+            path = default_path(einsum, extents)
+            made = assemble(einsum, {}, processes, path, found.schedules)
             assert found.is_exact
             assert found.cost == pytest.approx(made.counts.moved, abs=0.1)
 

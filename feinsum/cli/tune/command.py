@@ -45,6 +45,7 @@ Examples:
   feinsum tune wave.py:gradient --trials 50 --json > trials.jsonl
   feinsum tune "ij,j->i" --sizes i=n,j=4 --fresh --report report
   feinsum tune --from-misses https://facts.example --workloads 5
+  feinsum tune --plan plan.json --budget 60
 """
 
 OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype")
@@ -106,6 +107,12 @@ OptionalTarget: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+PlanFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", metavar="FILE", help="Tune what the processes of a plan compute."
+    ),
+]
 Scheduler: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -140,6 +147,7 @@ def tune(
     report: Report = None,
     from_misses: FromMisses = None,
     workloads: Workloads = None,
+    plan: PlanFile = None,
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -161,13 +169,20 @@ def tune(
     }
     if report is not None:
         _prepare_report(report)
+    if plan is not None:
+        _check_alone(context, target, report, as_json, "--plan")
+        if from_misses is not None:
+            raise typer.BadParameter("give --plan or --from-misses")
+        with interrupted_by_sigterm():
+            _tune_leaves(plan, workloads, database, options)
+        return
     if from_misses is not None:
-        _check_alone(context, target, report, as_json)
+        _check_alone(context, target, report, as_json, "--from-misses")
         with interrupted_by_sigterm():
             _tune_misses(from_misses, workloads, database, options)
         return
     if target is None:
-        raise typer.BadParameter("give an einsum, a file, or --from-misses")
+        raise typer.BadParameter("give an einsum, a file, --plan or --from-misses")
     if is_file(target):
         _refuse_options_of_subscripts(context, target)
     reports: list[TuningReport] = []
@@ -195,16 +210,45 @@ def _limits(
 
 
 def _check_alone(
-    context: typer.Context, target: str | None, report: Path | None, as_json: bool
+    context: typer.Context,
+    target: str | None,
+    report: Path | None,
+    as_json: bool,
+    option: str,
 ) -> None:
-    """Refuse what has no meaning where the misses say what is tuned."""
+    """Refuse what has no meaning where an option says what is tuned."""
     if target is not None or report is not None or as_json:
         raise typer.BadParameter(
-            "what is tuned is said by the misses; leave the einsum, --report and "
+            f"what is tuned is said by {option}; leave the einsum, --report and "
             "--json out",
-            param_hint="--from-misses",
+            param_hint=option,
         )
-    _refuse_options_of_subscripts(context, "--from-misses")
+    _refuse_options_of_subscripts(context, option)
+
+
+def _tune_leaves(
+    path: Path, n_most: int | None, database: str | None, options: dict[str, Any]
+) -> None:
+    """Tune the different leaves of a plan; a failure ends only its own."""
+    from feinsum.ir import from_text
+    from feinsum.plans import Plan
+
+    try:
+        made = Plan.from_json(path.read_bytes())
+    except OSError as error:
+        raise typer.BadParameter(
+            f"cannot read {path}: {error.strerror}", param_hint="--plan"
+        ) from None
+    leaves = {leaf.key: leaf.text for leaf in made.leaves}
+    texts = list(leaves.values())[:n_most]
+    outcomes = [
+        _is_tuned(from_text(text), "a leaf of the plan", database, options)
+        for text in texts
+    ]
+    n_good = sum(outcomes)
+    typer.echo(f"tuned {n_good} of {len(outcomes)} leaves of the plan")
+    if n_good < len(outcomes):
+        raise typer.Exit(FAILED)
 
 
 def _tune_misses(
@@ -223,7 +267,7 @@ def _tune_misses(
         database = source
     here = open_device(options["device"]).device
     outcomes = [
-        _is_tuned(einsum, count, database, options)
+        _is_tuned(einsum, f"asked for {count} times", database, options)
         for count, einsum in islice(wanted_einsums(source, here), n_most)
     ]
     n_good = sum(outcomes)
@@ -233,10 +277,10 @@ def _tune_misses(
 
 
 def _is_tuned(
-    einsum: BatchedEinsum, count: int, database: str | None, options: dict[str, Any]
+    einsum: BatchedEinsum, why: str, database: str | None, options: dict[str, Any]
 ) -> bool:
-    """Tune what was asked for so often; whether that succeeded, and else say why."""
-    typer.echo(f"asked for {count} times: {einsum}")
+    """Tune one of several; whether that succeeded, and else say why."""
+    typer.echo(f"{why}: {einsum}")
     reports: list[TuningReport] = []
     try:
         with _interrupts_told(reports, database, as_json=False):

@@ -1,0 +1,95 @@
+"""Whole arrays on rank 0: cut into blocks for all ranks, and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feinsum.errors import PlanError
+from feinsum.plans.boxes import Box
+from feinsum.plans.local import checked_operands
+from feinsum.plans.plan import Plan
+
+__all__ = ["gather", "scatter"]
+
+TAG = 0
+"""Messages of one rank to another arrive in their order."""
+
+
+def scatter(
+    plan: Plan, operands: Mapping[str, Any] | None, comm: Any
+) -> dict[str, NDArray[Any]]:
+    """The blocks of this rank, of whole operands that rank 0 has.
+
+    Args:
+        operands: arrays by name on rank 0; what other ranks give is not looked at.
+        comm: a communicator of mpi4py.
+
+    Raises:
+        PlanError: on all ranks, with the rule ``blocks``, if an operand is missing or
+            has another shape or dtype.
+    """
+    rank, arrays, wrong = comm.Get_rank(), {}, None
+    if rank == 0:
+        try:
+            arrays = checked_operands(plan, operands or {})
+        except PlanError as error:
+            wrong = str(error)
+    wrong = comm.bcast(wrong)
+    if wrong is not None:
+        raise PlanError(wrong, rules=("blocks",))
+    found = {}
+    for name, dtype in plan.operands.items():
+        for to in range(plan.processes if rank == 0 else 0):
+            box = plan.start_box(name, to)
+            if box is not None:
+                piece = np.array(arrays[name][_slices(box)], order="C")
+                if to == 0:
+                    found[name] = piece
+                else:
+                    comm.Send(piece, to, TAG)
+        box = plan.start_box(name, rank)
+        if rank and box is not None:
+            found[name] = np.empty([end - first for first, end in box], dtype)
+            comm.Recv(found[name], 0, TAG)
+    return found
+
+
+def gather(plan: Plan, parts: Any, comm: Any) -> Any:
+    """The whole result on rank 0, None on all other ranks.
+
+    Args:
+        parts: what :func:`run_on_ranks` has returned on this rank.
+
+    Returns:
+        An array; of a plan of statements a dictionary of arrays.
+    """
+    if plan.statements is None:
+        return _whole(plan, plan.outputs[0], parts, comm)
+    found = {name: _whole(plan, name, parts[name], comm) for name in plan.outputs}
+    return found if comm.Get_rank() == 0 else None
+
+
+def _whole(plan: Plan, name: str, part: Any, comm: Any) -> NDArray[Any] | None:
+    if comm.Get_rank():
+        if part is not None:
+            comm.Send(np.ascontiguousarray(part), 0, TAG)
+        return None
+    whole = np.zeros(plan.shape(name), plan.dtype)
+    for of in range(plan.processes):
+        box = plan.result_box(of, name)
+        if box is None:
+            continue
+        piece = part
+        if of:
+            piece = np.empty([end - first for first, end in box], plan.dtype)
+            comm.Recv(piece, of, TAG)
+        whole[_slices(box)] = piece
+    return whole
+
+
+def _slices(box: Box) -> tuple[Any, ...]:
+    return (*(slice(first, end) for first, end in box), ...)

@@ -1,0 +1,67 @@
+"""Contraction paths that a plan can have: those of few operations, and different."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+
+from feinsum.ir import BatchedEinsum
+from feinsum.paths import Path
+from feinsum.plans.groups import Group, default_path, groups_of
+
+__all__ = ["MOST_OPERANDS", "paths_of"]
+
+MOST_OPERANDS = 5
+"""Of an einsum of which all paths are looked at; there are 180 of five operands."""
+
+MOST_PATHS = 4
+"""That are planned."""
+
+MOST_OPERATIONS = 1.1
+"""Of another path, over those of the path of the fewest."""
+
+
+def paths_of(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, ...]:
+    """The default path, and others of about as few operations with other groups.
+
+    >>> import feinsum
+    >>> arrays = [feinsum.array(name, (8, 8)) for name in "ABC"]
+    >>> chain = feinsum.einsum("ij,jk,kl->il", *arrays)
+    >>> paths_of(chain, dict(chain.extents))
+    (((1, 2), (0, 1)), ((0, 1), (0, 1)))
+    """
+    usual = default_path(einsum, extents)
+    if not 3 <= len(einsum.inputs) <= MOST_OPERANDS:
+        return (usual,)
+    limit = MOST_OPERATIONS * _operations(groups_of(einsum, usual, extents), extents)
+    found: dict[object, tuple[int, Path]] = {}
+    for path in (usual, *_all_paths(len(einsum.inputs))):
+        groups = groups_of(einsum, path, extents)
+        n_operations = _operations(groups, extents)
+        if n_operations <= limit:
+            found.setdefault(_signature(groups), (n_operations, path))
+    (_, first), *rest = found.values()
+    return (first, *(path for _, path in sorted(rest)[: MOST_PATHS - 1]))
+
+
+def _operations(groups: Sequence[Group], extents: Mapping[str, int]) -> int:
+    """Of leaves, whose own paths are the best for them."""
+    return sum(group.n_points(extents) * len(group.inputs) for group in groups)
+
+
+def _all_paths(n: int) -> Iterator[Path]:
+    if n == 1:
+        yield ()
+        return
+    for step in combinations(range(n), 2):
+        yield from ((step, *rest) for rest in _all_paths(n - 1))
+
+
+def _signature(groups: Sequence[Group]) -> object:
+    """Which operands each group takes together, whatever products are called."""
+    of: dict[str, object] = {}
+    for group in groups:
+        terms = Counter(of.get(str(a), str(a)) for a in group.inputs)
+        of[str(group.output)] = frozenset(terms.items())
+    return frozenset(of.values())

@@ -1,0 +1,98 @@
+"""A picture of a plan: for every group which rank needs, and keeps, which blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from feinsum.drawing import Block, Panel, Row
+from feinsum.plans.boxes import Box, Boxes
+from feinsum.plans.distribution import Distribution
+from feinsum.plans.groups import Access, Group
+from feinsum.plans.plan import Plan
+from feinsum.plans.schedule import GroupSchedule
+from feinsum.plans.text import schedule_text
+
+__all__ = ["MOST_DRAWN", "ranks_text", "rows_of"]
+
+MOST_DRAWN = 64
+"""Processes of a plan whose blocks can be told apart in a picture."""
+
+
+def rows_of(plan: Plan) -> tuple[Row, ...]:
+    """A row for every group: what its inputs must be, and where its result is left.
+
+    Tensors of more than two axes are shown by the two that are cut the most; those of
+    fewer have a side that is not named. Every block names the ranks that have it.
+    """
+    return tuple(
+        Row(
+            f"{group}\n{schedule_text(group, schedule)}",
+            tuple(_panels(plan, group, schedule)),
+        )
+        for group, schedule in zip(plan.groups, plan.schedules, strict=True)
+    )
+
+
+def _panels(plan: Plan, group: Group, schedule: GroupSchedule) -> list[Panel]:
+    found = [
+        _panel(plan, access, schedule.needs(access), f"needs {access}")
+        for access in group.inputs
+    ]
+    return [*found, _panel(plan, group.output, schedule.result, f"{group.output}")]
+
+
+def _panel(plan: Plan, access: Access, held: Distribution, title: str) -> Panel:
+    extents = plan.extents
+    shape = tuple(extents[i] for i in access.indices)
+    boxes = held.boxes(shape, plan.processes)
+    parts = [
+        len({_side(boxes, rank, k) for rank in boxes.ranks()})
+        for k in range(len(shape))
+    ]
+    order = sorted(range(len(shape)), key=lambda k: (-parts[k], k))[:2]
+    shown = sorted(order)
+    ranks: dict[Box, list[int]] = {}
+    for rank in boxes.ranks():
+        ranks.setdefault(_shown(boxes, rank, shown), []).append(rank)
+    numbers = {box: min(of) for box, of in ranks.items()}
+    blocks = tuple(
+        _block(box, [shape[k] for k in shown], numbers[box], ranks_text(of))
+        for box, of in ranks.items()
+    )
+    names = [access.indices[k] for k in shown]
+    down, right = {0: ("", ""), 1: ("", *names), 2: tuple(names)}[len(names)]
+    return Panel(title, blocks, down, right)
+
+
+def _side(boxes: Boxes, rank: int, axis: int) -> tuple[int, int]:
+    return int(boxes.first[rank, axis]), int(boxes.end[rank, axis])
+
+
+def _shown(boxes: Boxes, rank: int, axes: Sequence[int]) -> Box:
+    return tuple(_side(boxes, rank, axis) for axis in axes)
+
+
+def _block(box: Box, shape: Sequence[int], number: int, text: str) -> Block:
+    whole = ((0.0, 1.0),) * (2 - len(box))
+    sides = [(first / n, end / n) for (first, end), n in zip(box, shape, strict=True)]
+    (top, bottom), (left, right) = (*whole, *sides)
+    return Block(left, top, right - left, bottom - top, number, text)
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks, as short as can be.
+
+    >>> ranks_text([0]), ranks_text([0, 1, 2, 3]), ranks_text([0, 2, 4, 6])
+    ('0', '0-3', '0,2..6')
+    >>> ranks_text([1, 2, 5])
+    '1,2,5'
+    """
+    if len(ranks) < 3:
+        return ",".join(map(str, ranks))
+    step = ranks[1] - ranks[0]
+    if list(ranks) != list(range(ranks[0], ranks[-1] + 1, step)):
+        few = ",".join(map(str, ranks[:4]))
+        return few if len(ranks) <= 4 else f"{few} .."
+    if step == 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    return f"{ranks[0]},{ranks[1]}..{ranks[-1]}"

@@ -1,0 +1,103 @@
+"""Prices: of the plans that move the fewest elements, the fastest one.
+
+Counts are exact, and seconds are not: they are what a link and a leaf are said to take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from feinsum.errors import PlanError
+from feinsum.ir import BatchedEinsum
+from feinsum.plans.assembly import with_schedules
+from feinsum.plans.named import named_like
+from feinsum.plans.plan import LeafWork, Plan
+from feinsum.plans.planner import plan
+from feinsum.plans.search import best_of_machines
+
+__all__ = ["Links", "best_plans", "cheapest", "price"]
+
+
+@dataclass(frozen=True)
+class Links:
+    """What passes between two processes takes a time for each message and element.
+
+    Attributes:
+        message_s: seconds of a message, however short.
+        element_s: seconds of an element.
+    """
+
+    message_s: float
+    element_s: float
+
+    def __post_init__(self) -> None:
+        if not (self.message_s >= 0 and self.element_s >= 0):
+            raise PlanError(
+                f"links with {self.message_s} s a message and {self.element_s} s an "
+                "element; expected numbers from 0",
+                rules=("price",),
+            )
+
+
+def best_plans(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    processes: int,
+    most: int = 5,
+) -> tuple[Plan, ...]:
+    """Different plans of the fewest elements, the best one first.
+
+    These are the planner's, the best one of every machine of a quick search, and those
+    of named schedules.
+
+    Raises:
+        PlanError: as :func:`plan` does.
+
+    >>> import feinsum
+    >>> A, B = feinsum.array("A", (600, 600)), feinsum.array("B", (600, 600))
+    >>> found = best_plans(feinsum.einsum("ij,jk->ik", A, B), processes=8, most=3)
+    >>> [(one.name, one.counts.moved) for one in found]
+    [('planned', 1080000), ('johnson', 1080000), ('cosma', 1080000)]
+    """
+    first = plan(einsum, sizes, processes=processes)
+    others = [
+        with_schedules(first, found.schedules, name="planned")
+        for found in best_of_machines(first.groups, first.extents, processes)
+    ]
+    unique = {one.id: one for one in (first, *others, *named_like(first).values())}
+    shared = [one for one in unique.values() if one.outline().busy > 1]
+    rest = sorted(shared, key=lambda one: one.outline().moved)
+    return tuple([first, *(one for one in rest if one.id != first.id)][:most])
+
+
+def price(plan: Plan, links: Links, leaf_s: Callable[[LeafWork], float]) -> float:
+    """Seconds of the process that has the most of everything.
+
+    Args:
+        leaf_s: seconds of one call of a leaf, measured or predicted.
+    """
+    counts = plan.counts
+    passing = (
+        links.message_s * counts.most_messages + links.element_s * counts.most_received
+    )
+    leaves = sum(
+        schedule.n_steps * leaf_s(leaf)
+        for schedule, leaf in zip(plan.schedules, plan.leaves, strict=True)
+    )
+    return passing + leaves
+
+
+def cheapest(
+    plans: Sequence[Plan], links: Links, leaf_s: Callable[[LeafWork], float]
+) -> Plan:
+    """The plan with the lowest price; of equals the first.
+
+    Every different leaf is asked for once.
+    """
+    if not plans:
+        raise PlanError("no plans to choose from", rules=("price",))
+    works = {leaf.key: leaf for one in plans for leaf in one.leaves}
+    known = {key: leaf_s(leaf) for key, leaf in works.items()}
+    return min(plans, key=lambda one: price(one, links, lambda leaf: known[leaf.key]))
