@@ -41,7 +41,8 @@ from feinsum.measure import (
     verify,
 )
 from feinsum.measure.cases import Case, make_case, ragged_cases, ragged_unit
-from feinsum.measure.speedup import built_baseline, quick_sizes, raced
+from feinsum.measure.sparse_cases import make_sparse_case, ragged_sparse_cases
+from feinsum.measure.speedup import built_baseline, in_turns, quick_sizes, raced
 from feinsum.processes import Ended, limit_memory
 from feinsum.records import OK, TransformSpec, from_json, to_json, utc_now
 from feinsum.records.document import STRICT
@@ -132,6 +133,8 @@ def _prepare(question: Question) -> None:
     if question.device not in {device.id for device in HOST.devices()}:
         return
     einsum = from_text(question.frame)
+    if einsum.sparse_position is not None:
+        return
     timed = _timed_einsum(einsum)
     sizes = _timed_sizes(einsum, timed, question.sizes)
     with suppress(FeinsumError):  # the fork says what is wrong
@@ -151,6 +154,8 @@ def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
     check_spec(spec, einsum)
     if not suits_device(spec, opened.device.kind):
         raise TransformError(f"{spec} is not for devices like {opened.device}")
+    if einsum.sparse_position is not None:
+        return _judge_sparse(spec, einsum, question.sizes, opened)
     last: tuple[CompiledKernel, Case] | None = None
     for unit, cases in _units(spec, einsum):
         compiled = compile_kernel(unit, opened)
@@ -161,6 +166,30 @@ def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
     sizes = _timed_sizes(einsum, last[1].einsum, question.sizes)
     mine_s, others_s = raced(*last, sizes, opened)
     return Verdict(OK, least_s=mine_s, baseline_s=others_s, sizes=sizes)
+
+
+def _judge_sparse(
+    spec: TransformSpec,
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    opened: OpenDevice,
+) -> Verdict:
+    """A recipe for a sparse operand, on ragged trees, and on one that is timed."""
+    for case in ragged_sparse_cases(einsum):
+        try:
+            verify(case.kernel(spec, opened), case.expected, tolerance=case.tolerance)
+        except WrongResultError as error:
+            where = f"for a tree of the sizes {dict(case.sizes)}"
+            raise WrongResultError(f"{where}: {error}") from None
+    timed = quick_sizes(einsum, sizes)
+    case = make_sparse_case(einsum, timed)
+    plain = case.untransformed(opened)
+    plain.poison()
+    baseline_s = plain.run()
+    kernel = case.kernel(spec, opened).sharing(plain)
+    verify(kernel, plain.read(), tolerance=2 * case.tolerance)
+    mine_s, others_s = in_turns(kernel, plain, baseline_s)
+    return Verdict(OK, least_s=mine_s, baseline_s=others_s, sizes=timed)
 
 
 def _verify(compiled: CompiledKernel, case: Case) -> None:
