@@ -109,7 +109,7 @@ bench-firedrake: $(INSTALLED) ## kernels of one cell as PyOP2 compiles them agai
 bench-limits: $(INSTALLED) ## what limits the recipes on record, by the same ones at other sizes
 	@$(RUN) benchmarks/limits.py $(ARGS)
 
-bench-sparse: $(BENCHED) ## sparse tensors times dense matrices, against scipy, numba and C; ARGS=...
+bench-sparse: $(BENCHED) ## sparse tensors times dense ones, against scipy, numba, C and tensora; ARGS=...
 	@$(RUN) benchmarks/sparse.py $(ARGS)
 
 bench-plans: $(INSTALLED) ## count what plans move, beside named schedules

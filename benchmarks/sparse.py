@@ -1,9 +1,13 @@
 """Sparse einsums against scipy, numba, and C.
 
 ``python benchmarks/sparse.py --scale 0.01`` multiplies sparse tensors by dense
-matrices: SpMV, SpMM, and MTTKRP of the mode at the root of the tree. All contenders of
-a row are checked, then run in turns, and each waits until no thread of another one
-works.
+matrices: SpMV, SpMM, MTTKRP and TTMc of the mode at the root of the tree, and TTTc, a
+network of six tensors. All contenders of a row are checked, then run in turns, and each
+waits until no thread of another one works. ``tensora``, which is TACO in Python, runs
+in a process of its own, if an interpreter is named that has it.
+
+``unfactorized`` is our kernel of the nest that multiplies all operands in one loop over
+all indices, in the same form. ``operations`` says how many times as many it takes.
 
 ``plain C`` is the nest of loops that factors the product, as gcc compiles it with ``-O3
 -march=native``; ``SPLATT in C`` is the same with its sums in vectors, by hand, after
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import re
 import subprocess
 import sys
@@ -45,8 +50,27 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.experiments.contest import Watched
 from benchmarks.experiments.machine import processor
 from feinsum import call_einsum
-from feinsum.codegen import root_chunks
-from feinsum.measure import interleave
+from feinsum.codegen import (
+    generate_nest,
+    nest_arguments,
+    nest_index_dtype,
+    nest_result,
+    root_chunks,
+)
+from feinsum.measure import compile_kernel, interleave
+from feinsum.measure.sparse_reference import sparse_reference
+from feinsum.nests import (
+    Network,
+    Operations,
+    Sizes,
+    choose_form,
+    evaluate,
+    network,
+    postorders,
+    sizes_of,
+    unfactorized,
+)
+from feinsum.nests.form import n_chunks_for
 from feinsum.predict.machine import machine_of
 from feinsum.sparse import CSF, random_profile, random_uniform, to_coo, to_csf
 from feinsum.targets.devices import open_device
@@ -93,7 +117,11 @@ PATTERNS = {
     "uniform 1e-2": Pattern((1_000, 900, 800), density=1e-2),
     "matrix": Pattern((2_000_000, 2_000_000), (2_000_000, 40_000_000)),
 }
-KERNELS = ("spmv", "spmm", "mttkrp")
+PATTERNS["order 6"] = Pattern((16,) * 6, density=1e-3)
+KERNELS = ("spmv", "spmm", "mttkrp", "ttmc", "tttc")
+CHAIN_RANK = 8
+"""Of TTTc, whose operands have two ranks each."""
+MOST_RESULT_BYTES = 2**29
 
 
 @dataclass(frozen=True)
@@ -101,29 +129,38 @@ class Problem:
     """A kernel on a pattern.
 
     Attributes:
-        factors: the dense operand of each level but the root; of SpMV a vector.
+        subscripts: the tree first.
+        factors: the dense operands; of SpMV a vector.
     """
 
     name: str
+    subscripts: str
     tree: CSF
     factors: tuple[Array, ...]
 
     @property
-    def subscripts(self) -> str:
-        indices = "ijklm"[: self.tree.order]
-        rank = "a" * (self.factors[0].ndim - 1)
-        dense = ",".join(f"{index}{rank}" for index in indices[1:])
-        return f"{indices},{dense}->i{rank}"
+    def is_mttkrp(self) -> bool:
+        """Or SpMV, or SpMM: what libraries have."""
+        return self.name not in ("ttmc", "tttc")
+
+    @property
+    def network(self) -> Network:
+        return network(self.subscripts)
+
+    @property
+    def sizes(self) -> Sizes:
+        return sizes_of(self.network, [self.tree, *self.factors])
 
     def reference(self) -> Array:
-        """By entries, one after the other."""
-        entries = to_coo(self.tree)
-        rows = entries.values.reshape((-1, *[1] * (self.factors[0].ndim - 1)))
-        for index, factor in zip(entries.indices[1:], self.factors, strict=True):
-            rows = rows * factor[index]
-        out = np.zeros((self.tree.shape[0], *rows.shape[1:]), rows.dtype)
-        np.add.at(out, entries.indices[0], rows)
-        return out
+        """By entries."""
+        return sparse_reference(self.network, [self.tree, *self.factors])
+
+    def operations(self) -> float:
+        """Those of the unfactorized nest over those of the best path."""
+        cost = Operations(self.network, self.sizes)
+        nest = unfactorized(self.network)
+        least = min(cost.least(path) for path in postorders(self.network))
+        return float(evaluate(cost, nest.path, nest.orders)) / least
 
 
 @dataclass(frozen=True)
@@ -144,7 +181,7 @@ def ours(problem: Problem) -> Callable[[], Array]:
 
 def scipy(problem: Problem) -> Callable[[], Array] | None:
     """Of matrices; one thread."""
-    if problem.tree.order != 2 or find_spec("scipy") is None:
+    if not problem.is_mttkrp or problem.tree.order != 2 or find_spec("scipy") is None:
         return None
     from scipy.sparse import csr_array
 
@@ -155,7 +192,7 @@ def scipy(problem: Problem) -> Callable[[], Array] | None:
 
 def numba(problem: Problem) -> Callable[[], Array] | None:
     """Of order 2 and 3; its own threads."""
-    if problem.tree.order > 3 or find_spec("numba") is None:
+    if not problem.is_mttkrp or problem.tree.order > 3 or find_spec("numba") is None:
         return None
     tree, factors = problem.tree, [_as_rows(f) for f in problem.factors]
     kernel = _numba_kernels()[tree.order - 2]
@@ -200,11 +237,13 @@ def _numba_kernels() -> tuple[Any, Any]:
     return matrix, tensor
 
 
-def plain_c(problem: Problem) -> Callable[[], Array]:
-    return _in_c(problem, 1)
+def plain_c(problem: Problem) -> Callable[[], Array] | None:
+    return _in_c(problem, 1) if problem.is_mttkrp else None
 
 
 def splatt(problem: Problem) -> Callable[[], Array] | None:
+    if not problem.is_mttkrp:
+        return None
     item = problem.tree.values.itemsize
     lanes = machine_of(open_device("host").device).vector_bytes // item
     rank = _as_rows(problem.factors[0]).shape[1]
@@ -213,12 +252,73 @@ def splatt(problem: Problem) -> Callable[[], Array] | None:
     return _in_c(problem, lanes) if lanes > 1 else None
 
 
+def one_loop(problem: Problem) -> Callable[[], Array] | None:
+    """The unfactorized nest, in vectors and by threads as ours."""
+    if problem.name in ("spmv", "spmm"):
+        return None
+    opened = open_device("host")
+    nest, sizes = unfactorized(problem.network), problem.sizes
+    dtype, n_threads = problem.tree.values.dtype, opened.device.compute_units
+    form = choose_form(
+        nest,
+        sizes,
+        item_bytes=dtype.itemsize,
+        vector_bytes=machine_of(opened.device).vector_bytes,
+        n_threads=n_threads,
+    )
+    n_chunks = n_chunks_for(nest, form, sizes, n_threads)
+    index_dtype = nest_index_dtype(nest, sizes, form=form, n_chunks=n_chunks)
+    made = generate_nest(
+        nest, sizes.extents, dtype=dtype, index_dtype=index_dtype, form=form
+    )
+    kernel = compile_kernel(made, opened)
+    operands = [problem.tree, *problem.factors]
+
+    def call() -> Array:
+        given = nest_arguments(
+            nest, operands, dtype=dtype, form=form, n_chunks=n_chunks
+        )
+        kernel.built.run(given, kernel.timer)
+        return nest_result(nest, form, given["out"], sizes)
+
+    return call
+
+
+def tensora_s(problem: Problem, interpreter: str, rounds: int) -> float:
+    """The seconds of tensora, whose result is checked."""
+    entries = to_coo(problem.tree)
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "given.npz"), Path(folder, "result.npy")
+        columns = {f"level{k}": column for k, column in enumerate(entries.indices)}
+        factors = {f"factor{k}": factor for k, factor in enumerate(problem.factors)}
+        np.savez(
+            source,
+            subscripts=problem.subscripts,
+            values=entries.values,
+            shape=problem.tree.shape,
+            rounds=rounds,
+            **columns,
+            **factors,
+        )
+        script = Path(__file__).with_name("sparse_tensora.py")
+        done = subprocess.run(
+            [interpreter, script, source, target],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        _check("tensora", np.load(target), problem, TOLERANCE["float64"])
+    return float(json.loads(done.stdout))
+
+
 RIVALS: Mapping[str, Callable[[Problem], Callable[[], Array] | None]] = {
     "scipy": scipy,
     "numba": numba,
     "plain C": plain_c,
     "SPLATT in C": splatt,
+    "unfactorized": one_loop,
 }
+TENSORA = "tensora"
 
 
 def c_source(order: int, rank: int, item: str, lanes: int) -> str:
@@ -315,42 +415,75 @@ def _as_rows(factor: Array) -> Array:
 
 def make_problem(kernel: str, tree: CSF, rank: int, dtype: str) -> Problem:
     rng = np.random.default_rng(1)
-    shapes = [
-        (extent, rank)[: 1 if kernel == "spmv" else 2] for extent in tree.shape[1:]
-    ]
+    indices, ranks = "ijklmn"[: tree.order], "rstuv"
+    extents = dict(zip(indices, tree.shape, strict=True))
+    match kernel:
+        case "ttmc":
+            terms = [f"{i}{r}" for i, r in zip(indices[1:], ranks, strict=False)]
+            output = "i" + ranks[: tree.order - 1]
+        case "tttc":
+            terms, output = ["ia", "ajb", "bkc", "cld", "dme"], "en"
+            ranks, rank = "abcde", CHAIN_RANK
+        case _:
+            ranks = "" if kernel == "spmv" else "a"
+            terms, output = [f"{i}{ranks}" for i in indices[1:]], f"i{ranks}"
+    extents |= dict.fromkeys(ranks, rank)
+    shapes = [tuple(extents[i] for i in term) for term in terms]
     return Problem(
-        kernel, tree, tuple(rng.random(shape).astype(dtype) for shape in shapes)
+        kernel,
+        f"{indices},{','.join(terms)}->{output}",
+        tree,
+        tuple(rng.random(shape).astype(dtype) for shape in shapes),
     )
+
+
+def fits(kernel: str, shape: Pattern, tree: CSF, rank: int) -> bool:
+    """Whether a kernel is for a pattern, and the result of a size to be had."""
+    order = len(shape.shape)
+    if (order == 6) != (kernel == "tttc") or (order == 2) != kernel.startswith("sp"):
+        return False
+    if kernel == "ttmc":
+        n_bytes = tree.values.itemsize * tree.shape[0] * rank ** (order - 1)
+        return n_bytes <= MOST_RESULT_BYTES
+    return True
+
+
+def _check(name: str, result: Array, problem: Problem, tolerance: float) -> None:
+    expected = problem.reference()
+    error = np.abs(result - expected).max() / np.abs(expected).max()
+    if not error <= tolerance:
+        raise SystemExit(f"{name} is wrong by {error:.1e}: {problem.subscripts}")
 
 
 def contest(problem: Problem, options: argparse.Namespace) -> dict[str, float]:
     """Median seconds of each contender that there is; all are right."""
-    expected = problem.reference()
     watched = []
     for name, make in ({OURS: ours} | dict(RIVALS)).items():
         call = make(problem)
         if call is None:
             continue
-        error = np.abs(call() - expected).max() / np.abs(expected).max()
-        if not error <= TOLERANCE[options.dtype]:
-            raise SystemExit(f"{name} is wrong by {error:.1e}: {problem.subscripts}")
+        _check(name, call(), problem, TOLERANCE[options.dtype])
         watched.append(Watched(name, Ready(call), lambda _name: None, 0.005))
     times = interleave(
         watched, rounds=options.rounds, warmup=1, min_total_s=0.0, max_total_s=30.0
     )
-    return {w.name: median(t) for w, t in zip(watched, times, strict=True)}
+    found = {w.name: median(t) for w, t in zip(watched, times, strict=True)}
+    if options.tensora and options.dtype == "float64" and problem.name != "spmv":
+        found[TENSORA] = tensora_s(problem, options.tensora, min(options.rounds, 3))
+    return found
 
 
-def table_of(results: Sequence[tuple[str, dict[str, float]]]) -> Table:
+def table_of(results: Sequence[tuple[str, dict[str, float], float]]) -> Table:
     """Milliseconds, and how many times as fast ours is as the best of the rivals."""
-    heads = (f"{name}, ms" for name in (OURS, *RIVALS))
-    table = Table("entry", *heads, "best rival / ours", box=box.MARKDOWN)
-    for name, seconds in results:
+    names = (OURS, *RIVALS, TENSORA)
+    heads = (f"{name}, ms" for name in names)
+    last = "best rival / ours", "operations"
+    table = Table("entry", *heads, *last, box=box.MARKDOWN)
+    for name, seconds, operations in results:
         cells = (
-            f"{seconds[one] * 1e3:.3f}" if one in seconds else "-"
-            for one in (OURS, *RIVALS)
+            f"{seconds[one] * 1e3:.3f}" if one in seconds else "-" for one in names
         )
-        table.add_row(name, *cells, f"{ratio(seconds):.2f}")
+        table.add_row(name, *cells, f"{ratio(seconds):.2f}", f"{operations:.2f}")
     return table
 
 
@@ -365,24 +498,27 @@ def main() -> None:
     parser.add_argument("--rank", type=int, nargs="*", default=[16, 32, 64])
     parser.add_argument("--dtype", default="float64", choices=sorted(TOLERANCE))
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--tensora", default="", help="a Python that has tensora")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     results = []
     for kernel, (pattern, shape) in product(KERNELS, PATTERNS.items()):
-        ranks = [1] if kernel == "spmv" else options.rank
+        has_rank = kernel not in ("spmv", "tttc")
         names = {
-            rank: f"{kernel} {pattern}" + (f" rank {rank}" if kernel != "spmv" else "")
-            for rank in ranks
+            rank: f"{kernel} {pattern}" + (f" rank {rank}" if has_rank else "")
+            for rank in (options.rank if has_rank else [1])
         }
-        is_matrix = len(shape.shape) == 2
-        chosen = [rank for rank in ranks if re.search(options.only, names[rank])]
-        if is_matrix == (kernel == "mttkrp") or not chosen:
+        chosen = [rank for rank in names if re.search(options.only, names[rank])]
+        if not chosen:
             continue
-        tree = shape.tree(options.scale, options.dtype)
+        scale = 1.0 if kernel == "tttc" else options.scale
+        tree = shape.tree(scale, options.dtype)
         for rank in chosen:
-            problem = make_problem(kernel, tree, rank, options.dtype)
-            results.append((names[rank], contest(problem, options)))
-            Console(stderr=True).print(names[rank], results[-1][1])
+            if fits(kernel, shape, tree, rank):
+                problem = make_problem(kernel, tree, rank, options.dtype)
+                found = contest(problem, options)
+                results.append((names[rank], found, problem.operations()))
+                Console(stderr=True).print(names[rank], found)
     console = Console(width=200)
     console.print(
         f"{processor()}, {open_device('host').device.compute_units} threads, "
@@ -390,9 +526,10 @@ def main() -> None:
     )
     console.print(table_of(results))
     if results:
-        mean = exp(sum(log(ratio(seconds)) for _, seconds in results) / len(results))
+        mean = exp(sum(log(ratio(seconds)) for _, seconds, _ in results) / len(results))
         console.print(f"geometric mean: {mean:.2f} times as fast as the best rival")
     missing = [name for name in ("scipy", "numba") if find_spec(name) is None]
+    missing += [] if options.tensora else [TENSORA]
     console.print(f"not installed: {', '.join(missing) or 'none'}")
 
 

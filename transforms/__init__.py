@@ -3,7 +3,7 @@
 if __name__ != "feinsum.transforms":
     raise ImportError("import it as feinsum.transforms; the folder is not a package")
 
-from feinsum.transforms import host, library
+from feinsum.transforms import host, library, nests
 from feinsum.transforms.plugins import load_plugins
 from feinsum.transforms.registry import (
     ALL_DEVICES,
@@ -36,6 +36,7 @@ __all__ = [
     "in_full",
     "library",
     "load_plugins",
+    "nests",
     "register",
     "suits_device",
 ]

@@ -78,6 +78,8 @@ class Transform:
         in_full: the same configuration in parameters that mean the same in every
             version of this package, as facts have them; for families that leave
             something to costs.
+        is_sparse: whether it is for einsums with a sparse operand; others are for those
+            without.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Transform:
     in_full: Callable[[BatchedEinsum, Parameters], Parameters] = (
         lambda _einsum, parameters: parameters
     )
+    is_sparse: bool = False
 
     def spec(self, parameters: Parameters) -> TransformSpec:
         return TransformSpec(self.name, self.version, parameters)
@@ -108,8 +111,13 @@ class Transform:
         return self.offered(subject) is not None
 
     def offered(self, subject: WorkloadLike) -> Space | None:
-        """The parameter space; None if the family does not fit."""
-        space = self.space(workload_of(subject))
+        """The parameter space; None if the family does not fit.
+
+        None, too, if it is for operands that are stored in another way.
+        """
+        workload = workload_of(subject)
+        has_tree = workload.einsum.sparse_position is not None
+        space = self.space(workload) if has_tree == self.is_sparse else None
         return space if space is not None and all(space.values()) else None
 
 
@@ -191,7 +199,7 @@ def configurations(
     There is none if the transform does not fit the einsum.
     """
     workload = workload_of(subject)
-    space = transform.space(workload)
+    space = transform.offered(workload)
     if space is None:
         return
     for parameters in points(space, workload, transform.constraint):

@@ -184,10 +184,15 @@ def bound_at(
         sizes: the value of every size parameter.
 
     Raises:
-        BoundError: if a size is missing, or a memory cannot hold what one step needs.
+        BoundError: if a size is missing, a memory cannot hold what one step needs, or
+            an operand is sparse.
     """
     if not levels:
         raise BoundError("no level of memory is given; expected one at least")
+    if isinstance(einsum, BatchedEinsum) and einsum.sparse_position is not None:
+        raise BoundError(
+            f"an operand of {einsum.subscripts} is sparse; bounds are for dense ones"
+        )
     factors = factors_of(einsum, sizes)
     ahead = [memory_ahead(levels, place) for place in range(len(levels))]
     memories = [memory for memory in ahead if memory is not None]

@@ -16,7 +16,7 @@ from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of, place_of
 from feinsum.calling.reading import Reading, first_uses, read_shapes
 from feinsum.effort import Effort, effort_of
-from feinsum.errors import InvalidEinsumError, RecordNotFoundError
+from feinsum.errors import InvalidEinsumError
 from feinsum.memory import remembered
 from feinsum.targets.arrays import is_device_array
 from feinsum.variables import DEVICE_VARIABLE
@@ -146,15 +146,10 @@ def _called_sparse(
     options: CallOptions,
     out: Any,
 ) -> Any:
-    """A call of a sparse operand, for which nothing is recorded yet."""
+    """A call of a sparse operand, and of whatever result."""
     from feinsum.calling.sparse_call import call_sparse
 
-    if options.on_miss == "raise":
-        raise RecordNotFoundError(
-            "nothing is recorded for sparse operands; leave on_miss out to have the "
-            "nest that is estimated to be the fastest"
-        )
-    result = call_sparse(subscripts, operands, device)
+    result = call_sparse(subscripts, operands, device, options)
     if out is None:
         return result
     _check_out(out)

@@ -1,10 +1,8 @@
-"""Calls with a sparse operand: by the nest that is estimated to be the fastest.
-
-Nothing is looked up or recorded for them yet.
-"""
+"""Calls with a sparse operand: by the recipe on record, or the nest of the estimate."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +11,14 @@ import numpy as np
 
 from feinsum.calling.forms import as_array
 from feinsum.calling.kept import Calls
-from feinsum.errors import DeviceUnavailableError, InvalidEinsumError
+from feinsum.calling.options import CallOptions
+from feinsum.calling.place import name_of
+from feinsum.errors import (
+    DeviceUnavailableError,
+    FeinsumWarning,
+    InvalidEinsumError,
+    RecordNotFoundError,
+)
 from feinsum.ir import parse_subscripts
 from feinsum.memory import remembered
 from feinsum.nests import (
@@ -27,7 +32,7 @@ from feinsum.nests import (
     choose_form,
     sizes_of,
 )
-from feinsum.nests.form import n_chunks_for
+from feinsum.nests.form import COPIES_BYTES, n_chunks_for, needed_bytes
 from feinsum.sparse import CSC, CSF, from_object, is_sparse, to_csf
 from feinsum.targets.host.results import check_room
 
@@ -39,7 +44,12 @@ __all__ = ["call_sparse"]
 _DTYPES = frozenset(map(np.dtype, ("f4", "f8", "c8", "c16")))
 
 
-def call_sparse(subscripts: str, operands: Sequence[Any], device: str | None) -> Any:
+def call_sparse(
+    subscripts: str,
+    operands: Sequence[Any],
+    device: str | None,
+    options: CallOptions | None = None,
+) -> Any:
     """The einsum of dense arrays and one sparse one.
 
     Args:
@@ -47,6 +57,8 @@ def call_sparse(subscripts: str, operands: Sequence[Any], device: str | None) ->
         operands: as given; a tree is read as it is, others become one in the order of
             their axes.
         device: None, or the host.
+        options: how a recipe is looked up; where there is none, the nest is taken that
+            is estimated to be the fastest.
 
     Returns:
         A dense array. If the output has the indices of the sparse operand and no
@@ -57,6 +69,7 @@ def call_sparse(subscripts: str, operands: Sequence[Any], device: str | None) ->
             ``dtype``, ``shape``, ``network`` or ``subscripts``.
         DeviceUnavailableError: for another device.
         MeasurementError: if a dense result does not fit the memory.
+        RecordNotFoundError: where the options want a recipe, and there is none.
     """
     if device is not None and device.strip().lower() not in ("", "host"):
         raise DeviceUnavailableError(
@@ -80,7 +93,7 @@ def call_sparse(subscripts: str, operands: Sequence[Any], device: str | None) ->
             "float64, complex64 or complex128: convert an operand",
             rules=("dtype",),
         )
-    result = _computed(network, arrays, sizes, dtype)
+    result = _computed(network, arrays, sizes, dtype, options or CallOptions())
     return _sparse(network, arrays[sparse[0]], result)
 
 
@@ -107,7 +120,11 @@ def _network(
 
 
 def _computed(
-    network: Network, arrays: list[Any], sizes: Sizes, dtype: np.dtype[Any]
+    network: Network,
+    arrays: list[Any],
+    sizes: Sizes,
+    dtype: np.dtype[Any],
+    options: CallOptions,
 ) -> Any:
     from feinsum.codegen import nest_arguments, nest_result  # loads Loopy, for a second
 
@@ -117,9 +134,11 @@ def _computed(
     if not (prod(sizes.extents.values()) and sizes.nodes[-1]):
         return np.zeros(0 if network.has_sparse_output else shape, dtype)
     extents = tuple(sorted(sizes.extents.items()))
-    key = ("nest", network, extents, sizes.nodes, dtype.str)
+    dtypes = tuple(a.values.dtype if isinstance(a, CSF) else a.dtype for a in arrays)
+    where = name_of(options.database), options.policy, options.on_miss, options.effort
+    key = ("nest", network, extents, sizes.nodes, dtypes, where)
     made: _Made = remembered(Calls).sparse.get(
-        key, lambda: _made(network, sizes, dtype)
+        key, lambda: _made(network, arrays, sizes, dtype, options)
     )
     arguments = nest_arguments(
         made.nest, arrays, dtype=dtype, form=made.form, n_chunks=made.n_chunks
@@ -137,12 +156,52 @@ class _Made(NamedTuple):
     kernel: CompiledKernel
 
 
-def _made(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> _Made:
+def _made(
+    network: Network,
+    arrays: list[Any],
+    sizes: Sizes,
+    dtype: np.dtype[Any],
+    options: CallOptions,
+) -> _Made:
+    from feinsum.calling.sparse_recipe import recorded_recipe
+    from feinsum.measure import open_device
+
+    recipe, reason = recorded_recipe(network, arrays, options)
+    n_threads = open_device("host").device.compute_units
+    if recipe is not None and not _has_room(recipe, sizes, dtype, n_threads):
+        recipe, reason = None, "the recipe on record takes too much memory"
+    if recipe is None:
+        _missed(options, reason)
+    nest, form = recipe or _estimated(network, sizes, dtype)
+    n_chunks = n_chunks_for(nest, form, sizes, n_threads)
+    return _Made(nest, form, n_chunks, _kernel(nest, form, n_chunks, sizes, dtype))
+
+
+def _has_room(
+    recipe: tuple[Nest, NestForm], sizes: Sizes, dtype: np.dtype[Any], n_threads: int
+) -> bool:
+    nest, form = recipe
+    n_chunks = n_chunks_for(nest, form, sizes, n_threads)
+    n_bytes = needed_bytes(nest, form, sizes, dtype.itemsize, n_chunks)
+    return n_bytes <= COPIES_BYTES
+
+
+def _missed(options: CallOptions, reason: str) -> None:
+    if options.on_miss == "raise":
+        raise RecordNotFoundError(reason)
+    if options.on_miss == "warn":
+        text = f"the nest is taken that is estimated to be the fastest: {reason}"
+        warnings.warn(text, FeinsumWarning, stacklevel=6)
+
+
+def _estimated(
+    network: Network, sizes: Sizes, dtype: np.dtype[Any]
+) -> tuple[Nest, NestForm]:
+    """The nest and the form that are estimated to be the fastest."""
     from feinsum.measure import open_device
     from feinsum.predict.machine import machine_of
 
     machine = machine_of(open_device("host").device)
-    real = dtype.kind == "f"
     cost = EstimatedTime(
         network,
         sizes,
@@ -156,12 +215,10 @@ def _made(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> _Made:
         found.nest,
         sizes,
         item_bytes=dtype.itemsize,
-        vector_bytes=machine.vector_bytes if real else 0,
+        vector_bytes=machine.vector_bytes if dtype.kind == "f" else 0,
         n_threads=machine.n_cores,
     )
-    n_chunks = n_chunks_for(found.nest, form, sizes, machine.n_cores)
-    kernel = _kernel(found.nest, form, n_chunks, sizes, dtype)
-    return _Made(found.nest, form, n_chunks, kernel)
+    return found.nest, form
 
 
 def _kernel(

@@ -19,9 +19,11 @@ from feinsum.cli.shared.options import (
     Policy,
     Rows,
     Sizes,
+    Sparse,
     Subscripts,
 )
 from feinsum.cli.shared.output import print_json, print_records, record_document
+from feinsum.cli.shared.sparse import read_sparse_einsum
 
 if TYPE_CHECKING:
     from feinsum.bounds import Bound
@@ -33,6 +35,7 @@ EXAMPLES = """\b
 Examples:
   feinsum query "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
   feinsum query "ij,j->i" --sizes i=n,j=4 --device Tesla --policy loose
+  feinsum query "ijk,ja,ka->ia" --sparse T.tns --sizes a=16
 """
 
 
@@ -42,6 +45,7 @@ def query(
     operands: Operands = None,
     rows: Rows = None,
     dtype: Dtype = DEFAULT_DTYPE,
+    sparse: Sparse = None,
     device: Device = None,
     database: Database = None,
     policy: Policy = None,
@@ -56,9 +60,17 @@ def query(
     from feinsum import retrieval
     from feinsum.db import opened_store
 
-    einsum = read_einsum(subscripts, sizes, operands, rows, dtype)
+    profile: dict[str, int] = {}
+    if sparse is None:
+        einsum = read_einsum(subscripts, sizes, operands, rows, dtype)
+    elif rows is not None:
+        raise typer.BadParameter("a sparse operand is in one row", param_hint="--rows")
+    else:
+        einsum, profile = read_sparse_einsum(subscripts, sparse, sizes, operands, dtype)
     with opened_store(database, has_shipped=True) as store:
-        match = retrieval.query(einsum, device=device, database=store, policy=policy)
+        match = retrieval.query(
+            einsum, device=device, database=store, policy=policy, sizes=profile
+        )
         fractions = fractions_of(match.ranking, store)
         least = bound_of_first(match, store)
     if as_json:

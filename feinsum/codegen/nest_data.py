@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from feinsum.codegen.nest_writer import CHUNK, held_buffers
+from feinsum.codegen.nest_writer import CHUNK, TILED, held_buffers
 from feinsum.nests import Nest, NestForm, Sizes, sizes_of
 from feinsum.nests.form import is_private
 from feinsum.sparse import CSF
@@ -66,7 +66,7 @@ def nest_arguments(
     for index in network.levels:
         found[f"extent_{index}"] = sizes.extents[index]
     axes = (CHUNK, *network.output) if form.has_copies else network.output
-    known = {**extents, CHUNK: found.get("n_chunks", 1)}
+    known = {**extents, CHUNK: found.get("n_chunks", 1), TILED: form.tile}
     if network.has_sparse_output:
         found["out"] = np.zeros(sizes.nodes[-1], dtype)
     else:
@@ -159,9 +159,9 @@ def _by_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
     if not (form.lane and has_lane):
         return array
     *others, extent = array.shape
-    if more := -extent % form.lanes:
+    if more := -extent % (form.tile or form.lanes):
         array = np.pad(array, [(0, 0)] * len(others) + [(0, more)])
-    return array.reshape((*others, -(-extent // form.lanes), form.lanes))
+    return array.reshape((*others, (extent + more) // form.lanes, form.lanes))
 
 
 def _zeros(
@@ -171,4 +171,5 @@ def _zeros(
     dtype: DTypeLike,
 ) -> Array:
     shape = [extents[i] for i in indices]
-    return _by_lanes(np.zeros(shape, dtype), form.lane in indices, form)
+    has_lane = form.lane in indices or TILED in indices
+    return _by_lanes(np.zeros(shape, dtype), has_lane, form)

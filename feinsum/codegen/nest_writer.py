@@ -15,7 +15,7 @@ from feinsum.nests import Multiply, Nest, NestForm, Repeat, Reset, Step, lower
 from feinsum.nests.form import MOST_REGISTERS, is_private
 from feinsum.nests.paths import Tensor
 
-__all__ = ["CHUNK", "ENTRY", "Place", "Writer", "axes_of", "held_buffers"]
+__all__ = ["CHUNK", "ENTRY", "TILED", "Place", "Writer", "axes_of", "held_buffers"]
 
 CHUNK = "%chunk"
 """In the place of an index: a chunk of the root, which threads take."""
@@ -23,6 +23,8 @@ ROUND = "%lane"
 """In the place of an index: the lane itself, of what is held for one vector only."""
 ENTRY = "%entry"
 """In the place of an index: an entry of the tree."""
+TILED = "%tiled"
+"""In the place of the lanes' index: its entries in the tile, of buffers."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Writer:
         own: temporaries beside the buffers: sums in registers.
         total: to what the last term adds, if that is not the result.
         root: where the nodes of the root begin and end.
+        tile: the loop over tiles of the lanes, if there is one.
     """
 
     nest: Nest
@@ -58,6 +61,7 @@ class Writer:
     own: list[Any] = field(default_factory=list)
     total: Place | None = None
     root: tuple[str, str] = ("0", "nodes0")
+    tile: str = ""
 
     def __post_init__(self) -> None:
         self.unique = UniqueNameGenerator()
@@ -70,15 +74,25 @@ class Writer:
         """Write the whole nest."""
         steps = lower(self.nest)
         if not self.form.is_chunked:
-            self._body(steps, 0, {}, {})
+            self._tiles(steps, 0, {})
             return
         chunk = self._loop("chunk", "0", "n_chunks", 0, "g.0")
         first, past = self.unique("first"), self.unique("past")
         self.root = first, past
         self._line(1, f"<> {first} = chunks[{chunk}]")
         self._line(1, f"<> {past} = chunks[{chunk} + 1]")
-        self._body(steps, 1, {CHUNK: chunk}, {})
+        self._tiles(steps, 1, {CHUNK: chunk})
         self._line(0, "end")
+
+    def _tiles(self, steps: tuple[Step, ...], depth: int, at: dict[str, str]) -> None:
+        """All statements, for one tile of the lanes after the other."""
+        if not self.form.tile:
+            self._body(steps, depth, at, {})
+            return
+        count = self.dense[self.form.lane] // self.form.tile
+        self.tile = self._loop("tile", "0", str(count), depth)
+        self._body(steps, depth + 1, at, {})
+        self._line(depth, "end")
 
     def _body(
         self,
@@ -92,7 +106,7 @@ class Writer:
         if left is None:
             self._write(steps, depth, at, node)
             return
-        self.total = self._temporary("total", left)
+        self.total = self._temporary("total", in_tile(left, self.form))
         self._zero(self.total, depth, at)
         self._write(steps, depth, at, node)
         held, self.total = self.total, None
@@ -112,7 +126,7 @@ class Writer:
         within = [i for i in self.nest.orders[last] if i not in at]
         if not is_fixed or all(index in left for index in within):
             return None
-        entries = prod(self.dense[i] for i in left)
+        entries = prod(self._size(i) for i in left)
         lanes = self.form.lanes if self.form.lane in left else 1
         return left if entries <= lanes * MOST_REGISTERS else None
 
@@ -181,7 +195,9 @@ class Writer:
         """Products along the lanes; those that add up to one entry add up by lanes."""
         sums = {}
         for term in _terms(body):
-            if not {self.form.lane, ROUND}.intersection(self._target(term).indices):
+            if not {self.form.lane, ROUND, TILED}.intersection(
+                self._target(term).indices
+            ):
                 sums[term] = self._temporary("lanes", (ROUND,))
                 self._zero(sums[term], depth, at)
         inside, there = self._open(self.form.lane, depth, at)
@@ -258,20 +274,26 @@ class Writer:
             Its depth, and the values of indices in it.
         """
         lane, n = self.form.lane, self.form.lanes
-        if index not in (lane, ROUND):
+        if index not in (lane, ROUND, TILED):
             iname = self._loop(index, "0", self._extent(index), depth)
             return depth + 1, at | {index: iname}
         outer = ""
-        if index == lane:
-            count = self.dense[lane] // n
+        if index in (lane, TILED):
+            count = self._size(lane) // n
             tag = "unr_hint" if 1 < count <= MOST_REGISTERS else ""
             outer = self._loop(f"{lane}_vector", "0", str(count), depth, tag)
             depth += 1
         inner = self._loop(f"{lane}_lane", "0", str(n), depth, "vec")
-        return depth + 1, at | {
-            lane: f"{outer}, {inner}" if outer else inner,
-            ROUND: inner,
-        }
+        within = f"{outer}, {inner}" if outer else inner
+        first = f"{self._size(lane) // n}*{self.tile} + " if self.tile else ""
+        whole = f"{first}{within}" if outer else inner
+        return depth + 1, at | {lane: whole, TILED: within, ROUND: inner}
+
+    def _size(self, index: str) -> int:
+        """The extent of a dense index, or that of a tile of it."""
+        if index in (self.form.lane, TILED) and self.form.tile:
+            return self.form.tile
+        return self.dense[index]
 
     def _close(self, inside: int, depth: int) -> None:
         for level in reversed(range(depth, inside)):
@@ -287,7 +309,7 @@ class Writer:
 
     def _temporary(self, name: str, indices: tuple[str, ...]) -> Place:
         place = Place(self.unique(name), indices)
-        extents = {index: str(self.dense.get(index, "")) for index in indices}
+        extents = {i: str(self._size(i)) for i in indices if i != ROUND}
         shape, tags = axes_of(indices, extents, self.form)
         self.own.append(
             lp.TemporaryVariable(
@@ -328,13 +350,18 @@ def held_buffers(
         producer, consumer = nest.path[buffer.producer], nest.path[buffer.consumer]
         axes = tuple(i for i in buffer.indices if i != form.lane)
         if form.lane in buffer.indices:
-            axes = (*axes, form.lane)
+            axes = in_tile((*axes, form.lane), form)
         elif form.lane in producer.result.indices & consumer.indices:
             axes = (*axes, ROUND)
         if form.is_chunked and not is_private(buffer.indices, dense):
             axes = (CHUNK, *axes)
         found[buffer.producer] = Place(f"X{buffer.producer}", axes)
     return found
+
+
+def in_tile(indices: tuple[str, ...], form: NestForm) -> tuple[str, ...]:
+    """The axes of a buffer; that of the lanes has one tile, if there are any."""
+    return tuple(TILED if form.tile and i == form.lane else i for i in indices)
 
 
 def axes_of(
@@ -348,11 +375,11 @@ def axes_of(
     shape: list[str] = []
     has_lanes = False
     for index in indices:
-        if index == form.lane:
+        if index in (form.lane, TILED):
             shape.append(str(int(extents[index]) // form.lanes))
         elif index != ROUND:
             shape.append(extents[index])
-        has_lanes = has_lanes or index in (form.lane, ROUND)
+        has_lanes = has_lanes or index in (form.lane, TILED, ROUND)
     if not has_lanes:
         return tuple(shape), None
     tags = [f"N{k}" for k in reversed(range(len(shape)))]

@@ -15,7 +15,7 @@ import loopy as lp
 import numpy as np
 from numpy.typing import DTypeLike
 
-from feinsum.codegen.nest_writer import CHUNK, ENTRY, Writer, axes_of
+from feinsum.codegen.nest_writer import CHUNK, ENTRY, TILED, Writer, axes_of
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests import Nest, NestForm
 from feinsum.nests.form import is_private
@@ -93,7 +93,11 @@ def generate_nest(
     writer = Writer(nest, known, form, np.dtype(dtype))
     writer.write()
     entries = {i: str(n) for i, n in known.items()}
-    places = {CHUNK: "n_chunks", ENTRY: f"nodes{len(network.levels) - 1}"}
+    places = {
+        CHUNK: "n_chunks",
+        ENTRY: f"nodes{len(network.levels) - 1}",
+        TILED: str(form.tile),
+    }
     made = lp.make_kernel(
         writer.domains or ["{ : }"],
         "\n".join(writer.lines),

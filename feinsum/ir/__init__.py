@@ -19,6 +19,13 @@ from feinsum.ir.generalize import (
 from feinsum.ir.operand import Extent, Operand, SizeParam, stored
 from feinsum.ir.parse import parse_subscripts
 from feinsum.ir.precision import precise_first
+from feinsum.ir.profile import (
+    PROFILE,
+    check_profile,
+    nodes_of,
+    profile_names,
+    size_names,
+)
 from feinsum.ir.text import from_text, to_text
 from feinsum.ir.violation import Violation
 from feinsum.ir.workload import Workload, WorkloadLike, workload_of
@@ -26,6 +33,7 @@ from feinsum.ir.workload import Workload, WorkloadLike, workload_of
 __all__ = [
     "FUNCTIONS",
     "LONG_EXTENT",
+    "PROFILE",
     "RULES",
     "UFUNCS",
     "BatchedEinsum",
@@ -42,15 +50,19 @@ __all__ = [
     "batched_einsum",
     "bind_sizes",
     "body_value",
+    "check_profile",
     "einsum",
     "evaluate",
     "from_text",
     "generalize",
     "generalize_each",
+    "nodes_of",
     "parse_subscripts",
     "precise_first",
+    "profile_names",
     "require_dense",
     "require_einsum",
+    "size_names",
     "sparse_array",
     "stored",
     "to_text",

@@ -22,7 +22,8 @@ def generalize(
     """Give size parameters to the long literal extents of free indices.
 
     Equal extents share a parameter. Contraction indices keep their extents,
-    and so does a free index that an array ties to a contraction index.
+    and so does a free index that an array ties to a contraction index. Every index of
+    a sparse operand has a parameter of its own, for its kernels are for all trees.
 
     Returns:
         The einsum, and the literal extent behind each new parameter.
@@ -34,7 +35,9 @@ def generalize(
     A[n900,4]:<f8 {'n900': 900}
     """
     require_einsum(einsum)
-    return _with_params(einsum, lambda extent: extent >= long_extent)
+    without, of_tree = _without_tree_extents(einsum)
+    general, literal = _with_params(without, lambda extent: extent >= long_extent)
+    return general, constantdict({**of_tree, **literal})
 
 
 def generalize_each(
@@ -58,6 +61,30 @@ def generalize_each(
             yield general, sizes
 
 
+def _without_tree_extents(
+    einsum: BatchedEinsum,
+) -> tuple[BatchedEinsum, dict[str, int]]:
+    """Parameters for the literal extents of the indices of a sparse operand.
+
+    Indices with which one array is read share theirs.
+    """
+    if einsum.sparse_position is None:
+        return einsum, {}
+    taken = {x.name for x in einsum.size_params}
+    extents, sizes = dict(einsum.extents), dict[str, int]()
+    for index in einsum.inputs[einsum.sparse_position]:
+        extent = extents[index]
+        if not isinstance(extent, int):
+            continue
+        name = f"n_{index}"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        sizes[name] = extent
+        extents.update(dict.fromkeys(_tied_to({index}, einsum), SizeParam(name)))
+    return with_extents(einsum, extents), sizes
+
+
 def _with_params(
     einsum: BatchedEinsum, is_long: Callable[[int], bool]
 ) -> tuple[BatchedEinsum, constantdict[str, int]]:
@@ -77,7 +104,12 @@ def _with_params(
 
 
 def _tied_to_sums(einsum: BatchedEinsum) -> set[str]:
-    """The indices whose extent an array ties to that of a contraction index.
+    """The indices whose extent an array ties to that of a contraction index."""
+    return _tied_to(set(einsum.summation_indices), einsum)
+
+
+def _tied_to(indices: set[str], einsum: BatchedEinsum) -> set[str]:
+    """The indices whose extent an array ties to that of some, and these.
 
     Every axis of an array has one extent, whatever indices it is read with.
     """
@@ -87,7 +119,7 @@ def _tied_to_sums(einsum: BatchedEinsum) -> set[str]:
             for axis, index in enumerate(term):
                 groups.setdefault((operand.name, axis), set()).add(index)
     tied: set[str] = set()
-    grown = set(einsum.summation_indices)
+    grown = set(indices)
     while grown - tied:
         tied |= grown
         grown = {i for group in groups.values() if group & tied for i in group}

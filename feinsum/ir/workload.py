@@ -11,6 +11,7 @@ from constantdict import constantdict
 from feinsum.ir.einsum import BatchedEinsum
 from feinsum.ir.generalize import with_extents
 from feinsum.ir.operand import SizeParam
+from feinsum.ir.profile import nodes_of
 
 __all__ = ["Workload", "WorkloadLike", "workload_of"]
 
@@ -20,9 +21,8 @@ class Workload:
     """An einsum, and what is known of its sizes when it runs.
 
     Attributes:
-        sizes: values of size parameters; others are not known.
-        nodes: the profile of the sparse operand: nodes at each level of its tree;
-            empty if there is none, or if it is not known.
+        sizes: values of size parameters, and the profile of a sparse operand; others
+            are not known.
 
     >>> from feinsum.ir.build import array, einsum
     >>> matvec = einsum("ij,j->i", array("A", ("N", 4)), array("x", 4))
@@ -32,10 +32,14 @@ class Workload:
 
     einsum: BatchedEinsum
     sizes: Mapping[str, int] = field(default_factory=constantdict)
-    nodes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sizes", constantdict(self.sizes))
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Nodes at each level of a tree; empty if unknown, or if there is none."""
+        return nodes_of(self.einsum, self.sizes)
 
     @property
     def known(self) -> BatchedEinsum:

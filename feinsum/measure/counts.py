@@ -14,6 +14,9 @@ own, which is what a Gop/s rate refers to whatever a kernel really does:
 A multiplication or an addition of complex numbers is one operation of a complex
 dtype. Nothing is shared between rows. The dtype of a step is numpy's result type
 of all operands that enter it.
+
+Of a sparse operand only entries count: a step runs over nodes of the tree, as far as it
+has its levels from the root, and takes two operations each time.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ import loopy as lp
 import numpy as np
 
 from feinsum.errors import MeasurementError
-from feinsum.ir import BatchedEinsum, Extent, SizeParam
+from feinsum.ir import BatchedEinsum, Extent, SizeParam, nodes_of
+from feinsum.nests import Operations, network_of, postorders, sizes_at
 from feinsum.paths import contraction_steps
 from feinsum.targets.layout import entry_kernel, typed
 from feinsum.targets.messages import first_lines
@@ -38,7 +42,10 @@ __all__ = [
     "dense_n_terms",
     "dense_operations",
     "kernel_operations",
+    "sparse_operations",
 ]
+
+INDEX_BYTES = 4
 
 
 def dense_operations(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -69,13 +76,36 @@ def dense_operations(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[st
     return {dtype: count for dtype, count in counts.items() if count}
 
 
+def sparse_operations(
+    einsum: BatchedEinsum, sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """Of the path that takes the fewest, by the profile of the tree."""
+    network, known = network_of(einsum), sizes_at(einsum, sizes)
+    if einsum.n_operands == 1:
+        least = float(known.nodes[-1])
+    else:
+        cost = Operations(network, known)
+        least = min(cost.least(path) for path in postorders(network))
+    return {einsum.output_dtypes[0].str: round(least)}
+
+
 def dense_footprint_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """Bytes of every distinct operand and of every result, each once."""
+    """Bytes of every distinct operand and of every result, each once.
+
+    A tree has its values and, with 4 bytes each, its indices and pointers.
+    """
+    nodes = nodes_of(einsum, sizes)
     operands = sum(
-        _n_entries(operand.shape, sizes) * operand.dtype.itemsize
+        nodes[-1] * operand.dtype.itemsize
+        + INDEX_BYTES * (sum(nodes) + sum(nodes[:-1]))
+        if operand.storage and nodes
+        else _n_entries(operand.shape, sizes) * operand.dtype.itemsize
         for operand in einsum.operands
     )
-    n_result = _n_entries(einsum.output_shape, sizes)
+    gives_pattern = any(operand.storage == "csf=" for operand in einsum.operands)
+    n_result = (
+        nodes[-1] if gives_pattern and nodes else _n_entries(einsum.output_shape, sizes)
+    )
     return operands + sum(n_result * dtype.itemsize for dtype in einsum.output_dtypes)
 
 

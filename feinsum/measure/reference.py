@@ -16,13 +16,14 @@ import loopy as lp
 import numpy as np
 
 from feinsum.codegen import contraction_path, generate_loopy
-from feinsum.errors import InvalidEinsumError
+from feinsum.errors import InvalidEinsumError, MeasurementError
 from feinsum.ir import (
     BatchedEinsum,
     SizeParam,
     Workload,
     WorkloadLike,
     evaluate,
+    profile_names,
     require_dense,
     with_extents,
     workload_of,
@@ -32,9 +33,11 @@ from feinsum.measure.counts import (
     dense_footprint_bytes,
     dense_n_terms,
     dense_operations,
+    sparse_operations,
 )
 from feinsum.measure.intermediates import intermediate_limit_bytes
 from feinsum.raising import LoopNest, identify_as_einsum
+from feinsum.records.capability import n_products
 
 __all__ = [
     "MANY_TIMES",
@@ -43,6 +46,7 @@ __all__ = [
     "DenseReference",
     "EinsumKind",
     "Reference",
+    "SparseReference",
     "einsum_operations",
     "footprint_bytes",
     "kind_of_einsum",
@@ -184,8 +188,39 @@ class DenseReference:
         return dense_n_terms(self.einsum, sizes)
 
 
+@dataclass(frozen=True)
+class SparseReference(DenseReference):
+    """That of an einsum with a tree; its kernels are those of recipes.
+
+    Cases of it are in :mod:`feinsum.measure.sparse_cases`.
+    """
+
+    @classmethod
+    def of(cls, workload: Workload) -> SparseReference:
+        return cls(workload.einsum)
+
+    def operations(self, sizes: Sizes) -> dict[str, int]:
+        self._require_profile(sizes)
+        return sparse_operations(self.einsum, sizes)
+
+    def footprint_bytes(self, sizes: Sizes) -> int:
+        self._require_profile(sizes)
+        return dense_footprint_bytes(self.einsum, sizes)
+
+    def _require_profile(self, sizes: Sizes) -> None:
+        if missing := [n for n in profile_names(self.einsum) if n not in sizes]:
+            raise MeasurementError(
+                f"the sizes {missing} have no value: the numbers of nodes at the "
+                f"levels of the sparse operand of {self.einsum.subscripts}"
+            )
+
+    def n_terms(self, sizes: Sizes) -> int:
+        return n_products(self.einsum, self.einsum.summation_indices, sizes)
+
+
 REFERENCES: dict[EinsumKind, Callable[[Workload], Reference]] = {
-    "dense": DenseReference.of
+    "dense": DenseReference.of,
+    "sparse": SparseReference.of,
 }
 """By kind of einsum. Of a kind that is not here nothing is tuned or verified."""
 

@@ -16,7 +16,7 @@ from time import perf_counter
 from constantdict import constantdict
 
 from feinsum.errors import WrongResultError
-from feinsum.ir import BatchedEinsum, SizeParam
+from feinsum.ir import BatchedEinsum, SizeParam, profile_names
 from feinsum.measure.cases import (
     Case,
     pairwise_baseline,
@@ -26,7 +26,10 @@ from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
 from feinsum.measure.reference import MANY_TIMES, einsum_operations, footprint_bytes
 from feinsum.measure.timing import MIN_SAMPLES, Timeable, common_timer
 from feinsum.measure.verification import verify
+from feinsum.nests import sizes_at
+from feinsum.records.capability import n_products
 from feinsum.targets.protocol import OpenDevice, Timer
+from feinsum.transforms.nests import usual_sizes
 
 __all__ = ["Race", "built_baseline", "in_turns", "quick_sizes"]
 
@@ -53,6 +56,8 @@ def quick_sizes(einsum: BatchedEinsum, known: Mapping[str, int]) -> dict[str, in
     >>> quick_sizes(matvec, {"n": 1000}), quick_sizes(matvec, {})
     ({'n': 1024}, {'n': 524288})
     """
+    if einsum.sparse_position is not None:
+        return _quick_sparse_sizes(einsum, known)
     sizes = {
         x.name: 1 << max(0, round(log2(known[x.name])))
         if known.get(x.name, 0) > 0
@@ -63,6 +68,34 @@ def quick_sizes(einsum: BatchedEinsum, known: Mapping[str, int]) -> dict[str, in
         longest = max(sizes, key=lambda name: sizes[name])
         sizes[longest] //= 2
     return sizes
+
+
+def _quick_sparse_sizes(
+    einsum: BatchedEinsum, known: Mapping[str, int]
+) -> dict[str, int]:
+    """Those of a kernel, all of them divided by one power of two if they are large.
+
+    They are powers of two, as far as a tree can have such a profile.
+    """
+    sizes = {
+        name: 1 << max(0, round(log2(n)))
+        for name, n in usual_sizes(einsum, known).items()
+    }
+    while _is_large(einsum, sizes) and max(sizes.values()) > 1:
+        sizes = {name: max(1, n // 2) for name, n in sizes.items()}
+    position = einsum.sparse_position or 0
+    shape = [sizes_at(einsum, sizes).extents[i] for i in einsum.inputs[position]]
+    above = 1
+    for name, extent in zip(profile_names(einsum), shape, strict=True):
+        least = 1 if above == 1 else above
+        above = sizes[name] = min(max(sizes[name], least), above * extent)
+    return sizes
+
+
+def _is_large(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
+    n_operations = n_products(einsum, einsum.indices, sizes) * einsum.n_operands
+    n_bytes = footprint_bytes(einsum, sizes)
+    return n_bytes > QUICK_BYTES or n_operations > QUICK_OPERATIONS
 
 
 @dataclass(frozen=True)

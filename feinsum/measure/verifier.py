@@ -43,7 +43,12 @@ from feinsum.measure import (
     verify,
 )
 from feinsum.measure.cases import Case, make_case, ragged_cases, ragged_unit
-from feinsum.measure.speedup import Race, built_baseline, quick_sizes
+from feinsum.measure.sparse_cases import (
+    SparseCase,
+    make_sparse_case,
+    ragged_sparse_cases,
+)
+from feinsum.measure.speedup import Race, built_baseline, in_turns, quick_sizes
 from feinsum.processes import Ended, limit_memory
 from feinsum.records import OK, TransformSpec, from_json, to_json, utc_now
 from feinsum.records.document import STRICT
@@ -137,6 +142,8 @@ def _prepare(question: Question) -> None:
     if question.device not in {device.id for device in HOST.devices()}:
         return
     einsum = from_text(question.frame)
+    if einsum.sparse_position is not None:
+        return
     timed = _timed_einsum(einsum)
     sizes = _timed_sizes(einsum, timed, question.sizes)
     lock = _locked(question.timing_lock, fcntl.LOCK_SH)
@@ -157,6 +164,8 @@ def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
     check_spec(spec, einsum)
     if not suits_device(spec, opened.device.kind):
         raise TransformError(f"{spec} is not for devices like {opened.device}")
+    if einsum.sparse_position is not None:
+        return _judge_sparse(question, einsum, opened)
     last: tuple[CompiledKernel, Case] | None = None
     with _locked(question.timing_lock, fcntl.LOCK_SH):
         for unit, cases in _units(spec, einsum):
@@ -181,6 +190,33 @@ def _locked(path: str, kind: int) -> Iterator[None]:
     with Path(path).open("ab") as file:  # closing it releases the lock
         fcntl.flock(file, kind)
         yield
+
+
+def _judge_sparse(
+    question: Question, einsum: BatchedEinsum, opened: OpenDevice
+) -> Verdict:
+    """A recipe for a sparse operand, on ragged trees, and on one that is timed."""
+    spec, timed = question.spec, quick_sizes(einsum, question.sizes)
+    with _locked(question.timing_lock, fcntl.LOCK_SH):
+        for case in ragged_sparse_cases(einsum):
+            _verify_tree(case, spec, opened)
+        case = make_sparse_case(einsum, timed)
+        plain = case.untransformed(opened)
+        kernel = case.kernel(spec, opened).sharing(plain)
+    with _locked(question.timing_lock, fcntl.LOCK_EX):
+        plain.poison()
+        baseline_s = plain.run()
+        verify(kernel, plain.read(), tolerance=2 * case.tolerance)
+        mine_s, others_s = in_turns(kernel, plain, baseline_s)
+    return Verdict(OK, least_s=mine_s, baseline_s=others_s, sizes=timed)
+
+
+def _verify_tree(case: SparseCase, spec: TransformSpec, opened: OpenDevice) -> None:
+    try:
+        verify(case.kernel(spec, opened), case.expected, tolerance=case.tolerance)
+    except WrongResultError as error:
+        where = f"for a tree of the sizes {dict(case.sizes)}"
+        raise WrongResultError(f"{where}: {error}") from None
 
 
 def _verify(compiled: CompiledKernel, case: Case) -> None:

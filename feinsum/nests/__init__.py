@@ -15,8 +15,8 @@ from feinsum.nests.estimate import EstimatedTime, Machine
 from feinsum.nests.forest import Forest, Loop, fuse, is_fully_fused, unfuse
 from feinsum.nests.form import NestForm, choose_form, lane_indices
 from feinsum.nests.interpret import Outcome, interpret, sizes_of
-from feinsum.nests.nest import Buffer, Nest
-from feinsum.nests.network import Network, Sizes, network
+from feinsum.nests.nest import Buffer, Nest, unfactorized
+from feinsum.nests.network import Network, Sizes, network, network_of, sizes_at
 from feinsum.nests.orders import Orders, Rule, all_orders, n_orders
 from feinsum.nests.paths import (
     Path,
@@ -37,7 +37,7 @@ from feinsum.nests.search import (
     level_orders,
 )
 from feinsum.nests.steps import Multiply, Repeat, Reset, Step, lower
-from feinsum.nests.text import nest_from_text, nest_to_text
+from feinsum.nests.text import nest_from_text, nest_to_text, translated
 
 __all__ = [
     "Buffer",
@@ -88,8 +88,12 @@ __all__ = [
     "nest_from_text",
     "nest_to_text",
     "network",
+    "network_of",
     "path_from_pairs",
     "postorders",
+    "sizes_at",
     "sizes_of",
+    "translated",
+    "unfactorized",
     "unfuse",
 ]

@@ -27,6 +27,7 @@ __all__ = [
     "is_private",
     "lane_indices",
     "n_chunks_for",
+    "needed_bytes",
 ]
 
 MOST_PRIVATE = 2**15
@@ -51,6 +52,8 @@ class NestForm:
         is_chunked: whether the nodes of the root are divided into chunks, which
             threads take.
         has_copies: whether each chunk has a result of its own, added up afterwards.
+        tile: entries of the lanes' index that are computed at once, around everything
+            else; 0 for all. The tree is read once for each tile.
 
     Raises:
         InvalidEinsumError: with the rule ``nest``, if lanes and their index do not go
@@ -61,8 +64,17 @@ class NestForm:
     lanes: int = 1
     is_chunked: bool = False
     has_copies: bool = False
+    tile: int = 0
 
     def __post_init__(self) -> None:
+        if self.tile and (
+            self.tile < self.lanes or self.tile % self.lanes or not self.lane
+        ):
+            raise InvalidEinsumError(
+                f"a tile of {self.tile} entries; expected a multiple of the "
+                f"{self.lanes} lanes of an index",
+                rules=("nest",),
+            )
         if (self.lanes not in (2, 4, 8, 16)) if self.lane else self.lanes != 1:
             raise InvalidEinsumError(
                 f"{self.lanes} lanes of {self.lane!r}; expected 2, 4, 8 or 16 of an "
@@ -100,15 +112,14 @@ class NestForm:
             )
 
     def filled(self, extents: Mapping[str, int]) -> dict[str, int]:
-        """The extents, that of the lanes a multiple of their number.
+        """The extents, that of the lanes a multiple of their number, or of the tile.
 
         >>> NestForm("a", 4).filled({"i": 9, "a": 10})
         {'i': 9, 'a': 12}
         """
+        step = self.tile or self.lanes
         return {
-            index: -(-extent // self.lanes) * self.lanes
-            if index == self.lane
-            else extent
+            index: -(-extent // step) * step if index == self.lane else extent
             for index, extent in extents.items()
         }
 
@@ -178,7 +189,7 @@ def choose_form(
     >>> nest = Nest(mttkrp, path, (tuple("ija"), tuple("ijka")))
     >>> sizes = Sizes({"i": 90, "j": 80, "k": 70, "a": 32}, (90, 900, 9000))
     >>> choose_form(nest, sizes, n_threads=2)
-    NestForm(lane='a', lanes=4, is_chunked=True, has_copies=True)
+    NestForm(lane='a', lanes=4, is_chunked=True, has_copies=True, tile=0)
     """
     form = _with_lanes(nest, sizes, vector_bytes // item_bytes)
     is_many = n_threads > 1 and sizes.nodes and sizes.nodes[0] > 1
@@ -226,6 +237,17 @@ def n_chunks_for(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> in
         return 1
     needs_memory = form.has_copies or any(_large_buffers(nest, form, sizes))
     return n_threads * (1 if needs_memory else CHUNKS_PER_THREAD)
+
+
+def needed_bytes(
+    nest: Nest, form: NestForm, sizes: Sizes, item_bytes: int, n_chunks: int
+) -> int:
+    """What the copies of the result and the large buffers take together."""
+    entries = sum(_large_buffers(nest, form, sizes))
+    if form.has_copies:
+        extents = form.filled(sizes.extents)
+        entries += prod(extents[i] for i in nest.network.output)
+    return entries * item_bytes * (n_chunks if form.is_chunked else 1)
 
 
 def _large_buffers(nest: Nest, form: NestForm, sizes: Sizes) -> Iterator[int]:

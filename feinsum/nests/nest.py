@@ -10,9 +10,9 @@ from feinsum.errors import InvalidEinsumError
 from feinsum.nests.forest import Forest, Loop, fuse
 from feinsum.nests.network import Network
 from feinsum.nests.orders import Order, Orders, is_allowed
-from feinsum.nests.paths import Path, Term, consumers
+from feinsum.nests.paths import Path, Term, consumers, path_from_pairs
 
-__all__ = ["Buffer", "Nest"]
+__all__ = ["Buffer", "Nest", "unfactorized"]
 
 
 class Buffer(NamedTuple):
@@ -95,6 +95,33 @@ class Nest:
 
     def __str__(self) -> str:
         return "\n".join(_lines(self, self.forest, ""))
+
+
+def unfactorized(network: Network) -> Nest:
+    """The nest that multiplies all operands in one loop over all indices.
+
+    It keeps no buffer but numbers, and factors nothing out: what compilers of sparse
+    tensors make of a product by default. Where fibers are short it loses nothing.
+
+    >>> from feinsum.nests.network import network
+    >>> print(unfactorized(network("ijk,ja,ka->ia")))
+    for i
+      for j
+        for k
+          for a
+            X0[] += T0[i,j,k] * T1[j,a]
+            out[i,a] += X0[] * T2[k,a]
+    """
+    n, first = len(network.inputs), network.sparse or 0
+    others = [k for k in range(n) if k != first]
+    pairs = [(first if k == 0 else n + k - 1, o) for k, o in enumerate(others)]
+    path = path_from_pairs(network, pairs, late=True)
+    order = list(network.levels or network.inputs[first])
+    orders = []
+    for other in others:
+        order += [i for i in network.inputs[other] if i not in order]
+        orders.append(tuple(order))
+    return Nest(network, path, tuple(orders))
 
 
 def _common(forest: Forest, first: int, second: int) -> frozenset[str]:

@@ -7,9 +7,22 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir import IndexList, parse_subscripts
+from feinsum.ir import (
+    BatchedEinsum,
+    IndexList,
+    SizeParam,
+    nodes_of,
+    parse_subscripts,
+)
 
-__all__ = ["MAX_OPERANDS", "Network", "Sizes", "network"]
+__all__ = [
+    "MAX_OPERANDS",
+    "Network",
+    "Sizes",
+    "network",
+    "network_of",
+    "sizes_at",
+]
 
 MAX_OPERANDS = 8
 """Operands of which all paths are enumerated; nine have 6,055,560."""
@@ -133,6 +146,43 @@ class Sizes:
         """Children of a node of the level above, in the mean."""
         above = self.nodes[level - 1] if level else 1
         return self.nodes[level] / above if above else 0.0
+
+
+def network_of(einsum: BatchedEinsum) -> Network:
+    """The network of an einsum of one row; of one operand, with a factor 1 beside it.
+
+    Raises:
+        InvalidEinsumError: with the rule ``network``, if there is none.
+
+    >>> from feinsum.ir import array, einsum, sparse_array
+    >>> spmv = einsum("ij,j->i", sparse_array("A", ("M", "N")), array("x", "N"))
+    >>> network_of(spmv) == network("ij,j->i")
+    True
+    """
+    if einsum.batch_size > 1:
+        _refuse(f"a batch of {einsum.batch_size} rows; expected one")
+    position = einsum.sparse_position
+    inputs = einsum.inputs if einsum.n_operands > 1 else (*einsum.inputs, ())
+    if position is None:
+        return Network(inputs, einsum.output)
+    gives_pattern = einsum.rows[0][position].storage == "csf="
+    levels = einsum.inputs[position]
+    return Network(inputs, einsum.output, position, levels, gives_pattern)
+
+
+def sizes_at(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Sizes:
+    """The extents and the profile of an einsum, by the names of its sizes.
+
+    >>> from feinsum.ir import array, einsum, sparse_array
+    >>> spmv = einsum("ij,j->i", sparse_array("A", ("M", 9)), array("x", 9))
+    >>> sizes_at(spmv, {"M": 8, "nodes.0": 7, "nodes.1": 20})
+    Sizes(extents={'i': 8, 'j': 9}, nodes=(7, 20))
+    """
+    extents = {
+        index: sizes[x.name] if isinstance(x, SizeParam) else x
+        for index, x in einsum.extents.items()
+    }
+    return Sizes(extents, nodes_of(einsum, sizes))
 
 
 def _refuse(message: str) -> None:

@@ -84,15 +84,23 @@ def postorders(network: Network) -> Iterator[Path]:
         yield tuple(made.term(left, right) for left, right in order)
 
 
-def path_from_pairs(network: Network, pairs: list[tuple[int, int]]) -> Path:
+def path_from_pairs(
+    network: Network, pairs: list[tuple[int, int]], *, late: bool = False
+) -> Path:
     """The path of pairs: operands by position, the result of term t as n + t.
+
+    Args:
+        network: what is computed.
+        pairs: one for each term.
+        late: whether only the last term sums. Then all terms can be in one loop over
+            all indices: the unfactorized nest.
 
     >>> from feinsum.nests.network import network
     >>> path = path_from_pairs(network("ijk,ja,ka->ia"), [(0, 2), (3, 1)])
     >>> sorted(path[0].result.indices)
     ['a', 'i', 'j']
     """
-    made = _Maker(network)
+    made = _Maker(network, late=late)
     tensors = [made.tensor(frozenset({k})) for k in range(len(network.inputs))]
     path = []
     for left, right in pairs:
@@ -104,8 +112,9 @@ def path_from_pairs(network: Network, pairs: list[tuple[int, int]]) -> Path:
 class _Maker:
     """Each tensor and each term of a network, made once."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, *, late: bool = False) -> None:
         self._network = network
+        self._late = late
         self._tensors: dict[frozenset[int], Tensor] = {}
         self._terms: dict[tuple[frozenset[int], frozenset[int]], Term] = {}
 
@@ -120,7 +129,8 @@ class _Maker:
         inside, outside = set[str](), set(self._network.output)
         for position, term in terms:
             (inside if position in inputs else outside).update(term)
-        if len(inputs) == 1:
+        is_last = len(inputs) == len(self._network.inputs)
+        if len(inputs) == 1 or (self._late and not is_last):
             return frozenset(inside)
         return frozenset(inside & outside)
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests.nest import Nest
 from feinsum.nests.network import Network
 from feinsum.nests.paths import path_from_pairs
 
-__all__ = ["nest_from_text", "nest_to_text"]
+__all__ = ["nest_from_text", "nest_to_text", "translated"]
 
 
 def nest_to_text(nest: Nest) -> str:
     """The pairs of a path, and the orders of its terms.
 
-    Operands are numbered by position, and the result of term t as n + t.
+    Operands are numbered by position, and the result of term t as n + t. The orders say
+    whether only the last term sums.
 
     >>> from feinsum.nests import network
     >>> mttkrp = network("ijk,ja,ka->ia")
@@ -45,7 +47,31 @@ def nest_from_text(network: Network, text: str) -> Nest:
     found = [_pair(text, words) for words in pairs.split(",")]
     _require_path(text, found, len(network.inputs))
     named = tuple(tuple(order.split()) for order in orders.split(","))
-    return Nest(network, path_from_pairs(network, found), named)
+    path = path_from_pairs(network, found)
+    if [sorted(order) for order in named] != [sorted(t.indices) for t in path]:
+        path = path_from_pairs(network, found, late=True)
+    return Nest(network, path, named)
+
+
+def translated(text: str, indices: Mapping[str, str], positions: Sequence[int]) -> str:
+    """The text of a nest in other names.
+
+    Args:
+        text: of a nest.
+        indices: new names by those of the text.
+        positions: for each position of an operand in the text, the new one.
+
+    >>> translated("0 1 | a b", {"a": "i", "b": "j"}, (1, 0))
+    '1 0 | i j'
+    """
+    pairs, _, orders = text.partition("|")
+    moved = dict(enumerate(positions))
+    numbers = [
+        " ".join(str(moved.get(int(n), int(n))) for n in pair.split())
+        for pair in pairs.split(",")
+    ]
+    named = [" ".join(indices[i] for i in order.split()) for order in orders.split(",")]
+    return f"{', '.join(numbers)} | {', '.join(named)}"
 
 
 def _pair(text: str, words: str) -> tuple[int, int]:

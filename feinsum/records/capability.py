@@ -6,17 +6,25 @@ hardware of the kind, caches included. What is beyond them was not measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from feinsum.ir import BatchedEinsum, Extent, SizeParam
+from feinsum.ir import BatchedEinsum, Extent, SizeParam, nodes_of
 from feinsum.paths import contraction_steps
 from feinsum.records.environment import Device, DeviceKind
 
-__all__ = ["MOST_UNITS", "Capability", "Work", "capability_of", "least_work", "most_s"]
+__all__ = [
+    "MOST_UNITS",
+    "Capability",
+    "Work",
+    "capability_of",
+    "least_work",
+    "most_s",
+    "n_products",
+]
 
 MOST_UNITS = 2**20
 """More compute units than any device has."""
@@ -94,8 +102,8 @@ def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
     Each entry is touched once. A product of two operands takes a multiplication for
     each tuple of the indices that are left when what stands in one of them alone was
     summed; of more operands, at least half of the operations of the cheapest order are
-    multiplications. A pattern of a sparse operand is not known, so only dense results
-    count beside one.
+    multiplications. Of a sparse operand every entry is read, and multiplied once; of
+    the others only what it meets.
 
     The tighter bounds of :mod:`feinsum.bounds` need sizes and bandwidths of caches,
     which are what somebody sent.
@@ -105,6 +113,10 @@ def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
     >>> least_work(e, {"M": 2})
     Work(n_bytes=208, operation_bytes=192)
     """
+    if nodes := nodes_of(einsum, sizes):
+        itemsize = einsum.output_dtypes[0].itemsize
+        n_bytes = nodes[-1] * itemsize
+        return Work(min(n_bytes, _HUGE), min(n_bytes, _HUGE))
     extents = _extents(einsum, sizes)
     item_bytes = sum(dtype.itemsize for dtype in einsum.output_dtypes)
     n_result_bytes = _count(einsum.output, extents) * item_bytes
@@ -117,9 +129,9 @@ def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
             n_bytes = _count(term, extents) * operand.dtype.itemsize
             touched[operand.name] = max(n_bytes, touched.get(operand.name, 0))
     n_bytes = sum(touched.values()) + n_result_bytes
-    n_products = _least_products(einsum, extents)
+    n_pairs = _least_products(einsum, extents)
     itemsize = max(dtype.itemsize for dtype in einsum.output_dtypes)
-    return Work(min(n_bytes, _HUGE), min(n_products * itemsize, _HUGE))
+    return Work(min(n_bytes, _HUGE), min(n_pairs * itemsize, _HUGE))
 
 
 def _least_products(einsum: BatchedEinsum, extents: Mapping[str, int]) -> int:
@@ -135,16 +147,36 @@ def _least_products(einsum: BatchedEinsum, extents: Mapping[str, int]) -> int:
 
 def most_s(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
     """The most time that a kernel takes which multiplies all operands at once."""
-    n_tuples = _count(einsum.indices, _extents(einsum, sizes))
-    n_products = min(n_tuples * einsum.batch_size * einsum.n_operands, _HUGE)
-    return OVERHEAD_S + n_products * SLOWEST_OPERATION_S
+    n_tuples = n_products(einsum, einsum.indices, sizes)
+    n_operations = min(n_tuples * einsum.batch_size * einsum.n_operands, _HUGE)
+    return OVERHEAD_S + n_operations * SLOWEST_OPERATION_S
 
 
 def least_tolerance(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
     """The rounding error of a sum of all products, in the coarsest dtype."""
-    n_terms = min(_count(einsum.summation_indices, _extents(einsum, sizes)), _HUGE)
+    n_terms = min(n_products(einsum, einsum.summation_indices, sizes), _HUGE)
     inexact = [np.result_type(dtype, np.float16) for dtype in einsum.output_dtypes]
     return float(max(np.finfo(dtype).eps for dtype in inexact)) * n_terms
+
+
+def n_products(
+    einsum: BatchedEinsum, indices: Iterable[str], sizes: Mapping[str, int]
+) -> int:
+    """How many tuples indices have; of those of a tree no more than it has entries.
+
+    >>> from feinsum.ir import array, einsum, sparse_array
+    >>> e = einsum("ij,jk->ik", sparse_array("A", ("M", 9)), array("B", (9, 4)))
+    >>> n_products(e, "ijk", {"M": 9, "nodes.0": 9, "nodes.1": 20})
+    80
+    """
+    extents, chosen = _extents(einsum, sizes), set(indices)
+    nodes = nodes_of(einsum, sizes)
+    if not nodes:
+        return _count(chosen, extents)
+    stored = set(einsum.inputs[einsum.sparse_position or 0])
+    return _count(chosen - stored, extents) * min(
+        nodes[-1], _count(chosen & stored, extents)
+    )
 
 
 def _extents(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -155,6 +187,6 @@ def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
     return sizes[extent.name] if isinstance(extent, SizeParam) else extent
 
 
-def _count(indices: tuple[str, ...] | set[str], extents: Mapping[str, int]) -> int:
+def _count(indices: Iterable[str], extents: Mapping[str, int]) -> int:
     """How many tuples distinct indices have."""
     return prod(extents[index] for index in set(indices))

@@ -8,6 +8,7 @@ from enum import IntEnum
 from math import inf, log2, prod
 from typing import Literal, NamedTuple
 
+from feinsum.ir import PROFILE
 from feinsum.records.environment import Device, Environment
 from feinsum.records.record import TuningRecord
 from feinsum.records.spec import FramedSpec, TransformSpec
@@ -34,6 +35,10 @@ Policy = Literal["strict", "default", "loose"]
 
 Extents = Mapping[str, Mapping[str, int]]
 """For the text of a workload, the extents of a kernel in the names of that text."""
+
+
+SAME_PROFILE = 0.1
+"""Up to this distance a sparse operand counts as one of the same profile."""
 
 
 class Level(IntEnum):
@@ -172,6 +177,16 @@ def distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
     return round(max(ratios, default=0.0), 1)
 
 
+def profile_distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
+    """The distance of the profiles of a sparse operand, without the extents.
+
+    >>> profile_distance({"N0": 9, "nodes.0": 8}, {"N0": 99, "nodes.0": 9})
+    0.2
+    """
+    nodes = {name: n for name, n in sizes.items() if name.startswith(PROFILE)}
+    return distance(nodes, extents)
+
+
 def resources_of(spec: TransformSpec) -> int:
     """What a recipe takes, as far as its parameters tell: the size of its tiles.
 
@@ -256,10 +271,11 @@ def _fit(
     record: TuningRecord, environment: Environment, extents: Extents, is_nearest: bool
 ) -> _Fit:
     there = level_of(record, environment)
-    level = max(Level.NEAREST_EXTENTS if is_nearest else Level.EXACT, there)
     place = remoteness(record.environment.device, environment.device)
-    here = extents.get(record.workload_text, {})
-    return _Fit(level, there, place, distance(record.measurement.sizes, here))
+    here, sizes = extents.get(record.workload_text, {}), record.measurement.sizes
+    is_other = is_nearest or profile_distance(sizes, here) > SAME_PROFILE
+    level = max(Level.NEAREST_EXTENTS if is_other else Level.EXACT, there)
+    return _Fit(level, there, place, distance(sizes, here))
 
 
 def _groups(

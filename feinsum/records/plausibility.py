@@ -20,7 +20,7 @@ import numpy as np
 
 from feinsum.canonical import FORM_VERSION
 from feinsum.errors import ImplausibleError, InvalidEinsumError, InvalidRecordError
-from feinsum.ir import BatchedEinsum, from_text
+from feinsum.ir import BatchedEinsum, check_profile, from_text, size_names
 from feinsum.records.capability import (
     MOST_UNITS,
     capability_of,
@@ -80,8 +80,8 @@ SHIPPED = {
     ("contraction_path", 1), ("contraction_path", 2), ("element_blocked", 1),
     ("generic", 1), ("generic", 2), ("library_contraction", 1), ("library_path", 1),
     ("packed_contraction", 1), ("packed_contraction", 2), ("rowwise", 1),
-    ("rowwise", 2), ("split_sum", 1), ("split_sum", 2), ("transposed", 1),
-    ("turned", 1), ("unroll_and_jam", 1),
+    ("rowwise", 2), ("sparse_nest", 1), ("split_sum", 1), ("split_sum", 2),
+    ("transposed", 1), ("turned", 1), ("unroll_and_jam", 1),
 }  # fmt: skip
 """The transforms of this package by name and version, for who has no code generator;
 a test compares them with the registry."""
@@ -94,7 +94,8 @@ CODES: dict[str, str] = {
     "compute-units": f"a device has 1 to {MOST_UNITS} compute units",
     "key-of-another-text": "a key is the digest of its canonical text",
     "unreadable-text": "the text is a canonical einsum",
-    "sizes": "sizes name the size parameters of the text, each at least 1",
+    "sizes": "sizes name the size parameters of the text, each at least 1, and the "
+    "numbers of nodes of a tree that there can be",
     "dtype": "operations are counted by numeric dtypes",
     "tolerance": "a tolerance is positive, and no larger than rounding explains",
     "not-verified": "a kernel was verified at some sizes",
@@ -407,8 +408,9 @@ def _of_verification(measured: Measurement, einsum: BatchedEinsum) -> Iterator[F
 
 
 def _has_other_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
-    names = {param.name for param in einsum.size_params}
-    return names != set(sizes) or any(size < 1 for size in sizes.values())
+    if set(size_names(einsum)) != set(sizes) or min(sizes.values(), default=1) < 1:
+        return True
+    return check_profile(einsum, sizes) is not None
 
 
 def _itemsize(dtype: str) -> int | None:

@@ -12,7 +12,7 @@ from constantdict import constantdict
 
 from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError
-from feinsum.ir import BatchedEinsum, from_text
+from feinsum.ir import PROFILE, BatchedEinsum, from_text
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.predict import Effort, has_vectors, predictions
 from feinsum.predict.correction import Correction, correction_in_use
@@ -221,9 +221,10 @@ def readings(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
 def form_of(
     form: CanonicalForm, sizes: Mapping[str, int], *, is_nearest: bool = False
 ) -> Form:
-    """A form, and the extents behind the size parameters of its einsum."""
+    """A form, the extents behind the size parameters of its einsum, and a profile."""
     names = form.relabeling.size_params
     known = {names[name]: n for name, n in sizes.items() if name in names}
+    known |= {name: n for name, n in sizes.items() if name.startswith(PROFILE)}
     return Form(form, known, is_nearest)
 
 
@@ -413,4 +414,5 @@ def _in_frame(
             f"it has the key of another workload: {frame!r} is not {form.text!r}"
         )
     names = found.relabeling.size_params
-    return {name: sizes[new] for name, new in names.items() if new in sizes}
+    nodes = {name: n for name, n in sizes.items() if name.startswith(PROFILE)}
+    return nodes | {name: sizes[new] for name, new in names.items() if new in sizes}

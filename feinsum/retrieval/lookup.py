@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple, get_args
 
 import loopy as lp
+from constantdict import constantdict
 
 from feinsum.canonical import canonicalize
 from feinsum.db import Database, looked_up_store, opened_store, states_of
@@ -445,10 +446,17 @@ def query(
     device: str | None = None,
     database: Database = None,
     policy: Policy | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Match:
     """What the database knows about an einsum on a device.
 
     Long literal extents count as size parameters, as they do in raising.
+
+    Args:
+        einsum: that is asked for.
+        device, database, policy: as for :func:`retrieve`.
+        sizes: values of its size parameters, and the profile of a sparse operand, as
+            :func:`feinsum.autotune` takes them; facts at nearer ones come first.
 
     Raises:
         StoreError: if the database cannot be read.
@@ -459,6 +467,7 @@ def query(
     chosen = policy_of(policy)
     environment = open_device(device).environment({})
     general, literal = generalize(einsum)
+    literal = constantdict({**literal, **(sizes or {})})
     others = (
         form_of(canonicalize(other), {**literal, **more}, is_nearest=True)
         for other, more in generalize_each(general)

@@ -88,12 +88,16 @@ class Bench:
         self.problem = problem
         self.turn = turn
         self.opened: OpenDevice = open_device(problem.device)
-        self.case = make_case(problem.einsum, problem.sizes)
-        variant, sizes = ragged_cases(problem.einsum)
-        self.ragged = [make_case(variant, s) for s in sizes]
+        self._make_cases()
         self._errors: dict[TransformSpec, float] = {}
         self._kernels: dict[TransformSpec, BoundKernel] = {}
         self._best: _Reference | None = None
+
+    def _make_cases(self) -> None:
+        problem = self.problem
+        self.case = make_case(problem.einsum, problem.sizes)
+        variant, sizes = ragged_cases(problem.einsum)
+        self.ragged = [make_case(variant, s) for s in sizes]
 
     @property
     def baseline(self) -> BoundKernel:

@@ -20,6 +20,7 @@ from feinsum.ir import BatchedEinsum, SizeParam
 from feinsum.measure import einsum_operations, footprint_bytes
 from feinsum.measure.reference import MANY_TIMES
 from feinsum.paths import contraction_steps
+from feinsum.records.capability import n_products
 from feinsum.tune.problem import Problem
 
 __all__ = ["MEMORY_VARIABLE", "Need", "check_need", "memory_limit_bytes", "need_of"]
@@ -61,11 +62,20 @@ def need_of(problem: Problem) -> Need:
     384640
     """
     einsum, sizes = problem.einsum, problem.sizes
+    if einsum.sparse_position is not None:
+        return _sparse_need(einsum, sizes)
     arrays = COPIES * footprint_bytes(einsum, sizes)
     return Need(
         arrays + _products_bytes(einsum, sizes),
         _n_untransformed(einsum, sizes) / OPERATIONS_PER_S,
     )
+
+
+def _sparse_need(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Need:
+    """Of a tree, dense operands and results, and of one loop over all indices."""
+    n_operations = n_products(einsum, einsum.indices, sizes) * einsum.n_operands
+    n_bytes = COPIES * footprint_bytes(einsum, sizes)
+    return Need(n_bytes, n_operations / OPERATIONS_PER_S)
 
 
 def check_need(problem: Problem) -> None:

@@ -14,12 +14,15 @@ from feinsum.errors import InvalidEinsumError
 from feinsum.ir import (
     BatchedEinsum,
     Workload,
+    check_profile,
     from_text,
     generalize,
-    require_dense,
+    profile_names,
+    size_names,
 )
 from feinsum.measure import footprint_bytes
 from feinsum.records.document import STRICT
+from feinsum.transforms.nests import usual_sizes
 
 __all__ = ["Problem", "default_sizes", "make_problem"]
 
@@ -71,28 +74,46 @@ def make_problem(
 
     Args:
         sizes: values of size parameters in the names of ``einsum``; by default
-            its long literal extents, and else :func:`default_sizes`.
+            its long literal extents, and else :func:`default_sizes`. Of a sparse
+            operand also its profile: ``nodes.0`` and so on, from the root.
 
     Raises:
-        InvalidEinsumError: if a size names no parameter or is not positive.
+        InvalidEinsumError: if a size names no parameter or is not positive, or no tree
+            has such a profile.
     """
     if not (sizes is None or isinstance(sizes, Mapping)):
         raise InvalidEinsumError(
             f"sizes={sizes!r:.60}; expected sizes by name", rules=("size",)
         )
     general, literal = generalize(einsum)
-    require_dense(general)
     form = canonicalize(general)
     given = {**literal, **(sizes or {})}
-    known = {x.name for x in general.size_params}
+    known = {*size_names(general)}
     for name, value in given.items():
         if name not in known or not _is_size(value):
             raise InvalidEinsumError(
                 f"size {name}={value!r}; expected positive values of {sorted(known)}",
                 rules=("size",),
             )
-    renamed = {form.relabeling.size_params[name]: int(v) for name, v in given.items()}
-    return Problem(form.text, default_sizes(form.einsum, renamed), device)
+    names = form.relabeling.size_params
+    renamed = {names.get(name, name): int(v) for name, v in given.items()}
+    if general.sparse_position is None:
+        return Problem(form.text, default_sizes(form.einsum, renamed), device)
+    return Problem(form.text, _sparse_sizes(form.einsum, renamed), device)
+
+
+def _sparse_sizes(einsum: BatchedEinsum, given: Mapping[str, int]) -> dict[str, int]:
+    """The given sizes, with usual ones for the others."""
+    missing = [name for name in profile_names(einsum) if name not in given]
+    if 0 < len(missing) < len(profile_names(einsum)):
+        raise InvalidEinsumError(
+            f"the profile lacks {missing}; expected the number of nodes at every level",
+            rules=("size",),
+        )
+    sizes = usual_sizes(einsum, given)
+    if problem := check_profile(einsum, sizes):
+        raise InvalidEinsumError(f"no tree has the profile: {problem}", rules=("size",))
+    return sizes
 
 
 def _is_size(value: object) -> bool:

@@ -27,6 +27,7 @@ from feinsum.tune.need import check_need, memory_limit_bytes
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.problem import Problem
 from feinsum.tune.scale import N_RECORDED, by_ratio
+from feinsum.tune.sparse_bench import bench_of
 from feinsum.tune.turns import Turn, take_turn, turn_file
 
 __all__ = ["main", "serve", "try_specs"]
@@ -102,7 +103,7 @@ def _set_up(
     try:
         check_need(request.problem)
         prepare(request.problem)
-        bench = Bench(request.problem, _turn(request, answers))
+        bench = bench_of(request.problem, _turn(request, answers))
         bench.baseline_s  # noqa: B018  (measured before the first trial)
     except FeinsumError as error:
         return None, Answer(error_code=error.code, error=str(error))

@@ -26,12 +26,23 @@ def test_a_small_run_has_a_row_for_each_entry(only: str, dtype: str) -> None:
     rows = [line for line in said.splitlines() if line.startswith(("| mtt", "| sp"))]
     assert len(rows) == 2
     for row in rows:
-        _, _, ours, _, _, plain, *_, ratio, _ = (x.strip() for x in row.split("|"))
+        _, _, ours, _, _, plain, *_, ratio, _, _ = (x.strip() for x in row.split("|"))
         assert min(float(ours), float(plain), float(ratio)) > 0
     assert dtype in said
     assert "cores" in said
     assert "geometric mean" in said
     assert "not installed" in said
+
+
+def test_ttmc_and_tttc_are_compared_with_the_unfactorized_nest() -> None:
+    """And with how many operations each of them takes."""
+    said = run("--only", "ttmc nips|tttc", "--scale", "0.0002", "--rank", "4")
+    rows = [line for line in said.splitlines() if line.startswith("| tt")]
+    assert len(rows) == 2
+    for row in rows:
+        cells = [x.strip() for x in row.split("|")]
+        assert float(cells[7]) > 0
+        assert float(cells[-2]) > 1
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -43,6 +54,13 @@ def test_patterns_keep_the_lengths_of_their_fibers(name: str) -> None:
     assert tree.nnz > 0
     if wanted:
         assert tree.nnz == pytest.approx(wanted[-1] * 0.001, rel=0.05)
+
+
+def test_the_script_of_tensora_reads_what_it_is_given() -> None:
+    """It needs no more than numpy and tensora, and is not run without them."""
+    source = (ROOT / "benchmarks" / "sparse_tensora.py").read_text()
+    imported = {line.split()[1] for line in source.splitlines() if "import " in line}
+    assert not any(name.startswith("feinsum") for name in imported)
 
 
 def test_sums_by_hand_are_vectors() -> None:

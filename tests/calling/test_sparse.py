@@ -202,11 +202,11 @@ def test_a_sparse_result_has_no_place_in_an_array():
 
 
 def test_other_devices_and_facts_are_refused():
-    """There are none for sparse operands."""
+    """There is no kernel elsewhere; and nothing is on record here."""
     tree, x = operands_of("ij,j->i")
     with pytest.raises(DeviceUnavailableError, match="host"):
         call_einsum("ij,j->i", tree, x, device="some GPU")
-    with pytest.raises(RecordNotFoundError, match="on_miss"):
+    with pytest.raises(RecordNotFoundError, match="no fact"):
         call_einsum("ij,j->i", tree, x, on_miss="raise")
     with pytest.raises(InvalidEinsumError, match="is sparse") as caught:
         prepare_call("ij,j->i", tree, x)

@@ -12,7 +12,7 @@ from feinsum import errors, nests, plans, programs, sparse
 from feinsum.canonical import canonicalize
 from feinsum.cli import app
 from feinsum.cli.shared import failure
-from feinsum.ir import RULES, array, einsum
+from feinsum.ir import RULES, array, einsum, sparse_array
 from feinsum.programs import check
 from feinsum.records import CODES
 from feinsum.transforms import REGISTRY, primitives
@@ -39,6 +39,7 @@ SAMPLES = [
         einsum("i,i->i", array("x", N), array("y", N)),
         einsum("ij->ji", array("A", (N, 200))),
         einsum("ij->", array("A", (300, 301))),
+        einsum("ij,jk->ik", sparse_array("T", (N, N)), array("B", (N, 80))),
     )
 ]  # fmt: skip
 

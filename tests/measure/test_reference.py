@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from feinsum import array, einsum
-from feinsum.errors import InvalidEinsumError
+from feinsum.errors import InvalidEinsumError, MeasurementError
 from feinsum.ir import BatchedEinsum, Workload, evaluate, sparse_array
 from feinsum.measure import (
     Work,
@@ -56,10 +56,23 @@ def by_entries(workload):
         lambda: Work.of(SPARSE, {}),
     ],
 )
-def test_a_kind_without_a_reference_is_refused_by_name(asked):
+def test_a_kind_without_a_reference_is_refused_by_name(asked, monkeypatch):
     """Nothing is counted as if it were dense."""
+    monkeypatch.delitem(REFERENCES, "sparse")
     with pytest.raises(InvalidEinsumError, match=r"operand 'A' .* is sparse"):
         asked()
+
+
+def test_a_sparse_operand_is_counted_by_its_profile():
+    """Without it nothing is; and its kernels are those of recipes."""
+    sizes = {"nodes.0": 3, "nodes.1": 5}
+    assert einsum_operations(SPARSE, sizes) == {"<f8": 10}
+    assert footprint_bytes(SPARSE, sizes) == 5 * 8 + 4 * (3 + 5 + 3) + 8 * (4 + 9)
+    for count in (einsum_operations, footprint_bytes):
+        with pytest.raises(MeasurementError, match=r"nodes\.0"):
+            count(SPARSE, {})
+    with pytest.raises(InvalidEinsumError, match="is sparse"):
+        make_case(SPARSE, {})
 
 
 def test_a_new_kind_costs_one_entry(monkeypatch):
@@ -71,7 +84,7 @@ def test_a_new_kind_costs_one_entry(monkeypatch):
     np.testing.assert_allclose(case.expected["out"], expected)
     assert ragged_cases(SPARSE) == ragged_cases(plain)
     assert pairwise_baseline(case) is None
-    work = Work.of(Workload(SPARSE, {}, (3, 5)), {})
+    work = Work.of(Workload(SPARSE, {"nodes.0": 3, "nodes.1": 5}), {})
     assert work.operations == {"<f8": 10}
     assert work.footprint_bytes == footprint_bytes(plain, {})
     assert n_terms(SPARSE, {}) == 4
@@ -81,4 +94,6 @@ def test_what_is_known_of_the_pattern_reaches_the_reference(monkeypatch):
     """A workload has the profile, an einsum has none."""
     monkeypatch.setitem(REFERENCES, "sparse", by_entries)
     assert einsum_operations(SPARSE, {}) == {"<f8": 1}
-    assert einsum_operations(Workload(SPARSE, {}, (2, 7)), {}) == {"<f8": 14}
+    assert einsum_operations(Workload(SPARSE, {"nodes.0": 2, "nodes.1": 7}), {}) == {
+        "<f8": 14
+    }

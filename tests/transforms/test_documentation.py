@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from feinsum import array, canonicalize, einsum
+from feinsum import array, canonicalize, einsum, sparse_array
 from feinsum.transforms import REGISTRY, applicable_transforms, primitives
 from tests.transforms.support import EINSUMS
 
@@ -46,6 +46,9 @@ def test_every_primitive_shows_the_loops_before_and_after(name):
     assert len(rewrites(PRIMITIVES[name])) >= 2
 
 
+OF_A_TREE = canonicalize(
+    einsum("ij,jk->ik", sparse_array("T", (9, 9)), array("B", (9, 40)))
+).einsum
 LONG_SUM = canonicalize(einsum("ij->", array("A", (300, 301)))).einsum
 NEWEST = [REGISTRY[version] for version in dict(sorted(REGISTRY)).items()]
 
@@ -57,7 +60,7 @@ def test_every_family_is_documented(transform):
     assert transform.summary
     names = {
         name
-        for e in (*EINSUMS.values(), LONG_SUM)
+        for e in (*EINSUMS.values(), LONG_SUM, OF_A_TREE)
         if transform in applicable_transforms(e, "cpu")
         for name in transform.offered(e)
     }

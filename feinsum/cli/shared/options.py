@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import typer
@@ -16,6 +17,7 @@ __all__ = [
     "Rows",
     "SizeValues",
     "Sizes",
+    "Sparse",
     "Subscripts",
     "Target",
     "Targets",
@@ -98,6 +100,15 @@ Sizes: TypeAlias = Annotated[
         metavar="INDEX=N,...",
         help="Extent of every index, such as i=20,e=Nel; a word is a size that "
         "is known only at run time.",
+    ),
+]
+
+Sparse: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.tns",
+        help="The first operand is the sparse tensor in this file, which also says its "
+        "extents and its profile. Dense indices without a size have 32 values.",
     ),
 ]
 

@@ -23,8 +23,10 @@ from feinsum.cli.shared.options import (
     Rows,
     Sizes,
     SizeValues,
+    Sparse,
 )
 from feinsum.cli.shared.output import ID_LENGTH, print_json, record_document
+from feinsum.cli.shared.sparse import read_sparse_einsum
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
 from feinsum.errors import FeinsumError, MeasurementError
 
@@ -44,11 +46,12 @@ Examples:
   feinsum tune "ij,jk->ik" --sizes i=300,j=300,k=300 --effort measure
   feinsum tune wave.py:gradient --trials 50 --json > trials.jsonl
   feinsum tune "ij,j->i" --sizes i=n,j=4 --fresh --report report
+  feinsum tune "ijk,ja,ka->ia" --sparse T.tns --sizes a=16
   feinsum tune --from-misses https://facts.example --workloads 5
   feinsum tune --plan plan.json --budget 60
 """
 
-OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype")
+OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype", "sparse")
 """Options that describe the arrays of subscripts."""
 
 Trials: TypeAlias = Annotated[
@@ -137,6 +140,7 @@ def tune(
     rows: Rows = None,
     dtype: Dtype = DEFAULT_DTYPE,
     size: SizeValues = None,
+    sparse: Sparse = None,
     trials: Trials = None,
     budget: Budget = None,
     effort: Effort = "patient",
@@ -187,11 +191,20 @@ def tune(
         _refuse_options_of_subscripts(context, target)
     reports: list[TuningReport] = []
     with interrupted_by_sigterm(), _interrupts_told(reports, database, as_json):
-        workload = (
-            read_translation_unit(target)
-            if is_file(target)
-            else read_einsum(target, sizes, operands, rows, dtype)
-        )
+        workload: BatchedEinsum | lp.TranslationUnit
+        if is_file(target):
+            workload = read_translation_unit(target)
+        elif sparse is None:
+            workload = read_einsum(target, sizes, operands, rows, dtype)
+        elif rows is not None:
+            raise typer.BadParameter(
+                "a sparse operand is in one row", param_hint="--rows"
+            )
+        else:
+            workload, profile = read_sparse_einsum(
+                target, sparse, sizes, operands, dtype
+            )
+            options["sizes"] = {**profile, **options["sizes"]}
         _tune(workload, database, options, as_json, report, reports)
 
 

@@ -41,6 +41,7 @@ from feinsum.transforms.library.streamed import (
     GENERIC_ON_CPUS,
     UNROLL_AND_JAM,
 )
+from feinsum.transforms.nests.dense import cheapest_path
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.registry import (
     Parameters,
@@ -64,6 +65,8 @@ NO_INDEX = ""
 """The outer index where all products are in global memory."""
 FEWER = 8
 """One nest takes so many times the operations of a path, or more."""
+MOST_FOR_NESTS = 6
+"""Operands of which nests are searched: more take too long."""
 FEWER_THAN_PACKED = 2
 """So do packed tiles, for einsums that are searched."""
 FUSED_BYTES = 1 << 17
@@ -279,6 +282,27 @@ def _proposals(workload: Workload) -> Iterator[Parameters]:
         yield {**first, "path": path, "fused": fused, "lanes": lanes}
 
 
+def _starts(workload: Workload) -> tuple[Parameters, ...]:
+    """Of the paths that are offered, the one whose nest is estimated to be the fastest.
+
+    If that nest is one loop around all products, and they are small, they are fused.
+    """
+    einsum, space = workload.einsum, _space_2(workload)
+    if space is None or einsum.n_operands > MOST_FOR_NESTS:
+        return ()
+    paths = [PairwisePath.parse(text, einsum.n_operands) for text in space["path"]]
+    extents = {i: typical(x) for i, x in workload.known.extents.items()}
+    found = cheapest_path(einsum, [path.pairs for path in paths], extents)
+    if found is None:
+        return ()
+    number, outer = found
+    first = {name: values[0] for name, values in space.items()}
+    given = {**first, "path": space["path"][number]}
+    fused = {**given, "fused": outer if outer in space["fused"] else NO_INDEX}
+    each = (fused, {**given, "fused": NO_INDEX})
+    return tuple(one for one in each if _constraint(workload, one) is None)[:1]
+
+
 def _space_2(workload: Workload) -> Space | None:
     """With diagonals, too, which are best taken out before they are multiplied."""
     einsum = workload.einsum
@@ -402,6 +426,7 @@ CONTRACTION_PATH_BY_COST = register(
         space=_space_2,
         devices=frozenset({"cpu"}),
         cost=_cost,
+        starts=_starts,
         proposals=_proposals,
         in_full=_with_named_steps,
     )

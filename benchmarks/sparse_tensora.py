@@ -1,0 +1,52 @@
+"""One sparse einsum by tensora, which is TACO in Python: its time, and its result.
+
+``sparse.py --tensora PYTHON`` runs it with an interpreter of an environment that has
+numpy and tensora: that needs another llvmlite than numba does. It uses one thread, and
+computes in double precision.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+
+def main(source: str, target: str) -> None:
+    """Compute the einsum in a file; the result goes to another one."""
+    from tensora import Tensor, tensor_method
+
+    given = np.load(source)
+    terms, output = str(given["subscripts"]).split("->")
+    inputs = terms.split(",")
+    names = ["T", *(f"F{k}" for k in range(1, len(inputs)))]
+    factors = [f"{n}({','.join(t)})" for n, t in zip(names, inputs, strict=True)]
+    order = len(inputs[0])
+    formats = {name: "d" * len(t) for name, t in zip(names, inputs, strict=True)}
+    formats |= {"out": "d" * len(output), "T": "s" * order}
+    product = tensor_method(f"out({','.join(output)}) = {' * '.join(factors)}", formats)
+    columns = tuple(given[f"level{k}"].tolist() for k in range(order))
+    tensors = {
+        "T": Tensor.from_soa(
+            columns,
+            given["values"].tolist(),
+            dimensions=tuple(map(int, given["shape"])),
+            format="s" * order,
+        )
+    }
+    for k, name in enumerate(names[1:]):
+        tensors[name] = Tensor.from_numpy(given[f"factor{k}"])
+    seconds = []
+    for _ in range(int(given["rounds"]) + 1):
+        start = perf_counter()
+        result = product(**tensors)
+        seconds.append(perf_counter() - start)
+    np.save(target, result.to_numpy())
+    print(json.dumps(median(seconds[1:])))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,148 @@
+"""The recipe of a call with a sparse operand: looked up by the key of its einsum."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from feinsum.calling.options import CallOptions
+from feinsum.canonical import canonicalize
+from feinsum.db import looked_up_store
+from feinsum.errors import FeinsumError
+from feinsum.ir import (
+    BatchedEinsum,
+    Operand,
+    from_text,
+    generalize,
+    generalize_each,
+    profile_names,
+)
+from feinsum.measure import open_device
+from feinsum.nests import Network, nest_from_text, translated
+from feinsum.predict import MEASURING
+from feinsum.records import Match, TransformSpec
+from feinsum.retrieval.known import Facts, Nearest, form_of, nearest
+from feinsum.retrieval.request import policy_of
+from feinsum.retrieval.selection import Candidate
+from feinsum.retrieval.trust import Trust, is_verification_on
+from feinsum.sparse import CSF
+from feinsum.transforms import check_spec
+from feinsum.transforms.nests import NestRecipe, recipe_of
+
+__all__ = ["einsum_of_call", "recorded_recipe"]
+
+logger = logging.getLogger(__name__)
+
+DEVICE = "host"
+
+
+def einsum_of_call(
+    network: Network, arrays: Sequence[Any]
+) -> tuple[BatchedEinsum, dict[str, int]]:
+    """The einsum of a call, with the extents of its indices, and its profile.
+
+    Args:
+        network: what is computed.
+        arrays: the operands, and a number beside a single one.
+
+    >>> from feinsum.nests import network
+    >>> from feinsum.sparse import random_uniform, to_csf
+    >>> tree = to_csf(random_uniform((30, 20), 50, seed=0))
+    >>> found, sizes = einsum_of_call(network("ij,j->i"), [tree, np.ones(20)])
+    >>> print(found.operands[0], sizes)
+    A0[30,20]:csf<f8 {'nodes.0': 24, 'nodes.1': 50}
+    """
+    terms, row = [], []
+    for position, (term, array) in enumerate(zip(network.inputs, arrays, strict=True)):
+        name = f"A{position}"
+        if isinstance(array, CSF):
+            shape = tuple(array.shape[axis] for axis in array.axes)
+            storage = "csf=" if network.has_sparse_output else "csf"
+            terms.append(network.levels)
+            row.append(Operand(name, shape, array.values.dtype, storage))
+        elif term or len(arrays) > 2:
+            terms.append(term)
+            row.append(Operand(name, np.shape(array), np.asarray(array).dtype))
+    einsum = BatchedEinsum(network.output, tuple(terms), (tuple(row),))
+    tree = arrays[network.sparse or 0]
+    return einsum, dict(zip(profile_names(einsum), tree.profile, strict=True))
+
+
+def recorded_recipe(
+    network: Network, arrays: Sequence[Any], options: CallOptions
+) -> tuple[NestRecipe | None, str]:
+    """The best recipe on record that can be used here, and what is known in words.
+
+    Efforts that measure tune the einsum first.
+
+    Raises:
+        StoreError: if the database cannot be read.
+    """
+    einsum, nodes = einsum_of_call(network, arrays)
+    general, literal = generalize(einsum)
+    sizes = {**literal, **nodes}
+    if options.effort in MEASURING:
+        from feinsum.tune import measure_if_possible  # most calls need no tuner
+
+        measure_if_possible(
+            general, sizes, options.effort, device=DEVICE, database=options.database
+        )
+    environment = open_device(DEVICE).environment({})
+    policy = policy_of(options.policy)
+    others = (
+        form_of(canonicalize(other), {**sizes, **more}, is_nearest=True)
+        for other, more in generalize_each(general)
+    )
+    with looked_up_store(options.database) as store:
+        facts = Facts(store, environment.device, policy)
+        forms = chain([form_of(canonicalize(general), sizes)], others)
+        found, match = nearest(forms, facts, environment, policy)
+    trust = Trust(environment, is_on=is_verification_on(None))
+    return _usable(network, found, match, trust), match.reason
+
+
+def _usable(
+    network: Network, found: Nearest, match: Match, trust: Trust
+) -> NestRecipe | None:
+    """The first recipe that may be used, in the names of the call."""
+    for candidate in found.candidates(match):
+        spec, frame = candidate.recipe
+        try:
+            if trust.is_on:
+                _believe(candidate, found, trust)
+            return _in_call(network, spec, frame, found)
+        except FeinsumError as error:
+            logger.warning("recipe %.200s was passed over: %s", spec, error)
+    return None
+
+
+def _believe(candidate: Candidate, found: Nearest, trust: Trust) -> None:
+    sizes = dict(found.extents.get(candidate.recipe.frame, {}))
+    if trust.known(candidate, sizes) is None:
+        trust.found_out(candidate, sizes)
+
+
+def _in_call(
+    network: Network, spec: TransformSpec, frame: str, found: Nearest
+) -> NestRecipe:
+    """The recipe, translated from the names of its frame to those of the call.
+
+    Raises:
+        TransformError: if it does not fit.
+    """
+    written = from_text(frame)
+    check_spec(spec, written)
+    form = recipe_of(written, spec.parameters).form
+    mine, theirs = found.form.relabeling, canonicalize(written).relabeling
+    to_call = {new: old for old, new in mine.indices.items()}
+    indices = {old: to_call[new] for old, new in theirs.indices.items()}
+    canonical = {old: new for new, old in enumerate(theirs.positions[0])}
+    positions = [mine.positions[0][canonical[p]] for p in range(written.n_operands)]
+    text = translated(str(spec.parameters["nest"]), indices, positions)
+    lane = indices.get(str(spec.parameters["lane"]), "")
+    return NestRecipe(nest_from_text(network, text), replace(form, lane=lane))

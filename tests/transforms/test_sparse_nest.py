@@ -1,0 +1,238 @@
+"""The family of nests over a sparse operand: its space, and what recipes compute."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from feinsum import array, canonicalize, einsum, sparse_array
+from feinsum.errors import InvalidParameterError, TransformError, WrongResultError
+from feinsum.ir import Workload, generalize, nodes_of
+from feinsum.measure import open_device, verify
+from feinsum.measure.sparse_cases import make_sparse_case, ragged_sparse_cases
+from feinsum.measure.sparse_reference import sparse_reference
+from feinsum.memory import fresh_memory
+from feinsum.nests import (
+    EstimatedTime,
+    best_nest,
+    nest_from_text,
+    nest_to_text,
+    network_of,
+    sizes_at,
+    unfactorized,
+)
+from feinsum.records import TransformSpec
+from feinsum.transforms import (
+    REGISTRY,
+    applicable_transforms,
+    apply_spec,
+    check_spec,
+    configurations,
+)
+from feinsum.transforms.nests import SPARSE_NEST, recipe_of
+from tests.nests.networks import KERNELS, expected, operands_of
+from tests.sparse_facts import SPECS, mttkrp
+
+
+def canonical(subscripts, *operands):
+    return canonicalize(generalize(einsum(subscripts, *operands))[0]).einsum
+
+
+T3, T2 = sparse_array("T", ("I", "J", "K")), sparse_array("T", ("I", "J"))
+PATTERN = sparse_array("T", ("I", "J"), gives_pattern=True)
+EINSUMS = {
+    "mttkrp": canonical(
+        "ijk,ja,ka->ia", T3, array("B", ("J", 6)), array("C", ("K", 6))
+    ),
+    "mttkrp of the last mode": canonical(
+        "ijk,ia,ja->ka", T3, array("A", ("I", 6)), array("B", ("J", 6))
+    ),
+    "ttmc": canonical("ijk,jr,ks->irs", T3, array("B", ("J", 3)), array("C", ("K", 5))),
+    "spmv": canonical("ij,j->i", T2, array("x", "J")),
+    "spmm in single precision": canonical(
+        "ij,jk->ik", sparse_array("T", ("I", "J"), "f4"), array("B", ("J", 9), "f4")
+    ),
+    "complex": canonical(
+        "ij,jk->ik", sparse_array("T", ("I", "J"), "c16"), array("B", ("J", 3), "c16")
+    ),
+    "sddmm": canonical(
+        "ij,ir,jr->ij", PATTERN, array("u", ("I", 6)), array("v", ("J", 6))
+    ),
+    "sums of rows": canonical("ij->i", T2),
+}
+
+
+@pytest.mark.parametrize("name", EINSUMS)
+def test_recipes_are_right_for_ragged_trees(name):
+    """Empty slices, one entry, every entry, extents of 1: the first recipes, one each
+    without lanes and with tiles.
+    """
+    host, e = open_device("host"), EINSUMS[name]
+    specs = [SPARSE_NEST.spec(p) for p in SPARSE_NEST.starts(Workload(e))[:2]]
+    left = [*islice(configurations(SPARSE_NEST, e), 40)]
+    plain = next(s for s in left if not s.parameters["lane"])
+    for case in ragged_sparse_cases(e):
+        for kernel in (
+            case.untransformed(host),
+            *(case.kernel(spec, host) for spec in (*specs, plain)),
+        ):
+            verify(kernel, case.expected, tolerance=case.tolerance)
+
+
+def test_ragged_trees_are_what_they_are_called():
+    """One entry, rows without any, and each entry."""
+    *_, ragged, dense = ragged_sparse_cases(EINSUMS["mttkrp"])
+    profiles = [case.tree.profile for case in ragged_sparse_cases(EINSUMS["mttkrp"])]
+    assert profiles[:2] == [(1, 1, 1)] * 2
+    assert ragged.tree.profile[1] < np.prod(ragged.tree.shape[:2])
+    assert dense.tree.profile[-1] == np.prod(dense.tree.shape)
+
+
+@pytest.mark.parametrize("name", sorted(set(KERNELS) - {"dense chain", "divergence"}))
+def test_the_reference_computes_what_numpy_computes(name):
+    """Entry by entry, for every kernel."""
+    net = KERNELS[name]
+    operands = operands_of(net)
+    assert np.allclose(sparse_reference(net, operands), expected(net, operands))
+
+
+def test_a_wrong_nest_is_found_out(monkeypatch):
+    """One that never sets its buffer to zero adds what it should not."""
+    from feinsum.codegen import nest_writer
+
+    class Kept(nest_writer.Writer):
+        def _zero(self, place, depth, at):
+            if not place.name.startswith("X"):
+                super()._zero(place, depth, at)
+
+    monkeypatch.setattr("feinsum.codegen.nests.Writer", Kept)
+    case = ragged_sparse_cases(EINSUMS["mttkrp"])[2]
+    with fresh_memory(), pytest.raises(WrongResultError):
+        verify(
+            case.kernel(SPECS["in short vectors"], open_device("host")),
+            case.expected,
+            tolerance=case.tolerance,
+        )
+
+
+def test_the_family_is_for_one_sparse_operand():
+    """Dense families have no recipe for it, and it has none for dense operands."""
+    e = EINSUMS["mttkrp"]
+    assert applicable_transforms(e, "cpu") == (SPARSE_NEST,)
+    assert not applicable_transforms(e, "gpu")
+    dense = canonical("ij,j->i", array("A", (4, 5)), array("x", 5))
+    assert SPARSE_NEST not in applicable_transforms(dense, "cpu")
+    rowwise = REGISTRY["rowwise", 1]
+    assert rowwise.offered(e) is None
+    for einsum_, why in (
+        (canonical("ij,jj->i", T2, array("B", ("J", "J"))), "an index twice"),
+        (canonical("ij,j->i", sparse_array("T", ("I", "J"), "i8"),
+                   array("x", "J", "i8")), "integers"),
+    ):  # fmt: skip
+        assert not SPARSE_NEST.fits(einsum_), why
+
+
+def test_the_space_has_unfactorized_nests_tiles_and_threads():
+    """Beside the nests that are estimated to be fast at these sizes."""
+    e = canonical("ijk,ja,ka->ia", T3, array("B", ("J", 64)), array("C", ("K", 64)))
+    sizes = {"N0": 40, "N1": 30, "N2": 20, "nodes.0": 38, "nodes.1": 300}
+    workload = Workload(e, {**sizes, "nodes.2": 2000})
+    assert workload.nodes == (38, 300, 2000) == nodes_of(e, workload.sizes)
+    space = SPARSE_NEST.offered(workload)
+    nests = [nest_from_text(network_of(e), text) for text in space["nest"]]
+    assert unfactorized(network_of(e)) in nests
+    assert {"chunks", "none"} == set(space["threads"])
+    assert {0, 16, 32} < set(space["tile"])
+    last = EINSUMS["mttkrp of the last mode"]
+    assert SPARSE_NEST.offered(last)["threads"] == ("copies", "none")
+    found = [*configurations(SPARSE_NEST, workload)]
+    assert {spec.parameters["tile"] for spec in found} == {0, 16, 32}
+    assert all(check_spec(spec, e) for spec in found)
+
+
+def test_the_first_nest_is_that_of_the_estimate_at_these_sizes():
+    """Of a large tree, and of a small one that is nearly full."""
+    e = EINSUMS["ttmc"]
+    net, names = network_of(e), [x.name for x in e.size_params]
+    seen = set()
+    for extent, nodes in ((4000, (4000, 100_000, 900_000)), (8, (8, 60, 300))):
+        sizes = dict.fromkeys(names, extent)
+        sizes |= {f"nodes.{level}": n for level, n in enumerate(nodes)}
+        cost = EstimatedTime(net, sizes_at(e, sizes), n_threads=2)
+        space = SPARSE_NEST.offered(Workload(e, sizes))
+        assert space["nest"][0] == nest_to_text(best_nest(net, cost).nest)
+        seen.add(space["nest"][0])
+    assert len(seen) == 2
+
+
+REFUSED = {
+    "nest": "sparse_nest@1(lane='b', lanes=4, nest='0 0 | a', threads='none', tile=0)",
+    "lane": str(SPECS["factorized"]).replace("lane='b'", "lane='a'"),
+    "lanes": str(SPECS["factorized"]).replace("lanes=4", "lanes=3"),
+    "lanes without an index": str(SPECS["factorized"]).replace("lane='b'", "lane=''"),
+    "lanes longer than the index": str(SPECS["factorized"]).replace("lanes=4",
+                                                                    "lanes=16"),
+    "tile": str(SPECS["factorized"]).replace("tile=0", "tile=32"),
+    "threads": str(SPECS["factorized"]).replace("'chunks'", "'copies'"),
+    "another parameter": str(SPECS["factorized"]).replace("tile=0", "tile=0, x=1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_recipes_that_make_no_sense_are_refused(name):
+    """Whatever somebody recorded."""
+    e = canonicalize(generalize(mttkrp())[0]).einsum
+    with pytest.raises(InvalidParameterError):
+        check_spec(TransformSpec.parse(REFUSED[name]), e)
+
+
+def test_a_nest_found_at_other_sizes_is_admitted():
+    """A recipe on record may have any nest of the einsum."""
+    e = canonicalize(generalize(mttkrp())[0]).einsum
+    known = SPARSE_NEST.offered(e)["nest"]
+    other = next(
+        text
+        for text in ("1 2, 3 0 | a c d b, a c b", "2 1, 0 3 | a c d b, a c b")
+        if text not in known
+    )
+    text = re.sub("nest='[^']*'", f"nest='{other}'", str(SPECS["factorized"]))
+    assert check_spec(TransformSpec.parse(text), e) is SPARSE_NEST
+
+
+def test_copies_beyond_the_memory_are_refused():
+    """Before they are made."""
+    e = EINSUMS["mttkrp of the last mode"]
+    sizes = {x.name: 3_000_000 for x in e.size_params}
+    case = make_sparse_case(e, sizes | {"nodes.0": 1, "nodes.1": 1, "nodes.2": 1})
+    spec = next(
+        SPARSE_NEST.spec(p)
+        for p in SPARSE_NEST.starts(Workload(e))
+        if p["threads"] == "copies"
+    )
+    with pytest.raises(TransformError, match="MB"):
+        case.kernel(spec, open_device("host"))
+
+
+def test_a_kernel_of_dense_operands_is_not_rewritten():
+    """The family makes kernels, and has nothing to rewrite."""
+    from feinsum.codegen import generate_loopy
+    from feinsum.raising import identify_as_einsum
+
+    dense = einsum("ij,j->i", array("A", (4, 5)), array("x", 5))
+    t_unit, nest = identify_as_einsum(generate_loopy(dense), dense)
+    with pytest.raises(InvalidParameterError, match="does not fit"):
+        apply_spec(SPECS["factorized"], t_unit, nest)
+    with pytest.raises(TransformError, match="dense"):
+        SPARSE_NEST.apply(t_unit, nest, {})
+
+
+def test_the_text_says_the_form():
+    """What a recipe says, and what is made of it."""
+    e = canonicalize(generalize(mttkrp())[0]).einsum
+    form = recipe_of(e, SPECS["factorized"].parameters).form
+    assert (form.lane, form.lanes, form.is_chunked, form.has_copies, form.tile) == (
+        "b", 4, True, False, 0
+    )  # fmt: skip

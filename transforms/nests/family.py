@@ -1,0 +1,313 @@
+"""The family of nests over one sparse operand: which nest, and in which form.
+
+Source: Kanakagiri and Solomonik 2024 (SpTTN).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import loopy as lp
+from constantdict import constantdict
+
+from feinsum.errors import InvalidEinsumError, InvalidParameterError, TransformError
+from feinsum.ir import BatchedEinsum, SizeParam, Workload, nodes_of, profile_names
+from feinsum.nests import (
+    EstimatedTime,
+    IndependentLoops,
+    Lexicographic,
+    Machine,
+    Nest,
+    NestForm,
+    Network,
+    Operations,
+    Sizes,
+    best_nest,
+    best_orders,
+    by_depth,
+    lane_indices,
+    nest_from_text,
+    nest_to_text,
+    network_of,
+    sizes_at,
+    unfactorized,
+)
+from feinsum.nests.form import is_apart, is_divisible
+from feinsum.nests.network import MAX_OPERANDS
+from feinsum.raising import LoopNest
+from feinsum.records import ParameterValue
+from feinsum.transforms.registry import Parameters, Space, Transform, register
+
+__all__ = [
+    "SPARSE_NEST",
+    "NestRecipe",
+    "nests_at",
+    "parameters_of",
+    "recipe_of",
+    "usual_sizes",
+]
+
+LANES = (1, 2, 4, 8, 16)
+TILES = (0, 16, 32, 64, 128)
+NO_THREADS, CHUNKS, COPIES = "none", "chunks", "copies"
+N_PATHS = 4
+"""Paths of which the best nest is offered, beside that of all."""
+POOR = 10
+"""Times the least estimate, from where on the nest of a path is left out."""
+USUAL_EXTENT, USUAL_FIBER = 4096, 8
+"""Of an index, and of a fiber of a tree, where nothing is known."""
+VECTOR_BYTES = (32, 64)
+"""Registers of most processors, and of the large ones."""
+
+
+class NestRecipe(NamedTuple):
+    """A nest, and the form of its kernel."""
+
+    nest: Nest
+    form: NestForm
+
+
+def recipe_of(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
+    """What the parameters of a recipe say.
+
+    Args:
+        einsum: canonical, in whose names they speak.
+        parameters: all of them.
+
+    Raises:
+        TransformError: if there is no such nest, or it has no such form.
+    """
+    threads = parameters["threads"]
+    try:
+        nest = nest_from_text(network_of(einsum), str(parameters["nest"]))
+        form = NestForm(
+            str(parameters["lane"]),
+            _int(parameters["lanes"]),
+            is_chunked=threads != NO_THREADS,
+            has_copies=threads == COPIES,
+            tile=_int(parameters["tile"]),
+        )
+        form.check(nest)
+    except InvalidEinsumError as error:
+        raise TransformError(f"sparse_nest: {error}") from error
+    return NestRecipe(nest, form)
+
+
+def _apply(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """The loops of a nest over a tree are made anew.
+
+    Rewrite (MTTKRP, lanes=4, threads='chunks')::
+
+        for i, j, k, a:  out[i,a] += T[i,j,k] * B[j,a] * C[k,a]
+
+        for chunk in parallel
+          for i in nodes of the chunk
+            for j in children of i
+              sums[a] = 0                      # vectors, in registers
+              for k in children of j
+                for a by 4: sums[a] += T[i,j,k] * C[k,a]
+              for a by 4: total[a] += sums[a] * B[j,a]
+            for a by 4: out[i,a] += total[a]
+
+    Parameters:
+        nest: pairs of operands and the order of loops of each product, as
+            :func:`feinsum.nests.nest_to_text` writes them.
+        lane: the dense index whose values are in vectors; empty for none.
+        lanes: entries of a vector.
+        threads: ``none``; ``chunks`` of the root's nodes; or these with ``copies`` of
+            the result.
+        tile: entries of the lanes' index at a time; 0 for all.
+    """
+    raise TransformError(
+        f"kernel {nest.kernel_name!r} reads dense arrays; a sparse nest is for trees"
+    )
+
+
+def _int(value: ParameterValue) -> int:
+    if type(value) is not int:
+        raise TransformError(f"sparse_nest: {value!r} is no whole number")
+    return value
+
+
+def nests_at(network: Network, sizes: Sizes, item_bytes: int = 8) -> tuple[Nest, ...]:
+    """Nests that are worth a trial, the one first that is estimated to be the fastest.
+
+    Those of other paths follow, of the paper's cost, and the unfactorized one.
+    """
+    frozen = Sizes(constantdict(sizes.extents), sizes.nodes)
+    return _nests_at(network, frozen.nodes, tuple(frozen.extents.items()), item_bytes)
+
+
+@lru_cache(maxsize=64)
+def _nests_at(
+    network: Network,
+    nodes: tuple[int, ...],
+    extents: tuple[tuple[str, int], ...],
+    item_bytes: int,
+) -> tuple[Nest, ...]:
+    sizes = Sizes(dict(extents), nodes)
+    found = dict.fromkeys(_made(network, sizes, item_bytes))
+    return tuple(found)
+
+
+def _made(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
+    machine = Machine()
+    costs = [
+        EstimatedTime(network, sizes, machine, item_bytes=item_bytes, n_threads=n)
+        for n in (2, 1)
+    ]
+    for cost in costs:
+        if best := best_nest(network, cost):
+            yield best.nest
+    each = [
+        found
+        for path in next(by_depth(network))[: 8 * N_PATHS]
+        if (found := best_orders(network, path, costs[0]))
+    ]
+    each.sort(key=lambda one: one.cost)
+    yield from (one.nest for one in each[:N_PATHS] if one.cost <= POOR * each[0].cost)
+    papers = Lexicographic(IndependentLoops(network), Operations(network, sizes))
+    if best := best_nest(network, papers):
+        yield best.nest
+    yield unfactorized(network)
+
+
+def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes, with usual ones for those that are not known."""
+    known = {x.name: sizes.get(x.name, USUAL_EXTENT) for x in einsum.size_params}
+    names = profile_names(einsum)
+    nodes = nodes_of(einsum, sizes)
+    if not nodes:
+        term = einsum.inputs[einsum.sparse_position or 0]
+        made: list[int] = []
+        places = 1
+        for index in term:
+            extent = einsum.extents[index]
+            n = int(known[extent.name]) if isinstance(extent, SizeParam) else extent
+            places *= n
+            above = made[-1] if made else n
+            made.append(max(1, min(places, above * (USUAL_FIBER if made else 1))))
+        nodes = tuple(made)
+    return {**known, **dict(zip(names, nodes, strict=True))}
+
+
+def _is_for(einsum: BatchedEinsum) -> bool:
+    return (
+        einsum.sparse_position is not None
+        and einsum.batch_size == 1
+        and einsum.n_operands <= MAX_OPERANDS
+        and einsum.output_dtypes[0].kind in "fc"
+    )
+
+
+def _space(workload: Workload) -> Space | None:
+    """One sparse operand among dense ones, without an index twice in one term."""
+    einsum = workload.einsum
+    if not _is_for(einsum):
+        return None
+    try:
+        network = network_of(einsum)
+    except InvalidEinsumError:
+        return None
+    itemsize = einsum.output_dtypes[0].itemsize
+    known = sizes_at(einsum, usual_sizes(einsum, workload.sizes))
+    nests = nests_at(network, known, itemsize)
+    lanes = {lane for nest in nests for lane in lane_indices(nest)}
+    ordered = sorted(lanes, key=lambda i: (-known.extents[i], i))
+    is_real = einsum.output_dtypes[0].kind == "f"
+    usual = VECTOR_BYTES[0] // itemsize
+    return {
+        "nest": tuple(map(nest_to_text, nests)),
+        "lane": (*ordered, "") if is_real else ("",),
+        "lanes": tuple(sorted(LANES, key=lambda n: n != usual)) if is_real else (1,),
+        "threads": (CHUNKS if is_apart(network) else COPIES, NO_THREADS),
+        "tile": TILES if is_real else (0,),
+    }
+
+
+def _extent(einsum: BatchedEinsum, index: str) -> int:
+    extent = einsum.extents[index]
+    return USUAL_EXTENT if isinstance(extent, SizeParam) else extent
+
+
+def _constraint(workload: Workload, parameters: Parameters) -> str | None:
+    einsum = workload.einsum
+    lane, lanes = str(parameters["lane"]), _int(parameters["lanes"])
+    tile = _int(parameters["tile"])
+    if (lane == "") != (lanes == 1):
+        return "lanes and their index go together"
+    if tile and (not lane or tile % lanes or tile >= _extent(einsum, lane)):
+        return f"{lane!r} has no tiles of {tile}"
+    if lane and lanes >= 2 * _extent(einsum, lane):
+        return f"{lane!r} is shorter than {lanes} lanes"
+    try:
+        recipe_of(einsum, parameters)
+    except TransformError as error:
+        return str(error)
+    return None
+
+
+def _starts(workload: Workload) -> tuple[Parameters, ...]:
+    """The first nests, each with the longest lanes that processors have."""
+    einsum, space = workload.einsum, _space(workload)
+    if space is None:
+        return ()
+    itemsize = einsum.output_dtypes[0].itemsize
+    found = []
+    for text in space["nest"]:
+        nest = nest_from_text(network_of(einsum), str(text))
+        lane = next((i for i in space["lane"] if i in lane_indices(nest)), "")
+        widths = [n // itemsize for n in VECTOR_BYTES] if lane else [1]
+        threads = space["threads"][0] if is_divisible(nest) else NO_THREADS
+        found += [
+            {"nest": text, "lane": lane, "lanes": n, "threads": threads, "tile": 0}
+            for n in widths
+        ]
+    return tuple(one for one in found if _constraint(workload, one) is None)
+
+
+def _admits(einsum: BatchedEinsum, name: str, value: ParameterValue) -> bool:
+    """Any nest of the einsum, and any index for lanes: found at other sizes, it may be
+    another one; the constraint refuses what does not go together.
+    """
+    if name == "lane":
+        return value in einsum.indices
+    if name != "nest" or not isinstance(value, str):
+        return False
+    try:
+        nest_from_text(network_of(einsum), value)
+    except InvalidEinsumError as error:
+        raise InvalidParameterError(f"sparse_nest: {error}") from error
+    return True
+
+
+def parameters_of(nest: Nest, form: NestForm) -> dict[str, Any]:
+    """The parameters of the recipe with this nest and form."""
+    threads = COPIES if form.has_copies else CHUNKS if form.is_chunked else NO_THREADS
+    return {
+        "nest": nest_to_text(nest),
+        "lane": form.lane,
+        "lanes": form.lanes,
+        "threads": threads,
+        "tile": form.tile,
+    }
+
+
+SPARSE_NEST = register(
+    Transform(
+        "sparse_nest",
+        1,
+        "the loops of one sparse operand among dense ones, in vectors and by threads",
+        _space,
+        _apply,
+        _constraint,
+        devices=frozenset({"cpu"}),
+        starts=_starts,
+        admits=_admits,
+        is_sparse=True,
+    )
+)
