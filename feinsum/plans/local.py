@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from string import ascii_letters
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
 from feinsum.plans.boxes import Box
-from feinsum.plans.groups import Group
 from feinsum.plans.plan import Plan
 from feinsum.plans.steps import Free, Leaf, Make, Receive, Reduce, Send, Step, Take
 
-__all__ = ["Buffers", "LeafFunction", "in_letters", "numpy_leaf", "run_here"]
+__all__ = [
+    "Buffers",
+    "LeafFunction",
+    "Meaning",
+    "Products",
+    "in_letters",
+    "numpy_leaf",
+    "run_here",
+]
 
 LeafFunction: TypeAlias = Callable[..., Any]
 """From subscripts and arrays to their einsum, as :func:`feinsum.call_einsum`."""
@@ -55,11 +62,54 @@ def in_letters(indices: Sequence[str]) -> Sequence[str]:
     return ascii_letters[: len(indices)]
 
 
+class Meaning(Protocol):
+    """What the statements of a plan compute, where they are no sums of products."""
+
+    @property
+    def id(self) -> str:
+        """A digest, which is the same on all ranks."""
+
+    def dtype(self, tensor: str) -> Any:
+        """Of an operand or a result."""
+
+    def leaf(self, step: Leaf, blocks: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """What a statement makes of blocks of its operands."""
+
+    def combined(self, tensor: str, one: NDArray[Any], other: NDArray[Any]) -> Any:
+        """Two partial results as one."""
+
+    def neutral(self, tensor: str) -> Any:
+        """What changes no partial result."""
+
+
+class Products:
+    """The meaning of einsums: products are summed."""
+
+    id = "products"
+
+    def __init__(self, plan: Plan, leaf: LeafFunction) -> None:
+        self._groups, self._leaf = plan.groups, leaf
+        self._operands, self._dtype = plan.operands, plan.dtype
+
+    def dtype(self, tensor: str) -> Any:
+        return self._operands.get(tensor, self._dtype)
+
+    def leaf(self, step: Leaf, blocks: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        found: NDArray[Any] = self._leaf(self._groups[step.group].subscripts, *blocks)
+        return found
+
+    def combined(self, tensor: str, one: NDArray[Any], other: NDArray[Any]) -> Any:
+        return np.add(one, other, out=one)
+
+    def neutral(self, tensor: str) -> Any:
+        return 0
+
+
 class Buffers:
     """The buffers of one rank: arrays with the box that each is of."""
 
-    def __init__(self, groups: Sequence[Group], dtype: Any, leaf: LeafFunction) -> None:
-        self.groups, self.dtype, self.leaf = groups, dtype, leaf
+    def __init__(self, meaning: Meaning) -> None:
+        self.meaning = meaning
         self.arrays: dict[str, tuple[NDArray[Any], Box]] = {}
 
     def put(self, name: str, box: Box, array: NDArray[Any]) -> None:
@@ -81,47 +131,49 @@ class Buffers:
         match step:
             case Make(buffer, box, is_zero):
                 shape = tuple(end - first for first, end in box)
-                make = np.zeros if is_zero else np.empty
-                self.put(buffer, box, make(shape, self.dtype_of(buffer)))
+                tensor = _tensor_of(buffer)
+                array = np.empty(shape, self.meaning.dtype(tensor))
+                if is_zero:
+                    array[...] = self.meaning.neutral(tensor)
+                self.put(buffer, box, array)
             case Take(source, target, box, is_added):
                 self.store(target, box, self.view(source, box), is_added)
             case Leaf():
                 blocks = [self.view(name, box) for name, box in step.sources]
-                found = self.leaf(self.groups[step.group].subscripts, *blocks)
+                found = self.meaning.leaf(step, blocks)
                 self.store(step.target, step.box, found, not step.is_first)
             case Free(buffer):
                 del self.arrays[buffer]
             case _:
                 raise AssertionError(step)
 
-    def dtype_of(self, buffer: str) -> Any:
-        """Of what was fetched that of the tensor; of a product that of the result."""
-        tensor = buffer.partition("@")[0].rstrip("+")
-        return self.dtype.get(tensor, self.dtype[None])
-
     def store(self, name: str, box: Box, value: Any, is_added: bool) -> None:
-        """Put values into a buffer, or add them."""
+        """Put values into a buffer, or reduce them with what is there."""
         target = self.view(name, box)
         if is_added:
-            target += value
-        else:
+            value = self.meaning.combined(_tensor_of(name), target, value)
+        if value is not target:
             target[...] = value
 
 
-def dtypes_of(plan: Plan) -> dict[str | None, Any]:
-    """Of every operand by name, and under None of everything else."""
-    found: dict[str | None, Any] = {None: plan.dtype}
-    return found | dict(plan.operands)
+def _tensor_of(buffer: str) -> str:
+    """Of which tensor, as it is, fetched, or in partial results."""
+    return buffer.partition("@")[0].rstrip("+")
 
 
 def run_here(
-    plan: Plan, operands: Mapping[str, Any], *, leaf: LeafFunction | None = None
+    plan: Plan,
+    operands: Mapping[str, Any],
+    *,
+    leaf: LeafFunction | None = None,
+    meaning: Meaning | None = None,
 ) -> Any:
     """The whole result, computed by the steps of all ranks in this process.
 
     Args:
         operands: whole arrays by name.
         leaf: what computes a block; by default numpy.
+        meaning: of statements that are no einsums.
 
     Returns:
         An array; of a plan of statements a dictionary of arrays.
@@ -137,10 +189,8 @@ def run_here(
     True
     """
     arrays = checked_operands(plan, operands)
-    ranks = [
-        Buffers(plan.groups, dtypes_of(plan), leaf or numpy_leaf)
-        for _ in range(plan.processes)
-    ]
+    meaning = meaning or Products(plan, leaf or numpy_leaf)
+    ranks = [Buffers(meaning) for _ in range(plan.processes)]
     for name, array in arrays.items():
         for rank, buffers in enumerate(ranks):
             box = plan.start_box(name, rank)
@@ -218,7 +268,8 @@ def _rank(
 
 
 def _gathered(plan: Plan, ranks: Sequence[Buffers], output: str) -> NDArray[Any]:
-    result = np.zeros(plan.shape(output), plan.dtype)
+    dtype = ranks[0].meaning.dtype(output)
+    result = np.zeros(plan.shape(output), dtype)
     for rank, buffers in enumerate(ranks):
         box = plan.result_box(rank, output)
         if box is not None:

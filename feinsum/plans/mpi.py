@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
 from feinsum.plans.boxes import Box
-from feinsum.plans.local import Buffers, LeafFunction, dtypes_of
+from feinsum.plans.local import Buffers, LeafFunction, Meaning, Products
 from feinsum.plans.plan import Plan
 from feinsum.plans.steps import Free, Leaf, Receive, Reduce, Send, Take
 
@@ -72,6 +72,7 @@ def run_on_ranks(
     comm: Any = None,
     *,
     leaf: LeafFunction | None = None,
+    meaning: Meaning | None = None,
     traffic: Traffic | None = None,
 ) -> Any:
     """This rank's part of the result, computed together with all other ranks.
@@ -87,6 +88,7 @@ def run_on_ranks(
         comm: a communicator of mpi4py; by default that of all processes. It has as
             many ranks as the plan has processes.
         leaf: what computes a block; by default :func:`feinsum.call_einsum`.
+        meaning: of statements that are no einsums.
         traffic: is filled with what this rank received.
 
     Returns:
@@ -105,8 +107,9 @@ def run_on_ranks(
             arrays = checked_blocks(plan, blocks, rank)
         except PlanError as error:
             wrong = str(error)
-    agree(plan, comm, wrong)
-    buffers = Buffers(plan.groups, dtypes_of(plan), leaf or _tuned_leaf())
+    meaning = meaning or Products(plan, leaf or _tuned_leaf())
+    agree(plan, comm, wrong, meaning.id)
+    buffers = Buffers(meaning)
     for name, array in arrays.items():
         buffers.put(name, plan.start_box(name, rank), array)
     or_end_all(comm, lambda: _interpret(plan, comm, buffers, traffic or Traffic()))
@@ -166,10 +169,15 @@ def checked_blocks(
     return found
 
 
-def agree(plan: Agreed, comm: Any, wrong: str | None) -> None:
-    """All raise if one rank has another plan, or cannot take part."""
+def agree(plan: Agreed, comm: Any, wrong: str | None, meaning: str = "") -> None:
+    """All raise if one rank has another plan, or cannot take part.
+
+    Args:
+        meaning: what its statements compute, as a text.
+    """
     rank, size = comm.Get_rank(), comm.Get_size()
-    digest = np.frombuffer(hashlib.sha256(plan.id.encode()).digest(), np.uint8)
+    text = f"{plan.id}\0{meaning}"
+    digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
     theirs = np.empty((size, len(digest)), np.uint8)
     comm.Allgather(np.ascontiguousarray(digest), theirs)
     differing = [k for k in range(size) if (theirs[k] != theirs[0]).any()]

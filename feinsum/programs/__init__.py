@@ -21,6 +21,7 @@ from feinsum.programs.macros import (
 )
 from feinsum.programs.partition import Partition, n_partitions
 from feinsum.programs.partitioned import run_partitioned
+from feinsum.programs.planned import ProgramPlan, plan_program
 from feinsum.programs.program import Program
 from feinsum.programs.reductions import REDUCTIONS
 from feinsum.programs.statement import Statement
@@ -35,6 +36,7 @@ __all__ = [
     "Program",
     "ProgramBuilder",
     "ProgramKey",
+    "ProgramPlan",
     "Statement",
     "Tensor",
     "attention",
@@ -48,6 +50,7 @@ __all__ = [
     "layer_norm",
     "multi_head_attention",
     "n_partitions",
+    "plan_program",
     "program",
     "program_from_text",
     "program_key",

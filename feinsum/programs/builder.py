@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import Extent, IndexList, Operand, array, parse_subscripts
 from feinsum.programs.local import run_program
+from feinsum.programs.planned import ProgramPlan, plan_program
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
 
@@ -215,6 +216,19 @@ class ProgramBuilder:
             ProgramError: if an input is missing, or has another shape or dtype.
         """
         return run_program(self.build(), arrays)
+
+    def plan(
+        self,
+        processes: int,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        memory: int | str | None = None,
+    ) -> ProgramPlan:
+        """Who computes which part, so that the fewest elements are moved.
+
+        See :func:`feinsum.programs.plan_program`.
+        """
+        return plan_program(self.build(), processes, sizes=sizes, memory=memory)
 
     def _add(
         self,

@@ -15,7 +15,14 @@ import numpy as np
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import body_value
 
-__all__ = ["REDUCTIONS", "check_reduction", "is_truth", "reduced"]
+__all__ = [
+    "REDUCTIONS",
+    "check_reduction",
+    "combined",
+    "is_truth",
+    "neutral_of",
+    "reduced",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,6 +63,37 @@ def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
     kept = [axis for axis in range(values.ndim) if axis not in set(axes)]
     turned = values.transpose([*axes, *kept])
     return _folded(reduction, turned.reshape(-1, *turned.shape[len(axes) :]))
+
+
+def combined(reduction: str, one: Array, other: Array) -> Array:
+    """Two partial results as one."""
+    function = REDUCTIONS.get(reduction)
+    if function is not None:
+        return np.asarray(function(one, other))
+    return _combined(reduction, one, other)
+
+
+def neutral_of(reduction: str, dtype: np.dtype[Any]) -> Any:
+    """What changes no partial result; None if nobody knows.
+
+    >>> neutral_of("max", np.dtype("int8")), neutral_of("a + b - a*b", np.dtype("f8"))
+    (-128, 0)
+    """
+    if reduction in ("max", "min"):
+        sign = -1 if reduction == "max" else 1
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            return int(limits.min if sign < 0 else limits.max)
+        return sign * np.inf if dtype.kind == "f" else sign > 0
+    function = REDUCTIONS.get(reduction)
+    if function is not None:
+        return function.identity
+    samples = np.random.default_rng(1).uniform(-2.0, 2.0, N_SAMPLES)
+    for guess in (0, 1, -np.inf, np.inf):
+        values = _combined(reduction, samples, np.full(N_SAMPLES, float(guess)))
+        if np.array_equal(values, samples):
+            return guess
+    return None
 
 
 def is_truth(reduction: str) -> bool:

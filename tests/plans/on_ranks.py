@@ -20,6 +20,7 @@ from feinsum.plans.local import numpy_leaf
 from feinsum.plans.mpi import Traffic, run_on_ranks
 from tests.plans import test_cyclic, test_statements
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
+from tests.programs import test_planned
 
 PROGRAMS = test_statements.PROGRAMS
 COMM = MPI.COMM_WORLD
@@ -81,6 +82,28 @@ def programs() -> dict[str, object]:
             "reduced": traffic.reduced,
         }
     return found
+
+
+def bodies() -> dict[str, object]:
+    """A program whose statements are no einsums: its parts, and what was received."""
+    made, arrays, expected = test_planned.on_processes(SIZE)
+    traffic = Traffic()
+    parts = made.run(blocks_of(made.plan, arrays), COMM, traffic)
+    return {
+        "right": all(
+            is_near(made.plan, parts, expected, one) for one in made.plan.outputs
+        ),
+        "received": traffic.received,
+        "reduced": traffic.reduced,
+    }
+
+
+def is_near(made: Plan, parts, expected, name: str) -> bool:
+    box = made.result_box(RANK, name)
+    if box is None or parts[name] is None:
+        return box is None and parts[name] is None
+    mine = expected[name][tuple(slice(a, b) for a, b in box)]
+    return bool(np.allclose(parts[name], mine, rtol=1e-12, atol=1e-12))
 
 
 def is_part(made: Plan, parts, expected, name: str) -> bool:
@@ -195,7 +218,8 @@ def main(what: str) -> None:
         dies(what)
         return
     jobs = {"everything": everything, "programs": programs, "refusals": refusals,
-            "tuned": tuned, "passed": passed, "sparse": sparse}  # fmt: skip
+            "tuned": tuned, "passed": passed, "sparse": sparse,
+            "bodies": bodies}  # fmt: skip
     found = jobs[what]()
     together = COMM.gather(found)
     if RANK == 0:

@@ -24,6 +24,7 @@ from tests.plans.cases import KERNELS, by_numpy, operands_of
 from tests.plans.test_statements import PROGRAMS
 from tests.plans.test_statements import by_numpy as program_by_numpy
 from tests.plans.test_statements import operands_of as program_operands
+from tests.programs import test_planned
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
@@ -49,6 +50,17 @@ def told(n: int, what: str, **environment: str) -> list[dict]:
     done = started(n, "mpi4py", "-m", "tests.plans.on_ranks", what, **environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@needs_mpi
+@pytest.mark.parametrize("n", [2, 4])
+def test_programs_of_any_bodies_on_ranks(n):
+    """Attention with a mask: the reference's result, and as many elements as said."""
+    made, _, _ = test_planned.on_processes(n)
+    ranks = told(n, "bodies")
+    assert all(rank["right"] for rank in ranks)
+    assert sum(rank["received"] for rank in ranks) == made.counts.received
+    assert sum(rank["reduced"] for rank in ranks) == made.counts.reduced
 
 
 @needs_mpi

@@ -1,0 +1,107 @@
+"""Programs on many processes: right whatever the reduction."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from feinsum.errors import ProgramError
+from feinsum.ir import array
+from feinsum.programs import (
+    evaluate_program,
+    multi_head_attention,
+    plan_program,
+    program,
+)
+from feinsum.programs.reductions import REDUCTIONS, combined, neutral_of
+from tests.programs.random_programs import random_program
+
+
+def numbers(given, seed=0, **sizes):
+    source = np.random.default_rng(seed)
+    return {
+        x.name: source.uniform(-1, 1, [sizes.get(str(n), n) for n in x.shape])
+        for x in given.inputs
+    }
+
+
+def assert_right(made, arrays):
+    found = made.simulate(arrays)
+    for name, right in evaluate_program(made.program, arrays).items():
+        assert found[name].dtype == right.dtype
+        np.testing.assert_allclose(found[name], right, rtol=1e-10, atol=1e-10)
+
+
+def on_processes(n):
+    """Attention with a mask on processes, its inputs and its results."""
+    p = program()
+    X = p.input("X", (9, 8))
+    multi_head_attention(p, X, heads=2, entries=4, causal=True)
+    made = p.plan(n)
+    arrays = numbers(made.program)
+    return made, arrays, evaluate_program(made.program, arrays)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_programs(seed):
+    """Sums, largest and smallest values, and reductions of one's own."""
+    given = random_program(random.Random(seed), 1 + seed % 5)
+    made = plan_program(given, processes=[2, 3, 4][seed % 3])
+    assert_right(made, numbers(given, seed))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 6])
+def test_attention_with_a_mask_at_run_time_sizes(processes):
+    p = program()
+    X = p.input("X", ("s", 8))
+    multi_head_attention(p, X, heads=2, entries=4, causal=True)
+    made = p.plan(processes, sizes={"s": 7})
+    assert_right(made, numbers(made.program, s=7))
+
+
+@pytest.mark.parametrize("reduction", [*REDUCTIONS, "a + b - a*b"])
+def test_partial_results_of_every_reduction(reduction):
+    """Only the index that is reduced is long enough to be cut."""
+    p = program()
+    body = "x0 > 0" if reduction in ("any", "all") else ""
+    p.einsum("ij->i", array("X", (1, 64)), body=body, reduction=reduction, name="r")
+    made = p.plan(4)
+    assert made.counts.reduced > 0
+    assert_right(made, numbers(made.program))
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i4", "u1", "?"])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_neutral_element_changes_nothing(reduction, dtype):
+    values = np.array([0, 1, 1, 0], dtype)
+    neutral = np.full(4, neutral_of(reduction, np.dtype(dtype)), dtype)
+    assert (combined(reduction, neutral, values) == values).all()
+
+
+def test_a_reduction_without_a_known_neutral_element_is_refused():
+    p = program()
+    p.einsum("ij->i", array("X", (1, 64)), reduction="a + b + 2.5", name="r")
+    made = p.plan(4)
+    with pytest.raises(ProgramError, match=r"'a \+ b \+ 2.5' has no neutral"):
+        made.simulate(numbers(made.program))
+
+
+LLAMA = {1024: 41_943_040, 4096: 159_383_552}
+"""Elements moved on 8 processes by tokens: 4096 features, 32 heads of 128."""
+
+
+@pytest.mark.parametrize(("tokens", "moved"), LLAMA.items())
+def test_attention_of_a_large_model_moves_less_than_by_heads(tokens, moved):
+    """Every process has four heads, whatever else it has."""
+    p = program()
+    multi_head_attention(p, p.input("X", (tokens, 4096)), heads=32, entries=128)
+    assert p.plan(8).counts.moved <= moved
+
+
+def test_a_size_that_is_missing_is_asked_for():
+    p = program()
+    p.map("exp(x0)", array("X", ("n", 4)))
+    with pytest.raises(ProgramError, match="size n is not known"):
+        p.plan(2)
