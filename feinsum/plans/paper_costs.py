@@ -24,8 +24,15 @@ from feinsum.plans.grids import by_first_use, most_within
 from feinsum.plans.groups import Access, Group
 from feinsum.plans.plan import Plan
 
-__all__ = ["PAPER_COSTS", "aggregation", "eindecomp_grids", "join", "paper_cost",
-           "repartition"]  # fmt: skip
+__all__ = [
+    "PAPER_COSTS",
+    "aggregation",
+    "eindecomp_grids",
+    "join",
+    "paper_cost",
+    "repartition",
+    "statement_costs",
+]
 
 Floats = NDArray[np.float64]
 
@@ -100,7 +107,7 @@ def eindecomp_grids(
     if not all(extents[i] for of in indices for i in of):
         return [(1,) * len(of) for of in indices]
     tables = [
-        Table((f"m{at}",), _vertex(group, indices[at], grids[at], extents))
+        Table((f"m{at}",), statement_costs(group, indices[at], grids[at], extents))
         for at, group in enumerate(groups)
     ]
     makers = {group.output.tensor: at for at, group in enumerate(groups)}
@@ -119,12 +126,17 @@ def eindecomp_grids(
     return [tuple(grids[at][choice[f"m{at}"]].tolist()) for at in range(len(groups))]
 
 
-def _vertex(
+def statement_costs(
     group: Group,
     indices: Sequence[str],
     grids: NDArray[np.int64],
     extents: Mapping[str, int],
 ) -> Floats:
+    """Join and aggregation of a group for each of several grids.
+
+    Args:
+        indices: what the columns of ``grids`` are parts of.
+    """
     lengths = np.array([extents[i] for i in indices], float) / grids
 
     def block(access: Access) -> Floats:
@@ -174,7 +186,7 @@ def eindecomp(plan: Plan) -> float:
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         indices = by_first_use(group)
         grid = np.array([[schedule.parts(i) for i in indices]], np.int64)
-        total += float(_vertex(group, indices, grid, plan.extents)[0])
+        total += float(statement_costs(group, indices, grid, plan.extents)[0])
         for access in group.inputs:
             wanted = [schedule.parts(i) for i in access.indices]
             if access.tensor in given:

@@ -16,23 +16,98 @@ from itertools import pairwise
 
 import numpy as np
 from constantdict import constantdict
+from numpy.typing import NDArray
 
 from feinsum.errors import ProgramError
-from feinsum.ir import SizeParam
 from feinsum.plans.elimination import Table, least_sum
-from feinsum.programs.partition import (
-    Partition,
-    aggregation_cost,
-    join_cost,
-    n_calls,
-    repartition_cost,
-    viable_partitions,
-)
+from feinsum.plans.grids import by_first_use, most_within
+from feinsum.plans.groups import Group
+from feinsum.plans.paper_costs import aggregation, repartition, statement_costs
+from feinsum.programs.dataflow import name_of_index, statements_of
+from feinsum.programs.partition import Partition, n_calls
 from feinsum.programs.places import same_places
 from feinsum.programs.program import Program
-from feinsum.programs.statement import Statement
 
 __all__ = ["METHODS", "Decomposition", "Model", "decompose", "split_along"]
+
+Grids = NDArray[np.int64]
+"""Parts of each index of a statement, a row for each way to cut it."""
+Choices = Mapping[str, Grids]
+"""The ways to cut each statement, by its result."""
+Edge = tuple[str, str, int]
+"""Producer, consumer, and the consumer's operand."""
+
+
+class Model:
+    """EinDecomp's costs of one program, in elements.
+
+    Raises:
+        ProgramError: if the value of a size parameter is not known.
+    """
+
+    def __init__(self, program: Program, sizes: Mapping[str, int]) -> None:
+        self.program = program
+        statements = statements_of(program, sizes)
+        self.extents = statements.extents
+        self._groups = {group.output.tensor: group for group in statements.groups}
+        self._indices = {n: by_first_use(group) for n, group in self._groups.items()}
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """Every operand that is a result."""
+        producers = self.program.producers
+        return tuple(
+            (name, one.result, position)
+            for one in self.program.statements
+            for position, name in enumerate(one.operands)
+            if name in producers
+        )
+
+    def choices(self, processes: int) -> dict[str, Grids]:
+        """Of each statement all partitions with so many calls, or as many as can be."""
+        return {
+            name: most_within(processes, indices, self.extents)
+            for name, indices in self._indices.items()
+        }
+
+    def own(self, name: str, grids: Grids) -> NDArray[np.float64]:
+        """What a statement costs however its operands are cut."""
+        group, indices = self._groups[name], self._indices[name]
+        return statement_costs(group, indices, grids, self.extents)
+
+    def aggregation(self, name: str, grids: Grids) -> NDArray[np.float64]:
+        """The part of it that is sent to be reduced."""
+        group = self._groups[name]
+        output = self._columns(name, grids, group.output.indices)
+        lengths = np.array([self.extents[i] for i in group.output.indices], float)
+        summed = self._columns(name, grids, group.summed)
+        return aggregation(grids, summed, (lengths / output).prod(axis=-1))
+
+    def repartition(
+        self, edge: Edge, producer: Grids, consumer: Grids
+    ) -> NDArray[np.float64]:
+        """What an edge costs: a row for each producer, a column for each consumer."""
+        made, read, position = edge
+        output: Group = self._groups[made]
+        access = self._groups[read].inputs[position]
+        given = self._columns(made, producer, output.output.indices)
+        wanted = self._columns(read, consumer, access.indices)
+        extents = [self.extents[i] for i in output.output.indices]
+        return repartition(wanted[None, :, :], given[:, None, :], extents)
+
+    def partition(self, name: str, grid: Sequence[int]) -> Partition:
+        """A row of grids in the names of the statement's own indices."""
+        parts = dict(zip(self._indices[name], map(int, grid), strict=True))
+        one = self.program.producers[name]
+        return constantdict({i: parts[name_of_index(name, i)] for i in one.indices})
+
+    def grid(self, name: str, partition: Partition) -> Grids:
+        """The other way round; one row."""
+        parts = {name_of_index(name, i): n for i, n in partition.items()}
+        return np.array([[parts[i] for i in self._indices[name]]], np.int64)
+
+    def _columns(self, name: str, grids: Grids, indices: Sequence[str]) -> Grids:
+        return grids[:, [self._indices[name].index(i) for i in indices]]
 
 
 @dataclass(frozen=True)
@@ -52,28 +127,34 @@ class Decomposition:
     def _model(self) -> Model:
         return Model(self.program, self.sizes)
 
+    @cached_property
+    def _grids(self) -> Mapping[str, Grids]:
+        return {n: self._model.grid(n, parts) for n, parts in self.partitions.items()}
+
     @property
-    def join(self) -> int:
+    def join(self) -> float:
         """Elements of all blocks that calls read."""
-        costs = (join_cost(*self._cut(one)) for one in self.program.statements)
-        return sum(costs)
+        own = sum(self._model.own(n, grid)[0] for n, grid in self._grids.items())
+        return float(own) - self.aggregation
 
     @property
-    def aggregation(self) -> int:
+    def aggregation(self) -> float:
         """Elements of partial results that are reduced elsewhere."""
-        costs = (aggregation_cost(*self._cut(one)) for one in self.program.statements)
-        return sum(costs)
+        costs = (self._model.aggregation(n, g)[0] for n, g in self._grids.items())
+        return float(sum(costs))
 
     @property
-    def repartition(self) -> int:
+    def repartition(self) -> float:
         """Elements that move because a reader cuts an array in another way."""
-        return sum(
-            self._model.repartition(edge, *(self.partitions[r] for r in edge[:2]))
-            for edge in self._model.edges
+        return float(
+            sum(
+                self._model.repartition(edge, *(self._grids[n] for n in edge[:2]))[0, 0]
+                for edge in self._model.edges
+            )
         )
 
     @property
-    def cost(self) -> int:
+    def cost(self) -> float:
         return self.join + self.aggregation + self.repartition
 
     @property
@@ -81,13 +162,10 @@ class Decomposition:
         """Kernel calls of each statement."""
         return {name: n_calls(parts) for name, parts in self.partitions.items()}
 
-    def _cut(self, one: Statement) -> tuple[Statement, Partition, Mapping[str, int]]:
-        return one, self.partitions[one.result], self._model.extents(one)
-
     def __str__(self) -> str:
         total = (
-            f"{self.cost:,} elements at most: join {self.join:,}, aggregation "
-            f"{self.aggregation:,}, repartition {self.repartition:,}"
+            f"{self.cost:,.0f} elements at most: join {self.join:,.0f}, aggregation "
+            f"{self.aggregation:,.0f}, repartition {self.repartition:,.0f}"
         )
         lines = [total]
         for one in self.program.statements:
@@ -95,64 +173,6 @@ class Decomposition:
             cut = " ".join(f"{i}/{n}" for i, n in parts.items() if n > 1) or "whole"
             lines.append(f"  {one.result}[{','.join(one.output)}]: {cut}")
         return "\n".join(lines)
-
-
-Edge = tuple[str, str, int]
-"""Producer, consumer, and the consumer's operand."""
-
-
-class Model:
-    """EinDecomp's costs of one program."""
-
-    def __init__(self, program: Program, sizes: Mapping[str, int]) -> None:
-        self.program = program
-        self._sizes = sizes
-        self._extents: dict[str, Mapping[str, int]] = {}
-
-    @cached_property
-    def edges(self) -> tuple[Edge, ...]:
-        """Every operand that is a result."""
-        producers = self.program.producers
-        return tuple(
-            (name, one.result, position)
-            for one in self.program.statements
-            for position, name in enumerate(one.operands)
-            if name in producers
-        )
-
-    def extents(self, one: Statement) -> Mapping[str, int]:
-        """
-        Raises:
-            ProgramError: if the value of a size parameter is not known.
-        """
-        if one.result not in self._extents:
-            self._extents[one.result] = {
-                index: self._value(extent)
-                for index, extent in self.program.extents(one).items()
-            }
-        return self._extents[one.result]
-
-    def _value(self, extent: int | SizeParam) -> int:
-        if isinstance(extent, int):
-            return extent
-        if extent.name not in self._sizes:
-            raise ProgramError(f"size {extent} is not known; give sizes={{...}}")
-        return self._sizes[extent.name]
-
-    def own(self, one: Statement, parts: Partition) -> int:
-        """What a statement costs however its operands are cut."""
-        extents = self.extents(one)
-        return join_cost(one, parts, extents) + aggregation_cost(one, parts, extents)
-
-    def repartition(self, edge: Edge, producer: Partition, consumer: Partition) -> int:
-        made, read, position = edge
-        maker, reader = self.program.producers[made], self.program.producers[read]
-        extents = self.extents(maker)
-        return repartition_cost(
-            [consumer[index] for index in reader.inputs[position]],
-            [producer[index] for index in maker.output],
-            [extents[index] for index in maker.output],
-        )
 
 
 def decompose(
@@ -165,7 +185,6 @@ def decompose(
     """Cut a program for a number of processes, at the least cost of EinDecomp's model.
 
     Args:
-        processes: a power of two.
         sizes: of the size parameters.
         method: one of :data:`METHODS`: ``exact``, ``tree`` (only if every result has at
             most one reader) or ``linear``.
@@ -178,20 +197,20 @@ def decompose(
     >>> p = program()
     >>> _ = p.einsum("ij,jk->ik", array("A", (8, 8)), array("B", (8, 8)), name="C")
     >>> print(decompose(p.build(), 16))
-    448 elements at most: join 256, aggregation 192, repartition 0
-      C[i,k]: i/2 k/2 j/4
+    448 elements at most: join 384, aggregation 64, repartition 0
+      C[i,k]: i/2 k/4 j/2
     """
+    if processes < 1:
+        raise ProgramError(f"a program is cut for 1 process or more, got {processes}")
     if method not in METHODS:
         raise ProgramError(
             f"there is no method {method!r}; take one of {', '.join(METHODS)}"
         )
     model = Model(program, sizes or {})
-    choices = {
-        one.result: viable_partitions(one, model.extents(one), processes)
-        for one in program.statements
-    }
+    choices = model.choices(processes)
     chosen = METHODS[method](model, choices)
-    return Decomposition(program, constantdict(sizes or {}), constantdict(chosen))
+    partitions = {n: model.partition(n, choices[n][k]) for n, k in chosen.items()}
+    return Decomposition(program, constantdict(sizes or {}), constantdict(partitions))
 
 
 def split_along(
@@ -231,7 +250,7 @@ def split_along(
         raise ProgramError(f"no statement reads axis {axis} of an array {array!r}")
     chosen = {}
     for one in program.statements:
-        extents = model.extents(one)
+        extents = {i: model.extents[name_of_index(one.result, i)] for i in one.indices}
         own = [i for i in one.indices if same[one.result, i] in seeds]
         long = [i for i in one.indices if extents[i] >= processes]
         cut = (own or long or list(one.indices))[0]
@@ -240,83 +259,60 @@ def split_along(
     return Decomposition(program, constantdict(sizes or {}), constantdict(chosen))
 
 
-Choices = Mapping[str, Sequence[Partition]]
-
-
 def tables_of(model: Model, choices: Choices, edges: Sequence[Edge]) -> Iterator[Table]:
     """One for each statement, and one for each edge."""
-    producers = model.program.producers
-    for name, options in choices.items():
-        own = [model.own(producers[name], parts) for parts in options]
-        yield Table((name,), np.array(own, np.float64))
+    for name, grids in choices.items():
+        yield Table((name,), model.own(name, grids))
     for edge in edges:
         made, read, _ = edge
-        costs = [
-            [model.repartition(edge, producer, consumer) for consumer in choices[read]]
-            for producer in choices[made]
-        ]
-        yield Table((made, read), np.array(costs, np.float64))
+        costs = model.repartition(edge, choices[made], choices[read])
+        yield Table((made, read), costs)
 
 
-def _exact(model: Model, choices: Choices) -> dict[str, Partition]:
-    _, found = least_sum([*tables_of(model, choices, model.edges)])
-    return {name: choices[name][k] for name, k in found.items()}
+def _exact(model: Model, choices: Choices) -> dict[str, int]:
+    return least_sum([*tables_of(model, choices, model.edges)])[1]
 
 
-def _tree(model: Model, choices: Choices) -> dict[str, Partition]:
+def _tree(model: Model, choices: Choices) -> dict[str, int]:
+    """From the inputs on: the least cost of each cut of a result, and all behind it."""
     for name in choices:
         if len(readers := model.program.readers(name)) > 1:
             raise ProgramError(
                 f"result {name!r} has {len(readers)} readers, and the dynamic program "
                 "is for trees; take method='exact'"
             )
-    found: dict[str, Partition] = {}
-    producers = model.program.producers
-    roots = [name for name in choices if not model.program.readers(name)]
-    best: dict[str, list[tuple[int, dict[str, int]]]] = {}
-    for name in choices:  # in the order of dataflow
+    least: dict[str, NDArray[np.float64]] = {}
+    behind: dict[str, dict[str, NDArray[np.int64]]] = {}
+    for name, grids in choices.items():  # in the order of dataflow
+        least[name], behind[name] = model.own(name, grids), {}
         edges = [edge for edge in model.edges if edge[1] == name]
-        best[name] = [
-            _with_operands(model, choices, best, parts, producers[name], edges)
-            for parts in choices[name]
-        ]
-    for root in roots:
-        costs = [cost for cost, _ in best[root]]
-        todo = [(root, costs.index(min(costs)))]
-        while todo:
-            name, k = todo.pop()
-            found[name] = choices[name][k]
-            todo += best[name][k][1].items()
+        for made in dict.fromkeys(edge[0] for edge in edges):
+            costs = least[made][:, None] + sum(
+                model.repartition(edge, choices[made], grids)
+                for edge in edges
+                if edge[0] == made
+            )
+            least[name] = least[name] + costs.min(axis=0)
+            behind[name][made] = costs.argmin(axis=0)
+    roots = [name for name in choices if not model.program.readers(name)]
+    found: dict[str, int] = {}
+    todo = [(root, int(least[root].argmin())) for root in roots]
+    while todo:
+        name, k = todo.pop()
+        found[name] = k
+        todo += [(made, int(best[k])) for made, best in behind[name].items()]
     return found
 
 
-def _with_operands(
-    model: Model,
-    choices: Choices,
-    best: Mapping[str, Sequence[tuple[int, Mapping[str, int]]]],
-    parts: Partition,
-    one: Statement,
-    edges: Sequence[Edge],
-) -> tuple[int, dict[str, int]]:
-    """The least cost of a statement with this partition and of all behind it."""
-    total, chosen = model.own(one, parts), dict[str, int]()
-    for made in dict.fromkeys(edge[0] for edge in edges):
-        uses = [edge for edge in edges if edge[0] == made]
-        costs = [
-            below[0] + sum(model.repartition(edge, cut, parts) for edge in uses)
-            for cut, below in zip(choices[made], best[made], strict=True)
-        ]
-        chosen[made] = costs.index(min(costs))
-        total += min(costs)
-    return total, chosen
-
-
-def _linear(model: Model, choices: Choices) -> dict[str, Partition]:
+def _linear(model: Model, choices: Choices) -> dict[str, int]:
     """One longest path after the other; what is off the path counts for nothing."""
-    found: dict[str, Partition] = {}
+    found: dict[str, int] = {}
     while left := [name for name in choices if name not in found]:
         path = _longest_path(model, left)
-        found |= _along(model, choices, path)
+        on_path = set(pairwise(path))
+        edges = [edge for edge in model.edges if edge[:2] in on_path]
+        tables = tables_of(model, {name: choices[name] for name in path}, edges)
+        found |= least_sum([*tables])[1]
     return found
 
 
@@ -330,14 +326,7 @@ def _longest_path(model: Model, left: Sequence[str]) -> list[str]:
     return max(longest.values(), key=len)
 
 
-def _along(model: Model, choices: Choices, path: Sequence[str]) -> dict[str, Partition]:
-    on_path = set(pairwise(path))
-    edges = [edge for edge in model.edges if edge[:2] in on_path]
-    _, chosen = least_sum([*tables_of(model, {n: choices[n] for n in path}, edges)])
-    return {name: choices[name][k] for name, k in chosen.items()}
-
-
-METHODS: Mapping[str, Callable[[Model, Choices], dict[str, Partition]]] = {
+METHODS: Mapping[str, Callable[[Model, Choices], dict[str, int]]] = {
     "exact": _exact,
     "tree": _tree,
     "linear": _linear,

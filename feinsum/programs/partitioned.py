@@ -53,7 +53,7 @@ def run_partitioned(
     >>> found = decompose(p.build(), 16)
     >>> results, moved = run_partitioned(found, {"A": np.eye(8), "B": np.eye(8)})
     >>> bool((results["C"] == np.eye(8)).all()), moved.join, moved.aggregation
-    (True, 256, 192)
+    (True, 384, 64)
     """
     program, moved = decomposition.program, Moved()
     known = dict(checked_arrays(program, arrays))

@@ -15,11 +15,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from feinsum.errors import ProgramError
-from feinsum.ir import SizeParam
-from feinsum.plans import Access, Counts, Group, Plan, Statements, plan_statements
+from feinsum.plans import Counts, Plan, plan_statements
 from feinsum.plans.local import run_here
 from feinsum.plans.mpi import Traffic, run_on_ranks
 from feinsum.plans.steps import Leaf
+from feinsum.programs.dataflow import statements_of
 from feinsum.programs.evaluate import checked_arrays, evaluate_statement
 from feinsum.programs.program import Program
 from feinsum.programs.reductions import combined, neutral_of
@@ -107,37 +107,6 @@ def plan_program(
     statements = statements_of(program, known)
     made = plan_statements(statements, processes=processes, memory=memory)
     return ProgramPlan(program, known, made)
-
-
-def statements_of(program: Program, sizes: Mapping[str, int]) -> Statements:
-    """Who reads what along which indices, with names of indices of their own.
-
-    Raises:
-        ProgramError: if the value of a size parameter is not known.
-    """
-    extents: dict[str, int] = {}
-    groups = []
-    for one in program.statements:
-        names = {index: f"{one.result}_{index}" for index in one.indices}
-        for index, extent in program.extents(one).items():
-            extents[names[index]] = _value(extent, sizes)
-        inputs = tuple(
-            Access(name, tuple(names[i] for i in term))
-            for name, term in zip(one.operands, one.inputs, strict=True)
-        )
-        output = Access(one.result, tuple(names[i] for i in one.output))
-        groups.append(Group(inputs, output))
-    read = {name for one in program.statements for name in one.operands}
-    dtypes = {x.name: x.dtype.str for x in program.inputs if x.name in read}
-    return Statements(tuple(groups), extents, dtypes, program.outputs).check()
-
-
-def _value(extent: int | SizeParam, sizes: Mapping[str, int]) -> int:
-    if isinstance(extent, int):
-        return extent
-    if extent.name not in sizes:
-        raise ProgramError(f"size {extent} is not known; give sizes={{...}}")
-    return sizes[extent.name]
 
 
 class _Bodies:

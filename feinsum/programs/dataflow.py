@@ -1,0 +1,48 @@
+"""Who reads what along which indices: all that a planner has to know of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from feinsum.errors import ProgramError
+from feinsum.ir import SizeParam
+from feinsum.plans import Access, Group, Statements
+from feinsum.programs.program import Program
+
+__all__ = ["name_of_index", "statements_of"]
+
+
+def name_of_index(result: str, index: str) -> str:
+    """What an index of a statement is called among those of all statements."""
+    return f"{result}_{index}"
+
+
+def statements_of(program: Program, sizes: Mapping[str, int]) -> Statements:
+    """Who reads what along which indices, with names of indices of their own.
+
+    Raises:
+        ProgramError: if the value of a size parameter is not known.
+    """
+    extents: dict[str, int] = {}
+    groups = []
+    for one in program.statements:
+        names = {index: name_of_index(one.result, index) for index in one.indices}
+        for index, extent in program.extents(one).items():
+            extents[names[index]] = _value(extent, sizes)
+        inputs = tuple(
+            Access(name, tuple(names[i] for i in term))
+            for name, term in zip(one.operands, one.inputs, strict=True)
+        )
+        output = Access(one.result, tuple(names[i] for i in one.output))
+        groups.append(Group(inputs, output))
+    read = {name for one in program.statements for name in one.operands}
+    dtypes = {x.name: x.dtype.str for x in program.inputs if x.name in read}
+    return Statements(tuple(groups), extents, dtypes, program.outputs).check()
+
+
+def _value(extent: int | SizeParam, sizes: Mapping[str, int]) -> int:
+    if isinstance(extent, int):
+        return extent
+    if extent.name not in sizes:
+        raise ProgramError(f"size {extent} is not known; give sizes={{...}}")
+    return sizes[extent.name]
