@@ -7,11 +7,17 @@ their own names. A body that is not given is the product of all operands.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from feinsum.errors import ProgramError
 
-__all__ = ["is_product", "names_in", "normal_body", "operand_name", "product_of"]
+__all__ = [
+    "factor_of_product",
+    "names_in",
+    "normal_body",
+    "operand_name",
+    "product_of",
+]
 
 
 def operand_name(position: int) -> str:
@@ -27,16 +33,20 @@ def product_of(n_operands: int) -> str:
     return "*".join(map(operand_name, range(n_operands)))
 
 
-def is_product(body: str, n_operands: int) -> bool:
-    """Whether a body multiplies every operand once, in any order.
+def factor_of_product(body: str, n_operands: int) -> float | None:
+    """The number by which a body multiplies the product of all operands, each once.
 
-    >>> is_product("x1 * x0", 2), is_product("x0 * x0", 2), is_product("x0 - x1", 2)
-    (True, False, False)
+    None if it does anything else.
+
+    >>> factor_of_product("x1 * x0", 2), factor_of_product("0.5 * x0 / 4", 1)
+    (1.0, 0.125)
+    >>> factor_of_product("x0 * x0", 2), factor_of_product("x0 - x1", 2)
+    (None, None)
     """
-    factors = _factors(_parsed(body))
-    return factors is not None and sorted(factors) == sorted(
-        map(operand_name, range(n_operands))
-    )
+    names: list[str] = []
+    factor = _multiplied(_parsed(body), names)
+    is_product = sorted(names) == sorted(map(operand_name, range(n_operands)))
+    return factor if is_product else None
 
 
 def names_in(body: str) -> tuple[str, ...]:
@@ -69,13 +79,29 @@ def _parsed(body: str) -> ast.expr:
         raise ProgramError(f"body {body!r:.200} is no expression: {error}") from None
 
 
-def _factors(node: ast.expr) -> Sequence[str] | None:
+def _multiplied(node: ast.expr, names: list[str]) -> float | None:
+    """The number in a product, whose other factors are added to ``names``."""
     match node:
         case ast.Name(id=name):
-            return [name]
+            names.append(name)
+            return 1.0
+        case ast.Constant(value=bool()):
+            return None
+        case ast.Constant(value=int() | float() as value):
+            return float(value)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            factor = _multiplied(inner, names)
+            return None if factor is None else -factor
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            first, second = _factors(left), _factors(right)
-            return None if first is None or second is None else [*first, *second]
+            first, second = _multiplied(left, names), _multiplied(right, names)
+            return None if first is None or second is None else first * second
+        case ast.BinOp(
+            left=left,
+            op=ast.Div(),
+            right=ast.Constant(value=int() | float() as divisor),
+        ):
+            factor = _multiplied(left, names)
+            return factor / divisor if factor is not None and divisor else None
     return None
 
 

@@ -66,7 +66,7 @@ def evaluate_statement(
     >>> evaluate_statement(best, [np.eye(2), np.array([3.0, 4.0])]).tolist()
     [3.0, 4.0]
     """
-    if statement.is_einsum and not _has_truth_values(operands):
+    if _is_plain(statement, operands):
         names = map(operand_name, range(len(operands)))
         arrays = dict(zip(names, operands, strict=True))
         shapes = [array.shape for array in operands]
@@ -74,7 +74,7 @@ def evaluate_statement(
         (result,) = evaluate(
             einsum_of(statement, shapes, dtypes), arrays, optimize=True
         )
-        return result
+        return result if statement.factor == 1 else result * statement.factor
     indices = statement.indices
     extents: dict[str, int] = {}
     for term, array in zip(statement.inputs, operands, strict=True):
@@ -158,6 +158,8 @@ def _aligned(array: Array, term: IndexList, indices: IndexList) -> Array:
     return turned.reshape(shape)
 
 
-def _has_truth_values(operands: Sequence[Array]) -> bool:
-    """Numpy's einsum of these is no sum."""
-    return any(array.dtype.kind == "b" for array in operands)
+def _is_plain(statement: Statement, operands: Sequence[Array]) -> bool:
+    """Whether numpy's einsum computes it: of truth values that is no sum."""
+    kinds = {array.dtype.kind for array in operands}
+    is_exact = statement.factor == 1 or kinds <= {"f", "c"}
+    return statement.is_einsum and is_exact and "b" not in kinds

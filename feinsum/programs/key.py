@@ -96,7 +96,7 @@ def as_einsum(program: Program) -> BatchedEinsum | None:
     (one,) = program.statements
     arrays = [program.arrays[name] for name in one.operands]
     has_unread = len(set(one.operands)) < len(program.inputs)
-    if not one.is_einsum or has_unread:
+    if not one.is_einsum or one.factor != 1 or has_unread:
         return None
     shapes, dtypes = [a.shape for a in arrays], [a.dtype for a in arrays]
     return einsum_of(one, shapes, dtypes, one.operands)
@@ -192,8 +192,9 @@ def _add_use(graph: _Graph, one: Statement, position: int, statement: int) -> No
 
 def _positional(one: Statement) -> tuple[str, Mapping[str, int]]:
     """The body without names of indices, and the number that each of these got."""
-    if one.is_product:
-        return product_of(len(one.operands)), {}
+    if one.factor is not None:
+        product = product_of(len(one.operands))
+        return (product if one.factor == 1 else f"{one.factor!r}*{product}"), {}
     used = [name for name in names_in(one.body) if name in one.indices]
     places = {index: k for k, index in enumerate(used)}
     return normal_body(one.body, {i: f"_{k}" for i, k in places.items()}), places

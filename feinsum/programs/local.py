@@ -87,7 +87,10 @@ def _einsum(program: Program, one: Statement, known: Mapping[str, Array]) -> Arr
     letters = dict(zip(one.indices, ascii_letters, strict=False))
     terms = ",".join("".join(letters[i] for i in term) for term in one.inputs)
     output = "".join(letters[i] for i in one.output)
-    return np.asarray(call_einsum(f"{terms}->{output}", *operands))
+    found = np.asarray(call_einsum(f"{terms}->{output}", *operands))
+    if one.factor != 1:
+        found *= one.factor  # it is ours: a contraction is no view
+    return found.astype(dtype, copy=False)
 
 
 def _in_parts(

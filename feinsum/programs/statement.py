@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from feinsum.ir import IndexList
-from feinsum.programs.body import is_product, product_of
+from feinsum.programs.body import factor_of_product, product_of
 
 __all__ = ["Statement"]
 
@@ -57,13 +57,21 @@ class Statement:
         return self.indices[len(dict.fromkeys(self.output)) :]
 
     @cached_property
+    def factor(self) -> float | None:
+        """The number by which the product of all operands is multiplied.
+
+        None if the body is no such product.
+        """
+        return factor_of_product(self.body, len(self.operands))
+
+    @property
     def is_product(self) -> bool:
         """Whether the body multiplies all operands, so that their order is free."""
-        return is_product(self.body, len(self.operands))
+        return self.factor is not None
 
     @property
     def is_einsum(self) -> bool:
-        """Whether it is an einsum in the narrow sense: sums of products."""
+        """Whether it is an einsum, times a number: a sum of products."""
         return self.is_product and (self.reduction == "sum" or not self.reduced_indices)
 
     @property
