@@ -4,6 +4,17 @@ The public names are those of ``__init__.pyi``. They are imported when they are 
 used, so that ``import feinsum`` itself loads neither Loopy nor OpenCL.
 """
 
+from typing import Any
+
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_public, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, or the version of the distribution."""
+    if name == "__version__":
+        from importlib.metadata import version  # most programs never ask
+
+        return version(__name__)
+    return _public(name)

@@ -27,3 +27,5 @@ from .retrieval import query as query
 from .retrieval import retrieve as retrieve
 from .tune import autotune as autotune
 from .tune import record_facts as record_facts
+
+__version__: str

@@ -120,11 +120,7 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
         ) from None
     for operand in (operand for row in table for operand in row):
         if not isinstance(operand, Operand):
-            raise InvalidEinsumError(
-                f"operand {operand!r} is a {type(operand).__name__}; expected "
-                "feinsum.array(name, shape, dtype)",
-                rules=("operand",),
-            )
+            raise InvalidEinsumError(_no_operand(operand), rules=("operand",))
     if not table:
         raise InvalidEinsumError(
             "ill-formed einsum: [no-rows] the batch has no rows", rules=("no-rows",)
@@ -135,6 +131,19 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
     if axes and all([op.rank for op in row] == ranks for row in table):
         inputs, table = _broadcast(inputs, table, axes)
     return BatchedEinsum(output, inputs, table)
+
+
+def _no_operand(value: object) -> str:
+    """What was given in the place of an operand, and what computes with arrays."""
+    kind = f"of type {type(value).__name__}"
+    shape = getattr(value, "shape", None)
+    if not isinstance(shape, tuple):
+        return f"operand {value!r:.60} is {kind}; expected feinsum.array(name, shape)"
+    return (
+        f"an operand is an array {kind} and shape {shape}; einsums are symbolic, with "
+        "operands made by feinsum.array(name, shape, dtype). To compute with arrays, "
+        "take feinsum.call_einsum"
+    )
 
 
 def _broadcast(inputs: Terms, table: Rows, axes: frozenset[str]) -> tuple[Terms, Rows]:

@@ -9,6 +9,7 @@ from importlib.metadata import version
 import pytest
 import typer
 
+import feinsum
 from feinsum.cli import app
 
 
@@ -154,6 +155,14 @@ def test_no_command_means_help(run):
 def test_version(run):
     """``--version`` prints the installed version."""
     assert run("--version").stdout == f"feinsum {version('feinsum')}\n"
+    assert feinsum.__version__ == version("feinsum")
+
+
+def test_the_package_is_a_program() -> None:
+    """``python -m feinsum`` is the command."""
+    command = [sys.executable, "-m", "feinsum", "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == f"feinsum {version('feinsum')}\n"
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,15 @@ def test_axes_of_one_entry_behind_an_ellipsis_are_broadcast() -> None:
         einsum("...i,...i->...", array("A", (2, 3)), array("B", (5, 3)))
     with pytest.raises(InvalidEinsumError, match="extent"):
         einsum("ji,ji->j", array("A", (1, 3)), array("B", (5, 3)))
+
+
+def test_arrays_of_numbers_are_told_what_computes_with_them():
+    """In one line, without their entries."""
+    with pytest.raises(
+        InvalidEinsumError, match="take feinsum[.]call_einsum"
+    ) as caught:
+        einsum("ij,j->i", np.ones((300, 4)), np.ones(4))
+    assert "of type ndarray and shape (300, 4)" in str(caught.value)
+    assert len(str(caught.value)) < 250
+    with pytest.raises(InvalidEinsumError, match="'A' is of type str; expected"):
+        einsum("i->i", "A")
