@@ -99,9 +99,7 @@ def test_axes_of_one_entry_behind_an_ellipsis_are_broadcast() -> None:
 
 def test_arrays_of_numbers_are_told_what_computes_with_them():
     """In one line, without their entries."""
-    with pytest.raises(
-        InvalidEinsumError, match="take feinsum[.]call_einsum"
-    ) as caught:
+    with pytest.raises(InvalidEinsumError, match="To compute with arrays") as caught:
         einsum("ij,j->i", np.ones((300, 4)), np.ones(4))
     assert "of type ndarray and shape (300, 4)" in str(caught.value)
     assert len(str(caught.value)) < 250
