@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import exp, inf, log, prod
 
 import numpy as np
@@ -99,8 +100,15 @@ def intensity_of(statement: Statement) -> Intensity:
         if access.indices and access.entry_bytes:
             its = frozenset(access.indices)
             lists[its] = lists.get(its, Fraction(0)) + access.entry_bytes
-    cover = least_cover(list(lists))
-    weights = tuple(lists.values())
+    return _intensity_of(tuple(lists), tuple(lists.values()))
+
+
+@lru_cache(maxsize=1024)
+def _intensity_of(
+    terms: tuple[frozenset[str], ...], weights: tuple[Fraction, ...]
+) -> Intensity:
+    """The same for all extents, and all levels of the memory."""
+    cover = least_cover(terms)
     return Intensity(cover, weights, _balanced(cover, weights))
 
 
