@@ -97,7 +97,7 @@ class Pattern:
     def tree(self, scale: float, dtype: str) -> CSF:
         shape = tuple(max(2, round(extent * sqrt(scale))) for extent in self.shape)
         if not self.profile:
-            n = round(self.density * prod(shape))
+            n = max(1, round(self.density * prod(shape)))
             return to_csf(random_uniform(shape, n, seed=0, dtype=dtype))
         nodes: list[int] = []
         for extent, wanted in zip(shape, self.profile, strict=True):

@@ -34,6 +34,7 @@ def test_a_small_run_has_a_row_for_each_entry(only: str, dtype: str) -> None:
     assert "not installed" in said
 
 
+@pytest.mark.long
 def test_ttmc_and_tttc_are_compared_with_the_unfactorized_nest() -> None:
     """And with how many operations each of them takes."""
     said = run("--only", "ttmc nips|tttc", "--scale", "0.0002", "--rank", "4")

@@ -9,11 +9,7 @@ import json
 import re
 import sys
 
-import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-jax.config.update("jax_enable_x64", True)
 
 COLLECTIVE = re.compile(
     r"= \(?f64\[([\d,]*)\]\S* (all-reduce|reduce-scatter|all-gather|all-to-all|"
@@ -23,6 +19,10 @@ COLLECTIVE = re.compile(
 
 def collectives(given: dict) -> list[dict]:
     """Of each collective its name, the shape on a device, and who takes part."""
+    import jax  # tests that collect this file may have none
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    jax.config.update("jax_enable_x64", True)
     mesh = Mesh(np.array(jax.devices()).reshape(given["grid"]), given["axes"])
 
     def placed(cuts: list[list[str]]) -> NamedSharding:

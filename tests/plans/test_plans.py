@@ -175,9 +175,10 @@ def test_kernels_that_move_nearly_nothing(name, moved):
     subscripts = {"ttv": "ijk,k->ij", "ttm": "ijk,kl->ijl", "innerprod": "ijk,ijk->"}
     counts = plan(einsum_of(subscripts[name], **sizes), processes=8).counts
     assert counts.reduced == moved
-    # one copy of the small operand is there; the others are fetched
+    # one copy of the small operand is there; others are fetched by those with work
     small = {"ttv": 16, "ttm": 256, "innerprod": 0}[name]
-    assert counts.received == 7 * small
+    assert counts.received <= 7 * small
+    assert (counts.received == 0) == (small == 0)
 
 
 def test_the_example_of_deinsum():

@@ -243,9 +243,10 @@ def test_c_code_is_refused():
 OTHERS = {
     "arguments", "kernel", "loopy", "other-einsum", "other-instructions", "reported",
     "several-nests", "target", "parallel-iname", "domain", "extent", "output-dtype",
-    "unknown-dtype", "unbound-index", "call",
+    "unknown-dtype", "unbound-index", "call", "compressed",
 }  # fmt: skip
-"""Rules that have tests of their own, here, in ``test_grammar`` or for ``retrieve``."""
+"""Rules that have tests of their own: here, in ``test_compressed``, ``test_grammar`` or
+for ``retrieve``."""
 
 
 def test_every_rule_has_a_mutant():
