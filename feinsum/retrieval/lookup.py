@@ -12,10 +12,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import loopy as lp
 from constantdict import constantdict
@@ -35,27 +33,23 @@ from feinsum.predict import MEASURING, Effort
 from feinsum.raising import RaisedKernel
 from feinsum.records import WORST_ACCEPTED, Level, Match, Policy
 from feinsum.retrieval.applying import applied, fitting, separable
-from feinsum.retrieval.believing import all_believed, believed, is_first_unknown
+from feinsum.retrieval.building import delivered, transformed
 from feinsum.retrieval.called import called_request, in_its_place
 from feinsum.retrieval.cells import fastest_form
-from feinsum.retrieval.generating import ungenerated
 from feinsum.retrieval.kept import Answer, place_of, unless_it_fails
 from feinsum.retrieval.known import Facts, form_of, nearest, selected
 from feinsum.retrieval.ranks import Ranks, decided_nests, found_together
 from feinsum.retrieval.request import Request, check_choice, check_policy, policy_of
 from feinsum.retrieval.result import Retrieval
-from feinsum.retrieval.selection import Decision, NestSelection, decision_of
+from feinsum.retrieval.selection import Decision, decision_of
 from feinsum.retrieval.trust import Trust
-from feinsum.targets.devices import open_device, target_of
+from feinsum.targets.devices import open_device
 
 __all__ = ["OnMiss", "explain", "look_up", "query", "retrieve"]
 
 logger = logging.getLogger(__name__)
 
 OnMiss = Literal["warn", "raise", "return"]
-
-N_GENERATED = 3
-"""Recipes of a nest of which there may be no code until no more are tried."""
 
 
 def retrieve(
@@ -210,7 +204,7 @@ def _as_decided(request: Request, decision: Decision) -> Retrieval:
     made = applied(raised, nests)
     for error in made.failures.values():
         raise error
-    return Retrieval(_delivered(request, made.unit), raised, nests)
+    return Retrieval(delivered(request, made.unit), raised, nests)
 
 
 def _answer(request: Request) -> Answer:
@@ -301,7 +295,7 @@ def _retrieval(request: Request, *, has_batches: bool = True) -> Retrieval:
         )
         layers = states_of(store)
     trust = Trust(environment, is_on=request.verify)
-    unit, nests = _transformed(request, raised, separable(raised, nests), trust)
+    unit, nests = transformed(request, raised, separable(raised, nests), trust)
     is_changed = any(nest.chosen for nest in nests)
     found = unit if is_changed else request.t_unit
     return Retrieval(found, raised, nests, facts.ids, request.policy, layers)
@@ -310,11 +304,8 @@ def _retrieval(request: Request, *, has_batches: bool = True) -> Retrieval:
 def _in_batches(request: Request, found: Retrieval) -> Retrieval:
     """The fastest form of a loop over cells, where it may be timed and predicted."""
     is_accepted = WORST_ACCEPTED[request.policy] >= Level.PREDICTED
-    if not (found.nests and request.verify and is_accepted):
-        return found
-    return (
-        found if request.effort == "recorded" else fastest_form(request.t_unit, found)
-    )
+    is_tried = request.verify and is_accepted and request.effort != "recorded"
+    return fastest_form(request.t_unit, found) if found.nests and is_tried else found
 
 
 def _measure(request: Request, raised: RaisedKernel) -> None:
@@ -329,93 +320,6 @@ def _measure(request: Request, raised: RaisedKernel) -> None:
             device=request.opened().device.id,
             database=request.database,
         )
-
-
-def _transformed(
-    request: Request,
-    raised: RaisedKernel,
-    nests: tuple[NestSelection, ...],
-    trust: Trust,
-) -> tuple[lp.TranslationUnit, tuple[NestSelection, ...]]:
-    """Apply the best recipes that can be, each believed before it is tried.
-
-    Returns:
-        The unit as the user gets it, of which there is code; with no recipe left, one
-        that nobody needs.
-    """
-    n_left = [N_GENERATED] * len(nests)
-    while True:
-        nests, built = _believed(request, raised, nests, trust)
-        if not built.failures:
-            return built.unit, nests
-        for k in built.failures:
-            n_left[k] -= built.is_applied
-        nests = tuple(
-            _passed_over(one, built.failures[k], is_last=not n_left[k])
-            if k in built.failures
-            else one
-            for k, one in enumerate(nests)
-        )
-
-
-class _Built(NamedTuple):
-    """A kernel with the recipes of its nests.
-
-    Attributes:
-        failures: why a recipe cannot be applied, or makes no code, by nest.
-        is_applied: all of them could be applied.
-    """
-
-    unit: lp.TranslationUnit
-    failures: Mapping[int, Exception]
-    is_applied: bool
-
-
-def _believed(
-    request: Request,
-    raised: RaisedKernel,
-    nests: tuple[NestSelection, ...],
-    trust: Trust,
-) -> tuple[tuple[NestSelection, ...], _Built]:
-    """Judge the recipes, and build the kernel with those that are believed.
-
-    Most first recipes are. So while another process verifies the only one that is new,
-    the kernel is built with it here. Of several, the last would be timed on cores that
-    have more to do.
-    """
-    n_unknown = sum(is_first_unknown(one, trust) for one in nests)
-    if n_unknown != 1:
-        nests = all_believed(nests, trust)
-        return nests, _built(request, raised, nests)
-    with ThreadPoolExecutor(1) as pool:
-        guess = pool.submit(_built, request, raised, nests)
-        judged = tuple(believed(one, trust) for one in nests)
-    if [one.chosen for one in judged] == [one.chosen for one in nests]:
-        return judged, guess.result()
-    return judged, _built(request, raised, judged)
-
-
-def _built(
-    request: Request, raised: RaisedKernel, nests: tuple[NestSelection, ...]
-) -> _Built:
-    made = applied(raised, nests)
-    if made.failures or not any(nest.chosen for nest in nests):
-        return _Built(made.unit, made.failures, is_applied=False)
-    failures = ungenerated(raised, nests, made, lambda one: _delivered(request, one))
-    return _Built(_delivered(request, made.unit), failures, is_applied=True)
-
-
-def _passed_over(
-    one: NestSelection, error: Exception, *, is_last: bool = False
-) -> NestSelection:
-    left = one.without_first(error)
-    logger.warning("recipe %.200s was passed over: %s", *left.failures[-1])
-    return replace(left, candidates=()) if is_last else left
-
-
-def _delivered(request: Request, unit: lp.TranslationUnit) -> lp.TranslationUnit:
-    target = request.t_unit.target
-    return target_of(target).delivered(unit, target)
 
 
 def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:

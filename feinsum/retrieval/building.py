@@ -1,0 +1,115 @@
+"""Building the kernel that is handed over, with the recipes that are believed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import NamedTuple
+
+import loopy as lp
+
+from feinsum.raising import RaisedKernel
+from feinsum.retrieval.applying import applied
+from feinsum.retrieval.believing import all_believed, believed, is_first_unknown
+from feinsum.retrieval.generating import ungenerated
+from feinsum.retrieval.request import Request
+from feinsum.retrieval.selection import NestSelection
+from feinsum.retrieval.trust import Trust
+from feinsum.targets.devices import target_of
+
+__all__ = ["delivered", "transformed"]
+
+logger = logging.getLogger(__name__)
+
+N_GENERATED = 3
+"""Recipes of a nest of which there may be no code until no more are tried."""
+
+
+def transformed(
+    request: Request,
+    raised: RaisedKernel,
+    nests: tuple[NestSelection, ...],
+    trust: Trust,
+) -> tuple[lp.TranslationUnit, tuple[NestSelection, ...]]:
+    """Apply the best recipes that can be, each believed before it is tried.
+
+    Returns:
+        The unit as the user gets it, of which there is code; with no recipe left, one
+        that nobody needs.
+    """
+    n_left = [N_GENERATED] * len(nests)
+    while True:
+        nests, built = _believed(request, raised, nests, trust)
+        if not built.failures:
+            return built.unit, nests
+        for k in built.failures:
+            n_left[k] -= built.is_applied
+        nests = tuple(
+            _passed_over(one, built.failures[k], is_last=not n_left[k])
+            if k in built.failures
+            else one
+            for k, one in enumerate(nests)
+        )
+
+
+class _Built(NamedTuple):
+    """A kernel with the recipes of its nests.
+
+    Attributes:
+        failures: why a recipe cannot be applied, or makes no code, by nest.
+        is_applied: all of them could be applied.
+    """
+
+    unit: lp.TranslationUnit
+    failures: Mapping[int, Exception]
+    is_applied: bool
+
+
+def _believed(
+    request: Request,
+    raised: RaisedKernel,
+    nests: tuple[NestSelection, ...],
+    trust: Trust,
+) -> tuple[tuple[NestSelection, ...], _Built]:
+    """Judge the recipes, and build the kernel with those that are believed.
+
+    Most first recipes are. So while another process verifies the only one that is new,
+    the kernel is built with it here. Nothing is run for that: code is generated, of a
+    recipe that is in the space of a transform of ours. Of several new ones, the last
+    would be timed on cores that have more to do.
+    """
+    n_unknown = sum(is_first_unknown(one, trust) for one in nests)
+    if n_unknown != 1:
+        nests = all_believed(nests, trust)
+        return nests, _built(request, raised, nests)
+    with ThreadPoolExecutor(1) as pool:
+        guess = pool.submit(_built, request, raised, nests)
+        judged = tuple(believed(one, trust) for one in nests)
+    if [one.chosen for one in judged] == [one.chosen for one in nests]:
+        return judged, guess.result()
+    return judged, _built(request, raised, judged)
+
+
+def _built(
+    request: Request, raised: RaisedKernel, nests: tuple[NestSelection, ...]
+) -> _Built:
+    made = applied(raised, nests)
+    if made.failures or not any(nest.chosen for nest in nests):
+        return _Built(made.unit, made.failures, is_applied=False)
+    failures = ungenerated(raised, nests, made, lambda one: delivered(request, one))
+    return _Built(delivered(request, made.unit), failures, is_applied=True)
+
+
+def _passed_over(
+    one: NestSelection, error: Exception, *, is_last: bool = False
+) -> NestSelection:
+    left = one.without_first(error)
+    logger.warning("recipe %.200s was passed over: %s", *left.failures[-1])
+    return replace(left, candidates=()) if is_last else left
+
+
+def delivered(request: Request, unit: lp.TranslationUnit) -> lp.TranslationUnit:
+    target = request.t_unit.target
+    return target_of(target).delivered(unit, target)
