@@ -11,7 +11,7 @@ which its formula has 512.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -27,6 +27,7 @@ from feinsum.plans.plan import Plan
 __all__ = [
     "PAPER_COSTS",
     "aggregation",
+    "cost_tables",
     "eindecomp_grids",
     "join",
     "paper_cost",
@@ -102,28 +103,41 @@ def eindecomp_grids(
     The sum over all groups is minimized exactly, by elimination. The paper does so for
     trees, and takes one path after the other in other graphs.
     """
-    indices = [by_first_use(group) for group in groups]
-    grids = [most_within(n, of, extents) for of in indices]
-    if not all(extents[i] for of in indices for i in of):
-        return [(1,) * len(of) for of in indices]
-    tables = [
-        Table((f"m{at}",), statement_costs(group, indices[at], grids[at], extents))
-        for at, group in enumerate(groups)
-    ]
-    makers = {group.output.tensor: at for at, group in enumerate(groups)}
-    for at, group in enumerate(groups):
+    if not all(extents[i] for group in groups for i in group.indices):
+        return [(1,) * len(by_first_use(group)) for group in groups]
+    grids = {
+        group.output.tensor: most_within(n, by_first_use(group), extents)
+        for group in groups
+    }
+    _, choice = least_sum(cost_tables(groups, extents, grids))
+    return [tuple(of[choice[name]].tolist()) for name, of in grids.items()]
+
+
+def cost_tables(
+    groups: Sequence[Group],
+    extents: Mapping[str, int],
+    grids: Mapping[str, NDArray[np.int64]],
+    makers: Mapping[str, Collection[str]] | None = None,
+) -> list[Table]:
+    """EinDecomp's costs of all choices of grids, for :func:`least_sum`.
+
+    Args:
+        grids: for each result the grids of its group, whose variable has its name; the
+            columns are parts of the indices in the order of :func:`by_first_use`.
+        makers: for each result those of the others whose repartitions count; by default
+            all that it reads.
+    """
+    by_result = {group.output.tensor: group for group in groups}
+    tables = []
+    for name, group in by_result.items():
+        indices = by_first_use(group)
+        costs = statement_costs(group, indices, grids[name], extents)
+        tables.append(Table((name,), costs))
         for access in group.inputs:
-            maker = makers.get(access.tensor)
-            if maker is not None:
-                output = groups[maker].output
-                given = grids[maker][
-                    :, [indices[maker].index(i) for i in output.indices]
-                ]
-                wanted = grids[at][:, [indices[at].index(i) for i in access.indices]]
-                lengths = [extents[i] for i in access.indices]
-                tables += _edge(maker, at, given, wanted, lengths)
-    _, choice = least_sum(tables)
-    return [tuple(grids[at][choice[f"m{at}"]].tolist()) for at in range(len(groups))]
+            maker = by_result.get(access.tensor)
+            if maker and (makers is None or access.tensor in makers[name]):
+                tables += _edge(maker, group, access, extents, grids)
+    return tables
 
 
 def statement_costs(
@@ -151,23 +165,35 @@ def statement_costs(
 
 
 def _edge(
-    maker: int,
-    user: int,
-    given: NDArray[np.int64],
-    wanted: NDArray[np.int64],
-    extents: Sequence[int],
+    maker: Group,
+    user: Group,
+    access: Access,
+    extents: Mapping[str, int],
+    grids: Mapping[str, NDArray[np.int64]],
 ) -> list[Table]:
     """What two groups pass, by the different ways to cut the tensor between them."""
+    made, used = maker.output.tensor, user.output.tensor
+    given = _columns(maker, maker.output.indices, grids[made])
+    wanted = _columns(user, access.indices, grids[used])
     unique, which = np.unique(given, axis=0, return_inverse=True)
     needs, of = np.unique(wanted, axis=0, return_inverse=True)
-    costs = repartition(needs[None, :, :], unique[:, None, :], extents)
+    lengths = [extents[i] for i in access.indices]
+    costs = repartition(needs[None, :, :], unique[:, None, :], lengths)
     link = np.full((len(given), len(unique)), np.inf)
     link[np.arange(len(given)), which.reshape(-1)] = 0.0
-    parts = f"z{maker}.{user}"
+    parts = f"{made} in {used}"
     return [
-        Table((f"m{maker}", parts), link),
-        Table((parts, f"m{user}"), costs[:, of.reshape(-1)]),
+        Table((made, parts), link),
+        Table((parts, used), costs[:, of.reshape(-1)]),
     ]
+
+
+def _columns(
+    group: Group, indices: Sequence[str], grids: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The parts of some indices of a group."""
+    order = by_first_use(group)
+    return grids[:, [order.index(i) for i in indices]]
 
 
 def footprint(plan: Plan) -> float:

@@ -9,7 +9,7 @@ Source: EinDecomp, section 7 (dynamic program and linearization).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -22,7 +22,12 @@ from feinsum.errors import ProgramError
 from feinsum.plans.elimination import Table, least_sum
 from feinsum.plans.grids import by_first_use, most_within
 from feinsum.plans.groups import Group
-from feinsum.plans.paper_costs import aggregation, repartition, statement_costs
+from feinsum.plans.paper_costs import (
+    aggregation,
+    cost_tables,
+    repartition,
+    statement_costs,
+)
 from feinsum.programs.dataflow import name_of_index, statements_of
 from feinsum.programs.partition import Partition, n_calls
 from feinsum.programs.places import same_places
@@ -69,6 +74,15 @@ class Model:
             name: most_within(processes, indices, self.extents)
             for name, indices in self._indices.items()
         }
+
+    def tables(
+        self,
+        choices: Choices,
+        makers: Mapping[str, Collection[str]] | None = None,
+    ) -> list[Table]:
+        """The costs of some statements; see :func:`feinsum.plans.paper_costs`."""
+        groups = [self._groups[name] for name in choices]
+        return cost_tables(groups, self.extents, choices, makers)
 
     def own(self, name: str, grids: Grids) -> NDArray[np.float64]:
         """What a statement costs however its operands are cut."""
@@ -259,18 +273,14 @@ def split_along(
     return Decomposition(program, constantdict(sizes or {}), constantdict(chosen))
 
 
-def tables_of(model: Model, choices: Choices, edges: Sequence[Edge]) -> Iterator[Table]:
-    """One for each statement, and one for each edge."""
-    for name, grids in choices.items():
-        yield Table((name,), model.own(name, grids))
-    for edge in edges:
-        made, read, _ = edge
-        costs = model.repartition(edge, choices[made], choices[read])
-        yield Table((made, read), costs)
-
-
 def _exact(model: Model, choices: Choices) -> dict[str, int]:
-    return least_sum([*tables_of(model, choices, model.edges)])[1]
+    return _least(choices, model.tables(choices))
+
+
+def _least(choices: Choices, tables: Sequence[Table]) -> dict[str, int]:
+    """Of each statement the choice; tables have variables of their own besides."""
+    _, found = least_sum(tables)
+    return {name: found[name] for name in choices}
 
 
 def _tree(model: Model, choices: Choices) -> dict[str, int]:
@@ -309,10 +319,9 @@ def _linear(model: Model, choices: Choices) -> dict[str, int]:
     found: dict[str, int] = {}
     while left := [name for name in choices if name not in found]:
         path = _longest_path(model, left)
-        on_path = set(pairwise(path))
-        edges = [edge for edge in model.edges if edge[:2] in on_path]
-        tables = tables_of(model, {name: choices[name] for name in path}, edges)
-        found |= least_sum([*tables])[1]
+        before = {name: [made] for made, name in pairwise(path)} | {path[0]: []}
+        chosen = {name: choices[name] for name in path}
+        found |= _least(chosen, model.tables(chosen, before))
     return found
 
 

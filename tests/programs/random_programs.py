@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from feinsum.ir import Operand, array
-from feinsum.programs import Program, Statement
+from feinsum.programs import Program, Statement, evaluate_program
 from feinsum.programs.body import names_in, normal_body
 
 BODIES = {
@@ -67,6 +71,27 @@ def random_program(
         tuple(statements),
         tuple(s.result for s in statements if s.result not in read),
     )
+
+
+def numbers(given: Program, seed: int = 0, **sizes: int) -> dict[str, np.ndarray]:
+    """Random inputs of a program, at values of its size parameters."""
+    source = np.random.default_rng(seed)
+    return {
+        x.name: source.uniform(-1, 1, [sizes.get(str(n), n) for n in x.shape])
+        for x in given.inputs
+    }
+
+
+def assert_right(
+    run: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    given: Program,
+    arrays: Mapping[str, Any],
+) -> None:
+    """What ``run`` makes of the inputs is what the reference makes of them."""
+    found = run(arrays)
+    for name, right in evaluate_program(given, arrays).items():
+        assert found[name].dtype == right.dtype
+        np.testing.assert_allclose(found[name], right, rtol=1e-10, atol=1e-10)
 
 
 def disguised(

@@ -21,7 +21,7 @@ from feinsum.programs import (
     run_partitioned,
     split_along,
 )
-from feinsum.programs.decompose import Model, tables_of
+from feinsum.programs.decompose import Model
 from feinsum.programs.partition import n_calls
 from tests.programs.random_programs import random_program
 
@@ -77,7 +77,7 @@ def test_elimination_is_as_good_as_trying_everything(seed):
 
 def trial(given, p):
     model = Model(given, {})
-    return least_by_trial([*tables_of(model, model.choices(p), model.edges)])[0]
+    return least_by_trial(model.tables(model.choices(p)))[0]
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -16,22 +16,12 @@ from feinsum.programs import (
     program,
 )
 from feinsum.programs.reductions import REDUCTIONS, combined, neutral_of
-from tests.programs.random_programs import random_program
-
-
-def numbers(given, seed=0, **sizes):
-    source = np.random.default_rng(seed)
-    return {
-        x.name: source.uniform(-1, 1, [sizes.get(str(n), n) for n in x.shape])
-        for x in given.inputs
-    }
+from tests.programs.random_programs import assert_right as assert_as_reference
+from tests.programs.random_programs import numbers, random_program
 
 
 def assert_right(made, arrays):
-    found = made.simulate(arrays)
-    for name, right in evaluate_program(made.program, arrays).items():
-        assert found[name].dtype == right.dtype
-        np.testing.assert_allclose(found[name], right, rtol=1e-10, atol=1e-10)
+    assert_as_reference(made.simulate, made.program, arrays)
 
 
 def on_processes(n):
