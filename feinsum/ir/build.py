@@ -142,7 +142,7 @@ def _no_operand(value: object) -> str:
     return (
         f"an operand is an array {kind} and shape {shape}; einsums are symbolic, with "
         "operands made by feinsum.array(name, shape, dtype). To compute with arrays, "
-        "take feinsum.call_einsum"
+        "call feinsum.call_einsum"
     )
 
 

@@ -1,7 +1,7 @@
 """The well-formedness rules of programs, each with a name.
 
-Rules are checked in their order, and those that rest on others only where these hold:
-of a program with a cycle nobody wants to know what else is wrong with it.
+Rules are checked in order, and checking stops at the first one that is broken: later
+rules assume the earlier ones, as shapes assume that there is no cycle.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def extents(program: Program) -> Iterator[str]:
 
 
 def bodies(program: Program) -> Iterator[str]:
-    """A body speaks of its operands, of indices, and of nothing else."""
+    """A body uses its operands, indices, and nothing else."""
     for one in program.statements:
         try:
             used = names_in(one.body)
@@ -141,7 +141,7 @@ def bodies(program: Program) -> Iterator[str]:
         for name in used:
             if name not in known:
                 yield (
-                    f"{one.result}: body {one.body!r} speaks of {name!r}; known are "
+                    f"{one.result}: body {one.body!r} uses {name!r}; known are "
                     f"{', '.join([*operands, *one.indices])}"
                 )
         for name in operands:

@@ -30,8 +30,8 @@ MOST_LETTERS = len(ascii_letters)
 def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
     """The outputs of a program by name.
 
-    Contractions are calls of :func:`feinsum.call_einsum`. Results that nobody reads any
-    more are given up.
+    Contractions are calls of :func:`feinsum.call_einsum`. An intermediate
+    result is freed after its last use.
 
     Args:
         arrays: for each input's name an array of its shape and dtype.

@@ -136,8 +136,8 @@ class _Bodies:
         found = neutral_of(reduction, self.dtype(tensor))
         if found is None:
             raise ProgramError(
-                f"{tensor}: the reduction {reduction!r} has no neutral element that is "
-                "known, so no partial results of it are added up on many processes",
+                f"{tensor}: the reduction {reduction!r} has no neutral element among "
+                "0, 1 and the infinities, so partial results cannot be reduced",
                 rules=("reduction",),
             )
         return found

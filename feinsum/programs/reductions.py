@@ -74,7 +74,7 @@ def combined(reduction: str, one: Array, other: Array) -> Array:
 
 
 def neutral_of(reduction: str, dtype: np.dtype[Any]) -> Any:
-    """What changes no partial result; None if nobody knows.
+    """What changes no partial result; None if it is not known.
 
     >>> neutral_of("max", np.dtype("int8")), neutral_of("a + b - a*b", np.dtype("f8"))
     (-128, 0)

@@ -1,4 +1,4 @@
-"""Programs out of functions of numpy: what they call is written down, not computed.
+"""Programs traced from numpy functions: calls are recorded, not computed.
 
 Source: NumPy Enhancement Proposals 13 (``__array_ufunc__``) and 18
 (``__array_function__``).
@@ -202,8 +202,8 @@ class Traced(NDArrayOperatorsMixin):
 
 def _refuse(what: str) -> NoReturn:
     raise ProgramError(
-        f"the function uses {what}, which a program has not; see the page on programs "
-        "for what can be traced"
+        f"the function uses {what}, which programs do not support; see "
+        "docs/programs.md for what can be traced"
     )
 
 
@@ -238,7 +238,7 @@ def _number(value: Any) -> str:
     elif isinstance(value, float | np.floating):
         text = repr(float(value))
     else:
-        _refuse(f"a {type(value).__name__} of its own; make it an operand")
+        _refuse(f"a {type(value).__name__} of its own (make it an operand)")
     if text == "nan":
         _refuse("the number nan")
     return f"({text})" if text.startswith("-") else text
@@ -285,7 +285,7 @@ def _without(
 def _matmul(left: Any, right: Any) -> Traced:
     for one in (left, right):
         if not isinstance(one, Traced):
-            _refuse(f"a {type(one).__name__} of its own; make it an operand")
+            _refuse(f"a {type(one).__name__} of its own (make it an operand)")
         if not one.ndim:
             _refuse("a product of matrices with a scalar")
     batch = _letters(max(left.ndim, right.ndim, 2) - 2)
@@ -302,7 +302,7 @@ def _einsum(subscripts: Any, *operands: Any, **more: Any) -> Traced:
         _refuse(f"numpy.einsum with {sorted(more) or 'lists of indices'}")
     arrays = [one for one in operands if isinstance(one, Traced)]
     if len(arrays) != len(operands):
-        _refuse("an array of its own in numpy.einsum; make it an operand")
+        _refuse("an array of its own in numpy.einsum (make it an operand)")
     try:
         terms, output = parse_subscripts(subscripts, [one.ndim for one in arrays])
     except InvalidEinsumError as error:

@@ -96,7 +96,7 @@ def test_a_program_in_parts_computes_the_same_and_moves_what_was_said(seed, meth
 
 @pytest.mark.parametrize("p", [1, 2, 8])
 def test_ragged_and_masked_programs_in_parts(p):
-    """Parts of other lengths, and a body that speaks of indices."""
+    """Parts of other lengths, and a body that uses indices."""
     q = program()
     X = q.input("X", (5, 8))
     multi_head_attention(q, X, heads=3, entries=2, causal=True)

@@ -42,7 +42,7 @@ def test_random_programs(seed):
 
 @pytest.mark.usefixtures("threads")
 def test_attention_at_run_time_sizes():
-    """With a mask that speaks of the index that is cut."""
+    """With a mask that uses the index that is cut."""
     p = program()
     X = p.input("X", ("s", 8))
     normed = layer_norm(p, X, p.input("g", 8), p.input("b", 8))

@@ -51,7 +51,7 @@ BROKEN = {
         lambda: made(Statement("R", "i", ("ij", "ij"), ("X", "Y"))),
         "edge Y -> R: index 'i' has extent 4 on axis 0 of 'Y', and 3 in 'X'",
     ),
-    "body": (lambda: made(copy(body="x0 + open")), "speaks of 'open'"),
+    "body": (lambda: made(copy(body="x0 + open")), "uses 'open'"),
     "reduction": (
         lambda: made(copy(output="i", reduction="a - b")),
         "'a - b' is not commutative",
@@ -136,7 +136,7 @@ def test_of_no_values_there_is_a_sum_and_no_largest():
         q.run(T=np.zeros((3, 0)))
 
 
-def test_a_body_may_speak_of_indices_and_operands_in_any_order():
+def test_a_body_may_use_indices_and_operands_in_any_order():
     """Diagonals, transposed operands and scalars included."""
     A, b, s = numbers(4, 4), numbers(4), np.array(2.5)
     p = program()
@@ -147,7 +147,7 @@ def test_a_body_may_speak_of_indices_and_operands_in_any_order():
         p.input("s", ()),
     )
     body = "x0*s - x1 + x2*i if i >= j else x3"
-    with pytest.raises(ProgramError, match="speaks of 's'"):
+    with pytest.raises(ProgramError, match="uses 's'"):
         p.einsum("ij,jj,i,->ji", *operands, body=body)
     p.einsum("ij,jj,i,->ji", *operands, body=body.replace("*s", "*x3"), name="R")
     i, j = np.indices((4, 4))

@@ -85,7 +85,7 @@ def test_a_traced_function_has_the_key_of_the_program_that_is_written_by_hand():
         (lambda A: A if A.sum() > 0 else -A, "a decision on values"),
         (lambda A: A[0], "the subscript 0"),
         (lambda A: A[:, 1:], "the subscript slice"),
-        (lambda A: A + np.ones((3, 4)), "a ndarray of its own; make it an operand"),
+        (lambda A: A + np.ones((3, 4)), r"a ndarray of its own \(make it an operand\)"),
         (lambda A: list(A), "a loop over the entries"),
         (lambda A: np.asarray(A), "the values of an array"),
         (lambda A: A.sum(axis=2), "axis 2 of an array with 2 axes"),
