@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from benchmarks.sparse import PATTERNS, c_source
+from benchmarks.sparse_problems import PATTERNS
+from benchmarks.sparse_rivals import c_source
 from tests.docs.pages import ROOT
 
 

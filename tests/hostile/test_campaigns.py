@@ -66,7 +66,7 @@ def fake(source: random.Random) -> TuningRecord:
     )
 
 
-def run_campaign(world: World, seed: int) -> None:
+def assert_nothing_is_displaced(world: World, seed: int) -> None:
     """Some fakes by some keys, in any order, then again some of them by others."""
     source = random.Random(seed)
     n_keys = source.randint(1, N_KEYS)
@@ -84,7 +84,7 @@ def run_campaign(world: World, seed: int) -> None:
 def test_no_campaign_displaces_an_honest_answer(world: World) -> None:
     """Up to a hundred fakes by up to three keys change no answer."""
     for seed in range(N_CAMPAIGNS):
-        run_campaign(world, seed)
+        assert_nothing_is_displaced(world, seed)
 
 
 @pytest.mark.long
@@ -95,7 +95,7 @@ def test_no_campaign_of_many_displaces_an_honest_answer(
     """The same a thousand times, each few against a new database."""
     with world_of(str(tmp_path / "facts.sqlite"), tmp_path) as world:
         for seed in range(first, first + EACH_WORLD):
-            run_campaign(world, seed)
+            assert_nothing_is_displaced(world, seed)
 
 
 seconds = st.one_of(

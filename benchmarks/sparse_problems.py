@@ -1,0 +1,151 @@
+"""What the benchmark of sparse einsums multiplies: kernels on patterns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from feinsum.measure.sparse_reference import sparse_reference
+from feinsum.nests import (
+    Network,
+    Operations,
+    Sizes,
+    evaluate,
+    network,
+    postorders,
+    sizes_of,
+    unfactorized,
+)
+from feinsum.sparse import CSF, random_profile, random_uniform, to_csf
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+TOLERANCE = {"float32": 1e-4, "float64": 1e-11}
+"""Largest error, relative to the largest entry."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A tensor of a FROSTT file, or a uniform one, where there is no profile.
+
+    Attributes:
+        shape, profile: extents, and nodes at each level.
+        density: of a uniform pattern.
+    """
+
+    shape: tuple[int, ...]
+    profile: tuple[int, ...] = ()
+    density: float = 0.0
+
+    def tree(self, scale: float, dtype: str) -> CSF:
+        shape = tuple(max(2, round(extent * sqrt(scale))) for extent in self.shape)
+        if not self.profile:
+            n = max(1, round(self.density * prod(shape)))
+            return to_csf(random_uniform(shape, n, seed=0, dtype=dtype))
+        nodes: list[int] = []
+        for extent, wanted in zip(shape, self.profile, strict=True):
+            above = nodes[-1] if nodes else 1
+            nodes.append(min(max(above, round(wanted * scale)), above * extent))
+        return random_profile(shape, nodes, seed=0, skew=0.8, dtype=dtype)
+
+
+PATTERNS = {
+    "nell-2": Pattern((12_092, 9_184, 28_818), (12_092, 336_000, 76_879_419)),
+    "nips": Pattern((2_482, 2_862, 14_036, 17), (2_482, 7_800, 3_101_609, 3_101_609)),
+    "enron": Pattern(
+        (6_066, 5_699, 244_268, 1_176), (6_066, 260_000, 31_000_000, 54_202_099)
+    ),
+    "vast": Pattern((165_427, 11_374, 2), (165_427, 21_000_000, 26_021_854)),
+    "uniform 1e-4": Pattern((1_000, 900, 800), density=1e-4),
+    "uniform 1e-2": Pattern((1_000, 900, 800), density=1e-2),
+    "matrix": Pattern((2_000_000, 2_000_000), (2_000_000, 40_000_000)),
+}
+PATTERNS["order 6"] = Pattern((16,) * 6, density=1e-3)
+KERNELS = ("spmv", "spmm", "mttkrp", "ttmc", "tttc")
+CHAIN_RANK = 8
+"""Of TTTc, whose operands have two ranks each."""
+MOST_RESULT_BYTES = 2**29
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A kernel on a pattern.
+
+    Attributes:
+        subscripts: the tree first.
+        factors: the dense operands; of SpMV a vector.
+    """
+
+    name: str
+    subscripts: str
+    tree: CSF
+    factors: tuple[Array, ...]
+
+    @property
+    def is_mttkrp(self) -> bool:
+        """Or SpMV, or SpMM: what libraries have."""
+        return self.name not in ("ttmc", "tttc")
+
+    @property
+    def network(self) -> Network:
+        return network(self.subscripts)
+
+    @property
+    def sizes(self) -> Sizes:
+        return sizes_of(self.network, [self.tree, *self.factors])
+
+    def reference(self) -> Array:
+        """By entries."""
+        return sparse_reference(self.network, [self.tree, *self.factors])
+
+    def check(self, name: str, result: Array) -> None:
+        """End the benchmark if a contender is wrong."""
+        expected = self.reference()
+        error = np.abs(result - expected).max() / np.abs(expected).max()
+        if not error <= TOLERANCE[self.tree.values.dtype.name]:
+            raise SystemExit(f"{name} is wrong by {error:.1e}: {self.subscripts}")
+
+    def operations(self) -> float:
+        """Those of the unfactorized nest over those of the best path."""
+        cost = Operations(self.network, self.sizes)
+        nest = unfactorized(self.network)
+        least = min(cost.least(path) for path in postorders(self.network))
+        return float(evaluate(cost, nest.path, nest.orders)) / least
+
+
+def make_problem(kernel: str, tree: CSF, rank: int, dtype: str) -> Problem:
+    rng = np.random.default_rng(1)
+    indices, ranks = "ijklmn"[: tree.order], "rstuv"
+    extents = dict(zip(indices, tree.shape, strict=True))
+    match kernel:
+        case "ttmc":
+            terms = [f"{i}{r}" for i, r in zip(indices[1:], ranks, strict=False)]
+            output = "i" + ranks[: tree.order - 1]
+        case "tttc":
+            terms, output = ["ia", "ajb", "bkc", "cld", "dme"], "en"
+            ranks, rank = "abcde", CHAIN_RANK
+        case _:
+            ranks = "" if kernel == "spmv" else "a"
+            terms, output = [f"{i}{ranks}" for i in indices[1:]], f"i{ranks}"
+    extents |= dict.fromkeys(ranks, rank)
+    shapes = [tuple(extents[i] for i in term) for term in terms]
+    return Problem(
+        kernel,
+        f"{indices},{','.join(terms)}->{output}",
+        tree,
+        tuple(rng.random(shape).astype(dtype) for shape in shapes),
+    )
+
+
+def fits(kernel: str, shape: Pattern, tree: CSF, rank: int) -> bool:
+    """Whether a kernel is for a pattern, and the result of a size to be had."""
+    order = len(shape.shape)
+    if (order == 6) != (kernel == "tttc") or (order == 2) != kernel.startswith("sp"):
+        return False
+    if kernel == "ttmc":
+        n_bytes = tree.values.itemsize * tree.shape[0] * rank ** (order - 1)
+        return n_bytes <= MOST_RESULT_BYTES
+    return True
