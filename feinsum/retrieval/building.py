@@ -5,19 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 import loopy as lp
 
+from feinsum.cache import default_cache
+from feinsum.errors import FeinsumError
 from feinsum.raising import RaisedKernel
 from feinsum.retrieval.applying import applied
 from feinsum.retrieval.believing import all_believed, believed, is_first_unknown
-from feinsum.retrieval.generating import ungenerated
+from feinsum.retrieval.generating import ungenerated, with_shelf
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.selection import NestSelection
 from feinsum.retrieval.trust import Trust
 from feinsum.targets.devices import target_of
+from feinsum.targets.units import CodedUnit
 
 __all__ = ["delivered", "transformed"]
 
@@ -85,11 +89,23 @@ def _believed(
         nests = all_believed(nests, trust)
         return nests, _built(request, raised, nests)
     with ThreadPoolExecutor(1) as pool:
-        guess = pool.submit(_built, request, raised, nests)
+        guess = pool.submit(_compiled_ahead, request, raised, nests)
         judged = tuple(believed(one, trust) for one in nests)
     if [one.chosen for one in judged] == [one.chosen for one in nests]:
         return judged, guess.result()
     return judged, _built(request, raised, judged)
+
+
+def _compiled_ahead(
+    request: Request, raised: RaisedKernel, nests: tuple[NestSelection, ...]
+) -> _Built:
+    """Built, and compiled into the cache, where the first run will find it."""
+    built = _built(request, raised, nests)
+    is_coded = isinstance(built.unit, CodedUnit) and not built.failures
+    if is_coded and default_cache() is not None:
+        with suppress(FeinsumError):  # the first run says what is wrong
+            request.opened().build(built.unit)
+    return built
 
 
 def _built(
@@ -98,8 +114,11 @@ def _built(
     made = applied(raised, nests)
     if made.failures or not any(nest.chosen for nest in nests):
         return _Built(made.unit, made.failures, is_applied=False)
-    failures = ungenerated(raised, nests, made, lambda one: delivered(request, one))
-    return _Built(delivered(request, made.unit), failures, is_applied=True)
+    unit = with_shelf(delivered(request, made.unit))
+    failures = ungenerated(
+        raised, nests, made, unit, lambda one: delivered(request, one)
+    )
+    return _Built(unit, failures, is_applied=True)
 
 
 def _passed_over(

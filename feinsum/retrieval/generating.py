@@ -19,10 +19,11 @@ from feinsum.raising import RaisedKernel
 from feinsum.retrieval.applying import ISLPY_WARNING, Applied, applied
 from feinsum.retrieval.sampling import sampled, twins
 from feinsum.retrieval.selection import NestSelection
+from feinsum.targets.devices import target_of
 from feinsum.targets.messages import first_lines
-from feinsum.targets.units import LibraryUnit
+from feinsum.targets.units import CodedUnit, HeldCode, LibraryUnit
 
-__all__ = ["generated", "refusal", "ungenerated"]
+__all__ = ["generated", "refusal", "ungenerated", "with_shelf"]
 
 Deliver = Callable[[lp.TranslationUnit], lp.TranslationUnit]
 """Gives a unit as the user gets it."""
@@ -32,6 +33,7 @@ def ungenerated(
     raised: RaisedKernel,
     nests: Sequence[NestSelection],
     made: Applied,
+    unit: lp.TranslationUnit,
     deliver: Deliver,
 ) -> Mapping[int, Exception]:
     """The nests whose recipes make a kernel of which there is no code, and why.
@@ -39,11 +41,14 @@ def ungenerated(
     Of nests that are alike, code is generated for one: there may be many.
     There are none if the kernel that was given has no code either, such as one whose
     arguments get their dtypes in a call.
+
+    Args:
+        unit: what was made, as the user gets it.
     """
     sample = _sample(raised, nests, made)
-    error = refusal(deliver(sample))
+    error = refusal(unit if sample is made.unit else deliver(sample))
     if error is not None and sample is not made.unit:
-        error = refusal(deliver(made.unit))  # what a sample lacks is no fault of it
+        error = refusal(unit)  # what a sample lacks is no fault of it
     if error is None or refusal(raised.t_unit) is not None:
         return {}
     chosen = [k for k, one in enumerate(nests) if one.chosen]
@@ -87,6 +92,17 @@ def _with_one(
     return applied(raised, alone).unit
 
 
+def with_shelf(unit: lp.TranslationUnit) -> lp.TranslationUnit:
+    """A unit that holds its code once that is generated, where its executor takes it.
+
+    Whoever runs the unit then need not wait for Loopy a second time.
+    """
+    target = target_of(unit.target)
+    is_run_here = target.is_in_process and target.runs_programs(unit.target)
+    is_plain = not isinstance(unit, LibraryUnit) and len(unit.entrypoints) == 1
+    return CodedUnit.of(unit, HeldCode()) if is_run_here and is_plain else unit
+
+
 def refusal(unit: lp.TranslationUnit) -> Exception | None:
     """Why Loopy generates no code, if it does not. Nothing is printed."""
     if isinstance(unit, LibraryUnit):
@@ -108,6 +124,8 @@ def generated(unit: lp.TranslationUnit) -> str:
         with redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
+            if isinstance(unit, CodedUnit):
+                return str(unit.executor().generated().source)
             return str(lp.generate_code_v2(unit).device_code())
     except Exception as error:  # Loopy raises errors of many kinds
         raise TransformError(

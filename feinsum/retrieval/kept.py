@@ -97,6 +97,10 @@ class Place:
 
     def _coded(self, answer: Answer, content: bytes) -> Answer:
         shelf = _Shelf(self.cache, _digest(self.key.encode() + content))
+        if isinstance(answer.t_unit, CodedUnit) and (
+            code := answer.t_unit.shelf.code()
+        ):
+            shelf.put_code(code)
         unit = CodedUnit.of(answer.t_unit, shelf)
         return Answer(unit, answer.decision)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Protocol, Self
 
@@ -18,6 +19,7 @@ import loopy as lp
 __all__ = [
     "CodeShelf",
     "CodedUnit",
+    "HeldCode",
     "HostProgram",
     "LibraryUnit",
     "UnitWithExecutor",
@@ -33,6 +35,19 @@ class CodeShelf(Protocol):
     def code(self) -> Any: ...
 
     def put_code(self, code: Any) -> None: ...
+
+
+@dataclass
+class HeldCode:
+    """A shelf in memory: the code lives as long as its unit."""
+
+    held: Any = None
+
+    def code(self) -> Any:
+        return self.held
+
+    def put_code(self, code: Any) -> None:
+        self.held = code
 
 
 class HostProgram(Protocol):
@@ -109,7 +124,7 @@ class UnitWithExecutor(lp.TranslationUnit):  # type: ignore[misc]
 
 
 class CodedUnit(UnitWithExecutor):
-    """A translation unit with a place for its code, which other processes share.
+    """A translation unit with a place for its code, in memory or shared on disk.
 
     The executor takes the code from the shelf, and puts it there the first time.
     """

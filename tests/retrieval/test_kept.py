@@ -23,6 +23,7 @@ from feinsum.records import TransformSpec
 from feinsum.retrieval import installation, lookup
 from feinsum.retrieval.kept import place_of
 from feinsum.retrieval.request import Request
+from feinsum.targets.host import HostCTarget
 from feinsum.targets.units import CodedUnit
 from feinsum.transforms import REGISTRY, Transform
 from tests.docs.pages import ROOT
@@ -230,6 +231,23 @@ def test_a_changed_unit_is_a_plain_one(kept):
     assert {type(x) for x in (*changed, plain)} == {lp.TranslationUnit}
     assert lp.merge([unit, lp.rename_callable(plain, "gradients", "g2")])
     assert_right(example, changed[2])
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_code_is_generated_once(is_cached, tmp_path, monkeypatch):
+    """The check that there is code leaves it with the kernel, kept on disk or not."""
+    folder = str(tmp_path / "cache") if is_cached else "off"
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", folder)
+    example = gradients()
+    kernel = example.kernel.copy(target=HostCTarget())
+    unit = retrieved(kernel, database=given(fact_of(example)))
+    assert isinstance(unit, CodedUnit)
+
+    def forbid(_unit):
+        raise AssertionError("code was generated again")
+
+    monkeypatch.setattr(lp, "generate_code_v2", forbid)
+    assert_right(example, unit)
 
 
 def test_a_kept_kernel_warns_as_the_first_time(kept, two_nests, no_retrieval):
