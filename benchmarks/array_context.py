@@ -3,7 +3,8 @@ without.
 
 Prints a table: the first call, which generates and builds the program, the second one,
 and the median of those after it, in turns with those of the other context. Needs the
-packages arraycontext and pytato (see docs/integrations.md) and a device of OpenCL.
+packages arraycontext and pytato (see docs/how-to/integrations.md) and a device of
+OpenCL.
 """
 
 from __future__ import annotations

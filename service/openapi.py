@@ -42,7 +42,7 @@ class Problem(BaseModel):
     """A problem document (RFC 9457).
 
     Attributes:
-        code: stable; one of ``docs/errors.md``.
+        code: stable; one of ``docs/reference/errors.md``.
         findings: of a document that is not plausible, each with ``code``, ``given``
             and ``expected``.
     """

@@ -1,4 +1,4 @@
-"""The picture of the levels of a memory in docs/bounds.md; see ``make figures``.
+"""The levels of a memory in docs/explanation/bounds.md; see ``make figures``.
 
 The device is made up, so that the picture is the same on every machine.
 """

@@ -1,4 +1,4 @@
-"""The picture of the induced graph in docs/canonical-form.md; see ``make figures``."""
+"""The graph in docs/explanation/canonical-form.md; see ``make figures``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures in docs/pages.md; see ``make screenshots``.
+"""The pictures in docs/reference/pages.md; see ``make screenshots``.
 
 They show the facts that are shipped, and beside them some that are made up here: of
 other drivers and recipes, and limits of the device, so that all of a page can be seen.

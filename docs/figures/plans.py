@@ -1,4 +1,4 @@
-"""The picture of a plan in docs/plans.md; see ``make figures``."""
+"""The picture of a plan in docs/reference/plans.md; see ``make figures``."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A large graph is first refined. Edges between two cells that are all there say
 nothing but that, and are set aside; what is left falls into components, which
 are labelled one by one and put in the order of what they then are. So
 interchangeable rows need no search, however many there are. Proof: the page
-``docs/canonical-form.md``.
+``docs/explanation/canonical-form.md``.
 
 Source: McKay and Piperno, Practical graph isomorphism II (2014).
 """

@@ -21,9 +21,9 @@ PACKAGES = ("feinsum", "loopy", "pymbolic", "islpy", "pyopencl", "pynauty", "num
 ID_LENGTH = 12
 DEVICE_ADVICE = (
     "install a C compiler, or set FEINSUM_DEVICE to a part of the name of a device "
-    "that works; docs/devices.md says more"
+    "that works; docs/reference/devices.md says more"
 )
-OPTIONAL = "nothing, if another device works; docs/devices.md says more"
+OPTIONAL = "nothing, if another device works; docs/reference/devices.md says more"
 
 
 def check_versions() -> Iterator[Finding]:
@@ -76,7 +76,7 @@ def _check_device(state: DeviceState) -> Iterator[Finding]:
         yield note(
             "processor",
             f"{device}: its processor is not known, so that no fact is exact here",
-            "let the process read /proc/cpuinfo; docs/devices.md says more",
+            "let the process read /proc/cpuinfo; docs/reference/devices.md says more",
         )
 
 

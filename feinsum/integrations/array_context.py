@@ -58,5 +58,5 @@ def _class_of_arraycontext(name: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise FeinsumError(
             f"the class {name} of the package arraycontext is needed: {error}; "
-            "docs/integrations.md says which versions have it"
+            "docs/how-to/integrations.md says which versions have it"
         ) from error

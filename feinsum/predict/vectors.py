@@ -1,8 +1,8 @@
 """Whether a processor has the vectors in which a recipe is written.
 
 gcc keeps vectors that are longer than those of the processor on the stack, and adds to
-them there: see docs/prediction.md. LLVM, which is behind OpenCL on CPUs, makes two of
-each.
+them there: see docs/explanation/prediction.md. LLVM, which is behind OpenCL on CPUs,
+makes two of each.
 """
 
 from __future__ import annotations

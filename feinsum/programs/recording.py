@@ -62,7 +62,7 @@ class View:
 def refuse(what: str) -> NoReturn:
     raise ProgramError(
         f"the function uses {what}, which programs do not support; see "
-        "docs/programs.md for what can be traced"
+        "docs/reference/programs.md for what can be traced"
     )
 
 

@@ -46,7 +46,7 @@ def bound(
         BoundError: if a size has no value, or the nearest memory cannot hold what one
             step needs.
 
-    Source: Ziogas et al., *Deinsum*, section IV; see ``docs/bounds.md``.
+    Source: Ziogas et al., *Deinsum*, section IV; see ``docs/explanation/bounds.md``.
 
     >>> import feinsum
     >>> from feinsum.bounds import MemoryLevel

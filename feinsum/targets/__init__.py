@@ -1,4 +1,5 @@
 """Targets: what kernels are compiled for, on which devices they run.
 
-:mod:`feinsum.targets.protocol` says what a target is; docs/targets.md, how to add one.
+:mod:`feinsum.targets.protocol` says what a target is;
+docs/reference/targets.md, how to add one.
 """

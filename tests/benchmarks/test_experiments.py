@@ -206,7 +206,8 @@ def test_a_rival_stands_with_its_better_terms() -> None:
 
 def test_every_option_is_documented_and_no_other() -> None:
     """The table of options names those of the command."""
-    documented = re.findall(r"`(--[a-z-]+)", section("docs/performance.md", "Options"))
+    text = section("docs/explanation/performance.md", "Options")
+    documented = re.findall(r"`(--[a-z-]+)", text)
     assert documented == [*(option.flag for option in OPTIONS), "--resume"]
 
 

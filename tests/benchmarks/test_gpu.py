@@ -60,9 +60,8 @@ def test_every_variable_of_the_script_is_documented():
     """What stands in its head, and what the page says, are the same."""
     head = re.findall(r"^# ([A-Z_]+)  +\w", SCRIPT.read_text(), re.MULTILINE)
     variables = set(head) - {"WHEELS", "OPTION"}
-    assert set(re.findall(r"^\| `([A-Z_]+)` ", page("docs/gpu.md"), re.MULTILINE)) == (
-        variables
-    )
+    text = page("docs/how-to/gpu.md")
+    assert set(re.findall(r"^\| `([A-Z_]+)` ", text, re.MULTILINE)) == variables
 
 
 @pytest.mark.skipif(find_spec("jax") is None, reason="of the extra bench")

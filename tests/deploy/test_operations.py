@@ -31,7 +31,7 @@ from tests.service.running import PATIENCE_S, Server, running
 
 __all__ = ["postgresql"]
 
-PAGE = page("docs/operations.md")
+PAGE = page("docs/how-to/operations.md")
 
 OF_A_SERVICE = ("Keys", "Logs", "Monitoring", "When a key leaks")
 

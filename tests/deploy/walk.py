@@ -41,7 +41,7 @@ def sessions(name: str) -> dict[str, list[Step]]:
     return {title: _steps(block) for title, block in _SESSION.findall(page(name))}
 
 
-SESSIONS = sessions("docs/operations.md")
+SESSIONS = sessions("docs/how-to/operations.md")
 
 
 def shell(folder: Path, **more: str) -> dict[str, str]:

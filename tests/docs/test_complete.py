@@ -75,12 +75,13 @@ OURS = [t for t in NEWEST if t.apply.__module__.startswith("feinsum.")]
 @pytest.mark.parametrize("name", feinsum.__all__)
 def test_every_public_name_is_documented(name):
     """Each public name has a row in the table of public names."""
-    assert f"feinsum.{name}" in terms(section("docs/glossary.md", "The public names"))
+    text = section("docs/reference/glossary.md", "The public names")
+    assert f"feinsum.{name}" in terms(text)
 
 
 def test_every_error_code_is_documented_and_no_other():
     """The table of codes is the tree of errors."""
-    documented = terms(section("docs/errors.md", "Codes")) - {"code", "---"}
+    documented = terms(section("docs/reference/errors.md", "Codes")) - {"code", "---"}
     assert documented == {kind.code for kind in kinds_of_errors()}
 
 
@@ -88,26 +89,26 @@ def test_every_error_code_is_documented_and_no_other():
 def test_an_error_code_stands_beside_its_class(kind):
     """A code and the class that has it are in one row."""
     row = rf"^\| `{kind.code}` \| `{kind.__name__}` \|"
-    assert re.search(row, page("docs/errors.md"), re.MULTILINE)
+    assert re.search(row, page("docs/reference/errors.md"), re.MULTILINE)
 
 
 def test_every_rule_of_a_well_formed_einsum_is_documented_and_no_other():
     """The table has the checker's rules and those of single functions."""
-    text = section("docs/errors.md", "Rules of a well-formed einsum")
+    text = section("docs/reference/errors.md", "Rules of a well-formed einsum")
     known = set(RULES) | invalid_einsum_rules()
     assert terms(text) - {"rule", "---"} == known
 
 
 def test_every_finding_is_documented_and_no_other():
     """The table has the codes of what is not plausible."""
-    text = section("docs/errors.md", "What is not plausible")
+    text = section("docs/reference/errors.md", "What is not plausible")
     assert terms(text) - {"finding", "---"} == set(CODES)
 
 
 def test_every_refusal_rule_is_documented_and_no_other():
     """The table has every code with which a kernel is refused."""
-    documented = terms(section("docs/raising.md", "Rules")) - {"code", "---"}
-    assert documented == refusal_rules()
+    text = section("docs/explanation/raising.md", "Rules")
+    assert terms(text) - {"code", "---"} == refusal_rules()
 
 
 def test_the_source_has_the_refusal_rules_that_are_known():
@@ -118,19 +119,19 @@ def test_the_source_has_the_refusal_rules_that_are_known():
 
 def test_every_rule_of_a_sparse_array_is_documented_and_no_other():
     """The table has every code with which a sparse array is rejected."""
-    documented = terms(section("docs/sparse.md", "Rules")) - {"rule", "---"}
+    documented = terms(section("docs/reference/sparse.md", "Rules")) - {"rule", "---"}
     assert documented == sparse_rules()
 
 
 def test_every_rule_of_a_plan_is_documented_and_no_other():
     """The table has every code with which planning, reading and running refuse."""
-    documented = terms(section("docs/plans.md", "Rules")) - {"rule", "---"}
+    documented = terms(section("docs/reference/plans.md", "Rules")) - {"rule", "---"}
     assert documented == plan_rules()
 
 
 def test_every_rule_of_a_program_is_documented_and_no_other():
     """The table has the checker's rules, and those of its builder are among them."""
-    documented = terms(section("docs/programs.md", "Rules")) - {"rule", "---"}
+    documented = terms(section("docs/reference/programs.md", "Rules")) - {"rule", "---"}
     assert documented == set(check.RULES)
     assert program_rules() <= documented
 
@@ -138,20 +139,20 @@ def test_every_rule_of_a_program_is_documented_and_no_other():
 @pytest.mark.parametrize("room", [plans, programs], ids=lambda room: room.__name__)
 def test_every_name_about_plans_and_programs_is_documented(room):
     """The page names all that one can import."""
-    text = page(f"docs/{room.__name__.rpartition('.')[2]}.md")
+    text = page(f"docs/reference/{room.__name__.rpartition('.')[2]}.md")
     assert not [name for name in room.__all__ if f"`{name}`" not in text]
 
 
 @pytest.mark.parametrize("room", [nests, sparse], ids=lambda room: room.__name__)
 def test_every_name_about_sparse_arrays_is_documented(room):
     """The page names all that one can import."""
-    text = page("docs/sparse.md")
+    text = page("docs/reference/sparse.md")
     assert not [name for name in room.__all__ if f"`{name}`" not in text]
 
 
 def test_every_setting_is_documented_and_no_other():
     """The table has every environment variable that the code names."""
-    documented = terms(page("docs/settings.md")) - {"variable", "---"}
+    documented = terms(page("docs/reference/settings.md")) - {"variable", "---"}
     assert documented == settings()
 
 
@@ -164,14 +165,14 @@ def test_no_page_names_a_setting_that_does_not_exist(path):
 @pytest.mark.parametrize(("words", "command"), COMMANDS, ids=CALLS)
 def test_every_option_of_a_command_is_documented_and_no_other(words, command):
     """The section of a command names its options, and only these."""
-    text = section("docs/cli.md", f"`{words}`")
+    text = section("docs/reference/cli.md", f"`{words}`")
     wanted = {word for word in options(command) if word.startswith("--")} | {"--help"}
     assert set(re.findall(r"`(--[a-z-]+)", text)) == wanted
 
 
 def test_no_other_command_is_documented():
     """Every section that is headed by a call is about a command that exists."""
-    headed = re.findall(r"^## `(.*)`$", page("docs/cli.md"), re.MULTILINE)
+    headed = re.findall(r"^## `(.*)`$", page("docs/reference/cli.md"), re.MULTILINE)
     assert sorted(headed) == CALLS
 
 
@@ -185,7 +186,7 @@ def test_every_command_is_in_the_table_of_the_readme():
 def test_every_exit_code_is_documented():
     """Success, and the codes that the program ends with."""
     codes = {failure.FAILED, failure.USAGE, failure.NO_FACT, failure.INTERRUPTED, 0}
-    documented = terms(section("docs/cli.md", "Exit codes")) - {"code", "---"}
+    documented = terms(section("docs/reference/cli.md", "Exit codes")) - {"code", "---"}
     assert documented == {str(code) for code in codes}
 
 
@@ -203,7 +204,8 @@ def test_examples_call_commands_and_options_that_exist(path):
 @pytest.mark.parametrize("transform", OURS, ids=lambda t: f"{t.name}@{t.version}")
 def test_every_transform_and_parameter_is_documented(transform):
     """A family has a section, with a row for each parameter of its space."""
-    text = section("docs/transforms.md", f"{transform.name}@{transform.version}")
+    heading = f"{transform.name}@{transform.version}"
+    text = section("docs/reference/transforms.md", heading)
     fitting = [sample for sample in SAMPLES if transform.fits(sample)]
     assert fitting, "it fits no sample; add one here"
     for sample in fitting:
@@ -212,14 +214,14 @@ def test_every_transform_and_parameter_is_documented(transform):
 
 def test_no_other_transform_is_documented():
     """Every section of a family is about one that is registered."""
-    text = section("docs/transforms.md", "Families")
+    text = section("docs/reference/transforms.md", "Families")
     headed = re.findall(r"^### (.*)$", text, re.MULTILINE)
     assert sorted(headed) == sorted(f"{t.name}@{t.version}" for t in OURS)
 
 
 def test_every_primitive_is_documented_and_no_other():
     """The table of primitives is their public interface."""
-    text = section("docs/transforms.md", "Primitives")
+    text = section("docs/reference/transforms.md", "Primitives")
     assert terms(text) - {"primitive", "---"} == set(primitives.__all__)
 
 

@@ -15,7 +15,7 @@ from tests.docs.pages import ROOT, fenced, page
 
 COMMANDS = [
     line.removeprefix("$ ")
-    for block in fenced(page("docs/database.md"), "console")
+    for block in fenced(page("docs/reference/database.md"), "console")
     for line in block.splitlines()
 ]
 

@@ -19,7 +19,7 @@ from tests.deploy.walk import differences, sessions, shell
 from tests.docs.pages import fenced, page, section
 from tests.service.running import running
 
-PAGE = "docs/integrations.md"
+PAGE = "docs/how-to/integrations.md"
 SESSIONS = sessions(PAGE)
 ON_ANY_PROCESSOR = TransformSpec("rowwise", 1, {"index": "a", "block": 64})
 FACT = replace(RECORD, spec=ON_ANY_PROCESSOR)

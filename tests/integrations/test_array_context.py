@@ -81,7 +81,7 @@ def test_a_missing_package_is_one_clear_error(make, monkeypatch):
     monkeypatch.setitem(sys.modules, "arraycontext", None)
     with pytest.raises(FeinsumError, match="package arraycontext is needed") as caught:
         make()
-    assert "docs/integrations.md" in str(caught.value)
+    assert "docs/how-to/integrations.md" in str(caught.value)
 
 
 @pytest.mark.usefixtures("_others_warn")

@@ -50,7 +50,7 @@ def test_a_signed_fact_is_believed(record: TuningRecord) -> None:
 
 
 def test_the_signature_is_that_of_the_page() -> None:
-    """What is signed is what docs/signatures.md says; old signatures stay right."""
+    """What is signed is what the page of signatures says; old ones stay right."""
     signed = sign(make_record(), KEY)
     document = json.loads(to_json(signed))
     signature = document["provenance"].pop(SIGNATURE)

@@ -47,8 +47,8 @@ def serve(
 ) -> None:
     """Run the REST service over a database.
 
-    What else can be set is set by variables FEINSUM_SERVE_...; see docs/settings.md.
-    Logs are JSON lines on stderr.
+    What else can be set is set by variables FEINSUM_SERVE_...; see
+    docs/reference/settings.md. Logs are JSON lines on stderr.
     """
     found = service()
     settings = found.read_settings(
