@@ -20,8 +20,11 @@ TILE_CYCLES = 20.0
 """To begin a register tile, beside loads and stores of its sums."""
 SCATTERED_CYCLES = 3.0
 """To store an entry of a vector whose entries lie apart."""
-LATENCY_CYCLES = 4.0
-"""Of a multiply-add, which the next one to the same sum waits for."""
+LATENCY_CYCLES = 5.0
+"""Of a multiply-add, which the next one to the same sum waits for, and of a step of the
+loop. Tiles of eight sums of AVX2, just enough for four cycles, hardly ever win: of 200
+facts one has them, and most have twelve.
+"""
 MANY_VECTORS, MANY_VECTORS_FACTOR = 4, 1.25
 """Tiles of five vectors were a quarter slower than their multiply-adds with gcc 12."""
 CALL_CYCLES = 300.0
