@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feinsum import call_einsum
@@ -69,6 +69,7 @@ def views(draw):
     return view
 
 
+@settings(max_examples=25)
 @given(views(), st.permutations("abc"))
 def test_any_view_gives_the_result_of_numpy(view, output):
     """Of sums over one index, in any order of the others."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.calling.comparing import assert_as_numpy
+from tests.portions import spread
 
 LINES = (Path(__file__).parent / "programs.txt").read_text().splitlines()
 NOTATIONS = [line.split("|")[0][:-1] for line in LINES if not line.startswith("#")]
@@ -29,7 +30,7 @@ def test_there_are_enough_of_them():
     assert sum(text != text.lower() for text in NOTATIONS) >= 9
 
 
-@pytest.mark.parametrize("subscripts", NOTATIONS)
+@pytest.mark.parametrize("subscripts", spread(NOTATIONS, 30))
 def test_a_notation_of_a_real_program_is_evaluated(subscripts):
     """The result is numpy's."""
     assert_as_numpy(subscripts, *operands_of(subscripts))

@@ -24,6 +24,7 @@ from tests.plans.cases import KERNELS, by_numpy, operands_of
 from tests.plans.test_statements import PROGRAMS
 from tests.plans.test_statements import by_numpy as program_by_numpy
 from tests.plans.test_statements import operands_of as program_operands
+from tests.portions import spread
 from tests.programs import test_planned
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
@@ -52,6 +53,10 @@ def told(n: int, what: str, **environment: str) -> list[dict]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+LARGE = [pytest.param(n, marks=pytest.mark.long) for n in (8, 9)]
+"""Numbers of ranks that are simulated in every run, and started in the long ones."""
+
+
 @needs_mpi
 @pytest.mark.parametrize("n", [2, 4])
 def test_programs_of_any_bodies_on_ranks(n):
@@ -64,7 +69,7 @@ def test_programs_of_any_bodies_on_ranks(n):
 
 
 @needs_mpi
-@pytest.mark.parametrize("n", [1, 4, 8, 9])
+@pytest.mark.parametrize("n", [1, 4, *LARGE])
 def test_what_ranks_receive_is_what_was_counted(n):
     """All kernels, all schedules: numpy's result, element by element as predicted."""
     ranks = told(n, "everything")
@@ -87,7 +92,7 @@ def test_what_ranks_receive_is_what_was_counted(n):
 
 
 @needs_mpi
-@pytest.mark.parametrize("n", [3, 8])
+@pytest.mark.parametrize("n", [3, LARGE[0]])
 def test_statements_on_ranks(n):
     """What several statements read is fetched once, as it was counted."""
     ranks = told(n, "programs")
@@ -198,7 +203,9 @@ def test_a_plan_runs_from_files(tmp_path):
 
 
 @needs_mpi
-@pytest.mark.parametrize(("inputs", "output"), [("a.h5", "b.zarr"), ("a.zarr", "b.h5")])
+@pytest.mark.parametrize(
+    ("inputs", "output"), spread([("a.h5", "b.zarr"), ("a.zarr", "b.h5")], 1)
+)
 def test_a_plan_runs_from_hdf5_and_zarr(tmp_path, inputs, output):
     """By blocks, and written in turns; also several results."""
     program = PROGRAMS["wanted and read"]

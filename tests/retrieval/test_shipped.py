@@ -28,6 +28,7 @@ from feinsum.transforms import (
     configurations,
     find_transform,
 )
+from tests.portions import spread
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -38,8 +39,6 @@ FACTS = sorted(shipped_facts().records(), key=lambda fact: fact.workload_text)
 SAMPLE = FACTS[:: max(1, len(FACTS) // 3)]
 
 
-STRIDE = -(-len(FACTS) // 40)
-"""Every so many facts are tried on a small instance in every run."""
 NEVER_LONG = 1 << 62
 SHORT = (5, 3, 2)
 """Extents of a small instance, in the order of its free indices; then 2."""
@@ -113,14 +112,7 @@ def test_a_shipped_recipe_is_valid(fact):
     check_spec(fact.spec, from_text(fact.workload_text))
 
 
-@pytest.mark.parametrize(
-    "fact",
-    [
-        pytest.param(fact, marks=() if k % STRIDE == 0 else pytest.mark.long)
-        for k, fact in enumerate(FACTS)
-    ],
-    ids=lambda fact: fact.id[:12],
-)
+@pytest.mark.parametrize("fact", spread(FACTS, 18), ids=lambda fact: fact.id[:12])
 def test_a_shipped_recipe_is_right_on_a_small_instance(fact):
     """Every recipe, applied where no tile divides an extent.
 

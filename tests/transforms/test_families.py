@@ -21,6 +21,7 @@ from feinsum.transforms import (
 )
 from feinsum.transforms.library import ELEMENT_BLOCKED, PACKED_CONTRACTION
 from tests.cpus import CPUS
+from tests.portions import spread
 from tests.strategies import SIZES, counts, sketches
 from tests.transforms.support import (
     CONTRACTIONS,
@@ -65,11 +66,14 @@ def assert_right(name: str, spec: TransformSpec, cpu: str | None = None) -> None
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize(
     ("name", "spec"),
-    [
-        (name, spec)
-        for name, spec in recipes(EINSUMS, 0)
-        if name not in ONLY_IN_LONG_RUNS
-    ],
+    spread(
+        (
+            (name, spec)
+            for name, spec in recipes(EINSUMS, 0)
+            if name not in ONLY_IN_LONG_RUNS
+        ),
+        75,
+    ),
 )
 def test_the_first_configuration_is_right(name, spec, cpu):
     """The recommended recipe is right at sizes that no tile divides."""
