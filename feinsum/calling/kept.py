@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from feinsum.calling.cache import BoundedCache
 from feinsum.memory import remembered
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from feinsum.calling.first import FirstCall
     from feinsum.calling.kernel import CallKernel
     from feinsum.calling.prepared import PreparedCall
+    from feinsum.sparse import CSF
 
 __all__ = [
     "CACHE_BOUND",
@@ -39,6 +40,7 @@ class Calls:
         quick: the same calls under keys that are made sooner; dropped when there are
             many.
         sparse: nests and kernels of calls with a sparse operand.
+        trees: such calls, ready to be repeated, for as long as their tree lives.
     """
 
     def __init__(self) -> None:
@@ -46,6 +48,7 @@ class Calls:
         self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
         self.quick: dict[Hashable, Call] = {}
         self.sparse: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
+        self.trees: WeakKeyDictionary[CSF, dict[Hashable, Any]] = WeakKeyDictionary()
 
 
 def clear_call_cache() -> None:
@@ -55,6 +58,7 @@ def clear_call_cache() -> None:
     calls.kernels.clear()
     calls.quick.clear()
     calls.sparse.clear()
+    calls.trees.clear()
 
 
 Make: TypeAlias = "Callable[[], CallKernel | None]"

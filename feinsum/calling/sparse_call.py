@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,12 @@ from feinsum.calling.forms import as_array
 from feinsum.calling.kept import Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
+from feinsum.calling.sparse_ready import (
+    MadeNest,
+    RepeatedCall,
+    as_sparse,
+    ready_call,
+)
 from feinsum.errors import (
     DeviceUnavailableError,
     FeinsumWarning,
@@ -76,7 +82,11 @@ def call_sparse(
             f"sparse operands are multiplied on the host, not on {device!r}; leave the "
             "device out"
         )
+    options = options or CallOptions()
     arrays = [_read(operand) for operand in operands]
+    repeated = RepeatedCall.of(subscripts, arrays, options)
+    if repeated is not None and (ready := repeated.ready()):
+        return ready.run(arrays)
     sparse = [k for k, array in enumerate(arrays) if isinstance(array, CSF)]
     if len(sparse) > 1:
         raise InvalidEinsumError(
@@ -93,8 +103,16 @@ def call_sparse(
             "float64, complex64 or complex128: convert an operand",
             rules=("dtype",),
         )
-    result = _computed(network, arrays, sizes, dtype, options or CallOptions())
-    return _sparse(network, arrays[sparse[0]], result)
+    if not network.has_sparse_output:
+        shape = [sizes.extents[i] for i in network.output]
+        check_room(prod(shape) * dtype.itemsize, "a result")
+    if not (prod(sizes.extents.values()) and sizes.nodes[-1]):
+        return as_sparse(network, arrays[sparse[0]], _nothing(network, sizes, dtype))
+    made = _made_once(network, arrays, sizes, dtype, options)
+    ready = ready_call(network, arrays[sparse[0]], sizes, dtype, made)
+    if repeated is not None and ready.is_lasting:
+        repeated.keep(ready)
+    return ready.run(arrays)
 
 
 def _read(operand: Any) -> Any:
@@ -119,41 +137,27 @@ def _network(
     return Network(tuple(inputs), output, sparse, levels, is_kept), arrays
 
 
-def _computed(
+def _nothing(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> Any:
+    """The result of a sum without terms."""
+    shape = [sizes.extents[i] for i in network.output]
+    return np.zeros(0 if network.has_sparse_output else shape, dtype)
+
+
+def _made_once(
     network: Network,
     arrays: list[Any],
     sizes: Sizes,
     dtype: np.dtype[Any],
     options: CallOptions,
-) -> Any:
-    from feinsum.codegen import nest_arguments, nest_result  # loads Loopy, for a second
-
-    shape = [sizes.extents[i] for i in network.output]
-    if not network.has_sparse_output:
-        check_room(prod(shape) * dtype.itemsize, "a result")
-    if not (prod(sizes.extents.values()) and sizes.nodes[-1]):
-        return np.zeros(0 if network.has_sparse_output else shape, dtype)
+) -> MadeNest:
     extents = tuple(sorted(sizes.extents.items()))
     dtypes = tuple(a.values.dtype if isinstance(a, CSF) else a.dtype for a in arrays)
     where = name_of(options.database), options.policy, options.on_miss, options.effort
     key = ("nest", network, extents, sizes.nodes, dtypes, where)
-    made: _Made = remembered(Calls).sparse.get(
+    made: MadeNest = remembered(Calls).sparse.get(
         key, lambda: _made(network, arrays, sizes, dtype, options)
     )
-    arguments = nest_arguments(
-        made.nest, arrays, dtype=dtype, form=made.form, n_chunks=made.n_chunks
-    )
-    made.kernel.built.run(arguments, made.kernel.timer)
-    return nest_result(made.nest, made.form, arguments["out"], sizes)
-
-
-class _Made(NamedTuple):
-    """How a network is computed for some sizes."""
-
-    nest: Nest
-    form: NestForm
-    n_chunks: int
-    kernel: CompiledKernel
+    return made
 
 
 def _made(
@@ -162,7 +166,7 @@ def _made(
     sizes: Sizes,
     dtype: np.dtype[Any],
     options: CallOptions,
-) -> _Made:
+) -> MadeNest:
     from feinsum.calling.sparse_recipe import recorded_recipe
     from feinsum.measure import open_device
 
@@ -174,7 +178,7 @@ def _made(
         _missed(options, reason)
     nest, form = recipe or _estimated(network, sizes, dtype)
     n_chunks = n_chunks_for(nest, form, sizes, n_threads)
-    return _Made(nest, form, n_chunks, _kernel(nest, form, n_chunks, sizes, dtype))
+    return MadeNest(nest, form, n_chunks, _kernel(nest, form, n_chunks, sizes, dtype))
 
 
 def _has_room(
@@ -241,13 +245,3 @@ def _kernel(
 
     kernel: CompiledKernel = remembered(Calls).sparse.get(key, make)
     return kernel
-
-
-def _sparse(network: Network, tree: CSF, result: Any) -> Any:
-    """The values of a sparse result as a tree, whose axes are those of the output."""
-    if not network.has_sparse_output:
-        return result
-    axes = tuple(network.output.index(index) for index in network.levels)
-    extents = dict(zip(axes, (tree.shape[axis] for axis in tree.axes), strict=True))
-    shape = tuple(extents[axis] for axis in range(tree.order))
-    return CSF(shape, axes, tree.indices, tree.pointers, result)

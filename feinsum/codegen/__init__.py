@@ -2,10 +2,13 @@
 
 from feinsum.codegen.generate import Strides, generate_loopy
 from feinsum.codegen.nest_data import (
+    dense_arguments,
+    fresh_shapes,
     nest_arguments,
     nest_index_dtype,
     nest_result,
     root_chunks,
+    tree_arguments,
 )
 from feinsum.codegen.nests import generate_nest
 from feinsum.codegen.path import ContractionPath, contraction_path, intermediate_bytes
@@ -14,6 +17,8 @@ __all__ = [
     "ContractionPath",
     "Strides",
     "contraction_path",
+    "dense_arguments",
+    "fresh_shapes",
     "generate_loopy",
     "generate_nest",
     "intermediate_bytes",
@@ -21,4 +26,5 @@ __all__ = [
     "nest_index_dtype",
     "nest_result",
     "root_chunks",
+    "tree_arguments",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -14,7 +14,15 @@ from feinsum.nests import Nest, NestForm, Sizes, sizes_of
 from feinsum.nests.form import is_private
 from feinsum.sparse import CSF
 
-__all__ = ["nest_arguments", "nest_index_dtype", "nest_result", "root_chunks"]
+__all__ = [
+    "dense_arguments",
+    "fresh_shapes",
+    "nest_arguments",
+    "nest_index_dtype",
+    "nest_result",
+    "root_chunks",
+    "tree_arguments",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -42,41 +50,86 @@ def nest_arguments(
     Raises:
         InvalidEinsumError: with the rule ``shape``, if operands do not fit.
     """
-    network = nest.network
-    sizes = sizes_of(network, operands)
-    extents = form.filled(sizes.extents)
-    index_dtype = nest_index_dtype(nest, sizes, form=form, n_chunks=n_chunks)
+    sizes = sizes_of(nest.network, operands)
+    kind = np.dtype(dtype)
     found: dict[str, Any] = {}
-    for position, (term, operand) in enumerate(
-        zip(network.inputs, operands, strict=True)
-    ):
-        if not isinstance(operand, CSF):
-            array = np.asarray(operand, dtype, order="C")
-            found[f"T{position}"] = _by_lanes(array, form.lane in term, form)
-            continue
-        found["values"] = np.asarray(operand.values, dtype, order="C")
-        for level, array in enumerate(operand.indices):
-            found[f"indices{level}"] = np.asarray(array, index_dtype, order="C")
-            found[f"nodes{level}"] = len(array)
-        for level, array in enumerate(operand.pointers):
-            found[f"pointers{level}"] = np.asarray(array, index_dtype, order="C")
-        if form.is_chunked:
-            chunks = root_chunks(operand, n_chunks).astype(index_dtype)
-            found["chunks"], found["n_chunks"] = chunks, len(chunks) - 1
-    for index in network.levels:
-        found[f"extent_{index}"] = sizes.extents[index]
+    for operand in operands:
+        if isinstance(operand, CSF):
+            found = tree_arguments(nest, operand, sizes, kind, form, n_chunks)
+    shapes = fresh_shapes(nest, sizes, form, found.get("n_chunks", 1))
+    fresh = {name: np.zeros(shape, kind) for name, shape in shapes.items()}
+    return found | dense_arguments(nest, operands, kind, form) | fresh
+
+
+def tree_arguments(
+    nest: Nest,
+    tree: CSF,
+    sizes: Sizes,
+    dtype: np.dtype[Any],
+    form: NestForm,
+    n_chunks: int,
+) -> dict[str, Any]:
+    """The arguments that a tree decides: its arrays, its chunks, and all numbers.
+
+    Arrays of the tree are taken as they are where their dtypes are those of the kernel.
+    """
+    kind = nest_index_dtype(nest, sizes, form=form, n_chunks=n_chunks)
+    found: dict[str, Any] = {"values": np.asarray(tree.values, dtype, order="C")}
+    for level, array in enumerate(tree.indices):
+        found[f"indices{level}"] = np.asarray(array, kind, order="C")
+        found[f"nodes{level}"] = len(array)
+    for level, array in enumerate(tree.pointers):
+        found[f"pointers{level}"] = np.asarray(array, kind, order="C")
+    if form.is_chunked:
+        chunks = root_chunks(tree, n_chunks).astype(kind)
+        found |= {"chunks": chunks, "n_chunks": len(chunks) - 1}
+    return found | {f"extent_{i}": sizes.extents[i] for i in nest.network.levels}
+
+
+def dense_arguments(
+    nest: Nest, operands: Sequence[Any], dtype: np.dtype[Any], form: NestForm
+) -> dict[str, Array]:
+    """The operands beside the tree, their lanes filled up."""
+    return {
+        f"T{position}": _by_lanes(
+            np.asarray(operand, dtype, order="C"), form.lane in term, form
+        )
+        for position, (term, operand) in enumerate(
+            zip(nest.network.inputs, operands, strict=True)
+        )
+        if not isinstance(operand, CSF)
+    }
+
+
+def fresh_shapes(
+    nest: Nest, sizes: Sizes, form: NestForm, n_chunks: int
+) -> dict[str, tuple[int, ...]]:
+    """The shapes of what a call begins with as zeros: the result, and large buffers.
+
+    >>> from feinsum.nests import network, path_from_pairs
+    >>> spmm = network("ij,jk->ik")
+    >>> nest = Nest(spmm, path_from_pairs(spmm, [(0, 1)]), (("i", "j", "k"),))
+    >>> sizes = Sizes({"i": 2, "j": 3, "k": 5}, (2, 5))
+    >>> fresh_shapes(nest, sizes, NestForm("k", 4), 1)
+    {'out': (2, 2, 4)}
+    """
+    network, extents = nest.network, form.filled(sizes.extents)
+    known = {**extents, CHUNK: n_chunks, TILED: form.tile}
+
+    def shape(indices: Sequence[str]) -> tuple[int, ...]:
+        whole = tuple(known[i] for i in indices)
+        has_lane = form.lane and (form.lane in indices or TILED in indices)
+        lanes = form.lanes
+        return (*whole[:-1], whole[-1] // lanes, lanes) if has_lane else whole
+
     axes = (CHUNK, *network.output) if form.has_copies else network.output
-    known = {**extents, CHUNK: found.get("n_chunks", 1), TILED: form.tile}
-    if network.has_sparse_output:
-        found["out"] = np.zeros(sizes.nodes[-1], dtype)
-    else:
-        found["out"] = _zeros(axes, known, form, dtype)
+    found = {"out": (sizes.nodes[-1],) if network.has_sparse_output else shape(axes)}
     dense = {i: n for i, n in extents.items() if i not in network.level_of}
     places = held_buffers(nest, form, dense)
     for buffer in nest.buffers:
         if not is_private(buffer.indices, dense):
             place = places[buffer.producer]
-            found[place.name] = _zeros(place.indices, known, form, dtype)
+            found[place.name] = shape(place.indices)
     return found
 
 
@@ -162,14 +215,3 @@ def _by_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
     if more := -extent % (form.tile or form.lanes):
         array = np.pad(array, [(0, 0)] * len(others) + [(0, more)])
     return array.reshape((*others, (extent + more) // form.lanes, form.lanes))
-
-
-def _zeros(
-    indices: Sequence[str],
-    extents: Mapping[str, int],
-    form: NestForm,
-    dtype: DTypeLike,
-) -> Array:
-    shape = [extents[i] for i in indices]
-    has_lane = form.lane in indices or TILED in indices
-    return _by_lanes(np.zeros(shape, dtype), has_lane, form)

@@ -52,9 +52,8 @@ def sparse_reference(network: Network, operands: Sequence[Any]) -> Array:
     flat = np.zeros(
         (prod(extents[i] for i in kept), *(extents[i] for i in left)), dtype
     )
-    values = np.zeros((len(tree.values), *(extents[i] for i in left)), dtype)
-    if not network.has_sparse_output:
-        values = values[:0]
+    n_values = len(tree.values) if network.has_sparse_output else 0
+    values = np.zeros((n_values, *(extents[i] for i in left)), dtype)
     for part in _parts(len(tree.values), [t for t, _ in others], extents, places):
         here = {i: column[part] for i, column in places.items()}
         found = _products(tree.values[part], others, here, left, dtype)

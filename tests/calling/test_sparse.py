@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -211,3 +213,40 @@ def test_other_devices_and_facts_are_refused():
     with pytest.raises(InvalidEinsumError, match="is sparse") as caught:
         prepare_call("ij,j->i", tree, x)
     assert caught.value.rules == ("operand",)
+
+
+@pytest.mark.parametrize(
+    "subscripts", ["ijk,ja,ka->ia", "ijk,ir,jr,kr->ijk", "ijk->ik"]
+)
+def test_a_repeated_call_reads_what_is_there_now(subscripts):
+    """New dense operands, and values of the tree that changed in their place."""
+    coo, *dense = operands_of(subscripts)
+    tree = to_csf(coo)
+    assert_as_numpy(subscripts, tree, *dense)
+    assert len(remembered(Calls).trees) == 1
+    tree.values[:] *= 3
+    assert_as_numpy(subscripts, tree, *(array + 1 for array in dense))
+    other = to_csf(random_uniform(tree.shape, tree.nnz, seed=9))
+    assert_as_numpy(subscripts, other, *dense)
+
+
+def test_a_tree_that_is_converted_is_read_anew():
+    """Values of another precision are copied, so that no copy may be kept."""
+    coo, B, C = operands_of("ijk,ja,ka->ia")
+    wide = to_csf(coo)
+    values = wide.values.astype("f4")
+    tree = CSF(wide.shape, wide.axes, wide.indices, wide.pointers, values)
+    assert_as_numpy("ijk,ja,ka->ia", tree, B, C)
+    tree.values[:] *= 3
+    assert_as_numpy("ijk,ja,ka->ia", tree, B, C)
+    assert not remembered(Calls).trees
+
+
+def test_what_is_kept_of_a_tree_goes_with_it():
+    given, x = operands_of("ij,j->i")
+    tree = to_csf(given)
+    assert_as_numpy("ij,j->i", tree, x)
+    assert len(remembered(Calls).trees) == 1
+    del given, tree
+    gc.collect()
+    assert not remembered(Calls).trees
