@@ -22,7 +22,7 @@ WHEELS ?= .cache/gpu-wheels
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-service bench-soak bench-sparse \
 	bench-storage bench-cache-hits \
 	gpu-wheels trials facts sign-facts test test-long test-browser golden-keys golden-schema check format \
-	figures screenshots wheel clean
+	docs docs-links figures screenshots wheel clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -165,9 +165,17 @@ format: $(INSTALLED) ## format the code
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/ruff check --fix .
 
+docs: $(INSTALLED) ## build the site of the documentation into docs/_build/html
+	@$(RUN) -m sphinx --quiet --fail-on-warning --keep-going -c docs . docs/_build/html
+	@echo "Open docs/_build/html/docs/index.html in a browser."
+
+docs-links: $(INSTALLED) ## check the links of the documentation to other sites
+	@$(RUN) -m sphinx --quiet -b linkcheck -c docs . docs/_build/links
+
 figures: $(INSTALLED) ## draw the pictures of the documentation
 	@$(RUN) docs/figures/induced_graph.py
 	@$(RUN) docs/figures/bounds.py
+	@$(RUN) docs/figures/gain.py
 	@$(RUN) docs/figures/plans.py
 
 screenshots: $(BROWSER) ## take the pictures of the pages; needs Chromium
@@ -177,4 +185,4 @@ wheel: $(INSTALLED) ## build the wheel from the sdist, try it in a fresh environ
 	@$(RUN) tests/try_wheel.py
 
 clean: ## remove what was built
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build docs/reference/api *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

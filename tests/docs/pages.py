@@ -9,8 +9,8 @@ __all__ = ["DOCS", "ROOT", "fenced", "files", "page", "prose", "section", "terms
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_BUILT = {"build", "dist"}
+_FENCE = re.compile(r"^```([\w{}-]*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BUILT = {"_build", "build", "dist"}
 
 
 def files(*suffixes: str) -> list[Path]:

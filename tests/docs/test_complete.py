@@ -92,6 +92,15 @@ def test_an_error_code_stands_beside_its_class(kind):
     assert re.search(row, page("docs/reference/errors.md"), re.MULTILINE)
 
 
+def test_every_error_code_has_a_cure():
+    """What to do about it, beyond reading the message."""
+    table = section("docs/reference/errors.md", "Codes")
+    row = r"^\| `([a-z-]+)` \| `\w+` \|.*\| (.+) \|$"
+    cures = dict(re.findall(row, table, re.MULTILINE))
+    assert set(cures) == {kind.code for kind in kinds_of_errors()}
+    assert not [code for code, cure in cures.items() if cure == "read the message"]
+
+
 def test_every_rule_of_a_well_formed_einsum_is_documented_and_no_other():
     """The table has the checker's rules and those of single functions."""
     text = section("docs/reference/errors.md", "Rules of a well-formed einsum")
@@ -176,9 +185,9 @@ def test_no_other_command_is_documented():
     assert sorted(headed) == CALLS
 
 
-def test_every_command_is_in_the_table_of_the_readme():
-    """The short table names every command, though not the groups."""
-    text = section("README.md", "The command line")
+def test_every_command_is_in_the_short_table():
+    """It names every command, though not the groups."""
+    text = section("docs/reference/index.md", "Commands at a glance")
     runnable = [w for w, command in COMMANDS if not hasattr(command, "commands")]
     assert not [words for words in runnable if f"`{words}`" not in text]
 

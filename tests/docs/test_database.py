@@ -1,4 +1,4 @@
-"""The commands of the page about the database can be run as they stand there."""
+"""The commands of the pages about databases can be run as they stand there."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from feinsum.db import open_store
 from tests.db.factories import make_peaks, make_record, make_trial
 from tests.docs.pages import ROOT, fenced, page
 
-COMMANDS = [
-    line.removeprefix("$ ")
-    for block in fenced(page("docs/reference/database.md"), "console")
-    for line in block.splitlines()
-]
+REFERENCE = "docs/reference/database.md"
+
+
+def commands(name: str) -> list[str]:
+    """What the sessions of a page call."""
+    sessions = "".join(fenced(page(name), "console"))
+    return [line.removeprefix("$ ") for line in sessions.splitlines()]
 
 
 @pytest.fixture
@@ -38,14 +40,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_every_command_of_the_page_succeeds(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
-    """One after the other, in one folder; at the end all facts are there."""
-    for command in COMMANDS:
+def succeed(called: list[str], folder: Path, environment: dict[str, str]) -> None:
+    for command in called:
         done = subprocess.run(
             ["sh", "-c", command],
-            cwd=tmp_path,
+            cwd=folder,
             env=environment,
             capture_output=True,
             text=True,
@@ -53,6 +52,24 @@ def test_every_command_of_the_page_succeeds(
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, ""), command
+
+
+def test_the_commands_of_the_guide_succeed(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """Facts of a cluster go to a laptop, and from there to a third database."""
+    succeed(commands("docs/how-to/move-facts.md"), tmp_path, environment)
+    with open_store(tmp_path / "other.sqlite") as store:
+        assert {record.id for record in store.records()} == {
+            make_record(n).id for n in (1, 2, 3)
+        }
+
+
+def test_every_command_of_the_page_succeeds(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """One after the other, in one folder; at the end all facts are there."""
+    succeed(commands(REFERENCE), tmp_path, environment)
     with open_store(tmp_path / "facts.sqlite") as store:
         assert {record.id for record in store.records()} == {
             make_record(n).id for n in range(4)

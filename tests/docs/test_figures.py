@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+from collections import Counter
+from statistics import geometric_mean
 from xml.etree import ElementTree
 
 import pytest
@@ -37,6 +39,22 @@ def test_the_makefile_draws_the_pictures():
     assert "docs/figures/induced_graph.py" in page("Makefile")
     assert "docs/figures/bounds.py" in page("Makefile")
     assert "docs/figures/plans.py" in page("Makefile")
+    assert "docs/figures/gain.py" in page("Makefile")
+
+
+def test_the_picture_of_the_readme_is_of_the_whole_table():
+    """Every operator, and the mean that the page states."""
+    ratios = runpy.run_path(str(FOLDER / "gain.py"))["ratios"]()
+    assert Counter(kind for kind, _ in ratios) == {
+        "face mass": 16,
+        "divergence": 12,
+        "gradient": 12,
+    }
+    mean = geometric_mean(ratio for _, ratio in ratios)
+    assert f"The geometric mean is {mean:.2f}" in page(
+        "docs/explanation/performance.md"
+    )
+    assert "(docs/figures/gain.png)" in page("README.md")
 
 
 def test_the_picture_of_levels_is_of_what_the_page_says():

@@ -1,0 +1,86 @@
+"""The tutorials are notebooks: every cell runs, and prints what is shown below it."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from feinsum.targets.host.compiler import find_compiler
+from tests.deploy.walk import shell
+from tests.docs.pages import ROOT, page
+from tests.service.running import free_port
+
+TUTORIALS = sorted(
+    path.name
+    for path in (ROOT / "docs" / "tutorials").glob("*.md")
+    if "{code-cell}" in path.read_text()
+)
+CELL = re.compile(
+    r"^```\{code-cell\} python\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
+)
+NUMBER = re.compile(r"(?<![\w.])\d+(\.\d+)?(?![\w.]*\d)")
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder, and the variables of a newcomer's shell."""
+    compiler = find_compiler().command  # that of the tests, which keeps what it built
+    newcomer = shell(tmp_path, FEINSUM_CC=shlex.join(compiler)) | {
+        "FEINSUM_DATABASE": str(tmp_path / "facts.sqlite"),
+        "FEINSUM_CACHE_DIR": str(tmp_path / "cache"),
+        "FEINSUM_SERVE_PORT": str(free_port()),
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+        "PYTHONWARNINGS": "ignore",
+    }
+    for name, value in newcomer.items():
+        monkeypatch.setenv(name, value)
+    for name in ("FEINSUM_EFFORT", "FEINSUM_VERIFY", "FEINSUM_TRANSFORMS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_prints_what_it_shows(name, folder):
+    """In a fresh kernel of Jupyter; numbers are those of another machine."""
+    cells = CELL.findall(page(f"docs/tutorials/{name}"))
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(code) for code, _ in cells]
+    )
+    there = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=300, resources=there).execute()
+    for cell, (_, shown) in zip(notebook.cells, cells, strict=True):
+        assert is_as_shown(shown, printed(cell)), f"{cell.source}\n{printed(cell)}"
+
+
+def is_as_shown(shown: str, text: str) -> bool:
+    """Whether a text is what a tutorial shows, but for its numbers."""
+    wanted, got = (NUMBER.sub("#", part) for part in (shown, text))
+    return doctest.OutputChecker().check_output(wanted, got, FLAGS)
+
+
+def printed(cell: nbformat.NotebookNode) -> str:
+    """What a cell gave, but for what it wrote to standard error."""
+    return "".join(
+        output.text if output.output_type == "stream" else output.data["text/plain"]
+        for output in cell.outputs
+        if output.get("name") != "stderr"
+    )
+
+
+def test_there_are_three_tutorials():
+    """One for each kind of newcomer."""
+    assert TUTORIALS == ["dg-kernel.md", "numpy-and-chemistry.md", "own-transform.md"]
+
+
+def test_a_number_is_no_word():
+    """Numbers may differ, words and keys may not."""
+    assert is_as_shown("1.25 ms, 3 times\n", "0.5 ms, 40 times\n")
+    assert not is_as_shown("fe2-ab12\n", "fe2-ab13\n")
+    assert not is_as_shown("True\n", "False\n")
