@@ -28,7 +28,7 @@ Examples:
 PICTURES = (".png", ".svg", ".pdf")
 
 Processes: TypeAlias = Annotated[
-    int, typer.Option("--processes", metavar="P", min=1, help="That take part.")
+    int, typer.Option("--processes", metavar="P", min=1, help="Number of processes.")
 ]
 
 Values: TypeAlias = Annotated[
@@ -39,7 +39,7 @@ Values: TypeAlias = Annotated[
 Memory: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--memory", metavar="BYTES", help="That each process may hold, such as 8GB."
+        "--memory", metavar="BYTES", help="Memory limit of each process, such as 8GB."
     ),
 ]
 
@@ -48,14 +48,14 @@ MostWork: TypeAlias = Annotated[
     typer.Option(
         "--most-work",
         metavar="RATIO",
-        help="Of one process over the average; 1 gives even work.",
+        help="Maximum work of a process over the average; 1 is even.",
     ),
 ]
 
 Compare: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--compare", help="Also what named schedules and Deinsum's heuristic move."
+        "--compare", help="Compare with named schedules and Deinsum's heuristic."
     ),
 ]
 
@@ -68,7 +68,9 @@ Save: TypeAlias = Annotated[
 Picture: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--picture", metavar="FILE", help="Draw the blocks of all steps; PNG, SVG, PDF."
+        "--picture",
+        metavar="FILE",
+        help="Draw the blocks of all steps as PNG, SVG or PDF.",
     ),
 ]
 
@@ -91,8 +93,9 @@ def plan(
 
     The plan moves the fewest elements between processes.
 
-    Of every group of the contraction path: which axis of the machine cuts which
-    index, where operands start, where the result ends, and what is moved.
+    For each group of the contraction path: which machine axis partitions which
+    index, the initial distributions of operands, the final one of the result, and
+    the elements moved.
     """
     from feinsum.plans import named_plans
     from feinsum.plans import plan as plan_of
