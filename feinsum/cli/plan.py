@@ -28,7 +28,7 @@ Examples:
 PICTURES = (".png", ".svg", ".pdf")
 
 Processes: TypeAlias = Annotated[
-    int, typer.Option("--processes", metavar="P", min=1, help="Number of processes.")
+    int, typer.Option("--processes", metavar="P", min=1, help="Number of them.")
 ]
 
 Values: TypeAlias = Annotated[
@@ -39,7 +39,7 @@ Values: TypeAlias = Annotated[
 Memory: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--memory", metavar="BYTES", help="Memory limit of each process, such as 8GB."
+        "--memory", metavar="BYTES", help="That each process may hold, such as 8GB."
     ),
 ]
 
@@ -68,9 +68,7 @@ Save: TypeAlias = Annotated[
 Picture: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--picture",
-        metavar="FILE",
-        help="Draw the blocks of all steps as PNG, SVG or PDF.",
+        "--picture", metavar="FILE", help="Draw the blocks of all steps; PNG, SVG, PDF."
     ),
 ]
 
@@ -93,9 +91,8 @@ def plan(
 
     The plan moves the fewest elements between processes.
 
-    For each group of the contraction path: which machine axis partitions which
-    index, the initial distributions of operands, the final one of the result, and
-    the elements moved.
+    Of every group of the contraction path: which axis of the machine cuts which
+    index, where operands start, where the result ends, and what is moved.
     """
     from feinsum.plans import named_plans
     from feinsum.plans import plan as plan_of
