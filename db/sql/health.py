@@ -75,7 +75,7 @@ def _why_not_written(place: Location, patience_s: float) -> str:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
     except sqlite3.Error as error:
-        return f"its write lock cannot be had within {patience_s:g} s: {error}"
+        return f"could not acquire its write lock within {patience_s:g} s: {error}"
     return ""
 
 

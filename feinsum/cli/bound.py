@@ -40,8 +40,8 @@ Fast: TypeAlias = Annotated[
         "--memory",
         metavar="BYTES",
         min=0,
-        help="Bound what is moved to and from one fast memory of so many bytes, "
-        "instead of the levels of a device.",
+        help="Bound the traffic of one fast memory of this size, instead of the "
+        "levels of a device.",
     ),
 ]
 
@@ -58,11 +58,11 @@ def bound(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what an einsum costs at least, by level of the memory.
+    """Print lower bounds on the cost of an einsum, by memory level.
 
-    Of each level: its size and bandwidth, the bytes that pass between it and all
-    that is nearer, the time of these, and the tile that attains it. A dash is
-    what was not measured; feinsum devices --measure does.
+    For each level: its size and bandwidth, the bytes that must pass between it and
+    nearer levels, their time, and a tile that attains the bound. A dash marks
+    what feinsum devices --measure has not measured yet.
     """
     from feinsum.bounds import MemoryLevel
     from feinsum.retrieval import bound as bound_of

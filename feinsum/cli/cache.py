@@ -13,14 +13,14 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="Ask about the cache of retrieved kernels, or clear it.",
+    help="Inspect or clear the cache of retrieved kernels.",
     epilog="\b\nExample:\n  feinsum cache info",
 )
 
 
 @app.command(epilog="\b\nExample:\n  feinsum cache info --json")
 def info(as_json: AsJson = False) -> None:
-    """Print where the cache is and how much it holds."""
+    """Print the location and size of the cache."""
     from feinsum.cache import default_cache
 
     kept = default_cache()

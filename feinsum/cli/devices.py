@@ -44,22 +44,20 @@ class _Listed:
 def devices(
     measure: Annotated[
         bool,
-        typer.Option(
-            "--measure", help="Measure and store the limits that are not stored yet."
-        ),
+        typer.Option("--measure", help="Measure and store limits that are missing."),
     ] = False,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Measure also the limits that are stored."),
+        typer.Option("--again", help="Repeat the measurement of stored limits."),
     ] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """List the devices, whether they work, and measured limits.
 
-    The limits are those of a triad, of multiply-adds and of reads from caches;
-    they are the roofs of a roofline. Measuring takes some seconds a device and
-    needs it idle.
+    The limits are the rates of a triad, of multiply-adds and of reads from
+    caches, as used in rooflines. Measuring takes a few seconds per device, which
+    must be idle.
     """
     from feinsum.db import opened_store
     from feinsum.measure import device_states

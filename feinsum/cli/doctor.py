@@ -24,11 +24,11 @@ MARKS = {"ok": " ", "note": "-", "problem": "!"}
 def doctor(
     database: Database = None, device: Device = None, as_json: AsJson = False
 ) -> None:
-    """Look for what may be wrong with an installation.
+    """Diagnose the installation.
 
-    Looks at settings, versions, devices, the fit of the packaged facts, the database
+    Checks settings, versions, devices, the fit of the packaged facts, the database
     with its locks and permissions, all layers, the cache, the clock and, if one is
-    set, the service. Changes nothing. Ends with exit code 1 if there is a problem.
+    set, the service. Changes nothing. Exits with code 1 if there is a problem.
     """
     from feinsum.doctor import examination
 

@@ -35,26 +35,28 @@ File: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="FILE.py[:FUNCTION]",
-        help="A Python file with a function that returns a Loopy translation "
-        "unit; by default the function is build().",
+        help="A Python file with a function, by default build(), that returns a "
+        "Loopy translation unit.",
         show_default=False,
     ),
 ]
 KernelName: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Which kernel of the unit, if it has several."),
+    typer.Option(metavar="NAME", help="Kernel of the unit, if it has several."),
 ]
 Instructions: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="MATCH", help="Loopy match expression that selects einsums."),
+    typer.Option(
+        metavar="MATCH", help="Loopy match expression that selects instructions."
+    ),
 ]
 
 
 Effort: TypeAlias = Annotated[
     Literal["recorded", "estimate", "measure", "patient", "exhaustive"] | None,
     typer.Option(
-        help="What is done for an einsum of which nothing is recorded: nothing, a "
-        "prediction, or a measurement. Default: $FEINSUM_EFFORT, or else estimate.",
+        help="What to do for an einsum without a record: nothing, predict, or "
+        "measure. Default: FEINSUM_EFFORT, else estimate.",
     ),
 ]
 
@@ -69,10 +71,10 @@ def explain(
     effort: Effort = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which einsums a kernel has and which recipes they get.
+    """Explain which einsums a kernel has and which recipes they get.
 
-    That is what feinsum.retrieve would do. Ends with exit code 3 if it would
-    give the kernel back unchanged.
+    Shows what feinsum.retrieve would do. Exits with code 3 if it would return
+    the kernel unchanged.
     """
     t_unit = read_translation_unit(file)
     text, document = _explain(

@@ -34,22 +34,24 @@ Examples:
       --output product.c product.h
 """
 
-Name: TypeAlias = Annotated[str, typer.Option(metavar="NAME", help="Of the function.")]
+Name: TypeAlias = Annotated[
+    str, typer.Option(metavar="NAME", help="Name of the function.")
+]
 Output: TypeAlias = Annotated[
     tuple[Path, Path] | None,
     typer.Option(
         "--output",
         "-o",
         metavar="FILE.c FILE.h",
-        help="Write the source and its header there; files that exist are "
-        "overwritten. Without it the source is printed.",
+        help="Write the source and its header to these files, overwriting existing "
+        "ones. Without it the source is printed.",
     ),
 ]
 Effort: TypeAlias = Annotated[
     Literal["recorded", "estimate", "measure", "patient", "exhaustive"] | None,
     typer.Option(
-        help="What is done if nothing is recorded: nothing, a prediction, or a "
-        "measurement. Default: $FEINSUM_EFFORT, or else estimate.",
+        help="What to do without a record: nothing, predict, or measure. Default: "
+        "FEINSUM_EFFORT, else estimate.",
     ),
 ]
 
@@ -68,11 +70,11 @@ def export_c(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the best recipe of an einsum as a function of C.
+    """Write the best recipe of an einsum as a C function.
 
-    The file needs the C library alone. Its threads are those of OpenMP, if it is
-    compiled with it. Its comment says how to compile it, and how well the recipe
-    fits this machine: compile it here, or name a device like the one it is for.
+    The file needs only the C library, and uses OpenMP threads if compiled with
+    OpenMP. Its comment says how to compile it, and how well the recipe fits this
+    machine: compile it here, or name a device like the one it is for.
     """
     from feinsum.integrations import c_source
 

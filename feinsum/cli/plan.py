@@ -28,7 +28,7 @@ Examples:
 PICTURES = (".png", ".svg", ".pdf")
 
 Processes: TypeAlias = Annotated[
-    int, typer.Option("--processes", metavar="P", min=1, help="That take part.")
+    int, typer.Option("--processes", metavar="P", min=1, help="Number of them.")
 ]
 
 Values: TypeAlias = Annotated[
@@ -48,14 +48,14 @@ MostWork: TypeAlias = Annotated[
     typer.Option(
         "--most-work",
         metavar="RATIO",
-        help="Of one process over the average; 1 gives even work.",
+        help="Maximum work of a process over the average; 1 is even.",
     ),
 ]
 
 Compare: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--compare", help="Also what named schedules and Deinsum's heuristic move."
+        "--compare", help="Compare with named schedules and Deinsum's heuristic."
     ),
 ]
 

@@ -51,10 +51,10 @@ def query(
     policy: Policy = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what the database knows of an einsum.
+    """Print the facts about an einsum.
 
-    Candidates are ranked, the best first. Ends with exit code 3 if there is none
-    that the policy accepts. The column "roof" is the fraction of the roofline,
+    Candidates are ranked, best first. Exits with code 3 if the policy accepts
+    none. The column "roof" is the fraction of the roofline,
     shown if the limits of the device were measured (feinsum devices --measure).
     """
     from feinsum import retrieval

@@ -14,23 +14,21 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="Make and show the keys that facts are signed with.",
+    help="Create and show the keys that sign facts.",
     epilog="\b\nExample:\n  feinsum signing create ~/.config/feinsum/signing.pem",
 )
 
 KeyFile = Annotated[
     Path,
-    typer.Argument(
-        metavar="FILE", help="The file of a private key.", show_default=False
-    ),
+    typer.Argument(metavar="FILE", help="File of a private key.", show_default=False),
 ]
 
 
 @app.command(epilog="\b\nExample:\n  feinsum signing create signing.pem")
 def create(file: KeyFile, as_json: AsJson = False) -> None:
-    """Make a private key of Ed25519 in a new file, and print its public key.
+    """Create an Ed25519 private key in a new file, and print its public key.
 
-    The file is for its owner alone. Whoever has it can sign as you.
+    Only its owner can read the file. Anyone who has it can sign as you.
     """
     from feinsum.records.signature import new_signing_key
 
@@ -39,7 +37,7 @@ def create(file: KeyFile, as_json: AsJson = False) -> None:
 
 @app.command(epilog="\b\nExample:\n  feinsum signing show signing.pem")
 def show(file: KeyFile, as_json: AsJson = False) -> None:
-    """Print the public key of a private one: what others trust."""
+    """Print the public key of a private one, for others to trust."""
     from feinsum.records.signature import public_key_of, read_signing_key
 
     _print(public_key_of(read_signing_key(file)), as_json)

@@ -27,7 +27,7 @@ def transforms(
     subscripts: Annotated[
         str | None,
         typer.Argument(
-            metavar="SUBSCRIPTS", help="Show only those that fit this einsum."
+            metavar="SUBSCRIPTS", help="List only transforms that fit this einsum."
         ),
     ] = None,
     sizes: Sizes = None,
@@ -38,7 +38,7 @@ def transforms(
 ) -> None:
     """List the transforms, or those that fit an einsum.
 
-    With an einsum, also how many configurations of each there are.
+    With an einsum, also count the configurations of each.
     """
     if subscripts is None:
         documents = _all()

@@ -40,8 +40,8 @@ Graph = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Draw the induced graph into FILE.svg, .png, .pdf or .dot; all but "
-        ".dot need matplotlib. A file that exists is overwritten.",
+        help="Draw the induced graph to FILE.svg, .png, .pdf or .dot, overwriting "
+        "an existing file; all but .dot need matplotlib.",
     ),
 ]
 
@@ -49,7 +49,7 @@ Other = Annotated[
     str | None,
     typer.Argument(
         metavar="OTHER",
-        help="Another einsum, to be compared with the first one.",
+        help="Another einsum to compare with the first.",
         show_default=False,
     ),
 ]
@@ -71,9 +71,9 @@ def canonicalize(
     one canonical form. A literal extent of 500 or more of a free index counts
     as a size known only at run time, as it does in look-ups.
 
-    Of two einsums the first is A and the other is B. The bijection between them
-    is printed, or else the first property in which they differ, and then the
-    exit code is 1. The options hold for both, --sizes has the indices of both.
+    With two einsums, A and B, print the bijection between them, or the first
+    property in which they differ and exit with code 1. The options apply to
+    both; --sizes covers the indices of both.
     """
     texts = [subscripts] if other is None else [subscripts, other]
     einsums = read_einsums(texts, sizes, operands, rows, dtype)

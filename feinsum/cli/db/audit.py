@@ -29,7 +29,7 @@ N_SHOWN = 50
 
 
 def audit(database: Database = None, as_json: AsJson = False) -> None:
-    """List what of a database is not plausible; nothing is changed.
+    """List implausible documents of a database; changes nothing.
 
     Findings of the class "refused" are those for which a document would be refused if
     it came today; "apart" says that this installation cannot judge it. Ends with exit

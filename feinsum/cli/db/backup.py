@@ -24,18 +24,18 @@ def backup(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A new file; for a database on a server .jsonl is added to its name "
-            "if it does not end so.",
+            help="A new file; for a database on a server, .jsonl is appended to its "
+            "name if missing.",
             show_default=False,
         ),
     ],
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a whole database to a new file, also while others write.
+    """Copy a whole database to a new file, even while others write to it.
 
-    An SQLite database is copied as one, which can be put in its place. A database on a
-    server is written as JSON Lines with all its documents, for 'feinsum db import'.
+    The copy of an SQLite database is an SQLite database that can replace it. A
+    database on a server is written as JSON Lines, for 'feinsum db import'.
     """
     from feinsum.db import open_store
     from feinsum.db.exchange import back_up_store

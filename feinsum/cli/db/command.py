@@ -26,7 +26,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="Look into, copy and merge databases.",
+    help="Inspect, copy and merge databases.",
     epilog="\b\nExample:\n  feinsum db info",
 )
 
@@ -49,7 +49,7 @@ def info(database: Database = None, as_json: AsJson = False) -> None:
 
 @app.command(epilog='\b\nExample:\n  ls -l "$(feinsum db path)"')
 def path(as_json: AsJson = False) -> None:
-    """Print where the default database is, if it exists or not."""
+    """Print the location of the default database, whether it exists or not."""
     from feinsum.db import default_location
 
     location = _without_password(default_location())

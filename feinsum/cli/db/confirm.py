@@ -29,18 +29,18 @@ PAGE = 500
 
 def confirm(
     claims: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many claims at most.")
+        int, typer.Option(min=1, metavar="N", help="Maximum number of claims.")
     ] = 10,
     write: Write = False,
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure here what claims most among the facts in quarantine of this device.
+    """Measure this device's quarantined facts that claim the most.
 
-    What is measured is recorded, and vouches: facts that claim no more are released.
-    Ends with exit code 1 if a trial failed, or a claim was not reached within a factor
-    of 2.
+    The measurements are recorded and vouch for others: facts that claim no more are
+    released. Exits with code 1 if a trial failed, or a claim was not reached within a
+    factor of 2.
     """
     from feinsum.db.server import open_serving_store
     from feinsum.measure import open_device

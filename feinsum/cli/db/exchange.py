@@ -63,16 +63,16 @@ def export(
         bool,
         typer.Option(
             "--kernel-tuner",
-            help="Write Kernel Tuner's T4 format, a file for every workload and "
-            "environment, into a folder.",
+            help="Write Kernel Tuner's T4 format to a folder, one file per workload "
+            "and environment.",
         ),
     ] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the facts and the limits of devices to a file.
+    """Write facts and device limits to a file.
 
-    A file that exists is replaced when the new one is complete.
+    An existing file is replaced once the new one is complete.
     """
     from feinsum.db import opened_documents
     from feinsum.db.exchange import all_documents
@@ -95,8 +95,8 @@ def import_(
         str,
         typer.Argument(
             metavar="FILE|-|packaged",
-            help="What 'feinsum db export' wrote: JSON Lines, or Parquet if it ends in "
-            ".parquet; - is standard input, for JSON Lines; packaged stands for the "
+            help="Output of 'feinsum db export': JSON Lines, or Parquet if it ends in "
+            ".parquet; - reads JSON Lines from standard input; packaged is the "
             "facts that come with this installation.",
             show_default=False,
         ),
@@ -104,7 +104,7 @@ def import_(
     skip_bad: Annotated[
         bool,
         typer.Option(
-            "--skip-bad", help="Leave out what cannot be kept; say which and why."
+            "--skip-bad", help="Skip invalid documents, and report which and why."
         ),
     ] = False,
     with_implausible: WithImplausible = False,
@@ -114,10 +114,9 @@ def import_(
 ) -> None:
     """Add the documents of a file to a database.
 
-    Every one is checked, and what is not plausible cannot be kept. What is there
-    already is no error, so a file may be imported again. At the first one that cannot
-    be kept the import ends; those before it are kept. With --skip-bad it goes on, and
-    ends with exit code 1.
+    Each document is validated, and must be plausible. Known documents are ignored, so a
+    file can be imported again. The import stops at the first invalid document and keeps
+    the ones before it. With --skip-bad it continues, and exits with code 1.
     """
     from feinsum.db import opened_documents
     from feinsum.db.exchange import take_in

@@ -33,30 +33,30 @@ def gc(
         typer.Option(
             min=0,
             metavar="N",
-            help="How many facts to keep after those that are tied for the best, for "
-            "each workload, device, driver, sizes and transform.",
+            help="Facts to keep besides those tied for the best, for each workload, "
+            "device, driver, sizes and transform.",
         ),
     ] = 3,
     retracted: Annotated[
         bool,
-        typer.Option("--retracted", help="Also remove the facts that are retracted."),
+        typer.Option("--retracted", help="Also remove retracted facts."),
     ] = False,
     write: Write = False,
     folder: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Where the backup and the removed facts are put. Default: beside the "
-            "file of the database; a server has no default.",
+            help="Folder for the backup and the removed facts. Default: that of the "
+            "database file; required for a server.",
         ),
     ] = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove facts that no look-up can prefer, whoever asks.
+    """Remove facts that no look-up can prefer.
 
-    Before, the database is copied, and what goes is written to a file that
-    'feinsum db import' reads back. Limits of devices, trials and retractions stay.
+    First backs up the database and writes the removed facts to a file that
+    'feinsum db import' reads. Device limits, trials and retractions stay.
     """
     from feinsum.db import open_store
     from feinsum.db.exchange import collect_garbage, find_garbage

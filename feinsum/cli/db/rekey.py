@@ -32,11 +32,11 @@ def rekey(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add facts and trials again under the keys that their einsums get now.
+    """Add facts and trials again under the current keys of their einsums.
 
-    Keys change with the version of the canonical form and of the canonicalizer;
-    what is under older keys is not found any more. It stays as it is. Ends with
-    exit code 1 if the einsum of a fact or trial cannot be read.
+    Keys change with the versions of the canonical form and the canonicalizer;
+    documents under older keys stay, but are no longer found. Exits with code 1 if
+    the einsum of a fact or trial cannot be read.
     """
     plan, n_added = _rekey(database, write, is_shown=not as_json)
     if as_json:
@@ -118,7 +118,7 @@ def _print(plan: RekeyPlan, write: bool, n_added: Counter[Kind]) -> None:
         numbers = f"records added: {n_added['record']}, trials: {n_added['trial']}"
         typer.echo(f"{numbers}; nothing was deleted or changed")
     elif plan.missing:
-        typer.echo("nothing was written; add what is missing with --write")
+        typer.echo("nothing was written; use --write to add them")
     else:
         typer.echo("nothing was written; nothing is missing")
 

@@ -32,7 +32,7 @@ def retract(
         list[str] | None,
         typer.Argument(
             metavar="[ID...]",
-            help="Content ids of facts, or the first 12 digits of those that are here.",
+            help="Content ids of facts, or the first 12 digits of stored ones.",
             show_default=False,
         ),
     ] = None,
@@ -43,39 +43,39 @@ def retract(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Facts that were sent to the service with keys of this name, and with "
-            "none of another; may be given again.",
+            help="Facts sent to the service only with keys of this name; repeatable.",
             show_default=False,
         ),
     ] = None,
     transform: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME[@VERSION]", help="Facts whose recipe is of this transform."
+            metavar="NAME[@VERSION]", help="Facts with recipes of this transform."
         ),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Facts that the service received since then, or, where none did, that "
-            "were measured since then. ISO 8601.",
+            help="Facts that the service received since then, or, if not sent to one, "
+            "measured since then. ISO 8601.",
         ),
     ] = None,
     reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why; needed with --yes.")
+        str, typer.Option(metavar="TEXT", help="Reason; required with --yes.")
     ] = "",
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do it; otherwise the facts are listed.")
+        bool,
+        typer.Option("--yes", help="Retract the facts; otherwise they are listed."),
     ] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take facts out of every look-up, list and answer, for good.
+    """Permanently remove facts from every look-up, list and answer.
 
-    All that is given has to be true of a fact. A retraction is a document that is
-    merged and exported like facts, so no merge brings the fact back. A service takes
-    it with the scope admin.
+    Facts must match all given criteria. Retractions are documents that are merged and
+    exported like facts, so no merge restores a fact. On a service, this needs the
+    scope admin.
     """
     from feinsum.db import opened_documents
     from feinsum.records import RetractionQuery

@@ -27,7 +27,7 @@ def sign(
             metavar="FILE",
             envvar="FEINSUM_SIGNING_KEY",
             show_envvar=False,
-            help="The private key. Default: FEINSUM_SIGNING_KEY.",
+            help="File of the private key. Default: FEINSUM_SIGNING_KEY.",
             show_default=False,
         ),
     ],
@@ -35,10 +35,10 @@ def sign(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sign the facts of a database that this key has not signed yet.
+    """Sign all facts of a database that this key has not signed.
 
-    A signed fact is another fact. The one without this signature is retracted, so that
-    each is there once. Sign what you measured: a signature vouches for it.
+    A signed fact is a new fact; the one without this signature is retracted. Sign what
+    you measured: a signature vouches for it.
     """
     from feinsum.db import open_store
     from feinsum.db.exchange import sign_facts

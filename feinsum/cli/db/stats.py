@@ -25,7 +25,7 @@ Examples:
 
 
 def stats(database: Database = None, as_json: AsJson = False) -> None:
-    """Count what is recorded: by device and driver, and by transform."""
+    """Count facts by device and driver, and by transform."""
     from feinsum.db import open_store
 
     with open_store(database) as store:

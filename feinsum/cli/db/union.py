@@ -44,14 +44,14 @@ DatabaseA = Annotated[
     typer.Argument(metavar="A", help="A database: path or URL.", show_default=False),
 ]
 DatabaseB = Annotated[
-    str, typer.Argument(metavar="B", help="Another one.", show_default=False)
+    str, typer.Argument(metavar="B", help="Another database.", show_default=False)
 ]
 
 
 def diff(a: DatabaseA, b: DatabaseB, as_json: AsJson = False) -> None:
-    """Compare two databases, and list what each has that the other one lacks.
+    """Compare two databases: list what each has and the other lacks.
 
-    Ends with exit code 1 if they differ.
+    Exits with code 1 if they differ.
     """
     from feinsum.db import opened_documents
     from feinsum.db.exchange import compare
@@ -76,7 +76,7 @@ def merge(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            help="Databases to add: paths or URLs. They are only read.",
+            help="Databases to add: paths or URLs, opened read-only.",
             show_default=False,
         ),
     ],
@@ -85,11 +85,11 @@ def merge(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add to a database all that others have: facts, limits, trials, retractions.
+    """Add the facts, limits, trials and retractions of other databases.
 
-    Nothing is changed or removed, and the order does not matter. What one of them
-    retracts is in no look-up any more. What is not plausible is left out, and named on
-    stderr; then the command ends with exit code 1.
+    Nothing is changed or removed, and the order does not matter. Facts that any of
+    them retracts disappear from look-ups. Implausible documents are skipped and named
+    on stderr; the command then exits with code 1.
     """
     from contextlib import ExitStack
 

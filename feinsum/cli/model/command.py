@@ -35,14 +35,14 @@ def fit(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the model there; a file that exists is replaced. Without it "
+            help="Write the model to this file, replacing an existing one. Without it "
             "nothing is written.",
         ),
     ] = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a model to all trials of a database, and say what it is worth.
+    """Fit a model to all trials of a database, and evaluate it.
 
     The table shows how many times as slow as the best known recipe those are
     that are ranked first: without a model, and with one that was fitted to
@@ -80,9 +80,9 @@ def _trials(store: FactSource) -> Iterator[Trial]:
 
 @app.command(epilog="\b\nExample:\n  feinsum model show --json")
 def show(as_json: AsJson = False) -> None:
-    """Show the model that corrects predictions, and what it was fitted to.
+    """Show the model that corrects predictions, and its training data.
 
-    Its file is the one that FEINSUM_MODEL names, else the one that is shipped.
+    Reads the file named by FEINSUM_MODEL, else the packaged model.
     """
     from feinsum.cli.model.view import Shown
     from feinsum.predict.correction import read_correction, source_in_use

@@ -53,23 +53,23 @@ Measure: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--measure",
-        help="Run kernels of rising intensity, to see where the device saturates; "
-        "takes about a minute and needs the device idle.",
+        help="Run kernels of increasing intensity to find where the device saturates; "
+        "takes about a minute on an idle device.",
     ),
 ]
 Levels: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--levels",
-        help="Add what every level of the memory must move at least, and the share "
-        "of its bandwidth that was used; see feinsum bound.",
+        help="Add the minimum traffic at every memory level, and the share of its "
+        "bandwidth that was used; see feinsum bound.",
     ),
 ]
 Png: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Draw the roofline into FILE.png, which is overwritten; needs matplotlib.",
+        help="Plot the roofline to FILE.png, overwriting it; needs matplotlib.",
     ),
 ]
 
@@ -92,10 +92,10 @@ def roofline(
 ) -> None:
     """Compare workloads with the measured limits of a device.
 
-    Of each workload: operations, bytes, operations per byte, the rate that the
-    roofline allows and, where a fact is known for the device, the rate that was
-    reached; such a row is of the sizes at which the fact was measured. Limits
-    that are not stored yet are measured first, which takes some seconds.
+    For each workload: operations, bytes, operations per byte, the rate that the
+    roofline allows and, if a fact is known for the device, the rate reached; such
+    a row uses the sizes at which the fact was measured. Missing limits are
+    measured first, which takes a few seconds.
     """
     from feinsum.cli.roofline.view import View
     from feinsum.cli.roofline.work import bound_under, of_suite, of_targets, placed

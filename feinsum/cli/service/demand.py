@@ -16,7 +16,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="List or forget what a service was asked for in vain.",
+    help="List or clear the workloads that a service had no answer for.",
     epilog="\b\nExample:\n  feinsum demand list --database team.sqlite",
 )
 
@@ -26,12 +26,12 @@ LONGEST = 60
 @app.command("list", epilog="\b\nExample:\n  feinsum demand list --limit 20 --json")
 def list_demand(
     limit: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many to list at most.")
+        int, typer.Option(min=1, max=1000, help="Maximum number to list.")
     ] = 100,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the demands, the most wanted first."""
+    """List demands, most wanted first."""
     from feinsum.db.server import open_serving_store
 
     with open_serving_store(database) as store:
@@ -69,7 +69,7 @@ def clear(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget demands; what is asked for afterwards is counted anew."""
+    """Delete demands; later requests are counted from zero."""
     from feinsum.db.server import open_serving_store
 
     if is_all == (workload is not None):

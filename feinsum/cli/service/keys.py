@@ -19,7 +19,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="Make, list, trust and revoke keys of the service.",
+    help="Create, list, trust and revoke keys of the service.",
     epilog="\b\nExample:\n  feinsum keys create ci --scope record --expires 90d",
 )
 
@@ -27,9 +27,7 @@ LONGEST_NAME = 100
 
 KeyId: TypeAlias = Annotated[
     str,
-    typer.Argument(
-        metavar="ID", help="The id of a key, as listed.", show_default=False
-    ),
+    typer.Argument(metavar="ID", help="Id of a key, as listed.", show_default=False),
 ]
 
 DAYS = {"d": 1, "w": 7, "y": 365}
@@ -55,30 +53,31 @@ def create(
         str,
         typer.Argument(
             metavar="NAME",
-            help="Whom facts are said to be recorded by.",
+            help="Recorder name for facts sent with the key.",
             show_default=False,
         ),
     ],
     scope: Annotated[
         Literal["read", "record", "admin"],
-        typer.Option(help="What it opens; each includes the ones before it."),
+        typer.Option(help="What it permits; each includes the previous ones."),
     ] = "read",
     expires: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="After how many days, weeks or years: 90d, 4w, 1y."
+            metavar="TIME", help="Lifetime in days, weeks or years: 90d, 4w, 1y."
         ),
     ] = None,
     trusted: Annotated[
         bool,
         typer.Option(
-            "--trusted", help="What is recorded with it is served at once, and vouches."
+            "--trusted",
+            help="Facts sent with it are served at once and vouch for others.",
         ),
     ] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print it, once; only a digest is stored."""
+    """Create a key and print it once; only its hash is stored."""
     from feinsum.db.server import open_serving_store
 
     n_days = _days(expires)
@@ -100,7 +99,7 @@ def create(
 
 @app.command("list", epilog="\b\nExample:\n  feinsum keys list --json")
 def list_keys(database: Database = None, as_json: AsJson = False) -> None:
-    """List the keys, the oldest first; what opens something is not shown."""
+    """List the keys, oldest first; secrets are not shown."""
     from feinsum.db.server import open_serving_store
 
     with open_serving_store(database) as store:
@@ -133,7 +132,7 @@ def revoke(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Close a key for good; a service that runs forgets it within seconds."""
+    """Revoke a key permanently; a running service rejects it within seconds."""
     from feinsum.db.server import open_serving_store
 
     with open_serving_store(database) as store:
@@ -150,7 +149,7 @@ def trust(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Mark a key trusted: what is recorded with it from now on is served at once."""
+    """Mark a key as trusted: facts recorded with it from now on are served at once."""
     _trust(key_id, database, as_json, is_trusted=True)
 
 
@@ -160,7 +159,7 @@ def distrust(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Mark a key as not trusted any more; what it recorded stays as it is."""
+    """Mark a key as untrusted; facts already recorded with it are unaffected."""
     _trust(key_id, database, as_json, is_trusted=False)
 
 

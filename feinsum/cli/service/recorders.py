@@ -18,7 +18,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="List, accept or reject what recorders sent.",
+    help="List recorders; accept or reject their facts.",
     epilog="\b\nExample:\n  feinsum recorders list",
 )
 
@@ -28,7 +28,7 @@ N_SHOWN = 20
 Recorder: TypeAlias = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="Of the recorder, as listed.", show_default=False
+        metavar="NAME", help="Name of the recorder, as listed.", show_default=False
     ),
 ]
 
@@ -36,7 +36,7 @@ Since: TypeAlias = Annotated[
     str,
     typer.Option(
         metavar="TIME",
-        help="Received then or later: ISO 8601, in UTC if it has no offset.",
+        help="Facts received since: ISO 8601, in UTC if it has no offset.",
         show_default=False,
     ),
 ]
@@ -44,7 +44,7 @@ Since: TypeAlias = Annotated[
 
 @app.command("list", epilog="\b\nExample:\n  feinsum recorders list --json")
 def list_recorders(database: Database = None, as_json: AsJson = False) -> None:
-    """List who sent facts: how many are served, wait in quarantine, were rejected."""
+    """List recorders: how many facts are served, quarantined and rejected."""
     from feinsum.db.server import open_serving_store
 
     with open_serving_store(database) as store:
@@ -92,7 +92,7 @@ def accept(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Release all that a recorder sent since a time; it vouches for others then."""
+    """Release all facts that a recorder sent since a given time; they then vouch."""
     _judge(name, since, database, is_accepted=True, is_dry=not write, as_json=as_json)
 
 
@@ -108,10 +108,10 @@ def reject(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put all that a recorder sent since a time in quarantine.
+    """Quarantine all facts that a recorder sent since a given time.
 
-    It stays there, whoever agrees with it. Facts that others sent as well are among
-    them. 'accept' takes it back.
+    They stay there, whoever confirms them. This includes facts that others sent as
+    well. 'accept' undoes it.
     """
     _judge(name, since, database, is_accepted=False, is_dry=not write, as_json=as_json)
 

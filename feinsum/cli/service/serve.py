@@ -39,7 +39,7 @@ def serve(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Processes that answer. Default: FEINSUM_SERVE_WORKERS, else 1."
+            min=1, help="Worker processes. Default: FEINSUM_SERVE_WORKERS, else 1."
         ),
     ] = None,
     database: Database = None,
@@ -47,7 +47,7 @@ def serve(
 ) -> None:
     """Run the REST service over a database.
 
-    What else can be set is set by variables FEINSUM_SERVE_...; see
+    For other settings, use the variables FEINSUM_SERVE_...; see
     docs/reference/settings.md. Logs are JSON lines on stderr.
     """
     found = service()

@@ -71,8 +71,8 @@ Operands: TypeAlias = Annotated[
 Policy: TypeAlias = Annotated[
     Literal["strict", "default", "loose"] | None,
     typer.Option(
-        help="Worst fit of a fact that is accepted: this device and driver, "
-        "its architecture, any device. Default: FEINSUM_POLICY, else default."
+        help="Worst acceptable match: this device and driver (strict), its "
+        "architecture, any device (loose). Default: FEINSUM_POLICY, else default."
     ),
 ]
 
@@ -89,8 +89,8 @@ SizeValues: TypeAlias = Annotated[
     typer.Option(
         "--size",
         metavar="NAME=N",
-        help="Value of a size parameter, such as Nel=100000. Default: all arrays "
-        "together take 64 MB.",
+        help="Value of a size parameter, such as Nel=100000. Default: chosen so that "
+        "all arrays together take 64 MB.",
     ),
 ]
 
@@ -98,8 +98,8 @@ Sizes: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="INDEX=N,...",
-        help="Extent of every index, such as i=20,e=Nel; a word is a size that "
-        "is known only at run time.",
+        help="Extent of every index, such as i=20,e=Nel; a name is a size known "
+        "only at run time.",
     ),
 ]
 
@@ -107,8 +107,8 @@ Sparse: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.tns",
-        help="The first operand is the sparse tensor in this file, which also says its "
-        "extents and its profile. Dense indices without a size have 32 values.",
+        help="File with the sparse tensor of the first operand, its extents and its "
+        "profile. Dense indices without a size have 32 values.",
     ),
 ]
 
@@ -116,8 +116,8 @@ Subscripts: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="SUBSCRIPTS",
-        help="The einsum, such as 'ij,j->i' or 'cell dof, dof -> cell'; or all of "
-        "it as text, as 'feinsum canonicalize' prints it.",
+        help="The einsum, such as 'ij,j->i' or 'cell dof, dof -> cell'; or its full "
+        "text, as printed by 'feinsum canonicalize'.",
         show_default=False,
     ),
 ]
@@ -145,14 +145,14 @@ Targets: TypeAlias = Annotated[
 ]
 
 Trials: TypeAlias = Annotated[
-    bool, typer.Option("--with-trials", help="Also the trials, which are no facts.")
+    bool, typer.Option("--with-trials", help="Include trials, which are not facts.")
 ]
 
 WithImplausible: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--with-implausible",
-        help="Also what would be refused; for a copy of a database as it was.",
+        help="Include implausible documents, to copy a database as it is.",
     ),
 ]
 
@@ -160,10 +160,11 @@ WithoutRetractions: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--without-retractions",
-        help="Leave out what says that facts are believed no more.",
+        help="Leave out retractions.",
     ),
 ]
 
 Write: TypeAlias = Annotated[
-    bool, typer.Option("--write", help="Do it; without it nothing is written.")
+    bool,
+    typer.Option("--write", help="Apply the changes; otherwise nothing is written."),
 ]

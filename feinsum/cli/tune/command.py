@@ -58,48 +58,48 @@ Trials: TypeAlias = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="How many recipes to try at most, known trials included. Default: 20, "
+        help="Maximum number of recipes to try, including known trials. Default: 20, "
         "or all if exhaustive.",
     ),
 ]
 Budget: TypeAlias = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", min=0, help="Start no trial after that time."),
+    typer.Option(metavar="SECONDS", min=0, help="Start no trial after this time."),
 ]
 Strategy: TypeAlias = Annotated[
     Literal["tpe", "random", "exhaustive"] | None,
     typer.Option(
-        help="How recipes are chosen: learning, at random, all in order. Default: tpe."
+        help="Search strategy: learning, random, or all in order. Default: tpe."
     ),
 ]
 _Effort: TypeAlias = Literal["measure", "patient", "exhaustive"]
 Effort: TypeAlias = Annotated[
     _Effort,
     typer.Option(
-        help="How many recipes are tried: the few that are predicted to be the "
-        "fastest, as many as pay, all. --trials, --budget and --strategy go before."
+        help="Recipes to try: the few predicted to be the fastest, a full search, "
+        "or all. --trials, --budget and --strategy override this."
     ),
 ]
 TrialLimit: TypeAlias = Annotated[
     float,
-    typer.Option(metavar="SECONDS", min=1, help="Stop a trial after that time."),
+    typer.Option(metavar="SECONDS", min=1, help="Stop a trial after this time."),
 ]
 
 Fresh: TypeAlias = Annotated[
     bool,
-    typer.Option("--fresh", help="Make trials again that the database knows."),
+    typer.Option("--fresh", help="Repeat trials that are in the database."),
 ]
 FromMisses: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="URL|DATABASE",
-        help="Tune what a service was asked for in vain on this device, the most "
-        "wanted first.",
+        help="Tune workloads that a service had no answer for on this device, the "
+        "most wanted first.",
     ),
 ]
 Workloads: TypeAlias = Annotated[
     int | None,
-    typer.Option(min=1, help="How many of these to tune at most. Default: all."),
+    typer.Option(min=1, help="Maximum number of these to tune. Default: all."),
 ]
 OptionalTarget: TypeAlias = Annotated[
     str | None,
@@ -120,14 +120,14 @@ Scheduler: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Have the workers of a Dask scheduler make the trials, such as "
+        help="Run the trials on the workers of this Dask scheduler, such as "
         "tcp://host:8786.",
     ),
 ]
 Report: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER", help="Write report.html and report.png there; see docs."
+        metavar="FOLDER", help="Write report.html and report.png to this folder."
     ),
 ]
 
@@ -158,10 +158,10 @@ def tune(
 ) -> None:
     """Search for the fastest recipe of an einsum and record it.
 
-    Every recipe runs in a process of its own and is compared with numpy before
-    it is timed; the best are recorded, also after Ctrl-C or SIGTERM. Every trial
-    is kept when it ends, so that a tuning that was stopped goes on where it was.
-    With --json every trial is one line.
+    Every recipe runs in a separate process and is compared with numpy before it
+    is timed. The best are recorded, even after Ctrl-C or SIGTERM. Trials are
+    stored as they end, so an interrupted tuning resumes where it stopped. --json
+    prints one line per trial.
     """
     options = {
         **_limits(effort, trials, budget, strategy),
