@@ -91,9 +91,9 @@ def _parts(
     extents: dict[str, int],
     places: dict[str, Array],
 ) -> Iterator[slice]:
-    """Slices of entries whose products fit the memory."""
-    widths = [prod(extents[i] for i in term if i not in places) for term in terms]
-    step = max(1, PART_ENTRIES // max([1, *widths]))
+    """Slices of entries whose products fit the memory, with all dense indices."""
+    dense = {i for term in terms for i in term if i not in places}
+    step = max(1, PART_ENTRIES // max(1, prod(extents[i] for i in dense)))
     for first in range(0, n_entries, step):
         yield slice(first, first + step)
 

@@ -13,7 +13,7 @@ from feinsum.errors import InvalidParameterError, TransformError, WrongResultErr
 from feinsum.ir import Workload, generalize, nodes_of
 from feinsum.measure import open_device, verify
 from feinsum.measure.sparse_cases import make_sparse_case, ragged_sparse_cases
-from feinsum.measure.sparse_reference import sparse_reference
+from feinsum.measure.sparse_reference import PART_ENTRIES, _parts, sparse_reference
 from feinsum.memory import fresh_memory
 from feinsum.nests import (
     EstimatedTime,
@@ -236,3 +236,12 @@ def test_the_text_says_the_form():
     assert (form.lane, form.lanes, form.is_chunked, form.has_copies, form.tile) == (
         "b", 4, True, False, 0
     )  # fmt: skip
+
+
+def test_the_reference_makes_products_that_fit_the_memory():
+    """Of as many entries at once as have few products with all dense indices."""
+    terms, extents = [("j", "r"), ("k", "s")], {"j": 9, "k": 9, "r": 64, "s": 64}
+    places = {"j": np.zeros(1), "k": np.zeros(1)}
+    parts = list(_parts(10_000, terms, extents, places))
+    assert parts[0].stop * 64 * 64 <= PART_ENTRIES
+    assert parts[-1].stop >= 10_000
