@@ -88,7 +88,7 @@ def _measure_all(store: FactStore, states: Sequence[DeviceState], again: bool) -
 
     for _, device, trouble in states:
         if device is None or trouble:
-            say(f"{device} is passed over: {trouble}")
+            say(f"{device} is skipped: {trouble}")
             continue
         opened = open_device(device.id)
         if again:

@@ -20,10 +20,10 @@ PACKAGES = ("feinsum", "loopy", "pymbolic", "islpy", "pyopencl", "pynauty", "num
             "sqlalchemy", "pydantic")  # fmt: skip
 ID_LENGTH = 12
 DEVICE_ADVICE = (
-    "install a C compiler, or set FEINSUM_DEVICE to a part of the name of a device "
-    "that works; docs/reference/devices.md says more"
+    "install a C compiler, or set FEINSUM_DEVICE to part of the name of a device "
+    "that works; see docs/reference/devices.md"
 )
-OPTIONAL = "nothing, if another device works; docs/reference/devices.md says more"
+OPTIONAL = "nothing, if another device works; see docs/reference/devices.md"
 
 
 def check_versions() -> Iterator[Finding]:
@@ -52,7 +52,7 @@ def check_devices(selector: str | None) -> Iterator[Finding]:
     except DeviceUnavailableError as error:
         yield problem("device", str(error), DEVICE_ADVICE)
     else:
-        yield ok("device", f"{chosen} is taken, id {chosen.id[:ID_LENGTH]}")
+        yield ok("device", f"{chosen} is selected, id {chosen.id[:ID_LENGTH]}")
 
 
 def _check_device(state: DeviceState) -> Iterator[Finding]:
@@ -75,8 +75,8 @@ def _check_device(state: DeviceState) -> Iterator[Finding]:
     if not device.is_identified:
         yield note(
             "processor",
-            f"{device}: its processor is not known, so that no fact is exact here",
-            "let the process read /proc/cpuinfo; docs/reference/devices.md says more",
+            f"{device}: unknown processor, so no fact is exact here",
+            "let the process read /proc/cpuinfo; see docs/reference/devices.md",
         )
 
 
@@ -93,6 +93,6 @@ def check_packaged_facts(selector: str | None) -> Iterator[Finding]:
     else:
         yield note(
             "packaged facts",
-            f"fit of this device: {text or 'none'}; the default policy takes none",
+            f"fit of this device: {text or 'none'}; the default policy accepts none",
             "tune your kernels with 'feinsum tune', or use the policy 'loose'",
         )

@@ -53,7 +53,7 @@ def check_settings() -> Iterator[Finding]:
     if not is_verification_on(None):
         yield note(
             "settings",
-            f"{VERIFY_VARIABLE} is off: recipes of others are not verified, nor timed",
+            f"{VERIFY_VARIABLE} is off: recipes are neither verified nor timed",
             "turn it off only where the device cannot be run",
         )
 
@@ -68,7 +68,9 @@ def check_database(database: str | PathLike[str] | None) -> Iterator[Finding]:
             "free it, repair its permissions, or set FEINSUM_DATABASE to another one",
         )
     elif health.n_records is None:
-        yield ok("database", f"{health.location}: there is none yet; it can be made")
+        yield ok(
+            "database", f"{health.location}: does not exist yet; it can be created"
+        )
     else:
         yield ok("database", f"{health.location}: {health.n_records} facts, writable")
 
@@ -86,7 +88,7 @@ def check_layers() -> Iterator[Finding]:
             yield problem(
                 f"layer {state.name}",
                 f"{state.location}: {state.problem}",
-                "look-ups pass it over; repair it, or leave it out of FEINSUM_LAYERS",
+                "look-ups skip it; repair it, or remove it from FEINSUM_LAYERS",
             )
         else:
             yield ok(
@@ -100,16 +102,15 @@ def check_cache() -> Iterator[Finding]:
     if folder is None:
         yield note(
             "cache",
-            "it is off: kernels are retrieved anew, and recipes verified anew, in "
-            "every process",
+            "off: every process retrieves kernels and verifies recipes again",
             "unset FEINSUM_CACHE_DIR",
         )
         return
     above = next(path for path in (folder, *folder.parents) if path.exists())
     why = _why_not_private(above, is_own=above == folder)
     if why:
-        advice = "give it to the user alone (chmod go-rwx), or set FEINSUM_CACHE_DIR"
-        yield problem("cache", f"{above} {why}: nothing is kept", advice)
+        advice = "make it private (chmod go-rwx), or set FEINSUM_CACHE_DIR"
+        yield problem("cache", f"{above} {why}: nothing is cached", advice)
     else:
         yield ok("cache", str(folder))
 
@@ -127,14 +128,14 @@ def check_clock() -> Iterator[Finding]:
     """Is it about now, and does the file system agree?"""
     now = datetime.now(UTC)
     if now < OLDEST:
-        yield problem("clock", f"it says {now:%Y-%m-%d}", "set the clock")
+        yield problem("clock", f"it reads {now:%Y-%m-%d}", "set the clock")
         return
     with tempfile.NamedTemporaryFile() as file:
         skew_s = Path(file.name).stat().st_mtime - time.time()
     if abs(skew_s) > CLOCK_TOLERANCE_S:
         yield problem(
             "clock",
-            f"that of the file system is {skew_s:+.0f} s off",
+            f"the clock of the file system is {skew_s:+.0f} s off",
             "synchronize the clocks (NTP)",
         )
     else:
@@ -156,7 +157,7 @@ def check_remote() -> Iterator[Finding]:
             "remote",
             f"{found.location} answers, but failed within the last minute: "
             f"{found.left_alone}",
-            "wait a minute: look-ups leave it alone until then; where it is slow, "
+            "wait a minute: look-ups skip it until then; if it is slow, "
             f"set {BUDGET_VARIABLE}",
         )
     else:

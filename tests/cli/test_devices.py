@@ -115,5 +115,5 @@ def test_a_device_that_does_not_work_is_passed_over(run, monkeypatch):
     (entry,) = json.loads(result.stdout)["devices"]
     assert (entry["works"], entry["trouble"]) == (False, "it burns")
     assert entry["peaks"] is None
-    assert "is passed over: it burns" in result.stderr
+    assert "is skipped: it burns" in result.stderr
     assert f"{device.id[:12]} does not work: it burns" in run("devices").stdout

@@ -56,7 +56,7 @@ def test_a_healthy_installation_is_well(run, tmp_path, findings):
         "layers", "layer memory", "layer packaged", "cache", "clock",
     } == set(found)  # fmt: skip
     assert {finding["state"] for finding in found.values()} == {"ok"}
-    assert "there is none yet" in found["database"]["text"]
+    assert "does not exist yet" in found["database"]["text"]
     assert {path.name for path in tmp_path.iterdir()} <= {"cache"}
     result = run("doctor")
     assert result.exit_code == 0
@@ -131,7 +131,7 @@ def test_garbage_is_a_problem(tmp_path, findings):
     ("variable", "value", "check", "state", "words"),
     [
         ("FEINSUM_POLICY", "lax", "settings", "problem", "'lax'"),
-        ("FEINSUM_VERIFY", "off", "settings", "note", "not verified"),
+        ("FEINSUM_VERIFY", "off", "settings", "note", "neither verified"),
         ("FEINSUM_LAYERS", "users", "layers", "problem", "'users'"),
         ("FEINSUM_SITE_DATABASE", "/no/site", "layer site", "problem", "no database"),
         ("FEINSUM_DEVICE", "Cray-1", "device", "problem", "'Cray-1'"),

@@ -33,7 +33,7 @@ def test_nothing_goes_unasked(run, filled):
     assert (result.exit_code, result.stderr) == (0, "")
     *_, more, count, advice = result.stdout.splitlines()
     assert more == "and 6 more; --json has all"
-    assert count == "26 of 30 records can go"
+    assert count == "26 of 30 records can be removed"
     assert advice == "nothing was removed; remove them with --write"
     assert "number 5 of 30" in " ".join(result.stdout.split())
     assert max(map(len, result.stdout.splitlines())) <= 80
@@ -59,7 +59,7 @@ def test_what_goes_is_in_a_file(run, filled, tmp_path):
 def test_a_database_without_garbage_is_left_alone(run, filled):
     """No copy is made where nothing goes."""
     result = run("db", "gc", "--write", "--keep", "100")
-    assert result.stdout == "0 of 30 records can go\nnothing was removed\n"
+    assert result.stdout == "0 of 30 records can be removed\nnothing was removed\n"
     assert len(list(filled.parent.iterdir())) == 1
 
 

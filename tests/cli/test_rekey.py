@@ -71,7 +71,7 @@ def test_nothing_is_written_unasked(run, database, older_records):
     lines = [line.split() for line in result.stdout.splitlines()]
     assert ["record", OLDER, PRESENT, "2", "2", "0", "2", "0"] in lines
     assert max(map(len, result.stdout.splitlines())) <= 80
-    assert "0 of 2 records have the key of today" in result.stdout
+    assert "0 of 2 records have the current key" in result.stdout
     last = result.stdout.splitlines()[-1]
     assert NOTHING in last
     assert "--write" in last
@@ -151,8 +151,8 @@ def test_where_all_keys_are_right_there_is_no_table(run, known_records):
     result = run("db", "rekey")
     n = len(known_records)
     assert result.stdout.splitlines() == [
-        f"{n} of {n} records have the key of today",
-        "0 of 0 trials have the key of today",
+        f"{n} of {n} records have the current key",
+        "0 of 0 trials have the current key",
         "nothing was written; nothing is missing",
     ]
     assert result.exit_code == 0
@@ -199,7 +199,7 @@ def test_a_database_that_is_only_read(run, database, older_records):
     looked = run("db", "rekey", "--database", url)
     written = run("db", "rekey", "--write", "--database", url)
     assert looked.exit_code == 0
-    assert "add what is missing with --write" in looked.stdout
+    assert "use --write to add them" in looked.stdout
     assert written.exit_code == 1
     (line,) = written.stderr.splitlines()
     assert line.startswith("feinsum: [store-unavailable] ")

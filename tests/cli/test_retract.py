@@ -23,7 +23,7 @@ def test_facts_are_listed_first(run, filled):
     result = run("db", "retract", "--workload", WORKLOAD)
     assert (result.exit_code, result.stderr) == (0, "")
     *_, last = result.stdout.splitlines()
-    assert last == "facts to retract: 3; nothing was written, do it with --yes"
+    assert last == "facts to retract: 3; nothing was written; use --yes"
     assert make_record(0).id[:12] in result.stdout
     with open_store(filled) as store:
         assert len(store) == 3
@@ -61,7 +61,7 @@ def test_facts_that_are_elsewhere_are_retracted(run, filled):
         (("abc",), "is no id of a fact"),
         (("0" * 12,), "no record has an id that begins with 000000000000"),
         (("--since", "soon"), "the time 'soon' was given"),
-        (("--workload", "x", "--yes"), "say why with --reason"),
+        (("--workload", "x", "--yes"), "give the reason with --reason"),
     ],
 )
 def test_what_is_not_understood_is_refused(run, filled, given, message):
@@ -98,7 +98,7 @@ def test_garbage_with_what_is_retracted(run, filled):
     run("db", "retract", make_record(0).id, "--yes", "--reason", "x")
     assert "nothing was removed" in run("db", "gc", "--write").stdout
     looked = run("db", "gc", "--retracted").stdout
-    assert "1 more are retracted and can go" in looked
+    assert "1 more are retracted and can be removed" in looked
     done = json.loads(run("db", "gc", "--retracted", "--write", "--json").stdout)
     assert (done["retracted"], done["n_removed"]) == ([make_record(0).id], 1)
 

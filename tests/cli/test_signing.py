@@ -24,7 +24,7 @@ def test_a_key_is_made_shown_and_used(run, database, tmp_path, monkeypatch):
     with open_store(database) as store:
         store.add_all([make_record(n) for n in range(2)])
     looked = run("db", "sign", "--key", file).stdout.splitlines()
-    assert looked[-1] == "facts to sign: 2; nothing was written, do it with --write"
+    assert looked[-1] == "facts to sign: 2; nothing was written; use --write"
     monkeypatch.setenv("FEINSUM_SIGNING_KEY", file)
     done = run("db", "sign", "--write")
     assert done.stdout.splitlines()[-1] == f"facts signed: 2, by {public}"

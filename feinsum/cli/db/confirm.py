@@ -116,7 +116,7 @@ def _print(documents: Sequence[dict[str, Any]], *, is_written: bool) -> None:
             say(f"{one['id'][:ID_LENGTH]}: {one['problem']}")
     typer.echo(f"{len(documents)} claims of this device wait in quarantine")
     if documents and not is_written:
-        typer.echo("nothing was measured; do it with --write")
+        typer.echo("nothing was measured; use --write")
 
 
 def _number(value: float | None) -> str:

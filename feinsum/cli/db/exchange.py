@@ -189,6 +189,6 @@ def _end(bad: Bad) -> None:
     from feinsum.errors import InvalidRecordError
 
     raise InvalidRecordError(
-        f"{bad}; what stands before it was kept: correct it, or leave out what is bad "
+        f"{bad}; earlier documents were kept: correct it, or skip invalid documents "
         "with --skip-bad"
     )

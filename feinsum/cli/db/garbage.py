@@ -106,9 +106,9 @@ def _print(plan: GarbagePlan, done: Collected | None) -> None:
     n_more = len(plan.surplus) - N_SHOWN
     if n_more > 0:
         typer.echo(f"and {n_more} more; --json has all")
-    typer.echo(f"{len(plan.surplus)} of {plan.n_records} records can go")
+    typer.echo(f"{len(plan.surplus)} of {plan.n_records} records can be removed")
     if plan.retracted:
-        typer.echo(f"{len(plan.retracted)} more are retracted and can go")
+        typer.echo(f"{len(plan.retracted)} more are retracted and can be removed")
     if done is None:
         advice = "" if plan.is_empty else "; remove them with --write"
         typer.echo(f"nothing was removed{advice}")

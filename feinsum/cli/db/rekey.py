@@ -113,7 +113,7 @@ def _print(plan: RekeyPlan, write: bool, n_added: Counter[Kind]) -> None:
     n_wrong.update(entry.kind for entry in plan.unreadable)
     n_looked_at: dict[Kind, int] = {"record": plan.n_records, "trial": plan.n_trials}
     for kind, n in n_looked_at.items():
-        typer.echo(f"{n - n_wrong[kind]} of {n} {kind}s have the key of today")
+        typer.echo(f"{n - n_wrong[kind]} of {n} {kind}s have the current key")
     if write:
         numbers = f"records added: {n_added['record']}, trials: {n_added['trial']}"
         typer.echo(f"{numbers}; nothing was deleted or changed")

@@ -88,7 +88,7 @@ def retract(
         since=since,
     )
     if yes and not reason.strip():
-        raise typer.BadParameter("say why with --reason", param_hint="--yes")
+        raise typer.BadParameter("give the reason with --reason", param_hint="--yes")
     with opened_documents(database) as store:
         found = store.retract(
             query, reason=reason, retracted_by=getpass.getuser(), is_dry_run=not yes
@@ -132,6 +132,6 @@ def _print(found: Retracted) -> None:
         typer.echo(f"left: {found.n_shared} that others sent or recorded, too")
     n = found.n_facts + len(found.unknown)
     if found.is_dry_run:
-        typer.echo(f"facts to retract: {n}; nothing was written, do it with --yes")
+        typer.echo(f"facts to retract: {n}; nothing was written; use --yes")
     else:
         typer.echo(f"facts retracted: {n}")

@@ -61,6 +61,4 @@ def sign(
     if write:
         typer.echo(f"facts signed: {found.n_signed}, by {document['public_key']}")
     else:
-        typer.echo(
-            f"facts to sign: {found.n_signed}; nothing was written, do it with --write"
-        )
+        typer.echo(f"facts to sign: {found.n_signed}; nothing was written; use --write")

@@ -54,7 +54,7 @@ class Fit:
             )
             typer.echo(FOOTNOTE)
         else:
-            typer.echo("no workload has recipes enough to compare rankings\n")
+            typer.echo("no workload has enough recipes to compare rankings\n")
         typer.echo(
             "nothing was written; give --output"
             if self.output is None

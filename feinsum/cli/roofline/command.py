@@ -143,7 +143,7 @@ def _ladder(opened: OpenDevice, dtype: str) -> tuple[Rung, ...]:
 
     from feinsum.measure import measure_ladder
 
-    say(f"measuring kernels of rising intensity on {opened.device} ...")
+    say(f"measuring kernels of increasing intensity on {opened.device} ...")
     return measure_ladder(opened, np.dtype(dtype).str)
 
 

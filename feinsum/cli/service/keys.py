@@ -94,7 +94,7 @@ def create(
         print_json(_document(key) | {"key": secret})
         return
     typer.echo(secret)
-    typer.echo("keep it now: it is not stored, and not shown again", err=True)
+    typer.echo("save it now: it is not stored and will not be shown again", err=True)
 
 
 @app.command("list", epilog="\b\nExample:\n  feinsum keys list --json")

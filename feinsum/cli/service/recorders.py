@@ -148,7 +148,7 @@ def _print(found: Judged, *, is_dry: bool) -> None:
         f"{found.n_decided} were before"
     )
     if is_dry and found.ids:
-        typer.echo("nothing was changed; do it with --write")
+        typer.echo("nothing was changed; use --write")
 
 
 def _instant(text: str) -> datetime:

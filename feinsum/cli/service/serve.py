@@ -60,6 +60,6 @@ def serve(
         if as_json:
             print_json({"url": url})
         else:
-            typer.echo(f"serving {url}, Ctrl-C ends it")
+            typer.echo(f"serving {url}; press Ctrl-C to stop")
 
     found.run(settings, tell)

@@ -138,7 +138,9 @@ def read_values(sizes: Sequence[str], option: str) -> dict[str, int]:
     values = {}
     for name, text in _pairs(sizes, option):
         if not _is_number(text):
-            raise typer.BadParameter(f"{name}={text} is no integer", param_hint=option)
+            raise typer.BadParameter(
+                f"{name}={text} is not an integer", param_hint=option
+            )
         values[name] = int(text)
     return values
 

@@ -57,7 +57,7 @@ def read_translation_unit(target: str) -> lp.TranslationUnit:
 def _load(path: Path) -> Any:
     spec = spec_from_file_location(_MODULE, path)
     if spec is None or spec.loader is None:
-        raise ImportError("it is no Python file")
+        raise ImportError("not a Python file")
     module = module_from_spec(spec)
     sys.modules[_MODULE] = module  # dataclasses look their module up
     spec.loader.exec_module(module)

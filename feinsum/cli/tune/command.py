@@ -232,8 +232,7 @@ def _check_alone(
     """Refuse what has no meaning where an option says what is tuned."""
     if target is not None or report is not None or as_json:
         raise typer.BadParameter(
-            f"what is tuned is said by {option}; leave the einsum, --report and "
-            "--json out",
+            f"{option} selects what is tuned; omit the einsum, --report and --json",
             param_hint=option,
         )
     _refuse_options_of_subscripts(context, option)
@@ -412,6 +411,6 @@ def _interruption(records: Sequence[TuningRecord]) -> str:
 def _nothing_recorded(trials: Sequence[Trial]) -> MeasurementError:
     first = next((t.message for t in trials if t.message), "no recipe was tried")
     return MeasurementError(
-        f"nothing was recorded, for none of {len(trials)} trials passed; "
-        f"the first says: {first}"
+        f"nothing was recorded: none of {len(trials)} trials passed; "
+        f"the first reported: {first}"
     )
