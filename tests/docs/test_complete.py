@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 import pytest
 import typer
+import yaml
 
 import feinsum
 from feinsum import errors, nests, plans, programs, sparse
@@ -235,5 +237,16 @@ def test_every_primitive_is_documented_and_no_other():
 
 
 def test_the_changelog_has_a_place_for_the_next_change():
-    """There is an Unreleased section, and it is not empty."""
-    assert section("CHANGELOG.md", "[Unreleased]").strip()
+    """There is an Unreleased section, and below it one for the version of today."""
+    named = re.findall(r"^## \[(.*?)\]", page("CHANGELOG.md"), re.MULTILINE)
+    project = tomllib.loads(page("pyproject.toml"))["project"]
+    assert named[:2] == ["Unreleased", project["version"]]
+
+
+def test_the_citation_is_of_the_version_of_today():
+    """And it can be read as the tools that show it do."""
+    project = tomllib.loads(page("pyproject.toml"))["project"]
+    citation = yaml.safe_load(page("CITATION.cff"))
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
+    assert citation["authors"] == project["authors"]

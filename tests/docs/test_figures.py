@@ -51,9 +51,7 @@ def test_the_picture_of_the_readme_is_of_the_whole_table():
         "gradient": 12,
     }
     mean = geometric_mean(ratio for _, ratio in ratios)
-    assert f"geometric mean is {mean:.2f}" in page(
-        "docs/explanation/performance.md"
-    )
+    assert f"geometric mean is {mean:.2f}" in page("docs/explanation/performance.md")
     assert "(docs/figures/gain.png)" in page("README.md")
 
 
