@@ -8,6 +8,7 @@ of the result to a file that all ranks see. Both can be files of HDF5 or Zarr.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,9 @@ from typing import Any, TypeVar
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.plans import Plan
 from feinsum.plans.files import create_arrays, is_shared, read_block, write_block
+from feinsum.plans.local import Meaning
 from feinsum.plans.mpi import run_on_ranks, world
+from feinsum.programs import ProgramPlan
 from feinsum.targets.host.threads import THREADS_VARIABLE
 
 __all__ = ["main", "use_one_thread"]
@@ -54,7 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m feinsum.run", description="Run a plan on the ranks of MPI."
     )
-    parser.add_argument("plan", type=Path, help="document of a plan")
+    parser.add_argument(
+        "plan", type=Path, help="document of a plan, of an einsum or of a program"
+    )
     parser.add_argument(
         "--inputs",
         type=Path,
@@ -68,14 +73,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(comm: Any, path: Path, inputs: Path, output: Path) -> None:
-    plan = _on_all(comm, lambda: Plan.from_json(path.read_bytes()))
+    plan, meaning = _on_all(comm, lambda: _read(path))
     rank = comm.Get_rank()
     blocks = _on_all(comm, lambda: _blocks(plan, rank, inputs))
-    parts = run_on_ranks(plan, blocks, comm)
+    parts = run_on_ranks(plan, blocks, comm, meaning=meaning)
     if plan.statements is None:
         parts = {plan.outputs[0]: parts}
     shapes = {name: plan.shape(name) for name in plan.outputs}
-    create = partial(create_arrays, output, shapes, plan.dtype)
+    dtypes = {
+        name: meaning.dtype(name) if meaning else plan.dtype for name in plan.outputs
+    }
+    create = partial(create_arrays, output, shapes, dtypes)
     _on_all(comm, create if rank == 0 else _nothing)
     write = partial(_write, plan, rank, output, parts)
     if is_shared(output):
@@ -83,6 +91,19 @@ def _run(comm: Any, path: Path, inputs: Path, output: Path) -> None:
         return
     for turn in range(comm.Get_size()):
         _on_all(comm, write if turn == rank else _nothing)
+
+
+def _read(path: Path) -> tuple[Plan, Meaning | None]:
+    """A plan of einsums, or of a program with what its statements compute."""
+    text = path.read_bytes()
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and "program" in document:
+        made = ProgramPlan.from_json(text)
+        return made.plan, made.meaning
+    return Plan.from_json(text), None
 
 
 def _nothing() -> None:

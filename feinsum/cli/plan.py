@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
-from feinsum.cli.shared.options import AsJson, Dtype, Operands, Sizes, Subscripts
+from feinsum.cli.shared.options import AsJson, Dtype, Operands, Sizes
 from feinsum.cli.shared.output import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from feinsum.plans import Plan
+    from feinsum.programs import ProgramPlan
 
 __all__ = ["EXAMPLES", "plan"]
 
@@ -23,6 +24,7 @@ EXAMPLES = """\b
 Examples:
   feinsum plan "ij,jk->ik" --sizes i=4096,j=4096,k=4096 --processes 64
   feinsum plan "ij,jk->ik" --sizes i=n,j=n,k=n --size n=512 --processes 8
+  feinsum plan --program attention.txt --processes 8 --save plan.json
 """
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -65,17 +67,35 @@ Save: TypeAlias = Annotated[
 ]
 
 
+ProgramFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--program", metavar="FILE", help="Plan a program, as text, and no einsum."
+    ),
+]
+
+OptionalSubscripts: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SUBSCRIPTS",
+        help="The einsum, such as 'ij,jk->ik'; nothing with --program.",
+        show_default=False,
+    ),
+]
+
 Picture: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--picture", metavar="FILE", help="Draw the blocks of all steps; PNG, SVG, PDF."
+        "--picture",
+        metavar="FILE",
+        help="Draw the blocks of all steps, or the graph; PNG, SVG.",
     ),
 ]
 
 
 def plan(
-    subscripts: Subscripts,
     processes: Processes,
+    subscripts: OptionalSubscripts = None,
     sizes: Sizes = None,
     operands: Operands = None,
     dtype: Dtype = DEFAULT_DTYPE,
@@ -85,20 +105,33 @@ def plan(
     compare: Compare = False,
     save: Save = None,
     picture: Picture = None,
+    program: ProgramFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Print which process computes what of an einsum.
 
-    The plan moves the fewest elements between processes.
+    Or of a program. The plan moves the fewest elements between processes.
 
     Of every group of the contraction path: which axis of the machine cuts which
     index, where operands start, where the result ends, and what is moved.
     """
+    values = read_values(size or (), "--size")
+    if program is not None:
+        of_einsums = (sizes, operands, subscripts, most_work, compare or None)
+        if any(one is not None for one in of_einsums):
+            raise typer.BadParameter(
+                "an einsum, its --sizes and --operands, --most-work and --compare do "
+                "not go with a program",
+                param_hint="--program",
+            )
+        _plan_program(program, values, processes, memory, save, picture, as_json)
+        return
+    if subscripts is None:
+        raise typer.BadParameter("give an einsum, or --program")
     from feinsum.plans import named_plans
     from feinsum.plans import plan as plan_of
 
     einsum = read_einsum(subscripts, sizes, operands, None, dtype)
-    values = read_values(size or (), "--size")
     made = plan_of(
         einsum,
         values,
@@ -121,7 +154,69 @@ def plan(
         typer.echo(_comparison(made, others))
 
 
-def _write(path: Path, made: Plan) -> None:
+def _plan_program(
+    path: Path,
+    values: Mapping[str, int],
+    processes: int,
+    memory: str | None,
+    save: Path | None,
+    picture: Path | None,
+    as_json: bool,
+) -> None:
+    from feinsum.programs import plan_program, program_from_text
+
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(
+            f"cannot read {path}: {error}", param_hint="--program"
+        ) from None
+    made = plan_program(program_from_text(text), processes, sizes=values, memory=memory)
+    if save is not None:
+        _write(save, made)
+    if picture is not None:
+        _draw_graph(picture, made)
+    if as_json:
+        print_json(_document_of_program(made))
+    else:
+        typer.echo(str(made))
+
+
+def _document_of_program(made: ProgramPlan) -> dict[str, Any]:
+    import json
+
+    from feinsum.programs import program_key
+
+    return {
+        "plan": json.loads(made.to_json()),
+        "id": made.id,
+        "key": program_key(made.program),
+        "counts": made.counts.document(),
+        "peak_bytes": made.plan.peak_bytes,
+    }
+
+
+def _draw_graph(path: Path, made: ProgramPlan) -> None:
+    from feinsum.programs import draw_program
+
+    _check_picture(path)
+    try:
+        draw_program(made, path)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"cannot write {path}: {error.strerror}", param_hint="--picture"
+        ) from None
+
+
+def _check_picture(path: Path) -> None:
+    if path.suffix not in PICTURES:
+        raise typer.BadParameter(
+            f"{path} ends in {path.suffix!r}; expected {', '.join(PICTURES)}",
+            param_hint="--picture",
+        )
+
+
+def _write(path: Path, made: Plan | ProgramPlan) -> None:
     try:
         path.write_text(made.to_json() + "\n")
     except OSError as error:
@@ -135,11 +230,7 @@ def _draw(path: Path, made: Plan) -> None:
     from feinsum.plans import rows_of
     from feinsum.plans.picture import MOST_DRAWN
 
-    if path.suffix not in PICTURES:
-        raise typer.BadParameter(
-            f"{path} ends in {path.suffix!r}; expected {', '.join(PICTURES)}",
-            param_hint="--picture",
-        )
+    _check_picture(path)
     if made.processes > MOST_DRAWN:
         raise typer.BadParameter(
             f"blocks of {made.processes} processes cannot be told apart; "

@@ -1,14 +1,17 @@
 """Pictures: induced graphs as DOT text, SVG, PNG or PDF; rooflines, and tunings."""
 
 from feinsum.drawing.blocks import Block, Panel, Row, draw_blocks
+from feinsum.drawing.flow import Arrow, Node, draw_flow
 from feinsum.drawing.graph import SUFFIXES, check_plots, dot_text, draw
 from feinsum.drawing.roofline import Chart, Dot, Roof, Step, draw_roofline, roofs
 
 __all__ = [
     "SUFFIXES",
+    "Arrow",
     "Block",
     "Chart",
     "Dot",
+    "Node",
     "Panel",
     "Roof",
     "Row",
@@ -17,6 +20,7 @@ __all__ = [
     "dot_text",
     "draw",
     "draw_blocks",
+    "draw_flow",
     "draw_roofline",
     "roofs",
 ]

@@ -17,11 +17,14 @@ from feinsum.plans.passing import gather, scatter
 from feinsum.plans.picture import rows_of
 from feinsum.plans.plan import LeafWork, Plan
 from feinsum.plans.planner import plan, plan_statements
+from feinsum.plans.prepared import ENGINES, Outcome, Prepared, prepare
 from feinsum.plans.pricing import Links, best_plans, cheapest, price
+from feinsum.plans.report import Edge, RunReport
 from feinsum.plans.schedule import GroupSchedule, Loop
 from feinsum.plans.statements import Statements, statements
 
 __all__ = [
+    "ENGINES",
     "NAMES",
     "PAPER_COSTS",
     "Access",
@@ -31,13 +34,17 @@ __all__ = [
     "CyclicCounts",
     "CyclicPlan",
     "Distribution",
+    "Edge",
     "Group",
     "GroupSchedule",
     "LeafWork",
     "Links",
     "Loop",
     "Machine",
+    "Outcome",
     "Plan",
+    "Prepared",
+    "RunReport",
     "Statements",
     "Table",
     "assemble",
@@ -59,6 +66,7 @@ __all__ = [
     "plan",
     "plan_cyclic",
     "plan_statements",
+    "prepare",
     "price",
     "rows_of",
     "run_here",

@@ -206,15 +206,15 @@ class CyclicPlan:
             PlanError: on all ranks, with the rule ``mpi``, ``digest`` or ``blocks``.
         """
         comm = world() if comm is None else comm
-        rank, wrong = comm.Get_rank(), None
+        rank, wrong, rule = comm.Get_rank(), None, "mpi"
         if comm.Get_size() != self.processes:
             wrong = (
                 f"the plan is for {self.processes} processes; the communicator has "
                 f"{comm.Get_size()}"
             )
         else:
-            wrong = self._wrong_blocks(entries, blocks, rank)
-        agree(self, comm, wrong)
+            wrong, rule = self._wrong_blocks(entries, blocks, rank), "blocks"
+        agree(self, comm, PlanError(wrong, rules=(rule,)) if wrong else None)
         found: list[NDArray[Any] | None] = []
         or_end_all(
             comm, lambda: found.append(self._summed(entries, blocks, comm, leaf))

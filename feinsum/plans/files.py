@@ -54,9 +54,14 @@ def read_block(
 
 
 def create_arrays(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype[Any]
+    path: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: np.dtype[Any] | Mapping[str, np.dtype[Any]],
 ) -> None:
     """Arrays of zeros, in place of what there was; one rank does this.
+
+    Args:
+        dtype: of all arrays, or of each by name.
 
     A path that ends in ``.npy`` is the file of a single array.
     """
@@ -70,7 +75,8 @@ def create_arrays(
         )
     with _opened(path, "w") as arrays:
         for name, shape in shapes.items():
-            arrays.create(name, shape, dtype)
+            one = dtype[name] if isinstance(dtype, Mapping) else dtype
+            arrays.create(name, shape, one)
 
 
 def write_block(path: Path, name: str, box: Box | None, part: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import count
 from string import ascii_letters
+from time import perf_counter
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -13,15 +15,20 @@ from feinsum.errors import PlanError
 from feinsum.plans.boxes import Box
 from feinsum.plans.plan import Plan
 from feinsum.plans.steps import Free, Leaf, Make, Receive, Reduce, Send, Step, Take
+from feinsum.plans.traffic import Traffic
 
 __all__ = [
     "Buffers",
     "LeafFunction",
     "Meaning",
     "Products",
+    "after_leaves",
+    "checked_operands",
     "in_letters",
     "numpy_leaf",
     "run_here",
+    "slices",
+    "tensor_of",
 ]
 
 LeafFunction: TypeAlias = Callable[..., Any]
@@ -106,15 +113,32 @@ class Products:
 
 
 class Buffers:
-    """The buffers of one rank: arrays with the box that each is of."""
+    """The buffers of one rank: arrays with the box that each is of.
 
-    def __init__(self, meaning: Meaning) -> None:
+    Args:
+        traffic: is filled with what the rank does.
+    """
+
+    def __init__(self, meaning: Meaning, traffic: Traffic | None = None) -> None:
         self.meaning = meaning
+        self.traffic = Traffic() if traffic is None else traffic
         self.arrays: dict[str, tuple[NDArray[Any], Box]] = {}
+        self._shared: set[str] = set()
+
+    def fork(self) -> Buffers:
+        """The same buffers, to go on with; what these hold is not written again."""
+        other = Buffers(self.meaning, self.traffic.copy())
+        other.arrays = dict(self.arrays)
+        other._shared = set(self.arrays)
+        return other
+
+    def __sizeof__(self) -> int:
+        return sum(array.nbytes for array, _ in self.arrays.values())
 
     def put(self, name: str, box: Box, array: NDArray[Any]) -> None:
-        """An array that is there from the beginning."""
+        """A new array, such as one that is there from the beginning."""
         self.arrays[name] = (array, box)
+        self.traffic.holds(array.nbytes)
 
     def view(self, name: str, box: Box) -> NDArray[Any]:
         """That part of a buffer, without a copy."""
@@ -131,7 +155,7 @@ class Buffers:
         match step:
             case Make(buffer, box, is_zero):
                 shape = tuple(end - first for first, end in box)
-                tensor = _tensor_of(buffer)
+                tensor = tensor_of(buffer)
                 array = np.empty(shape, self.meaning.dtype(tensor))
                 if is_zero:
                     array[...] = self.meaning.neutral(tensor)
@@ -140,23 +164,35 @@ class Buffers:
                 self.store(target, box, self.view(source, box), is_added)
             case Leaf():
                 blocks = [self.view(name, box) for name, box in step.sources]
+                start = perf_counter()
                 found = self.meaning.leaf(step, blocks)
+                self.traffic.seconds[step.group] += perf_counter() - start
                 self.store(step.target, step.box, found, not step.is_first)
             case Free(buffer):
-                del self.arrays[buffer]
+                self.traffic.holds(-self.arrays.pop(buffer)[0].nbytes)
+                self._shared.discard(buffer)
             case _:
                 raise AssertionError(step)
 
     def store(self, name: str, box: Box, value: Any, is_added: bool) -> None:
         """Put values into a buffer, or reduce them with what is there."""
+        if name in self._shared:
+            array, at = self.arrays[name]
+            self.arrays[name] = (array.copy(), at)
+            self._shared.remove(name)
         target = self.view(name, box)
         if is_added:
-            value = self.meaning.combined(_tensor_of(name), target, value)
+            value = self.meaning.combined(tensor_of(name), target, value)
         if value is not target:
             target[...] = value
 
+    def receive(self, name: str, box: Box, value: Any, is_added: bool) -> None:
+        """Store what came from another rank, and count it."""
+        self.traffic.arrived(name, value.size, is_added=is_added)
+        self.store(name, box, value, is_added)
 
-def _tensor_of(buffer: str) -> str:
+
+def tensor_of(buffer: str) -> str:
     """Of which tensor, as it is, fetched, or in partial results."""
     return buffer.partition("@")[0].rstrip("+")
 
@@ -167,6 +203,8 @@ def run_here(
     *,
     leaf: LeafFunction | None = None,
     meaning: Meaning | None = None,
+    traffic: Sequence[Traffic] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     """The whole result, computed by the steps of all ranks in this process.
 
@@ -174,6 +212,8 @@ def run_here(
         operands: whole arrays by name.
         leaf: what computes a block; by default numpy.
         meaning: of statements that are no einsums.
+        traffic: one for each rank, filled with what it did.
+        progress: is told of leaves how many are done, and how many there are.
 
     Returns:
         An array; of a plan of statements a dictionary of arrays.
@@ -190,13 +230,14 @@ def run_here(
     """
     arrays = checked_operands(plan, operands)
     meaning = meaning or Products(plan, leaf or numpy_leaf)
-    ranks = [Buffers(meaning) for _ in range(plan.processes)]
+    counted = traffic or [Traffic() for _ in range(plan.processes)]
+    ranks = [Buffers(meaning, one) for one in counted]
     for name, array in arrays.items():
         for rank, buffers in enumerate(ranks):
             box = plan.start_box(name, rank)
             if box is not None:
-                buffers.put(name, box, array[_slices(box)])
-    _run_all(plan, ranks)
+                buffers.put(name, box, array[slices(box)].copy())
+    _run_all(plan, ranks, progress)
     found = {output: _gathered(plan, ranks, output) for output in plan.outputs}
     return found if plan.statements is not None else found[plan.outputs[0]]
 
@@ -224,15 +265,40 @@ def checked_operands(
     return arrays
 
 
-def _slices(box: Box) -> tuple[Any, ...]:
+def slices(box: Box) -> tuple[Any, ...]:
+    """What takes a box of an array.
+
+    >>> np.arange(6)[slices(((2, 4),))].tolist()
+    [2, 3]
+    """
     return (*(slice(first, end) for first, end in box), ...)
 
 
-def _run_all(plan: Plan, ranks: Sequence[Buffers]) -> None:
+def after_leaves(
+    steps: Sequence[Step], progress: Callable[[int, int], None] | None
+) -> Callable[[Step], None]:
+    """What counts the leaves among steps as they are done, and tells."""
+    if progress is None:
+        return lambda _: None
+    n_leaves, numbers = sum(type(step) is Leaf for step in steps), count(1)
+
+    def tell(step: Step) -> None:
+        if type(step) is Leaf:
+            progress(next(numbers), n_leaves)
+
+    return tell
+
+
+def _run_all(
+    plan: Plan,
+    ranks: Sequence[Buffers],
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
     """Ranks in turns; one that waits for a message lets the next one go on."""
     mail: dict[Any, NDArray[Any]] = {}
+    done = after_leaves([step for row in plan.steps for step in row], progress)
     running = [
-        _rank(rank, plan.steps[rank], buffers, mail)
+        _rank(rank, plan.steps[rank], buffers, mail, done)
         for rank, buffers in enumerate(ranks)
     ]
     while running:
@@ -248,7 +314,11 @@ def _run_all(plan: Plan, ranks: Sequence[Buffers]) -> None:
 
 
 def _rank(
-    rank: int, steps: Sequence[Step], buffers: Buffers, mail: dict[Any, NDArray[Any]]
+    rank: int,
+    steps: Sequence[Step],
+    buffers: Buffers,
+    mail: dict[Any, NDArray[Any]],
+    done: Callable[[Step], None],
 ) -> Generator[int]:
     """Goes on to a message that is not there yet; yields how many steps it did."""
     n_done = 0
@@ -261,9 +331,10 @@ def _rank(
                     yield n_done
                     n_done = 0
                 value = mail.pop((of, rank, tag, box))
-                buffers.store(target, box, value, type(step) is Reduce)
+                buffers.receive(target, box, value, type(step) is Reduce)
             case _:
                 buffers.do(step)
+                done(step)
         n_done += 1
 
 
@@ -273,5 +344,5 @@ def _gathered(plan: Plan, ranks: Sequence[Buffers], output: str) -> NDArray[Any]
     for rank, buffers in enumerate(ranks):
         box = plan.result_box(rank, output)
         if box is not None:
-            result[_slices(box)] = buffers.view(output, box)
+            result[slices(box)] = buffers.view(output, box)
     return result

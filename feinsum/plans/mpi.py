@@ -8,23 +8,41 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
-from feinsum.plans.boxes import Box
-from feinsum.plans.local import Buffers, LeafFunction, Meaning, Products
+from feinsum.plans.boxes import Box, box_size
+from feinsum.plans.collectives import Collective, Pieces
+from feinsum.plans.local import (
+    Buffers,
+    LeafFunction,
+    Meaning,
+    Products,
+    after_leaves,
+    tensor_of,
+)
 from feinsum.plans.plan import Plan
-from feinsum.plans.steps import Free, Leaf, Receive, Reduce, Send, Take
+from feinsum.plans.room import check_room, free_bytes
+from feinsum.plans.steps import Free, Leaf, Receive, Reduce, Send, Step, Take
+from feinsum.plans.traffic import Traffic
 
 __all__ = ["Traffic", "agree", "or_end_all", "run_on_ranks", "world"]
 
 MOST_TAGS = 32_000
 """The least upper limit of tags that MPI guarantees is 32767."""
+
+SUMMED = "bBhHiIlLqQfdgFDG"
+"""Codes of the dtypes that MPI adds."""
+
+REASONS = ("", "mpi", "blocks", "memory")
+"""Rules by which one rank keeps all from beginning; the first one by none."""
 
 FAILED = 1
 """With which all ranks end if one cannot go on."""
@@ -40,13 +58,6 @@ class Agreed(Protocol):
     @property
     def id(self) -> str:
         """The digest of its document."""
-
-
-class Traffic:
-    """What one rank received, counted as it came."""
-
-    def __init__(self) -> None:
-        self.received = self.reduced = self.messages = 0
 
 
 def world() -> Any:
@@ -74,6 +85,7 @@ def run_on_ranks(
     leaf: LeafFunction | None = None,
     meaning: Meaning | None = None,
     traffic: Traffic | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     """This rank's part of the result, computed together with all other ranks.
 
@@ -89,14 +101,17 @@ def run_on_ranks(
             many ranks as the plan has processes.
         leaf: what computes a block; by default :func:`feinsum.call_einsum`.
         meaning: of statements that are no einsums.
-        traffic: is filled with what this rank received.
+        traffic: is filled with what this rank did.
+        progress: is told of this rank's leaves how many are done, and how many there
+            are.
 
     Returns:
         A new array: the box :meth:`Plan.result_box` of the result, or None if this rank
         has none of it. Of a plan of statements, a dictionary of these.
 
     Raises:
-        PlanError: on all ranks, with the rule ``mpi``, ``digest`` or ``blocks``.
+        PlanError: on all ranks, with the rule ``mpi``, ``digest``, ``blocks`` or
+            ``memory``.
     """
     comm = world() if comm is None else comm
     rank = comm.Get_rank()
@@ -104,15 +119,16 @@ def run_on_ranks(
     arrays: dict[str, NDArray[Any]] = {}
     if wrong is None:
         try:
+            check_room(plan, free_bytes())
             arrays = checked_blocks(plan, blocks, rank)
         except PlanError as error:
-            wrong = str(error)
+            wrong = error
     meaning = meaning or Products(plan, leaf or _tuned_leaf())
     agree(plan, comm, wrong, meaning.id)
-    buffers = Buffers(meaning)
+    buffers = Buffers(meaning, traffic)
     for name, array in arrays.items():
         buffers.put(name, plan.start_box(name, rank), array)
-    or_end_all(comm, lambda: _interpret(plan, comm, buffers, traffic or Traffic()))
+    or_end_all(comm, lambda: _Interpreter(plan, comm, buffers).run(progress))
     found = {
         output: buffers.arrays[output][0] if output in buffers.arrays else None
         for output in plan.outputs
@@ -126,10 +142,13 @@ def _tuned_leaf() -> LeafFunction:
     return call_einsum
 
 
-def _wrong_number(plan: Plan, size: int) -> str | None:
+def _wrong_number(plan: Plan, size: int) -> PlanError | None:
     if size == plan.processes:
         return None
-    return f"the plan is for {plan.processes} processes; the communicator has {size}"
+    return PlanError(
+        f"the plan is for {plan.processes} processes; the communicator has {size}",
+        rules=("mpi",),
+    )
 
 
 def checked_blocks(
@@ -169,10 +188,11 @@ def checked_blocks(
     return found
 
 
-def agree(plan: Agreed, comm: Any, wrong: str | None, meaning: str = "") -> None:
+def agree(plan: Agreed, comm: Any, wrong: PlanError | None, meaning: str = "") -> None:
     """All raise if one rank has another plan, or cannot take part.
 
     Args:
+        wrong: why this rank cannot.
         meaning: what its statements compute, as a text.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
@@ -187,12 +207,14 @@ def agree(plan: Agreed, comm: Any, wrong: str | None, meaning: str = "") -> None
             "one plan",
             rules=("digest",),
         )
-    are_wrong = np.empty(size, np.uint8)
-    comm.Allgather(np.array([wrong is not None], np.uint8), are_wrong)
-    if are_wrong.any():
-        first = int(are_wrong.argmax())
-        text = wrong or f"rank {first} has blocks that do not fit; rank {rank}'s do"
-        rule = "mpi" if plan.processes != size else "blocks"
+    reason = wrong.rules[0] if wrong else ""
+    reasons = np.empty(size, np.uint8)
+    comm.Allgather(np.array([REASONS.index(reason)], np.uint8), reasons)
+    if reasons.any():
+        first = int((reasons > 0).argmax())
+        rule = REASONS[reasons[first]]
+        text = f"rank {first} has blocks that do not fit; rank {rank}'s do"
+        text = str(wrong) if wrong else text
         raise PlanError(text, rules=(rule,))
 
 
@@ -212,55 +234,193 @@ def or_end_all(comm: Any, work: Callable[[], None]) -> None:
 
 @dataclass(frozen=True)
 class _Arriving:
-    """A message that is under way to a box of a buffer."""
+    """Something that is under way to a buffer, and what puts it there."""
 
     request: Any
-    value: NDArray[Any]
-    box: Box
-    is_added: bool
+    arrive: Callable[[], None]
 
 
-def _interpret(plan: Plan, comm: Any, buffers: Buffers, traffic: Traffic) -> None:
+class _Interpreter:
     """The steps of this rank.
 
     Nothing is waited for until a buffer is used: leaves run while the next part of a
     loop in time is under way. Sends never wait, so no two ranks wait for each other.
     """
-    leaving: list[tuple[Any, NDArray[Any]]] = []
-    arriving: dict[str, list[_Arriving]] = {}
 
-    def settle(name: str) -> None:
-        for one in arriving.pop(name, ()):
-            one.request.Wait()
-            buffers.store(name, one.box, one.value, one.is_added)
+    def __init__(self, plan: Plan, comm: Any, buffers: Buffers) -> None:
+        self.comm, self.buffers, self.rank = comm, buffers, comm.Get_rank()
+        self.steps = plan.steps[self.rank]
+        self.leaving: list[tuple[Any, Any]] = []
+        self.arriving: dict[str, list[_Arriving]] = {}
+        self.collectives = {
+            one.tag: one
+            for one in plan.collectives
+            if self.rank in one.ranks and self._is_usable(one)
+        }
+        self.coming: dict[int, list[Receive | Reduce]] = defaultdict(list)
+        for step in self.steps:
+            if isinstance(step, Receive | Reduce):
+                self.coming[step.tag].append(step)
+        self.comms: dict[tuple[int, ...], Any] = {}
+        self.begun: set[int] = set()
 
-    for step in plan.steps[comm.Get_rank()]:
+    def _is_usable(self, one: Collective) -> bool:
+        """Reductions of MPI are sums of its own numbers."""
+        is_gathered = one.kind in ("allgather", "bcast")
+        is_sum = isinstance(self.buffers.meaning, Products)
+        return is_gathered or (is_sum and self._dtype(one).char in SUMMED)
+
+    def run(self, progress: Callable[[int, int], None] | None) -> None:
+        """All steps."""
+        done = after_leaves(self.steps, progress)
+        for step in self.steps:
+            self._do(step)
+            done(step)
+        for name in list(self.arriving):
+            self._settle(name)
+        for request, _ in self.leaving:
+            request.Wait()
+        for comm in self.comms.values():
+            comm.Free()
+
+    def _do(self, step: Step) -> None:
         match step:
-            case Receive(of, target, box, tag) | Reduce(of, target, box, tag):
-                like = buffers.view(target, box)
-                value, is_added = np.empty(like.shape, like.dtype), type(step) is Reduce
-                request = comm.Irecv(value, of, tag % MOST_TAGS)
-                one = _Arriving(request, value, box, is_added)
-                arriving.setdefault(target, []).append(one)
-                traffic.messages += 1
-                traffic.reduced += value.size * is_added
-                traffic.received += value.size * (not is_added)
-                continue
-            case Send(to, source, box, tag):
-                settle(source)
-                value = buffers.view(source, box).copy()
-                leaving.append((comm.Isend(value, to, tag % MOST_TAGS), value))
-                continue
+            case Send(tag=tag) | Receive(tag=tag) | Reduce(tag=tag):
+                if (one := self.collectives.get(tag)) is None:
+                    self._pass(step)
+                elif tag not in self.begun:
+                    self.begun.add(tag)
+                    self._begin(one)
+                return
             case Leaf():
                 for name, _ in step.sources:
-                    settle(name)
+                    self._settle(name)
             case Take(source, _, _, _):
-                settle(source)
+                self._settle(source)
             case Free(buffer):
-                settle(buffer)
-                leaving = [one for one in leaving if not one[0].Test()]
-        buffers.do(step)
-    for name in list(arriving):
-        settle(name)
-    for request, _ in leaving:
-        request.Wait()
+                self._settle(buffer)
+                self.leaving = [one for one in self.leaving if not one[0].Test()]
+        self.buffers.do(step)
+
+    def _settle(self, name: str) -> None:
+        for one in self.arriving.pop(name, ()):
+            one.request.Wait()
+            one.arrive()
+
+    def _expect(self, name: str, request: Any, arrive: Callable[[], None]) -> None:
+        self.arriving.setdefault(name, []).append(_Arriving(request, arrive))
+
+    def _pass(self, step: Send | Receive | Reduce) -> None:
+        """One message, point to point."""
+        if isinstance(step, Send):
+            self._settle(step.source)
+            value = self.buffers.view(step.source, step.box).copy()
+            request = self.comm.Isend(value, step.rank, step.tag % MOST_TAGS)
+            self.leaving.append((request, value))
+            return
+        like = self.buffers.view(step.target, step.box)
+        value = np.empty(like.shape, like.dtype)
+        request = self.comm.Irecv(value, step.rank, step.tag % MOST_TAGS)
+        arrive = partial(
+            self.buffers.receive, step.target, step.box, value, type(step) is Reduce
+        )
+        self._expect(step.target, request, arrive)
+
+    def _begin(self, one: Collective) -> None:
+        """All messages of a tag, by a function of MPI."""
+        me = one.ranks.index(self.rank)
+        if one.kind in ("allgather", "bcast"):
+            self._gather(one, me)
+        else:
+            self._reduce(one, me)
+
+    def _among(self, ranks: tuple[int, ...], tag: int) -> Any:
+        """A communicator of some ranks; all of these come here in one order of tags."""
+        if ranks not in self.comms:
+            group = self.comm.Get_group().Incl(ranks)
+            self.comms[ranks] = self.comm.Create_group(group, tag % MOST_TAGS)
+            group.Free()
+        return self.comms[ranks]
+
+    def _packed(self, pieces: Pieces) -> NDArray[Any]:
+        for name, _ in pieces:
+            self._settle(name)
+        parts = [self.buffers.view(name, box).reshape(-1) for name, box in pieces]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def _gather(self, one: Collective, me: int) -> None:
+        among = self._among(one.ranks, one.tag)
+        dtype = self._dtype(one)
+        sizes = [
+            sum(box_size(box) for _, box in p) * dtype.itemsize for p in one.pieces
+        ]
+        mine = self._packed(one.pieces[me]).view(np.uint8)
+        every = np.empty(sum(sizes), np.uint8)
+        if one.kind == "bcast":
+            every[: mine.size] = mine
+            request = among.Ibcast(every, one.root)
+        else:
+            request = among.Iallgatherv(mine, [every, sizes])
+        offsets: dict[tuple[int, Box], int] = {}
+        at = 0
+        for rank, pieces in zip(one.ranks, one.pieces, strict=True):
+            for _, box in pieces:
+                offsets[rank, box] = at
+                at += box_size(box) * dtype.itemsize
+        self.leaving.append((request, (mine, every)))
+        for step in self.coming[one.tag]:
+            first = offsets[step.rank, step.box]
+            shape = tuple(end - begin for begin, end in step.box)
+            part = every[first : first + box_size(step.box) * dtype.itemsize]
+            arrive = partial(self._arrive, step, part, dtype, shape)
+            self._expect(step.target, request, arrive)
+
+    def _arrive(
+        self,
+        step: Receive | Reduce,
+        part: NDArray[Any],
+        dtype: Any,
+        shape: tuple[int, ...],
+    ) -> None:
+        value = part.view(dtype).reshape(shape)
+        self.buffers.receive(step.target, step.box, value, False)
+
+    def _dtype(self, one: Collective) -> np.dtype[Any]:
+        """Of all pieces, for they are of one tensor."""
+        name = next(name for pieces in one.pieces for name, _ in pieces)
+        found: np.dtype[Any] = np.dtype(self.buffers.meaning.dtype(tensor_of(name)))
+        return found
+
+    def _reduce(self, one: Collective, me: int) -> None:
+        from mpi4py import MPI
+
+        among = self._among(one.ranks, one.tag)
+        dtype = self._dtype(one)
+        sizes = [sum(box_size(box) for _, box in pieces) for pieces in one.pieces]
+        parts = [
+            np.zeros(n, dtype) if k == me else self._packed(pieces)  # ours we add later
+            for k, (n, pieces) in enumerate(zip(sizes, one.pieces, strict=True))
+        ]
+        mine, total = np.concatenate(parts), np.empty(sizes[me], dtype)
+        if one.kind == "reduce":
+            request = among.Ireduce(mine, total, MPI.SUM, one.root)
+        else:
+            request = among.Ireduce_scatter(mine, total, sizes, MPI.SUM)
+        self.leaving.append((request, (mine, total)))
+        kept = {step.box: step.target for step in self.coming[one.tag]}
+        at = 0
+        for _, box in one.pieces[me]:
+            part = total[at : at + box_size(box)]
+            at += box_size(box)
+            arrive = partial(
+                self._arrive_reduced, kept[box], box, part, len(one.ranks) - 1
+            )
+            self._expect(kept[box], request, arrive)
+
+    def _arrive_reduced(
+        self, name: str, box: Box, part: NDArray[Any], n_others: int
+    ) -> None:
+        for _ in range(n_others):  # each of them had that block
+            self.buffers.traffic.arrived(name, part.size, is_added=True)
+        value = part.reshape([end - first for first, end in box])
+        self.buffers.store(name, box, value, True)

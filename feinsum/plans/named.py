@@ -30,7 +30,7 @@ from feinsum.plans.placing import spread, start_of
 from feinsum.plans.plan import Plan, extents_of
 from feinsum.plans.schedule import GroupSchedule, Loop
 
-__all__ = ["NAMES", "named_like", "named_plan", "named_plans"]
+__all__ = ["NAMES", "named_like", "named_plan", "named_plans", "on_grid"]
 
 
 def named_plans(
@@ -269,17 +269,23 @@ def _by_grids(choose: Grids) -> Maker:
     """Every group on a grid of its own, its ranks row by row; sums go to one rank."""
 
     def make(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
-        schedules = []
-        for group, grid in zip(groups, choose(groups, extents, n), strict=True):
-            indices = by_first_use(group)
-            used = [(i, p) for i, p in zip(indices, grid, strict=True) if p > 1]
-            machine = Machine(tuple(p for _, p in used))
-            axes = {i: k for k, (i, _) in enumerate(used)}
-            result = _on_face(machine, group.output.indices, axes)
-            schedules.append(GroupSchedule(machine, tuple(axes), result))
-        return schedules, {}
+        grids = choose(groups, extents, n)
+        return [on_grid(*pair) for pair in zip(groups, grids, strict=True)], {}
 
     return make
+
+
+def on_grid(group: Group, grid: Sequence[int]) -> GroupSchedule:
+    """A group on a grid of its own, its ranks row by row; sums go to one rank.
+
+    Args:
+        grid: the parts of each index, in the order in which they are first used.
+    """
+    used = [(i, p) for i, p in zip(by_first_use(group), grid, strict=True) if p > 1]
+    machine = Machine(tuple(p for _, p in used))
+    axes = {i: k for k, (i, _) in enumerate(used)}
+    result = _on_face(machine, group.output.indices, axes)
+    return GroupSchedule(machine, tuple(axes), result)
 
 
 def _by_index(

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
-from feinsum.plans.boxes import Box
-from feinsum.plans.local import checked_operands
+from feinsum.plans.local import Meaning, checked_operands, slices
 from feinsum.plans.plan import Plan
 
 __all__ = ["gather", "scatter"]
@@ -46,7 +45,7 @@ def scatter(
         for to in range(plan.processes if rank == 0 else 0):
             box = plan.start_box(name, to)
             if box is not None:
-                piece = np.array(arrays[name][_slices(box)], order="C")
+                piece = np.array(arrays[name][slices(box)], order="C")
                 if to == 0:
                     found[name] = piece
                 else:
@@ -58,27 +57,33 @@ def scatter(
     return found
 
 
-def gather(plan: Plan, parts: Any, comm: Any) -> Any:
+def gather(plan: Plan, parts: Any, comm: Any, meaning: Meaning | None = None) -> Any:
     """The whole result on rank 0, None on all other ranks.
 
     Args:
         parts: what :func:`run_on_ranks` has returned on this rank.
+        meaning: of statements that are no einsums.
 
     Returns:
         An array; of a plan of statements a dictionary of arrays.
     """
     if plan.statements is None:
-        return _whole(plan, plan.outputs[0], parts, comm)
-    found = {name: _whole(plan, name, parts[name], comm) for name in plan.outputs}
+        return _whole(plan, plan.outputs[0], parts, plan.dtype, comm)
+    found = {}
+    for name in plan.outputs:
+        dtype = meaning.dtype(name) if meaning else plan.dtype
+        found[name] = _whole(plan, name, parts[name], dtype, comm)
     return found if comm.Get_rank() == 0 else None
 
 
-def _whole(plan: Plan, name: str, part: Any, comm: Any) -> NDArray[Any] | None:
+def _whole(
+    plan: Plan, name: str, part: Any, dtype: Any, comm: Any
+) -> NDArray[Any] | None:
     if comm.Get_rank():
         if part is not None:
             comm.Send(np.ascontiguousarray(part), 0, TAG)
         return None
-    whole = np.zeros(plan.shape(name), plan.dtype)
+    whole = np.zeros(plan.shape(name), dtype)
     for of in range(plan.processes):
         box = plan.result_box(of, name)
         if box is None:
@@ -87,9 +92,5 @@ def _whole(plan: Plan, name: str, part: Any, comm: Any) -> NDArray[Any] | None:
         if of:
             piece = np.empty([end - first for first, end in box], plan.dtype)
             comm.Recv(piece, of, TAG)
-        whole[_slices(box)] = piece
+        whole[slices(box)] = piece
     return whole
-
-
-def _slices(box: Box) -> tuple[Any, ...]:
-    return (*(slice(first, end) for first, end in box), ...)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from constantdict import constantdict
@@ -15,6 +15,7 @@ from feinsum.errors import FeinsumError, InvalidRecordError, PlanError
 from feinsum.ir import BatchedEinsum, batched_einsum, from_text, to_text
 from feinsum.ir import array as operand_of
 from feinsum.ir.violation import Violation
+from feinsum.plans.collectives import Collective, collectives_of
 from feinsum.plans.counts import Counts, Tally
 from feinsum.plans.distribution import Distribution, distribution_violations
 from feinsum.plans.groups import Group, groups_of
@@ -24,6 +25,9 @@ from feinsum.plans.schedule import GroupSchedule, needed, schedule_violations
 from feinsum.plans.statements import Statements, statement_violations
 from feinsum.plans.steps import Steps
 from feinsum.records.document import STRICT, content_id, from_json, to_json
+
+if TYPE_CHECKING:
+    from feinsum.plans.prepared import Prepared
 
 __all__ = [
     "FORMAT",
@@ -173,10 +177,15 @@ class Plan:
     def steps(self) -> Steps:
         """What every rank does."""
         lists = StepLists(self.processes)
-        self._lower(lists)
+        self.lower(lists)
         return lists.steps
 
-    def _lower(self, sink: Sink) -> None:
+    @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        """Which messages are those of collectives."""
+        return collectives_of(self.steps)
+
+    def lower(self, sink: Sink) -> None:
         lower(
             sink,
             self.groups,
@@ -200,13 +209,13 @@ class Plan:
     def counts(self) -> Counts:
         """Sums over the steps; no document has them."""
         tally = Tally(self.at_rest)
-        self._lower(tally)
+        self.lower(tally)
         return tally.counts()
 
     def outline(self) -> Counts:
         """The counts but for requests, which are 0: for those who compare many."""
         tally = Tally(self.at_rest, has_requests=False)
-        self._lower(tally)
+        self.lower(tally)
         return tally.counts()
 
     @property
@@ -274,6 +283,14 @@ class Plan:
         from feinsum.plans.mpi import run_on_ranks
 
         return run_on_ranks(self, blocks, comm, leaf=leaf)
+
+    def prepare(
+        self, engine: str = "local", on: Any = None, *, leaf: Any = None
+    ) -> Prepared:
+        """Ready for any number of inputs; see :func:`feinsum.plans.prepare`."""
+        from feinsum.plans.prepared import prepare
+
+        return prepare(self, engine, on, leaf=leaf)
 
     def scatter(self, operands: Mapping[str, Any] | None, comm: Any) -> dict[str, Any]:
         """This rank's blocks of arrays on rank 0; see :func:`feinsum.plans.scatter`."""

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import Extent, IndexList, Operand, array, parse_subscripts
-from feinsum.programs.local import run_program
+from feinsum.programs.local import run_program, sizes_of
 from feinsum.programs.planned import ProgramPlan, plan_program
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
@@ -209,13 +209,48 @@ class ProgramBuilder:
         outputs = tuple(self._outputs or unread)
         return Program(tuple(self._inputs), tuple(self._statements), outputs)
 
-    def run(self, **arrays: Any) -> Mapping[str, Any]:
+    def run(
+        self,
+        *,
+        plan: ProgramPlan | int | None = None,
+        engine: str = "local",
+        on: Any = None,
+        **arrays: Any,
+    ) -> Mapping[str, Any]:
         """The outputs by name, for inputs given by name.
 
+        Args:
+            plan: who computes which part, or a number of processes to plan for; by
+                default all is computed here, stage by stage.
+            engine: that runs the plan; see :meth:`ProgramPlan.prepare`.
+            on: what the engine runs on.
+
         Raises:
-            ProgramError: if an input is missing, or has another shape or dtype.
+            ProgramError: if an input is missing, or has another shape or dtype; if the
+                plan is of another program.
+            PlanError: if the engine cannot run the plan.
+
+        >>> p = program()
+        >>> _ = p.einsum("ij,jk->ik", array("A", (4, 4)), array("B", (4, 4)), name="C")
+        >>> p.run(A=np.eye(4), B=np.eye(4), plan=2)["C"].sum()
+        np.float64(4.0)
         """
-        return run_program(self.build(), arrays)
+        built = self.build()
+        if plan is None and engine == "local" and on is None:
+            return run_program(built, arrays)
+        if not isinstance(plan, ProgramPlan):
+            if isinstance(plan, bool) or not isinstance(plan, int):
+                raise ProgramError(
+                    f"plan is {plan!r:.80}; expected what plan() gives, or a number of "
+                    f"processes, for the engine {engine}",
+                    rules=("plan",),
+                )
+            plan = self.plan(plan, sizes=sizes_of(built, arrays))
+        if plan.program != built:
+            raise ProgramError(
+                "the plan is of another program; plan this one", rules=("plan",)
+            )
+        return plan.prepare(engine, on).run(arrays).results
 
     def plan(
         self,

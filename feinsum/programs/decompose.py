@@ -233,6 +233,7 @@ def split_along(
     array: str,
     axis: int,
     *,
+    also: Sequence[tuple[str, int]] = (),
     sizes: Mapping[str, int] | None = None,
 ) -> Decomposition:
     """Cut every statement along one axis of an array, as people do it by hand.
@@ -240,6 +241,10 @@ def split_along(
     Of the tokens of a batch that is data parallelism, of the heads of an attention a
     split by heads. A statement that has no such index is cut along the first index that
     is long enough.
+
+    Args:
+        also: more axes of arrays, for statements that lack the first: heads of an
+            attention and hidden features of what follows it are Megatron's plan.
 
     Raises:
         ProgramError: if nothing reads that array.
@@ -255,13 +260,21 @@ def split_along(
     model = Model(program, sizes or {})
     same = same_places(program.statements)
     seeds = {
-        same[one.result, term[axis]]
+        same[one.result, term[k]]
         for one in program.statements
         for name, term in zip(one.operands, one.inputs, strict=True)
-        if name == array and -len(term) <= axis < len(term)
+        for wanted, k in ((array, axis), *also)
+        if name == wanted and -len(term) <= k < len(term)
     }
-    if not seeds:
-        raise ProgramError(f"no statement reads axis {axis} of an array {array!r}")
+    read = {
+        (name, k)
+        for one in program.statements
+        for name, term in zip(one.operands, one.inputs, strict=True)
+        for k in range(-len(term), len(term))
+    }
+    for wanted, k in ((array, axis), *also):
+        if (wanted, k) not in read:
+            raise ProgramError(f"no statement reads axis {k} of an array {wanted!r}")
     chosen = {}
     for one in program.statements:
         extents = {i: model.extents[name_of_index(one.result, i)] for i in one.indices}

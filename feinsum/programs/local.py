@@ -18,7 +18,7 @@ from feinsum.programs.stages import Stage, stages_of
 from feinsum.programs.statement import Statement
 from feinsum.targets.host.threads import n_threads
 
-__all__ = ["run_program"]
+__all__ = ["run_program", "sizes_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,7 +47,7 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     [[0.5, 0.5], [0.5, 0.5]]
     """
     known = dict(checked_arrays(program, arrays))
-    sizes = _sizes(program, known)
+    sizes = sizes_of(program, known)
     stages = stages_of(program)
     for k, stage in enumerate(stages):
         if stage.is_contraction:
@@ -67,7 +67,13 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     return {name: known[name] for name in program.outputs}
 
 
-def _sizes(program: Program, known: Mapping[str, Array]) -> dict[str, int]:
+def sizes_of(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
+    """The size parameters, as the arrays have them.
+
+    Raises:
+        ProgramError: if an array is missing or of another shape or dtype.
+    """
+    known = checked_arrays(program, arrays)
     return {
         extent.name: n
         for operand in program.inputs

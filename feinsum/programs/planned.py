@@ -7,32 +7,36 @@ einsums plans programs: it is told who reads what along which indices.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from feinsum.errors import ProgramError
-from feinsum.plans import Counts, Plan, plan_statements
-from feinsum.plans.local import run_here
-from feinsum.plans.mpi import Traffic, run_on_ranks
+from feinsum.errors import InvalidRecordError, PlanError, ProgramError
+from feinsum.plans import Counts, Outcome, Plan, Prepared, plan_statements, prepare
+from feinsum.plans.local import Meaning, run_here
+from feinsum.plans.mpi import run_on_ranks
+from feinsum.plans.prepared import Progress
 from feinsum.plans.steps import Leaf
+from feinsum.plans.traffic import Traffic
 from feinsum.programs.dataflow import statements_of
 from feinsum.programs.evaluate import checked_arrays, evaluate_statement
 from feinsum.programs.program import Program
 from feinsum.programs.reductions import combined, neutral_of
 from feinsum.programs.statement import Statement
+from feinsum.programs.text import program_from_text
+from feinsum.records.document import STRICT, content_id, from_json, to_json
 
-__all__ = ["ProgramPlan", "plan_program"]
+__all__ = ["PreparedProgram", "ProgramPlan", "plan_program"]
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """A program, and the plan of who computes which part of it.
+    """A program, and the plan of who computes which part of it: data, which is no code.
 
     Attributes:
         sizes: of the size parameters.
@@ -43,6 +47,63 @@ class ProgramPlan:
     sizes: Mapping[str, int]
     plan: Plan
 
+    @cached_property
+    def id(self) -> str:
+        """SHA-256 of the document: equal exactly if the plans are."""
+        return content_id(self._document)
+
+    @property
+    def _document(self) -> _Document:
+        return _Document(str(self.program), dict(self.sizes), self.plan)
+
+    def to_json(self) -> str:
+        """The plan as a document; the program is there as its text."""
+        return to_json(self._document)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> ProgramPlan:
+        """Inverse of :meth:`to_json`, and checked.
+
+        Raises:
+            PlanError: naming what is wrong, and every rule that is broken.
+            ProgramError: if the program is ill-formed.
+        """
+        try:
+            found = from_json(_Document, text, "plan of a program")
+        except InvalidRecordError as error:
+            raise PlanError(str(error), rules=("format",)) from None
+        program = program_from_text(found.program)
+        return cls(program, found.sizes, found.plan).check()
+
+    def check(self) -> ProgramPlan:
+        """The plan itself.
+
+        Raises:
+            PlanError: naming every rule that is broken.
+            ProgramError: if a size is missing.
+        """
+        if self.plan.statements != statements_of(self.program, self.sizes):
+            raise PlanError(
+                "the plan is not of the statements of its program; write it anew",
+                rules=("statements",),
+            )
+        self.plan.check()
+        return self
+
+    def prepare(self, engine: str = "local", on: Any = None) -> PreparedProgram:
+        """Ready for any number of inputs, on an engine.
+
+        Args:
+            engine: of :data:`feinsum.plans.ENGINES`.
+            on: a communicator of mpi4py for ``mpi``, a client of Dask for ``dask``.
+
+        Raises:
+            PlanError: if there is no such engine, or if it cannot run this plan.
+        """
+        return PreparedProgram(
+            self, prepare(self.plan, engine, on, meaning=self.meaning)
+        )
+
     @property
     def counts(self) -> Counts:
         """Elements that are moved, exactly."""
@@ -50,10 +111,18 @@ class ProgramPlan:
 
     def simulate(self, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
         """The outputs by name, with all processes in this one."""
-        known = checked_arrays(self.program, arrays)
-        read = {name: known[name] for name in self.plan.operands}
-        found: Mapping[str, Array] = run_here(self.plan, read, meaning=self._meaning)
+        read = self.read_of(arrays)
+        found: Mapping[str, Array] = run_here(self.plan, read, meaning=self.meaning)
         return found
+
+    def read_of(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
+        """The inputs that statements read.
+
+        Raises:
+            ProgramError: if an array is missing or of another shape or dtype.
+        """
+        known = checked_arrays(self.program, arrays)
+        return {name: known[name] for name in self.plan.operands}
 
     def run(
         self,
@@ -63,16 +132,61 @@ class ProgramPlan:
     ) -> Mapping[str, Array | None]:
         """This rank's part of each output; see :func:`feinsum.plans.run_on_ranks`."""
         found: Mapping[str, Array | None] = run_on_ranks(
-            self.plan, blocks, comm, meaning=self._meaning, traffic=traffic
+            self.plan, blocks, comm, meaning=self.meaning, traffic=traffic
         )
         return found
 
     @cached_property
-    def _meaning(self) -> _Bodies:
+    def meaning(self) -> Meaning:
+        """What the statements compute, for the engines of plans."""
         return _Bodies(self.program)
 
     def __str__(self) -> str:
         return str(self.plan)
+
+
+@dataclass(frozen=True)
+class _Document:
+    """How the plan of a program is written."""
+
+    __pydantic_config__ = STRICT
+
+    program: str
+    sizes: dict[str, int]
+    plan: Plan
+    format: Literal[1] = 1
+
+
+class PreparedProgram:
+    """A plan of a program on an engine: what both need was made once, for all inputs.
+
+    >>> import numpy as np
+    >>> from feinsum.ir import array
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> _ = p.softmax(array("X", (4, 4)), name="Y")
+    >>> ready = p.plan(processes=2).prepare()
+    >>> [one.results["Y"].sum() for one in ready.stream([{"X": np.eye(4)}] * 2)]
+    [np.float64(4.0), np.float64(4.0)]
+    """
+
+    def __init__(self, plan: ProgramPlan, prepared: Prepared) -> None:
+        self.plan, self._prepared = plan, prepared
+
+    def run(
+        self, arrays: Mapping[str, Any], progress: Progress | None = None
+    ) -> Outcome:
+        """The outputs by name, and the report; see :meth:`feinsum.plans.Prepared.run`.
+
+        Raises:
+            ProgramError: if an array is missing or of another shape or dtype.
+            PlanError: if the engine cannot run the plan.
+        """
+        return self._prepared.run(self.plan.read_of(arrays), progress)
+
+    def stream(self, inputs: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
+        """For each of many inputs; see :meth:`feinsum.plans.Prepared.stream`."""
+        return self._prepared.stream(map(self.plan.read_of, inputs))
 
 
 def plan_program(

@@ -23,7 +23,14 @@ from feinsum.paths import contraction_steps
 from feinsum.records.capability import n_products
 from feinsum.tune.problem import Problem
 
-__all__ = ["MEMORY_VARIABLE", "Need", "check_need", "memory_limit_bytes", "need_of"]
+__all__ = [
+    "MEMORY_VARIABLE",
+    "Need",
+    "check_need",
+    "free_memory_bytes",
+    "memory_limit_bytes",
+    "need_of",
+]
 
 MEMORY_VARIABLE = "FEINSUM_TUNE_MEMORY_BYTES"
 """Environment variable with how many bytes the process of the trials may take."""
@@ -112,8 +119,12 @@ def memory_limit_bytes() -> int:
         )
     if named:
         return int(named)
-    free = min([psutil.virtual_memory().available, *_left_in_group()])
-    return max(LEAST_LIMIT_BYTES, int(SHARE * free))
+    return max(LEAST_LIMIT_BYTES, int(SHARE * free_memory_bytes()))
+
+
+def free_memory_bytes() -> int:
+    """What is free on the machine, or in the container that this process is in."""
+    return int(min([psutil.virtual_memory().available, *_left_in_group()]))
 
 
 def _left_in_group() -> list[int]:

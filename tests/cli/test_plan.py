@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from feinsum.canonical import canonicalize
 from feinsum.plans import Plan
+from feinsum.programs import ProgramPlan, program_key
 
 PRODUCT = ("ij,jk->ik", "--sizes", "i=n,j=n,k=n", "--size", "n=600")
 
@@ -107,3 +110,50 @@ def test_a_file_that_cannot_be_written_is_bad_usage(run, tmp_path):
     result = run("plan", *PRODUCT, "--processes", "4", "--save", str(path))
     assert result.exit_code == 2
     assert "--save" in result.stderr
+
+
+PROGRAM = """
+Q[8,4]:<f8
+K[8,4]:<f8
+S[s,t] = sum x0*x1 : Q[s,d], K[t,d]
+M[s] = max x0 : S[s,t]
+-> M
+"""
+
+
+def test_a_program_is_planned_saved_and_drawn(run, tmp_path):
+    """From its text; the document has its key, and reads back."""
+    source, path = tmp_path / "program.txt", tmp_path / "plan.json"
+    source.write_text(PROGRAM)
+    files = ("--save", str(path), "--picture", str(tmp_path / "graph.svg"))
+    arguments = ("plan", "--program", str(source), "--processes", "4")
+    document = json.loads(run(*arguments, *files, "--json").stdout)
+    made = ProgramPlan.from_json(path.read_text())
+    assert document["id"] == made.id
+    assert document["key"] == program_key(made.program)
+    assert document["counts"] == made.counts.document()
+    drawn = (tmp_path / "graph.svg").read_text()
+    assert drawn.startswith("<?xml")
+    assert str(made) in run(*arguments).stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ij->i", "--program", "a.txt"),
+        ("--program", "missing.txt"),
+        (),
+        ("--program", "a.txt", "--compare"),
+    ],
+)
+def test_a_program_or_an_einsum_is_planned(run, arguments):
+    result = run("plan", *arguments, "--processes", "4")
+    assert result.exit_code == 2
+
+
+def test_a_program_that_is_none_is_refused(run, tmp_path):
+    source = tmp_path / "program.txt"
+    source.write_text("what is this")
+    result = run("plan", "--program", str(source), "--processes", "2", "--json")
+    assert result.exit_code == 1
+    assert "program-failed" in result.stderr

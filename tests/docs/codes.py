@@ -50,7 +50,8 @@ def plan_rules() -> set[str]:
 
 def program_rules() -> set[str]:
     """Every code in ``ProgramError.rules``."""
-    return _rules(_calls(PROGRAMS))
+    calls = (call for call in _calls(PROGRAMS) if _name(call) != "PlanError")
+    return _rules(calls)
 
 
 def _rules(calls: Iterable[ast.Call]) -> set[str]:

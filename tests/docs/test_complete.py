@@ -141,10 +141,9 @@ def test_every_rule_of_a_plan_is_documented_and_no_other():
 
 
 def test_every_rule_of_a_program_is_documented_and_no_other():
-    """The table has the checker's rules, and those of its builder are among them."""
+    """The table has the checker's rules, and those of who makes and runs programs."""
     documented = terms(section("docs/reference/programs.md", "Rules")) - {"rule", "---"}
-    assert documented == set(check.RULES)
-    assert program_rules() <= documented
+    assert documented == set(check.RULES) | program_rules()
 
 
 @pytest.mark.parametrize("room", [plans, programs], ids=lambda room: room.__name__)

@@ -14,7 +14,14 @@ import numpy as np
 from mpi4py import MPI
 
 from feinsum.errors import PlanError
-from feinsum.plans import Plan, named_plans, plan, plan_statements
+from feinsum.plans import (
+    Plan,
+    mpi,
+    named_plan,
+    named_plans,
+    plan,
+    plan_statements,
+)
 from feinsum.plans.cyclic import sparse_leaf
 from feinsum.plans.local import numpy_leaf
 from feinsum.plans.mpi import Traffic, run_on_ranks
@@ -95,6 +102,38 @@ def bodies() -> dict[str, object]:
         ),
         "received": traffic.received,
         "reduced": traffic.reduced,
+    }
+
+
+def prepared() -> dict[str, object]:
+    """A program for whole arrays on rank 0, twice."""
+    made, arrays, expected = test_planned.on_processes(SIZE)
+    ready, told = made.prepare("mpi", COMM), []
+    first, again = ready.stream([arrays, arrays])
+    ready.run(arrays, lambda *n: told.append(n))
+    return {
+        "right": RANK > 0
+        or all(
+            np.allclose(outcome.results[name], expected[name])
+            for outcome in (first, again)
+            for name in expected
+        ),
+        "counted": again.report.counted,
+        "told": told,
+    }
+
+
+def collectives() -> dict[str, object]:
+    """Plans all of whose messages are those of collectives, and no other message."""
+
+    def no_message(*_: object) -> None:
+        raise AssertionError("a message was sent point to point")
+
+    mpi._Interpreter._pass = no_message
+    cases = [("3mm", "eindecomp"), ("same twice", "cosma")]
+    return {
+        f"{name} {kind}": outcome(named_plan(kind, KERNELS[name], processes=SIZE))
+        for name, kind in cases
     }
 
 
@@ -219,7 +258,8 @@ def main(what: str) -> None:
         return
     jobs = {"everything": everything, "programs": programs, "refusals": refusals,
             "tuned": tuned, "passed": passed, "sparse": sparse,
-            "bodies": bodies}  # fmt: skip
+            "bodies": bodies, "prepared": prepared,
+            "collectives": collectives}  # fmt: skip
     found = jobs[what]()
     together = COMM.gather(found)
     if RANK == 0:

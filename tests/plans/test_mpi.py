@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import feinsum
 from feinsum.errors import PlanError
 from feinsum.plans import named_plan, named_plans, plan, plan_statements
 from feinsum.plans.files import create_arrays, read_block, write_block
 from feinsum.plans.mpi import world
+from feinsum.programs import evaluate_program
 from feinsum.run import use_one_thread
 from feinsum.targets.host.threads import n_threads
 from tests.docs.pages import ROOT
@@ -227,6 +229,48 @@ def test_a_plan_runs_from_hdf5_and_zarr(tmp_path, inputs, output):
             tmp_path / output, name, expected.shape, expected.dtype, whole
         )
         assert np.allclose(found, expected)
+
+
+@needs_mpi
+def test_the_plan_of_a_program_runs_from_files(tmp_path):
+    """Results have dtypes of their own; ranks compute the reference's."""
+    p = feinsum.program()
+    shares = p.softmax(feinsum.array("X", (6, 5)), name="Y")
+    p.einsum("ij->i", shares, body="x0 > 0.2", reduction="any", name="large")
+    made = p.plan(2)
+    x = np.random.default_rng(0).random((6, 5))
+    np.save(tmp_path / "X.npy", x)
+    (tmp_path / "plan.json").write_text(made.to_json())
+    files = ("--inputs", str(tmp_path), "--output", str(tmp_path / "results"))
+    done = started(2, "feinsum.run", str(tmp_path / "plan.json"), *files)
+    assert done.returncode == 0, done.stderr
+    for name, expected in evaluate_program(made.program, {"X": x}).items():
+        found = np.load(tmp_path / "results" / f"{name}.npy")
+        assert found.dtype == expected.dtype
+        assert np.allclose(found, expected)
+
+
+@needs_mpi
+def test_collectives_take_the_place_of_messages():
+    """Of all kinds: the same results and counts, and nothing is point to point."""
+    ranks = told(3, "collectives")
+    for case in ("3mm eindecomp", "same twice cosma"):
+        name, kind = case.rsplit(" ", 1)
+        counts = named_plan(kind, KERNELS[name], processes=3).counts
+        assert all(rank[case]["right"] for rank in ranks)
+        moved = sum(rank[case]["received"] + rank[case]["reduced"] for rank in ranks)
+        assert moved == counts.moved
+        assert sum(rank[case]["messages"] for rank in ranks) == counts.messages
+
+
+@needs_mpi
+def test_a_program_prepared_on_ranks():
+    """Arrays on the first rank; the report counts what all ranks received."""
+    ranks = told(2, "prepared")
+    made, _, _ = test_planned.on_processes(2)
+    assert all(rank["right"] for rank in ranks)
+    assert [rank["counted"] for rank in ranks] == [made.counts.moved] * 2
+    assert ranks[0]["told"]
 
 
 @needs_mpi

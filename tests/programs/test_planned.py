@@ -51,6 +51,13 @@ def test_attention_with_a_mask_at_run_time_sizes(processes):
     assert_right(made, numbers(made.program, s=7))
 
 
+@pytest.mark.parametrize("processes", [5, 13, 64])
+def test_processes_that_divide_no_extent(processes):
+    """Parts are ragged, and some processes have no work."""
+    made, arrays, _ = on_processes(processes)
+    assert_right(made, arrays)
+
+
 @pytest.mark.parametrize("reduction", [*REDUCTIONS, "a + b - a*b"])
 def test_partial_results_of_every_reduction(reduction):
     """Only the index that is reduced is long enough to be cut."""

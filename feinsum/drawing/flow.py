@@ -1,0 +1,124 @@
+"""Pictures of graphs of statements: who reads what, and what cuts each of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from feinsum.errors import FeinsumError
+
+__all__ = ["Arrow", "Node", "draw_flow"]
+
+WIDTH_INCH, HEIGHT_INCH = 2.6, 1.3
+
+
+@dataclass(frozen=True)
+class Node:
+    """An array or a statement.
+
+    Attributes:
+        layer: from the top; arrows go down.
+        cells: for each axis of the machine what it cuts; each axis has a color.
+    """
+
+    name: str
+    layer: int
+    text: str
+    cells: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """From who makes an array to who reads it; drawn bold if something moves."""
+
+    source: str
+    target: str
+    text: str = ""
+
+
+def draw_flow(
+    title: str, nodes: Sequence[Node], arrows: Sequence[Arrow], path: str | Path
+) -> None:
+    """Draw a graph into a PNG, SVG or PDF file, which is overwritten.
+
+    Raises:
+        FeinsumError: if matplotlib is not installed.
+        OSError: if the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise FeinsumError(
+            f"a picture needs packages that are missing ({error.name}); "
+            "run: pip install 'feinsum[plots]'"
+        ) from None
+    places = _places(nodes)
+    n_columns = max(x for x, _ in places.values()) + 1
+    n_layers = max(node.layer for node in nodes) + 1
+    size = (WIDTH_INCH * n_columns, HEIGHT_INCH * n_layers + 0.4)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    for arrow in arrows:
+        _draw_arrow(axes, arrow, places)
+    for node in nodes:
+        _draw_node(axes, node, places[node.name])
+    axes.set(xlim=(-0.6, n_columns - 0.4), ylim=(n_layers - 0.5, -0.5))
+    axes.set_axis_off()
+    axes.set_title(title, fontsize=9)
+    metadata: dict[str, Any] = {"Date": None} if str(path).endswith(".svg") else {}
+    figure.savefig(path, dpi=130, metadata=metadata)
+
+
+def _places(nodes: Sequence[Node]) -> dict[str, tuple[float, int]]:
+    """Layer by layer, each one centered."""
+    layers: dict[int, list[str]] = defaultdict(list)
+    for node in nodes:
+        layers[node.layer].append(node.name)
+    most = max(map(len, layers.values()))
+    return {
+        name: (k + (most - len(names)) / 2, layer)
+        for layer, names in layers.items()
+        for k, name in enumerate(names)
+    }
+
+
+def _draw_arrow(axes: Any, arrow: Arrow, places: dict[str, tuple[float, int]]) -> None:
+    (x, y), (to_x, to_y) = places[arrow.source], places[arrow.target]
+    style = (
+        {"lw": 2.0, "color": "black"} if arrow.text else {"lw": 0.8, "color": "gray"}
+    )
+    axes.annotate(
+        "",
+        (to_x, to_y - 0.28),
+        (x, y + 0.28),
+        arrowprops={"arrowstyle": "->", **style},
+    )
+    if arrow.text:
+        middle = ((x + to_x) / 2, (y + to_y) / 2)
+        axes.text(*middle, arrow.text, fontsize=6, ha="center", backgroundcolor="white")
+
+
+def _draw_node(axes: Any, node: Node, place: tuple[float, int]) -> None:
+    from matplotlib import colormaps
+    from matplotlib.patches import Rectangle
+
+    colors = colormaps["Set2"].colors  # type: ignore[attr-defined]  # a list of them
+    x, y = place
+    axes.add_patch(
+        Rectangle((x - 0.45, y - 0.26), 0.9, 0.52, fc="white", ec="black", lw=0.8)
+    )
+    axes.text(x, y - 0.1, node.text, ha="center", va="center", fontsize=7)
+    for k, text in enumerate(node.cells):
+        width = 0.9 / len(node.cells)
+        left = x - 0.45 + k * width
+        axes.add_patch(
+            Rectangle(
+                (left, y + 0.02), width, 0.24, fc=colors[k % 8], ec="black", lw=0.4
+            )
+        )
+        axes.text(
+            left + width / 2, y + 0.14, text, ha="center", va="center", fontsize=6
+        )

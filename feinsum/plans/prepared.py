@@ -1,0 +1,219 @@
+"""Plans that are prepared once and run on many inputs, by an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol, TypeAlias
+
+from numpy.typing import NDArray
+
+from feinsum.errors import PlanError
+from feinsum.plans.local import LeafFunction, Meaning, Products, run_here
+from feinsum.plans.mpi import run_on_ranks, world
+from feinsum.plans.passing import gather, scatter
+from feinsum.plans.plan import Plan
+from feinsum.plans.report import RunReport, report_of
+from feinsum.plans.room import check_room, free_bytes
+from feinsum.plans.traffic import Traffic
+
+__all__ = ["ENGINES", "Outcome", "Prepared", "Progress", "prepare"]
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Is called with how many leaves are done, and with how many there are."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gives.
+
+    Attributes:
+        results: every output by name; on ranks of MPI but the first one, nothing.
+        report: what was moved, and how long it took.
+    """
+
+    results: Mapping[str, NDArray[Any]]
+    report: RunReport
+
+
+class _Engine(Protocol):
+    """Runs one plan as often as it is asked to."""
+
+    def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> Any:
+        """Begin a run; what it is called with is not looked at again."""
+
+    def outcome(self, run: Any) -> Outcome:
+        """Wait for a run."""
+
+
+class Prepared:
+    """A plan on an engine: what both need was made once, for all inputs.
+
+    >>> import feinsum, numpy as np
+    >>> A, x = feinsum.array("A", (4, 4)), feinsum.array("x", 4)
+    >>> ready = feinsum.plan(feinsum.einsum("ij,j->i", A, x), processes=2).prepare()
+    >>> several = ({"A": np.eye(4), "x": np.full(4, k)} for k in (1.0, 2.0))
+    >>> [outcome.results["out"].sum() for outcome in ready.stream(several)]
+    [np.float64(4.0), np.float64(8.0)]
+    """
+
+    def __init__(self, plan: Plan, engine: _Engine, ahead: int) -> None:
+        self.plan = plan
+        self._engine, self._ahead = engine, ahead
+
+    def run(
+        self, arrays: Mapping[str, Any], progress: Progress | None = None
+    ) -> Outcome:
+        """The outputs for whole arrays by name.
+
+        Args:
+            progress: is told how far the run is.
+
+        Raises:
+            PlanError: if an array is missing or of another shape or dtype, if blocks
+                are too large, or if the engine cannot go on.
+        """
+        return self._engine.outcome(self._engine.submit(arrays, progress))
+
+    def stream(self, inputs: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
+        """The outcome for each of many inputs, in their order.
+
+        Engines with workers of their own begin the next run before the last one has
+        ended. Arrays may be used again once the next input is asked for.
+        """
+        running: list[Any] = []
+        for arrays in inputs:
+            running.append(self._engine.submit(arrays, None))
+            if len(running) > self._ahead:
+                yield self._engine.outcome(running.pop(0))
+        for run in running:
+            yield self._engine.outcome(run)
+
+
+def prepare(
+    plan: Plan,
+    engine: str = "local",
+    on: Any = None,
+    *,
+    leaf: LeafFunction | None = None,
+    meaning: Meaning | None = None,
+) -> Prepared:
+    """Make a plan ready to be run on any number of inputs.
+
+    Args:
+        engine: of :data:`ENGINES`.
+        on: a communicator of mpi4py for ``mpi``, a client of Dask for ``dask``.
+        leaf: what computes a block; by default :func:`feinsum.call_einsum`, and numpy
+            for ``local``.
+        meaning: of statements that are no einsums.
+
+    Raises:
+        PlanError: with the rule ``engine``, if there is none of that name.
+    """
+    if engine == "dask":
+        from feinsum.plans.on_dask import DaskEngine
+
+        return Prepared(plan, DaskEngine(plan, on, leaf, meaning), ahead=1)
+    if engine == "mpi":
+        return Prepared(plan, _OnRanks(plan, on, leaf, meaning), ahead=0)
+    if engine == "local":
+        if on is not None:
+            raise PlanError(
+                f"the engine local runs in this process, not on {on!r:.80}; name the "
+                "engine mpi or dask",
+                rules=("engine",),
+            )
+        return Prepared(plan, _Here(plan, leaf, meaning), ahead=0)
+    raise PlanError(
+        f"there is no engine {engine!r}; expected {', '.join(ENGINES)}",
+        rules=("engine",),
+    )
+
+
+ENGINES = ("local", "mpi", "dask")
+"""What runs plans: this process, ranks of MPI, workers of Dask."""
+
+
+class _Here:
+    """All ranks in this process."""
+
+    def __init__(
+        self, plan: Plan, leaf: LeafFunction | None, meaning: Meaning | None
+    ) -> None:
+        self.plan, self.leaf, self.meaning = plan, leaf, meaning
+
+    def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> Outcome:
+        start = perf_counter()
+        check_room(self.plan, free_bytes(), n_ranks=self.plan.processes)
+        traffic = [Traffic() for _ in range(self.plan.processes)]
+        found = run_here(
+            self.plan,
+            arrays,
+            leaf=self.leaf,
+            meaning=self.meaning,
+            traffic=traffic,
+            progress=progress,
+        )
+        report = report_of(self.plan, "local", traffic, perf_counter() - start)
+        return Outcome(_by_name(self.plan, found), report)
+
+    def outcome(self, run: Outcome) -> Outcome:
+        return run
+
+
+class _OnRanks:
+    """Ranks of MPI, of which the first one has the arrays and gets the results."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        comm: Any,
+        leaf: LeafFunction | None,
+        meaning: Meaning | None,
+    ) -> None:
+        self.plan, self.leaf, self.meaning = plan, leaf, meaning
+        self.comm = world() if comm is None else comm
+        if self.comm.Get_size() != plan.processes:
+            raise PlanError(
+                f"the plan is for {plan.processes} processes; the communicator has "
+                f"{self.comm.Get_size()}",
+                rules=("mpi",),
+            )
+
+    def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> Outcome:
+        plan, comm, start = self.plan, self.comm, perf_counter()
+        blocks, mine = scatter(plan, arrays, comm), Traffic()
+        parts = run_on_ranks(
+            plan,
+            blocks,
+            comm,
+            leaf=self.leaf,
+            meaning=self.meaning,
+            traffic=mine,
+            progress=progress if comm.Get_rank() == 0 else None,
+        )
+        whole = gather(plan, parts, comm, self.meaning)
+        results = {} if comm.Get_rank() else _by_name(plan, whole)
+        traffic = comm.allgather(mine)
+        return Outcome(results, report_of(plan, "mpi", traffic, perf_counter() - start))
+
+    def outcome(self, run: Outcome) -> Outcome:
+        return run
+
+
+def _by_name(plan: Plan, found: Any) -> Mapping[str, NDArray[Any]]:
+    return {plan.outputs[0]: found} if plan.statements is None else found
+
+
+def default_meaning(
+    plan: Plan, leaf: LeafFunction | None, meaning: Meaning | None
+) -> Meaning:
+    """Of einsums whose leaves are calls of the database, if nothing else is given."""
+    if meaning is not None:
+        return meaning
+    if leaf is None:
+        from feinsum.calling import call_einsum
+
+        leaf = call_einsum
+    return Products(plan, leaf)

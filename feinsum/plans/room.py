@@ -1,0 +1,35 @@
+"""Whether the blocks of a plan fit into the memory that there is."""
+
+from __future__ import annotations
+
+from feinsum.errors import PlanError
+from feinsum.plans.plan import Plan
+
+__all__ = ["check_room", "free_bytes"]
+
+
+def free_bytes() -> int:
+    """Memory that this process may still take: of the machine, or of its container."""
+    from feinsum.tune.need import free_memory_bytes
+
+    return free_memory_bytes()
+
+
+def check_room(plan: Plan, free: int, *, n_ranks: int = 1) -> None:
+    """Refuse a run before anything is allocated.
+
+    Args:
+        free: bytes that are left for the ranks together.
+        n_ranks: that share them.
+
+    Raises:
+        PlanError: with the rule ``memory``.
+    """
+    needed = plan.peak_bytes * n_ranks
+    if needed > free:
+        raise PlanError(
+            f"the blocks of {n_ranks} process{'es' * (n_ranks > 1)} of {plan.title} "
+            f"take {needed:,} bytes; {free:,} are free. Plan for more processes, or "
+            "with memory=",
+            rules=("memory",),
+        )

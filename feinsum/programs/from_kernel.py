@@ -1,0 +1,52 @@
+"""From a Loopy kernel to the program that it computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feinsum.programs.program import Program
+
+__all__ = ["program_from_kernel"]
+
+
+def program_from_kernel(t_unit: Any, *, kernel_name: str | None = None) -> Program:
+    """The program of a Loopy kernel of any number of nests.
+
+    Every assignment becomes a statement, and every reduction in it one before. So
+    becomes what pytato generates: an array context gives it to
+    ``transform_loopy_program``.
+
+    Args:
+        t_unit: a translation unit whose dtypes and shapes are known.
+        kernel_name: which kernel of the unit, if it has several.
+
+    Returns:
+        Its outputs are the global arrays that the kernel writes; inputs are those that
+        it only reads.
+
+    Raises:
+        NotAnEinsumError: by the rules of :func:`feinsum.raising.raise_kernel`, for a
+            domain that is no box or for what is no function of indices.
+        ProgramError: with the rule ``kernel`` for other instructions, or where the
+            program would compute something else.
+
+    >>> import loopy as lp, numpy as np
+    >>> t_unit = lp.make_kernel(
+    ...     "{[i,j,k]: 0<=i,j,k<4}",
+    ...     '''
+    ...     t[i] = sum(j, A[i,j]*x[j]) {id=first}
+    ...     y[k] = exp(t[k]) {dep=first}
+    ...     ''',
+    ...     [lp.GlobalArg("A,x,y", np.float64, shape=lp.auto),
+    ...      lp.TemporaryVariable("t", np.float64, shape=(4,))],
+    ...     lang_version=(2018, 2))
+    >>> print(program_from_kernel(t_unit))
+    A[4,4]:<f8
+    x[4]:<f8
+    t[i] = sum x0*x1 : A[i,j], x[j]
+    y[k] = map exp(x0) : t[k]
+    -> y
+    """
+    from feinsum.programs.raised import raised_program
+
+    return raised_program(t_unit, kernel_name)

@@ -1,0 +1,70 @@
+"""A picture of a plan of a program: the graph, colored by what cuts each statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from feinsum.drawing import Arrow, Node, draw_flow
+from feinsum.plans.machine import axis_name
+from feinsum.plans.report import predicted_by_edge
+from feinsum.plans.schedule import GroupSchedule
+from feinsum.programs.planned import ProgramPlan
+
+__all__ = ["draw_program", "flow_of"]
+
+
+def draw_program(plan: ProgramPlan, path: str | Path) -> None:
+    """Draw who reads what, what cuts each statement, and what moves.
+
+    Each axis of the machine has a color. Bold arrows have the elements that move.
+
+    Raises:
+        FeinsumError: if matplotlib is not installed.
+        OSError: if the file cannot be written.
+    """
+    nodes, arrows = flow_of(plan)
+    n = plan.plan.processes
+    title = f"{plan.plan.title} on {n} processes: {plan.counts.moved:,} elements moved"
+    draw_flow(title, nodes, arrows, path)
+
+
+def flow_of(plan: ProgramPlan) -> tuple[tuple[Node, ...], tuple[Arrow, ...]]:
+    """Nodes and arrows of the picture.
+
+    >>> from feinsum.ir import array
+    >>> from feinsum.programs.builder import program
+    >>> p = program()
+    >>> _ = p.softmax(array("X", (4, 4)), name="Y")
+    >>> nodes, arrows = flow_of(p.plan(2))
+    >>> nodes[1].layer, nodes[1].cells, [a.source for a in arrows][:2]
+    (1, ('x=2 a',), ['X', 'X'])
+    """
+    layers: dict[str, int] = dict.fromkeys(plan.plan.operands, 0)
+    nodes = [Node(name, 0, name) for name in layers]
+    pairs = zip(plan.program.statements, plan.plan.schedules, strict=True)
+    for one, schedule in pairs:
+        layers[one.result] = 1 + max(layers[name] for name in one.operands)
+        cells = tuple(_cells(one.result, schedule))
+        reduction = one.reduction if one.reduced_indices else "map"
+        text = f"{one.result}[{','.join(one.output)}]\n{reduction:.20}"
+        nodes.append(Node(one.result, layers[one.result], text, cells))
+    moved = predicted_by_edge(plan.plan)
+    arrows = [
+        Arrow(name, one.result, _text(moved.get((name, one.result), 0)))
+        for one in plan.program.statements
+        for name in dict.fromkeys(one.operands)
+    ]
+    return tuple(nodes), tuple(arrows)
+
+
+def _cells(result: str, schedule: GroupSchedule) -> Iterator[str]:
+    for k, (n, index) in enumerate(
+        zip(schedule.machine.sizes, schedule.axes, strict=True)
+    ):
+        cut = "" if index is None else f" {index.removeprefix(f'{result}_')}"
+        yield f"{axis_name(k)}={n}{cut}"
+
+
+def _text(n_elements: int) -> str:
+    return f"{n_elements:,}" if n_elements else ""

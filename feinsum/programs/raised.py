@@ -1,0 +1,275 @@
+"""Raising: the assignments of a Loopy kernel as the statements of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import loopy as lp
+import numpy as np
+from loopy.library import reduction as operations
+from loopy.symbolic import IdentityMapper, Reduction, get_dependencies
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.errors import ProgramError
+from feinsum.ir import Extent, IndexList, Operand, SizeParam
+from feinsum.programs.body import operand_name
+from feinsum.programs.program import Program
+from feinsum.programs.statement import Statement
+from feinsum.raising.extents import box_extents
+from feinsum.raising.functions import function_text, unresolved
+from feinsum.raising.hazards import ancestors
+from feinsum.raising.operands import OperandTable
+
+__all__ = ["raised_program"]
+
+Expression = Any
+
+REDUCTIONS: Mapping[type, str] = {
+    operations.SumReductionOperation: "sum",
+    operations.ProductReductionOperation: "prod",
+    operations.MaxReductionOperation: "max",
+    operations.MinReductionOperation: "min",
+    operations.AnyReductionOperation: "any",
+    operations.AllReductionOperation: "all",
+}
+
+
+def raised_program(t_unit: lp.TranslationUnit, kernel_name: str | None) -> Program:
+    """See :func:`feinsum.programs.program_from_kernel`."""
+    name = _kernel_name(t_unit, kernel_name)
+    typed = lp.infer_unknown_types(lp.expand_subst(t_unit), expect_completion=True)
+    reading = _Reading(typed, name)
+    for insn in _in_order(typed[name]):
+        reading.read(insn)
+    return reading.program()
+
+
+def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
+    names = sorted(t_unit.callables_table)
+    if name is not None and name in names:
+        return name
+    if name is None and len(t_unit.entrypoints) == 1:
+        return str(next(iter(t_unit.entrypoints)))
+    raise ProgramError(
+        f"the unit has the kernels {', '.join(names)}, and {name or 'one of them'} was "
+        "asked for; give kernel_name=",
+        rules=("kernel",),
+    )
+
+
+def _in_order(kernel: lp.LoopKernel) -> list[lp.InstructionBase]:
+    """Each instruction after those that it depends on."""
+    left = [i for i in kernel.instructions if not isinstance(i, lp.NoOpInstruction)]
+    found: list[lp.InstructionBase] = []
+    while left:
+        waiting = {insn.id for insn in left}
+        ready = [i for i in left if not ancestors(kernel, i.id) & (waiting - {i.id})]
+        if not ready:
+            _refuse(left[0], "depends on itself")
+        found += ready
+        left = [insn for insn in left if insn not in ready]
+    return found
+
+
+class _Reading:
+    """What was read of a kernel so far."""
+
+    def __init__(self, t_unit: lp.TranslationUnit, name: str) -> None:
+        self.kernel = t_unit[name]
+        self.table = OperandTable(t_unit, self.kernel)
+        self.writers: dict[str, str] = {}
+        self.statements: list[Statement] = []
+        self.written = {
+            name
+            for insn in self.kernel.instructions
+            for name in insn.assignee_var_names()
+        }
+
+    def read(self, insn: lp.InstructionBase) -> None:
+        """The statements of one instruction."""
+        indices = self._assigned(insn)
+        name = insn.assignee_var_names()[0]
+        if name in self.writers:
+            _refuse(insn, f"writes {name!r}, as {self.writers[name]!r} does")
+        value = unresolved(insn.expression)
+        self._check_extents(insn, name, indices)
+        self._check_reads(insn, value)
+        self.table.check_function(_Without()(insn.expression), insn.id)
+        if isinstance(value, Reduction):
+            self._reduce(insn, name, indices, value)
+        else:
+            self._add(insn, name, indices, self._without_reductions(insn, value), "sum")
+        self.writers[name] = insn.id
+
+    def program(self) -> Program:
+        """All of it."""
+        kernel = self.kernel
+        read = {name for one in self.statements for name in one.operands}
+        results = {one.result for one in self.statements}
+        inputs = [
+            self._operand(arg) for arg in kernel.args if arg.name in read - results
+        ]
+        known = {one.name for one in inputs} | results
+        if unset := sorted(read - known):
+            raise ProgramError(
+                f"kernel {kernel.name!r} reads {unset[0]!r}, which nothing writes",
+                rules=("kernel",),
+            )
+        outputs = tuple(arg.name for arg in kernel.args if arg.name in results)
+        program = Program(tuple(inputs), tuple(self.statements), outputs)
+        self._check_dtypes(program)
+        return program
+
+    def _check_dtypes(self, program: Program) -> None:
+        for name, insn in self.writers.items():
+            stored = self.kernel.get_var_descriptor(name).dtype.numpy_dtype
+            computed = program.arrays[name].dtype
+            if stored != computed:
+                raise ProgramError(
+                    f"instruction {insn!r} stores {name!r} as {stored}; its value is "
+                    f"of the dtype {computed}, and programs convert nothing",
+                    rules=("kernel",),
+                )
+
+    def _assigned(self, insn: lp.InstructionBase) -> IndexList:
+        if not isinstance(insn, lp.Assignment) or insn.predicates or insn.atomicity:
+            _refuse(insn, "is no plain assignment")
+        subscripts = getattr(insn.assignee, "index_tuple", ())
+        names = tuple(one.name for one in subscripts if isinstance(one, p.Variable))
+        is_plain = len(set(names)) == len(subscripts)
+        if not is_plain or set(names) != insn.within_inames:
+            _refuse(
+                insn,
+                f"assigns to {insn.assignee} in loops over "
+                f"{', '.join(sorted(insn.within_inames)) or 'nothing'}; expected every "
+                "loop to be one subscript",
+            )
+        return names
+
+    def _check_extents(
+        self, insn: lp.InstructionBase, name: str, indices: IndexList
+    ) -> None:
+        """The whole array is written."""
+        inames = {*indices, *insn.reduction_inames()}
+        extents = box_extents(self.kernel, inames, insn.id)
+        shape = self._shape(self.kernel.get_var_descriptor(name))
+        if shape != tuple(extents[index] for index in indices):
+            _refuse(insn, f"writes a part of {name!r} only, whose shape is {shape}")
+
+    def _check_reads(self, insn: lp.InstructionBase, value: Expression) -> None:
+        """What is read was written before, in whatever order instructions run."""
+        before = ancestors(self.kernel, insn.id)
+        for name in get_dependencies(value) & self.written:
+            if self.writers.get(name) not in before:
+                _refuse(insn, f"reads {name!r}, which is written later, or here")
+
+    def _without_reductions(
+        self, insn: lp.InstructionBase, value: Expression
+    ) -> Expression:
+        return _Extractor(self, insn)(value)
+
+    def _reduce(
+        self, insn: lp.InstructionBase, name: str, output: IndexList, value: Reduction
+    ) -> None:
+        reduction = REDUCTIONS.get(type(value.operation))
+        if reduction is None:
+            _refuse(insn, f"reduces by {value.operation}; expected sum, max or such")
+        inner = self._without_reductions(insn, value.expr)
+        if unused := sorted(set(value.inames) - get_dependencies(inner)):
+            _refuse(insn, f"reduces over {unused[0]!r}, on which nothing depends")
+        self._add(insn, name, output, inner, reduction)
+
+    def extracted(self, insn: lp.InstructionBase, value: Reduction) -> Expression:
+        """A reduction inside of an expression, as a statement of its own."""
+        free = get_dependencies(value.expr) & self.kernel.all_inames()
+        output = tuple(sorted(free - set(value.inames)))
+        result = f"{insn.assignee_var_names()[0]}_{len(self.statements)}"
+        while result in self.kernel.all_variable_names():
+            result += "_"
+        self._reduce(insn, result, output, value)
+        return var(result)[tuple(map(var, output))] if output else var(result)
+
+    def _add(
+        self,
+        insn: lp.InstructionBase,
+        name: str,
+        output: IndexList,
+        value: Expression,
+        reduction: str,
+    ) -> None:
+        reads = _Reads(self, insn)
+        body = function_text(reads(value))
+        names, terms = [n for n, _ in reads.found], [t for _, t in reads.found]
+        self.statements.append(
+            Statement(name, output, tuple(terms), tuple(names), body, reduction)
+        )
+
+    def _operand(self, arg: Any) -> Operand:
+        if isinstance(arg, lp.ValueArg):
+            return Operand(arg.name, (), np.dtype(arg.dtype.numpy_dtype))
+        return Operand(arg.name, self._shape(arg), np.dtype(arg.dtype.numpy_dtype))
+
+    def _shape(self, array: Any) -> tuple[Extent, ...]:
+        shape = getattr(array, "shape", ())
+        if not isinstance(shape, tuple):
+            raise ProgramError(
+                f"the shape of {array.name!r} is not known", rules=("kernel",)
+            )
+        return tuple(
+            SizeParam(one.name) if isinstance(one, p.Variable) else int(one)
+            for one in shape
+        )
+
+
+class _Extractor(IdentityMapper):  # type: ignore[misc]  # Loopy has no types
+    """Makes statements of the reductions in an expression."""
+
+    def __init__(self, reading: _Reading, insn: lp.InstructionBase) -> None:
+        super().__init__()
+        self._reading, self._insn = reading, insn
+
+    def map_reduction(self, expr: Reduction, /) -> Expression:
+        return self._reading.extracted(self._insn, expr)
+
+
+class _Without(IdentityMapper):  # type: ignore[misc]
+    """Leaves what is reduced, and checks of functions need not know of reductions."""
+
+    def map_reduction(self, expr: Reduction, /) -> Expression:
+        return self.rec(expr.expr)
+
+
+class _Reads(IdentityMapper):  # type: ignore[misc]
+    """Names what is read ``x0``, ``x1`` and so on, each read once for each place."""
+
+    def __init__(self, reading: _Reading, insn: lp.InstructionBase) -> None:
+        super().__init__()
+        self._inames = reading.kernel.all_inames()
+        self._insn = insn
+        self.found: list[tuple[str, IndexList]] = []
+
+    def map_subscript(self, expr: p.Subscript, /) -> Expression:
+        if not all(
+            isinstance(one, p.Variable) and one.name in self._inames
+            for one in expr.index_tuple
+        ):
+            _refuse(self._insn, f"reads {expr}; expected subscripts that are loops")
+        return self._operand(
+            expr.aggregate.name, tuple(one.name for one in expr.index_tuple)
+        )
+
+    def map_variable(self, expr: p.Variable, /) -> Expression:
+        return expr if expr.name in self._inames else self._operand(expr.name, ())
+
+    def map_call(self, expr: p.Call, /) -> Expression:
+        return p.Call(expr.function, tuple(map(self.rec, expr.parameters)))
+
+    def _operand(self, name: str, term: Sequence[str]) -> Expression:
+        self.found.append((name, tuple(term)))
+        return var(operand_name(len(self.found) - 1))
+
+
+def _refuse(insn: lp.InstructionBase, what: str) -> NoReturn:
+    raise ProgramError(f"instruction {insn.id!r} {what}", rules=("kernel",))
