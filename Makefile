@@ -19,7 +19,7 @@ WHEELS ?= .cache/gpu-wheels
 
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
-	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-service bench-soak bench-sparse \
+	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
 	bench-storage bench-cache-hits \
 	gpu-wheels trials facts sign-facts test test-long test-browser golden-keys golden-schema check format \
 	docs docs-links figures screenshots wheel clean
@@ -120,6 +120,9 @@ bench-plans-seconds: $(INSTALLED) ## time plans of two ranks against two threads
 
 bench-programs: $(BENCHED) ## time programs of einsums against numpy and torch; ARGS=...
 	@$(RUN) benchmarks/programs.py $(ARGS)
+
+bench-programs-moved: $(BENCHED) ## count what plans of programs, XLA and dask.array move; ARGS=...
+	@$(RUN) -m benchmarks.programs_moved $(ARGS)
 
 trials: $(INSTALLED) ## try recipes of the suite of everyday einsums, to fit a model (hours); ARGS=...
 	@$(RUN) benchmarks/trials.py $(ARGS)
