@@ -74,9 +74,15 @@ def printed(cell: nbformat.NotebookNode) -> str:
     )
 
 
-def test_there_are_three_tutorials():
-    """One for each kind of newcomer."""
-    assert TUTORIALS == ["dg-kernel.md", "numpy-and-chemistry.md", "own-transform.md"]
+def test_there_are_five_tutorials():
+    """One for each kind of newcomer, and two about programs."""
+    assert TUTORIALS == [
+        "coupled-cluster.md",
+        "dg-kernel.md",
+        "numpy-and-chemistry.md",
+        "own-transform.md",
+        "transformer-block.md",
+    ]
 
 
 def test_a_number_is_no_word():
