@@ -68,7 +68,7 @@ RESOLUTION_S = 1e-8
 CLOCKS = timedelta(minutes=10)
 """By how much the clocks of two machines may differ."""
 
-TIMERS = ("opencl-profiling", "wall")
+TIMERS = ("cuda-events", "opencl-profiling", "wall")
 
 TOLERANCE = 1e-3
 """A tolerance that is never too large; sums of many terms may have a larger one."""

@@ -129,7 +129,7 @@ def test_every_nest_is_listed(make, raised, refused):
 
 def test_a_kernel_for_another_target_is_explained():
     """The refusal of the whole kernel has a rule as well."""
-    kernel = reduction().kernel.copy(target=lp.CudaTarget())
+    kernel = reduction().kernel.copy(target=lp.NumbaTarget())
     lines = explain(kernel, database=InMemoryStore()).splitlines()
     assert lines[0].startswith("not raised: ")
     assert lines[1:] == ["broken rule: target", "kernel: unchanged"]
