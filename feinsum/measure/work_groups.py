@@ -196,16 +196,30 @@ class _Run:
             for number, group in enumerate(product(*map(range, grid))):
                 _Group(self, number, group, block).execute(at + 1)
 
-    def conditions(self, inames: frozenset[str]) -> list[list[Any]]:
-        """Alternatives of conditions for values of inames to be in the domain."""
+    def domain(self, inames: frozenset[str]) -> Any:
+        """That of some inames, and of those that bound them, at the sizes given."""
+        domain, seen = self.kernel.get_inames_domain(inames), frozenset[str]()
+        while seen != (inames := inames | {*domain.get_var_names(isl.dim_type.set)}):
+            seen, domain = inames, self.kernel.get_inames_domain(inames)
+        domain = domain.to_set()
+        for k, name in enumerate(domain.get_var_names(isl.dim_type.param)):
+            if name in self.sizes:
+                domain = domain.fix_val(isl.dim_type.param, k, self.sizes[name])
+        return domain
+
+    def conditions(
+        self, inames: frozenset[str], known: frozenset[str]
+    ) -> list[list[Any]]:
+        """Alternatives of conditions for values of inames to be in the domain.
+
+        Args:
+            known: inames that have values; for the others there is one.
+        """
         if inames not in self._conditions:
-            domain = self.kernel.get_inames_domain(inames).to_set()
-            for k, name in enumerate(domain.get_var_names(isl.dim_type.param)):
-                if name in self.sizes:
-                    domain = domain.fix_val(isl.dim_type.param, k, self.sizes[name])
+            domain = self.domain(inames)
             names = domain.get_var_names(isl.dim_type.set)
             for k in reversed(range(len(names))):
-                if names[k] not in inames:
+                if names[k] not in known:
                     domain = domain.project_out(isl.dim_type.set, k, 1)
             pieces = domain.compute_divs().coalesce().get_basic_sets()
             self._conditions[inames] = [
@@ -221,11 +235,7 @@ class _Run:
     def span(self, iname: str) -> range:
         """All values of an iname, at whatever values of the others."""
         if iname not in self._spans:
-            domain = self.kernel.get_inames_domain(frozenset({iname})).to_set()
-            for name, value in self.sizes.items():
-                k = domain.find_dim_by_name(isl.dim_type.param, name)
-                if k >= 0:
-                    domain = domain.fix_val(isl.dim_type.param, k, value)
+            domain = self.domain(frozenset({iname}))
             k = domain.find_dim_by_name(isl.dim_type.set, iname)
             low, high = domain.dim_min_val(k), domain.dim_max_val(k)
             is_empty = domain.is_empty()
@@ -263,6 +273,7 @@ class _Group:
         arrays = {**run.memory, **self.shared}
         self.notes = {name: _Notes(array.size) for name, array in arrays.items()}
         self.mask = np.ones(self.n_items, bool)
+        self.loops: frozenset[str] = frozenset()
 
     def execute(self, at: int) -> int:
         """The schedule from a place to the end of its loop, or of the launch."""
@@ -281,22 +292,24 @@ class _Group:
             at += 1
 
     def _loop(self, iname: str, at: int) -> int:
-        outside, before = self.mask, set(self.values)
+        outside, around = self.mask, self.loops
+        self.loops = around | {iname}
         end = _end_of_loop(self.run.kernel.linearization, at)
         for value in self.run.span(iname):
             self.values[iname] = np.full(self.n_items, value)
-            self.mask = outside & self._is_inside(frozenset({*before, iname}))
+            self.mask = outside & self._is_inside(self.loops)
             if self.mask.any():
                 self.execute(at + 1)
         self.values.pop(iname, None)
-        self.mask = outside
+        self.mask, self.loops = outside, around
         return end
 
     def _is_inside(self, inames: frozenset[str]) -> Array:
         """Which work-items are within the loops at the values that they have."""
         value_of = _Values(self, self.mask)
         found = np.zeros(self.n_items, bool)
-        for alternative in self.run.conditions(inames):
+        known = frozenset(self.values)
+        for alternative in self.run.conditions(inames, known):
             holds = np.ones(self.n_items, bool)
             for condition in alternative:
                 holds &= np.broadcast_to(value_of(condition), self.n_items)

@@ -16,14 +16,14 @@ from feinsum.cache import default_cache
 from feinsum.errors import BuildError, DeviceUnavailableError
 from feinsum.targets.messages import first_lines
 
-__all__ = ["INSTALL_HINT", "CudaBinary", "Nvrtc", "find_nvrtc"]
+__all__ = ["HEADERS", "INSTALL_HINT", "CudaBinary", "Nvrtc", "find_nvrtc"]
 
 INSTALL_HINT = "pip install 'feinsum[cuda]' gives CuPy and NVRTC"
 
 FLAGS = ("--std=c++17", "-default-device", "--ptxas-options=--verbose")
 """No option reorders sums."""
 
-_HEADERS = {
+HEADERS = {
     "stdint.h": """\
 typedef signed char int8_t; typedef unsigned char uint8_t;
 typedef short int16_t; typedef unsigned short uint16_t;
@@ -100,7 +100,7 @@ class Nvrtc:
             BuildError: with the first lines of the log.
         """
         kept_in = default_cache()
-        given = ("cubin", self.version, architecture, *FLAGS, *_HEADERS.values())
+        given = ("cubin", self.version, architecture, *FLAGS, *HEADERS.values())
         key = hashlib.sha256("\0".join((*given, source)).encode()).hexdigest()
         kept = None if kept_in is None else kept_in.read(key)
         if kept is not None:
@@ -113,15 +113,15 @@ class Nvrtc:
 
     def _compiled(self, source: str, architecture: str) -> CudaBinary:
         program = ctypes.c_void_p()
-        names = (ctypes.c_char_p * len(_HEADERS))(*(n.encode() for n in _HEADERS))
-        texts = (ctypes.c_char_p * len(_HEADERS))(
-            *(text.encode() for text in _HEADERS.values())
+        names = (ctypes.c_char_p * len(HEADERS))(*(n.encode() for n in HEADERS))
+        texts = (ctypes.c_char_p * len(HEADERS))(
+            *(text.encode() for text in HEADERS.values())
         )
         library = self.library
         self._check(
             library.nvrtcCreateProgram(
                 ctypes.byref(program), source.encode(), b"kernel.cu",
-                len(_HEADERS), texts, names,
+                len(HEADERS), texts, names,
             )
         )  # fmt: skip
         try:
