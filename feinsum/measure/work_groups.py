@@ -171,9 +171,8 @@ class _Run:
         """A temporary that nobody has written yet."""
         variable = self.kernel.temporary_variables[name]
         if variable.initializer is not None:
-            return np.broadcast_to(
-                variable.initializer, (*before, *variable.initializer.shape)
-            ).copy()
+            values = np.asarray(variable.initializer)
+            return np.array(np.broadcast_to(values, (*before, *values.shape)))
         shape = [int(evaluate(n, self.sizes)) for n in variable.shape]
         dtype = variable.dtype.numpy_dtype
         poison = np.nan if dtype.kind in "fc" else 0
@@ -267,9 +266,7 @@ class _Group:
                     self.values[name] = local[::-1][tag.axis]
         shared, private = AddressSpace.LOCAL, AddressSpace.PRIVATE
         self.shared = {n: run.fresh(n) for n in run.temporaries(shared)}
-        self.private = {
-            n: run.fresh(n, self.n_items) for n in run.temporaries(private)
-        }
+        self.private = {n: run.fresh(n, self.n_items) for n in run.temporaries(private)}
         arrays = {**run.memory, **self.shared}
         self.notes = {name: _Notes(array.size) for name, array in arrays.items()}
         self.mask = np.ones(self.n_items, bool)

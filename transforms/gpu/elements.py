@@ -107,10 +107,10 @@ class _Elements:
     def written(self) -> Schedule:
         """The schedule with the nest replaced."""
         known: dict[tuple[str, ...], _Value] = {}
-        for name in self.schedule.operands:
-            known[name,] = self._operand(name)
+        for operand in self.schedule.operands:
+            known[operand,] = self._operand(operand)
         for k, row in enumerate(self.schedule.rows):
-            values = [(name,) for name in row]
+            values: list[tuple[str, ...]] = [(operand,) for operand in row]
             for first, second in self._path()[:-1]:
                 pair = values[first], values[second]
                 rest = [v for at, v in enumerate(values) if at not in (first, second)]
@@ -128,7 +128,8 @@ class _Elements:
             return [(0, 0)]
         extents = {i: typical(extent) for i, extent in schedule.extents.items()}
         extents[self.element] = self.n_elements
-        return pairwise_path(schedule.terms, schedule.output, tuple(extents.items()))
+        path = pairwise_path(schedule.terms, schedule.output, tuple(extents.items()))
+        return [(first, second) for first, second in path]
 
     def _spans(self, values: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
         return tuple(sorted("".join(value) for value in values))
@@ -412,10 +413,10 @@ def _starts(workload: Workload) -> tuple[Parameters, ...]:
     tried = ((16, 8, 4, "element", False), (8, 32, 1, "row", True),
              (64, 4, 4, "element", True), (32, 4, 5, "element", False),
              (8, 16, 2, "row", False), (128, 1, 8, "element", False))  # fmt: skip
-    starts = (
-        {"element": space["element"][0], **dict(zip(names, values, strict=True))}
-        for values in tried
-    )
+    element = {"element": space["element"][0]}
+    starts: list[Parameters] = [
+        {**element, **dict(zip(names, values, strict=True))} for values in tried
+    ]
     return tuple(s for s in starts if _constraint(workload, s) is None)
 
 

@@ -9,6 +9,7 @@ from math import prod
 from pymbolic import primitives as p
 
 from feinsum.ir import BatchedEinsum, Extent
+from feinsum.records.environment import DeviceKind
 from feinsum.transforms.primitives import NestWriter
 from feinsum.transforms.primitives.schedule import Expression
 
@@ -22,7 +23,7 @@ __all__ = [
     "parts_of",
 ]
 
-GPUS = frozenset({"gpu"})
+GPUS: frozenset[DeviceKind] = frozenset({"gpu"})
 """The kinds of devices that these families are for."""
 
 MOST_ITEMS = 1024
@@ -96,7 +97,8 @@ def parts_of(
     running = [i for i in indices if not isinstance(extents[i], int)]
     if len(running) > MOST_AXES:
         return None
-    *others, last = running or [None]
+    last = running[-1] if running else None
+    others = running[:-1]
     first = flat_of([i for i in indices if i == last or i not in running], extents)
     assert first is not None
     return (first, *(Flat((i,), (extents[i],)) for i in reversed(others)))

@@ -281,7 +281,8 @@ class _Product:
         r, c = (
             writer.loop(
                 name,
-                f"{side.start()} + {side.item} + {side.n_items}*{{}} < {side.flat.size}",
+                f"{side.start()} + {side.item} + {side.n_items}*{{}} "
+                f"< {side.flat.size}",
                 size=side.block,
                 tag="unr",
             )
