@@ -19,7 +19,7 @@ from feinsum.errors import BuildError, DeviceUnavailableError, MeasurementError
 from feinsum.records import Device, Environment
 from feinsum.records.environment import CUDA_PLATFORM
 from feinsum.targets.cuda.code import CudaCode, CudaLaunch, CudaTarget, generated
-from feinsum.targets.cuda.driver import GpuFacts, Session, find_driver
+from feinsum.targets.cuda.driver import Driver, GpuFacts, Session, find_driver
 from feinsum.targets.cuda.figures import (
     MOST_THREADS,
     KernelFigures,
@@ -353,11 +353,20 @@ class Cuda:
         driver = find_driver()
         for facts in driver.gpus():
             if describe(facts) == device:
-                key = os.getpid(), id(driver), facts.ordinal
-                if key not in _OPEN:
-                    _OPEN[key] = CudaDevice(device, facts, driver.open(facts.ordinal))
-                return _OPEN[key]
+                return _opened(driver, facts)
         raise DeviceUnavailableError(f"{device} is not there; {INSTALL_HINT}")
+
+    def open_ordinal(self, ordinal: int) -> CudaDevice:
+        """The GPU of a number, as other libraries count them.
+
+        Raises:
+            DeviceUnavailableError: if there is none of that number.
+        """
+        driver = find_driver()
+        for facts in driver.gpus():
+            if facts.ordinal == ordinal:
+                return _opened(driver, facts)
+        raise DeviceUnavailableError(f"there is no GPU {ordinal}; {INSTALL_HINT}")
 
     def delivered(self, t_unit: Any, loopy_target: Any) -> Any:
         """For the target that it came with, completed, which is compiled by others."""
@@ -372,6 +381,14 @@ CUDA = Cuda()
 
 _OPEN: dict[tuple[int, int, int], CudaDevice] = {}
 """By process, since a context does not survive a fork, driver and ordinal."""
+
+
+def _opened(driver: Driver, facts: GpuFacts) -> CudaDevice:
+    key = os.getpid(), id(driver), facts.ordinal
+    if key not in _OPEN:
+        session = driver.open(facts.ordinal)
+        _OPEN[key] = CudaDevice(describe(facts), facts, session)
+    return _OPEN[key]
 
 
 def describe(facts: GpuFacts) -> Device:

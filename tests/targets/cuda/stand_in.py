@@ -114,4 +114,4 @@ class StandInSession:
         return self.memory_bytes
 
     def adopted(self, array):
-        return np.from_dlpack(array), None
+        return array.host, None
