@@ -118,7 +118,8 @@ class _Notes:
         # Of several that read one place now, the last one is noted: more than one.
         _, at, counts = np.unique(places, return_inverse=True, return_counts=True)
         self.reader[places[counts[at] > 1]] = SEVERAL
-        return places[(others != NOBODY) & (others != who)]
+        found: Array = places[(others != NOBODY) & (others != who)]
+        return found
 
     def writes(self, places: Array, who: Array) -> tuple[Array, Array]:
         """The places that somebody else has written, and those read."""

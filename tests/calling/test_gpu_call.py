@@ -82,9 +82,7 @@ def test_arrays_elsewhere_are_refused(stand_in):
         feinsum.call_einsum("i,i", OnGpu(np.ones(3)), OnGpu(np.ones(3), 1))
     with pytest.raises(DeviceUnavailableError, match="there is no GPU 7"):
         feinsum.call_einsum("i->i", OnGpu(np.ones(3), 7), database=store)
-    with pytest.raises(
-        MeasurementError, match="operand 0 has strides"
-    ):
+    with pytest.raises(MeasurementError, match="operand 0 has strides"):
         call("ij->i", np.ones((3, 4)).T)
     with pytest.raises(DeviceUnavailableError, match="leave out= and device= out"):
         call("i->i", np.ones(3), device="host")
