@@ -49,7 +49,8 @@ def transforms(
 ) -> None:
     """List the transforms, or those that fit an einsum.
 
-    With an einsum, also count the configurations of each.
+    With an einsum, also count the configurations of each. With an architecture,
+    show what recipes for GPUs take of a multiprocessor.
     """
     if architecture is not None:
         if subscripts is None:
