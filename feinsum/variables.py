@@ -7,12 +7,15 @@ the database are loaded, which takes longer than many a call.
 from __future__ import annotations
 
 __all__ = [
+    "CUDA_CACHE_VARIABLE",
     "DATABASE_VARIABLE",
     "DEVICE_VARIABLE",
     "EFFORT_VARIABLE",
     "INTERMEDIATE_VARIABLE",
 ]
 
+CUDA_CACHE_VARIABLE = "FEINSUM_CUDA_CACHE"
+"""Environment variable: what timed runs find in the cache of a GPU."""
 DATABASE_VARIABLE = "FEINSUM_DATABASE"
 """Environment variable: the database of facts; see :mod:`feinsum.db`."""
 DEVICE_VARIABLE = "FEINSUM_DEVICE"

@@ -3,7 +3,7 @@
 if __name__ != "feinsum.transforms":
     raise ImportError("import it as feinsum.transforms; the folder is not a package")
 
-from feinsum.transforms import host, library, nests
+from feinsum.transforms import gpu, host, library, nests
 from feinsum.transforms.plugins import load_plugins
 from feinsum.transforms.registry import (
     ALL_DEVICES,
@@ -32,6 +32,7 @@ __all__ = [
     "check_spec",
     "configurations",
     "find_transform",
+    "gpu",
     "host",
     "in_full",
     "library",

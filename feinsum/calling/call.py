@@ -18,7 +18,7 @@ from feinsum.calling.reading import Reading, first_uses, read_shapes
 from feinsum.effort import Effort, effort_of
 from feinsum.errors import InvalidEinsumError
 from feinsum.memory import remembered
-from feinsum.targets.arrays import is_device_array
+from feinsum.targets.arrays import is_cuda_array, is_device_array
 from feinsum.variables import DEVICE_VARIABLE
 
 if TYPE_CHECKING:
@@ -130,6 +130,10 @@ def _called(
     out: Any,
 ) -> Any:
     """A call of whatever operands, and of whatever result."""
+    if any(type(x) is not np.ndarray and is_cuda_array(x) for x in operands):
+        from feinsum.calling.gpu_call import call_on_gpu  # loads Loopy, for a second
+
+        return call_on_gpu(subscripts, operands, device, options, out)
     if has_sparse(operands):
         return _called_sparse(subscripts, operands, device, options, out)
     arrays = [_as_array(operand) for operand in operands]

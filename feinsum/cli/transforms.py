@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -20,7 +20,17 @@ EXAMPLES = """\b
 Examples:
   feinsum transforms
   feinsum transforms "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
+  feinsum transforms "ij,jk->ik" --sizes i=n,j=64,k=64 --architecture sm_90
 """
+
+Architecture: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Show registers, spills, shared memory and occupancy on a GPU, such as "
+        "sm_90.",
+    ),
+]
 
 
 def transforms(
@@ -34,12 +44,20 @@ def transforms(
     operands: Operands = None,
     rows: Rows = None,
     dtype: Dtype = DEFAULT_DTYPE,
+    architecture: Architecture = None,
     as_json: AsJson = False,
 ) -> None:
     """List the transforms, or those that fit an einsum.
 
-    With an einsum, also count the configurations of each.
+    With an einsum, also count the configurations of each. With an architecture,
+    show what recipes for GPUs take of a multiprocessor.
     """
+    if architecture is not None:
+        if subscripts is None:
+            raise typer.BadParameter("give an einsum", param_hint="--architecture")
+        einsum = read_einsum(subscripts, sizes, operands, rows, dtype)
+        _show_figures(einsum, architecture, as_json)
+        return
     if subscripts is None:
         documents = _all()
     else:
@@ -50,6 +68,31 @@ def transforms(
         _print(documents)
     else:
         typer.echo("no transform" + ("" if subscripts is None else " fits this einsum"))
+
+
+def _show_figures(einsum: BatchedEinsum, architecture: str, as_json: bool) -> None:
+    """What the kernels take of a multiprocessor, by recipe."""
+    from feinsum.measure.gpu_figures import figures_of_starts
+
+    found = figures_of_starts(einsum, architecture)
+    if as_json:
+        print_json({"recipes": [one.to_document() for one in found]})
+        return
+    print_table(
+        ("recipe",),
+        ("items", "registers", "spilled", "shared", "occupancy"),
+        [
+            (
+                str(one.spec),
+                str(one.n_items),
+                str(one.figures.registers),
+                str(one.figures.spill_bytes),
+                str(one.shared_bytes),
+                f"{one.occupancy:.0%}",
+            )
+            for one in found
+        ],
+    )
 
 
 def _all() -> list[dict[str, Any]]:

@@ -87,9 +87,9 @@ def bind_at(
 
 
 def common_timer(kernels: Sequence[Timeable]) -> Timer:
-    """The one clock for kernels that are compared: ``wall`` if one needs it."""
-    is_wall = any(kernel.timer == "wall" for kernel in kernels)
-    return "wall" if is_wall else "opencl-profiling"
+    """The one clock for kernels that are compared: ``wall`` if they have several."""
+    timers = {kernel.timer for kernel in kernels}
+    return timers.pop() if len(timers) == 1 else "wall"
 
 
 def interleave(

@@ -13,10 +13,19 @@ from pydantic import Field
 from feinsum.records.document import STRICT, content_id
 from feinsum.records.processor import Processor
 
-__all__ = ["HOST_PLATFORM", "Device", "DeviceKind", "DevicePeaks", "Environment"]
+__all__ = [
+    "CUDA_PLATFORM",
+    "HOST_PLATFORM",
+    "Device",
+    "DeviceKind",
+    "DevicePeaks",
+    "Environment",
+]
 
+CUDA_PLATFORM = "NVIDIA CUDA C++"
+"""The platform of facts of the target ``cuda``; that of OpenCL is ``NVIDIA CUDA``."""
 HOST_PLATFORM = "Host C compiler"
-"""The platform of facts of the target ``host``; other platforms are OpenCL's."""
+"""The platform of facts of the target ``host``; all others are OpenCL's."""
 
 DeviceKind = Literal["cpu", "gpu", "accelerator", "other"]
 

@@ -68,7 +68,7 @@ RESOLUTION_S = 1e-8
 CLOCKS = timedelta(minutes=10)
 """By how much the clocks of two machines may differ."""
 
-TIMERS = ("opencl-profiling", "wall")
+TIMERS = ("cuda-events", "opencl-profiling", "wall")
 
 TOLERANCE = 1e-3
 """A tolerance that is never too large; sums of many terms may have a larger one."""
@@ -78,10 +78,11 @@ LEAST_RATE = 1e6
 
 SHIPPED = {
     ("contraction_path", 1), ("contraction_path", 2), ("element_blocked", 1),
-    ("generic", 1), ("generic", 2), ("library_contraction", 1), ("library_path", 1),
-    ("packed_contraction", 1), ("packed_contraction", 2), ("rowwise", 1),
-    ("rowwise", 2), ("sparse_nest", 1), ("split_sum", 1), ("split_sum", 2),
-    ("transposed", 1), ("turned", 1), ("unroll_and_jam", 1),
+    ("generic", 1), ("generic", 2), ("gpu_elements", 1), ("gpu_points", 1),
+    ("gpu_product", 1), ("gpu_rows", 1), ("library_contraction", 1),
+    ("library_path", 1), ("packed_contraction", 1), ("packed_contraction", 2),
+    ("rowwise", 1), ("rowwise", 2), ("sparse_nest", 1), ("split_sum", 1),
+    ("split_sum", 2), ("transposed", 1), ("turned", 1), ("unroll_and_jam", 1),
 }  # fmt: skip
 """The transforms of this package by name and version, for who has no code generator;
 a test compares them with the registry."""

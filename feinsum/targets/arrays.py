@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["is_device_array"]
+__all__ = ["is_cuda_array", "is_device_array"]
+
+CUDA = 2
+"""``kDLCUDA`` of DLPack."""
+
+
+def is_cuda_array(value: object) -> bool:
+    """Whether this is an array on a GPU of CUDA, of whatever library; by DLPack."""
+    place = getattr(value, "__dlpack_device__", None)
+    return place is not None and int(place()[0]) == CUDA
 
 
 def is_device_array(value: object) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from feinsum.errors import DeviceUnavailableError, FeinsumError
 from feinsum.records import Device
+from feinsum.targets.cuda import CUDA
 from feinsum.targets.host import HOST
 from feinsum.targets.opencl import OPENCL
 from feinsum.targets.probing import why_not
@@ -25,7 +26,7 @@ __all__ = [
     "why_unusable",
 ]
 
-TARGETS: tuple[Target, ...] = (HOST, OPENCL)
+TARGETS: tuple[Target, ...] = (HOST, CUDA, OPENCL)
 """The best choice first."""
 
 

@@ -2,8 +2,8 @@
 
 A :class:`Target` finds devices and opens them. An :class:`OpenDevice` prepares a
 translation unit, builds it, holds arrays and says what it runs on. A :class:`Built`
-unit runs on arrays and is timed. :mod:`feinsum.targets.opencl` and
-:mod:`feinsum.targets.host` implement all three.
+unit runs on arrays and is timed. :mod:`feinsum.targets.host`,
+:mod:`feinsum.targets.cuda` and :mod:`feinsum.targets.opencl` implement all three.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ __all__ = [
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-Timer: TypeAlias = Literal["opencl-profiling", "wall"]
-"""``opencl-profiling``: end minus start of the kernel's event, device clock.
+Timer: TypeAlias = Literal["cuda-events", "opencl-profiling", "wall"]
+"""``cuda-events``: between two events on the stream of the GPU.
+``opencl-profiling``: end minus start of the kernel's event, device clock.
 ``wall``: host clock from before the launch until the device has nothing to do."""
 
 

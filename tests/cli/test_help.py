@@ -110,8 +110,9 @@ def test_an_option_of_several_commands_is_one_option():
     Only ``--measure`` has two, since what is measured is what the command shows,
     ``--effort``: a tuning measures, ``--output``: a model is one file, C is two,
     ``--since``: of a recorder it is required, and ``--workload``: a demand may be of
-    any key, ``--memory``: of a bound one that is fast, and ``--size``: a plan has none
-    by default.
+    any key, ``--memory``: of a bound one that is fast, ``--size``: a plan has none by
+    default, ``--suite``: trials of several are exported, and ``--architecture``: they
+    are compiled for one by default.
     """
     said = {}
     for _, command in ALL:
@@ -121,8 +122,10 @@ def test_an_option_of_several_commands_is_one_option():
             if name.startswith("--"):
                 said.setdefault(name, set()).add(told)
     assert {name for name, texts in said.items() if len(texts) > 1} == {
+        "--architecture",
         "--measure",
         "--memory",
+        "--suite",
         "--size",
         "--effort",
         "--output",

@@ -29,7 +29,12 @@ ELEMENTS = {8: "double", 4: "float"}
 PREAMBLE = (
     "10_feinsum_vector_stores",
     """\
-#if !defined(__OPENCL_VERSION__) || defined(__clang__)
+#ifdef feinsum_has_cuda
+#define feinsum_store(type, lanes, value, array, place) \\
+  for (int feinsum_lane = 0; feinsum_lane < lanes; ++feinsum_lane) \\
+    (array)[(place) + feinsum_lane] = value.s[feinsum_lane];
+#define feinsum_stream feinsum_store
+#elif !defined(__OPENCL_VERSION__) || defined(__clang__)
 #ifndef __OPENCL_VERSION__
 #include <stddef.h>
 #define __global
@@ -49,7 +54,7 @@ PREAMBLE = (
     feinsum_store(type, lanes, value, array, place) \\
   else \\
     stream(value, (__global type##lanes *) ((array) + (place)))
-#ifdef __has_builtin
+#if !defined(feinsum_stream) && defined(__has_builtin)
 #if __has_builtin(__builtin_nontemporal_store)
 #define feinsum_stream(...) \\
   feinsum_stream_with(__builtin_nontemporal_store, __VA_ARGS__)

@@ -37,6 +37,9 @@ from feinsum.transforms.primitives.vector_store import (
 
 __all__ = ["NestWriter"]
 
+GRID = ("g.", "l.")
+"""How tags of loops begin that are no loops of the code."""
+
 
 class NestWriter:
     """Collects the parts of a nest; :meth:`finished` puts it in the place of the rows.
@@ -60,6 +63,7 @@ class NestWriter:
         self._orders: list[Names] = []
         self._parts: dict[int, Names] = {}
         self._inames: list[str] = []
+        self._single: set[str] = set()
         self._has_vector_stores = False
 
     def loop(
@@ -80,6 +84,8 @@ class NestWriter:
         self._domains.append(isl.BasicSet(f"{params}{{ [{iname}] : {text} }}"))
         if tag:
             self._tags[iname] = tag
+        if tag.startswith("l.") and size == 1:
+            self._single.add(iname)
         return iname
 
     def tag(self, iname: str, tag: str) -> None:
@@ -93,12 +99,20 @@ class NestWriter:
         dtype: np.dtype[Any],
         *,
         has_lanes: bool = False,
+        is_shared: bool = False,
     ) -> str:
-        """A private array; with lanes, its last axis is that of OpenCL vectors."""
+        """A private array; with lanes, its last axis is that of OpenCL vectors.
+
+        One that is shared belongs to all work-items of a group. Loopy puts barriers
+        between statements of which one depends on the other.
+        """
         name = str(self._unused(stem))
-        private = lp.AddressSpace.PRIVATE
+        spaces = lp.AddressSpace
         self._arrays[name] = lp.TemporaryVariable(
-            name, dtype, shape=tuple(shape), address_space=private
+            name,
+            dtype,
+            shape=tuple(shape),
+            address_space=spaces.LOCAL if is_shared else spaces.PRIVATE,
         )
         if has_lanes:
             self._vectors.append(name)
@@ -227,6 +241,7 @@ class NestWriter:
             temporary_variables={**kernel.temporary_variables, **self._arrays},
             domains=[*kernel.domains, *self._domains],
             index_dtype=NumpyType(np.dtype(np.int64)),
+            silenced_warnings=kernel.silenced_warnings | self._done_by_one(),
         )
         inames = frozenset({*schedule.inames.values(), *self._inames})
         t_unit = lp.remove_unused_inames(schedule.t_unit, inames)
@@ -238,16 +253,24 @@ class NestWriter:
         return with_store_macros(schedule) if self._has_vector_stores else schedule
 
     def _nesting(self) -> Names:
-        """All loops that are no grid in one order, which is that of every statement.
+        """All sequential loops in one order, which is that of every statement.
 
         Loopy compares each pair of loops in each order that it is given.
         """
         sorter: TopologicalSorter[str] = TopologicalSorter()
         for order in self._orders:
-            loops = [i for i in order if not self._tags.get(i, "").startswith("g.")]
+            loops = [i for i in order if not self._tags.get(i, "").startswith(GRID)]
             for outer, inner in pairwise(loops):
                 sorter.add(inner, outer)
         return tuple(sorter.static_order())
+
+    def _done_by_one(self) -> frozenset[str]:
+        """Warnings of races in statements of one work-item, which have none."""
+        return frozenset(
+            f"write_race({statement.id})"
+            for statement in self._statements
+            if self._single & statement.within_inames
+        )
 
     @property
     def _before(self) -> frozenset[str]:

@@ -28,6 +28,7 @@ from feinsum.cli.shared.options import (
 from feinsum.cli.shared.output import ID_LENGTH, print_json, record_document
 from feinsum.cli.shared.sparse import read_sparse_einsum
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
+from feinsum.cli.tune.bundles import ARCHITECTURE, export_trials, import_trials
 from feinsum.errors import FeinsumError, MeasurementError
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ Examples:
   feinsum tune "ijk,ja,ka->ia" --sparse T.tns --sizes a=16
   feinsum tune --from-misses https://facts.example --workloads 5
   feinsum tune --plan plan.json --budget 60
+  feinsum tune --export trials --suite dgfem --suite tccg --trials 20
+  feinsum tune --import trials
 """
 
 OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype", "sparse")
@@ -116,6 +119,34 @@ PlanFile: TypeAlias = Annotated[
         "--plan", metavar="FILE", help="Tune what the processes of a plan compute."
     ),
 ]
+ExportFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--export",
+        metavar="FOLDER",
+        help="Write the trials there, for a GPU on a machine without feinsum.",
+    ),
+]
+ImportFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--import", metavar="FOLDER", help="Record what was found there on a GPU."
+    ),
+]
+Suites: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Export a suite: tccg, dgfem. May be repeated."),
+]
+Architecture: TypeAlias = Annotated[
+    str, typer.Option(help="The GPU that is compiled for by --export, such as sm_80.")
+]
+After: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Export the next round: neighbours of the best that were found there.",
+    ),
+]
 Scheduler: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -152,6 +183,11 @@ def tune(
     from_misses: FromMisses = None,
     workloads: Workloads = None,
     plan: PlanFile = None,
+    export: ExportFolder = None,
+    suite: Suites = None,
+    architecture: Architecture = ARCHITECTURE,
+    after: After = None,
+    import_: ImportFolder = None,
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -171,6 +207,20 @@ def tune(
         "resume": not fresh,
         "scheduler": scheduler,
     }
+    if import_ is not None:
+        _check_alone(context, target, report, as_json, "--import")
+        import_trials(import_, database)
+        return
+    if export is not None:
+        subject = None
+        if target is not None:
+            subject = read_einsum(target, sizes, operands, rows, dtype)
+        export_trials(
+            export, subject, options["sizes"], suite or (), architecture, trials, after
+        )
+        return
+    if suite or after is not None:
+        raise typer.BadParameter("--suite and --after go with --export")
     if report is not None:
         _prepare_report(report)
     if plan is not None:

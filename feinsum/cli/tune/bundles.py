@@ -1,0 +1,81 @@
+"""Trials that travel: ``--export`` and ``--import``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from feinsum.ir import BatchedEinsum
+    from feinsum.tune import Problem
+
+__all__ = ["ARCHITECTURE", "export_trials", "import_trials", "suite_problems"]
+
+ARCHITECTURE = "sm_90"
+"""What is compiled for by default: the H100."""
+
+
+def suite_problems(names: Sequence[str]) -> list[Problem]:
+    """The workloads of suites, each at its sizes.
+
+    Raises:
+        BadParameter: if there is no such suite.
+    """
+    from feinsum.suites import NAMES, read_suite
+    from feinsum.tune import make_problem
+
+    if unknown := sorted(set(names) - set(NAMES)):
+        raise typer.BadParameter(
+            f"there is no suite {unknown[0]!r}; expected some of {list(NAMES)}",
+            param_hint="--suite",
+        )
+    entries = [entry for name in names for entry in read_suite(name)]
+    found = [make_problem(entry.einsum(), entry.parameters) for entry in entries]
+    by_key = {(str(p.form.key), tuple(p.sizes.items())): p for p in found}
+    return list(by_key.values())
+
+
+def export_trials(
+    folder: Path,
+    subject: BatchedEinsum | None,
+    sizes: dict[str, int],
+    suites: Sequence[str],
+    architecture: str,
+    n_candidates: int | None,
+    after: Path | None,
+) -> None:
+    """Write a bundle, and say what it holds."""
+    from feinsum.tune import make_problem
+    from feinsum.tune.bundle import export_bundle
+
+    problems = suite_problems(suites)
+    if subject is not None:
+        problems.append(make_problem(subject, sizes))
+    if not problems:
+        raise typer.BadParameter("give an einsum or --suite", param_hint="--export")
+    said = export_bundle(
+        problems, folder, architecture, n_candidates=n_candidates or 20, after=after
+    )
+    typer.echo(
+        f"{said.n_candidates} kernels of {said.n_workloads} workloads, "
+        f"{said.n_bytes / 1e6:.1f} MB, in {folder}"
+    )
+    for why, n in sorted(said.left_out.items()):
+        typer.echo(f"{n} recipes are not among them: {why}")
+    typer.echo("carry the folder to the GPU and run: python3 runner.py --budget 180")
+
+
+def import_trials(folder: Path, database: str | None) -> None:
+    """Record what a runner found, and say how many."""
+    from feinsum.db import opened_store
+    from feinsum.tune.bundle_facts import import_results
+
+    with opened_store(database) as store:
+        imported = import_results(folder, store)
+    states = ", ".join(f"{n} {state}" for state, n in sorted(imported.states.items()))
+    typer.echo(f"candidates: {states or 'none'}")
+    devices = sorted({str(fact.environment.device) for fact in imported.facts})
+    typer.echo(f"recorded {len(imported.facts)} facts of {', '.join(devices) or '-'}")

@@ -1,0 +1,104 @@
+"""What kernels take of a GPU, by the compiler's figures and without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from math import prod
+from typing import Any
+
+from feinsum.canonical import canonicalize
+from feinsum.errors import BuildError
+from feinsum.ir import BatchedEinsum, Workload, generalize
+from feinsum.measure.reference import reference_of
+from feinsum.records import TransformSpec
+from feinsum.targets.cuda.code import CudaTarget, generated
+from feinsum.targets.cuda.figures import KernelFigures, figures_of, occupancy
+from feinsum.targets.cuda.nvrtc import find_nvrtc
+from feinsum.targets.layout import typed
+from feinsum.transforms import applicable_transforms, apply_spec, configurations
+
+__all__ = ["RecipeFigures", "figures_of_recipe", "figures_of_starts"]
+
+PREFIX = "gpu_"
+"""Of the names of families that are made for GPUs."""
+
+
+@dataclass(frozen=True)
+class RecipeFigures:
+    """A launch of a recipe.
+
+    Attributes:
+        n_items: of a work-group.
+        shared_bytes: of a work-group, whether declared or asked for.
+        occupancy: the part of a multiprocessor's work-items that are there at once.
+    """
+
+    spec: TransformSpec
+    n_items: int
+    figures: KernelFigures
+    shared_bytes: int
+    occupancy: float
+
+    def to_document(self) -> dict[str, Any]:
+        return {
+            "recipe": str(self.spec),
+            "items": self.n_items,
+            "registers": self.figures.registers,
+            "spill_bytes": self.figures.spill_bytes,
+            "shared_bytes": self.shared_bytes,
+            "occupancy": self.occupancy,
+        }
+
+
+def figures_of_recipe(
+    spec: TransformSpec, einsum: BatchedEinsum, architecture: str
+) -> tuple[RecipeFigures, ...]:
+    """The figures of every launch.
+
+    Args:
+        einsum: canonical.
+        architecture: such as ``sm_90``.
+
+    Raises:
+        BuildError: if that is none, or the kernel cannot be compiled for it.
+    """
+    word, _, number = architecture.partition("_")
+    if word != "sm" or not number.isdecimal():
+        raise BuildError(f"the architecture {architecture!r} is none such as 'sm_90'")
+    unit, nest = reference_of(einsum).kernel()
+    unit = apply_spec(spec, unit, nest)
+    code = generated(typed(unit.copy(target=CudaTarget())))
+    log = find_nvrtc().compile(code.source, architecture).log
+    found = []
+    for launch in code.launches:
+        figures = figures_of(log, launch.name)
+        n_items = prod(int(n) for n in launch.block)
+        part = occupancy(figures, n_items, int(number), launch.shared_bytes)
+        shared = figures.shared_bytes + launch.shared_bytes
+        found.append(RecipeFigures(spec, n_items, figures, shared, part))
+    return tuple(found)
+
+
+def figures_of_starts(
+    einsum: BatchedEinsum, architecture: str
+) -> tuple[RecipeFigures, ...]:
+    """Those of the recipes for GPUs with which a search begins."""
+    general, literal = generalize(einsum)
+    form = canonicalize(general)
+    names = form.relabeling.size_params
+    workload = Workload(form.einsum, {names[name]: n for name, n in literal.items()})
+    return tuple(
+        one
+        for spec in _starts(workload)
+        for one in figures_of_recipe(spec, form.einsum, architecture)
+    )
+
+
+def _starts(workload: Workload) -> Iterator[TransformSpec]:
+    for family in applicable_transforms(workload, "gpu"):
+        if family.name.startswith(PREFIX):
+            recommended = islice(configurations(family, workload), 1)
+            starts = (family.spec(p) for p in family.starts(workload))
+            yield from dict.fromkeys((*recommended, *starts))

@@ -1,0 +1,492 @@
+"""Scheduled kernels, executed work-group by work-group: the meaning of barriers.
+
+This is for small instances. All work-items of a group go through the schedule together,
+each statement for all of them at once, and every access to memory is noted. It tells
+whether two of them touch one entry of an array, one of them writing, with no barrier
+between; devices that happen to be in time do not show that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple
+
+import islpy as isl
+import loopy as lp
+import numpy as np
+from loopy.kernel.data import AddressSpace, GroupInameTag, LocalInameTag
+from loopy.schedule import (
+    Barrier,
+    CallKernel,
+    EnterLoop,
+    LeaveLoop,
+    RunInstruction,
+    get_insn_ids_for_block_at,
+    linearize,
+)
+from loopy.symbolic import constraint_to_cond_expr
+from pymbolic import primitives as p
+from pymbolic.mapper.evaluator import EvaluationMapper, evaluate
+
+from feinsum.errors import MeasurementError
+from feinsum.targets.layout import entry_kernel
+from feinsum.targets.protocol import Array
+
+__all__ = ["Execution", "Race", "execute_groups", "scheduled"]
+
+NOBODY, SEVERAL = -1, -2
+
+
+class Race(NamedTuple):
+    """Two work-items, or groups, that do not wait for each other.
+
+    Attributes:
+        array: its name; empty for a barrier that not all work-items reach.
+        entry: counted in C's order.
+        kind: ``write-write``, ``read-write``, ``group-write`` for two groups at an
+            entry of global memory, or ``barrier``.
+    """
+
+    array: str
+    entry: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a kernel did.
+
+    Attributes:
+        outputs: what its arguments hold at the end, by name.
+        races: none if the barriers do.
+    """
+
+    outputs: Mapping[str, Array]
+    races: tuple[Race, ...]
+
+
+def scheduled(t_unit: Any) -> Any:
+    """The unit with its statements and barriers in order, as code has them."""
+    return linearize(lp.preprocess_program(t_unit.copy(target=lp.OpenCLTarget())))
+
+
+def execute_groups(t_unit: Any, arguments: Mapping[str, Any]) -> Execution:
+    """Execute a kernel, and look for races.
+
+    Args:
+        t_unit: typed; if it is :func:`scheduled`, as it is.
+        arguments: all arrays, those that are written as well, and all scalars.
+
+    Raises:
+        MeasurementError: if a work-item leaves the bounds of an array, or for a
+            statement that is none of arithmetic.
+
+    >>> unit = lp.make_kernel("{[i]: 0<=i<5}", "y[i] = 2*x[i]",
+    ...     [lp.GlobalArg("x,y", np.float64, shape=5)], lang_version=(2018, 2))
+    >>> unit = lp.split_iname(unit, "i", 2, outer_tag="g.0", inner_tag="l.0")
+    >>> execution = execute_groups(unit, {"x": np.arange(5.0), "y": np.zeros(5)})
+    >>> execution.outputs["y"], execution.races
+    (array([0., 2., 4., 6., 8.]), ())
+    """
+    if entry_kernel(t_unit).linearization is None:
+        t_unit = scheduled(t_unit)
+    run = _Run(entry_kernel(t_unit), t_unit.callables_table, arguments)
+    run.execute()
+    outputs = {name: run.memory[name] for name in arguments if name in run.memory}
+    return Execution(outputs, tuple(dict.fromkeys(run.races)))
+
+
+class _Notes:
+    """Who has read and written the entries of one array since the last barrier."""
+
+    def __init__(self, size: int) -> None:
+        self.writer = np.full(size, NOBODY)
+        self.reader = np.full(size, NOBODY)
+
+    def forget(self) -> None:
+        self.writer[:] = self.reader[:] = NOBODY
+
+    def reads(self, places: Array, who: Array) -> Array:
+        """The places that somebody else has written."""
+        others = self.writer[places]
+        known = self.reader[places]
+        self.reader[places] = np.where((known == NOBODY) | (known == who), who, SEVERAL)
+        # Of several that read one place now, the last one is noted: more than one.
+        _, at, counts = np.unique(places, return_inverse=True, return_counts=True)
+        self.reader[places[counts[at] > 1]] = SEVERAL
+        found: Array = places[(others != NOBODY) & (others != who)]
+        return found
+
+    def writes(self, places: Array, who: Array) -> tuple[Array, Array]:
+        """The places that somebody else has written, and those read."""
+        _, at, counts = np.unique(places, return_inverse=True, return_counts=True)
+        others, readers = self.writer[places], self.reader[places]
+        written = ((others != NOBODY) & (others != who)) | (counts[at] > 1)
+        read = (readers != NOBODY) & (readers != who)
+        self.writer[places] = who
+        return places[written], places[read]
+
+
+@dataclass
+class _Run:
+    """The state of an execution."""
+
+    kernel: Any
+    callables: Any
+    given: Mapping[str, Any]
+    races: list[Race] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        kernel = self.kernel
+        self.scalars = {
+            arg.name: arg.dtype.numpy_dtype.type(self.given[arg.name])
+            for arg in kernel.args
+            if isinstance(arg, lp.ValueArg)
+        }
+        self.sizes = {
+            name: int(value)
+            for name, value in self.scalars.items()
+            if isinstance(value, np.integer)
+        }
+        self.memory: dict[str, Array] = {
+            arg.name: np.array(self.given[arg.name], order="C")
+            for arg in kernel.args
+            if not isinstance(arg, lp.ValueArg)
+        }
+        for name in self.temporaries(AddressSpace.GLOBAL):
+            self.memory[name] = self.fresh(name)
+        self.by_group = {name: _Notes(x.size) for name, x in self.memory.items()}
+
+    def temporaries(self, space: Any) -> Iterator[str]:
+        for name, array in self.kernel.temporary_variables.items():
+            if array.base_storage is not None:
+                raise MeasurementError(f"{name!r} shares its storage with others")
+            if array.address_space == space:
+                yield name
+
+    def fresh(self, name: str, *before: int) -> Array:
+        """A temporary that nobody has written yet."""
+        variable = self.kernel.temporary_variables[name]
+        if variable.initializer is not None:
+            values = np.asarray(variable.initializer)
+            return np.array(np.broadcast_to(values, (*before, *values.shape)))
+        shape = [int(evaluate(n, self.sizes)) for n in variable.shape]
+        dtype = variable.dtype.numpy_dtype
+        poison = np.nan if dtype.kind in "fc" else 0
+        return np.full((*before, *shape), poison, dtype)
+
+    def execute(self) -> None:
+        """Every launch for every group."""
+        for at, item in enumerate(self.kernel.linearization):
+            if not isinstance(item, CallKernel):
+                continue
+            ids = get_insn_ids_for_block_at(self.kernel.linearization, at)
+            grid, block = (
+                [int(evaluate(n, self.sizes)) for n in part]
+                for part in self.kernel.get_grid_sizes_for_insn_ids_as_exprs(
+                    ids, self.callables
+                )
+            )
+            for notes in self.by_group.values():
+                notes.forget()
+            for number, group in enumerate(product(*map(range, grid))):
+                _Group(self, number, group, block).execute(at + 1)
+
+    def domain(self, inames: frozenset[str]) -> Any:
+        """That of some inames, and of those that bound them, at the sizes given."""
+        domain, seen = self.kernel.get_inames_domain(inames), frozenset[str]()
+        while seen != (inames := inames | {*domain.get_var_names(isl.dim_type.set)}):
+            seen, domain = inames, self.kernel.get_inames_domain(inames)
+        domain = domain.to_set()
+        for k, name in enumerate(domain.get_var_names(isl.dim_type.param)):
+            if name in self.sizes:
+                domain = domain.fix_val(isl.dim_type.param, k, self.sizes[name])
+        return domain
+
+    def conditions(
+        self, inames: frozenset[str], known: frozenset[str]
+    ) -> list[list[Any]]:
+        """Alternatives of conditions for values of inames to be in the domain.
+
+        Args:
+            known: inames that have values; for the others there is one.
+        """
+        if inames not in self._conditions:
+            domain = self.domain(inames)
+            names = domain.get_var_names(isl.dim_type.set)
+            for k in reversed(range(len(names))):
+                if names[k] not in known:
+                    domain = domain.project_out(isl.dim_type.set, k, 1)
+            pieces = domain.compute_divs().coalesce().get_basic_sets()
+            self._conditions[inames] = [
+                [constraint_to_cond_expr(c) for c in piece.get_constraints()]
+                for piece in pieces
+            ]
+        return self._conditions[inames]
+
+    @cached_property
+    def _conditions(self) -> dict[frozenset[str], list[list[Any]]]:
+        return {}
+
+    def span(self, iname: str) -> range:
+        """All values of an iname, at whatever values of the others."""
+        if iname not in self._spans:
+            domain = self.domain(frozenset({iname}))
+            k = domain.find_dim_by_name(isl.dim_type.set, iname)
+            low, high = domain.dim_min_val(k), domain.dim_max_val(k)
+            is_empty = domain.is_empty()
+            self._spans[iname] = (
+                range(0) if is_empty else range(low.to_python(), high.to_python() + 1)
+            )
+        return self._spans[iname]
+
+    @cached_property
+    def _spans(self) -> dict[str, range]:
+        return {}
+
+
+class _Group:
+    """One work-group of one launch."""
+
+    def __init__(
+        self, run: _Run, number: int, group: Sequence[int], block: Sequence[int]
+    ) -> None:
+        self.run, self.number = run, number
+        self.n_items = prod(block)
+        self.values: dict[str, Any] = {}
+        local = np.unravel_index(np.arange(self.n_items), tuple(block)[::-1] or (1,))
+        for name, iname in run.kernel.inames.items():
+            for tag in iname.tags:
+                if isinstance(tag, GroupInameTag):
+                    self.values[name] = np.full(self.n_items, group[tag.axis])
+                if isinstance(tag, LocalInameTag):
+                    self.values[name] = local[::-1][tag.axis]
+        shared, private = AddressSpace.LOCAL, AddressSpace.PRIVATE
+        self.shared = {n: run.fresh(n) for n in run.temporaries(shared)}
+        self.private = {n: run.fresh(n, self.n_items) for n in run.temporaries(private)}
+        arrays = {**run.memory, **self.shared}
+        self.notes = {name: _Notes(array.size) for name, array in arrays.items()}
+        self.mask = np.ones(self.n_items, bool)
+        self.loops: frozenset[str] = frozenset()
+
+    def execute(self, at: int) -> int:
+        """The schedule from a place to the end of its loop, or of the launch."""
+        schedule = self.run.kernel.linearization
+        while True:
+            item = schedule[at]
+            if isinstance(item, EnterLoop):
+                at = self._loop(item.iname, at)
+            elif isinstance(item, RunInstruction):
+                self._statement(self.run.kernel.id_to_insn[item.insn_id])
+            elif isinstance(item, Barrier):
+                self._barrier()
+            else:  # the end of a loop, or of the launch
+                assert isinstance(item, LeaveLoop) or at > 0
+                return at
+            at += 1
+
+    def _loop(self, iname: str, at: int) -> int:
+        outside, around = self.mask, self.loops
+        self.loops = around | {iname}
+        end = _end_of_loop(self.run.kernel.linearization, at)
+        for value in self.run.span(iname):
+            self.values[iname] = np.full(self.n_items, value)
+            self.mask = outside & self._is_inside(self.loops)
+            if self.mask.any():
+                self.execute(at + 1)
+        self.values.pop(iname, None)
+        self.mask, self.loops = outside, around
+        return end
+
+    def _is_inside(self, inames: frozenset[str]) -> Array:
+        """Which work-items are within the loops at the values that they have."""
+        value_of = _Values(self, self.mask)
+        found = np.zeros(self.n_items, bool)
+        known = frozenset(self.values)
+        for alternative in self.run.conditions(inames, known):
+            holds = np.ones(self.n_items, bool)
+            for condition in alternative:
+                holds &= np.broadcast_to(value_of(condition), self.n_items)
+            found |= holds
+        return found
+
+    def _barrier(self) -> None:
+        if not self.mask.all():
+            self.run.races.append(Race("", 0, "barrier"))
+        for notes in self.notes.values():
+            notes.forget()
+
+    def _statement(self, insn: Any) -> None:
+        if isinstance(insn, lp.NoOpInstruction):
+            return
+        if not isinstance(insn, lp.Assignment):
+            raise MeasurementError(
+                f"the statement {insn.id!r} is a {type(insn).__name__}; expected an "
+                "assignment"
+            )
+        mask = self.mask & self._is_inside(frozenset(insn.within_inames))
+        for predicate in insn.predicates:
+            mask = mask & _Values(self, mask)(predicate)
+        if not mask.any():
+            return
+        values = np.broadcast_to(_Values(self, mask)(insn.expression), self.n_items)
+        name, indices = insn.assignee_name, ()
+        if isinstance(insn.assignee, p.Subscript):
+            indices = insn.assignee.index_tuple
+        self.write(name, indices, values, mask)
+
+    def read(self, name: str, indices: Sequence[Any], mask: Array) -> Array:
+        """What every work-item reads; those that are masked read anything."""
+        array = self.array(name)
+        places = self._places(name, indices, mask)
+        if name not in self.private:
+            who = np.flatnonzero(mask)
+            found = self.notes[name].reads(places[mask], who)
+            self._note(name, found, "read-write")
+            self._note_groups(name, places[mask], is_written=False)
+        return array.reshape(-1)[places]
+
+    def write(
+        self, name: str, indices: Sequence[Any], values: Array, mask: Array
+    ) -> None:
+        places = self._places(name, indices, mask)[mask]
+        if name not in self.private:
+            written, read = self.notes[name].writes(places, np.flatnonzero(mask))
+            self._note(name, written, "write-write")
+            self._note(name, read, "read-write")
+            self._note_groups(name, places, is_written=True)
+        self.array(name).reshape(-1)[places] = values[mask]
+
+    def array(self, name: str) -> Array:
+        for room in (self.private, self.shared, self.run.memory):
+            if name in room:
+                return room[name]
+        raise MeasurementError(f"the kernel has no array {name!r}")
+
+    def _places(self, name: str, indices: Sequence[Any], mask: Array) -> Array:
+        """The entry of each work-item, in C's order."""
+        value_of = _Values(self, mask)
+        points = [np.broadcast_to(value_of(i), self.n_items) for i in indices]
+        array = self.array(name)
+        shape = array.shape
+        if name in self.private:
+            points = [np.arange(self.n_items), *points]
+        if not shape:
+            return np.zeros(self.n_items, int)
+        for axis, (point, extent) in enumerate(zip(points, shape, strict=True)):
+            outside = mask & ((point < 0) | (point >= extent))
+            if outside.any():
+                worst = int(point[outside][0])
+                raise MeasurementError(
+                    f"{name!r} has extent {extent} on axis {axis}, a work-item is at "
+                    f"{worst}"
+                )
+        return np.ravel_multi_index(
+            [np.where(mask, point, 0) for point in points], shape
+        )
+
+    def _note(self, name: str, places: Array, kind: str) -> None:
+        self.run.races += [Race(name, int(place), kind) for place in places[:1]]
+
+    def _note_groups(self, name: str, places: Array, *, is_written: bool) -> None:
+        """Groups never wait for each other within a launch."""
+        notes = self.run.by_group.get(name)
+        if notes is None:
+            return
+        unique = np.unique(places)
+        who = np.full(unique.shape, self.number)
+        if is_written:
+            for found in notes.writes(unique, who):
+                self._note(name, found, "group-write")
+        else:
+            self._note(name, notes.reads(unique, who), "group-write")
+
+
+def _end_of_loop(schedule: Sequence[Any], at: int) -> int:
+    depth = 0
+    for place in range(at, len(schedule)):
+        depth += isinstance(schedule[place], EnterLoop)
+        depth -= isinstance(schedule[place], LeaveLoop)
+        if depth == 0:
+            return place
+    raise AssertionError("a loop has no end")
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    name: getattr(np, {"pow": "power", "fmin": "minimum", "fmax": "maximum",
+                       "atan2": "arctan2", "acos": "arccos", "asin": "arcsin",
+                       "atan": "arctan"}.get(name, name))
+    for name in ("abs", "fabs", "sqrt", "exp", "log", "log10", "sin", "cos", "tan",
+                 "sinh", "cosh", "tanh", "floor", "ceil", "pow", "fmin", "fmax",
+                 "atan2", "acos", "asin", "atan", "real", "imag", "conj", "isnan")
+}  # fmt: skip
+
+
+class _Values(EvaluationMapper):  # type: ignore[misc]
+    """The value of an expression for every work-item."""
+
+    def __init__(self, group: _Group, mask: Array) -> None:
+        super().__init__()
+        self.group, self.mask = group, mask
+
+    def map_variable(self, expr: Any) -> Any:
+        name = expr.name
+        if name in self.group.values:
+            return self.group.values[name]
+        if name in self.group.run.scalars:
+            return self.group.run.scalars[name]
+        return self.group.read(name, (), self.mask)
+
+    map_tagged_variable = map_variable
+
+    def map_subscript(self, expr: Any) -> Any:
+        return self.group.read(expr.aggregate.name, expr.index_tuple, self.mask)
+
+    def map_if(self, expr: Any) -> Any:
+        holds = np.broadcast_to(self.rec(expr.condition), self.group.n_items)
+        then, other = (
+            _Values(self.group, self.mask & where)(part)
+            for part, where in ((expr.then, holds), (expr.else_, ~holds))
+        )
+        return np.where(holds, then, other)
+
+    def map_comparison(self, expr: Any) -> Any:
+        operators = {"==": np.equal, "!=": np.not_equal, "<": np.less,
+                     "<=": np.less_equal, ">": np.greater,
+                     ">=": np.greater_equal}  # fmt: skip
+        return operators[expr.operator](self.rec(expr.left), self.rec(expr.right))
+
+    def map_logical_and(self, expr: Any) -> Any:
+        return np.all(self._together(expr), axis=0)
+
+    def map_logical_or(self, expr: Any) -> Any:
+        return np.any(self._together(expr), axis=0)
+
+    def _together(self, expr: Any) -> list[Any]:
+        n_items = self.group.n_items
+        return [np.broadcast_to(self.rec(child), n_items) for child in expr.children]
+
+    def map_logical_not(self, expr: Any) -> Any:
+        return np.logical_not(self.rec(expr.child))
+
+    def map_min(self, expr: Any) -> Any:
+        return np.minimum.reduce(self._together(expr))
+
+    def map_max(self, expr: Any) -> Any:
+        return np.maximum.reduce(self._together(expr))
+
+    def map_type_cast(self, expr: Any) -> Any:
+        return np.asarray(self.rec(expr.child)).astype(expr.type.numpy_dtype)
+
+    def map_call(self, expr: Any) -> Any:
+        name = getattr(expr.function, "name", str(expr.function))
+        parameters = [self.rec(x) for x in expr.parameters]
+        if name in ("min", "max"):
+            return (np.minimum if name == "min" else np.maximum)(*parameters)
+        if name not in _FUNCTIONS:
+            raise MeasurementError(f"the function {name!r} is none that is known here")
+        return _FUNCTIONS[name](*parameters)

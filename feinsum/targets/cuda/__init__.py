@@ -1,0 +1,6 @@
+"""GPUs of NVIDIA: NVRTC compiles, CuPy launches. The only room that knows CuPy."""
+
+from feinsum.targets.cuda.code import CudaTarget
+from feinsum.targets.cuda.device import CUDA, CudaDevice
+
+__all__ = ["CUDA", "CudaDevice", "CudaTarget"]

@@ -1,0 +1,288 @@
+"""CUDA as a target of Loopy: what Loopy's own lacks.
+
+Vector types with arithmetic, pointers to constant entries, so that the compiler takes
+the path of read-only data, and shared memory beyond the 48 KiB that a declaration may
+have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from cgen import Line, Value
+from cgen.cuda import CudaRestrictPointer
+from loopy.diagnostic import LoopyError
+from loopy.kernel.data import AddressSpace
+from loopy.schedule import CallKernel, get_insn_ids_for_block_at, linearize
+from loopy.schedule.tools import get_subkernel_arg_info
+from loopy.target.c import CFamilyASTBuilder
+from loopy.target.cuda import CUDACASTBuilder
+from loopy.types import NumpyType
+from pymbolic.mapper.evaluator import evaluate
+
+from feinsum.errors import BuildError
+from feinsum.targets.cuda.vectors import PREAMBLE, VECTORS, vector_name
+from feinsum.targets.layout import entry_kernel
+
+__all__ = ["STATIC_SHARED_BYTES", "CudaCode", "CudaLaunch", "CudaTarget", "generated"]
+
+STATIC_SHARED_BYTES = 48 << 10
+"""Of shared memory that a kernel declares; more is asked for at the launch."""
+
+SHARED = "feinsum_shared"
+"""The memory that is asked for at the launch."""
+
+
+def _source_digest() -> str:
+    """Loopy keeps code on disk by the hash of a target; see the host's."""
+    found = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+SOURCE = _source_digest()
+
+
+class CudaTarget(lp.CudaTarget):  # type: ignore[misc]
+    """Loopy's target for CUDA with vectors of arithmetic and more shared memory."""
+
+    hash_fields = (*lp.CudaTarget.hash_fields, "version")
+    comparison_fields = (*lp.CudaTarget.comparison_fields, "version")
+
+    def __init__(self, extern_c: bool = True) -> None:
+        super().__init__(extern_c)
+        self.version = SOURCE
+
+    def __repr__(self) -> str:
+        return "CudaTarget()"
+
+    @cache  # noqa: B019  (targets of one class are equal)
+    def get_dtype_registry(self) -> Any:
+        registry = super().get_dtype_registry()
+        for (entry, lanes), dtype in VECTORS.items():
+            name = vector_name(entry, lanes)
+            registry.get_or_register_dtype([name], NumpyType(dtype))
+        return registry
+
+    def is_vector_dtype(self, dtype: Any) -> bool:
+        return isinstance(dtype, NumpyType) and dtype.numpy_dtype in VECTORS.values()
+
+    def vector_dtype(self, base: Any, count: int) -> Any:
+        """A vector of lanes.
+
+        Raises:
+            LoopyError: if there is no such vector.
+        """
+        found = VECTORS.get((base.numpy_dtype, count))
+        if found is None:
+            raise LoopyError(f"no vectors of {count} lanes of {base} in CUDA")
+        return NumpyType(found)
+
+    def get_host_ast_builder(self) -> Any:
+        return _HostBuilder(self)
+
+    def get_device_ast_builder(self) -> Any:
+        return _Builder(self)
+
+
+def _vector_preamble(_info: Any) -> Iterator[tuple[str, str]]:
+    yield ("00_feinsum_vectors", PREAMBLE)
+
+
+class _HostBuilder(CFamilyASTBuilder):  # type: ignore[misc]
+    """Nothing of it is used; without one, Loopy drops all kernels but the first."""
+
+    def get_function_declaration(self, *_args: Any) -> tuple[tuple[()], Any]:
+        return (), Line("")
+
+    def get_function_definition(self, *_args: Any) -> Any:
+        return Line("")
+
+    def get_temporary_decls(self, *_args: Any) -> list[Any]:
+        return []
+
+    def get_kernel_call(self, *_args: Any) -> Any:
+        return Line("")
+
+    def emit_barrier(self, *_args: Any) -> Any:
+        return Line("")
+
+
+class _Builder(CUDACASTBuilder):  # type: ignore[misc]
+    def preamble_generators(self) -> Sequence[Any]:
+        return (*super().preamble_generators(), _vector_preamble)
+
+    def add_vector_access(self, access_expr: Any, index: Any) -> Any:
+        return access_expr.attr("s")[index]
+
+    def get_array_arg_declarator(self, arg: Any, is_written: bool) -> Any:
+        """What is only read is so by its type: the compiler takes the path for that."""
+        return self._pointer(arg, is_written)
+
+    def get_temporary_arg_decl(self, temp_var: Any, is_written: bool) -> Any:
+        return self._pointer(temp_var, is_written)
+
+    def _pointer(self, array: Any, is_written: bool) -> Any:
+        entry = self.get_array_base_declarator(array)
+        if not is_written:
+            (kind,), name = entry.get_decl_pair()
+            entry = Value(f"const {kind}", name)
+        return CudaRestrictPointer(entry)
+
+    def get_temporary_decls(self, codegen_state: Any, schedule_index: int) -> Any:
+        """Shared arrays that are too large together become parts of one memory."""
+        declared = super().get_temporary_decls(codegen_state, schedule_index)
+        places, n_bytes = _shared_places(codegen_state.kernel, schedule_index)
+        if n_bytes <= STATIC_SHARED_BYTES:
+            return declared
+        kept = [one for one in declared if _declared_name(one) not in places]
+        arrays = codegen_state.kernel.temporary_variables
+        lines = [f"extern __shared__ __align__(16) char {SHARED}[];"]
+        for name, place in places.items():
+            entry = self.get_array_base_declarator(arrays[name])
+            (kind,), _ = entry.get_decl_pair()
+            lines.append(f"{kind} *const {name} = ({kind} *) ({SHARED} + {place});")
+        return [*map(Line, lines), *kept]
+
+
+def _declared_name(declaration: Any) -> str:
+    """The name that a declaration of C declares."""
+    while hasattr(declaration, "subdecl"):
+        declaration = declaration.subdecl
+    return str(getattr(declaration, "name", ""))
+
+
+def _shared_places(kernel: Any, schedule_index: int) -> tuple[dict[str, int], int]:
+    """Where the shared arrays of one launch lie, in bytes, and how many there are."""
+    ids = get_insn_ids_for_block_at(kernel.linearization, schedule_index)
+    insns = [kernel.id_to_insn[i] for i in ids]
+    used = set().union(
+        *(insn.read_dependency_names() | insn.write_dependency_names()
+          for insn in insns)
+    )  # fmt: skip
+    places: dict[str, int] = {}
+    end = 0
+    for name, array in sorted(kernel.temporary_variables.items()):
+        if name in used and array.address_space == AddressSpace.LOCAL:
+            places[name] = end
+            lanes = prod(int(n) for n in array.shape)
+            end += -(-lanes * array.dtype.itemsize // 16) * 16
+    return places, end
+
+
+@dataclass(frozen=True)
+class CudaLaunch:
+    """A kernel of one launch.
+
+    Attributes:
+        name: of its function.
+        arguments: their names, in the order of the function.
+        grid, block: three extents each, in terms of the scalars.
+        shared_bytes: of the shared memory that is asked for at the launch.
+        static_bytes: of the shared memory that its source declares.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    grid: tuple[Any, Any, Any]
+    block: tuple[Any, Any, Any]
+    shared_bytes: int
+    static_bytes: int
+
+    def sizes(self, scalars: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+        """Grid and block for the values of the scalars."""
+        values = {name: int(n) for name, n in scalars.items() if _is_integer(n)}
+        grid, block = (
+            [int(evaluate(extent, values)) for extent in part]
+            for part in (self.grid, self.block)
+        )
+        return grid, block
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer))
+
+
+@dataclass(frozen=True)
+class CudaCode:
+    """What Loopy generates for a kernel.
+
+    Attributes:
+        source: CUDA C++, for NVRTC.
+        launches: one after the other.
+        scalars: the dtype of each argument that is no array.
+        temporaries: arrays in global memory, by name: entries and dtype.
+    """
+
+    source: str
+    launches: tuple[CudaLaunch, ...]
+    scalars: Mapping[str, np.dtype[Any]]
+    temporaries: Mapping[str, tuple[tuple[Any, ...], np.dtype[Any]]]
+
+
+def generated(t_unit: Any) -> CudaCode:
+    """The code of a typed unit for :class:`CudaTarget`.
+
+    Raises:
+        BuildError: if it has complex numbers, for which CUDA C++ has no type here.
+    """
+    kernel = entry_kernel(t_unit)
+    arrays = (*kernel.args, *kernel.temporary_variables.values())
+    if any(a.dtype is not None and a.dtype.is_complex() for a in arrays):
+        raise BuildError(
+            f"kernel {kernel.name!r} has complex numbers, which the target cuda does "
+            "not have; take an OpenCL device or the host"
+        )
+    unit = linearize(lp.preprocess_program(t_unit))
+    kernel = entry_kernel(unit)
+    code = lp.generate_code_v2(unit)
+    launches = tuple(
+        _launch(kernel, unit.callables_table, at)
+        for at, item in enumerate(kernel.linearization)
+        if isinstance(item, CallKernel)
+    )
+    passed = {name for launch in launches for name in launch.arguments}
+    return CudaCode(
+        code.device_code(),
+        launches,
+        {
+            arg.name: arg.dtype.numpy_dtype
+            for arg in kernel.args
+            if isinstance(arg, lp.ValueArg)
+        },
+        {
+            name: (tuple(array.shape), array.dtype.numpy_dtype)
+            for name, array in kernel.temporary_variables.items()
+            if name in passed
+        },
+    )
+
+
+def _launch(kernel: Any, callables: Any, at: int) -> CudaLaunch:
+    name = kernel.linearization[at].kernel_name
+    ids = get_insn_ids_for_block_at(kernel.linearization, at)
+    grid, block = kernel.get_grid_sizes_for_insn_ids_as_exprs(ids, callables)
+    _, n_bytes = _shared_places(kernel, at)
+    is_large = n_bytes > STATIC_SHARED_BYTES
+    return CudaLaunch(
+        name,
+        tuple(get_subkernel_arg_info(kernel, name).passed_names),
+        _three(grid),
+        _three(block),
+        n_bytes if is_large else 0,
+        0 if is_large else n_bytes,
+    )
+
+
+def _three(extents: Sequence[Any]) -> tuple[Any, Any, Any]:
+    one, two, three = (*extents, 1, 1, 1)[:3]
+    return one, two, three

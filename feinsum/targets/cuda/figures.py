@@ -1,0 +1,160 @@
+"""What a kernel takes of a multiprocessor, and how many work-items fit there.
+
+Source: NVIDIA, CUDA C++ Programming Guide, "Compute Capabilities", the table of
+technical specifications; NVIDIA, CUDA Occupancy Calculator.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from feinsum.errors import BuildError
+
+__all__ = [
+    "MOST_THREADS",
+    "KernelFigures",
+    "Multiprocessor",
+    "figures_of",
+    "multiprocessor_of",
+    "occupancy",
+]
+
+WARP = 32
+MOST_THREADS = 1024
+"""Of one work-group."""
+MOST_REGISTERS = 255
+"""Of one work-item."""
+REGISTERS = 1 << 16
+"""Of a multiprocessor."""
+REGISTER_STEP = 256
+"""Registers are given to warps in such steps."""
+
+
+@dataclass(frozen=True)
+class KernelFigures:
+    """What ptxas says of a kernel.
+
+    Attributes:
+        registers: of a work-item.
+        spill_bytes: of a work-item, stored and loaded because registers lack.
+        stack_bytes: of a work-item, in local memory.
+        shared_bytes: of a work-group, as far as the source declares it.
+    """
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+def figures_of(log: str, name: str) -> KernelFigures:
+    """The figures of one kernel in the log of ptxas.
+
+    Raises:
+        BuildError: if the log does not tell them, as for PTX.
+
+    >>> figures_of("ptxas info    : Compiling entry function 'f' for 'sm_90' " +
+    ...     "ptxas . 8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads " +
+    ...     "ptxas info : Used 10 registers, used 1 barriers, 1280 bytes smem", "f")
+    KernelFigures(registers=10, spill_bytes=8, stack_bytes=8, shared_bytes=1280)
+    """
+    _, found, own = log.partition(f"Compiling entry function '{name}'")
+    own = own.partition("Compiling entry function")[0]
+    registers = re.search(r"Used (\d+) registers", own)
+    if not found or registers is None:
+        raise BuildError(
+            f"the log of ptxas has no figures of {name!r}; compile for one of the "
+            "architectures sm_..., not for compute_..."
+        )
+    return KernelFigures(
+        int(registers[1]),
+        _number(own, "bytes spill stores") + _number(own, "bytes spill loads"),
+        _number(own, "bytes stack frame"),
+        _number(own, "bytes smem"),
+    )
+
+
+def _number(text: str, what: str) -> int:
+    found = re.search(rf"(\d+) {what}", text)
+    return int(found[1]) if found else 0
+
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """What one multiprocessor has.
+
+    Attributes:
+        threads, groups: that it holds at once.
+        shared_bytes: for all groups on it.
+        group_shared_bytes: for one group, if the launch asks for it.
+        reserved_bytes: that each group takes beside its own.
+    """
+
+    threads: int
+    groups: int
+    shared_bytes: int
+    group_shared_bytes: int
+    reserved_bytes: int
+
+
+_KNOWN = {
+    70: Multiprocessor(2048, 32, 96 << 10, 96 << 10, 0),
+    72: Multiprocessor(2048, 32, 96 << 10, 96 << 10, 0),
+    75: Multiprocessor(1024, 16, 64 << 10, 64 << 10, 0),
+    80: Multiprocessor(2048, 32, 164 << 10, 163 << 10, 1024),
+    86: Multiprocessor(1536, 16, 100 << 10, 99 << 10, 1024),
+    87: Multiprocessor(1536, 16, 164 << 10, 163 << 10, 1024),
+    89: Multiprocessor(1536, 24, 100 << 10, 99 << 10, 1024),
+    90: Multiprocessor(2048, 32, 228 << 10, 227 << 10, 1024),
+    100: Multiprocessor(2048, 32, 228 << 10, 227 << 10, 1024),
+    120: Multiprocessor(1536, 24, 100 << 10, 99 << 10, 1024),
+}
+
+
+def multiprocessor_of(capability: int) -> Multiprocessor:
+    """That of a compute capability, or of the nearest older one that is known.
+
+    Args:
+        capability: as a number, such as 90.
+
+    Raises:
+        BuildError: if it is older than all that are known.
+    """
+    older = [known for known in _KNOWN if known <= capability]
+    if not older:
+        raise BuildError(
+            f"compute capability {capability} is not supported; expected "
+            f"{min(_KNOWN)} or more"
+        )
+    return _KNOWN[max(older)]
+
+
+def occupancy(
+    figures: KernelFigures, n_threads: int, capability: int, dynamic_bytes: int = 0
+) -> float:
+    """The part of a multiprocessor's work-items that are there at once.
+
+    It is 0 if not even one work-group fits.
+
+    Args:
+        n_threads: of a work-group.
+        dynamic_bytes: of the shared memory that the launch asks for.
+
+    >>> lean = KernelFigures(32, 0, 0, 0)
+    >>> occupancy(lean, 256, 90), occupancy(KernelFigures(128, 0, 0, 0), 256, 90)
+    (1.0, 0.25)
+    >>> occupancy(KernelFigures(32, 0, 0, 49152), 128, 70)
+    0.125
+    """
+    has = multiprocessor_of(capability)
+    shared = figures.shared_bytes + dynamic_bytes
+    if n_threads > MOST_THREADS or shared > has.group_shared_bytes:
+        return 0.0
+    warps = -(-n_threads // WARP)
+    of_warp = -(-figures.registers * WARP // REGISTER_STEP) * REGISTER_STEP
+    by_registers = REGISTERS // of_warp // warps if of_warp else has.groups
+    taken = shared + has.reserved_bytes
+    by_shared = has.shared_bytes // taken if taken else has.groups
+    groups = min(has.groups, has.threads // (warps * WARP), by_registers, by_shared)
+    return groups * warps * WARP / has.threads

@@ -1,0 +1,185 @@
+"""NVRTC: the compiler of CUDA C++. It needs no GPU, nor a driver."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from feinsum.cache import default_cache
+from feinsum.errors import BuildError, DeviceUnavailableError
+from feinsum.targets.messages import first_lines
+
+__all__ = ["HEADERS", "INSTALL_HINT", "CudaBinary", "Nvrtc", "find_nvrtc"]
+
+INSTALL_HINT = "pip install 'feinsum[cuda]' gives CuPy and NVRTC"
+
+FLAGS = ("--std=c++17", "-default-device", "--ptxas-options=--verbose")
+"""No option reorders sums."""
+
+HEADERS = {
+    "stdint.h": """\
+typedef signed char int8_t; typedef unsigned char uint8_t;
+typedef short int16_t; typedef unsigned short uint16_t;
+typedef int int32_t; typedef unsigned int uint32_t;
+typedef long int64_t; typedef unsigned long uint64_t;
+""",
+    "stdbool.h": "",
+    "math.h": """\
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+#endif
+""",
+}
+"""Headers of C that Loopy's code includes; NVRTC brings none along."""
+
+
+@dataclass(frozen=True)
+class CudaBinary:
+    """What a source became.
+
+    Attributes:
+        source: CUDA C++.
+        image: a cubin, or text of PTX where the compiler is older than the device.
+        log: what ptxas says of registers and memory.
+    """
+
+    source: str
+    image: bytes
+    log: str
+
+
+@dataclass(frozen=True)
+class Nvrtc:
+    """The compiler as a library.
+
+    Attributes:
+        version: its own, such as ``12.9``.
+        architectures: compute capabilities that it knows, as numbers such as 90.
+    """
+
+    library: Any
+    version: str
+    architectures: tuple[int, ...]
+
+    def architecture_for(self, capability: tuple[int, int]) -> str:
+        """What to compile for: the device itself, or PTX for a newer one.
+
+        Raises:
+            BuildError: if the device is older than all that the compiler knows.
+        """
+        wanted = 10 * capability[0] + capability[1]
+        if wanted in self.architectures:
+            return f"sm_{wanted}"
+        older = [known for known in self.architectures if known < wanted]
+        if not older:
+            raise BuildError(
+                f"NVRTC {self.version} compiles for {self._range}, the device is of "
+                f"{wanted}; install an older nvidia-cuda-nvrtc"
+            )
+        return f"compute_{max(older)}"
+
+    @property
+    def _range(self) -> str:
+        return f"sm_{min(self.architectures)} to sm_{max(self.architectures)}"
+
+    def compile(self, source: str, architecture: str) -> CudaBinary:
+        """Compile; what was compiled before comes from the cache.
+
+        Args:
+            architecture: such as ``sm_90``, or ``compute_90`` for PTX.
+
+        Raises:
+            BuildError: with the first lines of the log.
+        """
+        kept_in = default_cache()
+        given = ("cubin", self.version, architecture, *FLAGS, *HEADERS.values())
+        key = hashlib.sha256("\0".join((*given, source)).encode()).hexdigest()
+        kept = None if kept_in is None else kept_in.read(key)
+        if kept is not None:
+            log, _, image = kept.partition(b"\0")
+            return CudaBinary(source, image, log.decode())
+        made = self._compiled(source, architecture)
+        if kept_in is not None:
+            kept_in.write(key, made.log.encode() + b"\0" + made.image)
+        return made
+
+    def _compiled(self, source: str, architecture: str) -> CudaBinary:
+        program = ctypes.c_void_p()
+        names = (ctypes.c_char_p * len(HEADERS))(*(n.encode() for n in HEADERS))
+        texts = (ctypes.c_char_p * len(HEADERS))(
+            *(text.encode() for text in HEADERS.values())
+        )
+        library = self.library
+        self._check(
+            library.nvrtcCreateProgram(
+                ctypes.byref(program), source.encode(), b"kernel.cu",
+                len(HEADERS), texts, names,
+            )
+        )  # fmt: skip
+        try:
+            options = (f"--gpu-architecture={architecture}", *FLAGS)
+            given = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+            failed = library.nvrtcCompileProgram(program, len(options), given)
+            log = self._text(program, "ProgramLog").rstrip(b"\0").decode()
+            if failed:
+                raise BuildError(f"NVRTC {self.version}: {first_lines(log)}")
+            what = "CUBIN" if architecture.startswith("sm_") else "PTX"
+            return CudaBinary(source, self._text(program, what), log)
+        finally:
+            library.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._check(
+            getattr(self.library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+        )
+        buffer = ctypes.create_string_buffer(size.value)
+        self._check(getattr(self.library, f"nvrtcGet{what}")(program, buffer))
+        return buffer.raw
+
+    def _check(self, code: int) -> None:
+        if code:
+            self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
+            said = self.library.nvrtcGetErrorString(code).decode()
+            raise BuildError(f"NVRTC {self.version}: {said}")
+
+
+@cache
+def find_nvrtc() -> Nvrtc:
+    """The compiler of the package, else that of the system.
+
+    Raises:
+        DeviceUnavailableError: if there is none.
+    """
+    for place in _places():
+        try:
+            library = ctypes.CDLL(place)
+        except OSError:
+            continue
+        major, minor, n = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        library.nvrtcGetNumSupportedArchs(ctypes.byref(n))
+        known = (ctypes.c_int * n.value)()
+        library.nvrtcGetSupportedArchs(known)
+        return Nvrtc(library, f"{major.value}.{minor.value}", tuple(known))
+    raise DeviceUnavailableError(
+        f"the compiler NVRTC (libnvrtc.so) is not installed; {INSTALL_HINT}"
+    )
+
+
+def _places() -> Iterator[str]:
+    spec = importlib.util.find_spec("nvidia")
+    folders = [] if spec is None else (spec.submodule_search_locations or [])
+    for folder in folders:
+        found = Path(folder).glob("*/lib/libnvrtc.so.*")
+        own = (path for path in found if re.fullmatch(r"libnvrtc\.so\.\d+", path.name))
+        yield from map(str, sorted(own))
+    yield from ("libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so")

@@ -1,0 +1,379 @@
+"""Trials that travel: kernels and all that it takes to judge them, in one folder.
+
+A GPU is at hand for minutes, on a machine without a network. So candidates are
+generated and compiled where there is time, with the arguments and the results that are
+expected as recipes; ``runner.py`` in the folder verifies and times them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from pymbolic.mapper.evaluator import evaluate
+
+from feinsum.errors import BuildError, FeinsumError, MeasurementError
+from feinsum.measure import einsum_operations, footprint_bytes
+from feinsum.measure.cases import Case, make_case
+from feinsum.records import TransformSpec, utc_now
+from feinsum.targets.cuda.code import CudaCode, CudaTarget, generated
+from feinsum.targets.cuda.device import check_launch
+from feinsum.targets.cuda.figures import figures_of, occupancy
+from feinsum.targets.cuda.nvrtc import HEADERS, find_nvrtc
+from feinsum.targets.layout import array_layout, typed
+from feinsum.targets.software import software
+from feinsum.transforms import (
+    Transform,
+    applicable_transforms,
+    apply_spec,
+    configurations,
+    find_transform,
+)
+from feinsum.tune import bundle_runner
+from feinsum.tune.problem import Problem
+
+__all__ = ["MOST_BYTES", "Exported", "candidates", "export_bundle", "results_of"]
+
+FORMAT = 1
+MOST_BYTES = 30_000_000
+"""Of a bundle."""
+MOST_SPILLED = 512
+"""Bytes of a work-item; a kernel that spills more is not worth its time."""
+N_CHECKED = 4096
+"""Entries of a result that are compared one by one."""
+SEED = 0
+"""That of :func:`feinsum.measure.cases.make_case`."""
+BASELINE = "gpu_points"
+"""The family whose recommended recipe all others are compared with: an untransformed
+kernel is one work-item on a GPU, which nobody would run.
+"""
+N_DRAWN = 400
+"""Random configurations that are looked at, at most."""
+N_BEST = 3
+"""Recipes of earlier rounds whose neighbours are tried."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What a bundle holds.
+
+    Attributes:
+        n_candidates: of all workloads.
+        left_out: why candidates are not in it, with how many there are.
+    """
+
+    n_workloads: int
+    n_candidates: int
+    n_bytes: int
+    left_out: Mapping[str, int]
+
+
+def export_bundle(
+    problems: Sequence[Problem],
+    folder: Path,
+    architecture: str,
+    *,
+    n_candidates: int = 20,
+    after: Path | None = None,
+) -> Exported:
+    """Write a bundle.
+
+    Args:
+        architecture: that is compiled for, such as ``sm_90``; on other GPUs the runner
+            compiles the sources.
+        n_candidates: of each workload, the baseline included.
+        after: an earlier bundle with results: its candidates are left out, and the
+            neighbours of the best come first.
+
+    Raises:
+        MeasurementError: if the folder is not empty, or the bundle gets too large.
+        DeviceUnavailableError: if there is no NVRTC.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise MeasurementError(f"{folder} is not empty; give a new folder")
+    known = {} if after is None else results_of(after)
+    folder.mkdir(parents=True, exist_ok=True)
+    left_out: dict[str, int] = {}
+    with zipfile.ZipFile(
+        folder / "kernels.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9
+    ) as archive:
+        writer = _Writer(archive, architecture, left_out)
+        workloads = []
+        for problem in problems:
+            tried = known.get(str(problem.form.key), {})
+            workloads.append(writer.workload(problem, n_candidates, tried))
+            if (folder / "kernels.zip").stat().st_size > MOST_BYTES:
+                raise MeasurementError(
+                    f"the bundle takes more than {MOST_BYTES} bytes; give fewer trials"
+                )
+    document = {
+        "format": FORMAT,
+        "made_at": utc_now(),
+        "seed": SEED,
+        "architecture": architecture,
+        "software": {**software(), "nvrtc": find_nvrtc().version},
+        "workloads": workloads,
+    }
+    text = json.dumps(document)
+    document = {"id": hashlib.sha256(text.encode()).hexdigest(), **document}
+    (folder / "bundle.json").write_text(json.dumps(document))
+    shutil.copyfile(bundle_runner.__file__, folder / "runner.py")
+    n_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    total = sum(len(w["candidates"]) for w in workloads)
+    return Exported(len(workloads), total, n_bytes, left_out)
+
+
+@dataclass
+class _Writer:
+    """Makes the documents of workloads, and puts their kernels into an archive."""
+
+    archive: zipfile.ZipFile
+    architecture: str
+    left_out: dict[str, int]
+    _kept: set[str] = field(default_factory=set)
+
+    def workload(
+        self, problem: Problem, n_candidates: int, tried: Mapping[TransformSpec, float]
+    ) -> dict[str, Any]:
+        case = make_case(problem.einsum, problem.sizes)
+        made: list[dict[str, Any]] = []
+        baseline = find_transform(BASELINE, 1)
+        first = next(configurations(baseline, problem.workload), None)
+        if first is None:
+            raise MeasurementError(
+                f"{problem.einsum.subscripts} has no kernel for a GPU to compare with"
+            )
+        for spec in (first, *candidates(problem, tried)):
+            if len(made) == n_candidates:
+                break
+            if made and (spec == first or spec in tried):
+                continue
+            try:
+                made.append(self.candidate(spec, case))
+            except FeinsumError as error:
+                if not made:
+                    raise
+                self._leave_out(error.code)
+        return {
+            "key": str(problem.form.key),
+            "text": problem.workload_text,
+            "sizes": dict(problem.sizes),
+            "tolerance": max(case.tolerance, float(np.finfo(np.float64).eps)),
+            "operations": dict(einsum_operations(case.einsum, problem.sizes)),
+            "footprint_bytes": footprint_bytes(case.einsum, problem.sizes),
+            "arguments": list(_arguments(case)),
+            "outputs": list(_outputs(case)),
+            "baseline": 0,
+            "candidates": made,
+        }
+
+    def _leave_out(self, why: str) -> None:
+        self.left_out[why] = self.left_out.get(why, 0) + 1
+
+    def candidate(self, spec: TransformSpec, case: Case) -> dict[str, Any]:
+        """A recipe as launches.
+
+        Raises:
+            BuildError: if it cannot be compiled, or spills too much.
+            TransformError: if it cannot be applied.
+        """
+        unit = apply_spec(spec, case.t_unit, case.nest)
+        code = self._generated(unit)
+        scalars = {name: case.arguments[name] for name in code.scalars}
+        capability = int(self.architecture.partition("_")[2])
+        binary = find_nvrtc().compile(code.source, self.architecture)
+        launches = []
+        for launch in code.launches:
+            check_launch(launch, capability)
+            grid, block = launch.sizes(scalars)
+            figures = figures_of(binary.log, launch.name)
+            n_threads = int(np.prod(block))
+            at_once = occupancy(figures, n_threads, capability, launch.shared_bytes)
+            if figures.spill_bytes > MOST_SPILLED or not at_once:
+                raise BuildError(
+                    f"{spec} spills {figures.spill_bytes} bytes of a work-item, its "
+                    f"occupancy is {at_once}"
+                )
+            launches.append(
+                {
+                    "name": launch.name,
+                    "arguments": launch.arguments,
+                    "grid": grid,
+                    "block": block,
+                    "shared_bytes": launch.shared_bytes,
+                    "registers": figures.registers,
+                    "occupancy": at_once,
+                }
+            )
+        return {
+            "spec": str(spec),
+            "code": self._kept_code(code.source, binary.image),
+            "launches": launches,
+            "temporaries": _temporaries(code, scalars),
+        }
+
+    def _generated(self, unit: lp.TranslationUnit) -> CudaCode:
+        try:
+            return generated(typed(unit.copy(target=CudaTarget())))
+        except FeinsumError:
+            raise
+        except Exception as error:  # Loopy raises errors of many kinds
+            raise BuildError(f"Loopy: {type(error).__name__}: {error}") from error
+
+    def _kept_code(self, source: str, image: bytes) -> str:
+        """The name of a source and its cubin in the archive."""
+        digest = hashlib.sha256(source.encode()).hexdigest()[:24]
+        if digest not in self._kept:
+            self._kept.add(digest)
+            self.archive.writestr(f"{digest}.cu", standing_alone(source))
+            self.archive.writestr(f"{digest}.{self.architecture}", image)
+        return digest
+
+
+def standing_alone(source: str) -> str:
+    """A source that includes no file."""
+    text = re.sub(r"^\s*#include <.*>\s*$", "", source, flags=re.MULTILINE)
+    return "\n".join((HEADERS["stdint.h"], HEADERS["math.h"], text))
+
+
+def _temporaries(code: CudaCode, scalars: Mapping[str, Any]) -> dict[str, Any]:
+    sizes = {name: int(value) for name, value in scalars.items()}
+    return {
+        name: (int(np.prod([int(evaluate(n, sizes)) for n in shape])), dtype.str)
+        for name, (shape, dtype) in code.temporaries.items()
+    }
+
+
+def _arguments(case: Case) -> Iterator[tuple[str, str, Any, str]]:
+    """Name, dtype, shape or value, and how it is drawn, in the order of the kernel."""
+    for arg in case.t_unit.default_entrypoint.args:
+        dtype = arg.dtype.numpy_dtype
+        if isinstance(arg, lp.ValueArg):
+            yield arg.name, dtype.str, int(case.arguments[arg.name]), "size"
+        elif arg.is_input:
+            shape = array_layout(arg, case.sizes).shape
+            if dtype.kind not in "iuf":
+                raise MeasurementError(
+                    f"operand {arg.name!r} has the dtype {dtype}, which bundles do not"
+                    " have; expected integers or floating point numbers"
+                )
+            kind = "uniform" if dtype.kind == "f" else "integers"
+            yield arg.name, dtype.str, shape, kind
+
+
+def _outputs(case: Case) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
+    """Name, dtype, shape, and what is expected of each result."""
+    for name, result in case.expected.items():
+        flat = np.asarray(result).reshape(-1).astype(np.float64)
+        n_checked = min(N_CHECKED, flat.size)
+        places = np.random.default_rng(SEED).choice(flat.size, n_checked, replace=False)
+        weights = bundle_runner.weights(np, flat.size)
+        arg = case.t_unit.default_entrypoint.arg_dict[name]
+        yield (
+            name,
+            arg.dtype.numpy_dtype.str,
+            result.shape,
+            {
+                "places": places.tolist(),
+                "values": flat[places].tolist(),
+                "weighted": float(flat @ weights),
+                "largest": float(np.abs(flat).max(initial=0.0)),
+            },
+        )
+
+
+def candidates(
+    problem: Problem, tried: Mapping[TransformSpec, float]
+) -> Iterator[TransformSpec]:
+    """Recipes in the order in which they are worth a try; each once.
+
+    Neighbours of the best that were tried; then what the families recommend, and where
+    their searches begin; then configurations that are drawn, from each in turn.
+    """
+    families = [
+        family
+        for family in applicable_transforms(problem.workload, "gpu")
+        if family.name.startswith("gpu_")
+    ]
+    found: dict[TransformSpec, None] = {}
+    for spec in sorted(tried, key=tried.__getitem__)[:N_BEST]:
+        found.update(dict.fromkeys(_neighbours(spec, problem)))
+    for family in families:
+        recommended = islice(configurations(family, problem.workload), 1)
+        starts = (family.spec(p) for p in family.starts(problem.workload))
+        found.update(dict.fromkeys((*recommended, *starts)))
+    yield from found
+    rng = random.Random(problem.workload_text)  # noqa: S311  (nothing is secret)
+    for k in range(N_DRAWN):
+        drawn = _drawn(families[k % len(families)], problem, rng)
+        if drawn is not None and drawn not in found:
+            found[drawn] = None
+            yield drawn
+
+
+def _drawn(
+    family: Transform, problem: Problem, rng: random.Random
+) -> TransformSpec | None:
+    space = family.offered(problem.workload) or {}
+    drawn = {name: rng.choice(values) for name, values in space.items()}
+    is_pointless = family.constraint(problem.workload, drawn) is not None
+    return None if is_pointless else family.spec(drawn)
+
+
+def _neighbours(spec: TransformSpec, problem: Problem) -> Iterator[TransformSpec]:
+    """Configurations that differ in one parameter."""
+    family = find_transform(spec.name, spec.version)
+    for name, values in (family.offered(problem.workload) or {}).items():
+        for value in values:
+            changed = {**spec.parameters, name: value}
+            if family.constraint(problem.workload, changed) is None:
+                yield family.spec(changed)
+
+
+def results_of(folder: Path) -> dict[str, dict[TransformSpec, float]]:
+    """Seconds of what was tried, infinite where it failed, by workload and recipe.
+
+    Raises:
+        MeasurementError: if the folder holds no bundle.
+    """
+    found: dict[str, dict[TransformSpec, float]] = {}
+    workloads = read_bundle(folder)["workloads"]
+    for line in bundle_runner.lines_of(folder / "results.jsonl"):
+        if line.get("state", "started") == "started":
+            continue
+        workload = workloads[line["workload"]]
+        spec = TransformSpec.parse(workload["candidates"][line["candidate"]]["spec"])
+        seconds = float(line.get("seconds", np.inf))
+        found.setdefault(workload["key"], {})[spec] = seconds
+    return found
+
+
+def read_bundle(folder: Path) -> dict[str, Any]:
+    """The document of a bundle.
+
+    Raises:
+        MeasurementError: if there is none, or another version wrote it.
+    """
+    try:
+        document: dict[str, Any] = json.loads((folder / "bundle.json").read_text())
+    except (OSError, ValueError) as error:
+        raise MeasurementError(
+            f"{folder} holds no bundle that can be read ({error}); make one with "
+            "feinsum tune --export"
+        ) from error
+    if document.get("format") != FORMAT:
+        raise MeasurementError(
+            f"{folder} has the format {document.get('format')!r}, expected {FORMAT}"
+        )
+    return document

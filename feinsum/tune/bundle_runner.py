@@ -1,0 +1,374 @@
+"""Verifies and times the kernels of a bundle on a GPU.
+
+python3 runner.py [--budget SECONDS] [--limit SECONDS] [--out results.jsonl]
+
+It stands beside bundle.json and kernels.zip, and needs Python 3.10 or newer, numpy and
+CuPy, nothing else. What is in the file of results already is not tried again, so that
+it may be stopped, and started again. Every workload runs in a process of its own, which
+ends when it takes longer than its limit; a kernel that ends its process costs itself
+alone. Exit codes: 0 done, 1 there is time for no more, 2 there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+NO_GPU = 2
+ROUNDS, FINALISTS = 20, 6
+WIDE = 0.2
+"""A spread over the median from which times are taken once more: clocks change."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--budget", type=float, default=180.0)
+    parser.add_argument("--limit", type=float, default=60.0)
+    parser.add_argument("--out", type=Path, default=HERE / "results.jsonl")
+    parser.add_argument("--workload", type=int)
+    options = parser.parse_args()
+    bundle = json.loads((HERE / "bundle.json").read_text())
+    if options.workload is not None:
+        run_workload(bundle, options.workload, options)
+        return 0
+    return run_all(bundle, options)
+
+
+def run_all(bundle: Any, options: Any) -> int:
+    """Every workload that has time left, each in a process of its own."""
+    end = time.monotonic() + options.budget
+    for k in range(len(bundle["workloads"])):
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                note("there is no time left; start again to go on")
+                return 1
+            missing = missing_of(bundle, k, options.out)
+            if not missing:
+                break
+            share = max(left / (len(bundle["workloads"]) - k), 2.0)
+            code = run_child(k, min(share, options.limit, left), options)
+            if code == NO_GPU:
+                return NO_GPU
+            if code == 0:
+                break
+            blame(bundle, k, options.out, code)
+    return 0
+
+
+def run_child(k: int, limit: float, options: Any) -> int | None:
+    """The exit code of the process of a workload; None if it took too long."""
+    command = [
+        sys.executable,
+        __file__,
+        "--workload",
+        str(k),
+        "--out",
+        str(options.out),
+        "--limit",
+        str(limit),
+    ]
+    try:
+        ended = subprocess.run(command, timeout=limit + 10, check=False)  # noqa: S603
+        return ended.returncode
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def lines_of(path: Path) -> list[Any]:
+    """What is written; a line that is not complete is none."""
+    if not path.exists():
+        return []
+    found: list[Any] = []
+    for line in path.read_text().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def missing_of(bundle: Any, k: int, out: Path) -> list[int]:
+    """Candidates of a workload that have no outcome yet."""
+    done = {
+        line["candidate"]
+        for line in lines_of(out)
+        if line.get("workload") == k and "state" in line and line["state"] != "started"
+    }
+    return [
+        c for c in range(len(bundle["workloads"][k]["candidates"])) if c not in done
+    ]
+
+
+def blame(bundle: Any, k: int, out: Path, code: int | None) -> None:
+    """Write down that the candidate that was tried last ended its process."""
+    missing = set(missing_of(bundle, k, out))
+    started = [
+        line["candidate"]
+        for line in lines_of(out)
+        if line.get("workload") == k
+        and line.get("state") == "started"
+        and line["candidate"] in missing
+    ]
+    last = started[-1] if started else min(missing)
+    how = "took too long" if code is None else f"ended its process with {code}"
+    say(out, {"workload": k, "candidate": last, "state": "crashed", "reason": how})
+
+
+def say(out: Path, line: Any) -> None:
+    with out.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def run_workload(bundle: Any, k: int, options: Any) -> None:
+    """Verify every candidate, time the best of them together, and write it down."""
+    try:
+        gpu = Gpu(bundle)
+    except Exception as error:  # noqa: BLE001  (CuPy has many)
+        note(f"there is no GPU for CuPy: {error}")
+        sys.exit(NO_GPU)
+    workload, out = bundle["workloads"][k], options.out
+    end = time.monotonic() + options.limit
+    missing = missing_of(bundle, k, out)
+    case = Case(gpu, bundle["seed"], workload)
+    timed: dict[int, Any] = {}
+    for c in dict.fromkeys([workload["baseline"], *missing]):
+        if time.monotonic() > end and timed:
+            break
+        if c in missing:
+            say(out, {"workload": k, "candidate": c, "state": "started"})
+        try:
+            kernel = gpu.kernel(workload["candidates"][c], case)
+            off = case.largest_error(kernel)
+        except GpuError as refusal:
+            if c in missing:
+                say(
+                    out,
+                    {
+                        "workload": k,
+                        "candidate": c,
+                        "state": "failed",
+                        "reason": str(refusal)[:500],
+                    },
+                )
+            if refusal.is_lasting:
+                sys.exit(3)
+            continue
+        if not off <= workload["tolerance"]:
+            if c in missing:
+                say(
+                    out,
+                    {
+                        "workload": k,
+                        "candidate": c,
+                        "state": "wrong",
+                        "error": repr(off),
+                    },
+                )
+            continue
+        timed[c] = kernel, off, min(gpu.seconds(kernel) for _ in range(3))
+        if c in missing:
+            say(
+                out,
+                {
+                    "workload": k,
+                    "candidate": c,
+                    "state": "tried",
+                    "seconds": timed[c][2],
+                    "error": off,
+                },
+            )
+    finals(gpu, workload, k, timed, out)
+
+
+def finals(gpu: Any, workload: Any, k: int, timed: Any, out: Path) -> None:
+    """The best candidates and the baseline in turns."""
+    baseline = workload["baseline"]
+    if baseline not in timed:
+        return
+    best = sorted((c for c in timed if c != baseline), key=lambda c: timed[c][2])
+    chosen = [baseline, *best[:FINALISTS]]
+    for _attempt in range(2):
+        samples: dict[int, list[float]] = {c: [] for c in chosen}
+        for _round in range(ROUNDS):
+            for c in chosen:
+                samples[c].append(gpu.seconds(timed[c][0]))
+        if max(spread(s) for s in samples.values()) <= WIDE:
+            break
+    for c in chosen[1:]:
+        say(
+            out,
+            {
+                "workload": k,
+                "candidate": c,
+                "final": True,
+                "samples_s": samples[c],
+                "baseline_s": samples[baseline],
+                "error": timed[c][1],
+                "device": gpu.facts,
+                "bundle": gpu.bundle,
+            },
+        )
+
+
+def note(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def spread(samples: list[float]) -> float:
+    low, _, high = quantiles(samples, n=4)
+    return (high - low) / median(samples)
+
+
+class GpuError(Exception):
+    """The GPU refuses; ``is_lasting`` if it does so from now on."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said)
+        text = said.lower()
+        self.is_lasting = "illegal" in text or "launch failure" in text
+
+
+class Gpu:
+    """The first GPU, by CuPy."""
+
+    def __init__(self, bundle: Any) -> None:
+        import cupy
+
+        self.cupy, self.bundle = cupy, bundle["id"]
+        runtime = cupy.cuda.runtime
+        has = runtime.getDeviceProperties(0)
+        version = runtime.driverGetVersion()
+        self.capability = 10 * has["major"] + has["minor"]
+        self.facts = {
+            "name": has["name"].decode(),
+            "capability": [has["major"], has["minor"]],
+            "multiprocessors": has["multiProcessorCount"],
+            "clock_khz": has.get("clockRate", 0),
+            "memory_bytes": has["totalGlobalMem"],
+            "driver": f"{version // 1000}.{version % 1000 // 10}",
+            "cupy": cupy.__version__,
+            "python": sys.version.split()[0],
+        }
+        self.errors = (
+            runtime.CUDARuntimeError,
+            cupy.cuda.driver.CUDADriverError,
+            cupy.cuda.compiler.CompileException,
+            cupy.cuda.memory.OutOfMemoryError,
+        )
+        self.folder = TemporaryDirectory()
+        self.archive = zipfile.ZipFile(HERE / "kernels.zip")
+
+    def kernel(self, candidate: Any, case: Any) -> list[Any]:
+        """The launches of a candidate, ready to be made."""
+        try:
+            module = self._module(candidate)
+            extra = {
+                name: self.cupy.empty(n, dtype)
+                for name, (n, dtype) in candidate["temporaries"].items()
+            }
+            return [
+                self._launch(module, one, case, extra) for one in candidate["launches"]
+            ]
+        except self.errors as error:
+            raise GpuError(str(error)) from error
+
+    def _module(self, candidate: Any) -> Any:
+        name = f"{candidate['code']}.sm_{self.capability}"
+        if name in self.archive.namelist():
+            path = self.archive.extract(name, self.folder.name)
+            return self.cupy.RawModule(path=path)
+        source = self.archive.read(f"{candidate['code']}.cu").decode()
+        return self.cupy.RawModule(
+            code=source, backend="nvrtc", options=("--std=c++17", "-default-device")
+        )
+
+    def _launch(self, module: Any, launch: Any, case: Any, extra: Any) -> Any:
+        function = module.get_function(launch["name"])
+        if launch["shared_bytes"]:
+            function.max_dynamic_shared_size_bytes = launch["shared_bytes"]
+        values = {**case.arrays, **case.scalars, **extra}
+        arguments = tuple(values[name] for name in launch["arguments"])
+        grid, block = tuple(launch["grid"]), tuple(launch["block"])
+        return lambda: function(
+            grid, block, arguments, shared_mem=launch["shared_bytes"]
+        )
+
+    def seconds(self, kernel: Any) -> float:
+        """Between two events around all launches."""
+        cuda = self.cupy.cuda
+        first, last = cuda.Event(), cuda.Event()
+        try:
+            first.record()
+            for launch in kernel:
+                launch()
+            last.record()
+            last.synchronize()
+            return max(float(cuda.get_elapsed_time(first, last)) * 1e-3, 1e-9)
+        except self.errors as error:
+            raise GpuError(str(error)) from error
+
+
+class Case:
+    """The arguments of a workload, and what its results have to be."""
+
+    def __init__(self, gpu: Any, seed: int, workload: Any) -> None:
+        import numpy as np
+
+        self.np, self.gpu, self.workload = np, gpu, workload
+        rng = np.random.default_rng(seed)
+        self.scalars: dict[str, Any] = {}
+        self.arrays: dict[str, Any] = {}
+        for name, dtype, shape, kind in workload["arguments"]:
+            if kind == "size":
+                self.scalars[name] = np.dtype(dtype).type(shape)
+            else:
+                self.arrays[name] = gpu.cupy.asarray(drawn(np, rng, kind, dtype, shape))
+        for name, dtype, shape, _checks in workload["outputs"]:
+            self.arrays[name] = gpu.cupy.empty(tuple(shape), dtype)
+
+    def largest_error(self, kernel: Any) -> float:
+        """Over the checked entries, and a weighted sum of all, of poisoned outputs."""
+        np, worst = self.np, 0.0
+        for name, dtype, shape, _checks in self.workload["outputs"]:
+            poison = np.nan if np.dtype(dtype).kind == "f" else 77
+            self.arrays[name].set(np.full(tuple(shape), poison, dtype))
+        self.gpu.seconds(kernel)
+        for name, _dtype, _shape, checks in self.workload["outputs"]:
+            found = self.arrays[name].get().reshape(-1).astype(np.float64)
+            if not np.isfinite(found).all():
+                return float("inf")
+            entries = np.abs(found[checks["places"]] - np.array(checks["values"]))
+            total = abs(float(found @ weights(np, found.size)) - checks["weighted"])
+            scale = checks["largest"] or 1.0
+            worst = max(
+                worst,
+                float(entries.max()) / scale,
+                total / (scale * np.sqrt(found.size)),
+            )
+        return worst
+
+
+def drawn(np: Any, rng: Any, kind: str, dtype: str, shape: Any) -> Any:
+    """Entries of an operand; the same as where the bundle was made."""
+    if kind == "integers":
+        return rng.integers(1, 10, tuple(shape)).astype(dtype)
+    return rng.uniform(0.5, 1.5, tuple(shape)).astype(dtype)
+
+
+def weights(np: Any, n: int) -> Any:
+    """Of a sum in which no two wrong entries are likely to cancel."""
+    return np.random.default_rng(n).uniform(-1.0, 1.0, n)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

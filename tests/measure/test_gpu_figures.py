@@ -1,0 +1,39 @@
+"""Figures of kernels for GPUs, without one."""
+
+from __future__ import annotations
+
+import pytest
+
+from feinsum import array, einsum
+from feinsum.errors import BuildError
+from feinsum.measure.gpu_figures import figures_of_starts
+from tests.targets.cuda.stand_in import needs_nvrtc
+from tests.transforms.support import LOOPY_WARNINGS
+
+pytestmark = [LOOPY_WARNINGS, needs_nvrtc]
+
+PRODUCT = einsum("ij,jk->ik", array("A", ("n", 64)), array("B", (64, 64)))
+
+
+def test_every_start_has_figures():
+    """More sums in registers take more of them, larger tiles more shared memory."""
+    found = figures_of_starts(PRODUCT, "sm_80")
+    assert {one.spec.name for one in found} >= {"gpu_product", "gpu_rows", "gpu_points"}
+    assert all(0 < one.occupancy <= 1 for one in found)
+    by_block = {
+        (p["columns"], p["rows"]): one
+        for one in found
+        if one.spec.name == "gpu_product"
+        for p in [one.spec.parameters]
+    }
+    assert by_block[8, 8].figures.registers > by_block[1, 1].figures.registers
+    assert by_block[1, 1].shared_bytes == 2 * 16 * 16 * 8
+    assert by_block[1, 1].n_items == 256
+
+
+def test_an_architecture_that_is_none_is_refused():
+    """Before anything is compiled, or by the compiler."""
+    with pytest.raises(BuildError, match="'volta' is none such as 'sm_90'"):
+        figures_of_starts(PRODUCT, "volta")
+    with pytest.raises(BuildError, match="NVRTC"):
+        figures_of_starts(PRODUCT, "sm_10")

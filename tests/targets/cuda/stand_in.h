@@ -1,0 +1,79 @@
+// CUDA C++ on a processor: one work-group after the other, its work-items as fibers
+// that change at barriers.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#define __global__
+#define __device__
+#define __shared__ static
+#define __launch_bounds__(n)
+#define __align__(n) __attribute__((aligned(n)))
+#define __int_as_float(x) feinsum_as_float(x)
+static inline float feinsum_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
+
+struct dim3 { unsigned x, y, z; };
+static dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+enum { STACK_BYTES = 64 << 10 };
+static ucontext_t scheduler, fibers[1024];
+static char *stacks, done[1024];
+static int at_barrier, running;
+static void *const *given;
+static void call_kernel(void *const *slots);
+
+static void __syncthreads()
+{
+  ++at_barrier;
+  swapcontext(&fibers[running], &scheduler);
+}
+
+static void fiber_main()
+{
+  call_kernel(given);
+  done[running] = 1;
+}
+
+// Returns 1 if some work-items end while others wait at a barrier.
+static int run_group(int n_items)
+{
+  memset(done, 0, sizeof done);
+  for (int k = 0; k < n_items; ++k) {
+    getcontext(&fibers[k]);
+    fibers[k].uc_stack.ss_sp = stacks + (size_t) k * STACK_BYTES;
+    fibers[k].uc_stack.ss_size = STACK_BYTES;
+    fibers[k].uc_link = &scheduler;
+    makecontext(&fibers[k], fiber_main, 0);
+  }
+  for (;;) {
+    at_barrier = 0;
+    for (running = 0; running < n_items; ++running) {
+      threadIdx.x = running % blockDim.x;
+      threadIdx.y = running / blockDim.x % blockDim.y;
+      threadIdx.z = running / blockDim.x / blockDim.y;
+      swapcontext(&scheduler, &fibers[running]);
+    }
+    if (at_barrier == 0)
+      return 0;
+    if (at_barrier != n_items)
+      return 1;
+  }
+}
+
+extern "C" int launch(const unsigned *grid, const unsigned *block, void *const *slots)
+{
+  int failed = 0;
+  gridDim = {grid[0], grid[1], grid[2]};
+  blockDim = {block[0], block[1], block[2]};
+  const int n_items = block[0] * block[1] * block[2];
+  given = slots;
+  stacks = (char *) malloc((size_t) n_items * STACK_BYTES);
+  for (blockIdx.z = 0; blockIdx.z < grid[2] && !failed; ++blockIdx.z)
+    for (blockIdx.y = 0; blockIdx.y < grid[1] && !failed; ++blockIdx.y)
+      for (blockIdx.x = 0; blockIdx.x < grid[0] && !failed; ++blockIdx.x)
+        failed = run_group(n_items);
+  free(stacks);
+  return failed;
+}

@@ -1,0 +1,117 @@
+"""A driver of GPUs where there is none: the compiler of the host runs CUDA C++.
+
+What NVRTC compiled is run by its source: work-items are fibers that change at barriers.
+It is for tests alone, and far too slow for anything else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from feinsum.errors import DeviceUnavailableError, MeasurementError
+from feinsum.targets.cuda import driver
+from feinsum.targets.cuda.driver import GpuFacts
+from feinsum.targets.cuda.nvrtc import find_nvrtc
+from tests.targets.cuda.fibers import function
+
+__all__ = ["StandInDriver", "needs_nvrtc", "stand_in"]
+
+BARRIERS = "work-items end while others wait at a barrier"
+
+
+def _why_no_nvrtc() -> str:
+    try:
+        find_nvrtc()
+    except DeviceUnavailableError as error:
+        return str(error)
+    return "" if shutil.which("g++") else "there is no g++"
+
+
+needs_nvrtc = pytest.mark.skipif(bool(_why_no_nvrtc()), reason=_why_no_nvrtc())
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """A driver with one GPU."""
+    made = StandInDriver()
+    monkeypatch.setattr(driver, "_FOUND", [made])
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class StandInDriver:
+    """Finds one GPU; see :class:`feinsum.targets.cuda.driver.Driver`."""
+
+    capability: tuple[int, int] = (9, 0)
+    memory_bytes: int = 1 << 28
+
+    def gpus(self):
+        return (
+            GpuFacts(
+                0, "stand-in", self.capability, 2, 1_000_000, self.memory_bytes,
+                1 << 20, "0000:00:00", "12.9",
+            ),
+        )  # fmt: skip
+
+    def open(self, ordinal):
+        return StandInSession(self.memory_bytes)
+
+
+@dataclass(frozen=True, eq=False)
+class StandInSession:
+    """Arrays are those of numpy; see :class:`feinsum.targets.cuda.driver.Session`."""
+
+    memory_bytes: int
+    launches: list[str] = field(default_factory=list)
+
+    def allocate(self, n_entries, dtype):
+        return np.empty(n_entries, dtype)
+
+    def write(self, array, values):
+        array[: values.size] = values
+
+    def read(self, array):
+        return array.copy()
+
+    def clear(self, array):
+        array[:] = 0
+
+    def function(self, binary, name, shared_bytes):
+        assert binary.image[:4] == b"\x7fELF" or b".target" in binary.image
+        return function(binary.source, name, shared_bytes)
+
+    def launch(self, function, grid, block, arguments, shared_bytes, stream=None):
+        assert all(isinstance(n, int) and n > 0 for n in (*grid, *block))
+        held = [x if isinstance(x, np.ndarray) else np.array(x) for x in arguments]
+        slots = (ctypes.c_void_p * len(held))(*(x.ctypes.data for x in held))
+        sizes = [(ctypes.c_uint * 3)(*part) for part in (grid, block)]
+        if function(*sizes, slots):
+            raise MeasurementError(BARRIERS)
+        self.launches.append("launch")
+
+    def synchronize(self):
+        pass
+
+    def timed(self, run):
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    def repeated(self, run, n):
+        def replay():
+            for _ in range(n):
+                run()
+
+        return replay
+
+    def free_bytes(self):
+        return self.memory_bytes
+
+    def adopted(self, array):
+        return array.host, None

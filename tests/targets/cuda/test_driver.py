@@ -1,0 +1,87 @@
+"""What is missing is said by name: a driver, a GPU, CuPy, a newer driver."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+
+import pytest
+
+from feinsum.errors import DeviceUnavailableError
+from feinsum.targets.cuda import CUDA, driver
+from feinsum.targets.cuda.driver import CupyDriver, check_driver, explained
+
+
+class Library:
+    """Of a driver, as far as it is asked before CuPy is loaded."""
+
+    def __init__(self, code=0, version=12040):
+        self.code, self.version = code, version
+
+    def cuInit(self, _flags):  # noqa: N802
+        return self.code
+
+    def cuDriverGetVersion(self, out):  # noqa: N802
+        ctypes.cast(out, ctypes.POINTER(ctypes.c_int))[0] = self.version
+        return 0
+
+
+def missing(_name):
+    raise OSError
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [
+        (missing, "no driver of NVIDIA"),
+        (lambda _: Library(code=100), "finds no GPU"),
+        (lambda _: Library(code=999), r"does not start \(error 999\)"),
+        (lambda _: Library(version=11080), r"knows CUDA 11\.8, expected 12\.0"),
+    ],
+)
+def test_what_is_missing_is_named(load, said):
+    """Each with what to do."""
+    with pytest.raises(DeviceUnavailableError, match=said):
+        check_driver(load)
+
+
+def test_a_driver_that_does_is_taken():
+    """Nothing is said."""
+    check_driver(lambda _: Library())
+
+
+def test_the_lack_of_cupy_is_named(monkeypatch):
+    """With the extra that brings it."""
+
+    def refuse(name):
+        raise ImportError(f"No module named {name!r}")
+
+    driver._cupy.cache_clear()
+    monkeypatch.setattr(driver, "check_driver", lambda: None)
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    with pytest.raises(DeviceUnavailableError, match=r"CuPy .* pip install 'feinsum"):
+        CupyDriver().gpus()
+
+
+def test_a_machine_without_a_gpu_says_so():
+    """The real driver: either there are devices, or a reason."""
+    driver._cupy.cache_clear()
+    try:
+        assert all(device.kind == "gpu" for device in CUDA.devices())
+    except DeviceUnavailableError as error:
+        assert "NVIDIA" in str(error) or "CuPy" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access", "not its own"),
+        ("cudaErrorIllegalAddress: an illegal memory access", "not its own"),
+        ("CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error", "ECC could not"),
+        ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many", "take a smaller one"),
+        ("CUDA_ERROR_UNKNOWN: unknown error", "unknown error"),
+    ],
+)
+def test_errors_of_cuda_are_explained(code, said):
+    """Codes that users meet come with what to do; others as they are."""
+    assert said in explained(code)

@@ -1,0 +1,281 @@
+"""The target ``cuda``: code, compiler, launches, devices."""
+
+from __future__ import annotations
+
+import loopy as lp
+import numpy as np
+import pytest
+
+from feinsum.errors import BuildError, MeasurementError
+from feinsum.measure import compile_kernel
+from feinsum.records import TransformSpec
+from feinsum.targets.cuda import CUDA, CudaTarget
+from feinsum.targets.cuda.code import generated as cuda_code
+from feinsum.targets.cuda.device import describe
+from feinsum.targets.cuda.figures import figures_of, occupancy
+from feinsum.targets.cuda.nvrtc import find_nvrtc
+from feinsum.targets.devices import open_device, target_of, why_unusable
+from tests.targets.cuda.stand_in import (
+    BARRIERS,
+    StandInDriver,
+    needs_nvrtc,
+    stand_in,
+)
+from tests.transforms.support import EINSUMS, LOOPY_WARNINGS, generated
+
+__all__ = ["stand_in"]
+
+pytestmark = [needs_nvrtc, LOOPY_WARNINGS]
+
+
+def doubled(block=32, dtype=np.float64):
+    unit = lp.make_kernel(
+        "{[i]: 0<=i<n}",
+        "y[i] = 2*x[i]",
+        [lp.GlobalArg("x,y", dtype, shape="n"), lp.ValueArg("n", np.int32)],
+        target=CudaTarget(),
+        lang_version=(2018, 2),
+    )
+    return lp.split_iname(unit, "i", block, outer_tag="g.0", inner_tag="l.0")
+
+
+def reversed_in_groups(size, dtype=np.float64):
+    """Through shared memory, with a barrier between."""
+    unit = lp.make_kernel(
+        [f"{{[i, g]: 0<=i<{size} and 0<=g<2}}", f"{{[j]: 0<=j<{size}}}"],
+        [
+            lp.Assignment("t[i]", "x[g, i]", id="write", within_inames=frozenset("gi")),
+            lp.Assignment(
+                "y[g, j]",
+                f"t[{size - 1} - j]",
+                within_inames=frozenset("gj"),
+                depends_on=frozenset({"write"}),
+            ),
+        ],
+        [
+            lp.GlobalArg("x,y", dtype, shape=(2, size)),
+            lp.TemporaryVariable(
+                "t", dtype, (size,), address_space=lp.AddressSpace.LOCAL
+            ),
+        ],
+        target=CudaTarget(),
+        lang_version=(2018, 2),
+    )
+    block = min(size, 128)
+    for iname in "ij":
+        unit = lp.split_iname(unit, iname, block, inner_tag="l.0")
+    return lp.tag_inames(unit, {"g": "g.0"})
+
+
+def test_the_small_kernel_of_a_probe_is_right(stand_in):
+    """A GPU that computes is one that works, and stands in the list of devices."""
+    (device,) = CUDA.devices()
+    assert why_unusable(device) == ""
+    assert (device.kind, device.architecture) == ("gpu", "sm_90")
+
+
+@pytest.mark.parametrize("n", [1, 32, 50])
+def test_a_kernel_runs_at_ragged_extents(stand_in, n):
+    """Times are of either clock; grids that are not full are right."""
+    bound = compile_kernel(doubled(), open_device("cuda")).bind(
+        {"x": np.arange(float(n)), "n": n}
+    )
+    assert bound.timer == "cuda-events"
+    for timer in ("cuda-events", "wall"):
+        bound.poison()
+        assert bound.run(timer) > 0
+        assert np.array_equal(bound.read()["y"], 2 * np.arange(float(n)))
+    with pytest.raises(MeasurementError, match="no clock 'opencl-profiling'"):
+        bound.run("opencl-profiling")
+
+
+def test_an_empty_grid_launches_nothing(stand_in):
+    """CUDA refuses grids of extent 0."""
+    opened = open_device("cuda")
+    built = compile_kernel(doubled(), opened).built
+    built.launcher({"x": None, "y": None, "n": 0})()
+    assert opened.session.launches == []
+
+
+@pytest.mark.parametrize("size", [96, 7000])
+def test_shared_memory_is_right(stand_in, size):
+    """Also where 48 KiB do not do, and the launch asks for more."""
+    unit = reversed_in_groups(size)
+    (launch,) = cuda_code(unit).launches
+    assert (launch.shared_bytes > 0) == (size == 7000)
+    bound = compile_kernel(unit, open_device("cuda")).bind(
+        {"x": np.arange(2.0 * size).reshape(2, size)}
+    )
+    bound.run()
+    assert np.array_equal(
+        bound.read()["y"], np.arange(2.0 * size).reshape(2, size)[:, ::-1]
+    )
+
+
+def test_work_items_that_miss_a_barrier_are_found(stand_in):
+    """The stand-in is no better than a GPU, and says so."""
+    source = """
+KERNEL(late, __global float *x, float a)
+{
+  if (get_local_id(0) < 3) __syncthreads();
+  x[get_global_id(0)] = a;
+}
+"""
+    program = open_device("cuda").program(source, "late")
+    with pytest.raises(MeasurementError, match=BARRIERS):
+        program.run((np.zeros(8, np.float32), np.float32(1)), 8)
+
+
+def test_more_shared_memory_than_there_is_is_refused(stand_in):
+    """Before anything is compiled, with what the device has."""
+    with pytest.raises(BuildError, match="320000 bytes of shared memory; sm_90"):
+        compile_kernel(reversed_in_groups(40000), open_device("cuda"))
+
+
+def test_more_work_items_than_a_group_holds_are_refused(stand_in):
+    """By their number."""
+    with pytest.raises(BuildError, match="2048 work-items; expected at most 1024"):
+        compile_kernel(doubled(2048), open_device("cuda"))
+
+
+def test_complex_numbers_are_refused_by_name():
+    """The compiler would say it in other words."""
+    with pytest.raises(BuildError, match="complex numbers, which the target cuda"):
+        cuda_code(doubled(dtype=np.complex128))
+
+
+def test_an_array_that_does_not_fit_is_refused_before_a_launch(monkeypatch):
+    """With what is free."""
+    monkeypatch.setattr(
+        "feinsum.targets.cuda.driver._FOUND", [StandInDriver(memory_bytes=100)]
+    )
+    with pytest.raises(MeasurementError, match=r"of which 0\.00 GB are free"):
+        compile_kernel(doubled(), open_device("cuda")).bind(
+            {"x": np.arange(50.0), "n": 50}
+        )
+
+
+VECTORS = TransformSpec("element_blocked", 1, {
+    "element": "e", "lanes": 4, "vectors": 4, "rows": 4, "stage_matrices": False,
+})  # fmt: skip
+
+
+def test_recipes_with_vectors_are_right(stand_in):
+    """Vectors of CUDA have no arithmetic; those of the target have."""
+    case = generated(EINSUMS["mass"])
+    unit = case.apply(VECTORS)
+    assert "feinsum_vec<double, 4>" in cuda_code(unit.copy(target=CudaTarget())).source
+    case.assert_right(unit, [{"N": 21}], "cuda")
+
+
+def test_kernels_of_several_launches_are_right(stand_in):
+    """What one hands to the next is in global memory."""
+    unit = lp.make_kernel(
+        ["{[i]: 0<=i<n}", "{[j]: 0<=j<n}"],
+        """
+        t[i] = 2*x[i] {id=one}
+        ... gbarrier {id=bar, dep=one}
+        y[j] = t[n - 1 - j] {dep=bar}
+        """,
+        [
+            lp.GlobalArg("x,y", np.float64, shape="n"),
+            lp.ValueArg("n", np.int32),
+            lp.TemporaryVariable(
+                "t", np.float64, ("n",), address_space=lp.AddressSpace.GLOBAL
+            ),
+        ],
+        target=CudaTarget(),
+        lang_version=(2018, 2),
+    )
+    for iname in "ij":
+        unit = lp.split_iname(unit, iname, 32, outer_tag="g.0", inner_tag="l.0")
+    compiled = compile_kernel(unit, open_device("cuda"))
+    assert compiled.built.n_launches == 2
+    bound = compiled.bind({"x": np.arange(40.0), "n": 40})
+    bound.run()
+    assert np.array_equal(bound.read()["y"], 2 * np.arange(40.0)[::-1])
+
+
+def test_repeated_runs_are_one_graph(stand_in):
+    """As many runs as were asked for."""
+    opened = open_device("cuda")
+    compiled = compile_kernel(doubled(), opened)
+    bound = compiled.bind({"x": np.arange(50.0), "n": 50})
+    arguments = {k: getattr(s, "array", s) for k, s in bound.slots.items()}
+    before = len(opened.session.launches)
+    compiled.built.repeated(arguments, 5)()
+    assert len(opened.session.launches) - before == 5
+
+
+@pytest.mark.parametrize("architecture", ["sm_70", "sm_80", "sm_90"])
+def test_the_compiler_tells_registers(architecture):
+    """They are what occupancy is computed from."""
+    code = cuda_code(doubled())
+    log = find_nvrtc().compile(code.source, architecture).log
+    figures = figures_of(log, code.launches[0].name)
+    assert 4 < figures.registers < 64
+    assert figures.spill_bytes == figures.shared_bytes == 0
+    assert 0 < occupancy(figures, 32, int(architecture[3:])) <= 1
+
+
+def test_a_compiler_older_than_the_device_gives_ptx(monkeypatch):
+    """The driver makes the rest of it; ptxas has no figures then."""
+    monkeypatch.setattr(
+        "feinsum.targets.cuda.driver._FOUND", [StandInDriver(capability=(19, 0))]
+    )
+    built = compile_kernel(doubled(), open_device("cuda")).built
+    assert b".target sm_121" in built.binary.image
+    with pytest.raises(BuildError, match="compile for one of the architectures"):
+        built.figures()
+
+
+def test_a_device_older_than_the_compiler_is_refused():
+    """With the range that the compiler has."""
+    with pytest.raises(BuildError, match="compiles for sm_50 to sm_"):
+        find_nvrtc().architecture_for((3, 5))
+
+
+def test_a_source_that_is_wrong_is_refused():
+    """With the compiler's words."""
+    with pytest.raises(BuildError, match="expected an expression"):
+        find_nvrtc().compile("__global__ void f() { int x = ; }", "sm_80")
+
+
+def test_cubins_are_kept_by_architecture(tmp_path, monkeypatch):
+    """The second time nothing is compiled, for this architecture alone."""
+    monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path))
+    compiler, source = find_nvrtc(), 'extern "C" __global__ void f(int *x) { *x = 1; }'
+    first = compiler.compile(source, "sm_80")
+    monkeypatch.setattr(
+        type(compiler), "_compiled", lambda *_: pytest.fail("compiled again")
+    )
+    assert compiler.compile(source, "sm_80") == first
+    with pytest.raises(pytest.fail.Exception, match="compiled again"):
+        compiler.compile(source, "sm_90")
+
+
+def test_the_environment_says_what_the_cache_holds(stand_in, monkeypatch):
+    """Flushed and warm runs are not of one kind."""
+    opened = open_device("cuda")
+    assert opened.environment({}).policy["cache"] == "warm"
+    monkeypatch.setenv("FEINSUM_CUDA_CACHE", "flushed")
+    assert opened.environment({}).policy["cache"] == "flushed"
+    bound = compile_kernel(doubled(), opened).bind({"x": np.arange(5.0), "n": 5})
+    assert bound.run() > 0
+    assert opened._flusher[0].nbytes == 2 * opened.facts.cache_bytes
+    monkeypatch.setenv("FEINSUM_CUDA_CACHE", "cold")
+    with pytest.raises(MeasurementError, match="'cold'; expected one of"):
+        bound.run()
+
+
+def test_kernels_of_loopys_target_are_served(stand_in):
+    """And come back for the target that completes it."""
+    assert target_of(lp.CudaTarget()) is CUDA
+    delivered = CUDA.delivered(doubled(), lp.CudaTarget())
+    assert type(delivered.target) is CudaTarget
+
+
+def test_devices_of_other_capabilities_are_others():
+    """A cubin of one is none of the other's."""
+    old, new = (StandInDriver(c).gpus()[0] for c in [(8, 0), (9, 0)])
+    assert describe(old) != describe(new)

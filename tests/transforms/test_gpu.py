@@ -1,0 +1,222 @@
+"""Families for GPUs: right without one, free of races, compiled for every capability.
+
+They run by work-groups in numpy, on the stand-in of a GPU, and by Intel's OpenCL
+runtime, whose barriers are right.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from feinsum import array, einsum
+from feinsum.errors import InvalidParameterError
+from feinsum.ir import Workload
+from feinsum.measure.work_groups import execute_groups
+from feinsum.targets.cuda import CudaTarget
+from feinsum.targets.cuda.code import generated as cuda_code
+from feinsum.targets.cuda.figures import figures_of, multiprocessor_of
+from feinsum.targets.cuda.nvrtc import find_nvrtc
+from feinsum.transforms import applicable_transforms, check_spec, configurations
+from feinsum.transforms.gpu import GPU_ELEMENTS, GPU_POINTS, GPU_PRODUCT, GPU_ROWS
+from tests.cpus import INTEL
+from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
+from tests.transforms.support import EINSUMS, LOOPY_WARNINGS, generated, sampled
+
+__all__ = ["stand_in"]
+
+pytestmark = LOOPY_WARNINGS
+
+SMALL = {
+    GPU_ELEMENTS: {"elements": 8, "workers": 4, "rows": 2},
+    GPU_POINTS: {"block": 64},
+    GPU_PRODUCT: {"across": 16, "along": 16, "depth": 8, "columns": 2, "rows": 2},
+    GPU_ROWS: {"items": 32, "rows": 1},
+}
+CASES = [
+    (GPU_ELEMENTS, "gradient", {"lane": "element", "stage_matrices": True}),
+    (GPU_ELEMENTS, "gradient", {"lane": "row", "stage_matrices": False}),
+    (GPU_ELEMENTS, "divergence", {"lane": "row", "stage_matrices": True}),
+    (GPU_ELEMENTS, "mass of three", {"lane": "element", "stage_matrices": False}),
+    (GPU_ELEMENTS, "face mass", {"lane": "element", "stage_matrices": True}),
+    (GPU_ELEMENTS, "copy", {"lane": "element", "stage_matrices": True}),
+    (GPU_ELEMENTS, "operand that is summed alone", {"lane": "row",
+                                                    "stage_matrices": True}),
+    (GPU_POINTS, "divergence", {}),
+    (GPU_POINTS, "matrix times itself", {}),
+    (GPU_POINTS, "mixed", {}),
+    (GPU_PRODUCT, "matrix product", {}),
+    (GPU_PRODUCT, "two summed indices", {}),
+    (GPU_PRODUCT, "two rows", {}),
+    (GPU_PRODUCT, "in single precision", {}),
+    (GPU_ROWS, "integers", {}),
+    (GPU_ROWS, "unsigned", {}),
+    (GPU_ROWS, "two rows", {}),
+]  # fmt: skip
+"""Of each family the ways that differ."""
+IDS = [f"{t.name}-{name}-{k}" for k, (t, name, _) in enumerate(CASES)]
+EXTENTS = (5, 3, 4, 2)
+"""Of the size parameters, for work-groups in numpy; no tile divides them."""
+
+
+def spec_of(transform, name, changes):
+    """A small configuration, of which the rest is what is recommended."""
+    recommended = next(configurations(transform, EINSUMS[name])).parameters
+    return transform.spec({**recommended, **SMALL[transform], **changes})
+
+
+def sizes_of(e, extents=EXTENTS):
+    return dict(zip([x.name for x in e.size_params], extents, strict=False))
+
+
+@pytest.mark.parametrize(("transform", "name", "changes"), CASES, ids=IDS)
+def test_a_recipe_is_right_and_has_no_race(transform, name, changes):
+    """Work-group by work-group, at extents that are shorter than any tile."""
+    case = generated(EINSUMS[name])
+    unit = case.apply(spec_of(transform, name, changes))
+    arguments, expected, tolerance = case._reference(sizes_of(case.einsum))
+    outputs = {out: np.zeros_like(value) for out, value in expected.items()}
+    execution = execute_groups(unit, {**arguments, **outputs})
+    assert execution.races == ()
+    for out, value in expected.items():
+        assert np.allclose(
+            execution.outputs[out], value, rtol=tolerance, atol=100 * tolerance
+        )
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("transform", "name", "changes"), CASES, ids=IDS)
+def test_the_code_for_cuda_is_right(transform, name, changes, stand_in):
+    """As CUDA C++ with fibers for work-items; tiles are full, partly full and one."""
+    case = generated(EINSUMS[name])
+    unit = case.apply(spec_of(transform, name, changes))
+    extents = [(1, 2, 1, 3), (37, 18, 21, 5)]
+    sizes = [sizes_of(case.einsum, several) for several in extents]
+    case.assert_right(unit, sizes if sizes[0] else [{}], "cuda")
+
+
+@pytest.mark.parametrize(("transform", "name", "changes"), CASES, ids=IDS)
+def test_the_same_family_is_right_by_opencl(transform, name, changes):
+    """On a runtime for CPUs whose barriers are right."""
+    case = generated(EINSUMS[name])
+    unit = case.apply(spec_of(transform, name, changes))
+    sizes = sizes_of(case.einsum, (101, 37, 9, 5))
+    case.assert_right(unit, [sizes], INTEL)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ["sm_70", "sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    ("transform", "name"),
+    [
+        (GPU_ELEMENTS, "gradient"),
+        (GPU_ELEMENTS, "gradient in single precision"),
+        (GPU_POINTS, "divergence"),
+        (GPU_PRODUCT, "two summed indices"),
+        (GPU_PRODUCT, "in single precision"),
+        (GPU_ROWS, "unsigned"),
+    ],
+    ids=lambda x: getattr(x, "name", x),
+)
+def test_the_recommended_code_compiles(transform, name, architecture):
+    """Without spills, and within what a work-group has."""
+    spec = next(configurations(transform, EINSUMS[name]))
+    assert_compiles(name, spec, architecture)
+
+
+@needs_nvrtc
+@pytest.mark.long
+@pytest.mark.parametrize("architecture", ["sm_70", "sm_80", "sm_90"])
+@pytest.mark.parametrize("transform", SMALL, ids=lambda t: t.name)
+def test_the_code_of_every_tile_compiles(transform, architecture):
+    """For einsums of every kind that it fits."""
+    for name, e in EINSUMS.items():
+        if transform.fits(e):
+            for spec in sampled(e, transform, 20):
+                assert_compiles(name, spec, architecture, most_spilled=1 << 12)
+
+
+def assert_compiles(name, spec, architecture, most_spilled=0):
+    unit = generated(EINSUMS[name]).apply(spec).copy(target=CudaTarget())
+    code = cuda_code(unit)
+    log = find_nvrtc().compile(code.source, architecture).log
+    for launch in code.launches:
+        figures = figures_of(log, launch.name)
+        assert figures.spill_bytes <= most_spilled
+        has = multiprocessor_of(int(architecture[3:]))
+        assert figures.shared_bytes <= has.group_shared_bytes
+
+
+@needs_nvrtc
+def test_functions_of_operands_are_fused(stand_in):
+    """What a kernel computes in the place of an array is computed where it is read."""
+    import loopy as lp
+
+    from tests.transforms.support import written
+
+    unit = lp.make_kernel(
+        "{[e,i,j]: 0<=e<N and 0<=i,j<5}",
+        "v[e,i] = sum(j, D[i,j]*0.5*(a[e,j] + b[e,j]))",
+        [
+            lp.GlobalArg("D", np.float64, shape="5,5"),
+            lp.GlobalArg("a,b,v", np.float64, shape="N,5"),
+            lp.ValueArg("N", np.int32),
+        ],
+        lang_version=(2018, 2),
+        target=lp.CudaTarget(),
+    )
+
+    def expected(given):
+        return {"v": 0.5 * (given["a"] + given["b"]) @ given["D"].T}
+
+    case = written(unit, expected)
+    (element,) = GPU_ELEMENTS.offered(case.einsum)["element"]
+    spec = GPU_ELEMENTS.spec(
+        {**SMALL[GPU_ELEMENTS], "element": element, "lane": "element",
+         "stage_matrices": True}
+    )  # fmt: skip
+    case.assert_right(case.apply(spec), [{"N": 21}], "cuda")
+
+
+def test_they_are_for_gpus_alone():
+    """No search on a CPU meets them; one on a GPU does."""
+    e = EINSUMS["gradient"]
+    ours = set(SMALL)
+    assert not ours & set(applicable_transforms(e, "cpu"))
+    assert {GPU_ELEMENTS, GPU_POINTS, GPU_ROWS} <= set(applicable_transforms(e, "gpu"))
+
+
+def test_what_no_group_has_room_for_is_refused():
+    """By the number of work-items, and by bytes."""
+    e = EINSUMS["matrix product"]
+    large = {"across": 128, "along": 128, "depth": 32, "columns": 1, "rows": 1}
+    with pytest.raises(InvalidParameterError, match="16384 work-items in a group"):
+        check_spec(GPU_PRODUCT.spec(large), e)
+    fewer = {**large, "columns": 8, "rows": 8}
+    with pytest.raises(InvalidParameterError, match="65536 bytes of shared memory"):
+        check_spec(GPU_PRODUCT.spec(fewer), e)
+    with pytest.raises(InvalidParameterError, match="expected 32 to 1024"):
+        check_spec(
+            spec_of(GPU_ELEMENTS, "gradient", {"workers": 1}), EINSUMS["gradient"]
+        )
+
+
+@pytest.mark.parametrize("transform", SMALL, ids=lambda t: t.name)
+def test_starts_are_configurations(transform):
+    """Each is offered, and nothing is against it."""
+    rng = random.Random(0)
+    names = [name for name, e in EINSUMS.items() if transform.fits(e)]
+    for name in rng.sample(names, min(len(names), 4)):
+        e = EINSUMS[name]
+        for parameters in transform.starts(Workload(e)):
+            check_spec(transform.spec(parameters), e)
+
+
+def test_a_product_without_a_reuse_is_left_to_others():
+    """Tiles are for what is read more than once."""
+    outer = einsum("i,j->ij", array("a", 100), array("b", 100))
+    assert not GPU_PRODUCT.fits(outer)
+    assert GPU_POINTS.fits(outer)
+    assert not GPU_ROWS.fits(outer)

@@ -1,0 +1,132 @@
+"""Work-groups and work-items over the indices of an output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from pymbolic import primitives as p
+
+from feinsum.ir import BatchedEinsum, Extent
+from feinsum.records.environment import DeviceKind
+from feinsum.transforms.primitives import NestWriter
+from feinsum.transforms.primitives.schedule import Expression
+
+__all__ = [
+    "GPUS",
+    "MOST_ITEMS",
+    "SHARED_BYTES",
+    "Flat",
+    "flat_of",
+    "has_plain_dtype",
+    "parts_of",
+]
+
+GPUS: frozenset[DeviceKind] = frozenset({"gpu"})
+"""The kinds of devices that these families are for."""
+
+MOST_ITEMS = 1024
+"""Of one work-group, on every GPU."""
+
+SHARED_BYTES = 48 << 10
+"""Of a work-group, which every GPU has; a kernel for CUDA may have more."""
+
+MOST_AXES = 3
+"""Of the grid."""
+
+
+def has_plain_dtype(einsum: BatchedEinsum) -> bool:
+    """Whether all dtypes are ones of which GPUs compute: no complex numbers."""
+    return all(operand.dtype.kind in "biuf" for operand in einsum.operands)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Several indices as one, the last of them the fastest.
+
+    Attributes:
+        indices: of which only the first may have an extent that is known at run time.
+        extents: in terms of the kernel.
+    """
+
+    indices: tuple[str, ...]
+    extents: tuple[Extent, ...]
+
+    @property
+    def size(self) -> str:
+        """How many values it has, in isl's syntax."""
+        fixed = prod(n for n in self.extents if isinstance(n, int))
+        running = [f"{n}" for n in self.extents if not isinstance(n, int)]
+        return "*".join([str(fixed), *running])
+
+    def points(self, value: Expression) -> dict[str, Expression]:
+        """The value of each index."""
+        found: dict[str, Expression] = {}
+        for index, extent in list(zip(self.indices, self.extents, strict=True))[:0:-1]:
+            found[index] = p.Remainder(value, extent)
+            value = p.FloorDiv(value, extent)
+        if self.indices:
+            found[self.indices[0]] = value
+        return found
+
+
+def flat_of(indices: Sequence[str], extents: Mapping[str, Extent]) -> Flat | None:
+    """Some indices in their order, but for the one that is known at run time, which
+    comes first; None if there are several of these.
+    """
+    running = [i for i in indices if not isinstance(extents[i], int)]
+    if len(running) > 1:
+        return None
+    order = (*running, *(i for i in indices if i not in running))
+    return Flat(order, tuple(extents[i] for i in order))
+
+
+def parts_of(
+    indices: Sequence[str], extents: Mapping[str, Extent]
+) -> tuple[Flat, ...] | None:
+    """Indices for the axes of a grid: the fastest axis has all fixed extents.
+
+    None if there are more run-time extents than axes.
+
+    >>> from feinsum.ir import SizeParam
+    >>> parts = parts_of("aib", {"a": SizeParam("A"), "i": 3, "b": SizeParam("B")})
+    >>> [part.indices for part in parts]
+    [('b', 'i'), ('a',)]
+    """
+    running = [i for i in indices if not isinstance(extents[i], int)]
+    if len(running) > MOST_AXES:
+        return None
+    last = running[-1] if running else None
+    others = running[:-1]
+    first = flat_of([i for i in indices if i == last or i not in running], extents)
+    assert first is not None
+    return (first, *(Flat((i,), (extents[i],)) for i in reversed(others)))
+
+
+@dataclass(frozen=True)
+class Strided:
+    """A loop in which neighbouring work-items have neighbouring values.
+
+    Attributes:
+        inames: outermost first.
+        value: of the index.
+    """
+
+    inames: tuple[str, ...]
+    value: Expression
+
+
+def strided(
+    writer: NestWriter, stem: str, item: str, n_items: int, *limits: str
+) -> Strided:
+    """All values below limits, dealt out to the items of an axis of the group.
+
+    Args:
+        item: the iname of the axis.
+        limits: each a condition in isl's syntax, with ``{}`` for the value.
+    """
+    step = writer.loop(
+        stem, *(limit.format(f"({item} + {n_items}*{{0}})") for limit in limits)
+    )
+    return Strided((step,), p.Sum((p.Variable(item), n_items * p.Variable(step))))

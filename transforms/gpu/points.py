@@ -1,0 +1,86 @@
+"""Pointwise products and all else: one work-item for an entry of the output."""
+
+from __future__ import annotations
+
+import loopy as lp
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.errors import TransformError
+from feinsum.ir import Workload
+from feinsum.raising import LoopNest
+from feinsum.transforms.gpu.grid import GPUS, has_plain_dtype, parts_of
+from feinsum.transforms.primitives import NestWriter, begin
+from feinsum.transforms.primitives.schedule import calls_product
+from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.roles import number
+
+__all__ = ["GPU_POINTS"]
+
+
+def gpu_points(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Give every entry of the output to a work-item, the last index the fastest.
+
+    Rewrite, for ``ij->ji`` with 5 values of i::
+
+        for j, i:  out[j,i] = A[i,j]
+
+        for group, item in parallel, entry = block*group + item:
+            out[entry // 5, entry % 5] = A[entry % 5, entry // 5]
+
+    Sums are loops of one work-item.
+
+    Parameters:
+        block: work-items of a group.
+    """
+    schedule = begin(t_unit, nest)
+    writer, block = NestWriter(schedule), number(parameters, "block")
+    parts = parts_of(schedule.output, schedule.extents)
+    if parts is None:
+        raise TransformError("the output has more run-time extents than a grid axes")
+    first, *others = parts
+    group = writer.loop("group", f"{block}*{{}} < {first.size}", tag="g.0")
+    item = writer.loop(
+        "item", f"{block}*{group} + {{}} < {first.size}", size=block, tag="l.0"
+    )
+    points = first.points(p.Sum((block * var(group), var(item))))
+    around = [group, item]
+    for axis, part in enumerate(others, start=1):
+        around.append(writer.loop("group", size=part.extents[0], tag=f"g.{axis}"))
+        points[part.indices[0]] = var(around[-1])
+    for k, row in enumerate(schedule.rows):
+        sums = {i: writer.loop(i, size=schedule.extents[i]) for i in schedule.summed}
+        at = {**points, **{i: var(name) for i, name in sums.items()}}
+        product = calls_product(schedule, row, at)
+        if not sums:
+            writer.store(k, product, points, around)
+            continue
+        dtype = schedule.dtype_of_row(k)
+        total = var(writer.array("total", (), dtype))
+        zero = writer.assign("zero", total, dtype.type(0), around)
+        step = writer.assign(
+            "add", total, p.Sum((total, product)), [*around, *sums.values()], [zero]
+        )
+        writer.store(k, total, points, around, [step])
+    return writer.finished().t_unit
+
+
+def _space(workload: Workload) -> Space | None:
+    einsum = workload.einsum
+    if not has_plain_dtype(einsum) or parts_of(einsum.output, einsum.extents) is None:
+        return None
+    return {"block": (256, 128, 64, 512)}
+
+
+GPU_POINTS = register(
+    Transform(
+        "gpu_points",
+        1,
+        "one work-item for an entry of the output",
+        _space,
+        gpu_points,
+        devices=GPUS,
+    )
+)

@@ -1,0 +1,129 @@
+"""Long sums: the work-items of a group share a row, and add up in shared memory."""
+
+from __future__ import annotations
+
+import loopy as lp
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.errors import TransformError
+from feinsum.ir import BatchedEinsum, Workload
+from feinsum.raising import LoopNest
+from feinsum.transforms.gpu.grid import (
+    GPUS,
+    MOST_ITEMS,
+    has_plain_dtype,
+    parts_of,
+    strided,
+)
+from feinsum.transforms.primitives import NestWriter, begin
+from feinsum.transforms.primitives.schedule import calls_product
+from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.roles import number, text
+
+__all__ = ["GPU_ROWS"]
+
+
+def gpu_rows(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Deal the terms of a sum out to work-items, and add their sums in a tree.
+
+    Rewrite, for ``ij->i`` with the summed index j::
+
+        for i:  out[i] = sum(j, A[i,j])
+
+        for group, y, x in parallel, i = rows*group + y:
+            part[y,x] = sum(step, A[i, x + items*step])
+            (barrier)
+            for half in items/2, ..., 1:  if x < half:
+                part[y,x] = part[y,x] + part[y, x + half]
+                (barrier)
+            if x == 0:  out[i] = part[y,0]
+
+    Parameters:
+        summed: the index that is dealt out.
+        items: work-items of a row, a power of two.
+        rows: of a work-group.
+    """
+    schedule = begin(t_unit, nest)
+    writer = NestWriter(schedule)
+    summed = text(parameters, "summed")
+    items, rows = number(parameters, "items"), number(parameters, "rows")
+    parts = parts_of(schedule.output, schedule.extents)
+    if parts is None:
+        raise TransformError("the output has more run-time extents than a grid axes")
+    first, *others = parts
+    group = writer.loop("group", f"{rows}*{{}} < {first.size}", tag="g.0")
+    row_of = writer.loop(
+        "row", f"{rows}*{group} + {{}} < {first.size}", size=rows, tag="l.1"
+    )
+    points = first.points(p.Sum((rows * var(group), var(row_of))))
+    grid = [group]
+    for axis, part in enumerate(others, start=1):
+        grid.append(writer.loop("group", size=part.extents[0], tag=f"g.{axis}"))
+        points[part.indices[0]] = var(grid[-1])
+    for k, row in enumerate(schedule.rows):
+        item = writer.loop("item", size=items, tag="l.0")
+        dtype = schedule.dtype_of_row(k)
+        own, here = [*grid, row_of], (var(row_of), var(item))
+        part = var(writer.array("part", (rows, items), dtype, is_shared=True))
+        total = var(writer.array("total", (), dtype))
+        extent = schedule.extents[summed]
+        dealt = strided(writer, summed, item, items, f"{{}} < {extent}")
+        inner = {
+            i: writer.loop(i, size=schedule.extents[i])
+            for i in schedule.summed
+            if i != summed
+        }
+        at = {**points, summed: dealt.value, **{i: var(n) for i, n in inner.items()}}
+        product = calls_product(schedule, row, at)
+        last = writer.assign("zero", total, dtype.type(0), [*own, item])
+        loops = [*own, item, *inner.values(), *dealt.inames]
+        last = writer.assign("add", total, p.Sum((total, product)), loops, [last])
+        last = writer.assign("share", part[here], total, [*own, item], [last])
+        half = items // 2
+        while half:
+            lane = writer.loop("lane", size=half, tag="l.0")
+            place, other = (var(row_of), var(lane)), (var(row_of), var(lane) + half)
+            value = p.Sum((part[place], part[other]))
+            last = writer.assign("halve", part[place], value, [*own, lane], [last])
+            half //= 2
+        only = writer.loop("lane", size=1, tag="l.0")
+        writer.store(k, part[var(row_of), 0], points, [*own, only], [last])
+    return writer.finished().t_unit
+
+
+def _space(workload: Workload) -> Space | None:
+    einsum = workload.einsum
+    summed = _dealt(einsum)
+    fits = has_plain_dtype(einsum) and summed
+    if not fits or parts_of(einsum.output, einsum.extents) is None:
+        return None
+    return {"summed": summed, "items": (32, 64, 128, 256), "rows": (4, 1, 8, 2)}
+
+
+def _dealt(einsum: BatchedEinsum) -> tuple[str, ...]:
+    """The summed indices, those first along which operands lie."""
+    last = [term[-1] for term in einsum.inputs if term]
+    return tuple(sorted(einsum.summation_indices, key=lambda i: (-last.count(i), i)))
+
+
+def _constraint(_workload: Workload, parameters: Parameters) -> str | None:
+    n_items = number(parameters, "items") * number(parameters, "rows")
+    if n_items > MOST_ITEMS:
+        return f"{n_items} work-items in a group, of {MOST_ITEMS}"
+    return None
+
+
+GPU_ROWS = register(
+    Transform(
+        "gpu_rows",
+        1,
+        "sums that are shared by the work-items of a group",
+        _space,
+        gpu_rows,
+        _constraint,
+        devices=GPUS,
+    )
+)
