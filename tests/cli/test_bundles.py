@@ -39,7 +39,7 @@ def test_trials_go_out_and_facts_come_in(run, tmp_path):
         (("--export", "f"), "give an einsum or --suite"),
         (("--export", "f", "--suite", "x"), "there is no suite 'x'"),
         (("--suite", "tccg"), "go with --export"),
-        (("--import", "f", *MATVEC), "leave the einsum"),
+        (("--import", "f", *MATVEC), "omit the einsum"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(run, options, said):

@@ -379,12 +379,12 @@ class Cuda:
 
 CUDA = Cuda()
 
-_OPEN: dict[tuple[int, int, int], CudaDevice] = {}
+_OPEN: dict[tuple[int, Driver, int], CudaDevice] = {}
 """By process, since a context does not survive a fork, driver and ordinal."""
 
 
 def _opened(driver: Driver, facts: GpuFacts) -> CudaDevice:
-    key = os.getpid(), id(driver), facts.ordinal
+    key = os.getpid(), driver, facts.ordinal
     if key not in _OPEN:
         session = driver.open(facts.ordinal)
         _OPEN[key] = CudaDevice(describe(facts), facts, session)
