@@ -5,6 +5,7 @@ from .calling import contract_path as contract_path
 from .calling import einsum as einsum
 from .calling import tensordot as tensordot
 from .calling import transpose as transpose
+from .calling import tune as tune
 from .canonical import canonicalize as canonicalize
 from .canonical import canonicalize_einsum as canonicalize_einsum
 from .codegen import generate_loopy as generate_loopy

@@ -12,3 +12,4 @@ from .kernel import CallKernel as CallKernel
 from .prepared import PreparedCall as PreparedCall
 from .reading import Reading as Reading
 from .simple import read_call as read_call
+from .tuning import tune as tune

@@ -183,11 +183,11 @@ def test_the_progress_bar_shows_trials_best_baseline_and_time_left(monkeypatch):
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(
-        "feinsum.cli.tune.view.Console", lambda stderr: terminal, raising=True
+        "feinsum.tune.bar.Console", lambda **_: terminal, raising=True
     )
     with ProgressBar() as bar:
         bar.show(TuningProgress(2, 20, trials()[1], trials()[1], 4e-5, 3600.0))
-    shown = "best 1.000 ms, untransformed 10.00 ms, roof 4.00%"
+    shown = "best 1 ms, untransformed 10 ms, roof 4%"
     line = next(x for x in screen.getvalue().splitlines() if shown in x)
     assert "2/20" in line
     assert "1:00:00 left" in line

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from datetime import timedelta
 from statistics import median
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from feinsum.cli.shared.fractions import Fractions
 from feinsum.cli.shared.output import (
@@ -22,6 +19,7 @@ from feinsum.cli.shared.output import (
 )
 from feinsum.records import Trial
 from feinsum.tune import Finalist, TuningProgress, TuningReport, TuningStart
+from feinsum.tune.bar import TuningBar
 
 __all__ = ["JsonLines", "ProgressBar"]
 
@@ -81,35 +79,16 @@ class JsonLines(nullcontext[None]):
         print_json({"event": event, **fields}, is_line=True)
 
 
-class ProgressBar(Progress):
+class ProgressBar(TuningBar):
     """A progress bar on stderr while trials run, then a table on stdout."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(8),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}", markup=False),
-            console=Console(stderr=True),
-        )
-        self._tuning = self.add_task("tuning ...", total=None, left="")
 
     def begin(self, start: TuningStart) -> None:
         """Before the first trial."""
-        n_known = len(start.known)
-        self.update(self._tuning, completed=n_known, total=start.n_trials)
-        if n_known:
-            self.console.print(f"{n_known} trials are known; --fresh makes them again")
-
-    def show(self, progress: TuningProgress) -> None:
-        """After a trial."""
-        self.update(
-            self._tuning,
-            completed=progress.n_done,
-            total=progress.n_trials,
-            description=_standing(progress.best, progress.roofline_s),
-            left=_left(progress.seconds_left),
-        )
+        super().begin(start)
+        if start.known:
+            self.console.print(
+                f"{len(start.known)} trials are known; --fresh makes them again"
+            )
 
     def final(self, finalists: Sequence[Finalist]) -> None:
         """When the best were timed again: nothing to add to the table."""
@@ -126,23 +105,6 @@ class ProgressBar(Progress):
             baseline_s = median(report.records[0].measurement.baseline_s)
             typer.echo(f"untransformed: {to_digits(baseline_s * 1e3)} ms")
             print_records(report.records, fractions)
-
-
-def _standing(best: Trial | None, roofline_s: float | None) -> str:
-    """The best so far, against the untransformed kernel and the roofline."""
-    if best is None or best.median_s is None or best.ratio is None:
-        return "no recipe passed yet"
-    untransformed_s = best.median_s / best.ratio
-    fraction = _fraction(best, roofline_s)
-    roof = "" if fraction is None else f", roof {to_digits(fraction * 100, 3)}%"
-    return (
-        f"best {to_digits(best.median_s * 1e3)} ms, "
-        f"untransformed {to_digits(untransformed_s * 1e3)} ms{roof}"
-    )
-
-
-def _left(seconds: float | None) -> str:
-    return "" if seconds is None else f"{timedelta(seconds=round(seconds))} left"
 
 
 def _fraction(trial: Trial | None, roofline_s: float | None) -> float | None:
