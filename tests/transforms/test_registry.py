@@ -318,8 +318,8 @@ def test_an_error_of_a_transform_stays_what_it_is(toy):
         apply_spec(spec, case.t_unit, case.nest)
     assert type(caught.value) is TransformError
     assert caught.value.__cause__ is own
-    assert re.fullmatch(r"too short \(at .*test_registry.py:\d+, in refuse: raise own\)",
-                        str(caught.value))  # fmt: skip
+    place = r"too short \(at .*test_registry.py:\d+, in refuse: raise own\)"
+    assert re.fullmatch(place, str(caught.value))
     refuse.__module__ = "feinsum.transforms.library"
     with pytest.raises(TransformError) as caught:
         apply_spec(spec, case.t_unit, case.nest)
