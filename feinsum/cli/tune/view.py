@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from feinsum.cli.shared.failure import say
 from feinsum.cli.shared.fractions import Fractions
 from feinsum.cli.shared.output import (
     print_json,
@@ -17,11 +18,20 @@ from feinsum.cli.shared.output import (
     record_document,
     to_digits,
 )
-from feinsum.records import Trial
+from feinsum.records import Trial, TuningRecord
 from feinsum.tune import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tune.bar import TuningBar
 
-__all__ = ["JsonLines", "ProgressBar"]
+__all__ = ["JsonLines", "ProgressBar", "is_noisy", "why_failed"]
+
+
+NOISE = 0.2
+"""Of the median, the interquartile range above which times say little."""
+NOISY = (
+    "the times of the best recipe are noisy: the interquartile range is above a fifth "
+    "of the median; tune again with --fresh on an idle machine ('feinsum doctor' says "
+    "how busy it is), or at larger sizes"
+)
 
 
 class JsonLines(nullcontext[None]):
@@ -101,10 +111,30 @@ class ProgressBar(TuningBar):
         typer.echo(f"key: {problem.form.key}")
         typer.echo(f"sizes: {sizes or '(none)'}")
         typer.echo(f"trials: {_tally(report.trials, report.n_known)}")
+        for line in why_failed(report.trials):
+            typer.echo(line)
         if report.records:
             baseline_s = median(report.records[0].measurement.baseline_s)
             typer.echo(f"untransformed: {to_digits(baseline_s * 1e3)} ms")
             print_records(report.records, fractions)
+            if is_noisy(report.records[0]):
+                say(NOISY)
+
+
+def why_failed(trials: Sequence[Trial]) -> list[str]:
+    """A line for every status of trials that failed: how many, and the first reason."""
+    failed = [trial for trial in trials if not trial.is_ok]
+    lines = []
+    for status, n in Counter(trial.status for trial in failed).most_common():
+        first = next(trial for trial in failed if trial.status == status)
+        message = " ".join(first.message.split()) or "no reason is known"
+        lines.append(f"  {n} {status}; the first, {first.spec}: {message}")
+    return lines
+
+
+def is_noisy(record: TuningRecord) -> bool:
+    """Whether the interquartile range is above a fifth of the median."""
+    return record.measurement.spread_s > NOISE * record.measurement.median_s
 
 
 def _fraction(trial: Trial | None, roofline_s: float | None) -> float | None:
