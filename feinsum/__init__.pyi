@@ -1,4 +1,11 @@
 from .calling import call_einsum as call_einsum
+from .calling import contract as contract
+from .calling import contract_expression as contract_expression
+from .calling import contract_path as contract_path
+from .calling import einsum as einsum
+from .calling import tensordot as tensordot
+from .calling import transpose as transpose
+from .calling import tune as tune
 from .canonical import canonicalize as canonicalize
 from .canonical import canonicalize_einsum as canonicalize_einsum
 from .codegen import generate_loopy as generate_loopy
@@ -11,7 +18,6 @@ from .ir import FunctionalBatchedEinsum as FunctionalBatchedEinsum
 from .ir import SizeParam as SizeParam
 from .ir import array as array
 from .ir import batched_einsum as batched_einsum
-from .ir import einsum as einsum
 from .ir import evaluate as evaluate
 from .ir import sparse_array as sparse_array
 from .measure import measure_giga_op_rate as measure_giga_op_rate

@@ -5,6 +5,7 @@ A record can only name what is registered; nothing else can run.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -128,16 +129,25 @@ REGISTRY: dict[tuple[str, int], Transform] = {}
 def register(transform: Transform) -> Transform:
     """Make a transform known.
 
+    One of a script or a notebook takes the place of an earlier one there, as when a
+    cell is run again.
+
     Raises:
         TransformError: if another one has its name and version.
     """
     key = transform.name, transform.version
+    if key in REGISTRY and _is_of_script(transform) and _is_of_script(REGISTRY[key]):
+        REGISTRY[key] = transform
     if REGISTRY.setdefault(key, transform) is not transform:
         raise TransformError(
             f"a transform {transform.name}@{transform.version} is registered already; "
             "give the new one another version"
         )
     return transform
+
+
+def _is_of_script(transform: Transform) -> bool:
+    return transform.apply.__module__ == "__main__"
 
 
 def find_transform(name: str, version: int) -> Transform:
@@ -279,10 +289,31 @@ def apply_spec(
     transform = check_spec(spec, nest.einsum)
     try:
         return transform.apply(t_unit, nest, spec.parameters)
-    except TransformError:
-        raise
+    except TransformError as error:
+        place = _place_in(transform, error)
+        if not place:
+            raise
+        raise type(error)(f"{error}{place}") from error
     except Exception as error:  # Loopy raises errors of many kinds
         raise TransformError(
             f"{spec} cannot be applied to kernel {nest.kernel_name!r}: "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}{_place_in(transform, error)}"
         ) from error
+
+
+def _place_in(transform: Transform, error: Exception) -> str:
+    """Where a transform of somebody else failed: the last line of its own file.
+
+    A trial fails in another process, of which only the message comes back.
+    """
+    module = transform.apply.__module__
+    code = getattr(transform.apply, "__code__", None)
+    if module.startswith("feinsum.") or code is None:
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == code.co_filename]
+    if not own:
+        return ""
+    last = own[-1]
+    line = f": {last.line}" if last.line else ""
+    return f" (at {last.filename}:{last.lineno}, in {last.name}{line})"

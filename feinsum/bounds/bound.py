@@ -18,6 +18,7 @@ from feinsum.bounds.levels import MemoryLevel, memory_ahead
 from feinsum.bounds.paths import ALL_UP_TO, PathBound, bound_paths
 from feinsum.errors import BoundError
 from feinsum.ir import BatchedEinsum, FunctionalBatchedEinsum
+from feinsum.shown import brief
 
 __all__ = ["Bound", "LevelBound", "bound_at", "least_bytes"]
 
@@ -145,6 +146,13 @@ class Bound:
             "nearest": None if self.nearest is None else _size_document(self.nearest),
             "levels": [_document(one) for one in self.levels],
         }
+
+    def __repr__(self) -> str:
+        moved = ", ".join(
+            f"{one.level.name} {_megabytes(one.n_bytes)} MB" for one in self.levels
+        )
+        time = f"; {self.seconds * 1e6:.4g} us" if self.seconds is not None else ""
+        return brief(self, f"{self.einsum}: at least {moved}{time}")
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

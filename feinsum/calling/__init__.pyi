@@ -1,7 +1,15 @@
+from .backend import tensordot as tensordot
+from .backend import transpose as transpose
 from .call import call_einsum as call_einsum
 from .call import prepare_call as prepare_call
+from .contraction import ContractExpression as ContractExpression
+from .contraction import contract as contract
+from .contraction import contract_expression as contract_expression
+from .contraction import contract_path as contract_path
+from .dispatch import einsum as einsum
 from .kept import clear_call_cache as clear_call_cache
 from .kernel import CallKernel as CallKernel
 from .prepared import PreparedCall as PreparedCall
 from .reading import Reading as Reading
 from .simple import read_call as read_call
+from .tuning import tune as tune

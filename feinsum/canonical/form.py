@@ -23,6 +23,7 @@ from feinsum.canonical.relabeling import Relabeling
 from feinsum.canonical.search import CANONICALIZER
 from feinsum.errors import CanonicalizationError
 from feinsum.ir import BatchedEinsum, require_einsum
+from feinsum.shown import brief
 
 __all__ = [
     "CACHE_SIZE",
@@ -75,6 +76,9 @@ class CanonicalForm:
     @cached_property
     def key(self) -> WorkloadKey:
         return WorkloadKey(f"{FORM_VERSION}-{CANONICALIZER}-{text_digest(self.text)}")
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.key}: {self.text}")
 
 
 def text_digest(text: str) -> str:

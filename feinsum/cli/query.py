@@ -23,6 +23,7 @@ from feinsum.cli.shared.options import (
     Subscripts,
 )
 from feinsum.cli.shared.output import print_json, print_records, record_document
+from feinsum.cli.shared.recommended import tune_command
 from feinsum.cli.shared.sparse import read_sparse_einsum
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ def query(
     shown if the limits of the device were measured (feinsum devices --measure).
     """
     from feinsum import retrieval
+    from feinsum.canonical import canonicalize
     from feinsum.db import opened_store
+    from feinsum.ir import generalize
 
     profile: dict[str, int] = {}
     if sparse is None:
@@ -73,6 +76,8 @@ def query(
         )
         fractions = fractions_of(match.ranking, store)
         least = bound_of_first(match, store)
+    key = canonicalize(generalize(einsum)[0]).key
+    command = tune_command(einsum, sparse, sizes, database, device)
     if as_json:
         print_json(
             {
@@ -80,10 +85,14 @@ def query(
                 "reason": match.reason,
                 "candidates": [record_document(r, fractions) for r in match.ranking],
                 "bound": None if least is None else least.document(),
+                "key": key,
+                "tune": None if match.ranking else command,
             }
         )
     else:
         _print(match, fractions, least)
+        if not match.ranking:
+            typer.echo(f"key: {key}\ntune it with:\n  {command}")
     if not match.ranking:
         raise typer.Exit(NO_FACT)
 
@@ -94,5 +103,3 @@ def _print(match: Match, fractions: Fractions, least: Bound | None) -> None:
         print_records(match.ranking, fractions)
         if least is not None:
             typer.echo(least_text(least, match.ranking[0].measurement.median_s))
-    else:
-        typer.echo("record a fact with 'feinsum tune'")

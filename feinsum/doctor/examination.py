@@ -9,6 +9,13 @@ from typing import TypeAlias
 
 from feinsum.doctor.devices import check_devices, check_packaged_facts, check_versions
 from feinsum.doctor.finding import Finding, problem
+from feinsum.doctor.machine import (
+    check_compiler,
+    check_machine,
+    check_openblas,
+    check_plugins,
+    check_variables,
+)
 from feinsum.doctor.places import (
     check_cache,
     check_clock,
@@ -36,13 +43,18 @@ def examination(
     """
     checks: dict[str, Check] = {
         "settings": check_settings,
+        "variables": check_variables,
         "versions": check_versions,
+        "compiler": check_compiler,
+        "plug-ins": check_plugins,
         "devices": lambda: check_devices(device),
         "packaged facts": lambda: check_packaged_facts(device),
         "database": lambda: check_database(database),
         "layers": check_layers,
         "cache": check_cache,
         "clock": check_clock,
+        "machine": check_machine,
+        "openblas": check_openblas,
         "remote": check_remote,
     }
     for name, check in checks.items():

@@ -2,7 +2,7 @@
 
 from feinsum.drawing.blocks import Block, Panel, Row, draw_blocks
 from feinsum.drawing.flow import Arrow, Node, draw_flow
-from feinsum.drawing.graph import SUFFIXES, check_plots, dot_text, draw
+from feinsum.drawing.graph import SUFFIXES, check_plots, dot_text, draw, svg_of
 from feinsum.drawing.roofline import Chart, Dot, Roof, Step, draw_roofline, roofs
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "draw_flow",
     "draw_roofline",
     "roofs",
+    "svg_of",
 ]

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from constantdict import constantdict
 
 from feinsum.errors import FeinsumError
+from feinsum.shown import brief, inline_svg
 
 __all__ = ["Chart", "Dot", "Roof", "Step", "draw_roofline", "roofs"]
 
@@ -92,6 +95,19 @@ class Chart:
         shown += [step.intensity for step in self.steps] + ridges
         return min(shown) / 1.6, max(shown) * 2.5
 
+    def __repr__(self) -> str:
+        peaks = [f"{rate:.4g} Gop/s {name}" for name, rate in self.peaks.items()]
+        limits = ", ".join([f"{self.bandwidth:.4g} GB/s", *peaks])
+        return brief(self, f"{self.title}: {limits}; {len(self.dots)} workloads")
+
+    def _repr_svg_(self) -> str | None:
+        """The picture, where matplotlib is installed."""
+        if find_spec("matplotlib") is None:
+            return None
+        file = BytesIO()
+        _figure(self).savefig(file, format="svg", metadata={"Date": None})
+        return inline_svg(file.getvalue())
+
 
 def roofs(
     bandwidth: float, peaks: Mapping[str, float], low: float, high: float
@@ -125,12 +141,18 @@ def draw_roofline(chart: Chart, path: str | Path) -> None:
     2009.
     """
     try:
-        from matplotlib.figure import Figure
+        figure = _figure(chart)
     except ImportError as error:
         raise FeinsumError(
             f"a picture needs packages that are missing ({error.name}); "
             "run: pip install 'feinsum[plots]'"
         ) from None
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def _figure(chart: Chart) -> Any:
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("log")
@@ -147,7 +169,7 @@ def draw_roofline(chart: Chart, path: str | Path) -> None:
     axes.grid(which="major", alpha=0.3)
     if chart.dots or chart.steps:
         figure.legend(fontsize=8, loc="outside right upper", frameon=False)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    return figure
 
 
 def _draw_roofs(axes: Any, chart: Chart) -> None:

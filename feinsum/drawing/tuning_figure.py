@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 import matplotlib as mpl
@@ -13,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from feinsum.drawing.tuning import Bar, Point, Strip, TuningPicture, time_text
 
-__all__ = ["Look", "render_tuning"]
+__all__ = ["Figure", "Look", "figure_of_tuning", "render_tuning"]
 
 Look: TypeAlias = Literal["light", "dark"]
 
@@ -28,6 +29,23 @@ BEST, PASSED, FAILED, LIMIT = "#0f8b6d", "#4c86c6", "#d1495b", "#c98a1b"
 
 def render_tuning(picture: TuningPicture, format: str, look: Look = "light") -> bytes:
     """The file of a figure, in a format of matplotlib."""
+    with _style(look):
+        file = io.BytesIO()
+        no_date: dict[str, str | None] = {"Date": None} if format == "svg" else {}
+        _figure(picture).savefig(
+            file, format=format, dpi=DOTS_PER_INCH, metadata=no_date
+        )
+    return file.getvalue()
+
+
+def figure_of_tuning(picture: TuningPicture, look: Look = "light") -> Figure:
+    """A figure of matplotlib, for whoever shows or saves it."""
+    with _style(look):
+        return _figure(picture)
+
+
+@contextmanager
+def _style(look: Look) -> Iterator[None]:
     style: dict[str, object] = {
         "font.family": "DejaVu Sans",
         "font.size": 9.0,
@@ -46,12 +64,7 @@ def render_tuning(picture: TuningPicture, format: str, look: Look = "light") -> 
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(style)
-        file = io.BytesIO()
-        no_date: dict[str, str | None] = {"Date": None} if format == "svg" else {}
-        _figure(picture).savefig(
-            file, format=format, dpi=DOTS_PER_INCH, metadata=no_date
-        )
-    return file.getvalue()
+        yield
 
 
 def _figure(picture: TuningPicture) -> Figure:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
+from importlib import import_module
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 from constantdict import constantdict
@@ -17,6 +19,7 @@ from constantdict import constantdict
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir.check import raise_if_ill_formed
 from feinsum.ir.operand import Extent, Operand, SizeParam
+from feinsum.shown import brief, html_table
 
 __all__ = ["BatchedEinsum", "IndexList", "require_dense", "require_einsum"]
 
@@ -141,6 +144,19 @@ class BatchedEinsum:
         rows = "; ".join(" ".join(op.name for op in row) for row in self.rows)
         operands = ", ".join(str(operand) for operand in self.operands)
         return f"{self.subscripts} of ({rows}) with {operands}"
+
+    def __repr__(self) -> str:
+        return brief(self, str(self))
+
+    def _repr_html_(self) -> str:
+        operands = ((op.name, op.shape_text, op.dtype) for op in self.operands)
+        table = html_table(["operand", "shape", "dtype"], operands)
+        return f"<code>{escape(self.subscripts)}</code>{table}{self._repr_svg_() or ''}"
+
+    def _repr_svg_(self) -> str | None:
+        """The induced graph, where matplotlib is installed."""
+        # only notebooks ask, and pictures are made in a room above this one
+        return cast("str | None", import_module("feinsum.drawing").svg_of(self))
 
 
 def _unique(items: Iterable[T]) -> tuple[T, ...]:

@@ -19,6 +19,7 @@ from feinsum.ir.einsum import BatchedEinsum, IndexList
 from feinsum.ir.evaluate import evaluate
 from feinsum.ir.functions import function_of
 from feinsum.ir.operand import SizeParam
+from feinsum.shown import brief
 
 __all__ = ["FunctionalBatchedEinsum", "OperandFunction", "body_value"]
 
@@ -92,6 +93,10 @@ class FunctionalBatchedEinsum:
                     f"got {function}",
                     rules=("function",),
                 )
+
+    def __repr__(self) -> str:
+        functions = ", ".join(f"{name}: {f}" for name, f in self.functions.items())
+        return brief(self, f"{self.einsum}; {functions}")
 
     @classmethod
     def idealized(cls, einsum: BatchedEinsum) -> FunctionalBatchedEinsum:

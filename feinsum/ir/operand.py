@@ -72,6 +72,11 @@ class Operand:
     def rank(self) -> int:
         return len(self.shape)
 
+    @property
+    def shape_text(self) -> str:
+        """The extents as text."""
+        return " × ".join(map(str, self.shape))
+
     def __str__(self) -> str:
         return operand_text(self.name, map(str, self.shape), self.dtype, self.storage)
 

@@ -53,7 +53,7 @@ from feinsum.processes import Ended, limit_memory
 from feinsum.records import OK, TransformSpec, from_json, to_json, utc_now
 from feinsum.records.document import STRICT
 from feinsum.targets.host import HOST
-from feinsum.transforms import apply_spec, check_spec, suits_device
+from feinsum.transforms import apply_spec, check_spec, suits_device, take_over
 
 __all__ = ["Question", "Verdict", "judge_recipe"]
 
@@ -128,6 +128,7 @@ def main() -> None:
     """Keep the answers apart from what libraries print to standard output."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    take_over(sys.argv[1:])
     for line in _lines():
         question = from_json(Question, line)
         _prepare(question)

@@ -1,6 +1,7 @@
 """In which order operands are multiplied: searches, limits, costs, all orders."""
 
 from feinsum.paths.counted import Step, contraction_steps, pairwise_path
+from feinsum.paths.library import index_letter, is_path_name, search_path
 from feinsum.paths.limited import check_path, entries_between, path_within
 from feinsum.paths.postorders import (
     Order,
@@ -32,6 +33,8 @@ __all__ = [
     "contraction_steps",
     "entries_between",
     "find_path",
+    "index_letter",
+    "is_path_name",
     "n_pair_sequences",
     "n_postorders",
     "order_of",
@@ -40,4 +43,5 @@ __all__ = [
     "path_outputs",
     "path_within",
     "postorders",
+    "search_path",
 ]

@@ -25,6 +25,7 @@ from feinsum.plans.schedule import GroupSchedule, needed, schedule_violations
 from feinsum.plans.statements import Statements, statement_violations
 from feinsum.plans.steps import Steps
 from feinsum.records.document import STRICT, content_id, from_json, to_json
+from feinsum.shown import brief
 
 if TYPE_CHECKING:
     from feinsum.plans.prepared import Prepared
@@ -311,6 +312,9 @@ class Plan:
         from feinsum.plans.local import run_here
 
         return run_here(self, operands, leaf=leaf)
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.title} on {self.processes} processes, {self.name}")
 
     def __str__(self) -> str:
         from feinsum.plans.text import plan_text

@@ -18,6 +18,7 @@ from feinsum.programs.check import raise_if_ill_formed
 from feinsum.programs.dtypes import body_dtype
 from feinsum.programs.reductions import is_truth
 from feinsum.programs.statement import Statement
+from feinsum.shown import brief
 
 __all__ = ["Program"]
 
@@ -80,6 +81,9 @@ class Program:
     def readers(self, name: str) -> tuple[Statement, ...]:
         """The statements that read an array."""
         return tuple(one for one in self.statements if name in one.operands)
+
+    def __repr__(self) -> str:
+        return brief(self, str(self).replace("\n", "; "))
 
     def __str__(self) -> str:
         lines = [*map(str, self.inputs), *map(str, self.statements)]

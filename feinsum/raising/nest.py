@@ -24,6 +24,7 @@ from feinsum.ir import (
     from_text,
     generalize_each,
 )
+from feinsum.shown import brief
 
 __all__ = [
     "AffineSize",
@@ -284,6 +285,11 @@ class RaisedKernel:
     kernel_name: str
     raised: tuple[RaisedNest, ...]
     refused: tuple[RefusedNest, ...]
+
+    def __repr__(self) -> str:
+        einsums = "; ".join(str(nest.einsum) for nest in self.raised) or "no einsum"
+        refused = f"; {len(self.refused)} nests refused" if self.refused else ""
+        return brief(self, f"{self.kernel_name}: {einsums}{refused}")
 
 
 def _renamed(

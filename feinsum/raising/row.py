@@ -203,7 +203,11 @@ def _check_tags(
         tags = [t for t in kernel.inames[iname].tags if isinstance(t, ConcurrentTag)]
         if tags:
             raise _refuse(
-                insn, "parallel-iname", f"its iname {iname!r} is already tagged {tags}"
+                insn,
+                "parallel-iname",
+                f"its iname {iname!r} is already tagged {tags}; loops may be split, "
+                "but give the kernel without tags, which recipes set: remove them with "
+                "loopy.untag_inames, or transform the kernel afterwards",
             )
 
 

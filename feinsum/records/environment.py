@@ -12,6 +12,7 @@ from pydantic import Field
 
 from feinsum.records.document import STRICT, content_id
 from feinsum.records.processor import Processor
+from feinsum.shown import brief
 
 __all__ = [
     "CUDA_PLATFORM",
@@ -120,6 +121,9 @@ class Environment:
     @cached_property
     def id(self) -> str:
         return content_id(self)
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.device}, driver {self.driver_version}")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from html import escape
 from math import inf, log2, prod
 from typing import Literal, NamedTuple
 
@@ -13,6 +14,7 @@ from feinsum.records.environment import Device, Environment
 from feinsum.records.record import TuningRecord
 from feinsum.records.spec import FramedSpec, TransformSpec
 from feinsum.records.trial import Trial
+from feinsum.shown import brief, html_table
 
 __all__ = [
     "WORST_ACCEPTED",
@@ -107,6 +109,30 @@ class Match:
     def is_hit(self) -> bool:
         """Whether there is a recipe, measured or not."""
         return bool(self.ranking or self.recipes)
+
+    def __repr__(self) -> str:
+        best = self.ranking[0].spec if self.ranking else next(iter(self.recipes), None)
+        found = f"{len(self.ranking)} records, " if self.ranking else ""
+        recipe = "" if best is None else f"; the best is {best}"
+        return brief(self, f"{self.level}: {found}{self.reason}{recipe}")
+
+    def _repr_html_(self) -> str:
+        headings = ["recipe", "median", "IQR", "speed-up", "device"]
+        rows: list[Sequence[object]] = [_row(record) for record in self.ranking]
+        rows += [(recipe, "", "", "", "") for recipe in self.recipes]
+        head = f"<p><b>{self.level}</b>: {escape(self.reason)}</p>"
+        return head + (html_table(headings, rows) if rows else "")
+
+
+def _row(record: TuningRecord) -> Sequence[object]:
+    measured = record.measurement
+    return (
+        record.spec,
+        f"{measured.median_s * 1e3:.4g} ms",
+        f"{measured.spread_s * 1e3:.2g} ms",
+        f"{measured.speedup:.3g}",
+        record.environment.device,
+    )
 
 
 class _Fit(NamedTuple):

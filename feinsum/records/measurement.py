@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 from constantdict import constantdict
 
 from feinsum.records.document import STRICT
+from feinsum.shown import brief
 
 __all__ = ["Measurement", "Verification", "median_interval", "quartiles"]
 
@@ -107,6 +108,14 @@ class Measurement:
     @property
     def giga_operations_per_s(self) -> float:
         return sum(self.operations.values()) / self.median_s * 1e-9
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            f"{self.median_s * 1e3:.4g} ms (IQR {self.spread_s * 1e3:.2g} ms, "
+            f"{len(self.samples_s)} samples), {self.speedup:.3g} times as fast as "
+            "untransformed",
+        )
 
 
 def median_interval(samples: tuple[float, ...]) -> tuple[float, float]:

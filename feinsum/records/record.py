@@ -14,6 +14,7 @@ from feinsum.records.document import STRICT, content_id
 from feinsum.records.environment import Environment
 from feinsum.records.measurement import Measurement
 from feinsum.records.spec import FramedSpec, TransformSpec
+from feinsum.shown import brief
 
 __all__ = ["TuningRecord", "utc_now"]
 
@@ -52,6 +53,9 @@ class TuningRecord:
     def id(self) -> str:
         """Content id; two records are one fact exactly if their ids are equal."""
         return content_id(self)
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.id[:12]}: {self.spec}, {self.measurement!r}")
 
     @property
     def recipe(self) -> FramedSpec:

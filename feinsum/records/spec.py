@@ -68,12 +68,16 @@ class TransformSpec:
             raise _refuse(repr(text), "expected text, or a TransformSpec")
         head = _HEAD.fullmatch(text.strip())
         if head is None:
-            raise _refuse(text, "expected name@version(parameter=value, ...)")
+            raise _refuse(text, _missing_in(text.strip()))
         name, version, inside = head.groups()
         try:
             parameters = _parameters(inside)
             number = int(version)
-        except (SyntaxError, TypeError, ValueError) as error:
+        except SyntaxError as error:
+            at = max((error.offset or 0) - len("f(") - 1, 0)
+            rest = inside[at : at + 20] or inside
+            raise _refuse(text, f"{rest!r} is not understood: {error.msg}") from None
+        except (TypeError, ValueError) as error:
             raise _refuse(text, str(error)) from None
         except (MemoryError, RecursionError):
             raise _refuse(text, "the values are nested too deeply") from None
@@ -90,17 +94,46 @@ class FramedSpec(NamedTuple):
     frame: str
 
 
+def _missing_in(text: str) -> str:
+    """Which part of ``name@version(parameter=value, ...)`` is not there."""
+    form = "expected name@version(parameter=value, ...)"
+    head, bracket, _ = text.partition("(")
+    name, at, version = head.partition("@")
+    if not bracket:
+        return f"the parameters in brackets are missing; {form}"
+    if not at:
+        return f"{name!r} has no version, such as {name or 'name'}@1; {form}"
+    if not version.isascii() or not version.isdigit():
+        return f"{version!r} is no version; {form}"
+    if not text.endswith(")"):
+        return f"the closing bracket is missing; {form}"
+    return f"{name!r} is no name of a transform; {form}"
+
+
 def _parameters(inside: str) -> dict[str, Any]:
     """The literals of ``key=value, ...``; nothing is executed."""
     match ast.parse(f"f({inside})", mode="eval").body:
         case ast.Call(func=ast.Name(), args=[], keywords=keywords):
-            names = [keyword.arg for keyword in keywords if keyword.arg is not None]
+            pass
+        case ast.Call(func=ast.Name(), args=[first, *_]):
+            raise ValueError(f"{ast.unparse(first)!r} has no name; write name=value")
         case _:
             raise ValueError("expected nothing but named parameters")
-    if len(set(names)) != len(keywords):
-        raise ValueError("every parameter must be named, and named once")
-    values = (ast.literal_eval(keyword.value) for keyword in keywords)
-    return dict(zip(names, values, strict=True))
+    found: dict[str, Any] = {}
+    for keyword in keywords:
+        name, value = keyword.arg, ast.unparse(keyword.value)
+        if name is None:
+            raise ValueError(f"'**{value}' is no parameter; write name=value")
+        if name in found:
+            raise ValueError(f"the parameter {name!r} is given twice")
+        try:
+            found[name] = ast.literal_eval(keyword.value)
+        except ValueError:
+            raise ValueError(
+                f"{name}={value} is no literal; expected a number, True, False, a text "
+                "in quotes, or a tuple"
+            ) from None
+    return found
 
 
 def _is_parameter(value: object) -> bool:

@@ -16,6 +16,7 @@ from feinsum.errors import InvalidRecordError
 from feinsum.records.document import STRICT, content_id
 from feinsum.records.environment import Environment
 from feinsum.records.spec import TransformSpec
+from feinsum.shown import brief
 
 __all__ = ["MESSAGE_LENGTH", "OK", "Trial"]
 
@@ -70,6 +71,11 @@ class Trial:
     def id(self) -> str:
         """Content id."""
         return content_id(self)
+
+    def __repr__(self) -> str:
+        time = f", {self.median_s * 1e3:.4g} ms" if self.median_s else ""
+        message = f": {self.message}" if self.message else ""
+        return brief(self, f"{self.spec}: {self.status}{time}{message}")
 
     @property
     def is_ok(self) -> bool:

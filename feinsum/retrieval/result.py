@@ -11,6 +11,7 @@ from feinsum.db import LayerState
 from feinsum.raising import RaisedKernel, RefusedNest
 from feinsum.records import Level, Policy, TransformSpec, TuningRecord
 from feinsum.retrieval.selection import NestSelection
+from feinsum.shown import brief
 
 __all__ = ["Retrieval"]
 
@@ -58,6 +59,10 @@ class Retrieval:
     def is_settled(self) -> bool:
         """Whether the next retrieval would choose the same."""
         return all(nest.is_settled for nest in self.nests)
+
+    def __repr__(self) -> str:
+        applied = ", ".join(map(str, self.applied)) or "unchanged"
+        return brief(self, f"{self.raised.kernel_name}: {applied}")
 
     def __str__(self) -> str:
         return "\n".join(_explanation(self))

@@ -22,6 +22,7 @@ from feinsum.measure.verifier import Question, Verdict
 from feinsum.memory import remembered
 from feinsum.processes import Ended, child_environment, end_session
 from feinsum.records import from_json, to_json
+from feinsum.transforms import hand_over, of_this_process
 
 __all__ = ["COMMAND", "asked"]
 
@@ -54,7 +55,7 @@ class _Helpers:
             why = f"its text of {len(line)} bytes is too long"
             return Verdict(InvalidRecordError.code, why)
         limit_s = question.limit_s + START_S
-        surroundings = (COMMAND, os.getpid(), dict(os.environ))
+        surroundings = (of_this_process(), os.getpid(), dict(os.environ))
         helper = self._taken()
         if helper is not None and helper.surroundings == surroundings:
             said = helper.say(line, limit_s)
@@ -111,7 +112,7 @@ class _Helper:
     """A process that answers.
 
     Args:
-        surroundings: command, process and variables with which it was started; with
+        surroundings: transforms, process and variables with which it was started; with
             others there has to be another one.
     """
 
@@ -121,7 +122,7 @@ class _Helper:
             prefix="feinsum-verify-", ignore_cleanup_errors=True
         )
         process = subprocess.Popen(  # noqa: S603  (our own command)
-            COMMAND,
+            [*COMMAND, *hand_over(folder.name)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

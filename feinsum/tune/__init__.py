@@ -2,8 +2,25 @@
 
 The public names are those of ``__init__.pyi``. They are imported when they are first
 used: the processes of trials need neither the search nor a database.
+
+This room and the function ``feinsum.tune`` have one name. Python makes every room that
+was imported an attribute of its package, so the room can be called as the function.
 """
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
 
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+class _Callable(ModuleType):
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        # it reads arrays, so it is in a room above this one
+        return import_module("feinsum.calling").tune(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

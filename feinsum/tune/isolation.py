@@ -27,6 +27,7 @@ from feinsum.errors import (
 )
 from feinsum.processes import Ended, child_environment, end_session
 from feinsum.records import Environment, TransformSpec, from_json, to_json
+from feinsum.transforms import hand_over
 from feinsum.tune.messages import Answer, Request
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.problem import Problem
@@ -34,6 +35,7 @@ from feinsum.tune.trial_bench import Ask, TrialBench
 
 __all__ = ["IsolatedBench"]
 
+COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.tune.worker")
 SET_UP_LIMIT_S = 300.0
 """For data, reference results and the untransformed kernel, at any size."""
 STEP_S = 0.5
@@ -152,8 +154,8 @@ class IsolatedBench(TrialBench):
             prefix="feinsum-trial-", ignore_cleanup_errors=True
         )
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", "feinsum.tune.worker"],
+            self._process = subprocess.Popen(  # noqa: S603  (our own command)
+                [*COMMAND, *hand_over(self._folder.name)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

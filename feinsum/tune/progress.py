@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from constantdict import constantdict
 
 from feinsum.records import Environment, Measurement, TransformSpec, Trial, TuningRecord
+from feinsum.shown import brief
 from feinsum.tune.problem import Problem
+
+if TYPE_CHECKING:
+    from feinsum.drawing.tuning_figure import Figure
 
 __all__ = ["Finalist", "TuningProgress", "TuningReport", "TuningStart"]
 
@@ -89,3 +94,26 @@ class TuningReport:
     n_known: int = 0
     roofline_s: float | None = None
     least_s: Mapping[str, float] = constantdict()
+
+    def __repr__(self) -> str:
+        n_passed = sum(trial.is_ok for trial in self.trials)
+        tried = f"{len(self.trials)} trials, {n_passed} passed"
+        best = "no recipe is recorded"
+        if self.finalists:
+            best = f"{self.finalists[0].spec}, {self.finalists[0].measurement!r}"
+        return brief(self, f"{self.problem.einsum.subscripts}: {tried}; {best}")
+
+    def _repr_html_(self) -> str:
+        from feinsum.tune.report import html_of
+
+        return html_of(self)
+
+    def plot(self) -> Figure:
+        """The figure of the report: trace, best recipes, and times by parameter.
+
+        Raises:
+            FeinsumError: if matplotlib is not installed.
+        """
+        from feinsum.tune.report import figure_of
+
+        return figure_of(self)

@@ -7,13 +7,19 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from feinsum.drawing import check_plots
 from feinsum.drawing.tuning import Bar, Point, Strip, TuningPicture, time_text
+from feinsum.errors import FeinsumError
 from feinsum.records import Trial
+from feinsum.shown import html_table, inline_svg
 from feinsum.tune.progress import TuningReport
 
-__all__ = ["write_report"]
+if TYPE_CHECKING:
+    from feinsum.drawing.tuning_figure import Figure
+
+__all__ = ["figure_of", "html_of", "write_report"]
 
 N_BARS = 5
 
@@ -84,6 +90,30 @@ def write_report(report: TuningReport, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.png").write_bytes(render_tuning(picture, "png"))
     (folder / "report.html").write_text(_page(report, light, dark), "utf-8")
+
+
+def figure_of(report: TuningReport) -> Figure:
+    """The figure of a tuning, to be shown or saved.
+
+    Raises:
+        FeinsumError: if matplotlib is not installed.
+    """
+    check_plots("a figure of a tuning")
+    from feinsum.drawing.tuning_figure import figure_of_tuning
+
+    return figure_of_tuning(_picture(report))
+
+
+def html_of(report: TuningReport) -> str:
+    """What a notebook shows of a tuning: what was found, and the figure if it can."""
+    facts = html_table(["tuning", report.problem.einsum.subscripts], _facts(report))
+    try:
+        check_plots("a figure of a tuning")
+    except FeinsumError:
+        return facts
+    from feinsum.drawing.tuning_figure import render_tuning
+
+    return facts + inline_svg(render_tuning(_picture(report), "svg"))
 
 
 def _page(report: TuningReport, light: str, dark: str) -> str:

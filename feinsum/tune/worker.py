@@ -21,6 +21,7 @@ from feinsum.errors import FeinsumError, MeasurementError
 from feinsum.measure import open_device
 from feinsum.processes import limit_memory
 from feinsum.records import OK, Measurement, TransformSpec, from_json, to_json
+from feinsum.transforms import take_over
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Answer, Request
 from feinsum.tune.need import check_need, memory_limit_bytes
@@ -41,6 +42,7 @@ def main() -> None:
     """Keep the answers apart from what libraries print to standard output."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    take_over(sys.argv[1:])
     serve(_lines_while_wanted(sys.stdin), answers, _limit)
 
 
@@ -186,6 +188,7 @@ def _attempt(work: Callable[[], Made], *specs: TransformSpec) -> Made | FeinsumE
     try:
         return work()
     except FeinsumError as error:
+        logger.info("a trial of %s failed", ", ".join(map(str, specs)), exc_info=True)
         return error
     except Exception as error:  # whatever else a candidate does wrong
         logger.exception("a trial of %s failed", ", ".join(map(str, specs)))

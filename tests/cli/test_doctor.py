@@ -53,9 +53,11 @@ def test_a_healthy_installation_is_well(run, tmp_path, findings):
     found = findings()
     assert {
         "settings", "versions", "devices", "device", "packaged facts", "database",
-        "layers", "layer memory", "layer packaged", "cache", "clock",
-    } == set(found)  # fmt: skip
-    assert {finding["state"] for finding in found.values()} == {"ok"}
+        "layers", "layer memory", "layer packaged", "cache", "clock", "compiler",
+        "machine", "openblas",
+    } - set(found) <= {"openblas"}  # fmt: skip
+    busy = {"machine", "openblas"}  # what others do, and which numpy there is
+    assert {f["state"] for name, f in found.items() if name not in busy} == {"ok"}
     assert "does not exist yet" in found["database"]["text"]
     assert {path.name for path in tmp_path.iterdir()} <= {"cache"}
     result = run("doctor")

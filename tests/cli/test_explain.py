@@ -115,7 +115,7 @@ def test_instructions_that_are_not_there_are_bad_usage(run, kernel_file, match):
 def test_a_file_that_exits_is_bad_usage(run, tmp_path, command, place, code):
     """``sys.exit`` in a user's file ends with exit code 2, whatever its code."""
     path = tmp_path / "leaves.py"
-    path.write_text(f"import sys\n{place}sys.exit({code})\n")
+    path.write_text(f"import sys\nbuild = None\n{place}sys.exit({code})\n")
     result = run(command, str(path))
     assert result.exit_code == 2
     assert "SystemExit" in result.stderr
@@ -184,3 +184,57 @@ def test_other_errors_are_failures(run, kernel_file):
     result = run("explain", kernel_file, "--device", "no-such-device")
     assert result.exit_code == 1
     assert "[device-unavailable]" in result.stderr
+
+
+def test_an_unknown_name_is_refused_before_the_script_runs(run, tmp_path):
+    """A mistyped name costs no minute, and leaves no trace of the script."""
+    witness = tmp_path / "witness"
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"from pathlib import Path\nPath({str(witness)!r}).touch()\n"
+        "def build():\n    hidden = 1\n"
+    )
+    result = run("explain", f"{script}:hidden")
+    assert result.exit_code == 2
+    assert "no function 'hidden'; it has ['build']" in result.stderr
+    assert not witness.exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["from os import *", "globals()['made'] = 1", "import sys as made", "made = 1",
+     "if True:\n    def made(): return 1", "def __getattr__(name): return 1"],
+)  # fmt: skip
+def test_a_name_that_only_running_shows_is_not_refused_early(run, tmp_path, line):
+    """Whatever the file may bind is tried."""
+    script = tmp_path / "script.py"
+    script.write_text(f"raise RuntimeError('it ran')\n{line}\n")
+    assert "it ran" in run("explain", f"{script}:made").stderr
+
+
+def test_a_split_kernel_is_told_what_it_needs(run, tmp_path):
+    """Tags of parallel axes are in the way; the message says how they go."""
+    script = tmp_path / "script.py"
+    script.write_text(SPLIT)
+    result = run("explain", f"{script}:tagged")
+    assert result.exit_code == 3, result.stderr
+    assert "loopy.untag_inames" in result.stdout
+    assert "raised: ij,j->i" in run("explain", f"{script}:plain").stdout
+
+
+SPLIT = """
+import loopy as lp
+import numpy as np
+
+def plain(**tags):
+    kernel = lp.make_kernel(
+        "{[i,j]: 0<=i<n and 0<=j<20}", "y[i] = sum(j, A[i,j]*x[j])",
+        [lp.GlobalArg("A", np.float64, shape="n,20"),
+         lp.GlobalArg("x", np.float64, shape="20"),
+         lp.GlobalArg("y", np.float64, shape="n"), lp.ValueArg("n", np.int32)],
+        lang_version=(2018, 2), target=lp.CTarget())
+    return lp.split_iname(kernel, "i", 16, **tags)
+
+def tagged():
+    return plain(outer_tag="g.0", inner_tag="l.0")
+"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from typing import get_args, get_type_hints
 
@@ -43,10 +44,14 @@ def test_the_table_fits_80_columns_and_has_every_number(run, known_records):
 
 def test_no_fact_is_exit_code_3(run):
     """A miss is no failure: exit code 3 and the reason on stdout."""
+    open_store().close()
     text, document = run("query", *MATVEC), run("query", *MATVEC, "--json")
     assert text.exit_code == document.exit_code == 3
     assert "match: miss (no fact is recorded" in text.stdout
-    assert json.loads(document.stdout) == {
+    found = json.loads(document.stdout)
+    assert found.pop("key").startswith("fe2-")
+    assert found.pop("tune").startswith("feinsum tune ")
+    assert found == {
         "level": "miss",
         "reason": "no fact is recorded for this workload",
         "candidates": [],
@@ -117,3 +122,18 @@ def test_limits_of_another_dtype_tell_no_roofline(run, known_records, database):
         store.add_peaks(replace(peaks, operations_per_s={"<f4": 1e11}))
     found = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
     assert [c["fraction_of_roofline"] for c in found] == [None] * 3
+
+
+def test_a_miss_has_the_key_and_a_command_that_can_be_run(run):
+    """In text and in JSON; the command tunes this very einsum."""
+    einsum = ("abq,bq->aq", "--sizes", "a=7,b=n,q=11")
+    missed = run("query", *einsum, "--policy", "strict", "--json")
+    assert missed.exit_code == 3
+    document = json.loads(missed.stdout)
+    words = shlex.split(document["tune"])
+    assert words[:2] == ["feinsum", "tune"]
+    same = run("canonicalize", words[2])
+    assert document["key"] in same.stdout
+    lines = run("query", *einsum, "--policy", "strict").stdout.splitlines()
+    assert f"key: {document['key']}" in lines
+    assert f"  {document['tune']}" in lines

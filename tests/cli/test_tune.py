@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import get_args, get_type_hints
 
 import pytest
@@ -14,12 +15,13 @@ from rich.console import Console
 
 from feinsum.cli.shared.notation import read_einsum
 from feinsum.cli.tune.command import tune
-from feinsum.cli.tune.view import ProgressBar
+from feinsum.cli.tune.view import ProgressBar, is_noisy, why_failed
 from feinsum.db import open_store
 from feinsum.measure import open_device
 from feinsum.tune import Strategy, TuningProgress
 from tests.cli.facts import MATVEC, fast_peaks
 from tests.cli.tuning import good, trials
+from tests.db.factories import make_record
 
 EVENTS = ["start", "trial", "trial", "final", "recorded"]
 
@@ -182,15 +184,33 @@ def test_the_progress_bar_shows_trials_best_baseline_and_time_left(monkeypatch):
     """On a terminal of 80 columns everything is on one line."""
     screen = io.StringIO()
     terminal = Console(file=screen, force_terminal=True, width=80, color_system=None)
-    monkeypatch.setattr(
-        "feinsum.cli.tune.view.Console", lambda stderr: terminal, raising=True
-    )
+    monkeypatch.setattr("feinsum.tune.bar.Console", lambda **_: terminal, raising=True)
     with ProgressBar() as bar:
         bar.show(TuningProgress(2, 20, trials()[1], trials()[1], 4e-5, 3600.0))
-    shown = "best 1.000 ms, untransformed 10.00 ms, roof 4.00%"
+    shown = "best 1 ms, untransformed 10 ms, roof 4%"
     line = next(x for x in screen.getvalue().splitlines() if shown in x)
     assert "2/20" in line
     assert "1:00:00 left" in line
+
+
+def test_failures_say_why():
+    """One line for each way to fail, with the first reason, and none for success."""
+    good, bad = trials()[1], replace(
+        trials()[1], status="wrong-result", message="row 3\ndiffers", median_s=None,
+        ratio=None,
+    )  # fmt: skip
+    (line,) = why_failed([good, bad, bad])
+    assert line.startswith("  2 wrong-result; the first, ")
+    assert line.endswith(": row 3 differs")
+
+
+@pytest.mark.parametrize(("spread", "expected"), [(0.1, False), (0.9, True)])
+def test_noise_is_an_interquartile_range_above_a_fifth(spread, expected):
+    """Of the median of the best recipe."""
+    samples = tuple(1e-3 * (1 + spread * k / 20) for k in range(21))
+    record = make_record()
+    measured = replace(record.measurement, samples_s=samples)
+    assert is_noisy(replace(record, measurement=measured)) is expected
 
 
 def test_a_real_tuning_records_a_fact_that_a_query_finds(run, database):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,24 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     except InvalidRecordError:
         return
     assert TransformSpec.parse(str(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rowwise@1", "the parameters in brackets are missing"),
+        ("rowwise(block=64)", "'rowwise' has no version, such as rowwise@1"),
+        ("rowwise@one(block=64)", "'one' is no version"),
+        ("rowwise@1(block=64", "the closing bracket is missing"),
+        ("Rowwise@1(block=64)", "'Rowwise' is no name of a transform"),
+        ("rowwise@1(64)", "'64' has no name"),
+        ("rowwise@1(block=64, **more)", "'**more' is no parameter"),
+        ("rowwise@1(index=a, block=64)", "index=a is no literal"),
+        ("rowwise@1(block=64 index=2)", "'64 index=2' is not understood"),
+        ("rowwise@1(block=6, block=7)", "'block' is given twice"),
+    ],
+)
+def test_what_is_not_understood_is_named(text: str, words: str) -> None:
+    """The message says which part of the text is wrong."""
+    with pytest.raises(InvalidRecordError, match=re.escape(words)):
+        TransformSpec.parse(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -304,7 +305,7 @@ def test_the_errors_of_loopy_become_errors_of_transforms(toy, error):
 
 
 def test_an_error_of_a_transform_stays_what_it_is(toy):
-    """A family's own refusal is not wrapped."""
+    """A refusal keeps its class, and says where; one of the library is not wrapped."""
     own = TransformError("too short")
 
     def refuse(t_unit, nest, parameters):
@@ -313,6 +314,13 @@ def test_an_error_of_a_transform_stays_what_it_is(toy):
     broken = register(replace(toy, version=2, apply=refuse))
     case = generated(MASS)
     spec = broken.spec({"flag": True, "size": 1, "order": ("i", 1)})
+    with pytest.raises(TransformError) as caught:
+        apply_spec(spec, case.t_unit, case.nest)
+    assert type(caught.value) is TransformError
+    assert caught.value.__cause__ is own
+    place = r"too short \(at .*test_registry.py:\d+, in refuse: raise own\)"
+    assert re.fullmatch(place, str(caught.value))
+    refuse.__module__ = "feinsum.transforms.library"
     with pytest.raises(TransformError) as caught:
         apply_spec(spec, case.t_unit, case.nest)
     assert caught.value is own

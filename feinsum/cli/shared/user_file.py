@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,10 @@ __all__ = ["is_file", "read_translation_unit"]
 
 DEFAULT_FUNCTION = "build"
 _TARGET = re.compile(r"(?P<path>.+\.py)(:(?P<function>\w+))?")
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_DYNAMIC = {"exec", "globals", "setattr", "vars"}
+"""Functions by which a file can bind names that are not written in it."""
 _MODULE = "feinsum_user_file"
 
 
@@ -43,6 +48,7 @@ def read_translation_unit(target: str) -> lp.TranslationUnit:
     if found is None:
         raise _refuse(f"{target!r} is not of the form FILE.py or FILE.py:function")
     path, function = Path(found["path"]), found["function"]
+    _check_name(path, function or DEFAULT_FUNCTION)
     with _blamed_on(path), _importing_from(path), redirect_stdout(sys.stderr):
         build = _function(_load(path), path, function or DEFAULT_FUNCTION)
         t_unit = build()
@@ -52,6 +58,37 @@ def read_translation_unit(target: str) -> lp.TranslationUnit:
         f"{build.__name__}() of {path} returns a {type(t_unit).__name__}, "
         "expected a loopy.TranslationUnit"
     )
+
+
+def _check_name(path: Path, name: str) -> None:
+    """Refuse a name that the file cannot have before any of it runs.
+
+    A file that cannot be read, or binds names in ways that only running it shows, is
+    left to be run.
+    """
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return
+    top = list(_outside_functions(tree))
+    bound = {node.name for node in top if isinstance(node, _DEFINITIONS)}
+    functions = sorted(bound)
+    names = [node for node in top if isinstance(node, ast.Name)]
+    bound |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    imported = [alias for n in top if isinstance(n, _IMPORTS) for alias in n.names]
+    bound |= {(one.asname or one.name).partition(".")[0] for one in imported}
+    called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    is_sure = not bound & {"*", "__getattr__"} and not called & _DYNAMIC
+    if name not in bound and is_sure:
+        raise _refuse(f"{path} has no function {name!r}; it has {functions}")
+
+
+def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes whose names are those of the module."""
+    for node in ast.iter_child_nodes(tree):
+        yield node
+        if not isinstance(node, _DEFINITIONS):
+            yield from _outside_functions(node)
 
 
 def _load(path: Path) -> Any:

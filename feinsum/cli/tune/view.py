@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from datetime import timedelta
 from statistics import median
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from feinsum.cli.shared.failure import say
 from feinsum.cli.shared.fractions import Fractions
 from feinsum.cli.shared.output import (
     print_json,
@@ -20,10 +18,20 @@ from feinsum.cli.shared.output import (
     record_document,
     to_digits,
 )
-from feinsum.records import Trial
+from feinsum.records import Trial, TuningRecord
 from feinsum.tune import Finalist, TuningProgress, TuningReport, TuningStart
+from feinsum.tune.bar import TuningBar
 
-__all__ = ["JsonLines", "ProgressBar"]
+__all__ = ["JsonLines", "ProgressBar", "is_noisy", "why_failed"]
+
+
+NOISE = 0.2
+"""Of the median, the interquartile range above which times say little."""
+NOISY = (
+    "the times of the best recipe are noisy: the interquartile range is above a fifth "
+    "of the median; tune again with --fresh on an idle machine ('feinsum doctor' says "
+    "how busy it is), or at larger sizes"
+)
 
 
 class JsonLines(nullcontext[None]):
@@ -81,35 +89,16 @@ class JsonLines(nullcontext[None]):
         print_json({"event": event, **fields}, is_line=True)
 
 
-class ProgressBar(Progress):
+class ProgressBar(TuningBar):
     """A progress bar on stderr while trials run, then a table on stdout."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(8),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}", markup=False),
-            console=Console(stderr=True),
-        )
-        self._tuning = self.add_task("tuning ...", total=None, left="")
 
     def begin(self, start: TuningStart) -> None:
         """Before the first trial."""
-        n_known = len(start.known)
-        self.update(self._tuning, completed=n_known, total=start.n_trials)
-        if n_known:
-            self.console.print(f"{n_known} trials are known; --fresh makes them again")
-
-    def show(self, progress: TuningProgress) -> None:
-        """After a trial."""
-        self.update(
-            self._tuning,
-            completed=progress.n_done,
-            total=progress.n_trials,
-            description=_standing(progress.best, progress.roofline_s),
-            left=_left(progress.seconds_left),
-        )
+        super().begin(start)
+        if start.known:
+            self.console.print(
+                f"{len(start.known)} trials are known; --fresh makes them again"
+            )
 
     def final(self, finalists: Sequence[Finalist]) -> None:
         """When the best were timed again: nothing to add to the table."""
@@ -122,27 +111,30 @@ class ProgressBar(Progress):
         typer.echo(f"key: {problem.form.key}")
         typer.echo(f"sizes: {sizes or '(none)'}")
         typer.echo(f"trials: {_tally(report.trials, report.n_known)}")
+        for line in why_failed(report.trials):
+            typer.echo(line)
         if report.records:
             baseline_s = median(report.records[0].measurement.baseline_s)
             typer.echo(f"untransformed: {to_digits(baseline_s * 1e3)} ms")
             print_records(report.records, fractions)
+            if is_noisy(report.records[0]):
+                say(NOISY)
 
 
-def _standing(best: Trial | None, roofline_s: float | None) -> str:
-    """The best so far, against the untransformed kernel and the roofline."""
-    if best is None or best.median_s is None or best.ratio is None:
-        return "no recipe passed yet"
-    untransformed_s = best.median_s / best.ratio
-    fraction = _fraction(best, roofline_s)
-    roof = "" if fraction is None else f", roof {to_digits(fraction * 100, 3)}%"
-    return (
-        f"best {to_digits(best.median_s * 1e3)} ms, "
-        f"untransformed {to_digits(untransformed_s * 1e3)} ms{roof}"
-    )
+def why_failed(trials: Sequence[Trial]) -> list[str]:
+    """A line for every status of trials that failed: how many, and the first reason."""
+    failed = [trial for trial in trials if not trial.is_ok]
+    lines = []
+    for status, n in Counter(trial.status for trial in failed).most_common():
+        first = next(trial for trial in failed if trial.status == status)
+        message = " ".join(first.message.split()) or "no reason is known"
+        lines.append(f"  {n} {status}; the first, {first.spec}: {message}")
+    return lines
 
 
-def _left(seconds: float | None) -> str:
-    return "" if seconds is None else f"{timedelta(seconds=round(seconds))} left"
+def is_noisy(record: TuningRecord) -> bool:
+    """Whether the interquartile range is above a fifth of the median."""
+    return record.measurement.spread_s > NOISE * record.measurement.median_s
 
 
 def _fraction(trial: Trial | None, roofline_s: float | None) -> float | None:

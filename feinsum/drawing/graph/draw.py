@@ -8,8 +8,9 @@ from pathlib import Path
 from feinsum.drawing.graph.dot import dot_text
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum
+from feinsum.shown import inline_svg
 
-__all__ = ["SUFFIXES", "check_plots", "draw"]
+__all__ = ["SUFFIXES", "check_plots", "draw", "svg_of"]
 
 SUFFIXES = (".svg", ".png", ".pdf", ".dot")
 """The formats of pictures, by the suffixes of their files."""
@@ -46,6 +47,13 @@ def _rendered(einsum: BatchedEinsum, suffix: str) -> bytes:
             "run: pip install 'feinsum[plots]', or write a .dot file"
         ) from None
     return render(einsum, suffix.removeprefix("."))
+
+
+def svg_of(einsum: BatchedEinsum) -> str | None:
+    """The induced graph as SVG; None where matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        return None
+    return inline_svg(_rendered(einsum, ".svg"))
 
 
 def check_plots(what: str) -> None:

@@ -1,0 +1,330 @@
+"""``contract`` and its companions, as users of opt_einsum call them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from feinsum.calling.dispatch import einsum
+from feinsum.calling.interleaved import as_subscripts
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir import IndexList, parse_subscripts
+from feinsum.paths import Path, check_path, index_letter, is_path_name, search_path
+
+__all__ = [
+    "ContractExpression",
+    "contract",
+    "contract_expression",
+    "contract_path",
+    "follow_path",
+    "path_asked_for",
+]
+
+BACKENDS = ("auto", "feinsum", "numpy", None)
+
+
+def contract(
+    subscripts: Any,
+    *operands: Any,
+    out: Any = None,
+    use_blas: bool = True,
+    optimize: Any = True,
+    memory_limit: int | str | None = None,
+    backend: str | None = "auto",
+    **options: Any,
+) -> Any:
+    """Evaluate an einsum of arrays, called as ``opt_einsum.contract`` is.
+
+    Args:
+        subscripts, operands, out: as for :func:`feinsum.einsum`.
+        use_blas: has no effect; recipes decide what a library computes.
+        optimize: a path is followed, and a search that is an object or a function is
+            asked for one. Otherwise feinsum chooses the order itself.
+        memory_limit: entries of the largest product; opt_einsum searches for a path
+            within it, and that is followed.
+        backend: ``auto``, ``numpy`` or ``feinsum``, which are the same.
+        options: as for :func:`feinsum.einsum`.
+
+    Raises:
+        InvalidEinsumError: as :func:`feinsum.einsum`; for a backend of another library.
+
+    >>> from feinsum.records import InMemoryStore
+    >>> A, B = np.ones((2, 3)), np.ones((3, 2))
+    >>> float(contract("ij,ji->", A, B, database=InMemoryStore()))
+    6.0
+    """
+    _check_backend(backend)
+    text, given = as_subscripts((subscripts, *operands))
+    path = path_asked_for(text, given, optimize, memory_limit)
+    return einsum(text, *given, out=out, optimize=path or optimize, **options)
+
+
+def contract_path(
+    subscripts: Any,
+    *operands: Any,
+    use_blas: bool = True,
+    optimize: Any = True,
+    memory_limit: int | str | None = None,
+    shapes: bool = False,
+    **options: Any,
+) -> tuple[list[tuple[int, ...]], Any]:
+    """The path that opt_einsum finds, and its report, as ``opt_einsum.contract_path``.
+
+    :func:`contract` and :func:`feinsum.einsum` follow it when it is given to them as
+    ``optimize``; by themselves they may choose another one.
+
+    Args:
+        subscripts, operands: as for :func:`feinsum.einsum`; with ``shapes`` tuples of
+            integers in the place of arrays.
+
+    >>> contract_path("ij,jk,kl->il", (9, 2), (2, 9), (9, 2), shapes=True)[0]
+    [(1, 2), (0, 1)]
+    """
+    text, given = as_subscripts((subscripts, *operands))
+    ranks = [len(x if shapes else _shape(x)) for x in given]
+    options |= {"use_blas": use_blas, "memory_limit": memory_limit, "shapes": shapes}
+    return search_path(_in_letters(text, ranks), *given, optimize=optimize, **options)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ContractExpression:
+    """An einsum that takes its arrays later; made by :func:`contract_expression`.
+
+    Attributes:
+        contraction: the subscripts, with constants in brackets.
+        text, known: the einsum that is left, and its constant operands by position;
+            products of constants alone are computed already.
+        num_args: how many arrays it is called with.
+        options: for :func:`feinsum.einsum`.
+    """
+
+    contraction: str
+    text: str
+    known: Mapping[int, Any]
+    num_args: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(
+        self,
+        *arrays: Any,
+        out: Any = None,
+        backend: str | None = "auto",
+        **how: Any,
+    ) -> Any:
+        """The result for these arrays, in the order of the operands that are no
+        constants.
+
+        Raises:
+            InvalidEinsumError: for another number of arrays, and as :func:`contract`.
+        """
+        _check_backend(backend)
+        if len(arrays) != self.num_args:
+            raise InvalidEinsumError(
+                f"{len(arrays)} arrays were given; {self!r} takes {self.num_args}",
+                rules=("operand",),
+            )
+        rest = iter(arrays)
+        operands = [
+            self.known[k] if k in self.known else next(rest)
+            for k in range(self.num_args + len(self.known))
+        ]
+        return einsum(self.text, *operands, out=out, **self.options, **how)
+
+    def __repr__(self) -> str:
+        return f"<ContractExpression({self.contraction!r})>"
+
+
+def contract_expression(
+    subscripts: Any,
+    *shapes: Any,
+    constants: Collection[int] | None = None,
+    use_blas: bool = True,
+    optimize: Any = True,
+    memory_limit: int | str | None = None,
+    **options: Any,
+) -> ContractExpression:
+    """An einsum to be called with arrays of these ranks, as opt_einsum's.
+
+    Args:
+        shapes: of the operands; an array for each that is constant.
+        constants: positions of these. Products of constants alone, along the path that
+            opt_einsum finds, are computed once, unless a path or a limit is given.
+        optimize, memory_limit, options: as for :func:`contract`.
+
+    Raises:
+        InvalidEinsumError: as :func:`contract`.
+
+    >>> from feinsum.records import InMemoryStore
+    >>> expression = contract_expression("ij,j->i", np.eye(2), (2,), constants=[0])
+    >>> expression
+    <ContractExpression('[ij],j->i')>
+    >>> expression(np.array([3.0, 4.0]), database=InMemoryStore())
+    array([3., 4.])
+    """
+    text, given = as_subscripts((subscripts, *shapes))
+    known = {k: given[k] for k in sorted(constants or ())}
+    sizes = [_shape(x) if k in known else tuple(x) for k, x in enumerate(given)]
+    path = path_asked_for(text, sizes, optimize, memory_limit, shapes=True)
+    terms, output = parse_subscripts(text, [len(size) for size in sizes])
+    shown = _shown(text, known)
+    n_free = len(given) - len(known)
+    if path is not None:
+        options["optimize"] = path
+    elif len(known) > 1:
+        letters = _in_letters(text, [len(size) for size in sizes])
+        order, _ = search_path(letters, *sizes, shapes=True)
+        values = [known.get(k) for k in range(len(given))]
+        terms, values = _folded(list(terms), values, output, order, options)
+        known = {k: value for k, value in enumerate(values) if value is not None}
+    text = _as_text(terms, output) if len(terms) != len(given) else text
+    return ContractExpression(shown, text, known, n_free, options)
+
+
+def follow_path(
+    text: str, operands: Sequence[Any], path: Sequence[Any], how: Mapping[str, Any]
+) -> Any:
+    """The result of an einsum, step by step along a path.
+
+    Raises:
+        InvalidEinsumError: if the path does not fit, with the rule ``path``.
+    """
+    from feinsum.calling.call import call_einsum
+
+    ranks = [len(_shape(operand)) for operand in operands]
+    terms, output = parse_subscripts(text, ranks)
+    steps = _steps(path, len(operands))
+    left = list(zip(terms, operands, strict=True))
+    for step in steps:
+        chosen = [left[at] for at in step]
+        left = [pair for at, pair in enumerate(left) if at not in step]
+        made = _product(
+            [term for term, _ in chosen], [term for term, _ in left], output
+        )
+        line = _as_text([term for term, _ in chosen], made)
+        left.append((made, call_einsum(line, *(value for _, value in chosen), **how)))
+    return left[0][1]
+
+
+def path_asked_for(
+    text: str,
+    operands: Sequence[Any],
+    optimize: Any,
+    memory_limit: int | str | None,
+    *,
+    shapes: bool = False,
+) -> Path | None:
+    """The path that a call names, or that a search of its own finds.
+
+    Returns:
+        None where the order is left to feinsum.
+    """
+    is_left = isinstance(optimize, bool) or optimize is None
+    if isinstance(optimize, Sequence) and not isinstance(optimize, str):
+        return _steps(optimize, len(operands))
+    if isinstance(optimize, str):
+        is_left = is_path_name(optimize)
+        if not is_left:
+            return None  # refused, by name, where it is used
+    if is_left and memory_limit in (None, -1):
+        return None
+    found, _ = contract_path(
+        text, *operands, optimize=optimize, memory_limit=memory_limit, shapes=shapes
+    )
+    return _steps(found, len(operands))
+
+
+def _folded(
+    terms: list[IndexList],
+    values: list[Any],
+    output: IndexList,
+    path: Sequence[Sequence[int]],
+    options: Mapping[str, Any],
+) -> tuple[tuple[IndexList, ...], list[Any]]:
+    """Operands after all steps of a path whose operands are constants.
+
+    Args:
+        values: of the constants; None for all else.
+    """
+    at_hand: list[int | None] = list(range(len(terms)))
+    gone: set[int] = set()
+    for step in path:
+        chosen = [at_hand[at] for at in step]
+        at_hand = [one for at, one in enumerate(at_hand) if at not in step]
+        known = [one for one in chosen if one is not None and values[one] is not None]
+        if len(known) < len(chosen) or len(known) < 2:
+            at_hand.append(None)
+            continue
+        gone.update(known)
+        rest = [term for k, term in enumerate(terms) if k not in gone]
+        made = _product([terms[k] for k in known], rest, output)
+        line = _as_text([terms[k] for k in known], made)
+        value = einsum(line, *(values[k] for k in known), **options)
+        at_hand.append(len(terms))
+        terms, values = [*terms, made], [*values, np.asarray(value)]
+    kept = [k for k in range(len(terms)) if k not in gone]
+    return tuple(terms[k] for k in kept), [values[k] for k in kept]
+
+
+def _product(
+    chosen: Sequence[IndexList], left: Sequence[IndexList], output: IndexList
+) -> IndexList:
+    """The indices of a step, in the order of the result if it is the last one."""
+    if not left:
+        return output
+    needed = {index for term in (*left, output) for index in term}
+    return tuple(dict.fromkeys(i for term in chosen for i in term if i in needed))
+
+
+def _as_text(terms: Sequence[IndexList], output: IndexList) -> str:
+    return f"{', '.join(map(' '.join, terms))} -> {' '.join(output)}"
+
+
+def _steps(path: Sequence[Any], n_operands: int) -> Path:
+    """A path of opt_einsum or of numpy, which begins with a word."""
+    if path and path[0] == "einsum_path":
+        path = path[1:]
+    try:
+        steps = tuple(tuple(int(at) for at in step) for step in path)
+    except (TypeError, ValueError):
+        raise InvalidEinsumError(
+            f"optimize={path!r:.80} is no path such as [(0, 1), (0, 1)]",
+            rules=("option",),
+        ) from None
+    check_path(steps, n_operands)
+    return steps
+
+
+def _in_letters(text: str, ranks: Sequence[int]) -> str:
+    """Subscripts for opt_einsum, which knows no words."""
+    terms, output = parse_subscripts(text, ranks)
+    names = dict.fromkeys(index for term in terms for index in term)
+    if "..." in text or all(len(name) == 1 for name in names):
+        return text
+    letter = {name: index_letter(k) for k, name in enumerate(names)}
+    texts = ["".join(letter[name] for name in term) for term in (*terms, output)]
+    return f"{','.join(texts[:-1])}->{texts[-1]}"
+
+
+def _shown(text: str, known: Collection[int]) -> str:
+    inputs, arrow, output = text.partition("->")
+    terms = [
+        f"[{term}]" if k in known else term for k, term in enumerate(inputs.split(","))
+    ]
+    return ",".join(terms) + arrow + output
+
+
+def _shape(operand: Any) -> tuple[int, ...]:
+    shape = getattr(operand, "shape", None)
+    return np.shape(operand) if shape is None else tuple(shape)
+
+
+def _check_backend(backend: str | None) -> None:
+    if backend not in BACKENDS:
+        raise InvalidEinsumError(
+            f"backend={backend!r}; feinsum computes by itself: leave the backend out, "
+            "and give arrays that numpy or DLPack can read",
+            rules=("option",),
+        )

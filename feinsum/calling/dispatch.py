@@ -1,0 +1,230 @@
+"""``einsum``: of arrays a result, of symbolic operands a symbolic einsum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from feinsum.calling.interleaved import as_subscripts
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir import BatchedEinsum, Operand
+from feinsum.ir import einsum as symbolic_einsum
+from feinsum.paths import is_path_name
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+    from feinsum.db import Database
+    from feinsum.effort import Effort
+    from feinsum.records import Policy
+    from feinsum.retrieval import OnMiss
+
+__all__ = ["einsum"]
+
+CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
+ORDERS = ("C", "F", "A", "K")
+
+
+@overload
+def einsum(subscripts: str, *operands: Operand) -> BatchedEinsum: ...
+
+
+@overload
+def einsum(
+    subscripts: Any,
+    *operands: Any,
+    out: Any = None,
+    dtype: DTypeLike | None = None,
+    order: str = "K",
+    casting: str = "safe",
+    optimize: Any = True,
+    device: str | None = None,
+    database: Database = None,
+    policy: Policy | None = None,
+    on_miss: OnMiss = "return",
+    effort: Effort | None = None,
+) -> Any: ...
+
+
+def einsum(
+    subscripts: Any,
+    *operands: Any,
+    out: Any = None,
+    dtype: DTypeLike | None = None,
+    order: str = "K",
+    casting: str = "safe",
+    optimize: Any = True,
+    **how: Any,
+) -> Any:
+    """Evaluate an einsum of arrays, as numpy does; or make one of symbolic operands.
+
+    Args:
+        subscripts, operands: as for :func:`numpy.einsum`, lists of indices in turn with
+            operands included, or with words for indices. Operands are arrays, as for
+            :func:`feinsum.call_einsum`, or all of them symbolic, made by
+            :func:`feinsum.array`.
+        out: an array of the host for the result.
+        dtype: in which to compute; by default numpy's result type.
+        order: of the memory of the result. ``K``, the default, is C's order here.
+        casting: what may be done to operands for ``dtype``, and to the result for
+            ``out``.
+        optimize: a path, as of :func:`feinsum.contract_path`, is followed. For
+            booleans and names of searches feinsum chooses the order itself.
+        how: ``device``, ``database``, ``policy``, ``on_miss`` and ``effort``, as for
+            :func:`feinsum.call_einsum`.
+
+    Returns:
+        Of arrays, a new array, a scalar of numpy if there is no index; a view of a
+        single operand without a sum; or ``out``. Of symbolic operands, a
+        :class:`feinsum.BatchedEinsum` of one row.
+
+    Raises:
+        InvalidEinsumError: as :func:`feinsum.call_einsum`; for an option that is not
+            understood; for arrays among symbolic operands.
+        MeasurementError, FeinsumError: as :func:`feinsum.call_einsum`.
+
+    >>> from feinsum.records import InMemoryStore
+    >>> A, x = np.eye(2), np.array([3.0, 4.0])
+    >>> einsum("ij,j", A, x, database=InMemoryStore())
+    array([3., 4.])
+    >>> from feinsum import array
+    >>> print(einsum("ij,j->i", array("A", ("n", 4)), array("x", 4)))
+    ij,j->i of (A x) with A[n,4]:<f8, x[4]:<f8
+    """
+    text, given = as_subscripts((subscripts, *operands))
+    n_symbolic = sum(isinstance(operand, Operand) for operand in given)
+    is_plain = out is None and dtype is None and order == "K" and casting == "safe"
+    if n_symbolic:
+        _check_symbolic(given, n_symbolic, is_plain and optimize is True and not how)
+        return symbolic_einsum(text, *given)
+    _check_optimize(optimize)
+    from feinsum.calling.call import call_einsum  # symbolic einsums need no more
+
+    if not is_plain:
+        _check_names(order, casting)
+    operands = given if is_plain else _cast(given, dtype, casting)
+    if _is_path(optimize):
+        from feinsum.calling.contraction import follow_path
+
+        result = follow_path(text, operands, optimize, how)
+    elif _has_dtype_of_result(out, operands):
+        return call_einsum(text, *operands, out=out, **how)
+    else:
+        result = call_einsum(text, *operands, **how)
+    if is_plain:
+        return _as_scalar(result)
+    return _finished(result, out, order, casting, given)
+
+
+def _as_scalar(result: Any) -> Any:
+    """Numpy's scalar in the place of an array of rank 0."""
+    return result[()] if type(result) is np.ndarray and not result.ndim else result
+
+
+def _has_dtype_of_result(out: Any, operands: Sequence[Any]) -> bool:
+    """Whether a kernel can write into an array, without a cast."""
+    from feinsum.calling.forms import as_array, has_sparse
+
+    if not isinstance(out, np.ndarray) or has_sparse(operands):
+        return False
+    return bool(out.dtype == np.result_type(*map(as_array, operands)))
+
+
+def _is_path(optimize: Any) -> bool:
+    return isinstance(optimize, Sequence) and not isinstance(optimize, str)
+
+
+def _check_optimize(optimize: Any) -> None:
+    if optimize is None or isinstance(optimize, bool) or _is_path(optimize):
+        return
+    if isinstance(optimize, str) and is_path_name(optimize):
+        return
+    raise InvalidEinsumError(
+        f"optimize={optimize!r:.60} is no boolean, no search of opt_einsum such as "
+        "'greedy' and no path such as [(0, 1), (0, 1)]",
+        rules=("option",),
+    )
+
+
+def _check_names(order: str, casting: str) -> None:
+    for name, value, known in (
+        ("order", order, ORDERS),
+        ("casting", casting, CASTINGS),
+    ):
+        if value not in known:
+            raise InvalidEinsumError(
+                f"{name}={value!r}; expected one of {', '.join(known)}",
+                rules=("option",),
+            )
+
+
+def _check_symbolic(given: Sequence[Any], n_symbolic: int, is_plain: bool) -> None:
+    """Refuse what has a meaning for numbers only."""
+    if n_symbolic < len(given):
+        other = next(k for k, x in enumerate(given) if not isinstance(x, Operand))
+        raise InvalidEinsumError(
+            f"operand {other} is a {type(given[other]).__name__}, and others are "
+            "symbolic; give arrays, to compute, or operands made by feinsum.array, for "
+            "a symbolic einsum",
+            rules=("operand",),
+        )
+    if not is_plain:
+        raise InvalidEinsumError(
+            "options such as out, dtype and device are of arrays; a symbolic einsum "
+            "takes subscripts and operands",
+            rules=("option",),
+        )
+
+
+def _cast(
+    operands: Sequence[Any], dtype: DTypeLike | None, casting: Any
+) -> tuple[Any, ...]:
+    """Operands in the dtype in which to compute; one object stays one."""
+    if dtype is None and casting in ("safe", "same_kind", "unsafe"):
+        return tuple(operands)
+    from feinsum.calling.forms import as_array
+
+    arrays = {id(x): as_array(x) for x in operands}
+    wanted = np.result_type(*arrays.values()) if dtype is None else np.dtype(dtype)
+    for position, operand in enumerate(operands):
+        found = arrays[id(operand)].dtype
+        if not np.can_cast(found, wanted, casting):
+            raise InvalidEinsumError(
+                f"operand {position} has dtype {found}, which casting={casting!r} does "
+                f"not turn into {wanted}",
+                rules=("dtype",),
+            )
+    made = {at: array.astype(wanted, copy=False) for at, array in arrays.items()}
+    return tuple(made[id(operand)] for operand in operands)
+
+
+def _finished(
+    result: Any, out: Any, order: str, casting: Any, given: Sequence[Any]
+) -> Any:
+    """The result in ``out``, or in the order of memory that was asked for."""
+    if out is None:
+        if order == "A":
+            order = "F" if all(_is_fortran(x) for x in given) else "C"
+        if order != "K" and type(result) is np.ndarray:
+            result = np.asarray(result, order=order)  # type: ignore[call-overload]
+        return _as_scalar(result)
+    if not isinstance(out, np.ndarray) or out.shape != result.shape:
+        raise InvalidEinsumError(
+            f"out is a {type(out).__name__} of shape {getattr(out, 'shape', None)}; "
+            f"expected a numpy array of shape {result.shape}",
+            rules=("shape",),
+        )
+    if not np.can_cast(result.dtype, out.dtype, casting):
+        raise InvalidEinsumError(
+            f"out has dtype {out.dtype}, into which casting={casting!r} does not turn "
+            f"{result.dtype}",
+            rules=("dtype",),
+        )
+    np.copyto(out, result, casting="unsafe")
+    return out
+
+
+def _is_fortran(operand: Any) -> bool:
+    return isinstance(operand, np.ndarray) and operand.flags.f_contiguous

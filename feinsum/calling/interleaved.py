@@ -1,0 +1,80 @@
+"""Operands and lists of indices in turn, as numpy and opt_einsum take them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any
+
+from feinsum.errors import InvalidEinsumError
+
+__all__ = ["as_subscripts"]
+
+LETTERS = ascii_uppercase + ascii_lowercase
+"""In the order in which implicit outputs are sorted."""
+
+
+def as_subscripts(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """Subscripts and operands of a call in either form.
+
+    Args:
+        arguments: subscripts and operands; or operands and lists of indices in turn,
+            and a last list for the result if there is one. An index is a number, or
+            anything that can be hashed and sorted beside the others.
+
+    Raises:
+        InvalidEinsumError: with the rule ``subscripts``.
+
+    >>> as_subscripts(("ij,j", 1, 2))
+    ('ij,j', (1, 2))
+    >>> as_subscripts((1, [0, 7], 2, [7], [0]))
+    ('AB,B->A', (1, 2))
+    """
+    if not arguments:
+        raise _refused("there are no arguments")
+    if isinstance(arguments[0], str):
+        return arguments[0], tuple(arguments[1:])
+    operands, lists = arguments[0:-1:2], arguments[1::2]
+    has_output = len(arguments) % 2 == 1
+    if has_output:
+        lists = [*lists, arguments[-1]]
+    terms = [_indices(term) for term in lists]
+    names = _names({index for term in terms for index in term if index is not ...})
+    separator = "" if len(names) <= len(LETTERS) else " "
+    texts = [
+        separator.join("..." if i is ... else names[i] for i in term) for term in terms
+    ]
+    if not has_output:
+        return ",".join(texts), tuple(operands)
+    return f"{','.join(texts[:-1])}->{texts[-1]}", tuple(operands)
+
+
+def _indices(term: Any) -> tuple[Hashable, ...]:
+    if isinstance(term, Sequence) and not isinstance(term, str):
+        try:
+            return tuple(index for index in term if hash(index) is not None)
+        except TypeError:
+            pass
+    raise _refused(f"{term!r:.60} is no list of indices")
+
+
+def _names(indices: set[Hashable]) -> dict[Hashable, str]:
+    """A letter for every index, or a word where these do not do."""
+    try:
+        ordered: list[Hashable] = sorted(indices)  # type: ignore[type-var]
+    except TypeError:
+        raise _refused(
+            "indices of several kinds cannot be sorted; use integers"
+        ) from None
+    if len(ordered) <= len(LETTERS):
+        return dict(zip(ordered, LETTERS, strict=False))
+    digits = len(str(len(ordered)))
+    return {index: f"i{k:0{digits}}" for k, index in enumerate(ordered)}
+
+
+def _refused(why: str) -> InvalidEinsumError:
+    return InvalidEinsumError(
+        f"{why}; an einsum begins with subscripts such as 'ij,jk->ik', or has operands "
+        "and lists of indices in turn: A, [0, 1], B, [1, 2], [0, 2]",
+        rules=("subscripts",),
+    )

@@ -1,0 +1,111 @@
+"""``tune``: the search for a recipe, of a call as it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from feinsum.calling.interleaved import as_subscripts
+from feinsum.calling.kept import clear_call_cache
+from feinsum.errors import InvalidEinsumError
+from feinsum.ir import BatchedEinsum, Operand
+from feinsum.ir import einsum as symbolic_einsum
+from feinsum.sparse import is_sparse
+
+if TYPE_CHECKING:
+    import loopy as lp
+
+    from feinsum.tune import TuningProgress, TuningReport, TuningStart
+
+__all__ = ["tune"]
+
+
+def tune(
+    target: str | BatchedEinsum | lp.TranslationUnit | Any,
+    *operands: Any,
+    progress: bool | None = None,
+    on_start: Callable[[TuningStart], None] | None = None,
+    on_progress: Callable[[TuningProgress], None] | None = None,
+    **options: Any,
+) -> TuningReport:
+    """Search for the fastest recipe of a call, an einsum or a kernel, and record it.
+
+    Calls of :func:`feinsum.einsum` that are made afterwards use what was found.
+
+    Args:
+        target, operands: what :func:`feinsum.einsum` is called with, arrays or symbolic
+            operands; or one symbolic einsum; or a kernel that is an einsum.
+        progress: whether a bar is shown; by default in terminals and notebooks.
+        on_start, on_progress, options: as for :func:`feinsum.autotune`, such as
+            ``n_trials``, ``budget_s`` and ``database``.
+
+    Raises:
+        InvalidEinsumError: as :func:`feinsum.einsum`; for a call that forms no sums or
+            products, or has no entries; for sparse arrays, which are tuned as symbolic
+            einsums.
+        TransformError, MeasurementError, StoreError: as :func:`feinsum.autotune`.
+
+    >>> import feinsum
+    >>> from feinsum.errors import FeinsumError
+    >>> try:
+    ...     feinsum.tune("ij->ji", [[1.0, 2.0]])
+    ... except FeinsumError as error:
+    ...     print(error)
+    the result is a view of the operand: there is nothing to tune
+    """
+    from feinsum.tune import autotune
+    from feinsum.tune.bar import TuningBar, can_show
+
+    einsum, sizes = _einsum_of(target, operands)
+    sizes |= options.pop("sizes", None) or {}
+    bar = TuningBar(is_hidden=not (can_show() if progress is None else progress))
+    with bar:
+        report = autotune(
+            einsum,
+            sizes=sizes,
+            on_start=_both(bar.begin, on_start),
+            on_progress=_both(bar.show, on_progress),
+            **options,
+        )
+    clear_call_cache()
+    return report
+
+
+def _einsum_of(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, int]]:
+    """What is tuned, and the sizes that a call has."""
+    if not operands and not isinstance(target, str):
+        return target, {}
+    text, given = as_subscripts((target, *operands))
+    if any(isinstance(operand, Operand) for operand in given):
+        return symbolic_einsum(text, *given), {}
+    if any(is_sparse(operand) for operand in given):
+        raise InvalidEinsumError(
+            "a sparse array was given; tune the einsum of feinsum.sparse_array, with "
+            "the sizes of its profile",
+            rules=("storage",),
+        )
+    from feinsum.calling.simple import read_call
+
+    reading = read_call(text, *given)
+    if reading.is_empty:
+        raise InvalidEinsumError(
+            "an array has no entries: there is nothing to tune", rules=("extent",)
+        )
+    (term, *others), output = reading.einsum.inputs, reading.einsum.output
+    if not others and {*term} == {*output}:
+        raise InvalidEinsumError(
+            "the result is a view of the operand: there is nothing to tune",
+            rules=("subscripts",),
+        )
+    return reading.einsum, dict(reading.sizes)
+
+
+def _both(
+    shown: Callable[[Any], None], given: Callable[[Any], None] | None
+) -> Callable[[Any], None]:
+    def call(event: Any) -> None:
+        shown(event)
+        if given is not None:
+            given(event)
+
+    return call

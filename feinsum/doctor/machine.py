@@ -1,0 +1,206 @@
+"""The machine and what is set up on it: variables, plug-ins, compiler, OpenBLAS."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from feinsum.doctor.finding import Finding, note, ok, problem
+from feinsum.errors import DeviceUnavailableError
+from feinsum.targets.host.compiler import find_compiler
+from feinsum.targets.processor import host_processor
+from feinsum.transforms.plugins import GROUP, VARIABLE
+
+logger = logging.getLogger(__name__)
+
+__all__ = [
+    "KNOWN",
+    "check_compiler",
+    "check_machine",
+    "check_openblas",
+    "check_plugins",
+    "check_variables",
+    "openblas_kernel",
+]
+
+KNOWN = frozenset(
+    {
+        "FEINSUM_CACHE_DIR",
+        "FEINSUM_CANONICALIZATION_LIMIT_S",
+        "FEINSUM_CC",
+        "FEINSUM_DATABASE",
+        "FEINSUM_DEBUG",
+        "FEINSUM_DEVICE",
+        "FEINSUM_EFFORT",
+        "FEINSUM_IDLE_BYTES",
+        "FEINSUM_INTERMEDIATE_BYTES",
+        "FEINSUM_LAYERS",
+        "FEINSUM_MODEL",
+        "FEINSUM_NUM_THREADS",
+        "FEINSUM_POLICY",
+        "FEINSUM_REMOTE",
+        "FEINSUM_REMOTE_BUDGET_MS",
+        "FEINSUM_REMOTE_KEY",
+        "FEINSUM_REMOTE_KEY_FILE",
+        "FEINSUM_REMOTE_KEY_OVER_HTTP",
+        "FEINSUM_SIGNING_KEY",
+        "FEINSUM_SITE_DATABASE",
+        "FEINSUM_TRANSFORMS",
+        "FEINSUM_TRUSTED_SIGNERS",
+        "FEINSUM_TUNE_MEMORY_BYTES",
+        "FEINSUM_VERIFY",
+    }
+)
+"""All variables but those of the service, which begin with ``FEINSUM_SERVE_``."""
+
+OLDEST = {"gcc": 9, "clang": 11}
+"""Compilers whose code for the vectors of current processors is known to be good."""
+BUSY = 0.3
+"""Of the cores, how many others may use while something is timed."""
+VECTORS = {"avx512f": ("skylakex", "cooperlake", "sapphirerapids"),
+           "avx2": ("haswell", "zen")}  # fmt: skip
+"""Kernels of OpenBLAS that use the vectors of a processor, the widest first."""
+
+
+def check_variables(given: Mapping[str, str] | None = None) -> Iterator[Finding]:
+    """Names that begin as ours and are none, with the nearest that is.
+
+    Args:
+        given: the variables; by default those of this process.
+    """
+    names = os.environ if given is None else given
+    for name in sorted(names):
+        is_ours = name.startswith("FEINSUM_") and not name.startswith("FEINSUM_SERVE_")
+        if not is_ours or name in KNOWN:
+            continue
+        near = get_close_matches(name, KNOWN, 1)
+        meant = f"; {near[0]} is one" if near else ""
+        yield note(
+            "variables",
+            f"{name} is no variable of feinsum and has no effect{meant}",
+            f"rename it to {near[0]}" if near else "docs/reference/settings.md has all",
+        )
+
+
+def check_plugins() -> Iterator[Finding]:
+    """Modules with transforms of others, and whether they can be imported."""
+    named = [name.strip() for name in os.environ.get(VARIABLE, "").split(",")]
+    modules = {name: VARIABLE for name in named if name}
+    modules |= {entry.value: "an entry point" for entry in entry_points(group=GROUP)}
+    for name, source in modules.items():
+        try:
+            import_module(name)
+        except Exception as error:  # whatever a foreign module does wrong
+            logger.info("the plug-in %s cannot be loaded", name, exc_info=True)
+            yield problem(
+                "plug-ins",
+                f"{name}, which {source} names, cannot be loaded: "
+                f"{type(error).__name__}: {error}",
+                "install it, put its folder on PYTHONPATH, or remove its name",
+            )
+        else:
+            yield ok("plug-ins", f"{name} is loaded")
+
+
+def check_compiler() -> Iterator[Finding]:
+    """The compiler of the host, and whether it is too old for this processor."""
+    try:
+        text = find_compiler().version
+    except DeviceUnavailableError:
+        return  # that is a finding about devices
+    for name, oldest in OLDEST.items():
+        found = re.search(rf"{name}\b.*?(\d+)\.\d+", text, re.IGNORECASE)
+        if found and int(found[1]) < oldest:
+            yield note(
+                "compiler",
+                f"{text}: older than {name} {oldest}, and slow code is likely",
+                f"install {name} {oldest} or newer, or name another with FEINSUM_CC",
+            )
+            return
+    yield ok("compiler", text)
+
+
+def check_machine(
+    load: float | None = None, statistics: Path = Path("/sys/fs/cgroup/cpu.stat")
+) -> Iterator[Finding]:
+    """Whether others use the processor, or a limit holds it back: times are noisy then.
+
+    Args:
+        load: how many processes want to run; by default over the last minute.
+        statistics: what the system tells of limits of this group of processes.
+    """
+    n_cores = len(os.sched_getaffinity(0))
+    load = os.getloadavg()[0] if load is None else load
+    is_busy = load > BUSY * n_cores
+    if is_busy:
+        yield note(
+            "machine",
+            f"{load:.1f} processes want to run on {n_cores} cores: times are noisy",
+            "tune and measure when the machine is idle",
+        )
+    try:
+        told = dict(line.split() for line in statistics.read_text().splitlines())
+    except (OSError, ValueError):
+        told = {}
+    periods, throttled = (int(told.get(k, 0)) for k in ("nr_periods", "nr_throttled"))
+    is_throttled = throttled > 0.01 * max(periods, 1)
+    if is_throttled:
+        yield note(
+            "machine",
+            f"a limit held the processor back in {throttled} of {periods} periods",
+            "raise the limit of the container while something is measured",
+        )
+    if not is_busy and not is_throttled:
+        yield ok("machine", f"{n_cores} cores, {load:.1f} processes want to run")
+
+
+def check_openblas(
+    kernel: str | None = None, features: tuple[str, ...] | None = None
+) -> Iterator[Finding]:
+    """Whether numpy's OpenBLAS took a kernel for the vectors of this processor.
+
+    Args:
+        kernel: that it took; by default it is asked.
+        features: of the processor; by default of this one.
+    """
+    kernel = kernel or openblas_kernel()
+    if kernel is None:
+        return
+    has = host_processor().features if features is None else features
+    wanted: list[str] = []
+    for feature, kernels in VECTORS.items():
+        wanted += kernels
+        if feature in has and kernel.lower() not in wanted:
+            yield note(
+                "openblas",
+                f"numpy's OpenBLAS uses the kernel {kernel}, and the processor has "
+                f"{feature}: numpy is slower than it can be",
+                f"get a newer numpy, or set OPENBLAS_CORETYPE to {kernels[0]}",
+            )
+            return
+    yield ok("openblas", f"the kernel {kernel}")
+
+
+def openblas_kernel() -> str | None:
+    """The name of the kernel that numpy's OpenBLAS took; None if there is none."""
+    import_module("numpy.linalg")
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return None
+    paths = set(re.findall(r"/\S*openblas\S*\.so\S*", maps.read_text()))
+    for path in sorted(paths):
+        library = ctypes.CDLL(path)
+        for prefix in ("scipy_openblas", "openblas"):
+            for suffix in ("64_", ""):
+                function = getattr(library, f"{prefix}_get_corename{suffix}", None)
+                if function is not None:
+                    function.restype = ctypes.c_char_p
+                    return str(function().decode())
+    return None

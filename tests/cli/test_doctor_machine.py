@@ -1,0 +1,89 @@
+"""What ``feinsum doctor`` sees of the machine, and of what is set up on it."""
+
+import os
+import stat
+
+import pytest
+
+from feinsum.doctor import machine
+from tests.docs.codes import settings
+
+OURS = "FEINSUM_"
+
+
+def test_all_variables_are_known():
+    """The table has the variables that the code names, and no other."""
+    named = {name for name in settings() if not name.startswith(f"{OURS}SERVE_")}
+    assert named == machine.KNOWN
+
+
+def test_a_misspelt_variable_is_told_with_the_nearest_name():
+    """Without any effect it would go unnoticed."""
+    given = dict.fromkeys([f"{OURS}POLCY", f"{OURS}DEVICE", "PATH", f"{OURS}XYZ"], "")
+    near, far = machine.check_variables(given)
+    assert (near.state, far.state) == ("note", "note")
+    assert near.advice == f"rename it to {OURS}POLICY"
+    assert f"{OURS}XYZ" in far.text
+
+
+def test_a_plug_in_that_cannot_be_loaded_is_a_problem(monkeypatch, tmp_path):
+    """The error that importing it raises is told; one that loads is well."""
+    (tmp_path / "broken_plugin.py").write_text("1/0\n")
+    (tmp_path / "good_plugin.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    names = "broken_plugin, good_plugin, missing_plugin"
+    monkeypatch.setenv(machine.VARIABLE, names)
+    broken, good, missing = machine.check_plugins()
+    assert broken.state == missing.state == "problem"
+    assert "ZeroDivisionError" in broken.text
+    assert good.state == "ok"
+    assert "missing_plugin" in missing.text
+
+
+@pytest.mark.parametrize(
+    ("line", "state"),
+    [
+        ("gcc (GCC) 4.8.5", "note"),
+        ("gcc (Debian 12.2.0) 12.2.0", "ok"),
+        ("Debian clang version 14.0.6", "ok"),
+        ("clang version 3.4.2", "note"),
+    ],
+)
+def test_an_old_compiler_is_told(monkeypatch, tmp_path, line, state):
+    """By what it says of itself: the first line of its version."""
+    compiler = tmp_path / "cc"
+    compiler.write_text(f"#!/bin/sh\ncase $1 in --version) echo '{line}';; *) exec gcc \"$@\";; esac\n")  # fmt: skip  # noqa: E501
+    compiler.chmod(compiler.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("FEINSUM_CC", str(compiler))
+    (found,) = machine.check_compiler()
+    assert (found.state, line in found.text) == (state, True)
+
+
+def test_a_busy_and_a_throttled_machine_are_told(tmp_path):
+    """By the load, and by what the group of processes was held back."""
+    statistics = tmp_path / "cpu.stat"
+    cores = len(os.sched_getaffinity(0))
+    (idle,) = machine.check_machine(0.0, statistics)
+    assert idle.state == "ok"
+    statistics.write_text("usage_usec 5\nnr_periods 100\nnr_throttled 40\n")
+    busy, held = machine.check_machine(2.0 * cores, statistics)
+    assert "noisy" in busy.text
+    assert "40 of 100 periods" in held.text
+    assert {busy.state, held.state} == {"note"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "features", "state"),
+    [
+        ("Prescott", ("avx2",), "note"),
+        ("Haswell", ("avx2",), "ok"),
+        ("SkylakeX", ("avx2",), "ok"),
+        ("Haswell", ("avx2", "avx512f"), "note"),
+        ("SkylakeX", ("avx2", "avx512f"), "ok"),
+        ("ARMV8", (), "ok"),
+    ],
+)
+def test_a_kernel_for_older_vectors_is_told(kernel, features, state):
+    """OpenBLAS chooses by the processor, and older releases do not know all."""
+    (found,) = machine.check_openblas(kernel, features)
+    assert found.state == state

@@ -1,0 +1,78 @@
+"""Transforms of a script or a notebook, handed to the processes that try them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from feinsum.errors import TransformError
+from feinsum.transforms.registry import REGISTRY, Transform, register
+
+__all__ = ["hand_over", "note_known", "of_this_process", "take_over"]
+
+logger = logging.getLogger(__name__)
+
+_KNOWN: set[tuple[str, int]] = set()
+"""What other processes register by themselves: the library, and plug-ins."""
+
+
+def note_known() -> None:
+    """Remember that all that is registered now is found by other processes."""
+    _KNOWN.update(REGISTRY)
+
+
+def of_this_process() -> tuple[Transform, ...]:
+    """Transforms that other processes do not find by themselves."""
+    return tuple(t for key, t in REGISTRY.items() if key not in _KNOWN)
+
+
+def hand_over(folder: str | Path) -> tuple[str, ...]:
+    """Write the transforms of this process into a folder.
+
+    Returns:
+        the arguments with which :func:`take_over` finds them; none if there are none.
+
+    Raises:
+        TransformError: if one cannot be written.
+    """
+    transforms = of_this_process()
+    if not transforms:
+        return ()
+    import cloudpickle  # only who registers transforms waits for it
+
+    try:
+        content = cloudpickle.dumps(sys.path) + cloudpickle.dumps(transforms)
+    except Exception as error:  # whatever a foreign function refers to
+        names = ", ".join(f"{t.name}@{t.version}" for t in transforms)
+        raise TransformError(
+            f"{names} cannot be handed to the processes of trials: {error}; put them "
+            "into a module, and name that in FEINSUM_TRANSFORMS"
+        ) from error
+    path = Path(folder) / "transforms.pickle"
+    path.write_bytes(content)
+    return (str(path),)
+
+
+def take_over(arguments: Sequence[str]) -> None:
+    """Register what the parent of this process wrote; it may name nothing.
+
+    What cannot be read is logged, and its recipes are then unknown transforms.
+    """
+    if not arguments:
+        return
+    import pickle
+
+    try:
+        # only the parent can write there; its modules may lie beside its script
+        with Path(arguments[0]).open("rb") as file:
+            paths = pickle.load(file)  # noqa: S301
+            sys.path += [path for path in paths if path not in sys.path]
+            transforms = pickle.load(file)  # noqa: S301
+    except Exception:  # whatever a foreign module does wrong
+        logger.exception("the transforms of the parent process cannot be loaded")
+        return
+    for transform in transforms:
+        if (transform.name, transform.version) not in REGISTRY:
+            register(transform)
