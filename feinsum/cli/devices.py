@@ -189,7 +189,15 @@ def _print(found: Sequence[_Listed]) -> None:
 
 
 def _echo(line: str) -> None:
-    typer.echo(textwrap.fill(line, WIDTH, subsequent_indent=INDENT))
+    typer.echo(
+        textwrap.fill(
+            line,
+            WIDTH,
+            subsequent_indent=INDENT,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
 
 
 def _limits(peaks: DevicePeaks, dtypes: list[str]) -> tuple[str, ...]:

@@ -79,19 +79,20 @@ def _show_figures(einsum: BatchedEinsum, architecture: str, as_json: bool) -> No
         print_json({"recipes": [one.to_document() for one in found]})
         return
     print_table(
-        ("recipe",),
+        (),
         ("items", "registers", "spilled", "shared", "occupancy"),
         [
             (
-                str(one.spec),
                 str(one.n_items),
                 str(one.figures.registers),
                 str(one.figures.spill_bytes),
                 str(one.shared_bytes),
                 f"{one.occupancy:.0%}",
+                str(one.spec),
             )
             for one in found
         ],
+        last="recipe",
     )
 
 

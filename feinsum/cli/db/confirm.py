@@ -98,18 +98,19 @@ def _document(
 def _print(documents: Sequence[dict[str, Any]], *, is_written: bool) -> None:
     if documents:
         print_table(
-            ("recipe",),
+            (),
             ("claimed", "measured", "state", "record"),
             [
                 (
-                    one["spec"],
                     to_digits(one["claimed_speedup"], 3),
                     _number(one["measured_speedup"]),
                     "waiting" if one["is_quarantined"] else "released",
                     one["id"][:ID_LENGTH],
+                    one["spec"],
                 )
                 for one in documents
             ],
+            last="recipe",
         )
     for one in documents:
         if one["problem"]:

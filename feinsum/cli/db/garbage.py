@@ -96,12 +96,13 @@ def _document(plan: GarbagePlan, done: Collected | None) -> dict[str, object]:
 def _print(plan: GarbagePlan, done: Collected | None) -> None:
     if plan.surplus:
         print_table(
-            ("record", "recipe", "why"),
+            ("record", "why"),
             (),
             [
-                (entry.id[:ID_LENGTH], entry.recipe, entry.reason)
+                (entry.id[:ID_LENGTH], entry.reason, entry.recipe)
                 for entry in plan.surplus[:N_SHOWN]
             ],
+            last="recipe",
         )
     n_more = len(plan.surplus) - N_SHOWN
     if n_more > 0:

@@ -1,9 +1,10 @@
-"""Printing: JSON documents, and tables that fit 80 columns."""
+"""Printing: JSON documents and tables."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ __all__ = [
 
 ID_LENGTH = 12
 """How much of a content id is shown; enough to tell ids apart."""
+
+UNLIMITED = 100_000
+"""More columns than any line has."""
 
 LEAST, MOST = 1e-20, 1e20
 """Between these, numbers are written without an exponent."""
@@ -97,19 +101,20 @@ def _finite(value: float) -> float | None:
 def print_records(records: Iterable[TuningRecord], fractions: Fractions) -> None:
     """A table of records, in the order given; a column of rooflines if one is known."""
     print_table(
-        ("recipe",),
+        (),
         ("ms (IQR)", "speed-up", "Gop/s", *["roof"] * bool(fractions), "record"),
         [
             (
-                str(record.spec),
                 time_text(record),
                 speedup_text(record),
                 to_digits(record.measurement.giga_operations_per_s),
                 *[_percent(fractions.get(record.id))] * bool(fractions),
                 record.id[:ID_LENGTH],
+                str(record.spec),
             )
             for record in records
         ],
+        last="recipe",
     )
 
 
@@ -118,14 +123,20 @@ def _percent(fraction: float | None) -> str:
 
 
 def print_table(
-    texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]]
+    texts: Sequence[str],
+    numbers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    last: str | None = None,
 ) -> None:
-    """A table on stdout.
+    """A table on stdout; in a file or a pipe, without COLUMNS, a row is one line.
 
     Args:
-        texts: headings of the first columns, which may be wrapped.
-        numbers: headings of the other columns, which never are.
+        texts: headings of the first columns, which a terminal wraps between words.
+        numbers: headings of the next columns, which are never wrapped.
         rows: the cells of each row.
+        last: heading of a last column of texts to be copied, such as recipes. With
+            one, every row is one line, however narrow the terminal.
     """
     from rich import box
     from rich.console import Console
@@ -133,10 +144,20 @@ def print_table(
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    screen, wide = Console(highlight=False), Console(highlight=False, width=UNLIMITED)
+    has_width = screen.is_terminal or bool(os.environ.get("COLUMNS"))
+    is_wrapped = has_width and last is None
     for heading in texts:
-        table.add_column(heading, overflow="fold")
-    for heading in numbers:
-        table.add_column(heading, no_wrap=True, justify="right")
+        table.add_column(heading, no_wrap=not is_wrapped)
+    for k, heading in enumerate(numbers, len(texts)):
+        width = max(map(len, [heading, *(row[k] for row in rows)]))
+        table.add_column(heading, min_width=width, no_wrap=True, justify="right")
+    if last is not None:
+        table.add_column(last, no_wrap=True)
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(highlight=False).print(table)
+    if is_wrapped:  # at the least width every word is still whole
+        wide.width = max(screen.width, wide.measure(table).minimum)
+    with wide.capture() as printed:
+        wide.print(table)
+    typer.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
