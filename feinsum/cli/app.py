@@ -18,6 +18,7 @@ from feinsum.cli import (
     bound,
     cache,
     canonicalize,
+    compare,
     db,
     devices,
     doctor,
@@ -42,6 +43,7 @@ Command = Callable[..., None]
 COMMANDS: dict[str, tuple[Command, str]] = {
     "canonicalize": (canonicalize.canonicalize, canonicalize.EXAMPLES),
     "bound": (bound.bound, bound.EXAMPLES),
+    "compare": (compare.compare, compare.EXAMPLES),
     "plan": (plan.plan, plan.EXAMPLES),
     "query": (query.query, query.EXAMPLES),
     "tune": (tune.tune, tune.EXAMPLES),

@@ -3,6 +3,7 @@
 from feinsum.drawing.blocks import Block, Panel, Row, draw_blocks
 from feinsum.drawing.flow import Arrow, Node, draw_flow
 from feinsum.drawing.graph import SUFFIXES, check_plots, dot_text, draw, svg_of
+from feinsum.drawing.lengths import Length, draw_lengths
 from feinsum.drawing.roofline import Chart, Dot, Roof, Step, draw_roofline, roofs
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Block",
     "Chart",
     "Dot",
+    "Length",
     "Node",
     "Panel",
     "Roof",
@@ -21,6 +23,7 @@ __all__ = [
     "draw",
     "draw_blocks",
     "draw_flow",
+    "draw_lengths",
     "draw_roofline",
     "roofs",
     "svg_of",

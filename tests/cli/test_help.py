@@ -36,6 +36,7 @@ def test_the_commands_are_those_documented():
         "cache clear",
         "cache info",
         "canonicalize",
+        "compare",
         "db",
         "db audit",
         "db backup",

@@ -1,0 +1,221 @@
+"""``feinsum compare``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from string import ascii_letters
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from feinsum.cli.explain import Effort
+from feinsum.cli.shared.failure import say
+from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
+from feinsum.cli.shared.options import (
+    AsJson,
+    Database,
+    Device,
+    Dtype,
+    Policy,
+    Sizes,
+    SizeValues,
+    Subscripts,
+)
+from feinsum.cli.shared.output import print_json, print_table, to_digits
+
+if TYPE_CHECKING:
+    from feinsum.cli.compare.contest import Outcome, Subject
+    from feinsum.ir import BatchedEinsum
+
+__all__ = ["EXAMPLES", "compare"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum compare "ij,jk->ik" --sizes i=300,j=300,k=300
+  feinsum compare "ij,j->i" --sizes i=n,j=4 --size n=1000000 --plot matvec.png
+"""
+
+NOISE = 0.2
+"""Of the median, the interquartile range above which times say little."""
+CURE = "compare again on an idle machine ('feinsum doctor' says how busy it is)"
+
+SUFFIXES = (".pdf", ".png", ".svg")
+
+Plot: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="FILE",
+        help="Draw the times to FILE.png, .svg or .pdf, overwriting it; needs "
+        "matplotlib.",
+    ),
+]
+
+
+def compare(
+    subscripts: Subscripts,
+    sizes: Sizes = None,
+    dtype: Dtype = DEFAULT_DTYPE,
+    size: SizeValues = None,
+    device: Device = None,
+    database: Database = None,
+    policy: Policy = None,
+    effort: Effort = None,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time an einsum beside numpy, opt_einsum, torch, JAX and TBLIS.
+
+    All that are installed evaluate it on the same arrays, in turns, and each result
+    is checked first. The machine should be idle.
+    """
+    from feinsum.cli.compare.contest import hold
+    from feinsum.cli.compare.rivals import RIVALS
+
+    if plot is not None:
+        _check_plot(plot)
+    einsum = read_einsum(subscripts, sizes, dtype=dtype)
+    values = _values(einsum, read_values(size or (), "--size"))
+    outcomes = hold(
+        _subject(einsum, values),
+        device=device,
+        database=database,
+        policy=policy,
+        effort=effort,
+        rivals=RIVALS,
+    )
+    if plot is not None:
+        _draw(str(einsum), outcomes, plot)
+    if as_json:
+        print_json(_document(einsum, values, outcomes))
+    else:
+        _print(einsum, values, outcomes)
+
+
+def _check_plot(path: Path) -> None:
+    """Refuse a file that cannot be written, before anything is timed."""
+    from feinsum.drawing import check_plots
+
+    if path.suffix not in SUFFIXES:
+        raise _refuse(f"{str(path)!r} must end in one of {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise _refuse(f"{str(path)!r}: there is no folder {str(path.parent)!r}")
+    check_plots("--plot")
+
+
+def _refuse(message: str) -> typer.BadParameter:
+    return typer.BadParameter(message, param_hint="--plot")
+
+
+def _values(einsum: BatchedEinsum, given: dict[str, int]) -> dict[str, int]:
+    """A value for every size parameter."""
+    from feinsum.ir import size_names
+    from feinsum.tune.problem import default_sizes
+
+    known = sorted(size_names(einsum))
+    if unknown := sorted(set(given) - set(known)):
+        raise typer.BadParameter(
+            f"there is no size parameter {unknown[0]!r}; expected some of {known}",
+            param_hint="--size",
+        )
+    return default_sizes(einsum, given)
+
+
+def _subject(einsum: BatchedEinsum, values: dict[str, int]) -> Subject:
+    """Random operands, their result, and subscripts that every library reads."""
+    from feinsum.cli.compare.contest import Subject
+    from feinsum.measure import reference_of
+
+    if len(einsum.rows) > 1 or einsum.sparse_position is not None:
+        raise typer.BadParameter(
+            "expected one row of dense arrays; compare rows one by one",
+            param_hint="SUBSCRIPTS",
+        )
+    n_most, n_indices = len(ascii_letters), len(einsum.indices)
+    if n_indices > n_most:
+        raise typer.BadParameter(
+            f"{n_indices} indices; numpy has letters for {n_most}",
+            param_hint="SUBSCRIPTS",
+        )
+    letters = dict(zip(einsum.indices, ascii_letters, strict=False))
+    *inputs, output = (
+        "".join(letters[i] for i in term) for term in (*einsum.inputs, einsum.output)
+    )
+    reference = reference_of(einsum)
+    arguments = reference.arguments(values)
+    return Subject(
+        subscripts=f"{','.join(inputs)}->{output}",
+        operands=tuple(arguments[operand.name] for operand in einsum.rows[0]),
+        expected=reference.results(arguments)[0],
+        n_terms=reference.n_terms(values),
+    )
+
+
+def _document(
+    einsum: BatchedEinsum, values: dict[str, int], outcomes: Sequence[Outcome]
+) -> dict[str, Any]:
+    return {
+        "einsum": str(einsum),
+        "sizes": values,
+        "contenders": [
+            {
+                "name": one.name,
+                "version": one.version or None,
+                "median_s": one.median_s if one.samples_s else None,
+                "spread_s": one.spread_s if one.samples_s else None,
+                "why_not": one.why_not or None,
+                "note": one.note or None,
+            }
+            for one in outcomes
+        ],
+    }
+
+
+def _print(
+    einsum: BatchedEinsum, values: dict[str, int], outcomes: Sequence[Outcome]
+) -> None:
+    from feinsum.cli.compare.contest import OURS
+
+    typer.echo(f"einsum: {einsum}")
+    if values:
+        typer.echo(f"sizes: {', '.join(f'{k}={n}' for k, n in values.items())}")
+    timed = [one for one in outcomes if one.samples_s]
+    ours = next((one for one in timed if one.name == OURS), None)
+    print_table(
+        ("contender",),
+        ("version", "ms", "IQR", *["times ours"] * (ours is not None)),
+        [
+            (
+                one.name,
+                one.version,
+                to_digits(one.median_s * 1e3),
+                to_digits(one.spread_s * 1e3, 2),
+                *[to_digits(one.median_s / ours.median_s, 3) for _ in [0] if ours],
+            )
+            for one in timed
+        ],
+    )
+    for one in outcomes:
+        if one.note:
+            typer.echo(f"{one.name}: {one.note}")
+        if one.why_not:
+            typer.echo(f"{one.name}: {one.why_not}")
+    if noisy := [one.name for one in timed if one.spread_s > NOISE * one.median_s]:
+        say(f"noisy times: {', '.join(noisy)}; {CURE}")
+
+
+def _draw(title: str, outcomes: Sequence[Outcome], path: Path) -> None:
+    from feinsum.cli.compare.contest import OURS
+    from feinsum.drawing import Length, draw_lengths
+
+    lengths = []
+    for one in outcomes:
+        if one.samples_s:
+            ends_s = (one.median_s, *one.quartiles_s)
+            middle, low, high = (1e3 * end_s for end_s in ends_s)
+            lengths.append(Length(one.name, middle, low, high, one.name == OURS))
+    try:
+        draw_lengths(title, "ms", lengths, path)
+    except OSError as error:
+        raise _refuse(f"{str(path)!r} cannot be written: {error.strerror}") from None
