@@ -76,6 +76,7 @@ def test_the_commands_are_those_documented():
         "recorders reject",
         "roofline",
         "serve",
+        "show",
         "signing",
         "signing create",
         "signing show",
