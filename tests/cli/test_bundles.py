@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from feinsum.cli.tune.bundles import suite_problems
 from feinsum.db import open_store
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
@@ -37,8 +36,8 @@ def test_trials_go_out_and_facts_come_in(run, tmp_path):
     ("options", "said"),
     [
         (("--export", "f"), "give an einsum or --suite"),
-        (("--export", "f", "--suite", "x"), "there is no suite 'x'"),
-        (("--suite", "tccg"), "go with --export"),
+        (("--export", "f", "--suite", "x"), "there is no suite and no file 'x'"),
+        (("--after", "f"), "goes with --export"),
         (("--import", "f", *MATVEC), "omit the einsum"),
     ],
 )
@@ -47,13 +46,6 @@ def test_options_that_do_not_go_together_are_refused(run, options, said):
     ended = run("tune", *options)
     assert ended.exit_code == 2
     assert said in " ".join(ended.output.replace("│", " ").split())
-
-
-def test_the_suites_are_workloads():
-    """Each workload once: entries of one canonical form and size are one."""
-    problems = suite_problems(["dgfem"])
-    assert 0 < len(problems) <= 40
-    assert len({(p.form.key, p.sizes) for p in problems}) == len(problems)
 
 
 def test_figures_of_kernels_are_printed(run):

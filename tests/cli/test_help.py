@@ -113,7 +113,7 @@ def test_an_option_of_several_commands_is_one_option():
     ``--effort``: a tuning measures, ``--output``: a model is one file, C is two,
     ``--since``: of a recorder it is required, and ``--workload``: a demand may be of
     any key, ``--memory``: of a bound one that is fast, ``--size``: a plan has none by
-    default, ``--suite``: trials of several are exported, and ``--architecture``: they
+    default, ``--suite``: several are tuned, or a file, and ``--architecture``: they
     are compiled for one by default.
     """
     said = {}

@@ -8,34 +8,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from feinsum.cli.tune.suites import read_suites
+
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
-    from feinsum.tune import Problem
 
-__all__ = ["ARCHITECTURE", "export_trials", "import_trials", "suite_problems"]
+__all__ = ["ARCHITECTURE", "export_trials", "import_trials"]
 
 ARCHITECTURE = "sm_90"
 """What is compiled for by default: the H100."""
-
-
-def suite_problems(names: Sequence[str]) -> list[Problem]:
-    """The workloads of suites, each at its sizes.
-
-    Raises:
-        BadParameter: if there is no such suite.
-    """
-    from feinsum.suites import NAMES, read_suite
-    from feinsum.tune import make_problem
-
-    if unknown := sorted(set(names) - set(NAMES)):
-        raise typer.BadParameter(
-            f"there is no suite {unknown[0]!r}; expected some of {list(NAMES)}",
-            param_hint="--suite",
-        )
-    entries = [entry for name in names for entry in read_suite(name)]
-    found = [make_problem(entry.einsum(), entry.parameters) for entry in entries]
-    by_key = {(str(p.form.key), tuple(p.sizes.items())): p for p in found}
-    return list(by_key.values())
 
 
 def export_trials(
@@ -51,7 +32,8 @@ def export_trials(
     from feinsum.tune import make_problem
     from feinsum.tune.bundle import export_bundle
 
-    problems = suite_problems(suites)
+    entries = read_suites(suites)
+    problems = [make_problem(entry.einsum, entry.sizes) for entry in entries]
     if subject is not None:
         problems.append(make_problem(subject, sizes))
     if not problems:

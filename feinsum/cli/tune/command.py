@@ -29,6 +29,7 @@ from feinsum.cli.shared.output import ID_LENGTH, print_json, record_document
 from feinsum.cli.shared.sparse import read_sparse_einsum
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
 from feinsum.cli.tune.bundles import ARCHITECTURE, export_trials, import_trials
+from feinsum.cli.tune.suites import read_suites
 from feinsum.errors import FeinsumError, MeasurementError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ Examples:
   feinsum tune "ij,j->i" --sizes i=n,j=4 --fresh --report report
   feinsum tune "ijk,ja,ka->ia" --sparse T.tns --sizes a=16
   feinsum tune --from-misses https://facts.example --workloads 5
+  feinsum tune --suite mine.csv --suite tccg --budget 60
   feinsum tune --plan plan.json --budget 60
   feinsum tune --export trials --suite dgfem --suite tccg --trials 20
   feinsum tune --import trials
@@ -135,7 +137,11 @@ ImportFolder: TypeAlias = Annotated[
 ]
 Suites: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Export a suite: tccg, dgfem. May be repeated."),
+    typer.Option(
+        metavar="NAME|FILE",
+        help="Tune, or export, the workloads of a suite (tccg, dgfem, everyday) or of "
+        "a file: CSV, JSON, or lines of an einsum and its sizes. May be repeated.",
+    ),
 ]
 Architecture: TypeAlias = Annotated[
     str, typer.Option(help="The GPU that is compiled for by --export, such as sm_80.")
@@ -219,8 +225,8 @@ def tune(
             export, subject, options["sizes"], suite or (), architecture, trials, after
         )
         return
-    if suite or after is not None:
-        raise typer.BadParameter("--suite and --after go with --export")
+    if after is not None:
+        raise typer.BadParameter("--after goes with --export")
     if report is not None:
         _prepare_report(report)
     if plan is not None:
@@ -230,13 +236,22 @@ def tune(
         with interrupted_by_sigterm():
             _tune_leaves(plan, workloads, database, options)
         return
+    if suite:
+        _check_alone(context, target, report, as_json, "--suite")
+        if from_misses is not None:
+            raise typer.BadParameter("give --suite or --from-misses")
+        with interrupted_by_sigterm():
+            _tune_suites(suite, workloads, database, options)
+        return
     if from_misses is not None:
         _check_alone(context, target, report, as_json, "--from-misses")
         with interrupted_by_sigterm():
             _tune_misses(from_misses, workloads, database, options)
         return
     if target is None:
-        raise typer.BadParameter("give an einsum, a file, --plan or --from-misses")
+        raise typer.BadParameter(
+            "give an einsum, a file, --suite, --plan or --from-misses"
+        )
     if is_file(target):
         _refuse_options_of_subscripts(context, target)
     reports: list[TuningReport] = []
@@ -309,6 +324,23 @@ def _tune_leaves(
     ]
     n_good = sum(outcomes)
     typer.echo(f"tuned {n_good} of {len(outcomes)} leaves of the plan")
+    if n_good < len(outcomes):
+        raise typer.Exit(FAILED)
+
+
+def _tune_suites(
+    names: Sequence[str],
+    n_most: int | None,
+    database: str | None,
+    options: dict[str, Any],
+) -> None:
+    """Tune the workloads of suites and files; a failure ends only its own."""
+    outcomes = []
+    for entry in read_suites(names)[:n_most]:
+        own = {**options, "sizes": {**entry.sizes, **options["sizes"]}}
+        outcomes.append(_is_tuned(entry.einsum, entry.name, database, own))
+    n_good = sum(outcomes)
+    typer.echo(f"tuned {n_good} of {len(outcomes)} workloads")
     if n_good < len(outcomes):
         raise typer.Exit(FAILED)
 
