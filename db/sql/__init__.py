@@ -6,6 +6,7 @@ from feinsum.db.sql.location import default_location
 from feinsum.db.sql.retracting import Retracted, Suspect
 from feinsum.db.sql.statistics import DriverCount, Statistics, TransformCount
 from feinsum.db.sql.store import SqlStore, open_store
+from feinsum.db.sql.workloads import WorkloadCount
 
 __all__ = [
     "DatabaseHealth",
@@ -16,6 +17,7 @@ __all__ = [
     "StoreInfo",
     "Suspect",
     "TransformCount",
+    "WorkloadCount",
     "default_location",
     "examine",
     "open_store",

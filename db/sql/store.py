@@ -45,6 +45,7 @@ from feinsum.db.sql.tables import (
     RecordRow,
     TrialRow,
 )
+from feinsum.db.sql.workloads import WorkloadCount, list_workloads
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import (
     DevicePeaks,
@@ -288,6 +289,11 @@ class SqlStore(FactStore):
         """What the facts are of: devices with their drivers, and transforms."""
         with self._reading() as connection:
             return summarize(connection)
+
+    def listed_workloads(self) -> tuple[WorkloadCount, ...]:
+        """Every workload with facts or trials; those with most facts come first."""
+        with self._reading() as connection:
+            return list_workloads(connection)
 
     @property
     def path(self) -> Path | None:

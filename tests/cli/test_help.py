@@ -52,6 +52,8 @@ def test_the_commands_are_those_documented():
         "db retract",
         "db sign",
         "db stats",
+        "db trials",
+        "db workloads",
         "demand",
         "demand clear",
         "demand list",
@@ -111,10 +113,10 @@ def test_an_option_of_several_commands_is_one_option():
 
     Only ``--measure`` has two, since what is measured is what the command shows,
     ``--effort``: a tuning measures, ``--output``: a model is one file, C is two,
-    ``--since``: of a recorder it is required, and ``--workload``: a demand may be of
-    any key, ``--memory``: of a bound one that is fast, ``--size``: a plan has none by
-    default, ``--suite``: several are tuned, or a file, and ``--architecture``: they
-    are compiled for one by default.
+    ``--since``: of a recorder it is required, ``--limit``: of demands it is few,
+    ``--workload``: a demand may be of any key, ``--memory``: of a bound one that is
+    fast, ``--size``: a plan has none by default, ``--suite``: several are tuned, or a
+    file, and ``--architecture``: they are compiled for one by default.
     """
     said = {}
     for _, command in ALL:
@@ -125,6 +127,7 @@ def test_an_option_of_several_commands_is_one_option():
                 said.setdefault(name, set()).add(told)
     assert {name for name, texts in said.items() if len(texts) > 1} == {
         "--architecture",
+        "--limit",
         "--measure",
         "--memory",
         "--suite",

@@ -8,13 +8,15 @@ from datetime import UTC, datetime
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore
-from feinsum.db.sql import DriverCount, TransformCount
+from feinsum.db.sql import DriverCount, TransformCount, WorkloadCount
+from feinsum.records import Retraction
 from tests.db.factories import (
     make_device,
     make_environment,
     make_processor,
     make_record,
     make_trial,
+    text_of,
 )
 
 
@@ -52,3 +54,24 @@ def test_facts_are_counted(
         )
         assert (found.oldest, found.newest) == (first, last)
         assert list(store.workloads()) == ["another", make_record().workload]
+
+
+def test_workloads_are_counted_by_facts_and_trials(
+    make_sql_store: Callable[[], SqlStore],
+    make_postgresql_store: Callable[[], SqlStore],
+) -> None:
+    """Retracted facts are not counted; a workload may have trials alone."""
+    other = WorkloadKey("another")
+    for make in (make_sql_store, make_postgresql_store):
+        store = make()
+        assert store.listed_workloads() == ()
+        store.add_all([make_record(0), make_record(1), make_trial()])
+        store.add_trial(make_trial(1, workload=other))
+        first, second = store.listed_workloads()
+        speedup = max(r.measurement.speedup for r in store.records())
+        assert first == WorkloadCount(
+            make_record().workload, make_record().workload_text, 2, 1, 1, speedup
+        )
+        assert second == WorkloadCount(other, text_of(other), 0, 0, 1, None)
+        store.add_retraction(Retraction(make_record(0).id, "a wrong clock", "ann"))
+        assert store.listed_workloads()[0].n_records == 1

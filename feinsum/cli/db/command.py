@@ -13,6 +13,7 @@ from feinsum.cli.db import (
     confirm,
     exchange,
     garbage,
+    lists,
     rekey,
     retract,
     sign,
@@ -60,6 +61,8 @@ def path(as_json: AsJson = False) -> None:
 
 
 app.command(epilog=stats.EXAMPLES)(stats.stats)
+app.command(epilog=lists.WORKLOADS_EXAMPLES)(lists.workloads)
+app.command(epilog=lists.TRIALS_EXAMPLES)(lists.trials)
 app.command(epilog=exchange.EXPORT_EXAMPLES)(exchange.export)
 app.command("import", epilog=exchange.IMPORT_EXAMPLES)(exchange.import_)
 app.command(epilog=union.DIFF_EXAMPLES)(union.diff)

@@ -1,0 +1,163 @@
+"""``feinsum db workloads`` and ``feinsum db trials``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from math import inf
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from feinsum.cli.shared.options import AsJson, Database
+from feinsum.cli.shared.output import print_json, print_table, to_digits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from feinsum.canonical import WorkloadKey
+    from feinsum.db import SqlStore
+    from feinsum.records import Trial
+
+__all__ = ["TRIALS_EXAMPLES", "WORKLOADS_EXAMPLES", "trials", "workloads"]
+
+WORKLOADS_EXAMPLES = """\b
+Examples:
+  feinsum db workloads
+  feinsum db workloads --limit 10 --database team.sqlite --json
+"""
+
+TRIALS_EXAMPLES = """\b
+Examples:
+  feinsum db trials fe2-nauty2.8-0f7c
+  feinsum db trials fe2-nauty2.8-0f7c --json
+"""
+
+KEY_LENGTH = 24
+"""How much of a key is shown: its version, and enough to tell workloads apart."""
+
+Limit: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Maximum number of rows. Default: all.")
+]
+Key: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY",
+        help="The key of the workload, or its start, as 'feinsum db workloads' "
+        "lists it.",
+        show_default=False,
+    ),
+]
+
+
+def workloads(
+    limit: Limit = None, database: Database = None, as_json: AsJson = False
+) -> None:
+    """List the workloads of a database, with their facts and trials.
+
+    Those with most facts come first. The speed-up is the highest on record.
+    """
+    from feinsum.db import open_store
+
+    with open_store(database) as store:
+        found = store.listed_workloads()
+    shown = found[:limit]
+    if as_json:
+        print_json({"workloads": [asdict(one) for one in shown]})
+        return
+    print_table(
+        ("key",),
+        ("facts", "devices", "trials", "speed-up"),
+        [
+            (
+                one.key[:KEY_LENGTH],
+                f"{one.n_records}",
+                f"{one.n_devices}",
+                f"{one.n_trials}",
+                _digits(one.highest_speedup),
+                one.text,
+            )
+            for one in shown
+        ],
+        last="einsum",
+    )
+    typer.echo(f"{len(found)} workloads")
+
+
+def trials(
+    key: Key, limit: Limit = None, database: Database = None, as_json: AsJson = False
+) -> None:
+    """List the trials of a workload, the fastest first.
+
+    The ratio is the time over that of the untransformed kernel. Those that failed
+    come last, with the reason.
+    """
+    from feinsum.db import open_store
+
+    with open_store(database) as store:
+        workload = _workload(store, key)
+        found = sorted(store.trials(workload), key=_order)
+    shown = found[:limit]
+    if as_json:
+        print_json({"key": workload, "trials": list(map(_document, shown))})
+    else:
+        _print(workload, len(found), shown)
+
+
+def _workload(store: SqlStore, start: str) -> WorkloadKey:
+    """The one workload with trials whose key begins so."""
+    known = [key for key in store.tried() if key.startswith(start)]
+    if len(known) == 1:
+        return known[0]
+    raise typer.BadParameter(
+        f"the keys of {len(known)} workloads with trials begin with {start!r}, "
+        "expected one; list them with 'feinsum db workloads'",
+        param_hint="KEY",
+    )
+
+
+def _order(trial: Trial) -> tuple[float, str, str]:
+    ratio = inf if trial.ratio is None else trial.ratio
+    return ratio, trial.recorded_at, trial.id
+
+
+def _document(trial: Trial) -> dict[str, Any]:
+    return {
+        "spec": str(trial.spec),
+        "status": trial.status,
+        "message": trial.message,
+        "median_s": trial.median_s,
+        "ratio": trial.ratio,
+        "sizes": dict(trial.sizes),
+        "device": str(trial.environment.device),
+        "driver_version": trial.environment.driver_version,
+        "recorded_at": trial.recorded_at,
+        "id": trial.id,
+    }
+
+
+def _print(workload: str, n_trials: int, shown: Sequence[Trial]) -> None:
+    typer.echo(f"key: {workload}\ncanonical: {shown[0].workload_text}")
+    print_table(
+        ("status",),
+        ("ms", "ratio", "device", "tried"),
+        [
+            (
+                trial.status,
+                _digits(trial.median_s and trial.median_s * 1e3),
+                _digits(trial.ratio),
+                trial.environment.device.name,
+                trial.recorded_at[:10],
+                str(trial.spec),
+            )
+            for trial in shown
+        ],
+        last="recipe",
+    )
+    for trial in shown:
+        if trial.message:
+            typer.echo(f"{trial.spec}: {' '.join(trial.message.split())}")
+    typer.echo(f"{n_trials} trials")
+
+
+def _digits(value: float | None) -> str:
+    return "-" if value is None else to_digits(value, 3)
