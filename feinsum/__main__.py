@@ -1,6 +1,23 @@
-"""Run as ``python -m feinsum``."""
+"""The program: ``feinsum``, or ``python -m feinsum``."""
 
-from feinsum.cli import main
+import sys
+
+from feinsum.errors import FeinsumError
+from feinsum.needs import needing
+
+
+def main() -> None:
+    """Run the command line, or say which package it lacks."""
+    try:
+        for package in ("typer", "rich"):
+            with needing(package, "cli", "the command line"):
+                __import__(package)
+    except FeinsumError as error:
+        sys.exit(f"feinsum: [{error.code}] {error}")
+    from feinsum.cli import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

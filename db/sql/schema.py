@@ -19,6 +19,7 @@ from feinsum.db.sql.engine import engine_of, use_write_ahead_log, writer
 from feinsum.db.sql.location import Location
 from feinsum.db.sql.sqlite_file import VERSION_TABLE, back_up, check_file, foreign
 from feinsum.errors import SchemaVersionError, StoreUnavailableError
+from feinsum.needs import needing
 
 __all__ = ["NEWEST", "VERSIONS", "prepare"]
 
@@ -66,7 +67,8 @@ def _make(location: Location, path: Path) -> None:
 
     Whoever is first makes it; so an empty file is none that somebody is making.
     """
-    from feinsum.db.sql.migrations import upgrade
+    with needing("alembic", "tune", f"making the database {location}"):
+        from feinsum.db.sql.migrations import upgrade
 
     part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.new")
     engine = engine_of(replace(location, path=part))
@@ -94,7 +96,8 @@ def _name(part: Path, path: Path) -> None:
 
 
 def _migrate(engine: Engine, location: Location) -> None:
-    from feinsum.db.sql.migrations import upgrade  # Alembic: only where there is work
+    with needing("alembic", "tune", f"migrating the database {location}"):
+        from feinsum.db.sql.migrations import upgrade
 
     with writer(engine).begin() as connection:
         if connection.dialect.name == "postgresql":

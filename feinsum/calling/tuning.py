@@ -10,6 +10,7 @@ from feinsum.calling.kept import clear_call_cache
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import BatchedEinsum, Operand
 from feinsum.ir import einsum as symbolic_einsum
+from feinsum.needs import needing
 from feinsum.sparse import is_sparse
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ def tune(
     the result is a view of the operand: there is nothing to tune
     """
     from feinsum.tune import autotune
-    from feinsum.tune.bar import TuningBar, can_show
+
+    with needing("rich", "tune", "a progress bar"):
+        from feinsum.tune.bar import TuningBar, can_show
 
     einsum, sizes = _einsum_of(target, operands)
     sizes |= options.pop("sizes", None) or {}

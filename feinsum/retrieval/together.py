@@ -5,15 +5,14 @@ The processes compute together, and take turns with their times.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from threading import Timer
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from feinsum.measure.verifier import Question, Verdict
 from feinsum.retrieval.verifying import asked
@@ -55,10 +54,18 @@ def shown_progress(total: int, words: str) -> Iterator[Callable[[], None]]:
     Yields:
         what is to be called for each of the steps.
     """
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if find_spec("rich") is None or not sys.stderr.isatty():
         yield lambda: None
         return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TimeElapsedColumn,
+    )
+
+    console = Console(stderr=True)
     bar = Progress(
         "{task.description}",
         BarColumn(),

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from feinsum.errors import FeinsumError
 from feinsum.ir import WorkloadLike, workload_of
+from feinsum.needs import needing
 from feinsum.records import TransformSpec
 from feinsum.transforms import Transform, configurations
 
@@ -149,7 +150,8 @@ class _Tpe:
         starts: Sequence[TransformSpec],
         seed: int,
     ) -> None:
-        import optuna
+        with needing("optuna", "tune", "a tuning that learns"):
+            import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._specs = {

@@ -1,0 +1,90 @@
+"""What is imported when: look-ups need no tuner, no migrations, and no command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from feinsum.db import open_store
+
+SPARED = {
+    "alembic", "dask", "distributed", "fastapi", "jinja2", "matplotlib", "mpi4py",
+    "optuna", "pyarrow", "rich", "scipy", "sklearn", "torch", "typer",
+}  # fmt: skip
+"""Packages that no look-up imports."""
+
+MATVEC = """
+import feinsum
+e = feinsum.einsum("ij,j->i", feinsum.array("A", ("n", 4)), feinsum.array("x", 4))
+"""
+LOOK_UP = f"""{MATVEC}
+feinsum.query(e)
+feinsum.retrieve(feinsum.generate_loopy(e), effort="recorded")
+"""
+
+
+def _run(code, database, *, without=()):
+    """Run code where some packages are not installed."""
+    blocked = "".join(f"sys.modules[{name!r}] = None\n" for name in sorted(without))
+    command = [sys.executable, "-W", "ignore", "-c", f"import sys\n{blocked}{code}"]
+    return subprocess.run(
+        command,
+        env={"FEINSUM_DATABASE": str(database), "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def database(tmp_path):
+    """One that is there, at the newest version."""
+    path = tmp_path / "facts.sqlite"
+    open_store(path).close()
+    return path
+
+
+def test_the_package_alone_imports_next_to_nothing(database):
+    """Neither arrays nor kernels nor databases."""
+    heavy = SPARED | {"loopy", "numpy", "pynauty", "pyopencl", "sqlalchemy"}
+    code = f"import feinsum\nprint(sorted({heavy!r} & set(sys.modules)))"
+    assert _run(code, database).stdout == "[]\n"
+
+
+def test_a_look_up_imports_nothing_else(database):
+    """And works where those packages are not installed."""
+    code = f"{LOOK_UP}\nprint(sorted({SPARED!r} & set(sys.modules)))"
+    said = _run(code, database)
+    assert (said.stdout, said.returncode) == ("[]\n", 0), said.stderr
+    said = _run(f"{LOOK_UP}\nprint('found')", database, without=SPARED)
+    assert (said.stdout, said.returncode) == ("found\n", 0), said.stderr
+
+
+TUNE = MATVEC + "feinsum.autotune(e, sizes={'n': 8}, n_trials=1)"
+OPEN = "from feinsum.db import open_store\nopen_store('new.sqlite').close()"
+SHOW = "import feinsum\nfeinsum.tune('ij,j->i', [[1.0, 2.0]], [1.0, 2.0])"
+RUN = "import runpy\nrunpy.run_module('feinsum', run_name='__main__')"
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "code"),
+    [
+        ("optuna", "tune", TUNE),
+        ("alembic", "tune", OPEN),
+        ("rich", "tune", SHOW),
+        ("typer", "cli", RUN),
+    ],
+)
+def test_a_missing_package_is_named_with_what_installs_it(
+    database, package, extra, code, monkeypatch
+):
+    """In one line, where it is needed."""
+    monkeypatch.chdir(database.parent)
+    said = _run(code, database, without=[package])
+    assert said.returncode == 1
+    last = said.stderr.strip().splitlines()[-1]
+    assert f" needs {package}, which is not installed; " in last
+    assert last.endswith(f"run: pip install 'feinsum[{extra}]'")
