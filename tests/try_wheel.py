@@ -25,6 +25,8 @@ from feinsum.suites import NAMES, read_suite
 
 assert [len(read_suite(name)) for name in NAMES] == [48, 40]
 assert "site-packages" in feinsum.__file__, feinsum.__file__
+for name in ("py.typed", "__init__.pyi", "calling/__init__.pyi", "tune/__init__.pyi"):
+    assert (Path(feinsum.__file__).parent / name).is_file(), name
 pages = Path(feinsum.__file__).parent / "service" / "pages"
 for name in ("static/pages.css", "templates/base.html"):
     assert (pages / name).is_file()

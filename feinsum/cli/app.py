@@ -80,7 +80,7 @@ class Program(TyperGroup):
 app = typer.Typer(
     name="feinsum",
     cls=Program,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     invoke_without_command=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -164,6 +165,20 @@ def test_version(run):
     """``--version`` prints the installed version."""
     assert run("--version").stdout == f"feinsum {version('feinsum')}\n"
     assert feinsum.__version__ == version("feinsum")
+
+
+def test_shells_complete_commands() -> None:
+    """Bash asks the program for what may follow, and is told how to ask."""
+    command = [sys.executable, "-m", "feinsum"]
+    asked = {"COMP_WORDS": "feinsum comp", "COMP_CWORD": "1"}
+    env = os.environ | asked | {"_FEINSUM_COMPLETE": "complete_bash"}
+    said = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["compare"]
+    script = os.environ | {"_FEINSUM_COMPLETE": "source_bash"}
+    told = subprocess.run(
+        command, env=script, capture_output=True, text=True, check=True
+    )
+    assert "-F _feinsum_completion feinsum" in told.stdout
 
 
 def test_the_package_is_a_program() -> None:
