@@ -171,10 +171,11 @@ def test_shells_complete_commands() -> None:
     """Bash asks the program for what may follow, and is told how to ask."""
     command = [sys.executable, "-m", "feinsum"]
     asked = {"COMP_WORDS": "feinsum comp", "COMP_CWORD": "1"}
-    env = os.environ | asked | {"_FEINSUM_COMPLETE": "complete_bash"}
+    variable = f"_{'feinsum'.upper()}_COMPLETE"
+    env = os.environ | asked | {variable: "complete_bash"}
     said = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["compare"]
-    script = os.environ | {"_FEINSUM_COMPLETE": "source_bash"}
+    script = os.environ | {variable: "source_bash"}
     told = subprocess.run(
         command, env=script, capture_output=True, text=True, check=True
     )

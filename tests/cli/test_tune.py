@@ -27,7 +27,7 @@ EVENTS = ["start", "trial", "trial", "final", "recorded"]
 
 
 def test_the_table_has_the_recorded_facts(run, autotune, database):
-    """Stdout has the workload, how the trials ended, and the facts in 80 columns."""
+    """Stdout has the workload, how the trials ended, and the facts."""
     autotune()
     result = run("tune", *MATVEC)
     assert result.exit_code == 0
@@ -36,8 +36,8 @@ def test_the_table_has_the_recorded_facts(run, autotune, database):
     assert "sizes: N0=7" in lines
     assert "trials: 2 (1 build-failed, 1 ok)" in lines
     assert "untransformed: 10.00 ms" in lines
-    assert good().id[:12] in result.stdout
-    assert max(map(len, lines[2:])) <= 80
+    (row,) = (line for line in lines if good().id[:12] in line)
+    assert row.endswith(f"  {good().spec}")
     with open_store(database) as store:
         assert store.get(good().id) == good()
 
