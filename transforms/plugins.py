@@ -30,5 +30,11 @@ def load_plugins() -> None:
     for name in dict.fromkeys(modules):
         try:
             import_module(name)
-        except Exception:  # whatever a foreign module does wrong
-            logger.exception("the transforms of module %r cannot be loaded", name)
+        except Exception as error:  # whatever a foreign module does wrong
+            logger.error(
+                "the transforms of module %r cannot be loaded: %s: %s",
+                name,
+                type(error).__name__,
+                error,
+                exc_info=not isinstance(error, ModuleNotFoundError),
+            )

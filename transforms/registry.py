@@ -5,6 +5,7 @@ A record can only name what is registered; nothing else can run.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -133,8 +134,10 @@ def register(transform: Transform) -> Transform:
     cell is run again.
 
     Raises:
-        TransformError: if another one has its name and version.
+        TransformError: if another one has its name and version, or if these cannot
+            stand in a recipe.
     """
+    _check_transform(transform)
     key = transform.name, transform.version
     if key in REGISTRY and _is_of_script(transform) and _is_of_script(REGISTRY[key]):
         REGISTRY[key] = transform
@@ -144,6 +147,24 @@ def register(transform: Transform) -> Transform:
             "give the new one another version"
         )
     return transform
+
+
+def _check_transform(transform: Transform) -> None:
+    name, version = transform.name, transform.version
+    if not (isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name)):
+        raise TransformError(
+            f"a transform has the name {name!r}; expected lower case, digits and _"
+        )
+    if type(version) is not int or version < 1:
+        raise TransformError(
+            f"the transform {name} has version={version!r}; expected an integer from 1"
+        )
+    for part in ("space", "apply"):
+        if not callable(getattr(transform, part)):
+            raise TransformError(
+                f"{part} of the transform {name} is of type "
+                f"{type(getattr(transform, part)).__name__}; expected a function"
+            )
 
 
 def _is_of_script(transform: Transform) -> bool:
@@ -288,7 +309,7 @@ def apply_spec(
     """
     transform = check_spec(spec, nest.einsum)
     try:
-        return transform.apply(t_unit, nest, spec.parameters)
+        result = transform.apply(t_unit, nest, spec.parameters)
     except TransformError as error:
         place = _place_in(transform, error)
         if not place:
@@ -299,6 +320,12 @@ def apply_spec(
             f"{spec} cannot be applied to kernel {nest.kernel_name!r}: "
             f"{type(error).__name__}: {error}{_place_in(transform, error)}"
         ) from error
+    if not isinstance(result, lp.TranslationUnit):
+        raise TransformError(
+            f"{spec} returned a value of type {type(result).__name__}; expected a "
+            "loopy.TranslationUnit, such as the t_unit of a schedule"
+        )
+    return result
 
 
 def _place_in(transform: Transform, error: Exception) -> str:

@@ -48,8 +48,8 @@ def prepare(engine: Engine, location: Location) -> None:
         check_file(location.path)
         if location.is_read_only and not location.path.exists():
             raise StoreUnavailableError(
-                f"there is no database {location}, and it is to be opened for "
-                "reading only: open it once for writing, or give another path"
+                f"there is no database {location} to read: give the path of one that "
+                "exists"
             )
         if not location.path.exists():
             _make(location, location.path)

@@ -178,6 +178,8 @@ class Bound:
         yield f"every array once: {_megabytes(self.compulsory_bytes)} MB"
         if self.seconds is not None:
             yield f"at least {self.seconds * 1e6:.4g} us: {self.limit}"
+        if self.sizes:
+            yield f"at {', '.join(f'{name}={n}' for name, n in self.sizes.items())}"
         yield f"least over {self.scope}"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from feinsum.calling.dispatch import einsum
 from feinsum.calling.interleaved import as_subscripts
+from feinsum.calling.terms import read_terms
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import IndexList, parse_subscripts
 from feinsum.paths import Path, check_path, index_letter, is_path_name, search_path
@@ -123,7 +124,7 @@ class ContractExpression:
         _check_backend(backend)
         if len(arrays) != self.num_args:
             raise InvalidEinsumError(
-                f"{len(arrays)} arrays were given; {self!r} takes {self.num_args}",
+                f"{self!r} takes {self.num_args} arrays, not {len(arrays)}",
                 rules=("operand",),
             )
         rest = iter(arrays)
@@ -165,8 +166,9 @@ def contract_expression(
     array([3., 4.])
     """
     text, given = as_subscripts((subscripts, *shapes))
-    known = {k: given[k] for k in sorted(constants or ())}
+    known = {k: given[_position(k, len(given))] for k in sorted(constants or ())}
     sizes = [_shape(x) if k in known else tuple(x) for k, x in enumerate(given)]
+    read_terms(text, sizes)  # refuses what does not fit now, not at the first call
     path = path_asked_for(text, sizes, optimize, memory_limit, shapes=True)
     terms, output = parse_subscripts(text, [len(size) for size in sizes])
     shown = _shown(text, known)
@@ -181,6 +183,16 @@ def contract_expression(
         known = {k: value for k, value in enumerate(values) if value is not None}
     text = _as_text(terms, output) if len(terms) != len(given) else text
     return ContractExpression(shown, text, known, n_free, options)
+
+
+def _position(constant: int, n_operands: int) -> int:
+    if not 0 <= constant < n_operands:
+        raise InvalidEinsumError(
+            f"constants name operand {constant}; expected positions from 0 to "
+            f"{n_operands - 1}",
+            rules=("operand",),
+        )
+    return constant
 
 
 def follow_path(

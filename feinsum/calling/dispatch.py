@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = ["einsum"]
 
 CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 ORDERS = ("C", "F", "A", "K")
+HOW = {"device", "database", "policy", "on_miss", "effort"}
 
 
 @overload
@@ -99,6 +101,8 @@ def einsum(
     if n_symbolic:
         _check_symbolic(given, n_symbolic, is_plain and optimize is True and not how)
         return symbolic_einsum(text, *given)
+    if how.keys() - HOW:
+        _refuse_options(sorted(how.keys() - HOW))
     _check_optimize(optimize)
     from feinsum.calling.call import call_einsum  # symbolic einsums need no more
 
@@ -136,6 +140,13 @@ def _is_path(optimize: Any) -> bool:
     return isinstance(optimize, Sequence) and not isinstance(optimize, str)
 
 
+def _refuse_options(unknown: Sequence[str]) -> None:
+    known = sorted({"out", "dtype", "order", "casting", "optimize", *HOW})
+    near = get_close_matches(unknown[0], known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    raise TypeError(f"einsum() has no option {unknown[0]!r}; {hint}")
+
+
 def _check_optimize(optimize: Any) -> None:
     if optimize is None or isinstance(optimize, bool) or _is_path(optimize):
         return
@@ -165,7 +176,7 @@ def _check_symbolic(given: Sequence[Any], n_symbolic: int, is_plain: bool) -> No
     if n_symbolic < len(given):
         other = next(k for k, x in enumerate(given) if not isinstance(x, Operand))
         raise InvalidEinsumError(
-            f"operand {other} is a {type(given[other]).__name__}, and others are "
+            f"operand {other} is of type {type(given[other]).__name__}, and others are "
             "symbolic; give arrays, to compute, or operands made by feinsum.array, for "
             "a symbolic einsum",
             rules=("operand",),
@@ -212,7 +223,7 @@ def _finished(
         return _as_scalar(result)
     if not isinstance(out, np.ndarray) or out.shape != result.shape:
         raise InvalidEinsumError(
-            f"out is a {type(out).__name__} of shape {getattr(out, 'shape', None)}; "
+            f"out has type {type(out).__name__}, shape {getattr(out, 'shape', None)}; "
             f"expected a numpy array of shape {result.shape}",
             rules=("shape",),
         )

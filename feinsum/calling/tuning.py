@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from feinsum.calling.interleaved import as_subscripts
@@ -60,7 +60,13 @@ def tune(
         from feinsum.tune.bar import TuningBar, can_show
 
     einsum, sizes = _einsum_of(target, operands)
-    sizes |= options.pop("sizes", None) or {}
+    given = options.pop("sizes", None)
+    if not (given is None or isinstance(given, Mapping)):
+        raise InvalidEinsumError(
+            f"sizes={given!r:.60}; expected sizes by name, such as {{'n': 1000}}",
+            rules=("size",),
+        )
+    sizes |= given or {}
     bar = TuningBar(is_hidden=not (can_show() if progress is None else progress))
     with bar:
         report = autotune(

@@ -34,9 +34,9 @@ Examples:
 File: TypeAlias = Annotated[
     str,
     typer.Argument(
-        metavar="FILE.py[:FUNCTION]",
-        help="A Python file with a function, by default build(), that returns a "
-        "Loopy translation unit.",
+        metavar="FILE.py[:NAME]",
+        help="A Python file, and the name of a Loopy translation unit in it, or of a "
+        "function without arguments that returns one. Default: build. The file is run.",
         show_default=False,
     ),
 ]

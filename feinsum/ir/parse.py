@@ -75,10 +75,16 @@ def _terms(
     texts = _split_arrow(subscripts)[0].split(",")
     if ranks is not None and len(ranks) != len(texts):
         raise _refuse(
-            subscripts, f"has {len(texts)} terms but {len(ranks)} operands were given"
+            subscripts,
+            f"has {_count(len(texts), 'term')} but {_count(len(ranks), 'operand')} "
+            f"{'was' if len(ranks) == 1 else 'were'} given",
         )
     as_words = _is_read_as_words(texts, ranks)
     return [_tokens(subscripts, text, as_words) for text in texts], as_words
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _split_arrow(subscripts: str) -> tuple[str, str | None]:
@@ -127,7 +133,8 @@ def _tokens(subscripts: str, text: str, as_words: bool) -> IndexList:
     lists = [part.split() if as_words else "".join(part.split()) for part in parts]
     for name in (name for part in lists for name in part):
         if not name.isidentifier():
-            raise _refuse(subscripts, f"has {name!r}, which is no index name")
+            hint = "; an arrow is written '->'" if name in {"-", ">", "="} else ""
+            raise _refuse(subscripts, f"has {name!r}, which is no index name{hint}")
     if len(parts) == 1:
         return tuple(lists[0])
     return (*lists[0], ELLIPSIS, *lists[1])

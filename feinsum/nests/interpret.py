@@ -83,7 +83,10 @@ def sizes_of(network: Network, operands: Sequence[Array | CSF]) -> Sizes:
             )
         for index, extent in zip(term, operand.shape, strict=True):
             if extents.setdefault(index, extent) != extent:
-                _refuse(f"{index!r} has the extents {extents[index]} and {extent}")
+                _refuse(
+                    f"index {index!r} has extent {extent} on operand {position} and "
+                    f"extent {extents[index]} before"
+                )
         if isinstance(operand, CSF):
             held = tuple(term[axis] for axis in operand.axes)
             if held != network.levels:
@@ -178,4 +181,6 @@ class _State:
 
 
 def _refuse(message: str) -> None:
-    raise InvalidEinsumError(f"no operands of the network: {message}", rules=("shape",))
+    raise InvalidEinsumError(
+        f"the operands do not fit the subscripts: {message}", rules=("shape",)
+    )

@@ -77,7 +77,7 @@ def open_device(selector: str | None = None, *, loopy_target: Any = None) -> Ope
     names = "; ".join(map(str, found)) or "none"
     refusal = (
         f"no device that works matches {selector!r}; found: {names}. Give a part of a "
-        f"name or the start of an id, or set {DEVICE_VARIABLE}"
+        f"name or the start of an id, or set {DEVICE_VARIABLE}. What does not work"
     )
     return _first_that_works(matches, troubles, refusal)
 
@@ -93,7 +93,7 @@ def _first_that_works(
         if not trouble:
             return one.target.open(one.device)
         troubles.append(f"{one}: {trouble}")
-    why = "; ".join(troubles)
+    why = "; ".join(troubles) or "nothing"
     raise DeviceUnavailableError(f"{refusal}: {why}")
 
 

@@ -162,7 +162,7 @@ def array_layout(arg: Any, sizes: Mapping[str, int]) -> Layout:
         strides = tuple(int(evaluate(x, dict(sizes))) for x in get_strides(arg))
     except UnknownVariableError as error:
         raise MeasurementError(
-            f"the shape {arg.shape} of {arg.name!r} needs the size {error}; "
-            f"given are {dict(sizes)}"
+            f"the shape ({', '.join(map(str, arg.shape))}) of {arg.name!r} needs the "
+            f"size {error}: give it a value"
         ) from error
     return Layout(shape, strides, arg.dtype.numpy_dtype)

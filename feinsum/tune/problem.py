@@ -95,6 +95,11 @@ def make_problem(
                 f"size {name}={value!r}; expected positive values of {sorted(known)}",
                 rules=("size",),
             )
+    if any(0 in operand.shape for operand in general.operands):
+        raise InvalidEinsumError(
+            "an extent is 0: nothing is computed, so there is nothing to tune",
+            rules=("size",),
+        )
     names = form.relabeling.size_params
     renamed = {names.get(name, name): int(v) for name, v in given.items()}
     if general.sparse_position is None:

@@ -159,7 +159,8 @@ def _facts(report: TuningReport) -> Iterable[tuple[str, str]]:
     best = report.finalists[0].measurement
     yield "best", f"{time_text(best.median_s)}, {report.finalists[0].spec}"
     baseline_s = median(best.baseline_s)
-    yield "untransformed", f"{time_text(baseline_s)}, {best.speedup:.3g} times slower"
+    ratio = f"the best is {best.speedup:.3g} times as fast"
+    yield "untransformed", f"{time_text(baseline_s)}, {ratio}"
     if report.roofline_s is not None:
         percent = 100 * report.roofline_s / best.median_s
         yield "roofline", f"{time_text(report.roofline_s)}, {percent:.3g}% reached"

@@ -93,7 +93,7 @@ def test_symbolic_operands_give_a_symbolic_einsum():
     assert isinstance(made, feinsum.BatchedEinsum)
     lists = feinsum.einsum(M, [0, 1], x, [1], [0])
     assert feinsum.canonicalize(made).key == feinsum.canonicalize(lists).key
-    with pytest.raises(InvalidEinsumError, match="operand 1 is a ndarray"):
+    with pytest.raises(InvalidEinsumError, match="operand 1 is of type ndarray"):
         feinsum.einsum("ij,j->i", M, np.ones(4))
     with pytest.raises(InvalidEinsumError, match="options"):
         feinsum.einsum("ij,j->i", M, x, dtype="f8")
@@ -181,6 +181,23 @@ def test_products_of_constants_are_computed_once():
     )
     assert len(expression.known) == 1
     assert repr(expression) == "<ContractExpression('ij,[jk],[kl]->il')>"
+
+
+def test_an_expression_refuses_what_does_not_fit_at_once():
+    """Shapes that clash and positions that are not there, before any array comes."""
+    with pytest.raises(InvalidEinsumError, match="index 'j' has extent 4 on axis 1"):
+        feinsum.contract_expression("ij,jk", (3, 4), (5, 5))
+    with pytest.raises(InvalidEinsumError, match="positions from 0 to 1"):
+        feinsum.contract_expression("ij,jk", A, (4, 5), constants=[2])
+
+
+@pytest.mark.parametrize("function", [feinsum.einsum, feinsum.contract])
+def test_an_option_with_a_slip_is_named(function):
+    """The nearest one is proposed, and the function is the one that was called."""
+    with pytest.raises(TypeError, match="'optmize'; did you mean 'optimize'"):
+        function("ij,jk", A, B, optmize=True)
+    with pytest.raises(TypeError, match="'bachend'; there are casting, "):
+        function("ij,jk", A, B, bachend="x")
 
 
 def test_another_backend_is_refused_by_name():

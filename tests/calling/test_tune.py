@@ -74,6 +74,13 @@ def test_what_cannot_be_tuned_is_refused(call, words):
         feinsum.tune(*call)
 
 
+def test_sizes_are_by_name():
+    """A number alone is refused before anything is searched for."""
+    symbolic = feinsum.einsum("i->", feinsum.array("x", ("n",)))
+    with pytest.raises(InvalidEinsumError, match="sizes=9; expected sizes by name"):
+        feinsum.tune(symbolic, sizes=9)
+
+
 def test_no_bar_is_shown_where_nobody_looks(monkeypatch, capsys):
     """Standard error of a test is no terminal."""
     monkeypatch.setattr("feinsum.tune.autotune", lambda *a, **k: None)

@@ -51,6 +51,13 @@ def test_the_table_fits_80_columns_and_says_what_was_considered(run):
     assert lines[-1] == "least over all orders and fusions of 3 operands"
 
 
+def test_the_sizes_that_were_chosen_are_said(run):
+    """A size known only at run time has a default, which the table names."""
+    result = run("bound", "ij,jk->ik", "--sizes", "i=n,j=4,k=5")
+    assert "at n=810000" in result.stdout.splitlines()
+    assert "at " not in run("bound", *PRODUCT).stdout.replace("at least", "")
+
+
 def test_one_memory_can_be_given_instead_of_a_device(run):
     """The chain of two products, in 10,000 entries."""
     sizes = "i=2000,j=2000,k=2000,l=2000"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from feinsum.db import open_store
 from tests.db.factories import make_trial
 
@@ -32,3 +34,17 @@ def test_a_password_is_never_printed(run, monkeypatch):
     url = "postgresql://ada:s3cret@host/facts"
     monkeypatch.setenv("FEINSUM_DATABASE", url)
     assert run("db", "path").stdout == "postgresql://ada:***@host/facts\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["info"], ["stats"], ["export", "-"], ["audit"], ["gc"], ["sign"]],
+    ids=" ".join,
+)
+def test_a_database_that_is_not_there_is_refused(run, tmp_path, command):
+    """A slip in a path makes no empty database, and says so."""
+    path = tmp_path / "folder" / "tema.sqlite"
+    result = run("db", *command, "--database", str(path))
+    assert result.exit_code == 1
+    assert f"there is no database {path}" in result.stderr
+    assert not path.parent.exists()

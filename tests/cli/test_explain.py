@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,15 @@ def test_the_text_is_that_of_the_library(run, kernel_file, applicable_record):
     assert result.stdout.startswith(f"{text}\nbounds of ")
     assert "applied: identity@1(lanes=8)" in result.stdout
     assert result.stderr == "this goes to stderr\n"
+
+
+def test_a_kernel_is_named_as_well_as_a_function(run, kernel_file, applicable_record):
+    """A translation unit of the file is taken as it is, not called."""
+    with Path(kernel_file).open("a") as file:
+        file.write("\n\nkernel = build()\n")
+    named = run("explain", f"{kernel_file}:kernel")
+    assert named.exit_code == 0
+    assert named.stdout == run("explain", kernel_file).stdout
 
 
 def test_bounds_follow_where_they_are_known(run, kernel_file, database):

@@ -30,6 +30,7 @@ def assert_is_one_line(result, code):
         (["canonicalize", "ij->i", "--sizes", "i=3"], "usage", "'j'"),
         (["canonicalize", "ij->k", "--sizes", "i=3,j=4,k=3"], "invalid-einsum", "'k'"),
         (["--colour"], "usage", "--colour"),
+        (["plan", "ij,jk->ik"], "usage", "; see 'feinsum"),
         (["tuna"], "usage", "'tune'"),
         (["query", *MATVEC, "--policy", "lax"], "usage", "lax"),
         (["tune", *MATVEC, "--trials", "0"], "usage", "--trials"),

@@ -71,10 +71,11 @@ def test_reading(subscripts: str, ranks: tuple[int, ...] | None, reading: str) -
 REFUSALS = [
     ("ij->i->j", None, "more than one '->'"),
     ("ij->i,j", None, "comma after '->'"),
-    ("ij,j->i", (2,), "has 2 terms but 1 operands"),
+    ("ij,j->i", (2,), "has 2 terms but 1 operand was given"),
     ("i1->i", None, "has '1', which is no index name"),
     ("i-j->i", None, "has '-', which is no index name"),
     ("ij->i>", None, "has '>', which is no index name"),
+    ("ij>i", None, "no index name; an arrow is written '->'"),
     ("i..->i", None, "has '.', which is no index name"),
     ("row 2nd -> row", (2,), "has '2nd', which is no index name"),
     ("...i...->i", (2,), "more than one ellipsis in the term '...i...'"),

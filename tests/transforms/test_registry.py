@@ -364,3 +364,28 @@ def test_modules_of_other_packages_are_loaded(tmp_path):
     for name, cause in (("broken", "ZeroDivisionError"), ("absent", "ModuleNotFound")):
         assert f"the transforms of module {name!r} cannot be loaded" in err
         assert cause in err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "my family"}, "expected lower case"),
+        ({"version": "1"}, "expected an integer from 1"),
+        ({"version": 0}, "expected an integer from 1"),
+        ({"space": {"block": (1,)}}, "space of the transform rowwise is of type dict"),
+    ],
+)
+def test_what_no_recipe_can_name_is_not_registered(change, words):
+    """A slip of an author is an error where it is made, not at a later look-up."""
+    with pytest.raises(TransformError, match=words):
+        register(replace(ROWWISE, **change))
+
+
+@pytest.mark.parametrize("result", [None, 3])
+def test_a_transform_returns_a_translation_unit(monkeypatch, result):
+    """The schedule itself, or nothing, is what authors return by mistake."""
+    odd = Transform("odd", 1, "x", lambda w: {}, lambda t_unit, nest, p: result)
+    monkeypatch.setitem(REGISTRY, ("odd", 1), odd)
+    case = generated(MASS)
+    with pytest.raises(TransformError, match="expected a loopy"):
+        apply_spec(odd.spec({}), case.t_unit, case.nest)

@@ -43,6 +43,14 @@ def test_bad_sizes_are_refused(sizes):
     assert "['K', 'M', 'P']" in str(caught.value)
 
 
+def test_there_is_nothing_to_tune_where_nothing_is_computed():
+    """An extent of 0 is refused before a kernel is made."""
+    empty = einsum("ij,j->i", array("A", ("n", 0)), array("x", 0))
+    with pytest.raises(InvalidEinsumError, match="nothing to tune") as caught:
+        make_problem(empty)
+    assert caught.value.rules == ("size",)
+
+
 def test_sizes_are_renamed_to_the_canonical_einsum():
     """A size is given in the names of the einsum and kept in canonical ones."""
     problem = make_problem(GEMM, {"M": 3, "K": np.int64(5), "P": 7})

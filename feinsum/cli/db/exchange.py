@@ -11,6 +11,7 @@ from feinsum.cli.shared.failure import FAILED, report_bad
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
+    ExistingDatabase,
     Trials,
     WithImplausible,
     WithoutRetractions,
@@ -67,7 +68,7 @@ def export(
             "and environment.",
         ),
     ] = False,
-    database: Database = None,
+    database: ExistingDatabase = None,
     as_json: AsJson = False,
 ) -> None:
     """Write facts and device limits to a file.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from feinsum.cli.shared.options import AsJson, Database, Write
+from feinsum.cli.shared.options import AsJson, ExistingDatabase, Write
 from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table
 from feinsum.cli.shared.progress import counted, counting
 
@@ -50,7 +50,7 @@ def gc(
             "database file; required for a server.",
         ),
     ] = None,
-    database: Database = None,
+    database: ExistingDatabase = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove facts that no look-up can prefer.

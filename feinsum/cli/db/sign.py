@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from feinsum.cli.shared.options import AsJson, Database, Write
+from feinsum.cli.shared.options import AsJson, ExistingDatabase, Write
 from feinsum.cli.shared.output import print_json
 
 __all__ = ["EXAMPLES", "sign"]
@@ -32,7 +32,7 @@ def sign(
         ),
     ],
     write: Write = False,
-    database: Database = None,
+    database: ExistingDatabase = None,
     as_json: AsJson = False,
 ) -> None:
     """Sign all facts of a database that this key has not signed.

@@ -74,6 +74,9 @@ def report_failure(error: FeinsumError | typer.TyperException, *, is_json: bool)
     else:
         code, message = "usage", _one_line(error.format_message())
         status = error.exit_code
+        context = getattr(error, "ctx", None)
+        if message.startswith("Missing ") and context is not None:
+            message = f"{message.rstrip('.')}; see '{context.command_path} --help'"
     _print(code, message, is_json)
     return status
 

@@ -12,6 +12,7 @@ __all__ = [
     "Database",
     "Device",
     "Dtype",
+    "ExistingDatabase",
     "Operands",
     "Policy",
     "Rows",
@@ -33,6 +34,18 @@ def _unless_blank(text: str | None) -> str | None:
     return text if text and text.strip() else None
 
 
+def _if_there(text: str | None) -> str | None:
+    """A database that is only looked at; a path that is not there is a slip."""
+    from feinsum.errors import StoreUnavailableError
+
+    named = _unless_blank(text)
+    if named and "://" not in named and not Path(named).exists():
+        raise StoreUnavailableError(
+            f"there is no database {named}: give the path of one that exists"
+        )
+    return named
+
+
 AsJson: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print JSON instead of text.")
 ]
@@ -41,6 +54,15 @@ Database: TypeAlias = Annotated[
     str | None,
     typer.Option(
         callback=_unless_blank,
+        metavar="PATH|URL",
+        help="Database of facts. Default: FEINSUM_DATABASE, else the user's own.",
+    ),
+]
+
+ExistingDatabase: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        callback=_if_there,
         metavar="PATH|URL",
         help="Database of facts. Default: FEINSUM_DATABASE, else the user's own.",
     ),
@@ -122,7 +144,7 @@ Subscripts: TypeAlias = Annotated[
     ),
 ]
 
-_TARGET = "SUBSCRIPTS|FILE.py[:FUNCTION]"
+_TARGET = "SUBSCRIPTS|FILE.py[:NAME]"
 
 Target: TypeAlias = Annotated[
     str,

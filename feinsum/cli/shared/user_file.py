@@ -1,4 +1,4 @@
-"""The user's Python files: ``FILE.py[:function]`` to a Loopy translation unit."""
+"""The user's Python files: ``FILE.py[:name]`` to a Loopy translation unit."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def is_file(target: str) -> bool:
 
 
 def read_translation_unit(target: str) -> lp.TranslationUnit:
-    """What the function of a file returns; it is called without arguments.
+    """A kernel of a file, or what a function returns that takes no arguments.
 
     Whatever the file prints goes to stderr.
 
     Raises:
-        typer.BadParameter: if there is no such file or function, if it fails,
-            or if it returns something else.
+        typer.BadParameter: if there is no such file, kernel or function, if the
+            function fails, or if it returns something else.
     """
     import loopy as lp
 
@@ -50,12 +50,12 @@ def read_translation_unit(target: str) -> lp.TranslationUnit:
     path, function = Path(found["path"]), found["function"]
     _check_name(path, function or DEFAULT_FUNCTION)
     with _blamed_on(path), _importing_from(path), redirect_stdout(sys.stderr):
-        build = _function(_load(path), path, function or DEFAULT_FUNCTION)
-        t_unit = build()
+        named = _function(_load(path), path, function or DEFAULT_FUNCTION)
+        t_unit = named if isinstance(named, lp.TranslationUnit) else named()
     if isinstance(t_unit, lp.TranslationUnit):
         return t_unit
     raise _refuse(
-        f"{build.__name__}() of {path} returns a {type(t_unit).__name__}, "
+        f"{named.__name__}() of {path} returns a {type(t_unit).__name__}, "
         "expected a loopy.TranslationUnit"
     )
 

@@ -109,7 +109,7 @@ Workloads: TypeAlias = Annotated[
 OptionalTarget: TypeAlias = Annotated[
     str | None,
     typer.Argument(
-        metavar="SUBSCRIPTS|FILE.py[:FUNCTION]",
+        metavar="SUBSCRIPTS|FILE.py[:NAME]",
         help="An einsum, or a Python file with a function (by default build) that "
         "returns a Loopy translation unit.",
         show_default=False,
