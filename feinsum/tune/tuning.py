@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -22,7 +23,9 @@ from feinsum.records import (
     TransformSpec,
     TuningRecord,
 )
+from feinsum.records.environment import DeviceKind
 from feinsum.records.signature import check_signing_key
+from feinsum.targets.host import HOST
 from feinsum.transforms import ALL_DEVICES, applicable_transforms, check_spec
 from feinsum.transforms.ranking import Costed
 from feinsum.tune.cluster import ClusterBench
@@ -36,6 +39,7 @@ from feinsum.tune.search import Search, Strategy, check_strategy, make_search
 from feinsum.tune.seeds import neighbours
 from feinsum.tune.session import Session, roofline_of
 from feinsum.tune.trial_bench import TrialBench
+from feinsum.variables import DEVICE_VARIABLE
 
 __all__ = ["autotune", "record_facts"]
 
@@ -105,7 +109,7 @@ def autotune(
         StoreError: if the database cannot be written.
     """
     problem = _problem_of(target, sizes, device)
-    _check(problem, n_trials, strategy)
+    _check(problem, n_trials, strategy, is_here=scheduler is None)
     if scheduler is None:
         check_need(problem)
     with (
@@ -240,15 +244,24 @@ def _bench(problem: Problem, trial_limit_s: float, scheduler: str | None) -> Tri
     return ClusterBench(problem, scheduler, trial_limit_s)
 
 
-def _check(problem: Problem, n_trials: int | None, strategy: str) -> None:
+def _check(
+    problem: Problem, n_trials: int | None, strategy: str, *, is_here: bool
+) -> None:
     """Refuse what can be refused before anything is started."""
     check_strategy(strategy)
     if n_trials is not None and n_trials < 1:
         raise FeinsumError(f"n_trials={n_trials}; expected at least one trial, or None")
-    if not any(applicable_transforms(problem.workload, kind) for kind in ALL_DEVICES):
+    kinds = _kinds(problem.device) if is_here else ALL_DEVICES
+    if not any(applicable_transforms(problem.workload, kind) for kind in kinds):
         raise TransformError(
             f"no registered transform fits the einsum {problem.workload_text}"
         )
+
+
+def _kinds(device: str | None) -> Collection[DeviceKind]:
+    """Of devices that may be meant. Only the host is known without a driver."""
+    named = device or os.environ.get(DEVICE_VARIABLE) or ""
+    return {"cpu"} if named.strip().lower() == HOST.name else ALL_DEVICES
 
 
 def _n_trials(asked: int | None, strategy: Strategy, search: Search) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from feinsum.cli.shared.notation import read_einsum
 from feinsum.records import Trial
 from feinsum.tune import (
@@ -18,12 +16,10 @@ from tests.cli.facts import matvec_record
 __all__ = ["good", "stand_in", "trials"]
 
 
-@cache
 def good():
     return matvec_record()
 
 
-@cache
 def trials():
     """A trial that failed, and one that passed."""
     here = good().workload, good().workload_text, {}, good().environment
