@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+collect_ignore = ["tune/fake_cupy"]
+"""Stands in for CuPy in processes of its own; it is no module of tests."""
+
 KEPT_COMPILER = str(Path(__file__).with_name("kept_compiler.sh"))
 
 _SLOW_ON_A_BUSY_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]

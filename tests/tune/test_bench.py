@@ -51,7 +51,7 @@ STATUS = {
     "odd_drop_last": "wrong-result",
     "odd_raises": "transform-failed",
     "odd_unbuildable": "build-failed",
-    "odd_returns_nothing": "measurement-failed",
+    "odd_returns_nothing": "transform-failed",
 }
 
 

@@ -116,9 +116,11 @@ def gpu_product(
     Several indices of one kind are counted as one. The last tiles are not full.
 
     Parameters:
-        across, along: length of a tile over the output indices of each operand.
+        across: length of a tile over the output indices of the first operand.
+        along: over those of the second one.
         depth: over the summed indices.
-        columns, rows: of the block of sums of a work-item.
+        columns: of the block of sums of a work-item, from the first operand.
+        rows: from the second one.
     """
     schedule = begin(t_unit, nest)
     sides = sides_of(nest.einsum, schedule.extents)
