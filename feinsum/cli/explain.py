@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from feinsum.cli.shared.bounds import bound_of_first, least_text
 from feinsum.cli.shared.failure import NO_FACT, is_bad_usage
 from feinsum.cli.shared.fractions import fractions_of
-from feinsum.cli.shared.options import AsJson, Database, Device, Policy
+from feinsum.cli.shared.options import AsJson, Database, Device, Effort, Policy
 from feinsum.cli.shared.output import print_json, record_document
 from feinsum.cli.shared.user_file import read_translation_unit
 from feinsum.errors import NotAnEinsumError
@@ -48,15 +48,6 @@ Instructions: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="MATCH", help="Loopy match expression that selects instructions."
-    ),
-]
-
-
-Effort: TypeAlias = Annotated[
-    Literal["recorded", "estimate", "measure", "patient", "exhaustive"] | None,
-    typer.Option(
-        help="What to do for an einsum without a record: nothing, predict, or "
-        "measure. Default: FEINSUM_EFFORT, else estimate.",
     ),
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -14,6 +14,7 @@ from feinsum.cli.shared.options import (
     Database,
     Device,
     Dtype,
+    Effort,
     Operands,
     Policy,
     Rows,
@@ -45,13 +46,6 @@ Output: TypeAlias = Annotated[
         metavar="FILE.c FILE.h",
         help="Write the source and its header to these files, overwriting existing "
         "ones. Without it the source is printed.",
-    ),
-]
-Effort: TypeAlias = Annotated[
-    Literal["recorded", "estimate", "measure", "patient", "exhaustive"] | None,
-    typer.Option(
-        help="What to do without a record: nothing, predict, or measure. Default: "
-        "FEINSUM_EFFORT, else estimate.",
     ),
 ]
 

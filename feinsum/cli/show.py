@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from feinsum.cli.explain import Effort
 from feinsum.cli.shared.failure import NO_FACT
 from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum
 from feinsum.cli.shared.options import (
@@ -16,6 +15,7 @@ from feinsum.cli.shared.options import (
     Database,
     Device,
     Dtype,
+    Effort,
     Operands,
     Policy,
     Rows,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from feinsum.cli.explain import Effort
 from feinsum.cli.shared.failure import say
 from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
 from feinsum.cli.shared.options import (
@@ -17,6 +16,7 @@ from feinsum.cli.shared.options import (
     Database,
     Device,
     Dtype,
+    Effort,
     Policy,
     Sizes,
     SizeValues,

@@ -12,6 +12,7 @@ __all__ = [
     "Database",
     "Device",
     "Dtype",
+    "Effort",
     "ExistingDatabase",
     "Operands",
     "Policy",
@@ -46,6 +47,13 @@ def _if_there(text: str | None) -> str | None:
     return named
 
 
+Effort: TypeAlias = Annotated[
+    Literal["recorded", "estimate", "measure", "patient", "exhaustive"] | None,
+    typer.Option(
+        help="What to do for an einsum without a record: nothing, predict, or "
+        "measure. Default: FEINSUM_EFFORT, else estimate.",
+    ),
+]
 AsJson: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print JSON instead of text.")
 ]

@@ -1,0 +1,138 @@
+"""The options of ``feinsum tune``, beside those that commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import typer
+
+__all__ = [
+    "After",
+    "Architecture",
+    "Budget",
+    "Effort",
+    "Efforts",
+    "ExportFolder",
+    "Fresh",
+    "FromMisses",
+    "ImportFolder",
+    "OptionalTarget",
+    "PlanFile",
+    "Report",
+    "Scheduler",
+    "Strategy",
+    "Suites",
+    "TrialLimit",
+    "Trials",
+    "Workloads",
+]
+
+Trials: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Maximum number of recipes to try, including known trials. Default: 20, "
+        "or all if exhaustive.",
+    ),
+]
+Budget: TypeAlias = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0, help="Start no trial after this time."),
+]
+Strategy: TypeAlias = Annotated[
+    Literal["tpe", "random", "exhaustive"] | None,
+    typer.Option(
+        help="Search strategy: learning, random, or all in order. Default: tpe."
+    ),
+]
+Efforts: TypeAlias = Literal["measure", "patient", "exhaustive"]
+Effort: TypeAlias = Annotated[
+    Efforts,
+    typer.Option(
+        help="Recipes to try: the few predicted to be the fastest, a full search, "
+        "or all. --trials, --budget and --strategy override this."
+    ),
+]
+TrialLimit: TypeAlias = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=1, help="Stop a trial after this time."),
+]
+
+Fresh: TypeAlias = Annotated[
+    bool,
+    typer.Option("--fresh", help="Repeat trials that are in the database."),
+]
+FromMisses: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL|DATABASE",
+        help="Tune workloads that a service had no answer for on this device, the "
+        "most wanted first.",
+    ),
+]
+Workloads: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="Maximum number of these to tune. Default: all."),
+]
+OptionalTarget: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SUBSCRIPTS|FILE.py[:NAME]",
+        help="An einsum, or a Python file with a function (by default build) that "
+        "returns a Loopy translation unit.",
+        show_default=False,
+    ),
+]
+PlanFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", metavar="FILE", help="Tune what the processes of a plan compute."
+    ),
+]
+ExportFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--export",
+        metavar="FOLDER",
+        help="Write the trials there, for a GPU on a machine without feinsum.",
+    ),
+]
+ImportFolder: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--import", metavar="FOLDER", help="Record what was found there on a GPU."
+    ),
+]
+Suites: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="Tune, or export, the workloads of a suite (tccg, dgfem, everyday) or of "
+        "a file: CSV, JSON, or lines of an einsum and its sizes. May be repeated.",
+    ),
+]
+Architecture: TypeAlias = Annotated[
+    str, typer.Option(help="The GPU that is compiled for by --export, such as sm_80.")
+]
+After: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Export the next round: neighbours of the best that were found there.",
+    ),
+]
+Scheduler: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run the trials on the workers of this Dask scheduler, such as "
+        "tcp://host:8786.",
+    ),
+]
+Report: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Write report.html and report.png to this folder."
+    ),
+]
