@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from feinsum.errors import FeinsumError
+from feinsum.drawing.plots import new_figure
 
 __all__ = ["Block", "Panel", "Row", "draw_blocks"]
 
@@ -55,16 +55,9 @@ def draw_blocks(rows: Sequence[Row], path: str | Path) -> None:
         FeinsumError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise FeinsumError(
-            f"a picture needs packages that are missing ({error.name}); "
-            "run: pip install 'feinsum[plots]'"
-        ) from None
     n_columns = max(len(row.panels) for row in rows)
     size = (COLUMNS_INCH * n_columns, ROW_INCH * len(rows))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(*size)
     parts = figure.subfigures(len(rows), 1, squeeze=False)
     for part, row in zip(parts[:, 0], rows, strict=True):
         part.suptitle(row.title, fontsize=9)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from feinsum.errors import FeinsumError
+from feinsum.drawing.plots import new_figure
 
 __all__ = ["Arrow", "Node", "draw_flow"]
 
@@ -48,18 +48,11 @@ def draw_flow(
         FeinsumError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise FeinsumError(
-            f"a picture needs packages that are missing ({error.name}); "
-            "run: pip install 'feinsum[plots]'"
-        ) from None
     places = _places(nodes)
     n_columns = max(x for x, _ in places.values()) + 1
     n_layers = max(node.layer for node in nodes) + 1
     size = (WIDTH_INCH * n_columns, HEIGHT_INCH * n_layers + 0.4)
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(*size)
     axes = figure.subplots()
     for arrow in arrows:
         _draw_arrow(axes, arrow, places)

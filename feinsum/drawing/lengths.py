@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from feinsum.drawing.plots import new_figure
+
 __all__ = ["Length", "draw_lengths"]
 
 OURS, OTHERS, INK = "#0f8b6d", "#9aa5b1", "#444444"
@@ -36,12 +38,7 @@ def draw_lengths(
         FeinsumError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    from feinsum.drawing.graph import check_plots
-
-    check_plots("a plot")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 1.2 + 0.4 * len(lengths)), layout="constrained")
+    figure = new_figure(7, 1.2 + 0.4 * len(lengths))
     axes = figure.subplots()
     bars = axes.barh(
         [bar.name for bar in lengths],

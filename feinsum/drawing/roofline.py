@@ -14,7 +14,7 @@ from typing import Any
 
 from constantdict import constantdict
 
-from feinsum.errors import FeinsumError
+from feinsum.drawing.plots import new_figure
 from feinsum.shown import brief, inline_svg
 
 __all__ = ["Chart", "Dot", "Roof", "Step", "draw_roofline", "roofs"]
@@ -140,20 +140,12 @@ def draw_roofline(chart: Chart, path: str | Path) -> None:
     Source: paper, figure 3; Williams, Waterman, Patterson, *Roofline*, CACM 52(4),
     2009.
     """
-    try:
-        figure = _figure(chart)
-    except ImportError as error:
-        raise FeinsumError(
-            f"a picture needs packages that are missing ({error.name}); "
-            "run: pip install 'feinsum[plots]'"
-        ) from None
+    figure = _figure(chart)
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
 def _figure(chart: Chart) -> Any:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5), layout="constrained")
+    figure = new_figure(9, 5)
     axes = figure.subplots()
     axes.set_xscale("log")
     axes.set_yscale("log")

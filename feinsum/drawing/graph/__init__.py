@@ -1,6 +1,6 @@
 """The induced graph as DOT text, SVG, PNG or PDF."""
 
 from feinsum.drawing.graph.dot import dot_text
-from feinsum.drawing.graph.draw import SUFFIXES, check_plots, draw, svg_of
+from feinsum.drawing.graph.draw import SUFFIXES, draw, svg_of
 
-__all__ = ["SUFFIXES", "check_plots", "dot_text", "draw", "svg_of"]
+__all__ = ["SUFFIXES", "dot_text", "draw", "svg_of"]

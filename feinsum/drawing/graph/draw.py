@@ -10,7 +10,7 @@ from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum
 from feinsum.shown import inline_svg
 
-__all__ = ["SUFFIXES", "check_plots", "draw", "svg_of"]
+__all__ = ["SUFFIXES", "draw", "svg_of"]
 
 SUFFIXES = (".svg", ".png", ".pdf", ".dot")
 """The formats of pictures, by the suffixes of their files."""
@@ -54,16 +54,3 @@ def svg_of(einsum: BatchedEinsum) -> str | None:
     if find_spec("matplotlib") is None:
         return None
     return inline_svg(_rendered(einsum, ".svg"))
-
-
-def check_plots(what: str) -> None:
-    """Refuse what needs matplotlib if that is not installed.
-
-    Raises:
-        FeinsumError: naming ``what``, and how to install it.
-    """
-    if find_spec("matplotlib") is None:
-        raise FeinsumError(
-            f"{what} needs matplotlib, which is not installed; "
-            "run: pip install 'feinsum[plots]'"
-        )

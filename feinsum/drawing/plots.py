@@ -1,0 +1,35 @@
+"""matplotlib, which only pictures need."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from feinsum.errors import FeinsumError
+from feinsum.needs import needing
+
+__all__ = ["check_plots", "new_figure"]
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure of matplotlib, in inches.
+
+    Raises:
+        FeinsumError: if matplotlib is not installed.
+    """
+    with needing("matplotlib", "plots", "a picture"):
+        from matplotlib.figure import Figure
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def check_plots(what: str) -> None:
+    """Refuse what needs matplotlib if that is not installed.
+
+    Raises:
+        FeinsumError: naming ``what``, and how to install it.
+    """
+    if find_spec("matplotlib") is None:
+        raise FeinsumError(
+            f"{what} needs matplotlib, which is not installed; "
+            "run: pip install 'feinsum[plots]'"
+        )
