@@ -12,6 +12,7 @@ from feinsum.transforms.registry import Parameters
 __all__ = [
     "RUN_TIME_EXTENT",
     "carriers",
+    "element_indices",
     "fitting_lanes",
     "has_blas_dtype",
     "has_real_dtype",
@@ -57,6 +58,26 @@ def reuse(einsum: BatchedEinsum) -> float:
 def carriers(einsum: BatchedEinsum, index: str) -> tuple[int, ...]:
     """The operand positions whose term has ``index``."""
     return tuple(p for p, term in enumerate(einsum.inputs) if index in term)
+
+
+def element_indices(einsum: BatchedEinsum) -> tuple[str, ...]:
+    """Long output indices beside which every extent is known, as those of elements.
+
+    There is none if an operand has an index twice: a tile of a diagonal would have one
+    axis twice.
+
+    >>> from feinsum import array, einsum
+    >>> element_indices(einsum("ij,ej->ei", array("D", (4, 4)), array("u", ("N", 4))))
+    ('e',)
+    """
+    if any(len(set(term)) < len(term) for term in einsum.inputs):
+        return ()
+    unknown = {i for i, n in einsum.extents.items() if isinstance(n, SizeParam)}
+    return tuple(
+        index
+        for index in einsum.output
+        if is_long(einsum.extents[index]) and unknown <= {index}
+    )
 
 
 def fitting_lanes(extent: Extent, lanes: int) -> int:

@@ -95,14 +95,7 @@ def call_sparse(
         )
     network, arrays = _network(subscripts, arrays, sparse[0])
     sizes = sizes_of(network, arrays)
-    held = [a.values if isinstance(a, CSF) else a for a in arrays]
-    dtype = np.result_type(*held)
-    if dtype not in _DTYPES:
-        raise InvalidEinsumError(
-            f"the result has dtype {dtype}; sparse operands are multiplied in float32, "
-            "float64, complex64 or complex128: convert an operand",
-            rules=("dtype",),
-        )
+    dtype = _result_dtype(arrays)
     if not network.has_sparse_output:
         shape = [sizes.extents[i] for i in network.output]
         check_room(prod(shape) * dtype.itemsize, "a result")
@@ -113,6 +106,17 @@ def call_sparse(
     if repeated is not None and ready.is_lasting:
         repeated.keep(ready)
     return ready.run(arrays)
+
+
+def _result_dtype(arrays: Sequence[Any]) -> np.dtype[Any]:
+    dtype = np.result_type(*(a.values if isinstance(a, CSF) else a for a in arrays))
+    if dtype not in _DTYPES:
+        raise InvalidEinsumError(
+            f"the result has dtype {dtype}; sparse operands are multiplied in float32, "
+            "float64, complex64 or complex128: convert an operand",
+            rules=("dtype",),
+        )
+    return dtype
 
 
 def _read(operand: Any) -> Any:

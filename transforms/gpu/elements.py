@@ -9,20 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import loopy as lp
 import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.ir import BatchedEinsum, SizeParam, Workload
+from feinsum.ir import BatchedEinsum, Workload
 from feinsum.paths import pairwise_path
 from feinsum.raising import LoopNest
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, SHARED_BYTES
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, Transform, register
-from feinsum.transforms.roles import has_real_dtype, is_long, number, text, typical
+from feinsum.transforms.roles import (
+    element_indices,
+    has_real_dtype,
+    number,
+    text,
+    typical,
+)
 
 __all__ = ["GPU_ELEMENTS"]
 
@@ -60,6 +67,22 @@ def gpu_elements(
         stage_matrices: copy operands without elements to shared memory.
     """
     return _Elements(begin(t_unit, nest), parameters).written().t_unit
+
+
+class _Dealt(NamedTuple):
+    """How the free indices of a sum are dealt out.
+
+    Attributes:
+        loops: around a block of sums that a work-item has in registers.
+        points: the values of indices in them.
+        n_sums: of a block.
+        block: makes a loop over a block, and the value of its index.
+    """
+
+    loops: list[str]
+    points: dict[str, Expression]
+    n_sums: int
+    block: Callable[[], tuple[str, dict[str, Expression]]]
 
 
 @dataclass(frozen=True)
@@ -263,9 +286,31 @@ class _Elements:
         is_last: bool,
     ) -> None:
         """One sum for each value of the free indices, ``rows`` of them at a time."""
+        writer = self.writer
+        dealt = self._dealt(free, is_last=is_last)
+        acc = var(writer.array("acc", (dealt.n_sums,), dtype))
+        every = writer.loop("r", size=dealt.n_sums, tag="unr")
+        zero = writer.assign(
+            "zero", acc[var(every)], dtype.type(0), [*dealt.loops, every]
+        )
+        sums = {i: writer.loop(i, size=self._length(i)) for i in summed}
+        r, own = dealt.block()
+        at = {**dealt.points, **own, **{i: var(iname) for i, iname in sums.items()}}
+        factors = tuple(value.at(at) for value in values)
+        term = factors[0] if len(factors) == 1 else p.Product(factors)
+        add = writer.assign(
+            "add",
+            acc[var(r)],
+            p.Sum((acc[var(r)], term)),
+            [*dealt.loops, *sums.values(), r],
+            [zero, *(insn for value in values for insn in value.after)],
+        )
+        r, own = dealt.block()
+        store(acc[var(r)], {**dealt.points, **own}, [*dealt.loops, r], [add])
+
+    def _dealt(self, free: Names, *, is_last: bool) -> _Dealt:
+        """Elements and the longest other index go to work-items, the rest to loops."""
         writer, n_workers = self.writer, self.of_workers.n_items
-        loops = [self.group]
-        points: dict[str, Expression] = {}
         has_element = self.element in free
         limits = self._limits(self.element, "{0}") if is_last else []
         item = writer.loop(
@@ -274,54 +319,32 @@ class _Elements:
             size=self.n_elements if has_element else 1,
             tag=self.of_elements.tag,
         )
-        loops.append(item)
-        if has_element:
-            points[self.element] = var(item)
+        points: dict[str, Expression] = {self.element: var(item)} if has_element else {}
         others = sorted(
             (i for i in free if i != self.element), key=lambda i: (-self._length(i), i)
         )
         worker = writer.loop(
             "worker", size=n_workers if others else 1, tag=self.of_workers.tag
         )
-        loops.append(worker)
-        rows = self.rows if others else 1
-        stride = n_workers * rows
-        start: Expression = var(worker)
-        if others:
-            length = self._length(others[0])
-            step = writer.loop("step", f"{worker} + {stride}*{{}} < {length}")
-            loops.append(step)
-            start = p.Sum((start, stride * var(step)))
-        for index in others[1:]:
-            iname = writer.loop(index, size=self._length(index))
-            loops.append(iname)
-            points[index] = var(iname)
+        loops = [self.group, item, worker]
+        if not others:
+            return _Dealt(
+                loops, points, 1, lambda: (writer.loop("r", size=1, tag="unr"), {})
+            )
+        length, stride = self._length(others[0]), n_workers * self.rows
+        step = writer.loop("step", f"{worker} + {stride}*{{}} < {length}")
+        rest = {
+            index: writer.loop(index, size=self._length(index)) for index in others[1:]
+        }
+        points |= {index: var(iname) for index, iname in rest.items()}
+        start = p.Sum((var(worker), stride * var(step)))
 
         def block() -> tuple[str, dict[str, Expression]]:
-            if not others:
-                return writer.loop("r", size=1, tag="unr"), {}
             limit = f"{worker} + {stride}*{step} + {n_workers}*{{}} < {length}"
-            r = writer.loop("r", limit, size=rows, tag="unr")
+            r = writer.loop("r", limit, size=self.rows, tag="unr")
             return r, {others[0]: p.Sum((start, n_workers * var(r)))}
 
-        acc = var(writer.array("acc", (rows,), dtype))
-        every = writer.loop("r", size=rows, tag="unr")
-        zero = writer.assign("zero", acc[var(every)], dtype.type(0), [*loops, every])
-        sums = {i: writer.loop(i, size=self._length(i)) for i in summed}
-        r, own = block()
-        at = {**points, **own, **{i: var(iname) for i, iname in sums.items()}}
-        factors = tuple(value.at(at) for value in values)
-        term = factors[0] if len(factors) == 1 else p.Product(factors)
-        after = [zero, *(insn for value in values for insn in value.after)]
-        add = writer.assign(
-            "add",
-            acc[var(r)],
-            p.Sum((acc[var(r)], term)),
-            [*loops, *sums.values(), r],
-            after,
-        )
-        r, own = block()
-        store(acc[var(r)], {**points, **own}, [*loops, r], [add])
+        return _Dealt([*loops, step, *rest.values()], points, self.rows, block)
 
 
 def _space(workload: Workload) -> Space | None:
@@ -329,11 +352,7 @@ def _space(workload: Workload) -> Space | None:
     einsum = workload.einsum
     if not has_real_dtype(einsum):
         return None
-    elements = tuple(
-        index
-        for index in einsum.output
-        if is_long(einsum.extents[index]) and _fits(einsum, index)
-    )
+    elements = tuple(i for i in element_indices(einsum) if _fits(einsum, i))
     if not elements:
         return None
     return {
@@ -347,11 +366,6 @@ def _space(workload: Workload) -> Space | None:
 
 
 def _fits(einsum: BatchedEinsum, element: str) -> bool:
-    others = [i for i in einsum.indices if i != element]
-    if any(len(set(term)) < len(term) for term in einsum.inputs):
-        return False  # a tile of a diagonal would have one axis twice
-    if any(isinstance(einsum.extents[i], SizeParam) for i in others):
-        return False
     return _shared_bytes(einsum, element, FEWEST_ELEMENTS, False) <= SHARED_BYTES
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import loopy as lp
 from pymbolic import primitives as p
 from pymbolic import var
@@ -17,7 +19,7 @@ from feinsum.transforms.gpu.grid import (
     strided,
 )
 from feinsum.transforms.primitives import NestWriter, begin
-from feinsum.transforms.primitives.schedule import calls_product
+from feinsum.transforms.primitives.schedule import Expression, calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import number, text
 
@@ -82,16 +84,27 @@ def gpu_rows(
         loops = [*own, item, *inner.values(), *dealt.inames]
         last = writer.assign("add", total, p.Sum((total, product)), loops, [last])
         last = writer.assign("share", part[here], total, [*own, item], [last])
-        half = items // 2
-        while half:
-            lane = writer.loop("lane", size=half, tag="l.0")
-            place, other = (var(row_of), var(lane)), (var(row_of), var(lane) + half)
-            value = p.Sum((part[place], part[other]))
-            last = writer.assign("halve", part[place], value, [*own, lane], [last])
-            half //= 2
+        last = _halved(writer, part, row_of, items, own, last)
         only = writer.loop("lane", size=1, tag="l.0")
         writer.store(k, part[var(row_of), 0], points, [*own, only], [last])
     return writer.finished().t_unit
+
+
+def _halved(
+    writer: NestWriter,
+    part: Expression,
+    row: str,
+    n: int,
+    around: Sequence[str],
+    last: str,
+) -> str:
+    """The first of ``n`` shared numbers becomes their sum; the id of the last step."""
+    while n := n // 2:
+        lane = writer.loop("lane", size=n, tag="l.0")
+        place, other = (var(row), var(lane)), (var(row), var(lane) + n)
+        value = p.Sum((part[place], part[other]))
+        last = writer.assign("halve", part[place], value, [*around, lane], [last])
+    return last
 
 
 def _space(workload: Workload) -> Space | None:

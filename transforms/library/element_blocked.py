@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import loopy as lp
 
 from feinsum.errors import TransformError
-from feinsum.ir import BatchedEinsum, SizeParam, Workload
+from feinsum.ir import BatchedEinsum, Workload
 from feinsum.paths import pairwise_path
 from feinsum.raising import LoopNest
 from feinsum.transforms.primitives import (
@@ -31,9 +31,9 @@ from feinsum.transforms.primitives import (
 )
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import (
+    element_indices,
     fitting_lanes,
     has_real_dtype,
-    is_long,
     number,
     text,
     typical,
@@ -188,11 +188,7 @@ def _space(workload: Workload) -> Space | None:
     einsum = workload.einsum
     if not has_real_dtype(einsum):
         return None
-    elements = tuple(
-        index
-        for index in einsum.output
-        if is_long(einsum.extents[index]) and _fits(einsum, index)
-    )
+    elements = tuple(i for i in element_indices(einsum) if _fits(einsum, i))
     if not elements:
         return None
     return {
@@ -205,11 +201,6 @@ def _space(workload: Workload) -> Space | None:
 
 
 def _fits(einsum: BatchedEinsum, element: str) -> bool:
-    others = [i for i in einsum.indices if i != element]
-    if any(len(set(term)) < len(term) for term in einsum.inputs):
-        return False  # a tile of a diagonal would have one axis twice
-    if any(isinstance(einsum.extents[i], SizeParam) for i in others):
-        return False
     tiles = [tuple(i for i in term if i != element) for term in einsum.inputs]
     tiles.append(tuple(i for i in einsum.output if i != element))
     n_entries = sum(volume(einsum, tile) for tile in set(tiles))
