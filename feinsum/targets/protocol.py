@@ -217,8 +217,8 @@ class Target(Protocol):
     Attributes:
         name: by which the documentation calls it.
         install_hint: how to get a device.
-        is_in_process: whether a device can be tried in this process: no driver of
-            others may crash it.
+        is_in_process: whether a device is tried in this process. It is not where
+            drivers are known to crash.
     """
 
     @property

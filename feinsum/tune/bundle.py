@@ -27,8 +27,8 @@ from feinsum.errors import BuildError, FeinsumError, MeasurementError
 from feinsum.measure import einsum_operations, footprint_bytes
 from feinsum.measure.cases import Case, make_case
 from feinsum.records import TransformSpec, utc_now
+from feinsum.targets.cuda.built import check_launch
 from feinsum.targets.cuda.code import CudaCode, CudaTarget, generated
-from feinsum.targets.cuda.device import check_launch
 from feinsum.targets.cuda.figures import figures_of, occupancy
 from feinsum.targets.cuda.nvrtc import HEADERS, find_nvrtc
 from feinsum.targets.layout import array_layout, typed

@@ -1,0 +1,219 @@
+"""Units that are built for a GPU: launched, timed, called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from threading import Lock
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pymbolic.mapper.evaluator import evaluate
+
+from feinsum.errors import BuildError, MeasurementError
+from feinsum.targets.cuda.code import CudaCode, CudaLaunch
+from feinsum.targets.cuda.driver import Session
+from feinsum.targets.cuda.figures import (
+    MOST_THREADS,
+    KernelFigures,
+    figures_of,
+    multiprocessor_of,
+)
+from feinsum.targets.cuda.nvrtc import CudaBinary
+from feinsum.targets.layout import Layout, array_layout, entry_kernel
+from feinsum.targets.protocol import Timer
+from feinsum.variables import CUDA_CACHE_VARIABLE
+
+if TYPE_CHECKING:
+    from feinsum.targets.cuda.device import CudaDevice
+
+__all__ = ["CudaBuilt", "DeviceArray", "cache_state", "check_launch"]
+
+CACHES = ("warm", "flushed")
+"""What a timed run finds in the cache of the GPU; the first is the default."""
+
+
+def cache_state() -> str:
+    """What the variable says.
+
+    Raises:
+        MeasurementError: if it is neither.
+    """
+    named = os.environ.get(CUDA_CACHE_VARIABLE, "").strip() or CACHES[0]
+    if named not in CACHES:
+        raise MeasurementError(
+            f"{CUDA_CACHE_VARIABLE} is {named!r}; expected one of {list(CACHES)}"
+        )
+    return named
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceArray:
+    """A flat array of a GPU that has the entries of a layout."""
+
+    flat: Any
+    layout: Layout
+
+
+def check_launch(launch: CudaLaunch, capability: int) -> None:
+    """Refuse a work-group that no multiprocessor of the device holds.
+
+    Raises:
+        BuildError: naming the figure.
+    """
+    has = multiprocessor_of(capability)
+    n_bytes = launch.shared_bytes + launch.static_bytes
+    if n_bytes > has.group_shared_bytes:
+        raise BuildError(
+            f"a work-group of {launch.name!r} takes {n_bytes} bytes of shared memory; "
+            f"sm_{capability} has {has.group_shared_bytes}; take smaller tiles"
+        )
+    if all(isinstance(n, (int, np.integer)) for n in launch.block):
+        n_threads = prod(int(n) for n in launch.block)
+        if n_threads > MOST_THREADS:
+            raise BuildError(
+                f"a work-group of {launch.name!r} has {n_threads} work-items; expected "
+                f"at most {MOST_THREADS}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class CudaBuilt:
+    """A unit that is built and loaded; see :class:`feinsum.targets.protocol.Built`."""
+
+    opened: CudaDevice
+    t_unit: Any
+    code: CudaCode
+    binary: CudaBinary
+    functions: tuple[Any, ...]
+
+    timer: Timer = "cuda-events"
+
+    @property
+    def n_launches(self) -> int:
+        return len(self.functions)
+
+    def figures(self) -> tuple[KernelFigures, ...]:
+        """Registers, spills and shared memory of each launch."""
+        return tuple(figures_of(self.binary.log, x.name) for x in self.code.launches)
+
+    def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
+        """By events, or by the wall clock around launch and end."""
+        session = self.opened.session
+        launch = self.launcher(arguments)
+        if cache_state() == "flushed":
+            self.opened.flush()
+        session.synchronize()
+        if timer == "cuda-events":
+            return session.timed(launch)
+        if timer != "wall":
+            raise MeasurementError(
+                f"a GPU has no clock {timer!r}, only 'cuda-events' and 'wall'"
+            )
+        return _by_wall(session, launch)
+
+    def launcher(
+        self, arguments: Mapping[str, Any], stream: Any = None
+    ) -> Callable[[], None]:
+        """All launches of one run, ready to be made any number of times."""
+        scalars = {name: arguments[name] for name in self.code.scalars}
+        values = {**dict(arguments), **self._temporaries(scalars)}
+        steps = []
+        for launch, function in zip(self.code.launches, self.functions, strict=True):
+            grid, block = launch.sizes(scalars)
+            if prod(grid) == 0:
+                continue
+            given = [self._passed(name, values[name]) for name in launch.arguments]
+            steps.append(
+                partial(
+                    self.opened.session.launch,
+                    function, grid, block, given, launch.shared_bytes, stream,
+                )
+            )  # fmt: skip
+
+        def run() -> None:
+            for step in steps:
+                step()
+
+        return run
+
+    def repeated(self, arguments: Mapping[str, Any], n: int) -> Callable[[], None]:
+        """``n`` runs as one graph, which the GPU starts without the host."""
+        return self.opened.session.repeated(self.launcher(arguments), n)
+
+    def caller(
+        self, names: Sequence[str], constants: Mapping[str, Any], place: Any = None
+    ) -> Callable[..., Any]:
+        """Arrays of numpy are copied; those of a GPU are read where they are.
+
+        Results are where the operands were, on the stream of the caller.
+        """
+        (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
+        layout, turn = array_layout(output, constants), Lock()
+        session = self.opened.session
+
+        def call(arrays: Sequence[Any], out: Any = None) -> Any:
+            is_host = all(isinstance(array, np.ndarray) for array in arrays)
+            given, stream = self._given(names, arrays, place, is_host=is_host)
+            with turn:
+                result = session.allocate(layout.n_entries, layout.dtype)
+                everything = {**constants, **given, output.name: result}
+                self.launcher(everything, stream)()
+                if not is_host:
+                    return _delivered(result, layout, out)
+                session.synchronize()
+                found = layout.unpack(session.read(result))
+            if out is None:
+                return found.copy()
+            out[...] = found
+            return out
+
+        return call
+
+    def _given(
+        self, names: Sequence[str], arrays: Sequence[Any], place: Any, *, is_host: bool
+    ) -> tuple[dict[str, Any], Any]:
+        """The operands on the GPU, and the stream on which they are ready."""
+        if not is_host:
+            return dict(zip(names, arrays, strict=True)), place
+        given = {}
+        for name, array in zip(names, arrays, strict=True):
+            flat = np.ascontiguousarray(array).reshape(-1)
+            layout = Layout(flat.shape, (1,), flat.dtype)
+            given[name] = self.opened.upload(flat, layout).flat
+        return given, None
+
+    def _temporaries(self, scalars: Mapping[str, Any]) -> dict[str, Any]:
+        """Arrays that one launch hands to the next."""
+        made = {}
+        for name, (shape, dtype) in self.code.temporaries.items():
+            n_entries = int(prod(int(evaluate(n, dict(scalars))) for n in shape))
+            self.opened.check_room(n_entries * dtype.itemsize)
+            made[name] = self.opened.session.allocate(max(n_entries, 1), dtype)
+        return made
+
+    def _passed(self, name: str, value: Any) -> Any:
+        dtype = self.code.scalars.get(name)
+        if dtype is not None:
+            return dtype.type(value)
+        return value.flat if isinstance(value, DeviceArray) else value
+
+
+def _by_wall(session: Session, launch: Callable[[], None]) -> float:
+    start = perf_counter()
+    launch()
+    session.synchronize()
+    return perf_counter() - start
+
+
+def _delivered(result: Any, layout: Layout, out: Any) -> Any:
+    """The result in its shape, or in ``out``."""
+    shaped = result.reshape(layout.shape)
+    if out is None:
+        return shaped
+    out[...] = shaped
+    return out
