@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from time import sleep
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_worker
@@ -153,8 +154,15 @@ def test_a_worker_that_is_killed_is_replaced(client, tmp_path):
 
 @pytest.fixture
 def threads():
-    """A client of workers in this process, which begin at once."""
+    """A client of workers in this process, which begin at once.
+
+    The limit is what they tell. They would pause beyond it, for what other tests of
+    this process have left in memory.
+    """
+    actions = ("target", "spill", "pause", "terminate")
+    unlimited = {f"distributed.worker.memory.{action}": False for action in actions}
     with (
+        dask.config.set(unlimited),
         LocalCluster(
             n_workers=2,
             threads_per_worker=1,
