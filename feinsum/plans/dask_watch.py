@@ -1,0 +1,50 @@
+"""Lost workers are counted, and their tasks wait for their successors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["n_lost", "watch"]
+
+WATCH = "feinsum-watch"
+
+
+def n_lost(dask_scheduler: Any) -> int:
+    """How many workers a scheduler that is watched has ever lost."""
+    found: int = dask_scheduler.plugins[WATCH].n_lost
+    return found
+
+
+def watch() -> Any:
+    """A plugin of the scheduler, which counts workers that are lost.
+
+    Tasks of a worker that is lost wait for the worker that is started under its name,
+    which may have another address.
+    """
+    from distributed import SchedulerPlugin
+
+    class Watch(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
+        name, idempotent = WATCH, True
+
+        def __init__(self) -> None:
+            self.n_lost = 0
+            self.names: dict[str, Any] = {}
+            self.gone: dict[Any, str] = {}
+
+        async def start(self, scheduler: Any) -> None:
+            self.names = {at: ws.name for at, ws in scheduler.workers.items()}
+
+        def remove_worker(self, scheduler: Any, worker: str, **_: Any) -> None:
+            self.n_lost += 1
+            if worker in self.names:
+                self.gone[self.names.pop(worker)] = worker
+
+        def add_worker(self, scheduler: Any, worker: str) -> None:
+            name = scheduler.workers[worker].name
+            self.names[worker] = name
+            before = self.gone.pop(name, worker)
+            for task in scheduler.tasks.values():
+                if task.worker_restrictions == {before}:
+                    task.worker_restrictions = {worker}
+
+    return Watch()
