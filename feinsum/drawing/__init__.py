@@ -4,7 +4,7 @@ from feinsum.drawing.blocks import Block, Panel, Row, draw_blocks
 from feinsum.drawing.flow import Arrow, Node, draw_flow
 from feinsum.drawing.graph import SUFFIXES, dot_text, draw, svg_of
 from feinsum.drawing.lengths import Length, draw_lengths
-from feinsum.drawing.plots import check_plots
+from feinsum.drawing.plots import can_plot, check_plots
 from feinsum.drawing.roofline import Chart, Dot, Roof, Step, draw_roofline, roofs
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Roof",
     "Row",
     "Step",
+    "can_plot",
     "check_plots",
     "dot_text",
     "draw",

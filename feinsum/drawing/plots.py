@@ -8,7 +8,7 @@ from typing import Any
 from feinsum.errors import FeinsumError
 from feinsum.needs import needing
 
-__all__ = ["check_plots", "new_figure"]
+__all__ = ["can_plot", "check_plots", "new_figure"]
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -22,13 +22,18 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def can_plot() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
 def check_plots(what: str) -> None:
     """Refuse what needs matplotlib if that is not installed.
 
     Raises:
         FeinsumError: naming ``what``, and how to install it.
     """
-    if find_spec("matplotlib") is None:
+    if not can_plot():
         raise FeinsumError(
             f"{what} needs matplotlib, which is not installed; "
             "run: pip install 'feinsum[plots]'"

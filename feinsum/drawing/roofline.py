@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from constantdict import constantdict
 
-from feinsum.drawing.plots import new_figure
+from feinsum.drawing.plots import can_plot, new_figure
 from feinsum.shown import brief, inline_svg
 
 __all__ = ["Chart", "Dot", "Roof", "Step", "draw_roofline", "roofs"]
@@ -102,7 +101,7 @@ class Chart:
 
     def _repr_svg_(self) -> str | None:
         """The picture, where matplotlib is installed."""
-        if find_spec("matplotlib") is None:
+        if not can_plot():
             return None
         file = BytesIO()
         _figure(self).savefig(file, format="svg", metadata={"Date": None})

@@ -42,12 +42,12 @@ def facts_about(reading, spec=None):
          ["'j'", "extent 4 on axis 1 of operand 0", "extent 5 on axis 0 of operand 1"]),
         ("ii", [(1, 3)], "extent-clash", ["axis 0 of operand 0", "axis 1 of operand"]),
         ("ij,j", [(3, 4), (4, 1)], "rank", ["operand 1", "(4, 1)", "1 indices"]),
-        ("ij", [(3,), (4,)], "subscripts", ["1 terms", "2 operands"]),
+        ("ij", [(3,), (4,)], "subscripts", ["1 term", "2 operands"]),
         ("ij->ik", [(3, 4)], "unbound-output-index", ["'k'"]),
         ("ij->ii", [(3, 3)], "repeated-output-index", ["'i'"]),
         ("...i->i", [(3, 3)], "subscripts", ["ellipsis"]),
         ("i-j", [(3, 3)], "subscripts", ["'-'"]),
-        ("", [], "subscripts", ["1 terms", "0 operands"]),
+        ("", [], "subscripts", ["1 term", "0 operands"]),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_by_name(subscripts, shapes, rule, words):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from feinsum.drawing.graph.dot import dot_text
+from feinsum.drawing.plots import can_plot
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum
 from feinsum.shown import inline_svg
@@ -51,6 +51,6 @@ def _rendered(einsum: BatchedEinsum, suffix: str) -> bytes:
 
 def svg_of(einsum: BatchedEinsum) -> str | None:
     """The induced graph as SVG; None where matplotlib is not installed."""
-    if find_spec("matplotlib") is None:
+    if not can_plot():
         return None
     return inline_svg(_rendered(einsum, ".svg"))
