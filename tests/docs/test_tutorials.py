@@ -36,6 +36,7 @@ def folder(tmp_path, monkeypatch):
         "FEINSUM_DATABASE": str(tmp_path / "facts.sqlite"),
         "FEINSUM_CACHE_DIR": str(tmp_path / "cache"),
         "FEINSUM_SERVE_PORT": str(free_port()),
+        "FEINSUM_REMOTE_BUDGET_MS": "60000",  # on a busy machine
         "IPYTHONDIR": str(tmp_path / "ipython"),
         "PYTHONWARNINGS": "ignore",
     }

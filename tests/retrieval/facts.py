@@ -11,6 +11,9 @@ from feinsum.records import Environment, TransformSpec, TuningRecord
 from tests.db.factories import make_measurement, make_record
 from tests.retrieval.kernels import Example
 
+SURELY_SLOW_S = 20.0
+"""More than any example takes, on a busy machine, too; less than is implausible."""
+
 
 def here() -> Environment:
     """This machine, as a tuning describes it."""
@@ -54,5 +57,5 @@ def fact_of(example: Example, **options: object) -> TuningRecord:
 
 def surely_faster(record: TuningRecord) -> TuningRecord:
     """The fact with a slower baseline, so that no noise can make it useless."""
-    slow = tuple(10_000 * s for s in record.measurement.baseline_s)
+    slow = tuple(SURELY_SLOW_S + s for s in record.measurement.baseline_s)
     return replace(record, measurement=replace(record.measurement, baseline_s=slow))

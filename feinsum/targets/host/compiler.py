@@ -137,7 +137,8 @@ def _examined(command: tuple[str, ...], named_by: str) -> Compiler:
 
 def _run(words: Sequence[str], folder: str | None = None) -> str:
     """What a command writes; it and all that it started end with the limit."""
-    env = {**os.environ, "LC_ALL": "C"}
+    # gcc finds its own parts by PATH, which services of systemd and cron may lack.
+    env = {"PATH": os.defpath, **os.environ, "LC_ALL": "C"}
     ended = run_to_end(words, limit_s=LIMIT_S, env=env, cwd=folder)
     if ended.code is None:
         raise BuildError(f"{words[0]} did not end within {LIMIT_S:g} s")

@@ -215,7 +215,10 @@ def test_a_compiler_that_makes_wrong_code_is_found_out(script, monkeypatch):
     wrong = script(
         "wrong",
         '[ "$1" = --version ] && echo wrong 1 && exit\n'
-        'for o; do case $o in *.c) sed -i "s/ \\* / + /" $o;; esac; done\n'
+        # Of the two kernels alone: the pool is compiled for this process, too.
+        "for o; do case $o in *.c) "
+        r'sed -i "s/2\.0 \* x/2.0 + x/; s/x\[i\] \* a/x[i] + a/" $o;; esac; done'
+        "\n"
         'exec cc "$@"',
     )
     monkeypatch.setenv("FEINSUM_CC", wrong)
@@ -225,6 +228,12 @@ def test_a_compiler_that_makes_wrong_code_is_found_out(script, monkeypatch):
     bound = compile_kernel(doubling(), open_device(SELECTOR)).bind({"x": x})
     with pytest.raises(WrongResultError):
         verify(bound, {"y": 2 * x}, tolerance=1e-10)
+
+
+def test_without_a_path_the_usual_folders_are_searched(monkeypatch):
+    """By the compiler for its own parts, too."""
+    monkeypatch.delenv("PATH")
+    assert results(doubling(), x=[1.0, 2.0])["y"].tolist() == [2, 4]
 
 
 @pytest.mark.parametrize("command", ["gcc", "clang", "cc"])
