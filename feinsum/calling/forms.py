@@ -10,7 +10,7 @@ import numpy as np
 from feinsum.calling.reading import DType
 from feinsum.calling.terms import Shape
 from feinsum.errors import InvalidEinsumError
-from feinsum.sparse import is_sparse
+from feinsum.sparse import CSF, is_sparse
 from feinsum.targets.arrays import is_device_array
 
 __all__ = ["Form", "as_array", "form_of", "has_sparse"]
@@ -58,13 +58,21 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
 
 
 def has_sparse(operands: Sequence[Any]) -> bool:
-    """Whether one of them is sparse: neither numpy's nor an array of a device."""
+    """Whether one of them is sparse: neither numpy's nor an array of a device.
+
+    So are several trees of a tensor.
+    """
     return any(
         not isinstance(operand, np.ndarray)
         and not is_device_array(operand)
-        and is_sparse(operand)
+        and (is_sparse(operand) or _begins_with_tree(operand))
         for operand in operands
     )
+
+
+def _begins_with_tree(operand: Any) -> bool:
+    is_some = isinstance(operand, (list, tuple)) and bool(operand)
+    return is_some and isinstance(operand[0], CSF)
 
 
 def form_of(array: np.ndarray[Any, Any]) -> Form:

@@ -13,6 +13,7 @@ from feinsum.calling.forms import as_array
 from feinsum.calling.kept import Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
+from feinsum.calling.sparse_levels import are_trees, in_levels
 from feinsum.calling.sparse_ready import (
     MadeNest,
     RepeatedCall,
@@ -25,7 +26,7 @@ from feinsum.errors import (
     InvalidEinsumError,
     RecordNotFoundError,
 )
-from feinsum.ir import parse_subscripts
+from feinsum.ir import IndexList, parse_subscripts
 from feinsum.memory import remembered
 from feinsum.nests import (
     EstimatedTime,
@@ -39,7 +40,7 @@ from feinsum.nests import (
     sizes_of,
 )
 from feinsum.nests.form import COPIES_BYTES, n_chunks_for, needed_bytes
-from feinsum.sparse import CSC, CSF, from_object, is_sparse, to_csf
+from feinsum.sparse import COO, CSC, CSF, CSR, from_object, is_sparse, to_csf
 from feinsum.targets.host.results import check_room
 
 if TYPE_CHECKING:
@@ -60,8 +61,9 @@ def call_sparse(
 
     Args:
         subscripts: as for :func:`feinsum.call_einsum`.
-        operands: as given; a tree is read as it is, others become one in the order of
-            their axes.
+        operands: as given; a tree is read as it is, and of several trees one. Others
+            become one: CSR by rows, CSC by columns, coordinates in the order of levels
+            that :func:`feinsum.calling.sparse_levels.in_levels` chooses.
         device: None, or the host.
         options: how a recipe is looked up; where there is none, the nest is taken that
             is estimated to be the fastest.
@@ -83,16 +85,11 @@ def call_sparse(
             "device out"
         )
     options = options or CallOptions()
-    arrays = [_read(operand) for operand in operands]
+    arrays = _in_levels(subscripts, [_read(operand) for operand in operands], options)
     repeated = RepeatedCall.of(subscripts, arrays, options)
     if repeated is not None and (ready := repeated.ready()):
         return ready.run(arrays)
     sparse = [k for k, array in enumerate(arrays) if isinstance(array, CSF)]
-    if len(sparse) > 1:
-        raise InvalidEinsumError(
-            f"operands {sparse} are sparse; one may be: make the others dense",
-            rules=("operand",),
-        )
     network, arrays = _network(subscripts, arrays, sparse[0])
     sizes = sizes_of(network, arrays)
     dtype = _result_dtype(arrays)
@@ -120,11 +117,52 @@ def _result_dtype(arrays: Sequence[Any]) -> np.dtype[Any]:
 
 
 def _read(operand: Any) -> Any:
+    if are_trees(operand):
+        return tuple(operand)
     if isinstance(operand, np.ndarray) or not is_sparse(operand):
         return as_array(operand)
     if isinstance(operand, CSC):
         return to_csf(operand, (1, 0))
-    return operand if isinstance(operand, CSF) else to_csf(from_object(operand))
+    if isinstance(operand, CSR):
+        return to_csf(operand)
+    return operand if isinstance(operand, CSF) else from_object(operand)
+
+
+def _in_levels(subscripts: str, arrays: list[Any], options: CallOptions) -> list[Any]:
+    """With one tree instead of coordinates, or of several trees."""
+    sparse = [k for k, x in enumerate(arrays) if isinstance(x, (CSF, COO, tuple))]
+    _check_one(sparse)
+    (position,) = sparse
+    operand = arrays[position]
+    if isinstance(operand, CSF):
+        return arrays
+    shape = operand[0].shape if isinstance(operand, tuple) else operand.shape
+    ranks = [len(shape) if k == position else x.ndim for k, x in enumerate(arrays)]
+    inputs, output = parse_subscripts(subscripts, ranks)
+
+    def network_of(axes: tuple[int, ...]) -> Network:
+        return _network_of(inputs, output, position, axes)
+
+    def is_recorded(tree: CSF) -> bool:
+        from feinsum.calling.sparse_recipe import recorded_recipe
+
+        network, given = _network(subscripts, _with(arrays, position, tree), position)
+        return recorded_recipe(network, given, options)[0] is not None
+
+    tree = in_levels(network_of, operand, arrays, options, is_recorded)
+    return _with(arrays, position, tree)
+
+
+def _with(arrays: list[Any], position: int, tree: CSF) -> list[Any]:
+    return [*arrays[:position], tree, *arrays[position + 1 :]]
+
+
+def _check_one(sparse: list[int]) -> None:
+    if len(sparse) > 1:
+        raise InvalidEinsumError(
+            f"operands {sparse} are sparse; one may be: make the others dense",
+            rules=("operand",),
+        )
 
 
 def _network(
@@ -132,13 +170,20 @@ def _network(
 ) -> tuple[Network, list[Any]]:
     """The network of a call; of one operand with a factor of 1 beside it."""
     inputs, output = parse_subscripts(subscripts, [len(a.shape) for a in arrays])
+    network = _network_of(inputs, output, sparse, arrays[sparse].axes)
     if len(arrays) == 1:
-        one = np.ones((), np.result_type(arrays[0].values))
-        inputs, arrays = (*inputs, ()), [*arrays, one]
+        arrays = [*arrays, np.ones((), np.result_type(arrays[0].values))]
+    return network, arrays
+
+
+def _network_of(
+    inputs: Sequence[IndexList], output: IndexList, sparse: int, axes: tuple[int, ...]
+) -> Network:
     term = inputs[sparse]
-    levels = tuple(term[axis] for axis in arrays[sparse].axes)
+    levels = tuple(term[axis] for axis in axes)
     is_kept = sorted(output) == sorted(term)
-    return Network(tuple(inputs), output, sparse, levels, is_kept), arrays
+    terms = (*inputs, ()) if len(inputs) == 1 else tuple(inputs)
+    return Network(terms, output, sparse, levels, is_kept)
 
 
 def _nothing(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> Any:
