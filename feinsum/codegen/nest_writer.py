@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -15,7 +15,17 @@ from feinsum.nests import Multiply, Nest, NestForm, Repeat, Reset, Step, lower
 from feinsum.nests.form import MOST_REGISTERS, is_private
 from feinsum.nests.paths import Tensor
 
-__all__ = ["CHUNK", "ENTRY", "TILED", "Place", "Writer", "axes_of", "held_buffers"]
+__all__ = [
+    "CHUNK",
+    "ENTRY",
+    "FLAT",
+    "TILED",
+    "NestArrays",
+    "Place",
+    "Writer",
+    "axes_of",
+    "held_buffers",
+]
 
 CHUNK = "%chunk"
 """In the place of an index: a chunk of the root, which threads take."""
@@ -25,6 +35,8 @@ ENTRY = "%entry"
 """In the place of an index: an entry of the tree."""
 TILED = "%tiled"
 """In the place of the lanes' index: its entries in the tile, of buffers."""
+FLAT = "%flat"
+"""In the place of the lanes' index: its value, where an array has one axis for it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,75 @@ class Place:
 
     name: str
     indices: tuple[str, ...] = ()
+
+
+class NestArrays:
+    """The arrays of a nest's kernel, with names of its own.
+
+    Attributes:
+        is_flat: whether the index of the lanes has one axis, as all others.
+        has_start: whether the result begins with values that are written first.
+    """
+
+    is_flat = False
+    has_start = False
+
+    def __init__(self, nest: Nest, form: NestForm) -> None:
+        self.nest, self.form = nest, form
+
+    def root(self) -> tuple[str, str]:
+        """Where the nodes of the root begin, and end."""
+        return "0", "nodes0"
+
+    def n_chunks(self) -> str:
+        """How many chunks of the root there are."""
+        return "n_chunks"
+
+    def chunk(self, chunk: str) -> tuple[str, str]:
+        """Where the nodes of a chunk begin, and end."""
+        return f"chunks[{chunk}]", f"chunks[{chunk} + 1]"
+
+    def children(self, level: int, above: str) -> tuple[str, str]:
+        """Where the nodes below a node of the level above begin, and end."""
+        pointers = f"pointers{level - 1}"
+        return f"{pointers}[{above}]", f"{pointers}[{above} + 1]"
+
+    def index(self, level: int, node: str) -> str:
+        """The index of a node."""
+        return f"indices{level}[{node}]"
+
+    def value(self, leaf: str) -> str:
+        """The entry of a leaf."""
+        return f"values[{leaf}]"
+
+    def operand(self, position: int, at: Mapping[str, str]) -> str:
+        """An entry of a dense operand, at values of indices."""
+        term = self.nest.network.inputs[position]
+        return _subscripted(f"T{position}", term, at)
+
+    def result(self, at: Mapping[str, str]) -> str:
+        """An entry of the result."""
+        if self.nest.network.has_sparse_output:
+            return f"out[{at[ENTRY]}]"
+        chunk = (CHUNK,) if self.form.has_copies else ()
+        return _subscripted("out", (*chunk, *self.nest.network.output), at)
+
+    def scaled(self, value: str) -> str:
+        """What is added to the result for a value."""
+        return value
+
+    def start(self, at: Mapping[str, str]) -> str:
+        """With what an entry of the result begins, if this is written."""
+        return "0"
+
+    def extent(self, index: str) -> str:
+        """The number of values of an index that the nest has no number for."""
+        return f"extent_{index}"
+
+
+@dataclass(frozen=True)
+class Start:
+    """In the place of a step: the result gets what it begins with."""
 
 
 @dataclass
@@ -49,6 +130,9 @@ class Writer:
         total: to what the last term adds, if that is not the result.
         root: where the nodes of the root begin and end.
         tile: the loop over tiles of the lanes, if there is one.
+        arrays: what the nest reads, and where its result goes.
+        fetched: vectors of entries of operands, by position.
+        taken: names that its loops and temporaries may not have.
     """
 
     nest: Nest
@@ -62,27 +146,62 @@ class Writer:
     total: Place | None = None
     root: tuple[str, str] = ("0", "nodes0")
     tile: str = ""
+    arrays: NestArrays | None = None
+    taken: Collection[str] = ()
+    fetched: dict[int, Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.unique = UniqueNameGenerator()
-        self.buffers = held_buffers(self.nest, self.form, self.dense)
+        self.unique = UniqueNameGenerator(set(self.taken))
+        self.of = self.arrays or NestArrays(self.nest, self.form)
+        self.buffers = {
+            term: replace(place, name=self.unique(place.name))
+            for term, place in held_buffers(self.nest, self.form, self.dense).items()
+        }
         self.makers = {
             term.result.inputs: number for number, term in enumerate(self.nest.path)
         }
 
     def write(self) -> None:
         """Write the whole nest."""
-        steps = lower(self.nest)
+        self.root = self.of.root()
         if not self.form.is_chunked:
-            self._tiles(steps, 0, {})
+            self._whole(0, {})
             return
-        chunk = self._loop("chunk", "0", "n_chunks", 0, "g.0")
-        first, past = self.unique("first"), self.unique("past")
-        self.root = first, past
-        self._line(1, f"<> {first} = chunks[{chunk}]")
-        self._line(1, f"<> {past} = chunks[{chunk} + 1]")
-        self._tiles(steps, 1, {CHUNK: chunk})
+        chunk = self._loop("chunk", "0", self.of.n_chunks(), 0, "g.0")
+        self.root = self._between(*self.of.chunk(chunk), 1, ("first", "past"))
+        self._whole(1, {CHUNK: chunk})
         self._line(0, "end")
+
+    def _whole(self, depth: int, at: dict[str, str]) -> None:
+        """What the result begins with, if anything, and all statements."""
+        if self.of.has_start:
+            network = self.nest.network
+            is_kept = network.has_sparse_output
+            body: tuple[Any, ...] = (Start(),)
+            for level, index in reversed([*enumerate(network.levels)]):
+                if is_kept or index in network.output:
+                    body = (Repeat(index, level, body),)
+            self._write(body, depth, at, {})
+        self._tiles(lower(self.nest), depth, at)
+
+    def _begin(self, depth: int, at: dict[str, str]) -> None:
+        """Write what the result begins with, at all of its dense indices."""
+        inside = depth
+        for index in self.nest.network.output:
+            if index not in at:
+                iname = self._loop(index, "0", self.of.extent(index), inside)
+                at, inside = at | {index: iname, FLAT: iname}, inside + 1
+        self._line(inside, f"{self.of.result(at)} = {self.of.start(at)}")
+        self._close(inside, depth)
+
+    def _between(
+        self, begin: str, end: str, depth: int, names: tuple[str, str]
+    ) -> tuple[str, str]:
+        """Variables with the first node and the one after the last."""
+        first, past = map(self.unique, names)
+        self._line(depth, f"<> {first} = {begin}")
+        self._line(depth, f"<> {past} = {end}")
+        return first, past
 
     def _tiles(self, steps: tuple[Step, ...], depth: int, at: dict[str, str]) -> None:
         """All statements, for one tile of the lanes after the other."""
@@ -110,9 +229,9 @@ class Writer:
         self._zero(self.total, depth, at)
         self._write(steps, depth, at, node)
         held, self.total = self.total, None
-        self._over(held.indices, depth, at, lambda inside, there: self._line(
-            inside, self._add(self.result, self._text(held, there), there)
-        ))  # fmt: skip
+        self._over(held.indices, depth, at, lambda inside, there: self._add(
+            self.result, self._text(held, there), inside, there
+        ), is_vector=not self.of.is_flat)  # fmt: skip
 
     def _left(
         self, steps: tuple[Step, ...], at: dict[str, str]
@@ -147,6 +266,8 @@ class Writer:
         """
         for step in steps:
             match step:
+                case Start():
+                    self._begin(depth, at)
                 case Reset(term):
                     self._zero(self.buffers[term], depth, at)
                 case Multiply(term, is_assigned):
@@ -174,13 +295,15 @@ class Writer:
         """A loop over the nodes of a level below a node of the level above."""
         begin, end = self.root
         if level:
-            begin, end = self.unique(f"begin{level}"), self.unique(f"end{level}")
-            pointers, above = f"pointers{level - 1}", node[level - 1]
-            self._line(depth, f"<> {begin} = {pointers}[{above}]")
-            self._line(depth, f"<> {end} = {pointers}[{above} + 1]")
+            bounds = self.of.children(level, node[level - 1])
+            names = f"begin{level}", f"end{level}"
+            begin, end = self._between(*bounds, depth, names)
         iname = self._loop(f"node{level}", begin, end, depth)
-        value = self.unique(f"{index}_0")
-        self._line(depth + 1, f"<> {value} = indices{level}[{iname}]")
+        value = self.of.index(level, iname)
+        if value != iname:
+            name = self.unique(f"{index}_0")
+            self._line(depth + 1, f"<> {name} = {value}")
+            value = name
         inside = at | {index: value, ENTRY: iname}
         self._body(body, depth + 1, inside, node | {level: iname})
         self._line(depth, "end")
@@ -200,18 +323,67 @@ class Writer:
             ):
                 sums[term] = self._temporary("lanes", (ROUND,))
                 self._zero(sums[term], depth, at)
-        inside, there = self._open(self.form.lane, depth, at)
+        outer, inside = self._vector_loop(self.form.lane, depth)
+        there, within = at, inside
+        if not self.of.is_flat:
+            there, within = self._lane_loop(outer, inside, at, "vec")
         for step in body:
             assert isinstance(step, Multiply)
             target = sums.get(step.term) or self._target(step.term)
             is_assigned = step.is_assigned and step.term not in sums
-            self._multiply(step.term, target, is_assigned, inside, there, node)
-        self._close(inside, depth)
+            if self.of.is_flat:
+                self._from_flat(step.term, target, is_assigned, inside, outer, at, node)
+            else:
+                self._multiply(step.term, target, is_assigned, within, there, node)
+        self._close(within, depth)
         for term, lanes in sums.items():
             iname = self._loop("lane", "0", str(self.form.lanes), depth, "unr")
             value = self._text(lanes, {ROUND: iname})
-            self._line(depth + 1, self._add(self._target(term), value, at))
+            self._add(self._target(term), value, depth + 1, at)
             self._line(depth, "end")
+
+    def _from_flat(
+        self,
+        number: int,
+        target: Place,
+        is_assigned: bool,
+        depth: int,
+        outer: str,
+        at: dict[str, str],
+        node: dict[int, str],
+    ) -> None:
+        """A product of arrays without vectors: by lanes, or fetched into vectors."""
+        if target == self.result:
+            there, inside = self._lane_loop(outer, depth, at, "unr")
+            self._multiply(number, target, is_assigned, inside, there, node)
+            self._close(inside, depth)
+            return
+        term = self.nest.path[number]
+        for tensor in (term.left, term.right):
+            self._fetch(tensor, depth, outer, at)
+        there, inside = self._lane_loop(outer, depth, at, "vec")
+        self._multiply(number, target, is_assigned, inside, there, node)
+        self._close(inside, depth)
+        self.fetched = {}
+
+    def _fetch(
+        self, tensor: Tensor, depth: int, outer: str, at: dict[str, str]
+    ) -> None:
+        """A vector of entries of an operand without any, and zeros beyond its end."""
+        position = next(iter(tensor.inputs))
+        is_one = len(tensor.inputs) == 1 and position != self.nest.network.sparse
+        if not is_one or self.form.lane not in self.nest.network.inputs[position]:
+            return
+        held = self._temporary("fetched", (ROUND,))
+        there, inside = self._lane_loop(outer, depth, at, "unr")
+        read = self.of.operand(position, there)
+        if self._is_filled_up():
+            read = (
+                f"({read} if {there[FLAT]} < {self.of.extent(self.form.lane)} else 0)"
+            )
+        self._line(inside, f"{self._text(held, there)} = {read}")
+        self._close(inside, depth)
+        self.fetched[position] = held
 
     def _multiply(
         self,
@@ -227,7 +399,7 @@ class Writer:
         if is_assigned:
             self._line(depth, f"{self._text(target, at)} = {value}")
         else:
-            self._line(depth, self._add(target, value, at))
+            self._add(target, value, depth, at)
 
     def _target(self, number: int) -> Place:
         """Where the product of a term goes."""
@@ -246,8 +418,15 @@ class Writer:
             return self._text(self.buffers[self.makers[tensor.inputs]], at)
         (position,) = tensor.inputs
         if position == network.sparse:
-            return f"values[{node[len(network.levels) - 1]}]"
-        return self._text(Place(f"T{position}", network.inputs[position]), at)
+            return self.of.value(node[len(network.levels) - 1])
+        if position in self.fetched:
+            return self._text(self.fetched[position], at)
+        return self.of.operand(position, at)
+
+    def _is_filled_up(self) -> bool:
+        """Whether there are lanes beyond the extent of their index."""
+        lane = self.form.lane
+        return self.of.is_flat and self.of.extent(lane) != str(self.dense[lane])
 
     def _zero(self, place: Place, depth: int, at: dict[str, str]) -> None:
         indices = [index for index in place.indices if index != CHUNK]
@@ -256,38 +435,61 @@ class Writer:
         ))  # fmt: skip
 
     def _over(
-        self, indices: Iterable[str], depth: int, at: dict[str, str], write: Any
+        self,
+        indices: Iterable[str],
+        depth: int,
+        at: dict[str, str],
+        write: Any,
+        *,
+        is_vector: bool = True,
     ) -> None:
-        """Loops over all entries of an array, around what ``write`` writes."""
+        """Loops over all entries of an array, around what ``write`` writes.
+
+        Args:
+            is_vector: whether the lanes are computed as vectors, or one by one.
+        """
         inside = depth
         for index in indices:
-            inside, at = self._open(index, inside, at)
+            inside, at = self._open(index, inside, at, "vec" if is_vector else "unr")
         write(inside, at)
         self._close(inside, depth)
 
     def _open(
-        self, index: str, depth: int, at: dict[str, str]
+        self, index: str, depth: int, at: dict[str, str], lanes: str = "vec"
     ) -> tuple[int, dict[str, str]]:
         """A loop over an extent, two of them for lanes.
 
         Returns:
             Its depth, and the values of indices in it.
         """
-        lane, n = self.form.lane, self.form.lanes
-        if index not in (lane, ROUND, TILED):
+        if index not in (self.form.lane, ROUND, TILED):
             iname = self._loop(index, "0", self._extent(index), depth)
             return depth + 1, at | {index: iname}
         outer = ""
-        if index in (lane, TILED):
-            count = self._size(lane) // n
-            tag = "unr_hint" if 1 < count <= MOST_REGISTERS else ""
-            outer = self._loop(f"{lane}_vector", "0", str(count), depth, tag)
-            depth += 1
-        inner = self._loop(f"{lane}_lane", "0", str(n), depth, "vec")
+        if index != ROUND:
+            outer, depth = self._vector_loop(index, depth)
+        there, inside = self._lane_loop(outer, depth, at, lanes)
+        return inside, there
+
+    def _vector_loop(self, index: str, depth: int) -> tuple[str, int]:
+        """The loop over the vectors of the lanes' index, and the depth within it."""
+        count = self._size(index) // self.form.lanes
+        tag = "unr_hint" if 1 < count <= MOST_REGISTERS else ""
+        name = f"{self.form.lane}_vector"
+        return self._loop(name, "0", str(count), depth, tag), depth + 1
+
+    def _lane_loop(
+        self, outer: str, depth: int, at: dict[str, str], tag: str
+    ) -> tuple[dict[str, str], int]:
+        """The loop over the lanes of a vector; the values of indices, and the depth."""
+        lane, n = self.form.lane, self.form.lanes
+        inner = self._loop(f"{lane}_lane", "0", str(n), depth, tag)
         within = f"{outer}, {inner}" if outer else inner
         first = f"{self._size(lane) // n}*{self.tile} + " if self.tile else ""
         whole = f"{first}{within}" if outer else inner
-        return depth + 1, at | {lane: whole, TILED: within, ROUND: inner}
+        flat = f"{n}*({first}{outer}) + {inner}" if outer else inner
+        names = {lane: whole, TILED: within, ROUND: inner, FLAT: flat}
+        return at | names, depth + 1
 
     def _size(self, index: str) -> int:
         """The extent of a dense index, or that of a tile of it."""
@@ -309,26 +511,37 @@ class Writer:
 
     def _temporary(self, name: str, indices: tuple[str, ...]) -> Place:
         place = Place(self.unique(name), indices)
-        extents = {i: str(self._size(i)) for i in indices if i != ROUND}
-        shape, tags = axes_of(indices, extents, self.form)
-        self.own.append(
-            lp.TemporaryVariable(
-                place.name, dtype=self.dtype, shape=shape, dim_tags=tags
-            )
-        )
+        self.own.append(self.private_array(place))
         return place
 
-    def _add(self, place: Place, value: str, at: dict[str, str]) -> str:
-        target = self._text(place, at)
-        return f"{target} = {target} + {value}"
+    def private_array(self, place: Place) -> Any:
+        """The variable of what each iteration has for itself."""
+        extents = {i: str(self._size(i)) for i in place.indices if i != ROUND}
+        shape, tags = axes_of(place.indices, extents, self.form)
+        return lp.TemporaryVariable(
+            place.name, dtype=self.dtype, shape=shape, dim_tags=tags
+        )
+
+    def _add(self, place: Place, value: str, depth: int, at: dict[str, str]) -> None:
+        if place != self.result:
+            target = self._text(place, at)
+            self._line(depth, f"{target} = {target} + {value}")
+            return
+        target, value = self.of.result(at), self.of.scaled(value)
+        has_lane = self.form.lane in self.nest.network.output and ROUND in at
+        is_guarded = has_lane and self._is_filled_up()
+        if is_guarded:
+            self._line(depth, f"if {at[FLAT]} < {self.of.extent(self.form.lane)}")
+        self._line(depth, f"{target} = {target} + {value}")
+        if is_guarded:
+            self._line(depth, "end")
 
     def _text(self, place: Place, at: Mapping[str, str]) -> str:
-        if not place.indices:
-            return place.name
-        return f"{place.name}[{', '.join(at[index] for index in place.indices)}]"
+        return _subscripted(place.name, place.indices, at)
 
     def _extent(self, index: str) -> str:
-        return str(self.dense.get(index, f"extent_{index}"))
+        known = self.dense.get(index)
+        return self.of.extent(index) if known is None else str(known)
 
     def _line(self, depth: int, text: str) -> None:
         self.lines.append("  " * depth + text)
@@ -384,6 +597,11 @@ def axes_of(
         return tuple(shape), None
     tags = [f"N{k}" for k in reversed(range(len(shape)))]
     return (*shape, str(form.lanes)), ",".join([*tags, "vec"])
+
+
+def _subscripted(name: str, indices: Iterable[str], at: Mapping[str, str]) -> str:
+    places = ", ".join(at[index] for index in indices)
+    return f"{name}[{places}]" if places else name
 
 
 def _terms(steps: Iterable[Step]) -> list[int]:

@@ -8,7 +8,7 @@ Source: Kanakagiri and Solomonik 2024 (SpTTN), section 5.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import loopy as lp
@@ -21,11 +21,11 @@ from feinsum.nests import Nest, NestForm
 from feinsum.nests.form import is_private
 from feinsum.targets.host.code import HostCTarget
 
-__all__ = ["generate_nest"]
+__all__ = ["SILENCED", "generate_nest", "make_nest_kernel"]
 
 PLAIN = NestForm()
 
-_SILENCED = ["v1_scheduler_fallback", "write_race(*)"]
+SILENCED = ["v1_scheduler_fallback", "write_race(*)"]
 """Loopy's newer scheduler has no vectors; and chunks of the root write what is theirs,
 which Loopy cannot see: :meth:`feinsum.nests.NestForm.check` does.
 """
@@ -98,16 +98,37 @@ def generate_nest(
         ENTRY: f"nodes{len(network.levels) - 1}",
         TILED: str(form.tile),
     }
+    arguments = _arguments(writer, np.dtype(index_dtype), entries | places)
+    return make_nest_kernel(
+        writer,
+        arguments,
+        name=name,
+        index_dtype=np.dtype(index_dtype),
+        target=target or HostCTarget(),
+    )
+
+
+def make_nest_kernel(
+    writer: Writer,
+    arguments: Sequence[Any],
+    rules: Sequence[lp.SubstitutionRule] = (),
+    **options: Any,
+) -> lp.TranslationUnit:
+    """The kernel of what a writer has written.
+
+    Args:
+        arguments: its arrays and numbers, and temporaries beside those of the writer.
+        rules: which its lines call.
+        options: of :func:`loopy.make_kernel`.
+    """
     made = lp.make_kernel(
         writer.domains or ["{ : }"],
-        "\n".join(writer.lines),
-        [*_arguments(writer, np.dtype(index_dtype), entries | places), *writer.own],
-        name=name,
+        [*rules, "\n".join(writer.lines)],
+        [*arguments, *writer.own],
         lang_version=(2018, 2),
         seq_dependencies=True,
-        index_dtype=np.dtype(index_dtype),
-        silenced_warnings=_SILENCED,
-        target=target or HostCTarget(),
+        silenced_warnings=SILENCED,
+        **options,
     )
     made = lp.tag_inames(made, writer.tags)
     kernel = made.default_entrypoint
@@ -128,9 +149,9 @@ def _arguments(
     network = nest.network
     extents = {**{i: f"extent_{i}" for i in network.levels}, **entries}
 
-    def array(name: str, indices: tuple[str, ...], kind: Any = lp.GlobalArg) -> Any:
+    def array(name: str, indices: tuple[str, ...]) -> Any:
         shape, tags = axes_of(indices, extents, form)
-        return kind(name, dtype=dtype, shape=shape, dim_tags=tags)
+        return lp.GlobalArg(name, dtype=dtype, shape=shape, dim_tags=tags)
 
     last = len(network.levels) - 1
     made: list[Any] = [
@@ -153,8 +174,9 @@ def _arguments(
         made.append(lp.GlobalArg("chunks", index_dtype, shape=("n_chunks + 1",)))
     made.append(array("out", writer.result.indices))
     for buffer in nest.buffers:
-        is_own = is_private(buffer.indices, writer.dense)
-        kind = lp.TemporaryVariable if is_own else lp.GlobalArg
         place = writer.buffers[buffer.producer]
-        made.append(array(place.name, place.indices, kind))
+        is_own = is_private(buffer.indices, writer.dense)
+        made.append(
+            writer.private_array(place) if is_own else array(place.name, place.indices)
+        )
     return made

@@ -9,6 +9,7 @@ from feinsum.ir import BatchedEinsum
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.predict.correction import Correction, corrected, correction_in_use
 from feinsum.predict.machine import machine_of
+from feinsum.predict.sparse import sparse_predictions
 from feinsum.predict.vectors import has_vectors
 from feinsum.records import Device, DevicePeaks, TransformSpec
 from feinsum.transforms import REGISTRY, find_transform
@@ -31,8 +32,8 @@ def predictions(
 ) -> list[Costed]:
     """Recipes with their expected seconds, the fastest first.
 
-    There are none for GPUs, none for sparse operands, and none where an extent is zero:
-    nothing is computed then.
+    There are none for GPUs, and none where an extent is zero: nothing is computed then.
+    Those for a sparse operand are of :func:`feinsum.predict.sparse.sparse_predictions`.
 
     Of recipes that differ in little, one is enough: each is of another family, or has
     another analytic cost. A correction can change their order, and brings in none.
@@ -48,9 +49,10 @@ def predictions(
         MeasurementError: if the variable of this limit is no number.
     """
     is_empty = 0 in at_sizes(einsum, sizes).extents.values()
-    is_sparse = einsum.sparse_position is not None
-    if device.kind != "cpu" or is_empty or is_sparse:
+    if device.kind != "cpu" or is_empty:
         return []
+    if einsum.sparse_position is not None:
+        return sparse_predictions(einsum, sizes, device)
     newest = dict(sorted(REGISTRY))
     transforms = [REGISTRY[name] for name in newest.items()]
     suited = [t for t in transforms if device.kind in t.devices]

@@ -5,20 +5,26 @@ from feinsum.raising.grouping import regrouped
 from feinsum.raising.identify import identify_as_einsum, single_nest
 from feinsum.raising.kernel import raise_kernel
 from feinsum.raising.nest import (
+    PARENT,
+    PLACE,
     LoopNest,
     RaisedKernel,
     RaisedNest,
     RefusedNest,
+    Tree,
     names_of,
     points_of,
     value_of,
 )
 
 __all__ = [
+    "PARENT",
+    "PLACE",
     "LoopNest",
     "RaisedKernel",
     "RaisedNest",
     "RefusedNest",
+    "Tree",
     "called_kernels",
     "identify_as_einsum",
     "names_of",

@@ -23,10 +23,15 @@ from pymbolic import primitives as p
 from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.errors import NotAnEinsumError
-from feinsum.raising.hazards import Expand
 from feinsum.raising.nest import Expression
 
-__all__ = ["Level", "check_compressed", "compressed_levels"]
+__all__ = [
+    "Level",
+    "check_compressed",
+    "compressed_levels",
+    "same_place",
+    "subscripts",
+]
 
 Terms: TypeAlias = dict[Expression, int]
 """A sum as its terms with their multiples; that of a number is 1."""
@@ -51,43 +56,46 @@ class Level:
     scalars: frozenset[str]
 
 
-def check_compressed(
-    insn: lp.InstructionBase,
-    kernel: lp.LoopKernel,
-    levels: Mapping[str, Level],
-    expand: Expand,
-) -> None:
+def check_compressed(insn: lp.InstructionBase, levels: Mapping[str, Level]) -> None:
     """Refuse what stands in loops over compressed rows, or finds their bounds.
 
     Args:
         levels: of :func:`compressed_levels`.
 
     Raises:
-        NotAnEinsumError: with the rule ``compressed``, and the sparse einsum that it
-            is, if that can be read.
+        NotAnEinsumError: with the rule ``compressed``.
     """
-    if not levels:
-        return
     inames = insn.within_inames | insn.reduction_inames()
-    own = [level for name, level in levels.items() if name in inames]
-    if own:
-        level = own[0]
-        found = _notation(insn, kernel, levels, expand)
-        what = (
-            f"iname {level.iname!r} runs from {level.pointers}[{level.parent}] to "
-            "the entry after it: over a row of a compressed sparse array. "
-        )
-        what += f"It is the sparse einsum {found}. " if found else ""
-        what += "feinsum.call_einsum computes einsums of a sparse operand"
-        raise _refuse(insn, what)
     written = set(insn.assignee_var_names())
-    for level in levels.values():
-        if written & level.scalars:
+    for name, level in levels.items():
+        if name in inames:
             what = (
-                f"it is a bound or a coordinate of {level.iname!r}, which runs over "
-                "rows of a compressed sparse array"
+                f"iname {name!r} runs from {level.pointers}[{level.parent}] to the "
+                "entry after it, over a row of a compressed sparse array; no einsum "
+                "of a sparse operand has been found in it"
             )
-            raise _refuse(insn, what)
+        elif written & level.scalars:
+            what = (
+                f"it is a bound or a coordinate of {name!r}, which runs over rows of a "
+                "compressed sparse array"
+            )
+        else:
+            continue
+        raise NotAnEinsumError(
+            f"instruction {insn.id!r}: {what}",
+            rule="compressed",
+            instructions=(insn.id,),
+        )
+
+
+def same_place(one: Expression, other: Expression) -> bool:
+    """Whether two places are one, however they are written.
+
+    >>> from pymbolic import parse
+    >>> same_place(parse("ptr[i] + k + 1"), parse("1 + k + ptr[i]"))
+    True
+    """
+    return one == other or _terms(one) == _terms(other)
 
 
 def compressed_levels(kernel: lp.LoopKernel) -> dict[str, Level]:
@@ -159,7 +167,7 @@ def _scalars(kernel: lp.LoopKernel) -> dict[str, Expression]:
 
 
 def _has_entry(expression: Expression) -> bool:
-    return next(_subscripts(expression), None) is not None
+    return next(subscripts(expression), None) is not None
 
 
 def _level(
@@ -242,101 +250,7 @@ def _terms(expression: Expression) -> Terms:
     return {term: n for term, n in found.items() if n}
 
 
-def _notation(
-    insn: lp.InstructionBase,
-    kernel: lp.LoopKernel,
-    levels: Mapping[str, Level],
-    expand: Expand,
-) -> str | None:
-    """The einsum of an instruction, such as ``i k, k -> i with vals csf``.
-
-    A loop over compressed rows gives its index its name. None for what is not made of
-    entries at places and at coordinates that such loops find.
-    """
-    if not isinstance(insn, lp.Assignment):
-        return None
-    values = _scalars(kernel)
-    inames = insn.within_inames | insn.reduction_inames()
-    places = {iname: _terms(p.Variable(iname)) for iname in inames - levels.keys()}
-    places |= {i: _terms(levels[i].place) for i in inames & levels.keys()}
-    value, output = (
-        _resolved(expand(e), values) for e in (insn.expression, insn.assignee)
-    )
-    nodes = [x for x in _subscripts(value) if _entry_of(x) not in _pointers(levels)]
-    inside = {inner for x in nodes for e in x.index_tuple for inner in _subscripts(e)}
-    terms, stored = {}, []
-    for entry in dict.fromkeys([*nodes, output]):
-        if entry in inside:
-            continue
-        term = _term(entry, places, levels)
-        if term is None:
-            return None
-        is_tree = len(entry.index_tuple) == 1 and term[-1:] and term[-1] in levels
-        if is_tree and _terms(entry.index_tuple[0]) == places[term[-1]]:
-            stored.append(str(entry.aggregate))
-        if entry != output:
-            terms[entry] = term
-    if not stored or not terms or not isinstance(output, p.Subscript):
-        return None
-    result = _term(output, places, levels)
-    if result is None:
-        return None
-    is_compact = all(len(i) == 1 for term in terms.values() for i in term)
-    glue, comma, arrow = ("", ",", "->") if is_compact else (" ", ", ", " -> ")
-    texts = comma.join(glue.join(term) for term in terms.values())
-    trees = ", ".join(dict.fromkeys(stored))
-    return f"{texts}{arrow}{glue.join(result)} with {trees} csf"
-
-
-def _term(
-    entry: Expression, places: Mapping[str, Terms], levels: Mapping[str, Level]
-) -> tuple[str, ...] | None:
-    """The indices of an entry: all levels of one at a place of a tree."""
-    if not isinstance(entry, p.Subscript):
-        return ()
-    found: list[str] = []
-    for axis in entry.index_tuple:
-        name = _at(axis, places)
-        if name is not None and name in levels:
-            path = _path(name, places, levels)
-            if path is None:
-                return None
-            found += path
-        elif name is not None:
-            found.append(name)
-        else:
-            inner = [x for x in _subscripts(axis) if x == axis]
-            name = _at(inner[0].index_tuple[0], places) if inner else None
-            if name is None:
-                return None
-            found.append(name)
-    return tuple(found)
-
-
-def _at(place: Expression, places: Mapping[str, Terms]) -> str | None:
-    """The iname whose place an expression is."""
-    terms = _terms(place)
-    return next((iname for iname, its in places.items() if its == terms), None)
-
-
-def _path(
-    iname: str, places: Mapping[str, Terms], levels: Mapping[str, Level]
-) -> list[str] | None:
-    """The inames of a level and of all above it, from the root."""
-    path = [iname]
-    while path[0] in levels:
-        above = _at(levels[path[0]].parent, places)
-        if above is None or above in path:
-            return None
-        path.insert(0, above)
-    return path
-
-
-def _pointers(levels: Mapping[str, Level]) -> set[str]:
-    return {level.pointers for level in levels.values()}
-
-
-def _subscripts(expression: Expression) -> Iterator[p.Subscript]:
+def subscripts(expression: Expression) -> Iterator[p.Subscript]:
     """Every entry in an expression, those in subscripts included, in order."""
     finder = _Finder()
     finder(expression)
@@ -351,9 +265,3 @@ class _Finder(WalkMapper):  # type: ignore[misc]
     def map_subscript(self, expr: p.Subscript) -> None:
         self.found.append(expr)
         super().map_subscript(expr)
-
-
-def _refuse(insn: lp.InstructionBase, what: str) -> NotAnEinsumError:
-    return NotAnEinsumError(
-        f"instruction {insn.id!r}: {what}", rule="compressed", instructions=(insn.id,)
-    )

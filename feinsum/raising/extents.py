@@ -15,7 +15,7 @@ from feinsum.ir import Extent, SizeParam
 from feinsum.raising.affine import affine
 from feinsum.raising.nest import AffineSize, Expression, in_kernel, names_of
 
-__all__ = ["box_extents"]
+__all__ = ["box_extents", "parameter_of"]
 
 
 def box_extents(
@@ -56,7 +56,7 @@ def _extent(kernel: lp.LoopKernel, iname: str, instruction: str) -> Extent:
         raise _refuse_extent(iname, f"has no bounds: {error}", instruction) from None
     if isinstance(size, int):
         return size
-    extent = _parameter(size, kernel)
+    extent = parameter_of(size, kernel)
     if extent is not None:
         return extent
     raise _refuse_extent(
@@ -67,7 +67,7 @@ def _extent(kernel: lp.LoopKernel, iname: str, instruction: str) -> Extent:
     )
 
 
-def _parameter(size: Expression, kernel: lp.LoopKernel) -> SizeParam | None:
+def parameter_of(size: Expression, kernel: lp.LoopKernel) -> SizeParam | None:
     """The size parameter that an extent is, or that stands for it."""
     names = get_dependencies(size)
     if names & (kernel.temporary_variables.keys() | kernel.all_inames()):

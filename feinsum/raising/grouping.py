@@ -52,7 +52,8 @@ def _groupings(einsum: BatchedEinsum) -> Iterator[tuple[Group, ...]]:
     """All of them, the finest first; each has its groups in the order of positions."""
     alike: dict[object, list[int]] = {}
     for at, term in enumerate(einsum.inputs):
-        can_join = term and len(set(term)) == len(term)
+        is_array = all(not row[at].storage for row in einsum.rows)
+        can_join = is_array and term and len(set(term)) == len(term)
         alike.setdefault(frozenset(term) if can_join else at, []).append(at)
     choices = [[*_ways(positions)] for positions in alike.values()]
     found = [

@@ -17,12 +17,13 @@ __all__ = ["joint_inames"]
 
 def joint_inames(raised: RaisedKernel) -> int:
     """How many inames stand beside others in subscripts of outputs, or beside others
-    that are summed in those of operands.
+    that are summed in those of operands. Loops over nodes of trees are never joint.
     """
     kernel = raised.t_unit[raised.kernel_name]
     return sum(
         len(names) - 1
         for nest in raised.raised
+        if nest.nest.tree is None
         for names in (*_of_outputs(nest), *_of_sums(nest, kernel))
         if names
     )

@@ -36,8 +36,10 @@ from feinsum.raising.nest import (
 )
 from feinsum.raising.normal import is_no_op, normalized
 from feinsum.raising.operands import Access, OperandTable
+from feinsum.raising.profile import with_profiles
 from feinsum.raising.row import RaisedRow, raise_row
 from feinsum.raising.sizes import fold_constant_bounds
+from feinsum.raising.sparse import raise_trees
 from feinsum.raising.specialize import specialize
 
 __all__ = ["raise_kernel"]
@@ -76,6 +78,7 @@ def raise_kernel(
     t_unit = fold_constant_bounds(t_unit, name)
     t_unit = specialize(t_unit, arguments or {}, name, long_extent)
     raised = _raised(t_unit, name, instructions, long_extent)
+    raised = with_profiles(raised, arguments or {})
     if not raised.refused and not joint_inames(raised):
         return raised
     return _better_of(raised, _normalized(t_unit, name), instructions, long_extent)
@@ -85,8 +88,11 @@ def _raised(
     t_unit: lp.TranslationUnit, name: str, instructions: str | None, long_extent: int
 ) -> RaisedKernel:
     table = _table(t_unit, name)
-    rows, refused = _rows(table, _chosen(table.kernel, instructions))
-    nests: list[RaisedNest] = []
+    chosen = _chosen(table.kernel, instructions)
+    nests, reasons = raise_trees(table, chosen, name, long_extent)
+    taken = {insn_id for nest in nests for insn_id in nest.instructions}
+    left = [insn for insn in chosen if insn.id not in taken]
+    rows, refused = _rows(table, left, reasons)
     for batch in _batches(rows, table):
         try:
             nests.append(_raise_batch(batch, table, name, long_extent))
@@ -187,13 +193,22 @@ def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
 
 
 def _rows(
-    table: OperandTable, instructions: Iterable[lp.InstructionBase]
+    table: OperandTable,
+    instructions: Iterable[lp.InstructionBase],
+    reasons: Mapping[str, NotAnEinsumError] | None = None,
 ) -> tuple[list[RaisedRow], list[RefusedNest]]:
+    """The rows among instructions; of the others, why they are none.
+
+    Args:
+        reasons: of those of which this is known.
+    """
     rows, refused = [], []
     for insn in instructions:
         if is_no_op(insn):
             continue
         try:
+            if reasons and insn.id in reasons:
+                raise reasons[insn.id]
             rows.append(raise_row(insn, table))
         except NotAnEinsumError as error:
             refused.append(RefusedNest((insn.id,), error.rule, str(error)))
@@ -307,6 +322,7 @@ def _with_rules(
     new_values = {
         insn_id: _normal_value(nest, k)
         for nest in nests
+        if nest.nest.tree is None
         for k, insn_id in enumerate(nest.instructions)
     }
     used = {op.name for nest in nests for op in nest.einsum.operands}

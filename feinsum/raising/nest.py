@@ -27,12 +27,16 @@ from feinsum.ir import (
 from feinsum.shown import brief
 
 __all__ = [
+    "PARENT",
+    "PLACE",
     "AffineSize",
     "Expression",
     "LoopNest",
     "RaisedKernel",
     "RaisedNest",
     "RefusedNest",
+    "Tree",
+    "TreeLevel",
     "in_kernel",
     "names_of",
     "points_of",
@@ -92,6 +96,40 @@ def points_of(inames: Mapping[str, str]) -> constantdict[str, Expression]:
     return constantdict({index: var(iname) for index, iname in inames.items()})
 
 
+PARENT, PLACE = var("_parent"), var("_place")
+"""The place of a node in the arrays of the level above, and in those of its own."""
+
+
+@dataclass(frozen=True)
+class TreeLevel:
+    """The nodes of a level of a tree, as arrays of a kernel hold them.
+
+    Attributes:
+        begin, end: of the places of the children of a node at the place ``PARENT``.
+        index: of the node at ``PLACE``; None where nothing reads it.
+    """
+
+    begin: Expression
+    end: Expression
+    index: Expression | None
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The sparse operand of a nest, as a kernel stores it.
+
+    Attributes:
+        inames: the loop over the nodes of each level. In expressions of the nest it
+            stands for their places, whatever values it has in the kernel.
+        loads: the other instructions of the nest: those that load bounds and indices,
+            hold private values, or begin a sum.
+    """
+
+    inames: tuple[str, ...]
+    levels: tuple[TreeLevel, ...]
+    loads: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class LoopNest:
     """An einsum as it stands in a Loopy kernel: which name stands for what.
@@ -107,6 +145,8 @@ class LoopNest:
         sizes: size parameter of the einsum to the kernel's parameter, to an
             expression of these in parentheses, or to the literal extent that it
             stands for.
+        tree: how the sparse operand is stored, if there is one. The rule of this
+            operand has one argument, the place of a leaf.
     """
 
     einsum: BatchedEinsum
@@ -118,6 +158,7 @@ class LoopNest:
     shifts: tuple[Expression, ...]
     kernel_name: str
     sizes: constantdict[str, str | int]
+    tree: Tree | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -202,7 +243,9 @@ class RaisedNest:
 
     @property
     def instructions(self) -> tuple[str, ...]:
-        return self.nest.instructions
+        """Those of the rows, and others that only serve them."""
+        tree = self.nest.tree
+        return (*self.nest.instructions, *(tree.loads if tree else ()))
 
     @property
     def outputs(self) -> tuple[str, ...]:

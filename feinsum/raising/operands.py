@@ -248,9 +248,13 @@ class OperandTable:
         if rule is not None and rule.name not in self.functions:
             return str(rule.name)
         stem = getattr(getattr(factor, "aggregate", None), "name", "operand")
-        name = self._unique(f"{stem}_rule")
+        return self.add_rule(f"{stem}_rule", parameters, body)
+
+    def add_rule(self, stem: str, parameters: IndexList, body: Expression) -> str:
+        """Make a rule; its name, which nothing in the kernel has."""
+        name = str(self._unique(stem))
         self.new_rules[name] = lp.SubstitutionRule(name, parameters, body)
-        return str(name)
+        return name
 
     def dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
         """The dtype that Loopy gives to an expression without rules."""

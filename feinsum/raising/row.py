@@ -29,7 +29,7 @@ from feinsum.raising.product import (
     take_apart,
 )
 
-__all__ = ["RaisedRow", "raise_row"]
+__all__ = ["RaisedRow", "places_of", "raise_row"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
     Raises:
         NotAnEinsumError: naming the instruction and the rule broken.
     """
-    check_compressed(insn, table.kernel, table.levels, table.expand)
+    check_compressed(insn, table.levels)
     names = _assigned_inames(insn, table)
     parts = _parts(insn, table)
     inames = frozenset(names) | frozenset(parts.inames)
@@ -149,7 +149,7 @@ def _assigned_inames(insn: lp.InstructionBase, table: OperandTable) -> IndexList
     assignee = insn.assignee
     if not isinstance(assignee, (p.Variable, p.Subscript)):
         raise _refuse(insn, "assignee", f"it assigns to {assignee}")
-    places = _places(assignee, kernel)
+    places = places_of(assignee, kernel)
     if places is None:
         raise _refuse(
             insn,
@@ -166,7 +166,7 @@ def _assigned_inames(insn: lp.InstructionBase, table: OperandTable) -> IndexList
     return names
 
 
-def _places(assignee: Expression, kernel: lp.LoopKernel) -> list[Affine] | None:
+def places_of(assignee: Expression, kernel: lp.LoopKernel) -> list[Affine] | None:
     """The subscripts of an assignee; None if there are others than sums of multiples
     of inames, each of which stands once.
     """
@@ -187,7 +187,7 @@ def _check_places(
     insn: lp.Assignment, kernel: lp.LoopKernel, extents: Mapping[str, Extent]
 ) -> None:
     """No two points of the output have one place."""
-    for place in _places(insn.assignee, kernel) or ():
+    for place in places_of(insn.assignee, kernel) or ():
         if not are_distinct_places(place, extents):
             raise _refuse(
                 insn,

@@ -11,7 +11,7 @@ from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
 
-__all__ = ["specialize"]
+__all__ = ["shape_and_dtype", "sizes_of_arguments", "specialize"]
 
 
 def specialize(
@@ -39,7 +39,7 @@ def specialize(
     sizes: dict[str, int] = {}
     dtypes = {}
     for name, given in arguments.items():
-        shape, dtype = _shape_and_dtype(name, given)
+        shape, dtype = shape_and_dtype(name, given)
         arg = kernel.arg_dict.get(name)
         if arg is None:
             raise _refuse(
@@ -67,7 +67,26 @@ def specialize(
     return lp.fix_parameters(t_unit, **short) if short else t_unit
 
 
-def _shape_and_dtype(name: str, given: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def sizes_of_arguments(
+    kernel: lp.LoopKernel, arguments: Mapping[str, Any]
+) -> dict[str, int]:
+    """The values of a kernel's parameters that arguments tell."""
+    sizes: dict[str, int] = {}
+    for name, given in arguments.items():
+        arg = kernel.arg_dict.get(name)
+        if isinstance(arg, lp.ValueArg):
+            _bind_value(sizes, name, given)
+        elif arg is not None:
+            _bind_shape(sizes, name, arg.shape, shape_and_dtype(name, given)[0])
+    return sizes
+
+
+def shape_and_dtype(name: str, given: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Those of an array, or of what stands for one.
+
+    Raises:
+        NotAnEinsumError: with the rule ``arguments``, if it is neither.
+    """
     try:
         if isinstance(given, tuple) and len(given) == 2:
             return tuple(given[0]), np.dtype(given[1])

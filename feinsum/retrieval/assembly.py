@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import islpy as isl
@@ -40,6 +40,7 @@ def taken_out(
         if name in names and known.get(name) != rule:
             raise TransformError(f"the kernel has a variable {name} already")
     own = loops_of(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
+    kernel = _without_computed(kernel, ids)
     kernel = kernel.copy(
         loop_priority=frozenset(),
         substitutions=constantdict({**kernel.substitutions, **nest.new_rules}),
@@ -57,6 +58,32 @@ def taken_out(
     if news:
         kernel = lp.duplicate_inames(kernel, list(news), None, list(news.values()))
     return _with_hidden_arrays(kernel), _with_inames(nest, news)
+
+
+def _computed(kernel: lp.LoopKernel, ids: Collection[str]) -> list[isl.BasicSet]:
+    """The domains whose bounds are computed by other instructions than these."""
+    others = [insn for insn in kernel.instructions if insn.id not in ids]
+    written = {name for insn in others for name in insn.assignee_var_names()}
+    scalars = written & kernel.temporary_variables.keys()
+    return [
+        domain
+        for domain in kernel.domains
+        if not scalars.isdisjoint(domain.get_var_names(isl.dim_type.param))
+    ]
+
+
+def _names_of(domains: Iterable[isl.BasicSet]) -> frozenset[str]:
+    return frozenset(x for d in domains for x in d.get_var_names(isl.dim_type.set))
+
+
+def _without_computed(kernel: lp.LoopKernel, ids: Collection[str]) -> lp.LoopKernel:
+    """A kernel without these: Loopy looks for who computes their bounds."""
+    gone = _computed(kernel, ids)
+    names = _names_of(gone)
+    return kernel.copy(
+        domains=[domain for domain in kernel.domains if domain not in gone],
+        inames={name: i for name, i in kernel.inames.items() if name not in names},
+    )
 
 
 class _Hidden(Tag):  # type: ignore[misc]
@@ -137,7 +164,11 @@ def joined(
         )
         for insn in transformed.instructions
     ]
+    computed = _computed(kernel, ids)
+    inames = {name: kernel.inames[name] for name in _names_of(computed)}
     joined_kernel = _with_all_arrays(kernel, transformed).copy(
+        domains=[*transformed.domains, *computed],
+        inames={**transformed.inames, **inames},
         instructions=[*others, *parts],
         loop_priority=transformed.loop_priority | _priorities(kernel, gone),
     )

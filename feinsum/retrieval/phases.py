@@ -65,21 +65,20 @@ def phases_of(
 def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Phase]) -> bool:
     """Whether Loopy could not keep the parts of a kernel apart.
 
-    So it is where others have made loops parallel, where a loop has a bound that
-    is computed, where temporaries share their storage, where others are written in C,
-    which may name variables that have to move, and where there are barriers already
-    and predicates, which Loopy may leave to the host.
+    So it is where others have made loops parallel, where a loop of others has a bound
+    that is computed, where temporaries share their storage, where others are written
+    in C, which may name variables that have to move, and where there are barriers
+    already and predicates, which Loopy may leave to the host.
     """
     temporaries = kernel.temporary_variables
-    params = {
-        name for d in kernel.domains for name in d.get_var_names(isl.dim_type.param)
-    }
+    inside = frozenset().union(*nests)
+    others = [insn for insn in kernel.instructions if insn.id not in inside]
+    bounds = kernel.get_inames_domain(loops_of(kernel, others))
+    params = {*bounds.get_var_names(isl.dim_type.param)}
     if params & set(temporaries) or any(
         temporary.base_storage is not None for temporary in temporaries.values()
     ):
         return True
-    inside = frozenset().union(*nests)
-    others = [insn for insn in kernel.instructions if insn.id not in inside]
     kinds = {type(insn) for insn in others}
     if lp.CInstruction in kinds or (
         lp.BarrierInstruction in kinds and any(insn.predicates for insn in others)

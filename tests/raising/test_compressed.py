@@ -6,9 +6,10 @@ import loopy as lp
 import numpy as np
 import pytest
 
-from feinsum import raise_kernel
+from feinsum import array, canonicalize, einsum, raise_kernel, sparse_array
 from feinsum.codegen import generate_nest
-from feinsum.nests import Operations, Sizes, best_nest, network, postorders
+from feinsum.nests import EstimatedTime, Sizes, best_nest, network, unfactorized
+from feinsum.raising.compressed import compressed_levels
 
 BOUNDS = "[a,b] -> {[k]: a<=k<b}"
 CSR = "<> a = ptr[i] {id=a}\n<> b = ptr[i+1] {id=b}\n"
@@ -33,7 +34,7 @@ WAYS = {
 
 def made(domain, text):
     before, _, rest = text.partition("<>")
-    shapes = {"ptr": "n+1", "idx": "nnz", "v": "nnz", "x": "m", "y": "n"}
+    shapes = {"ptr": "n+1", "idx": "nnz", "v": "nnz", "x": "m", "y": "n", "z": "n"}
     ints = ("ptr", "idx")
     args = [
         lp.GlobalArg(name, np.int32 if name in ints else np.float64, shape=shape)
@@ -54,11 +55,12 @@ def refusals(unit):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_csr_is_recognized(way):
-    """By its own rule, ahead of those about races and boxes, with its einsum."""
-    found = refusals(made(*WAYS[way]))
-    assert {found[i].rule for i in ("a", "b", "row")} == {"compressed"}
-    assert "the sparse einsum ik,k->i with v csf" in found["row"].reason
-    assert "ptr[i]" in found["row"].reason
+    """By the bounds of its loop, with the scalars that hold them."""
+    kernel = made(*WAYS[way]).default_entrypoint
+    (level,) = compressed_levels(kernel).values()
+    assert (level.iname, level.pointers, str(level.parent)) == ("k", "ptr", "i")
+    assert level.scalars >= {"a", "b"}
+    assert not refusals(made(*WAYS[way]))
 
 
 @pytest.mark.parametrize(
@@ -76,24 +78,30 @@ def test_other_bounds_at_run_time_are_none(text):
     assert found["row"].rule == "extent"
 
 
-def test_an_einsum_that_cannot_be_read_is_still_a_loop_over_rows():
-    """The rule is the same; the message leaves the einsum out."""
-    text = CSR + "y[i] = sum(k, v[k]*x[3*idx[k]]) {id=row,dep=a:b}"
-    row = refusals(made(BOUNDS, text))["row"]
-    assert row.rule == "compressed"
-    assert "sparse einsum" not in row.reason
+def test_what_is_no_einsum_in_a_row_has_the_rule_of_rows():
+    """Ahead of those about races and boxes; loads of bounds, too."""
+    text = CSR + "y[i] = sum(k, v[k]*x[k]) {id=row,dep=a:b}\nz[i] = a {id=z}"
+    found = refusals(made(BOUNDS, text))
+    assert {found[i].rule for i in ("a", "b", "row")} == {"compressed"}
+    assert "shares 'a'" in found["row"].reason
+    assert "bound or a coordinate" in found["a"].reason
 
 
-def test_trees_of_several_levels_are_recognized():
-    """The nest of MTTKRP for a tree, as feinsum writes it: no loop is a mere race."""
-    net = network("ijk,ja,ka->ia")
-    extents = {"i": 9, "j": 8, "k": 7, "a": 5}
-    sizes = Sizes(extents, (5, 20, 60))
-    nest = best_nest(net, Operations(net, sizes), paths=list(postorders(net))).nest
-    found = refusals(generate_nest(nest, extents))
-    rules = {one.rule for one in found.values()}
-    assert "extent" not in rules
-    assert "operand-written" not in rules
-    reasons = " ".join(one.reason for one in found.values())
-    assert "pointers0" in reasons
-    assert "with values csf" in reasons
+@pytest.mark.parametrize(
+    ("name", "is_best"),
+    [("ijk,ja,ka->ia", True), ("ij,ia,ja->ij", True), ("ijk,jr,ks->irs", False)],
+)
+def test_kernels_of_nests_raise_to_what_they_compute(name, is_best):
+    """Feinsum's own kernels that walk a tree once are among those that it reads."""
+    is_kept = name == "ij,ia,ja->ij"
+    net = network(name, has_sparse_output=is_kept)
+    extents = {"i": 9, "j": 8, "k": 7, "a": 5, "r": 4, "s": 6}
+    sizes = Sizes({i: extents[i] for i in net.indices}, (5, 20, 60)[: len(net.levels)])
+    best = best_nest(net, EstimatedTime(net, sizes))
+    nest = best.nest if is_best else unfactorized(net)
+    (found,) = raise_kernel(generate_nest(nest, extents)).raised
+    shape = {i: f"n_{i}" if i in net.levels else extents[i] for i in net.indices}
+    stored = sparse_array("T", [shape[i] for i in net.levels], gives_pattern=is_kept)
+    arrays = [array(f"D{k}", tuple(shape[i] for i in term))
+              for k, term in enumerate(net.inputs) if k != net.sparse]  # fmt: skip
+    assert found.key == canonicalize(einsum(name, stored, *arrays)).key

@@ -217,7 +217,7 @@ def test_copies_beyond_the_memory_are_refused():
 
 
 def test_a_kernel_of_dense_operands_is_not_rewritten():
-    """The family makes kernels, and has nothing to rewrite."""
+    """The family rewrites loops over trees, and no others."""
     from feinsum.codegen import generate_loopy
     from feinsum.raising import identify_as_einsum
 

@@ -38,6 +38,7 @@ from feinsum.nests.form import is_apart, is_divisible
 from feinsum.nests.network import MAX_OPERANDS
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue
+from feinsum.transforms.nests.given import over_given_arrays
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 
 __all__ = [
@@ -122,9 +123,13 @@ def _apply(
             the result.
         tile: entries of the lanes' index at a time; 0 for all.
     """
-    raise TransformError(
-        f"kernel {nest.kernel_name!r} reads dense arrays; a sparse nest is for trees"
-    )
+    if nest.tree is None:
+        raise TransformError(
+            f"kernel {nest.kernel_name!r} reads dense arrays; a sparse nest is for "
+            "trees"
+        )
+    found, form = recipe_of(nest.einsum, parameters)
+    return over_given_arrays(t_unit, nest, found, form)
 
 
 def _int(value: ParameterValue) -> int:

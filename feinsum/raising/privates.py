@@ -1,0 +1,201 @@
+"""Private values of a kernel, put in the place of the variables that hold them.
+
+Only for reading: instructions stay as they are. A private variable may be assigned
+once, or begin as zero and be summed up in further loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import loopy as lp
+from loopy.symbolic import (
+    Reduction,
+    SubstitutionMapper,
+    SubstitutionRuleExpander,
+    get_dependencies,
+)
+from pymbolic import primitives as p
+from pymbolic.mapper.substitutor import make_subst_func
+
+from feinsum.errors import NotAnEinsumError
+from feinsum.raising.hazards import ancestors
+from feinsum.raising.nest import Expression
+
+__all__ = ["Private", "Privates", "is_zero", "update_of"]
+
+
+@dataclass(frozen=True)
+class Private:
+    """What a private variable holds.
+
+    Attributes:
+        axes: the inames of its subscripts.
+        value: in terms of these and of the loops around.
+        last: the instruction after which it holds this value.
+        writers: all that assign it.
+        around: the loops in which the value counts.
+        summed: the loops in which it is summed up, after which it counts.
+    """
+
+    axes: tuple[str, ...]
+    value: Expression
+    last: str
+    writers: frozenset[str]
+    around: frozenset[str]
+    summed: frozenset[str] = frozenset()
+
+
+@dataclass
+class Privates:
+    """The private variables of a kernel whose values are known.
+
+    Attributes:
+        used: by instruction, the instructions whose values its value has in it.
+    """
+
+    kernel: lp.LoopKernel
+    used: dict[str, set[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._expand = SubstitutionRuleExpander(self.kernel.substitutions)
+        self._before: dict[str, frozenset[str]] = {}
+        self.known = _known(self.kernel, self._expand)
+        self.writers = frozenset[str]().union(*(x.writers for x in self.known.values()))
+
+    def value(self, insn: lp.InstructionBase, expression: Expression) -> Expression:
+        """An expression of an instruction, without rules and private variables.
+
+        Raises:
+            NotAnEinsumError: with the rule ``compressed``, if the instruction may read
+                another value.
+        """
+        expanded = self._expand(expression)
+        used = self.used.setdefault(insn.id, set())
+        found = get_dependencies(expanded) & self.known.keys()
+        for name in sorted(found):
+            self._check(insn, name)
+            used |= self.known[name].writers
+        if not found:
+            return expanded
+
+        def replaced(part: Expression) -> Expression | None:
+            name = getattr(getattr(part, "aggregate", part), "name", "")
+            return self._at(insn, part, name) if name in found else None
+
+        return SubstitutionMapper(replaced)(expanded)
+
+    def _at(
+        self, insn: lp.InstructionBase, part: Expression, name: str
+    ) -> Expression | None:
+        """The value of a variable, at the subscripts with which it is read."""
+        private = self.known[name]
+        indices = getattr(part, "index_tuple", ())
+        if len(indices) != len(private.axes):
+            return None
+        writer = self.kernel.id_to_insn[private.last]
+        value = self.value(writer, private.value)
+        self.used[insn.id] |= self.used[writer.id]
+        places = [self.value(insn, index) for index in indices]
+        names = dict(zip(private.axes, places, strict=True))
+        return SubstitutionMapper(make_subst_func(names))(value)
+
+    def _check(self, insn: lp.InstructionBase, name: str) -> None:
+        private = self.known[name]
+        if insn.id not in self._before:
+            self._before[insn.id] = ancestors(self.kernel, insn.id)
+        inames = insn.within_inames
+        is_seen = (
+            private.writers <= self._before[insn.id]
+            and private.around <= inames
+            and not private.summed & inames
+        )
+        if not is_seen:
+            raise NotAnEinsumError(
+                f"instruction {insn.id!r}: it may read {name!r} before or outside of "
+                "the loops that make it; state that it depends on them",
+                rule="compressed",
+                instructions=(insn.id,),
+            )
+
+
+def update_of(insn: lp.Assignment, value: Expression) -> Expression | None:
+    """What an instruction adds to what it assigns; None if it does something else."""
+    terms = value.children if isinstance(value, p.Sum) else ()
+    others = [term for term in terms if term != insn.assignee]
+    if len(others) != len(terms) - 1:
+        return None
+    return others[0] if len(others) == 1 else p.Sum(tuple(others))
+
+
+def is_zero(value: Expression) -> bool:
+    """Whether a value is the number zero.
+
+    >>> is_zero(0.0), is_zero(p.Variable("x"))
+    (True, False)
+    """
+    return isinstance(value, (int, float, complex)) and value == 0
+
+
+def _known(
+    kernel: lp.LoopKernel, expand: SubstitutionRuleExpander
+) -> dict[str, Private]:
+    writers: dict[str, list[lp.InstructionBase]] = {}
+    for insn in kernel.instructions:
+        for name in insn.assignee_var_names():
+            if name in kernel.temporary_variables:
+                writers.setdefault(name, []).append(insn)
+    found = {}
+    for name, insns in writers.items():
+        if all(_is_plain(insn) for insn in insns):
+            made = _private(name, insns, kernel, expand)
+            if made is not None:
+                found[name] = made
+    return found
+
+
+def _is_plain(insn: lp.InstructionBase) -> bool:
+    """Whether it always assigns a value, at subscripts that are distinct inames."""
+    if not isinstance(insn, lp.Assignment) or insn.predicates or insn.atomicity:
+        return False
+    indices = getattr(insn.assignee, "index_tuple", ())
+    names = [index.name for index in indices if isinstance(index, p.Variable)]
+    return len(set(names)) == len(indices) and set(names) <= insn.within_inames
+
+
+def _axes(insn: lp.Assignment) -> tuple[str, ...]:
+    return tuple(index.name for index in getattr(insn.assignee, "index_tuple", ()))
+
+
+def _private(
+    name: str,
+    insns: list[lp.Assignment],
+    kernel: lp.LoopKernel,
+    expand: SubstitutionRuleExpander,
+) -> Private | None:
+    last, writers = insns[-1], frozenset(insn.id for insn in insns)
+    value = expand(last.expression)
+    if len(insns) == 1:
+        around = last.within_inames - set(_axes(last))
+        if name in get_dependencies(value):
+            return None
+        return Private(_axes(last), value, last.id, writers, around)
+    first = insns[0]
+    if len(insns) > 2 or not is_zero(first.expression):
+        return None
+    added = update_of(last, value)
+    around = first.within_inames - set(_axes(first))
+    own = around | set(_axes(last))
+    is_sum = (
+        added is not None
+        and name not in get_dependencies(added)
+        and first.id in ancestors(kernel, last.id)
+        and own <= last.within_inames
+        and not around & set(_axes(last))
+    )
+    if not is_sum:
+        return None
+    summed = last.within_inames - own
+    if summed:
+        added = Reduction("sum", tuple(sorted(summed)), added)
+    return Private(_axes(last), added, last.id, writers, around, summed)

@@ -1,0 +1,169 @@
+"""Kernels over trees come back in the caller's own arrays, and compute the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import loopy as lp
+import numpy as np
+import pytest
+from constantdict import constantdict
+
+import feinsum
+from feinsum import raise_kernel
+from feinsum.errors import TransformError
+from feinsum.measure import compile_kernel, open_device
+from feinsum.records import InMemoryStore, TransformSpec
+from feinsum.retrieval import look_up
+from feinsum.transforms import apply_spec, configurations
+from feinsum.transforms.nests import SPARSE_NEST
+from tests.portions import spread
+from tests.raising.trees import (
+    EINSUMS,
+    EXTENTS,
+    WAYS,
+    factored_mttkrp,
+    patterns,
+    rows,
+    rows_call,
+    tree_call,
+    tree_kernel,
+)
+from tests.retrieval.facts import fact
+
+
+def predicted(unit, **options):
+    """What retrieve makes of a kernel of which nothing is recorded."""
+    return feinsum.retrieve(
+        unit, database=InMemoryStore(), effort="estimate", on_miss="raise", **options
+    )
+
+
+def run(unit, given):
+    """The result, in place of what was given for it."""
+    arguments = {
+        name: x.copy() if isinstance(x, np.ndarray) else x for name, x in given.items()
+    }
+    kernel = compile_kernel(unit, open_device("host"))
+    kernel.built.run(arguments, kernel.timer)
+    return arguments["out"]
+
+
+@pytest.mark.parametrize("way", spread(WAYS, 9))
+def test_products_with_rows_are_those_of_numpy(way):
+    """However they are written, and whatever the pattern; other instructions stay."""
+    unit, formula = WAYS[way]
+    found = predicted(unit)
+    assert found is not unit
+    assert [a.name for a in found.default_entrypoint.args] == [
+        a.name for a in unit.default_entrypoint.args
+    ]
+    for matrix in rows():
+        given, expected = rows_call(unit, matrix, formula)
+        np.testing.assert_allclose(run(found, given), expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", spread(EINSUMS, 5))
+def test_trees_of_every_order_are_those_of_numpy(name):
+    """MTTKRP and TTMc of orders 3 and 4, and results in the pattern."""
+    unit = tree_kernel(EINSUMS[name])
+    found = predicted(unit)
+    shape = tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0])
+    for tree in patterns(shape):
+        given, expected = tree_call(EINSUMS[name], tree)
+        np.testing.assert_allclose(run(found, given), expected, rtol=1e-12)
+
+
+def test_a_factored_nest_is_that_of_numpy():
+    found = predicted(factored_mttkrp())
+    for tree in patterns((9, 8, 7)):
+        given, expected = tree_call(EINSUMS["MTTKRP-3"], tree)
+        np.testing.assert_allclose(run(found, given), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128], ids=["f4", "c16"])
+def test_other_dtypes(dtype):
+    unit = tree_kernel(EINSUMS["SpMM"], has_dense_root=True, dtype=dtype)
+    found = predicted(unit)
+    for matrix in rows():
+        given, expected = tree_call(EINSUMS["SpMM"], matrix, dtype=dtype)
+        np.testing.assert_allclose(run(found, given), expected, rtol=1e-5)
+
+
+def recipes():
+    """Recipes of einsums that have lanes, tiles and chunks; each with its einsum."""
+    for name in ("SpMM", "MTTKRP-3", "TTMc-3", "SDDMM"):
+        unit = tree_kernel(EINSUMS[name])
+        (nest,) = raise_kernel(unit).raised
+        for spec in configurations(SPARSE_NEST, nest.form.einsum):
+            if spec.parameters["threads"] != "copies":
+                yield name, spec
+
+
+@pytest.mark.parametrize(("name", "spec"), spread(recipes(), 6), ids=str)
+def test_every_recipe_is_right(name, spec):
+    """Lanes that do not divide extents, tiles, chunks: in the arrays of the caller."""
+    unit = tree_kernel(EINSUMS[name])
+    raised = raise_kernel(unit)
+    (nest,) = raised.raised
+    kernel = raised.t_unit[raised.kernel_name]
+    rules = {**kernel.substitutions, **nest.new_rules}
+    alone = raised.t_unit.with_kernel(kernel.copy(substitutions=rules))
+    made = apply_spec(spec, alone, nest.canonical_nest)
+    tree = next(patterns(tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0])))
+    given, expected = tree_call(EINSUMS[name], tree)
+    np.testing.assert_allclose(run(lp.expand_subst(made), given), expected, rtol=1e-12)
+
+
+def test_a_fact_of_the_symbolic_einsum_is_found():
+    """What was tuned for a tree serves kernels; the profile decides which fact."""
+    unit = tree_kernel(EINSUMS["SpMM"], has_dense_root=True)
+    (nest,) = raise_kernel(unit).raised
+    frame, store = nest.form, InMemoryStore()
+    names = {x.name: 256 for x in frame.einsum.size_params}
+    facts = {}
+    for n_entries, lanes in ((1024, 4), (8192, 8)):
+        spec = next(
+            one
+            for one in configurations(SPARSE_NEST, frame.einsum)
+            if one.parameters["lanes"] == lanes and one.parameters["threads"] == "none"
+        )
+        facts[n_entries] = spec
+        made_up = fact(frame.einsum, spec)
+        sizes = {**names, "nodes.0": 256, "nodes.1": n_entries}
+        measured = replace(made_up.measurement, sizes=constantdict(sizes))
+        store.add(replace(made_up, measurement=measured))
+    given = dict.fromkeys(("D0", "out"), ((256, 5), "f8"))
+    given["ptr1"] = ((257,), "i4")
+    for n_entries, spec in facts.items():
+        arrays = {"v": ((n_entries,), "f8"), "idx1": ((n_entries,), "i4")}
+        found = look_up(unit, database=store, arguments={**given, **arrays})
+        (one,) = found.nests
+        assert one.applied == spec
+        assert str(one.match.level) == "exact"
+
+
+def test_copies_of_the_result_are_passed_over():
+    """A kernel has no room for them: one thread adds to entries of all nodes."""
+    unit = tree_kernel(EINSUMS["MTTKRP of the last mode"])
+    found = look_up(unit, database=InMemoryStore(), effort="estimate")
+    (nest,) = found.nests
+    assert nest.applied is not None
+    assert nest.applied.parameters["threads"] == "none"
+
+
+def test_run_time_extents_have_no_lanes():
+    """A recipe in vectors is refused where an extent is an argument."""
+    unit, _ = WAYS["a number of columns that a call tells"]
+    raised = raise_kernel(unit)
+    (nest,) = raised.raised
+    parameters = {"lanes": 4, "threads": "none", "tile": 0}
+    c = nest.relabeling.indices["c"]
+    parameters |= {"lane": c, "nest": next(_nests(nest))}
+    spec = TransformSpec("sparse_nest", 1, parameters)
+    with pytest.raises(TransformError, match="known only in a call"):
+        apply_spec(spec, raised.t_unit, nest.canonical_nest)
+
+
+def _nests(nest):
+    return (s.parameters["nest"] for s in configurations(SPARSE_NEST, nest.form.einsum))

@@ -1,0 +1,245 @@
+"""A nest over the arrays of a kernel: the tree and the operands as they are given.
+
+Bounds and indices of nodes are read from the arrays of the kernel, operands by its
+rules, and the result goes where its instruction puts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import islpy as isl
+import loopy as lp
+from loopy.symbolic import SubstitutionMapper
+from pymbolic import parse, var
+from pymbolic.mapper.substitutor import make_subst_func
+
+from feinsum.codegen.nest_writer import ENTRY, FLAT, NestArrays, Writer
+from feinsum.codegen.nests import SILENCED, make_nest_kernel
+from feinsum.errors import TransformError
+from feinsum.nests import Nest, NestForm
+from feinsum.nests.form import is_private
+from feinsum.raising import PARENT, PLACE, LoopNest
+
+__all__ = ["over_given_arrays"]
+
+N_CHUNKS = 128
+"""Of the nodes of the root, as many in each: threads that are done take from others."""
+SCALE, START = "feinsum_scale", "feinsum_start"
+
+
+def over_given_arrays(
+    t_unit: lp.TranslationUnit, nest: LoopNest, found: Nest, form: NestForm
+) -> lp.TranslationUnit:
+    """The kernel in which a nest, of a form, computes what its instructions do.
+
+    Args:
+        t_unit: whose kernel has the instructions of the nest, and no others.
+        nest: whose sparse operand is stored as :attr:`LoopNest.tree` says.
+
+    Raises:
+        TransformError: if it needs arrays that the kernel does not have, or an extent
+            that only a call tells.
+    """
+    kernel = t_unit[nest.kernel_name]
+    arrays = _Given(found, form, nest)
+    dense = arrays.numbers()
+    _check(found, form, nest, dense)
+    taken = {*kernel.all_variable_names(), *kernel.all_inames(), *kernel.substitutions}
+    (dtype,) = nest.einsum.output_dtypes
+    writer = Writer(found, form.filled(dense), form, dtype, arrays=arrays, taken=taken)
+    writer.write()
+    buffers = [writer.private_array(place) for place in writer.buffers.values()]
+    made = make_nest_kernel(
+        writer,
+        [*kernel.args, *buffers],
+        [*kernel.substitutions.values(), *arrays.rules()],
+        name=kernel.name,
+        index_dtype=kernel.index_dtype,
+        target=kernel.target,
+        assumptions=kernel.assumptions,
+    )
+    return t_unit.with_kernel(_merged(kernel, lp.expand_subst(made)[kernel.name], nest))
+
+
+def _check(
+    found: Nest, form: NestForm, nest: LoopNest, dense: Mapping[str, int]
+) -> None:
+    if form.has_copies:
+        raise TransformError(
+            "copies of the result need arrays of their own, which a kernel does not "
+            "have; expected threads 'none', or chunks of an output index"
+        )
+    if form.lane and form.lane not in dense:
+        raise TransformError(
+            f"the extent {nest.extent(form.lane)} of the lanes is known only in a "
+            "call; give it to the kernel as a number, or with arguments="
+        )
+    large = [b for b in found.buffers if not is_private(b.indices, dense)]
+    if large:
+        raise TransformError(
+            f"a buffer over {sorted(large[0].indices)} needs an array of its own, "
+            "which a kernel does not have"
+        )
+
+
+class _Given(NestArrays):
+    """The arrays of a kernel, by the names that it has for them."""
+
+    is_flat = True
+
+    def __init__(self, nest: Nest, form: NestForm, given: LoopNest) -> None:
+        super().__init__(nest, form)
+        assert given.tree is not None
+        self.given, self.tree = given, given.tree
+        (self.assignee,), (self.shift,) = given.assignees, given.shifts
+        (self.scale,) = given.scales
+        self.has_start = self.shift != self.assignee
+        self.row = given.einsum.rows[0]
+
+    def numbers(self) -> dict[str, int]:
+        """The extents of indices that the tree does not have, as far as known."""
+        einsum = self.given.einsum
+        known = {i: self.given.extent(i) for i in einsum.indices}
+        return {
+            index: extent
+            for index, extent in sorted(known.items())
+            if isinstance(extent, int) and index not in self.nest.network.level_of
+        }
+
+    def root(self) -> tuple[str, str]:
+        return self._bounds(0, "0")
+
+    def n_chunks(self) -> str:
+        return str(N_CHUNKS)
+
+    def chunk(self, chunk: str) -> tuple[str, str]:
+        begin, end = self._bounds(0, "0")
+        is_from_zero = begin == "0"
+        n = f"({end})" if is_from_zero else f"({end} - ({begin}))"
+        some, left = f"({n} // {N_CHUNKS})", f"({n} % {N_CHUNKS})"
+
+        def first(k: str) -> str:
+            more = f"({k} if {k} < {left} else {left})"
+            whole = f"({k})*{some} + {more}"
+            return whole if is_from_zero else f"{begin} + {whole}"
+
+        return first(chunk), first(f"({chunk} + 1)")
+
+    def children(self, level: int, above: str) -> tuple[str, str]:
+        return self._bounds(level, above)
+
+    def _bounds(self, level: int, above: str) -> tuple[str, str]:
+        found, names = self.tree.levels[level], {PARENT.name: above}
+        return _text(found.begin, names), _text(found.end, names)
+
+    def index(self, level: int, node: str) -> str:
+        index = self.tree.levels[level].index
+        return node if index is None else _text(index, {PLACE.name: node})
+
+    def value(self, leaf: str) -> str:
+        position = self.nest.network.sparse or 0
+        return f"{self.given.rules[self.row[position].name]}({leaf})"
+
+    def operand(self, position: int, at: Mapping[str, str]) -> str:
+        if position >= len(self.row):
+            return "1"
+        term = self.nest.network.inputs[position]
+        places = ", ".join(self._flat(at)[index] for index in term)
+        rule = self.given.rules[self.row[position].name]
+        return f"{rule}({places})" if places else rule
+
+    def result(self, at: Mapping[str, str]) -> str:
+        return _text(self.in_indices(self.assignee), self._flat(at))
+
+    def scaled(self, value: str) -> str:
+        return value if self.scale == 1 else f"{SCALE}()*({value})"
+
+    def start(self, at: Mapping[str, str]) -> str:
+        places = ", ".join(self._flat(at)[i] for i in self._start_arguments())
+        return f"{START}({places})"
+
+    def extent(self, index: str) -> str:
+        return str(self.given.extent(index))
+
+    def _start_arguments(self) -> tuple[str, ...]:
+        entry = (ENTRY,) if self.nest.network.has_sparse_output else ()
+        return (*self.nest.network.output, *entry)
+
+    def rules(self) -> list[lp.SubstitutionRule]:
+        """The scale, and with what the result begins."""
+        names = {i: f"_{k}" for k, i in enumerate(self._start_arguments())}
+        start = _with_names(self.in_indices(self.shift), names)
+        return [
+            lp.SubstitutionRule(SCALE, (), self.scale),
+            lp.SubstitutionRule(START, tuple(names.values()), start),
+        ]
+
+    def _flat(self, at: Mapping[str, str]) -> Mapping[str, str]:
+        """With the index of the lanes as one number."""
+        lane = self.form.lane
+        return {**at, lane: at[FLAT]} if lane in at and FLAT in at else at
+
+    def in_indices(self, expression: Any) -> Any:
+        """In terms of the indices of the einsum, and of the place of a leaf."""
+        names = {point: var(i) for i, point in self.given.points.items()}
+        if self.nest.network.has_sparse_output:
+            names[var(self.tree.inames[-1])] = var(ENTRY)
+        return SubstitutionMapper(names.get)(expression)
+
+
+def _with_names(expression: Any, names: Mapping[str, str]) -> Any:
+    variables = {old: var(new) for old, new in names.items()}
+    return SubstitutionMapper(make_subst_func(variables))(expression)
+
+
+def _text(expression: Any, values: Mapping[str, str]) -> str:
+    """An expression of whole numbers, with values for variables."""
+    parsed = {name: parse(value) for name, value in values.items()}
+    return str(SubstitutionMapper(make_subst_func(parsed))(expression))
+
+
+def _merged(
+    kernel: lp.LoopKernel, made: lp.LoopKernel, nest: LoopNest
+) -> lp.LoopKernel:
+    """A kernel with the loops and instructions of another one instead of its own."""
+    gone = {name for insn in kernel.instructions for name in insn.assignee_var_names()}
+    inames = kernel.all_inames() & nest.loops
+    inames |= {i for insn in kernel.instructions for i in insn.within_inames}
+    inames |= {i for insn in kernel.instructions for i in insn.reduction_inames()}
+    temporaries = {
+        name: temporary
+        for name, temporary in kernel.temporary_variables.items()
+        if name not in gone
+        or name in made.get_read_variables() | made.get_written_variables()
+    }
+    left = [
+        d for domain in kernel.domains if (d := _without(domain, inames)) is not None
+    ]
+    return kernel.copy(
+        domains=[*left, *made.domains],
+        instructions=made.instructions,
+        inames={
+            **{name: i for name, i in kernel.inames.items() if name not in inames},
+            **made.inames,
+        },
+        temporary_variables={**temporaries, **made.temporary_variables},
+        loop_priority=frozenset(),
+        # chunks write what is theirs, which Loopy cannot see
+        options=kernel.options.copy(disable_global_barriers=True),
+        silenced_warnings=frozenset({*kernel.silenced_warnings, *SILENCED}),
+        linearization=None,
+        state=lp.KernelState.INITIAL,
+    )
+
+
+def _without(domain: isl.BasicSet, inames: frozenset[str]) -> isl.BasicSet | None:
+    """A domain without loops; None if nothing is left of it."""
+    names = domain.get_var_names(isl.dim_type.set)
+    if {*names} <= inames:
+        return None if names else domain
+    for name in inames.intersection(names):
+        _, place = domain.get_var_dict()[name]
+        domain = domain.project_out(isl.dim_type.set, place, 1)
+    return domain
