@@ -15,6 +15,7 @@ from feinsum.records import (
     FactSource,
     FactStore,
     LookUp,
+    PlanRecord,
     Retraction,
     Trial,
     TuningRecord,
@@ -26,7 +27,8 @@ __all__ = ["LayeredStore", "ToldError"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-D = TypeVar("D", TuningRecord, DevicePeaks)
+D = TypeVar("D", TuningRecord, DevicePeaks, PlanRecord)
+F = TypeVar("F", TuningRecord, PlanRecord)
 
 
 class _Told(set[str]):
@@ -72,6 +74,9 @@ class LayeredStore(FactStore):
 
     def add_trial(self, trial: Trial) -> bool:
         return self.written.add_trial(trial)
+
+    def add_plan(self, record: PlanRecord) -> bool:
+        return self.written.add_plan(record)
 
     def check_writable(self) -> None:
         self.written.check_writable()
@@ -148,6 +153,10 @@ class LayeredStore(FactStore):
         answers = self._ask(lambda layer: layer.tried())
         return tuple(sorted({key for keys in answers for key in keys}))
 
+    def plans(self, workload: str) -> tuple[PlanRecord, ...]:
+        answers = self._ask(lambda layer: layer.plans(workload))
+        return self._believed(_union(answers))
+
     def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
         answers = self._ask(lambda layer: layer.retractions_of(ids))
         found = {one.id: one for retractions in answers for one in retractions}
@@ -200,7 +209,7 @@ def _again(error: StoreError) -> StoreError:
     return type(error)(str(error))
 
 
-def _union(answers: Iterable[Iterable[TuningRecord]]) -> tuple[TuningRecord, ...]:
+def _union(answers: Iterable[Iterable[F]]) -> tuple[F, ...]:
     """All records of some answers, each once, ordered by id."""
     found = {record.id: record for records in answers for record in records}
     return tuple(found[record_id] for record_id in sorted(found))

@@ -34,6 +34,7 @@ from feinsum.service.routes import (
     facts,
     lists,
     operation,
+    plans,
     retractions,
 )
 from feinsum.service.settings import Settings, read_settings
@@ -44,7 +45,15 @@ __all__ = ["create_app"]
 ROUTERS = (
     *(
         module.router
-        for module in (best, facts, retractions, lists, canonicalization, operation)
+        for module in (
+            best,
+            facts,
+            plans,
+            retractions,
+            lists,
+            canonicalization,
+            operation,
+        )
     ),
     pages,
 )

@@ -41,12 +41,12 @@ def audit(
     judge_recipe: JudgeRecipe = shipped_recipe,
     on_step: Callable[[int], None] = lambda _n: None,
 ) -> Iterator[Odd]:
-    """The facts and limits of a database in which something is found, by kind and id.
+    """The facts, plans and limits in which something is found, by kind and id.
 
     Facts in quarantine are left out, as in all that a database lists.
     """
     found = partial(judge, judge_recipe=judge_recipe)
-    kinds: tuple[DocumentKind, ...] = ("record", "peaks")
+    kinds: tuple[DocumentKind, ...] = ("record", "peaks", "plan")
     for kind in kinds:
         for document in store.documents(kind):
             if findings := found(document):

@@ -97,7 +97,7 @@ def line_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a line.
 
     >>> sorted(line_schema()["discriminator"]["mapping"])
-    ['header', 'peaks', 'record', 'retraction', 'trial']
+    ['header', 'peaks', 'plan', 'record', 'retraction', 'trial']
     """
     found = TypeAdapter[Any](_LINE).json_schema()
     return {

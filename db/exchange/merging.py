@@ -41,7 +41,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ORDER: tuple[DocumentKind, ...] = ("retraction", "record", "peaks", "trial")
+ORDER: tuple[DocumentKind, ...] = (
+    "retraction", "record", "peaks", "plan", "trial",
+)  # fmt: skip
 """In which kinds are written and kept: what is retracted is never served meanwhile."""
 
 OnStep = Callable[[int], None]

@@ -17,6 +17,7 @@ from feinsum.records import (
     KINDS,
     Device,
     Document,
+    PlanRecord,
     Trial,
     kind_of,
     to_json,
@@ -97,6 +98,8 @@ def _row(document: Document) -> dict[str, Any]:
     common["recorded_at"] = instant(getattr(document, kind.time))
     if kind.has_recipe:
         common |= _row_of_recipe(document)
+    if isinstance(document, PlanRecord):
+        common |= {"workload_key": document.workload, "median_s": document.median_s}
     device = kind.device(document)
     return common if device is None else common | _row_of_device(device)
 

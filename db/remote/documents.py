@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.sql.rows import document_of
 from feinsum.errors import InvalidRecordError
-from feinsum.records import DevicePeaks, Retraction, TuningRecord, from_json
+from feinsum.records import (
+    DevicePeaks,
+    PlanRecord,
+    Retraction,
+    TuningRecord,
+    from_json,
+)
 
-__all__ = ["is_content_id", "peaks_of", "record_of", "retraction_of", "sound"]
+__all__ = [
+    "is_content_id",
+    "peaks_of",
+    "record_of",
+    "retraction_of",
+    "sound",
+    "sound_plans",
+]
 
 logger = logging.getLogger(__name__)
+
+F = TypeVar("F", TuningRecord, PlanRecord)
 
 _DIGITS = frozenset("0123456789abcdef")
 
@@ -30,15 +45,19 @@ def record_of(record_id: str, document: Any) -> TuningRecord:
     Raises:
         InvalidRecordError: if it is not well formed, or is another one.
     """
+    record = document_of("record", record_id, _text(record_id, document))
+    assert isinstance(record, TuningRecord)
+    return record
+
+
+def _text(record_id: str, document: Any) -> str:
+    """The canonical text of what was parsed."""
     try:
-        text = json.dumps(
+        return json.dumps(
             document, sort_keys=True, separators=(",", ":"), allow_nan=False
         )
     except (ValueError, RecursionError) as error:
         raise InvalidRecordError(f"record {record_id}: no document: {error}") from None
-    record = document_of("record", record_id, text)
-    assert isinstance(record, TuningRecord)
-    return record
 
 
 def retraction_of(entry: Any) -> Retraction:
@@ -68,10 +87,30 @@ def sound(
     What is damaged, or of another workload than was asked for, is left out, and the
     log says so once.
     """
-    found, doubts = [], []
+    return _sound(entries, record_of, workload)
+
+
+def sound_plans(
+    entries: Iterable[Any], workload: str | None = None
+) -> list[PlanRecord]:
+    """The same for plans."""
+    return _sound(entries, _plan_of, workload)
+
+
+def _plan_of(record_id: str, document: Any) -> PlanRecord:
+    record = document_of("plan", record_id, _text(record_id, document))
+    assert isinstance(record, PlanRecord)
+    return record
+
+
+def _sound(
+    entries: Iterable[Any], read: Callable[[str, Any], F], workload: str | None
+) -> list[F]:
+    found: list[F] = []
+    doubts = []
     for entry in entries:
         try:
-            record = record_of(*_parts(entry))
+            record = read(*_parts(entry))
             if workload not in (None, record.workload):
                 raise InvalidRecordError(f"record {record.id}: of another workload")
         except InvalidRecordError as error:

@@ -16,6 +16,7 @@ from feinsum.db.remote.documents import (
     record_of,
     retraction_of,
     sound,
+    sound_plans,
 )
 from feinsum.db.remote.shelf import forget_answers
 from feinsum.db.sql.retracting import Retracted
@@ -34,6 +35,7 @@ from feinsum.records import (
     DocumentKind,
     FactStore,
     LookUp,
+    PlanRecord,
     Retraction,
     RetractionQuery,
     Trial,
@@ -143,6 +145,16 @@ class HttpStore(FactStore):
             return None
         return peaks_of(parsed(self._client.address, reply), device_id)
 
+    def add_plan(self, record: PlanRecord) -> bool:
+        text = to_json(record)
+        return self._client.post("/v1/plans", text, expected=(200, 201)).status == 201
+
+    def plans(self, workload: str) -> tuple[PlanRecord, ...]:
+        try:
+            return tuple(sound_plans(self._plans({"workload": workload}), workload))
+        except NoSuchRouteError:  # an older service
+            return ()
+
     def add_retraction(self, retraction: Retraction) -> bool:
         """Send a retraction; the key needs the scope ``admin``."""
         text = to_json(retraction)
@@ -181,7 +193,10 @@ class HttpStore(FactStore):
     def documents(
         self, kind: DocumentKind, among: Collection[str] | None = None
     ) -> Iterator[Document]:
-        """Facts, retractions, and the latest limits of every device; no trials."""
+        """Facts, plans, retractions, and the latest limits of every device; no trials.
+
+        Of a service that is older there are no plans and no retractions.
+        """
         found: Iterable[Document] = ()
         if kind == "record":
             found = self.records()
@@ -189,6 +204,8 @@ class HttpStore(FactStore):
             found = sorted(self._all_peaks(), key=lambda peaks: peaks.id)
         elif kind == "retraction":
             found = sorted(self._retractions(), key=lambda one: one.id)
+        elif kind == "plan":
+            found = self._all_plans()
         yield from (d for d in found if among is None or d.id in among)
 
     def add_all(self, documents: Iterable[Document]) -> int:
@@ -199,7 +216,9 @@ class HttpStore(FactStore):
         return sum(map(self._add, documents))
 
     def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
-        """Facts in quarantine are not lacking."""
+        """Facts in quarantine are not lacking, nor is what it cannot take."""
+        if kind == "plan" and not self._takes_plans():
+            return frozenset()
         if kind != "record":
             return frozenset(ids) - frozenset(self.ids(kind))
         missing: set[str] = set()
@@ -246,6 +265,24 @@ class HttpStore(FactStore):
                 yield retraction_of(entry)
         except NoSuchRouteError:
             return
+
+    def _plans(self, wanted: dict[str, str]) -> Iterator[Any]:
+        return pages(self._client, "/v1/plans", "plans", {**wanted, "limit": PAGE})
+
+    def _all_plans(self) -> Iterator[PlanRecord]:
+        try:
+            for part in batches(self._plans({}), PAGE):
+                yield from sound_plans(part)
+        except NoSuchRouteError:
+            return
+
+    def _takes_plans(self) -> bool:
+        """Whether the service is of a release that has plans."""
+        try:
+            self._client.get("/v1/plans", {"limit": 1})
+        except NoSuchRouteError:
+            return False
+        return True
 
     def _facts(self, wanted: dict[str, str]) -> Iterator[Any]:
         return pages(self._client, "/v1/facts", "facts", {**wanted, "limit": PAGE})

@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, select
 
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
-from feinsum.db.sql.statements import RETRACTED, TRUSTED
+from feinsum.db.sql.statements import PLANS, RETRACTED, TRUSTED
 from feinsum.db.sql.tables import (
     DeviceRow,
+    PlanRow,
     QuarantineRow,
     RecordRow,
     VerdictRow,
@@ -33,6 +34,7 @@ __all__ = [
     "notations_in",
     "page_of_devices",
     "page_of_facts",
+    "page_of_plans",
     "page_of_quarantine",
     "page_of_workloads",
 ]
@@ -262,6 +264,19 @@ def page_of_facts(
     if device_id is not None:
         page = page.where(RecordRow.device_id == device_id)
     return _facts(connection, fitting(connection, page.order_by(RecordRow.id), limit))
+
+
+def page_of_plans(
+    connection: Connection, after: str, limit: int, workload: str | None = None
+) -> tuple[ListedFact, ...]:
+    """Plans by id, from behind ``after``."""
+    page = PLANS.where(PlanRow.id > after)
+    if workload is not None:
+        page = page.where(PlanRow.workload_key == workload)
+    lengths = page.with_only_columns(PlanRow.id, func.length(PlanRow.document))
+    ids = fitting(connection, lengths.order_by(PlanRow.id), limit)
+    rows = connection.execute(PLANS.where(PlanRow.id.in_(ids)).order_by(PlanRow.id))
+    return tuple(ListedFact(*row) for row in rows)
 
 
 def page_of_quarantine(

@@ -46,6 +46,7 @@ from feinsum.db.server.pages import (
     notations_in,
     page_of_devices,
     page_of_facts,
+    page_of_plans,
     page_of_quarantine,
     page_of_workloads,
 )
@@ -71,7 +72,13 @@ from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import insert_all_missing
 from feinsum.db.sql.store import SqlStore, prepared_engine
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
-from feinsum.records import Demand, Document, Retraction, TuningRecord
+from feinsum.records import (
+    Demand,
+    Document,
+    PlanRecord,
+    Retraction,
+    TuningRecord,
+)
 
 __all__ = ["ServingStore", "open_serving_store"]
 
@@ -92,6 +99,7 @@ def open_serving_store(
     "add_all",
     "add_misses",
     "add_peaks",
+    "add_plan",
     "clear_demands",
     "confirm",
     "demands",
@@ -110,9 +118,12 @@ def open_serving_store(
     "overview",
     "page_of_devices",
     "page_of_facts",
+    "page_of_plans",
     "page_of_quarantine",
     "page_of_workloads",
     "peaks",
+    "plan",
+    "plans",
     "receive",
     "reputations",
     "retractions",
@@ -306,6 +317,19 @@ class ServingStore(SqlStore):
     ) -> tuple[ListedFact, ...]:
         with self._reading() as connection:
             return page_of_facts(connection, after, limit, workload, device_id)
+
+    def page_of_plans(
+        self, after: str, limit: int, workload: str | None = None
+    ) -> tuple[ListedFact, ...]:
+        with self._reading() as connection:
+            return page_of_plans(connection, after, limit, workload)
+
+    def plan(self, record_id: str) -> PlanRecord:
+        """The plan of that id, or :class:`RecordNotFoundError`."""
+        for found in self.documents("plan", [record_id]):
+            assert isinstance(found, PlanRecord)
+            return found
+        raise RecordNotFoundError(f"no plan has the id {record_id!r}")
 
     def page_of_quarantine(self, after: str, limit: int) -> tuple[ListedFact, ...]:
         with self._reading() as connection:

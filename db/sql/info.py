@@ -11,6 +11,7 @@ from feinsum.db.sql.schema import NEWEST
 from feinsum.db.sql.tables import (
     Base,
     DeviceRow,
+    PlanRow,
     RecordRow,
     RetractionRow,
     TrialRow,
@@ -32,8 +33,9 @@ class StoreInfo:
     Attributes:
         location: path or URL, without a password.
         schema_version: of the tables.
-        n_records, n_workloads, n_devices, n_trials, n_retractions: rows stored, damaged
-            and retracted ones included. The workloads are those of records.
+        n_records, n_workloads, n_devices, n_trials, n_retractions, n_plans: rows that
+            are stored, damaged and retracted ones included. The workloads are those of
+            records.
         size_bytes: of the file, or of the whole database on a server.
     """
 
@@ -44,6 +46,7 @@ class StoreInfo:
     n_devices: int
     n_trials: int
     n_retractions: int
+    n_plans: int
     size_bytes: int
     is_read_only: bool
 
@@ -59,6 +62,7 @@ def describe(connection: Connection, location: Location) -> StoreInfo:
         n_devices=count(connection, DeviceRow),
         n_trials=count(connection, TrialRow),
         n_retractions=count(connection, RetractionRow),
+        n_plans=count(connection, PlanRow),
         size_bytes=int(size),
         is_read_only=location.is_read_only,
     )

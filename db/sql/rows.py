@@ -13,6 +13,7 @@ from feinsum.db.sql.tables import (
     DevicePeaksRow,
     DeviceRow,
     EnvironmentRow,
+    PlanRow,
     RecordRow,
     RetractionRow,
     TrialRow,
@@ -26,6 +27,7 @@ from feinsum.records import (
     Document,
     DocumentKind,
     Environment,
+    PlanRecord,
     Processor,
     Retraction,
     Trial,
@@ -49,7 +51,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-D = TypeVar("D", TuningRecord, DevicePeaks, Trial, Retraction)
+D = TypeVar("D", TuningRecord, DevicePeaks, Trial, Retraction, PlanRecord)
 
 DEVICE_COLUMNS = (
     "platform", "name", "vendor", "kind", "architecture", "compute_units", "processor",
@@ -185,11 +187,28 @@ def _rows_of_trial(trial: Trial) -> tuple[Row, ...]:
     return (_device_row(trial.environment.device), (TrialRow, row))
 
 
+def _rows_of_plan(record: PlanRecord) -> tuple[Row, ...]:
+    device = record.fleet.device
+    row = {
+        "id": record.id,
+        "workload_key": record.workload,
+        "plan_id": record.plan_id,
+        "device_id": device.id,
+        "processes": record.fleet.ranks,
+        "engine": record.fleet.engine,
+        "median_s": record.median_s,
+        "recorded_at": instant(record.recorded_at),
+        "document": _text(record),
+    }
+    return (_device_row(device), (PlanRow, row))
+
+
 ROWS: dict[DocumentKind, Callable[[Any], tuple[Row, ...]]] = {
     "record": _rows_of_record,
     "peaks": _rows_of_peaks,
     "trial": _rows_of_trial,
     "retraction": _rows_of_retraction,
+    "plan": _rows_of_plan,
 }
 """What makes the rows of a document of each kind."""
 

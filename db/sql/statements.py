@@ -22,6 +22,7 @@ from feinsum.db.sql.rows import Row, document_of
 from feinsum.db.sql.tables import (
     Base,
     DevicePeaksRow,
+    PlanRow,
     QuarantineRow,
     RecordRow,
     RetractionRow,
@@ -33,6 +34,7 @@ from feinsum.records import (
     DevicePeaks,
     Document,
     DocumentKind,
+    PlanRecord,
     Retraction,
     Trial,
     TuningRecord,
@@ -43,6 +45,7 @@ __all__ = [
     "OF_DEVICE",
     "OF_WORKLOAD",
     "PEAKS",
+    "PLANS",
     "RECORDS",
     "RETRACTED",
     "RETRACTIONS",
@@ -58,6 +61,7 @@ __all__ = [
     "insert_missing_rows",
     "sound",
     "sound_peaks",
+    "sound_plans",
     "sound_records",
     "sound_retractions",
     "sound_trials",
@@ -72,6 +76,10 @@ INSERTS: dict[str, Callable[[Table], Any]] = {
 
 PEAKS = select(DevicePeaksRow.id, DevicePeaksRow.document).where(
     ~exists().where(RetractionRow.document_id == DevicePeaksRow.id)
+)
+
+PLANS = select(PlanRow.id, PlanRow.document).where(
+    ~exists().where(RetractionRow.document_id == PlanRow.id)
 )
 
 RECORDS = select(
@@ -110,13 +118,20 @@ TRIED = select(TrialRow.workload_key).distinct()
 
 WORKLOADS = select(RecordRow.workload_key).distinct()
 
-Kept = type[RecordRow] | type[DevicePeaksRow] | type[TrialRow] | type[RetractionRow]
+Kept = (
+    type[RecordRow]
+    | type[DevicePeaksRow]
+    | type[TrialRow]
+    | type[RetractionRow]
+    | type[PlanRow]
+)
 
 TABLES: dict[DocumentKind, Kept] = {
     "record": RecordRow,
     "peaks": DevicePeaksRow,
     "trial": TrialRow,
     "retraction": RetractionRow,
+    "plan": PlanRow,
 }
 
 SELECTS: dict[DocumentKind, Select[*tuple[Any, ...]]] = {
@@ -124,6 +139,7 @@ SELECTS: dict[DocumentKind, Select[*tuple[Any, ...]]] = {
     "peaks": PEAKS,
     "trial": TRIALS,
     "retraction": RETRACTIONS,
+    "plan": PLANS,
 }
 
 
@@ -189,6 +205,11 @@ def sound_records(rows: Iterable[Any]) -> Iterator[TuningRecord]:
 def sound_peaks(rows: Iterable[Any]) -> Iterator[DevicePeaks]:
     """The same for measured limits."""
     return cast(Iterator[DevicePeaks], sound("peaks", rows))
+
+
+def sound_plans(rows: Iterable[Any]) -> Iterator[PlanRecord]:
+    """The same for plans."""
+    return cast(Iterator[PlanRecord], sound("plan", rows))
 
 
 def sound_trials(rows: Iterable[Any]) -> Iterator[Trial]:

@@ -25,6 +25,7 @@ from feinsum.db.sql.statements import (
     OF_DEVICE,
     OF_WORKLOAD,
     PEAKS,
+    PLANS,
     RECORDS,
     RETRACTED,
     SELECTS,
@@ -36,12 +37,14 @@ from feinsum.db.sql.statements import (
     insert_missing_rows,
     sound,
     sound_peaks,
+    sound_plans,
     sound_records,
     sound_trials,
 )
 from feinsum.db.sql.statistics import Statistics, summarize
 from feinsum.db.sql.tables import (
     DevicePeaksRow,
+    PlanRow,
     RecordRow,
     TrialRow,
 )
@@ -52,6 +55,7 @@ from feinsum.records import (
     Document,
     DocumentKind,
     FactStore,
+    PlanRecord,
     Retraction,
     RetractionQuery,
     Trial,
@@ -233,6 +237,13 @@ class SqlStore(FactStore):
     def tried(self) -> tuple[WorkloadKey, ...]:
         with self._reading() as connection:
             return tuple(map(WorkloadKey, sorted(connection.scalars(TRIED))))
+
+    def add_plan(self, record: PlanRecord) -> bool:
+        return self._insert(rows_of(record))
+
+    def plans(self, workload: str) -> tuple[PlanRecord, ...]:
+        wanted = PLANS.where(PlanRow.workload_key == workload).order_by(PlanRow.id)
+        return tuple(sound_plans(self._select(wanted)))
 
     def add_retraction(self, retraction: Retraction) -> bool:
         """Hide what it retracts, now and whenever it comes; whether it was new."""

@@ -35,6 +35,7 @@ __all__ = [
     "DevicePeaksRow",
     "DeviceRow",
     "EnvironmentRow",
+    "PlanRow",
     "QuarantineRow",
     "RecordRow",
     "RecordingRow",
@@ -182,6 +183,25 @@ class TrialRow(Base):
     median_s: Mapped[Real | None]
     ratio: Mapped[Real | None]
     recorded_at: Mapped[Instant]
+    document: Mapped[Document]
+
+
+class PlanRow(Base):
+    """What a plan moved and took on a fleet; since schema version 0009.
+
+    The key is that of an einsum or of a program, which has no row of its own.
+    """
+
+    __tablename__ = "plans"
+
+    id: Mapped[ContentId]
+    workload_key: Mapped[str] = mapped_column(Text, index=True)
+    plan_id: Mapped[str] = mapped_column(String(64))
+    device_id: Mapped[DeviceId]
+    processes: Mapped[int]
+    engine: Mapped[str]
+    median_s: Mapped[Real | None]
+    recorded_at: Mapped[Instant] = mapped_column(index=True)
     document: Mapped[Document]
 
 

@@ -6,7 +6,6 @@ Counts are exact, and seconds are not: they are what a link and a leaf are said 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum
@@ -15,29 +14,9 @@ from feinsum.plans.named import named_like
 from feinsum.plans.plan import LeafWork, Plan
 from feinsum.plans.planner import plan
 from feinsum.plans.search import best_of_machines
+from feinsum.records import Links
 
 __all__ = ["Links", "best_plans", "cheapest", "price"]
-
-
-@dataclass(frozen=True)
-class Links:
-    """What passes between two processes takes a time for each message and element.
-
-    Attributes:
-        message_s: seconds of a message, however short.
-        element_s: seconds of an element.
-    """
-
-    message_s: float
-    element_s: float
-
-    def __post_init__(self) -> None:
-        if not (self.message_s >= 0 and self.element_s >= 0):
-            raise PlanError(
-                f"links with {self.message_s} s a message and {self.element_s} s an "
-                "element; expected numbers from 0",
-                rules=("price",),
-            )
 
 
 def best_plans(

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling import call_einsum
 from feinsum.ir import SizeParam
 from feinsum.programs.evaluate import checked_arrays, evaluate_statement
 from feinsum.programs.program import Program
 from feinsum.programs.stages import Stage, stages_of
 from feinsum.programs.statement import Statement
-from feinsum.targets.host.threads import n_threads
 
 __all__ = ["run_program", "sizes_of"]
 
@@ -83,6 +81,8 @@ def sizes_of(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _einsum(program: Program, one: Statement, known: Mapping[str, Array]) -> Array:
+    from feinsum.calling import call_einsum
+
     operands = [known[name] for name in one.operands]
     dtype = program.arrays[one.result].dtype
     is_called = len(one.indices) <= MOST_LETTERS and all(
@@ -103,6 +103,8 @@ def _in_parts(
     program: Program, stage: Stage, known: Mapping[str, Array], sizes: Mapping[str, int]
 ) -> dict[str, Array]:
     """The results of a stage that are kept."""
+    from feinsum.targets.host.threads import n_threads
+
     results = {}
     for name in stage.kept:
         operand = program.arrays[name]

@@ -3,6 +3,7 @@
 from feinsum.records.demand import Demand, Miss, is_text_of
 from feinsum.records.document import content_id, from_json, to_json
 from feinsum.records.environment import Device, DevicePeaks, Environment
+from feinsum.records.fleet import EngineName, Fleet, Host, Links
 from feinsum.records.kinds import KINDS, Document, DocumentKind, Kind, kind_of
 from feinsum.records.match import (
     WORST_ACCEPTED,
@@ -25,6 +26,7 @@ from feinsum.records.measurement import (
     median_interval,
     quartiles,
 )
+from feinsum.records.plan_record import BlockCheck, PlanRecord
 from feinsum.records.plausibility import (
     APART,
     CODES,
@@ -59,6 +61,7 @@ __all__ = [
     "MESSAGE_LENGTH",
     "OK",
     "WORST_ACCEPTED",
+    "BlockCheck",
     "Candidates",
     "Demand",
     "Device",
@@ -66,20 +69,25 @@ __all__ = [
     "Document",
     "DocumentKind",
     "DocumentStore",
+    "EngineName",
     "Environment",
     "Extents",
     "FactSource",
     "FactStore",
     "Finding",
+    "Fleet",
     "FramedSpec",
+    "Host",
     "InMemoryStore",
     "Kind",
     "Level",
+    "Links",
     "LookUp",
     "Match",
     "Measurement",
     "Miss",
     "ParameterValue",
+    "PlanRecord",
     "Policy",
     "Processor",
     "Remoteness",

@@ -1,4 +1,4 @@
-"""The kinds of documents: facts, limits of devices, trials, retractions."""
+"""The kinds of documents: facts, plans, limits of devices, trials, retractions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from feinsum.records.environment import Device, DevicePeaks
+from feinsum.records.plan_record import PlanRecord
 from feinsum.records.record import TuningRecord
 from feinsum.records.retraction import Retraction
 from feinsum.records.trial import Trial
 
 __all__ = ["KINDS", "Document", "DocumentKind", "Kind", "kind_of"]
 
-Document: TypeAlias = TuningRecord | DevicePeaks | Trial | Retraction
+Document: TypeAlias = TuningRecord | DevicePeaks | Trial | Retraction | PlanRecord
 
-DocumentKind: TypeAlias = Literal["record", "peaks", "trial", "retraction"]
+DocumentKind: TypeAlias = Literal["record", "peaks", "trial", "retraction", "plan"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Kind:
         has_recipe: whether it says what became of a recipe for a workload in an
             environment.
         is_judged: whether it may be implausible.
+        judge: the function ``module:name`` that finds what else is wrong with a
+            document that is plausible by its values. It is named and not imported, for
+            it may need what stands above this package.
     """
 
     cls: type[Document]
@@ -40,6 +44,7 @@ class Kind:
     device: Callable[[Any], Device | None]
     has_recipe: bool = False
     is_judged: bool = True
+    judge: str = ""
 
 
 KINDS: dict[DocumentKind, Kind] = {
@@ -73,6 +78,14 @@ KINDS: dict[DocumentKind, Kind] = {
         "add_retraction",
         "retracted_at",
         lambda _retraction: None,
+    ),
+    "plan": Kind(
+        PlanRecord,
+        "What a plan moved and took on a fleet.",
+        "add_plan",
+        "recorded_at",
+        lambda record: record.fleet.device,
+        judge="feinsum.programs.facts:findings",
     ),
 }
 """Every kind. One more is an entry here, and its table in :mod:`feinsum.db.sql`."""

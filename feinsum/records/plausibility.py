@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from math import isfinite
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ from feinsum.records.demand import is_text_of
 from feinsum.records.document import to_json
 from feinsum.records.environment import Device, DevicePeaks
 from feinsum.records.kinds import KINDS, Document, kind_of
-from feinsum.records.measurement import Measurement
+from feinsum.records.measurement import Measurement, Verification
+from feinsum.records.plan_record import BlockCheck, PlanRecord
 from feinsum.records.record import TuningRecord
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "Finding",
     "check_plausible",
     "check_unique_names",
+    "finding",
     "instant",
     "is_apart",
     "judge",
@@ -93,6 +96,12 @@ CODES: dict[str, str] = {
     "control-character": "no text has the character NUL",
     "integer-range": "an integer has 64 bits",
     "compute-units": f"a device has 1 to {MOST_UNITS} compute units",
+    "fleet": "a fleet has as many ranks as the plan, and threads and cores that there "
+    "can be",
+    "shared-cores": "no seconds of ranks that share cores, or take turns",
+    "plan": "a plan is a document that keeps all rules of plans",
+    "key-of-another-plan": "a key is that of what the plan computes",
+    "counts": "counts are those of the steps of the plan, and as much was received",
     "key-of-another-text": "a key is the digest of its canonical text",
     "unreadable-text": "the text is a canonical einsum",
     "sizes": "sizes name the size parameters of the text, each at least 1, and the "
@@ -118,7 +127,7 @@ CODES: dict[str, str] = {
 APART = frozenset({"unknown-transform", "unknown-parameters", "unknown-form"})
 """What this installation cannot judge; it is kept apart, and not refused."""
 
-_FREE = frozenset({"workload_text"})
+_FREE = frozenset({"workload_text", "plan"})
 """Fields that the size of the document bounds alone."""
 
 _TEXTS = frozenset({"provenance", "software", "policy", "driver_version",
@@ -158,7 +167,7 @@ def shipped_recipe(record: TuningRecord) -> Iterator[Finding]:
     """Whether the transform comes with this package, as far as names tell."""
     spec = record.spec
     if (spec.name, spec.version) not in SHIPPED:
-        yield _finding("unknown-transform", f"{spec.name[:50]}@{spec.version}")
+        yield finding("unknown-transform", f"{spec.name[:50]}@{spec.version}")
 
 
 def judge(
@@ -181,7 +190,7 @@ def judge(
         return ()
     text = to_json(document)
     if len(text.encode()) > DOCUMENT_BYTES:
-        return (_finding("document-size", f"{len(text.encode())} bytes"),)
+        return (finding("document-size", f"{len(text.encode())} bytes"),)
     latest = (now or datetime.now(UTC)) + CLOCKS
     found = [*_of_values(json.loads(text))]
     match document:
@@ -189,6 +198,10 @@ def judge(
             found += _of_peaks(document)
         case TuningRecord():
             found += _of_record(document, judge_recipe)
+        case PlanRecord():
+            found += _of_plan(document)
+    if kind.judge and not found:  # it may take longer
+        found += resolve_name(kind.judge)(document)
     return (*found, *_of_time(getattr(document, kind.time), latest))
 
 
@@ -261,7 +274,8 @@ def instant(text: str) -> datetime:
         ) from None
 
 
-def _finding(code: str, given: str) -> Finding:
+def finding(code: str, given: str) -> Finding:
+    """What breaks the rule of a code."""
     return Finding(code, given, CODES[code])
 
 
@@ -285,11 +299,11 @@ def _of_values(
     match value:
         case str():
             if len(value) > most:
-                yield _finding("text-length", f"{place}: {len(value)} characters")
+                yield finding("text-length", f"{place}: {len(value)} characters")
             if "\0" in value:
-                yield _finding("control-character", f"{place}: {value[:20]!r}")
+                yield finding("control-character", f"{place}: {value[:20]!r}")
         case int() if not -(2**63) <= value < 2**63:
-            yield _finding("integer-range", f"{place}: {value.bit_length()} bits")
+            yield finding("integer-range", f"{place}: {value.bit_length()} bits")
         case dict():
             for name, inner in value.items():
                 yield from _of_values(name, (*path, "name"))
@@ -308,7 +322,7 @@ def _of_peaks(peaks: DevicePeaks) -> Iterator[Finding]:
     for dtype, rate in peaks.operations_per_s.items():
         itemsize = _itemsize(dtype)
         if itemsize is None:
-            yield _finding("dtype", repr(dtype[:30]))
+            yield finding("dtype", repr(dtype[:30]))
         else:
             yield from _of_rate(dtype, rate, most.operations_per_s(itemsize))
     for name, rate in peaks.cache_bytes_per_s.items():
@@ -318,7 +332,7 @@ def _of_peaks(peaks: DevicePeaks) -> Iterator[Finding]:
 def _of_rate(name: str, rate: float, most: float) -> Iterator[Finding]:
     if not LEAST_RATE <= rate <= most:
         given = f"{name}: {rate:g} a second, not from {LEAST_RATE:g} to {most:g}"
-        yield _finding("rate", given)
+        yield finding("rate", given)
 
 
 def _of_record(record: TuningRecord, judge_recipe: JudgeRecipe) -> Iterator[Finding]:
@@ -327,21 +341,49 @@ def _of_record(record: TuningRecord, judge_recipe: JudgeRecipe) -> Iterator[Find
     yield from _of_samples(record.measurement)
     key, text = record.workload, record.workload_text
     if not (_KEY.fullmatch(key) and is_text_of(text, key)):
-        yield _finding("key-of-another-text", f"key {key[:60]!r}, text {text[:60]!r}")
+        yield finding("key-of-another-text", f"key {key[:60]!r}, text {text[:60]!r}")
         return
     try:
         einsum = _read(text)
     except InvalidEinsumError:
         is_ours = key.startswith(f"{FORM_VERSION}-")
         code = "unreadable-text" if is_ours else "unknown-form"
-        yield _finding(code, repr(text[:60]))
+        yield finding(code, repr(text[:60]))
         return
     if _has_other_sizes(einsum, record.measurement.sizes):
-        yield _finding("sizes", str(dict(record.measurement.sizes))[:100])
+        yield finding("sizes", str(dict(record.measurement.sizes))[:100])
         return
     yield from _of_times(record.measurement, einsum, device)
     yield from _of_verification(record.measurement, einsum)
     yield from judge_recipe(record)
+
+
+def _of_plan(record: PlanRecord) -> Iterator[Finding]:
+    """What is wrong with a fact of a plan that is not read."""
+    fleet, verified = record.fleet, record.verification
+    yield from _of_device(fleet.device)
+    most = max(fleet.threads, *(n for h in fleet.hosts for n in (h.ranks, h.cores)))
+    if most > MOST_UNITS:
+        yield finding("fleet", f"{most} threads, ranks or cores")
+    yield from _of_error(verified, TOLERANCE)
+    if min(verified.n_blocks, verified.n_entries) < 1:
+        yield finding("not-verified", f"{verified.n_blocks} blocks")
+    if not record.samples_s:
+        return
+    if not fleet.is_timed:
+        yield finding("shared-cores", f"{fleet.engine}, {fleet.load:g} threads a core")
+    if len(record.samples_s) < MIN_SAMPLES:
+        yield finding("too-few-samples", f"{len(record.samples_s)}")
+    if min(record.samples_s) < RESOLUTION_S:
+        yield finding("below-resolution", f"{min(record.samples_s):g} s")
+
+
+def _of_error(verified: Verification | BlockCheck, most: float) -> Iterator[Finding]:
+    if not 0 < verified.tolerance <= most:
+        yield finding("tolerance", f"{verified.tolerance:g}")
+    if not 0 <= verified.largest_error <= verified.tolerance:
+        given = f"{verified.largest_error:g}, tolerance {verified.tolerance:g}"
+        yield finding("error-above-tolerance", given)
 
 
 @lru_cache(256)
@@ -351,31 +393,31 @@ def _read(text: str) -> BatchedEinsum:
 
 def _of_device(device: Device) -> Iterator[Finding]:
     if not 1 <= device.compute_units <= MOST_UNITS:
-        yield _finding("compute-units", f"{device.compute_units}")
+        yield finding("compute-units", f"{device.compute_units}")
 
 
 def _of_time(text: str, latest: datetime) -> Iterator[Finding]:
     try:
         at = instant(text)
     except InvalidRecordError:
-        yield _finding("time", repr(text[:50]))
+        yield finding("time", repr(text[:50]))
         return
     if at > latest:
-        yield _finding("future", repr(text[:50]))
+        yield finding("future", repr(text[:50]))
 
 
 def _of_samples(measured: Measurement) -> Iterator[Finding]:
     n_samples = len(measured.samples_s)
     if n_samples < MIN_SAMPLES:
-        yield _finding("too-few-samples", f"{n_samples}")
+        yield finding("too-few-samples", f"{n_samples}")
     if measured.timer not in TIMERS:
-        yield _finding("timer", repr(measured.timer[:50]))
+        yield finding("timer", repr(measured.timer[:50]))
     least = min(*measured.samples_s, *measured.baseline_s)
     if least < RESOLUTION_S:
-        yield _finding("below-resolution", f"{least:g} s")
+        yield finding("below-resolution", f"{least:g} s")
     for dtype in measured.operations:
         if _itemsize(dtype) is None:
-            yield _finding("dtype", repr(dtype[:30]))
+            yield finding("dtype", repr(dtype[:30]))
 
 
 def _of_times(
@@ -386,25 +428,21 @@ def _of_times(
     for name, times in (("", measured.samples_s), ("baseline: ", measured.baseline_s)):
         if min(times) < least_s:
             given = f"{name}{min(times):g} s, but {least_s:.3g} s at least"
-            yield _finding("faster-than-possible", given)
+            yield finding("faster-than-possible", given)
         if not (isfinite(max(times)) and max(times) <= longest_s):
             given = f"{name}{max(times):g} s, but {longest_s:.3g} s at most"
-            yield _finding("slower-than-possible", given)
+            yield finding("slower-than-possible", given)
 
 
 def _of_verification(measured: Measurement, einsum: BatchedEinsum) -> Iterator[Finding]:
     verified = measured.verification
     rounding = 64 * least_tolerance(einsum, measured.sizes)
-    if not 0 < verified.tolerance <= max(TOLERANCE, rounding):
-        yield _finding("tolerance", f"{verified.tolerance:g}")
-    if not 0 <= verified.largest_error <= verified.tolerance:
-        given = f"{verified.largest_error:g}, tolerance {verified.tolerance:g}"
-        yield _finding("error-above-tolerance", given)
+    yield from _of_error(verified, max(TOLERANCE, rounding))
     if not verified.sizes:
-        yield _finding("not-verified", "no sizes")
+        yield finding("not-verified", "no sizes")
     for sizes in verified.sizes:  # of extents that the text may have as integers
         if any(size < 1 for size in sizes.values()):
-            yield _finding("sizes", str(dict(sizes))[:100])
+            yield finding("sizes", str(dict(sizes))[:100])
             return
 
 

@@ -12,6 +12,7 @@ from feinsum.errors import RecordNotFoundError
 from feinsum.records.environment import Device, DevicePeaks
 from feinsum.records.kinds import KINDS, Document, DocumentKind, kind_of
 from feinsum.records.match import Policy
+from feinsum.records.plan_record import PlanRecord
 from feinsum.records.plausibility import latest_peaks
 from feinsum.records.record import TuningRecord
 from feinsum.records.retraction import Retraction
@@ -53,7 +54,8 @@ class FactSource(ABC):
 
     A source that fails raises a :class:`feinsum.errors.StoreError`; one behind a
     service also what that says, a :class:`feinsum.errors.ServiceError`. Sources that
-    are not read as a whole, keep no limits of devices or no trials, have none.
+    are not read as a whole, keep no limits of devices, no trials or no plans, have
+    none.
     """
 
     @abstractmethod
@@ -95,6 +97,10 @@ class FactSource(ABC):
         """The workloads that have trials, ordered by key."""
         return ()
 
+    def plans(self, workload: str) -> tuple[PlanRecord, ...]:
+        """What plans of an einsum or a program moved and took, ordered by id."""
+        return ()
+
     def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
         """The retractions of some documents, ordered by id, known here or not.
 
@@ -126,6 +132,10 @@ class FactStore(FactSource):
 
         A store that keeps no trials forgets it.
         """
+
+    @abstractmethod
+    def add_plan(self, record: PlanRecord) -> bool:
+        """Keep what a plan moved and took; whether it was new."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -225,6 +235,18 @@ class InMemoryStore(FactStore):
 
     def tried(self) -> tuple[WorkloadKey, ...]:
         return tuple(sorted({t.workload for t in self._known["trial"].values()}))
+
+    def add_plan(self, record: PlanRecord) -> bool:
+        return self._keep(record)
+
+    def plans(self, workload: str) -> tuple[PlanRecord, ...]:
+        known = self._of_kind("plan")
+        found = [known[one] for one in sorted(known)]
+        return tuple(
+            one
+            for one in found
+            if isinstance(one, PlanRecord) and one.workload == workload
+        )
 
     def add_retraction(self, retraction: Retraction) -> bool:
         """Hide what it retracts, now and whenever it comes; whether it was new."""

@@ -20,6 +20,7 @@ from feinsum.records import (
     FactStore,
     Level,
     LookUp,
+    Retraction,
     TuningRecord,
     best_match,
 )
@@ -28,6 +29,8 @@ from tests.db.factories import (
     make_device,
     make_environment,
     make_peaks,
+    make_plan,
+    make_plan_record,
     make_processor,
     make_record,
     make_trial,
@@ -312,3 +315,39 @@ class TrialsContract:
         """Facts are no trials either."""
         store.add(make_record())
         assert store.trials(WORKLOAD) == ()
+
+
+class PlansContract:
+    """The laws of a :class:`feinsum.records.FactStore` that keeps plans."""
+
+    def test_adding_a_plan_is_idempotent(self, store: Any) -> None:
+        """What a plan moved and took is new only the first time, and reads back."""
+        one, other = make_plan_record(0), make_plan_record(1)
+        for record in (one, other):
+            assert store.add_plan(record) is True
+            assert store.add_plan(record) is False
+        found = store.plans(one.workload)
+        assert found == tuple(sorted((one, other), key=lambda record: record.id))
+        assert [record.median_s for record in found if record == other] == [2e-3]
+
+    def test_plans_are_of_one_workload(self, store: Any) -> None:
+        """Plans of another einsum are in no answer; nor are facts and trials."""
+        one, other = make_plan_record(), make_plan_record(plan=make_plan(5))
+        assert one.workload != other.workload
+        store.add(make_record())
+        store.add_plan(one)
+        store.add_plan(other)
+        assert store.plans(one.workload) == (one,)
+        assert store.plans("another") == ()
+        assert len(store) == 1
+
+    def test_a_retracted_plan_is_in_no_answer(self, store: Any) -> None:
+        """Before or after it comes."""
+        if not hasattr(store, "add_retraction"):
+            pytest.skip("it takes no retractions")
+        gone, kept = make_plan_record(0), make_plan_record(1)
+        store.add_retraction(Retraction(gone.id, "a wrong clock", "ann"))
+        store.add_plan(gone)
+        store.add_plan(kept)
+        assert store.plans(gone.workload) == (kept,)
+        assert [*store.documents("plan")] == [kept]

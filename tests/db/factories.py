@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+
 from hypothesis import strategies as st
 
+import feinsum
 from feinsum.canonical import (
     CANONICALIZER,
     FORM_VERSION,
     WorkloadKey,
     text_digest,
 )
+from feinsum.programs.facts import AnyPlan, fact_of
 from feinsum.records import (
+    BlockCheck,
     Device,
     DevicePeaks,
     Environment,
+    Fleet,
+    Host,
     Measurement,
+    PlanRecord,
     Processor,
     TransformSpec,
     Trial,
@@ -140,6 +149,30 @@ def make_trial(
         ratio=0.1 * (number + 1) if is_ok else None,
         recorded_at=f"2025-01-31T12:00:{second:02}.000000+00:00",
     )
+
+
+@cache
+def make_plan(n_columns: int = 4, processes: int = 2) -> feinsum.plans.Plan:
+    """A plan of a product of a matrix with a vector."""
+    A, x = feinsum.array("A", (64, n_columns)), feinsum.array("x", n_columns)
+    return feinsum.plan(feinsum.einsum("ij,j->i", A, x), processes=processes)
+
+
+def make_fleet(processes: int = 2, engine: str = "mpi") -> Fleet:
+    """Ranks of one thread on a host with as many cores."""
+    device = make_device(processor=make_processor())
+    return Fleet(engine, (Host(processes, processes),), 1, device, {"feinsum": "0"})
+
+
+def make_plan_record(
+    number: int = 0, *, plan: AnyPlan | None = None, fleet: Fleet | None = None
+) -> PlanRecord:
+    """What a plan moved and took; different numbers are different facts of it."""
+    made, where = plan or make_plan(), fleet or make_fleet()
+    samples = tuple((number + 1) * 1e-3 * share for share in (1.0, 0.9, 1.1))
+    checked = BlockCheck(2, 64, 1e-9, 1e-15)
+    found = fact_of(made, where, made.counts.moved, checked, samples)
+    return replace(found, recorded_at="2025-01-31T12:00:00+00:00")
 
 
 def make_peaks(

@@ -9,25 +9,31 @@ from feinsum.records import (
     DevicePeaks,
     FactStore,
     InMemoryStore,
+    PlanRecord,
     Trial,
     TuningRecord,
 )
-from tests.db.contract import FactStoreContract, MakeStore, TrialsContract
+from tests.db.contract import (
+    FactStoreContract,
+    MakeStore,
+    PlansContract,
+    TrialsContract,
+)
 
 
-class TestInMemoryStore(FactStoreContract, TrialsContract):
+class TestInMemoryStore(FactStoreContract, TrialsContract, PlansContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
         return InMemoryStore
 
 
-class TestSqliteStore(FactStoreContract, TrialsContract):
+class TestSqliteStore(FactStoreContract, TrialsContract, PlansContract):
     @pytest.fixture
     def make_store(self, make_sql_store: MakeStore) -> MakeStore:
         return make_sql_store
 
 
-class TestPostgresqlStore(FactStoreContract, TrialsContract):
+class TestPostgresqlStore(FactStoreContract, TrialsContract, PlansContract):
     @pytest.fixture
     def make_store(self, make_postgresql_store: MakeStore) -> MakeStore:
         return make_postgresql_store
@@ -56,14 +62,17 @@ class Scattered(LayeredStore):
     def add_trial(self, trial: Trial) -> bool:
         return min(place.add_trial(trial) for place in self._places(trial.id))
 
+    def add_plan(self, record: PlanRecord) -> bool:
+        return min(place.add_plan(record) for place in self._places(record.id))
 
-class TestLayeredStore(FactStoreContract, TrialsContract):
+
+class TestLayeredStore(FactStoreContract, TrialsContract, PlansContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
         return lambda: LayeredStore([InMemoryStore(), InMemoryStore()])
 
 
-class TestFactsInSeveralLayers(FactStoreContract, TrialsContract):
+class TestFactsInSeveralLayers(FactStoreContract, TrialsContract, PlansContract):
     @pytest.fixture
     def make_store(self) -> MakeStore:
         return lambda: Scattered([InMemoryStore() for _ in range(3)])

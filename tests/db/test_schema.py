@@ -24,6 +24,7 @@ from tests.db.factories import (
     make_device,
     make_environment,
     make_peaks,
+    make_plan_record,
     make_processor,
     make_record,
     make_trial,
@@ -39,6 +40,7 @@ NEW_SINCE_0002 = (
     "demand_callers",
     "api_keys",
     "retractions",
+    "plans",
 )
 COLUMNS_SINCE_0002 = ("microarchitecture", "processor")
 OLD_SCHEMA = OLD_SCHEMAS["0001"]
@@ -113,6 +115,7 @@ def test_every_older_database_is_migrated(database: Path, old: str) -> None:
         assert store.add_trial(trial) is (old < "0003")
         assert store.trials(OLD) == (trial,)
         assert store.peaks(make_device().id) == (make_peaks() if old > "0001" else None)
+        assert store.add_plan(make_plan_record())
         assert len(store) == 1
     assert version(database) == VERSIONS[-1]
 

@@ -133,12 +133,13 @@ def test_info_counts(filled_database: Path) -> None:
         info = store.info()
     assert info == StoreInfo(
         location=str(filled_database),
-        schema_version="0008",
+        schema_version="0009",
         n_records=4,
         n_workloads=2,
         n_devices=1,
         n_trials=2,
         n_retractions=0,
+        n_plans=0,
         size_bytes=info.size_bytes,
         is_read_only=False,
     )

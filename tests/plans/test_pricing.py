@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feinsum.errors import PlanError
+from feinsum.errors import InvalidRecordError, PlanError
 from feinsum.plans import Links, best_plans, cheapest, groups_of, plan, price
 from feinsum.plans.groups import default_path
 from feinsum.plans.paths import paths_of
@@ -50,15 +50,13 @@ def test_links_decide_between_plans():
 
 
 def test_bad_prices_are_refused():
-    """By the rule ``price``."""
-    for make in (
-        lambda: Links(-1.0, 0.0),
-        lambda: Links(0.0, float("nan")),
-        lambda: cheapest([], Links(0, 0), lambda leaf: 0.0),
-    ):
-        with pytest.raises(PlanError) as caught:
-            make()
-        assert caught.value.rules == ("price",)
+    """Times below zero, and a choice of nothing."""
+    for times in ((-1.0, 0.0), (0.0, float("nan"))):
+        with pytest.raises(InvalidRecordError, match="numbers from 0"):
+            Links(*times)
+    with pytest.raises(PlanError) as caught:
+        cheapest([], Links(0, 0), lambda leaf: 0.0)
+    assert caught.value.rules == ("price",)
 
 
 def test_paths_are_different_and_of_few_operations():

@@ -10,8 +10,9 @@ import pytest
 
 from feinsum.db import HttpStore
 from feinsum.db.remote.wire import Limits
-from feinsum.records import FactStore
-from tests.db.contract import FactStoreContract, MakeStore
+from feinsum.errors import ServiceError
+from feinsum.records import FactStore, Retraction
+from tests.db.contract import FactStoreContract, MakeStore, PlansContract
 from tests.db.factories import make_record
 from tests.remote.live import LiveService, leased_store, live_service
 
@@ -33,11 +34,17 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
         yield running
 
 
-class TestHttpStore(FactStoreContract):
+class TestHttpStore(FactStoreContract, PlansContract):
     def test_like_is_a_filter(self, store: FactStore) -> None:
         """A service is not read as a whole for them: it gives none."""
         store.add(make_record())
         assert list(store.like("a b, b -> a")) == []
+
+    def test_a_retracted_plan_is_in_no_answer(self, store: FactStore) -> None:
+        """Who may record may not retract."""
+        retraction = Retraction("0" * 64, "a wrong clock", "ann")
+        with pytest.raises(ServiceError, match="admin"):
+            store.add_retraction(retraction)
 
     @pytest.fixture
     def make_store(self, service: LiveService) -> Iterator[MakeStore]:

@@ -21,12 +21,13 @@ from feinsum.errors import (
     TooLargeError,
     TooManyRequestsError,
 )
-from feinsum.records import LookUp
+from feinsum.records import InMemoryStore, LookUp
 from feinsum.service import new_key
 from tests.db.factories import (
     WORKLOAD,
     make_device,
     make_peaks,
+    make_plan_record,
     make_record,
     make_trial,
 )
@@ -238,3 +239,16 @@ def test_no_answer_at_all_is_an_error():
     refused = pytest.raises(StoreUnavailableError, match="the service at")
     with chaos(saying(b"")) as server, refused:
         HttpStore.at(server.url).peaks("0" * 64)
+
+
+def test_an_older_service_has_no_plans():
+    """It knows no such address: it is asked for none, and sent none by a merge."""
+    with chaos(refusing(404, NoSuchRouteError.code, "no such route")) as server:
+        far, own = HttpStore.at(server.url), InMemoryStore()
+        record = make_plan_record()
+        own.add_plan(record)
+        assert far.plans(record.workload) == ()
+        assert list(far.documents("plan")) == []
+        assert far.lacking("plan", [record.id]) == frozenset()
+        with pytest.raises(NoSuchRouteError):
+            far.add_plan(record)

@@ -11,7 +11,7 @@ import pytest
 
 from feinsum.db.server import open_serving_store
 from feinsum.service import new_key
-from feinsum.service.examples import PEAKS, RECORD
+from feinsum.service.examples import PEAKS, PLAN, RECORD
 from feinsum.service.paging import to_cursor
 from tests.service.running import running
 
@@ -20,11 +20,12 @@ CONFIGURATION = f"""
 [checks]
 ignored_auth.enabled = false
 
-# A fact, limits, an einsum and a retraction have more rules than a schema can say.
+# Facts, limits, plans, einsums and retractions have more rules than a schema says.
 [[operations]]
 include-name = [
     "POST /v1/facts",
     "POST /v1/peaks",
+    "POST /v1/plans",
     "POST /v1/canonicalize",
     "POST /v1/facts:retract",
 ]
@@ -33,7 +34,8 @@ checks.positive_data_acceptance.enabled = false
 # Cursors are what the service gave; tests/hostile has others.
 [[operations]]
 include-name = [
-    "GET /v1/workloads", "GET /v1/devices", "GET /v1/facts", "GET /v1/quarantine"
+    "GET /v1/workloads", "GET /v1/devices", "GET /v1/facts", "GET /v1/quarantine",
+    "GET /v1/plans",
 ]
 parameters = {{ "query.cursor" = "{to_cursor("k")}" }}
 
@@ -77,6 +79,7 @@ def attacked(folder: Path, *options: str) -> str:
         store.add_key(key)
         store.add(RECORD)
         store.add_peaks(PEAKS)
+        store.add_plan(PLAN)
     (folder / "schemathesis.toml").write_text(CONFIGURATION)
     with running(str(database), folder, rate_per_s=0) as server:
         command = [sys.executable, "-m", "schemathesis.cli", "run", "--seed", "1"]

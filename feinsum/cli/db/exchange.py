@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from feinsum.cli.shared.failure import FAILED, report_bad
+from feinsum.cli.shared.kinds import counted_kinds
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
@@ -178,11 +179,8 @@ def _print(found: Imported) -> None:
 
 
 def _numbers(numbers: Counter[Any]) -> str:
-    """How many of each kind; of retractions only if there are some."""
-    words = {"record": "records", "peaks": "limits of devices", "trial": "trials"}
-    if numbers["retraction"]:
-        words["retraction"] = "retractions"
-    return ", ".join(f"{numbers[kind]} {word}" for kind, word in words.items())
+    """How many of each kind."""
+    return ", ".join(f"{number} {word}" for word, number in counted_kinds(numbers))
 
 
 def _end(bad: Bad) -> None:

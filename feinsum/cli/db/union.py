@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from feinsum.cli.shared.failure import DIFFERENT, FAILED, report_bad
+from feinsum.cli.shared.kinds import counted_kinds
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
@@ -85,7 +86,7 @@ def merge(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add the facts, limits, trials and retractions of other databases.
+    """Add the facts, plans, limits, trials and retractions of other databases.
 
     Nothing is changed or removed, and the order does not matter. Facts that any of
     them retracts disappear from look-ups. Implausible documents are skipped and named
@@ -124,12 +125,8 @@ def merge(
     if as_json:
         print_json({"n_new": n_new, "n_left_out": len(left_out)})
     else:
-        names = "records", "limits of devices", "trials", "retractions"
-        kinds = "record", "peaks", "trial", "retraction"
-        for name, kind in zip(names, kinds, strict=True):
-            if kind == "retraction" and not n_new[kind]:
-                continue
-            typer.echo(f"{name} added: {n_new[kind]}")
+        for name, number in counted_kinds(n_new):
+            typer.echo(f"{name} added: {number}")
     if left_out:
         raise typer.Exit(FAILED)
 

@@ -1,0 +1,92 @@
+"""Facts of plans: what processes moved and took, immutable and named by content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
+
+from constantdict import constantdict
+
+from feinsum.records.document import STRICT, content_id
+from feinsum.records.fleet import Fleet
+from feinsum.records.record import utc_now
+from feinsum.shown import brief
+
+__all__ = ["BlockCheck", "PlanRecord"]
+
+
+@dataclass(frozen=True)
+class BlockCheck:
+    """Blocks of results that were compared with a reference.
+
+    Attributes:
+        n_blocks: samples, each of one rank's part of one result.
+        n_entries: in all of them.
+        tolerance: the largest error that passes, relative to the largest entry.
+        largest_error: that was found.
+    """
+
+    __pydantic_config__ = STRICT
+
+    n_blocks: int
+    n_entries: int
+    tolerance: float
+    largest_error: float
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """A plan, and what it moved and took on a fleet.
+
+    Attributes:
+        workload: the key of what is computed, an einsum or a program.
+        plan: its document, as text.
+        fleet: that ran it.
+        predicted: what the steps of the plan move and hold, by name; see
+            :class:`feinsum.plans.Counts`.
+        counted: elements that all ranks received.
+        verification: of blocks of the results.
+        samples_s: seconds of runs, each of the slowest rank; none where ranks shared
+            cores (:attr:`Fleet.is_timed`).
+        provenance: who or what recorded it, as free text by topic.
+        recorded_at: UTC, ISO 8601.
+    """
+
+    __pydantic_config__ = STRICT
+
+    workload: str
+    plan: str
+    fleet: Fleet
+    predicted: Mapping[str, int]
+    counted: int
+    verification: BlockCheck
+    samples_s: tuple[float, ...] = ()
+    provenance: Mapping[str, str] = field(default_factory=constantdict)
+    recorded_at: str = field(default_factory=utc_now)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "predicted", constantdict(self.predicted))
+        object.__setattr__(self, "provenance", constantdict(self.provenance))
+
+    @cached_property
+    def id(self) -> str:
+        """Content id; two records are one fact exactly if their ids are equal."""
+        return content_id(self)
+
+    @cached_property
+    def plan_id(self) -> str:
+        """The content id of the plan."""
+        return hashlib.sha256(self.plan.encode()).hexdigest()
+
+    @property
+    def median_s(self) -> float | None:
+        """Seconds of a run; None if none were taken."""
+        return median(self.samples_s) if self.samples_s else None
+
+    def __repr__(self) -> str:
+        seconds = "" if self.median_s is None else f", {self.median_s * 1e3:.4g} ms"
+        moved = f"{self.counted:,} elements moved{seconds}"
+        return brief(self, f"plan {self.plan_id[:12]}, {self.fleet}: {moved}")

@@ -1,0 +1,121 @@
+"""Plans: what they moved and took, one by one and as a list."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from feinsum.records import (
+    PlanRecord,
+    check_plausible,
+    check_unique_names,
+    from_json,
+    to_json,
+)
+from feinsum.service.answers import check_key
+from feinsum.service.examples import PLAN, document
+from feinsum.service.openapi import answers
+from feinsum.service.paging import Cursor, Limit, key_after, next_cursor
+from feinsum.service.routes.facts import CONTENT_ID
+from feinsum.service.state import Reading, Recording, TheService
+from feinsum.service.texts import is_storable
+
+__all__ = ["PlanId", "router"]
+
+router = APIRouter(prefix="/v1", tags=["plans"])
+
+PlanId = Annotated[
+    str, Path(pattern=CONTENT_ID, description="Content id.", examples=[PLAN.id])
+]
+
+LISTED = {"id": PLAN.id, "document": document(PLAN)}
+
+BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {"$ref": "#/components/schemas/PlanRecord"},
+                "example": document(PLAN),
+            }
+        },
+    }
+}
+
+
+class PlanOf(BaseModel):
+    """A plan, and what it moved and took, with its content id."""
+
+    id: str
+    document: PlanRecord
+
+
+class Plans(BaseModel):
+    """A page of plans."""
+
+    plans: list[PlanOf]
+    next: str | None
+
+
+@router.get(
+    "/plans",
+    summary="Plans by id; all, or of an einsum or a program",
+    response_model=Plans,
+    responses=answers(status_200={"plans": [LISTED], "next": None}),
+)
+def plans(
+    service: TheService,
+    _: Reading,
+    workload: Annotated[str | None, Query(max_length=200)] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> Response:
+    if workload is not None and not is_storable(workload):
+        return _json('{"plans":[],"next":null}')  # no plan can be of it
+    found = service.store.page_of_plans(key_after(cursor), limit, workload)
+    following = next_cursor(
+        found, limit, lambda one: (one.id,), lambda one: len(one.document)
+    )
+    parts = ",".join(f'{{"id":"{p.id}","document":{p.document}}}' for p in found)
+    return _json(f'{{"plans":[{parts}],"next":{json.dumps(following)}}}')
+
+
+@router.get(
+    "/plans/{record_id}",
+    summary="A plan, and what it moved and took, by its content id",
+    response_model=PlanRecord,
+    responses=answers(404, status_200=document(PLAN)),
+)
+def recorded_plan(record_id: PlanId, service: TheService, _: Reading) -> Response:
+    return _json(to_json(service.store.plan(record_id)))
+
+
+@router.post(
+    "/plans",
+    status_code=201,
+    summary="Keep what a plan moved and took: 201 if it is new, 200 if known",
+    response_class=Response,
+    responses=answers(413, 415, status_200=None, status_201=None),
+    openapi_extra=BODY,
+)
+async def add_plan(request: Request, service: TheService, _: Recording) -> Response:
+    """The steps of the plan are counted again; a fact with other counts is refused."""
+    body = await request.body()
+    given = from_json(PlanRecord, body)
+    check_key(given.workload)
+    check_unique_names(body)
+
+    def keep() -> bool:
+        check_plausible(given)
+        return service.store.add_plan(given)
+
+    is_new = await run_in_threadpool(keep)
+    return Response(status_code=201 if is_new else 200)
+
+
+def _json(text: str) -> Response:
+    return Response(text, media_type="application/json")

@@ -1,0 +1,60 @@
+"""Plans of a service: kept, listed, and counted again before they are believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from feinsum.records import PlanRecord, from_json, to_json
+from tests.db.factories import make_plan, make_plan_record
+from tests.service.conftest import key_for
+from tests.service.test_problems import is_problem
+
+RECORDS = [
+    make_plan_record(0),
+    make_plan_record(1),
+    make_plan_record(plan=make_plan(5)),
+]
+
+
+@pytest.fixture
+def location(any_location):
+    return any_location
+
+
+def send_plan(client, record, **headers):
+    sent = {"Content-Type": "application/json", **headers}
+    return client.post("/v1/plans", content=to_json(record), headers=sent)
+
+
+def test_plans_are_kept_and_listed(client):
+    """201, then 200; by id, of a workload or all, page by page."""
+    assert [send_plan(client, one).status_code for one in RECORDS] == [201] * 3
+    assert send_plan(client, RECORDS[0]).status_code == 200
+    found = client.get(f"/v1/plans/{RECORDS[0].id}")
+    assert from_json(PlanRecord, found.content) == RECORDS[0]
+    listed, cursor = [], ""
+    while cursor is not None:
+        page = client.get(f"/v1/plans?limit=2{cursor and f'&cursor={cursor}'}").json()
+        listed += [entry["id"] for entry in page["plans"]]
+        cursor = page["next"]
+    assert listed == sorted(one.id for one in RECORDS)
+    of_one = client.get(f"/v1/plans?workload={RECORDS[0].workload}").json()["plans"]
+    assert {entry["id"] for entry in of_one} == {one.id for one in RECORDS[:2]}
+    assert is_problem(client.get(f"/v1/plans/{'0' * 64}"), 404, "record-not-found")
+
+
+def test_what_was_made_up_is_refused(client):
+    """With what was found; nothing is kept."""
+    answer = send_plan(client, replace(RECORDS[0], counted=1))
+    assert answer.status_code == 422
+    assert [one["code"] for one in answer.json()["findings"]] == ["counts"]
+    assert client.get("/v1/plans").json()["plans"] == []
+
+
+def test_recording_takes_a_key(serve):
+    """Where facts need one."""
+    client = serve(anonymous_record=False)
+    assert send_plan(client, RECORDS[0]).status_code in (401, 403)
+    assert send_plan(client, RECORDS[0], **key_for(client, "record")).status_code == 201
