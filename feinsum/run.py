@@ -2,26 +2,30 @@
 
 ``mpiexec -n 8 python -m feinsum.run plan.json --inputs arrays --output out.npy`` maps
 ``arrays/NAME.npy`` for every operand, reads the blocks of each rank, and writes those
-of the result to a file that all ranks see. Both can be files of HDF5 or Zarr.
+of the result to a file that all ranks see. Both can be files of HDF5 or Zarr. With
+``--record DATABASE`` it runs several times, and records what the plan moved and took.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from feinsum.db import opened_documents
 from feinsum.errors import FeinsumError, PlanError
-from feinsum.plans import Plan
+from feinsum.plans import Box, Plan
 from feinsum.plans.files import create_arrays, is_shared, read_block, write_block
-from feinsum.plans.local import Meaning
 from feinsum.plans.mpi import run_on_ranks, world
 from feinsum.programs import ProgramPlan
+from feinsum.programs.facts import AnyPlan, plan_in, read_plan
+from feinsum.programs.recorded import RUNS, record_on_ranks
+from feinsum.records import FactStore
 from feinsum.targets.host.threads import THREADS_VARIABLE
 
 __all__ = ["main", "use_one_thread"]
@@ -39,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"feinsum: {error}\n")
         return 1
     try:
-        _run(comm, chosen.plan, chosen.inputs, chosen.output)
+        _run(comm, chosen)
     except FeinsumError as error:
         if comm.Get_rank() == 0:
             sys.stderr.write(f"feinsum: {error}\n")
@@ -69,14 +73,27 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, required=True, help="a .npy file, or one of HDF5 or Zarr"
     )
+    parser.add_argument(
+        "--record",
+        metavar="DATABASE",
+        help="record what the plan moved and took; a path or a URL",
+    )
+    parser.add_argument(
+        "--runs", type=int, default=RUNS, help="that are timed with --record"
+    )
     return parser
 
 
-def _run(comm: Any, path: Path, inputs: Path, output: Path) -> None:
-    plan, meaning = _on_all(comm, lambda: _read(path))
-    rank = comm.Get_rank()
+def _run(comm: Any, chosen: argparse.Namespace) -> None:
+    inputs, output = chosen.inputs, chosen.output
+    made = _on_all(comm, lambda: read_plan(chosen.plan.read_bytes()))
+    plan, rank = plan_in(made), comm.Get_rank()
+    meaning = made.meaning if isinstance(made, ProgramPlan) else None
     blocks = _on_all(comm, lambda: _blocks(plan, rank, inputs))
-    parts = run_on_ranks(plan, blocks, comm, meaning=meaning)
+    if chosen.record is None:
+        parts = run_on_ranks(plan, blocks, comm, meaning=meaning)
+    else:
+        parts = _recorded(comm, made, blocks, chosen)
     if plan.statements is None:
         parts = {plan.outputs[0]: parts}
     shapes = {name: plan.shape(name) for name in plan.outputs}
@@ -93,17 +110,32 @@ def _run(comm: Any, path: Path, inputs: Path, output: Path) -> None:
         _on_all(comm, write if turn == rank else _nothing)
 
 
-def _read(path: Path) -> tuple[Plan, Meaning | None]:
-    """A plan of einsums, or of a program with what its statements compute."""
-    text = path.read_bytes()
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = None
-    if isinstance(document, dict) and "program" in document:
-        made = ProgramPlan.from_json(text)
-        return made.plan, made.meaning
-    return Plan.from_json(text), None
+def _recorded(
+    comm: Any, made: AnyPlan, blocks: Mapping[str, Any], chosen: argparse.Namespace
+) -> Any:
+    """The parts of the result; rank 0 tells what was recorded."""
+    plan, rank = plan_in(made), comm.Get_rank()
+
+    def read(name: str, box: Box) -> Any:
+        dtype = plan.operands[name]
+        return read_block(chosen.inputs, name, plan.shape(name), dtype, box)
+
+    with ExitStack() as stack:
+
+        def open_it() -> FactStore | None:
+            if rank:
+                return None
+            store = stack.enter_context(opened_documents(chosen.record))
+            store.check_writable()
+            return store
+
+        store = _on_all(comm, open_it)
+        parts, fact = record_on_ranks(
+            made, blocks, read, comm, store=store, runs=chosen.runs
+        )
+    if rank == 0:
+        sys.stdout.write(f"recorded {fact.id[:12]}: {fact!r}\n")
+    return parts
 
 
 def _nothing() -> None:

@@ -16,13 +16,24 @@ from feinsum.db.layers import ToldError
 from feinsum.db.remote.best import AT_ONCE, BestAnswer, best_of, cut_off, facts_in
 from feinsum.db.remote.breaker import PAUSE_S, Breaker
 from feinsum.db.remote.client import Client, parsed
-from feinsum.db.remote.documents import is_content_id, record_of
+from feinsum.db.remote.documents import is_content_id, record_of, sound_plans
 from feinsum.db.remote.shelf import Kept, Shelf
 from feinsum.db.remote.store import HttpStore
 from feinsum.db.remote.wire import CutOffError, Limits
-from feinsum.errors import FeinsumError, RecordNotFoundError, StoreUnavailableError
+from feinsum.errors import (
+    FeinsumError,
+    NoSuchRouteError,
+    RecordNotFoundError,
+    StoreUnavailableError,
+)
 from feinsum.memory import remembered
-from feinsum.records import Candidates, FactSource, LookUp, TuningRecord
+from feinsum.records import (
+    Candidates,
+    FactSource,
+    LookUp,
+    PlanRecord,
+    TuningRecord,
+)
 
 __all__ = ["BUDGET_VARIABLE", "RemoteLayer", "open_remote", "quick_layer"]
 
@@ -37,6 +48,9 @@ CONNECT_SHARE = 1 / 3
 """How much of the budget one attempt to connect may take."""
 
 MOST_BYTES = 16 * 2**20
+
+MOST_PLANS = 100
+"""That are asked for at once; who wants all asks the store of the service."""
 
 
 class _Told(set[str]):
@@ -106,6 +120,22 @@ class RemoteLayer(FactSource):
             return record_of(record_id, parsed(self.address, reply))
         except RecordNotFoundError:
             raise
+        except FeinsumError as error:
+            raise self._failed(error) from None
+
+    def plans(self, workload: str) -> tuple[PlanRecord, ...]:
+        """The first page of them; none of a service that is older."""
+        asked: dict[str, str | int] = {"workload": workload, "limit": MOST_PLANS}
+        try:
+            with self._asking() as client:
+                reply = client.get("/v1/plans", asked)
+            page = parsed(self.address, reply)
+            listed = page.get("plans") if isinstance(page, dict) else None
+            return (
+                tuple(sound_plans(listed, workload)) if isinstance(listed, list) else ()
+            )
+        except NoSuchRouteError:
+            return ()
         except FeinsumError as error:
             raise self._failed(error) from None
 

@@ -11,12 +11,14 @@ import typer
 from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
 from feinsum.cli.shared.options import AsJson, Dtype, Operands, Sizes
 from feinsum.cli.shared.output import print_json
+from feinsum.cli.shared.programs import read_program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from feinsum.plans import Plan
     from feinsum.programs import ProgramPlan
+    from feinsum.records import PlanRecord
 
 __all__ = ["EXAMPLES", "plan"]
 
@@ -93,6 +95,18 @@ Picture: TypeAlias = Annotated[
 ]
 
 
+Record: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--record",
+        metavar="DATABASE",
+        help="Run it here once, on random operands, with all processes in turns; "
+        "count what moves, verify blocks of the result, and record that. A path or "
+        "a URL.",
+    ),
+]
+
+
 def plan(
     processes: Processes,
     subscripts: OptionalSubscripts = None,
@@ -106,6 +120,7 @@ def plan(
     save: Save = None,
     picture: Picture = None,
     program: ProgramFile = None,
+    record: Record = None,
     as_json: AsJson = False,
 ) -> None:
     """Print which process computes what of an einsum.
@@ -124,7 +139,9 @@ def plan(
                 "not go with a program",
                 param_hint="--program",
             )
-        _plan_program(program, values, processes, memory, save, picture, as_json)
+        _plan_program(
+            program, values, processes, memory, save, picture, record, as_json
+        )
         return
     if subscripts is None:
         raise typer.BadParameter("give an einsum, or --program")
@@ -146,10 +163,13 @@ def plan(
         _write(save, made)
     if picture is not None:
         _draw(picture, made)
+    recorded = None if record is None else _record(made, record)
     if as_json:
-        print_json(_document(made, others))
+        print_json(_document(made, others) | _told(recorded))
         return
     typer.echo(str(made))
+    if recorded is not None:
+        typer.echo(f"recorded {recorded.id[:12]}: {recorded!r}")
     if compare:
         typer.echo(_comparison(made, others))
 
@@ -161,25 +181,37 @@ def _plan_program(
     memory: str | None,
     save: Path | None,
     picture: Path | None,
+    record: str | None,
     as_json: bool,
 ) -> None:
-    from feinsum.programs import plan_program, program_from_text
+    from feinsum.programs import plan_program
 
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(
-            f"cannot read {path}: {error}", param_hint="--program"
-        ) from None
-    made = plan_program(program_from_text(text), processes, sizes=values, memory=memory)
+    made = plan_program(read_program(path), processes, sizes=values, memory=memory)
     if save is not None:
         _write(save, made)
     if picture is not None:
         _draw_graph(picture, made)
+    recorded = None if record is None else _record(made, record)
     if as_json:
-        print_json(_document_of_program(made))
-    else:
-        typer.echo(str(made))
+        print_json(_document_of_program(made) | _told(recorded))
+        return
+    typer.echo(str(made))
+    if recorded is not None:
+        typer.echo(f"recorded {recorded.id[:12]}: {recorded!r}")
+
+
+def _told(recorded: PlanRecord | None) -> dict[str, str]:
+    return {} if recorded is None else {"recorded": recorded.id}
+
+
+def _record(made: Plan | ProgramPlan, location: str) -> PlanRecord:
+    """What the plan moves, on random operands."""
+    from feinsum.db import opened_documents
+    from feinsum.programs.recorded import random_arrays, record_run
+
+    with opened_documents(location) as store:
+        store.check_writable()
+        return record_run(made, random_arrays(made), store)
 
 
 def _document_of_program(made: ProgramPlan) -> dict[str, Any]:

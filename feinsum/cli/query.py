@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -20,9 +21,10 @@ from feinsum.cli.shared.options import (
     Rows,
     Sizes,
     Sparse,
-    Subscripts,
 )
 from feinsum.cli.shared.output import print_json, print_records, record_document
+from feinsum.cli.shared.plans import plan_documents, print_plans
+from feinsum.cli.shared.programs import read_program
 from feinsum.cli.shared.recommended import tune_command
 from feinsum.cli.shared.sparse import read_sparse_einsum
 
@@ -37,11 +39,29 @@ Examples:
   feinsum query "xre,rij,ej->xei" --sizes x=3,r=3,e=Nel,i=20,j=20
   feinsum query "ij,j->i" --sizes i=n,j=4 --device Tesla --policy loose
   feinsum query "ijk,ja,ka->ia" --sparse T.tns --sizes a=16
+  feinsum query --program attention.txt
 """
+
+Program: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Print the plans of a program, as text, and no einsum."
+    ),
+]
+
+OptionalSubscripts: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SUBSCRIPTS",
+        help="The einsum, such as 'ij,j->i' or 'cell dof, dof -> cell'; or its full "
+        "text, as printed by 'feinsum canonicalize'; nothing with --program.",
+        show_default=False,
+    ),
+]
 
 
 def query(
-    subscripts: Subscripts,
+    subscripts: OptionalSubscripts = None,
     sizes: Sizes = None,
     operands: Operands = None,
     rows: Rows = None,
@@ -50,6 +70,7 @@ def query(
     device: Device = None,
     database: Database = None,
     policy: Policy = None,
+    program: Program = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the facts about an einsum.
@@ -57,7 +78,19 @@ def query(
     Candidates are ranked, best first. Exits with code 3 if the policy accepts
     none. The column "roof" is the fraction of the roofline,
     shown if the limits of the device were measured (feinsum devices --measure).
+    Below are the plans for many processes that were recorded.
     """
+    if program is not None:
+        of_einsums = (subscripts, sizes, operands, rows, sparse, device, policy)
+        if any(one is not None for one in of_einsums):
+            raise typer.BadParameter(
+                "an einsum and its options do not go with a program",
+                param_hint="--program",
+            )
+        _query_program(program, database, as_json)
+        return
+    if subscripts is None:
+        raise typer.BadParameter("give an einsum, or --program")
     from feinsum import retrieval
     from feinsum.canonical import canonicalize
     from feinsum.db import opened_store
@@ -76,7 +109,8 @@ def query(
         )
         fractions = fractions_of(match.ranking, store)
         least = bound_of_first(match, store)
-    key = canonicalize(generalize(einsum)[0]).key
+        key = canonicalize(generalize(einsum)[0]).key
+        plans = store.plans(key)
     command = tune_command(einsum, sparse, sizes, database, device)
     if as_json:
         print_json(
@@ -86,6 +120,7 @@ def query(
                 "candidates": [record_document(r, fractions) for r in match.ranking],
                 "bound": None if least is None else least.document(),
                 "key": key,
+                "plans": plan_documents(plans),
                 "tune": None if match.ranking else command,
             }
         )
@@ -93,7 +128,27 @@ def query(
         _print(match, fractions, least)
         if not match.ranking:
             typer.echo(f"key: {key}\ntune it with:\n  {command}")
+        if plans:
+            typer.echo("plans:")
+            print_plans(plans)
     if not match.ranking:
+        raise typer.Exit(NO_FACT)
+
+
+def _query_program(path: Path, database: str | None, as_json: bool) -> None:
+    from feinsum.db import opened_store
+    from feinsum.programs import program_key
+
+    key = program_key(read_program(path))
+    with opened_store(database, has_shipped=True) as store:
+        plans = store.plans(key)
+    if as_json:
+        print_json({"key": key, "plans": plan_documents(plans)})
+    elif plans:
+        print_plans(plans)
+    else:
+        typer.echo(f"no plan is recorded\nkey: {key}")
+    if not plans:
         raise typer.Exit(NO_FACT)
 
 

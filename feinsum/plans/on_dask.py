@@ -22,6 +22,7 @@ from feinsum.errors import PlanError
 from feinsum.plans.boxes import Box
 from feinsum.plans.dask_tasks import TaskSender
 from feinsum.plans.dask_watch import n_lost, watch
+from feinsum.plans.fleets import fleet_of, place
 from feinsum.plans.local import (
     LeafFunction,
     Meaning,
@@ -34,6 +35,7 @@ from feinsum.plans.plan import Plan
 from feinsum.plans.report import report_of
 from feinsum.plans.room import check_room
 from feinsum.plans.steps import Leaf
+from feinsum.records import Fleet
 
 if TYPE_CHECKING:
     from feinsum.plans.prepared import Outcome, Progress
@@ -180,6 +182,12 @@ class DaskEngine:
         traffic = [one for _, one in ranks]
         seconds, lost = perf_counter() - run.start, self._lost() - run.lost
         return Outcome(results, report_of(self.plan, "dask", traffic, seconds, lost))
+
+    def fleet(self) -> Fleet:
+        """The workers that are ranks, and what they run on."""
+        addresses = [at for _, at in self._workers()]
+        found = self.client.run(place, workers=addresses)
+        return fleet_of("dask", [found[at] for at in addresses])
 
     def _every_worker(self) -> Mapping[str, Any]:
         """What the scheduler knows of each worker, by its address.

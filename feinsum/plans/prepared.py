@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
+from feinsum.plans.fleets import fleet_here, fleet_on_ranks
 from feinsum.plans.local import LeafFunction, Meaning, Products, run_here
 from feinsum.plans.mpi import run_on_ranks, world
 from feinsum.plans.passing import gather, scatter
@@ -17,6 +18,7 @@ from feinsum.plans.plan import Plan
 from feinsum.plans.report import RunReport, report_of
 from feinsum.plans.room import check_room, free_bytes
 from feinsum.plans.traffic import Traffic
+from feinsum.records import Fleet
 
 __all__ = ["ENGINES", "Outcome", "Prepared", "Progress", "prepare"]
 
@@ -45,6 +47,9 @@ class _Engine(Protocol):
 
     def outcome(self, run: Any) -> Outcome:
         """Wait for a run."""
+
+    def fleet(self) -> Fleet:
+        """What runs it."""
 
 
 class Prepared:
@@ -75,6 +80,14 @@ class Prepared:
                 are too large, or if the engine cannot go on.
         """
         return self._engine.outcome(self._engine.submit(arrays, progress))
+
+    def fleet(self) -> Fleet:
+        """The ranks, and what they run on; on ranks of MPI, all of them call it.
+
+        Raises:
+            PlanError: with the rule ``fleet``, if they are not alike.
+        """
+        return self._engine.fleet()
 
     def stream(self, inputs: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
         """The outcome for each of many inputs, in their order.
@@ -161,6 +174,9 @@ class _Here:
     def outcome(self, run: Outcome) -> Outcome:
         return run
 
+    def fleet(self) -> Fleet:
+        return fleet_here(self.plan.processes, "local")
+
 
 class _OnRanks:
     """Ranks of MPI, of which the first one has the arrays and gets the results."""
@@ -200,6 +216,9 @@ class _OnRanks:
 
     def outcome(self, run: Outcome) -> Outcome:
         return run
+
+    def fleet(self) -> Fleet:
+        return fleet_on_ranks(self.comm)
 
 
 def _by_name(plan: Plan, found: Any) -> Mapping[str, NDArray[Any]]:

@@ -56,6 +56,7 @@ def test_no_fact_is_exit_code_3(run):
         "reason": "no fact is recorded for this workload",
         "candidates": [],
         "bound": None,
+        "plans": [],
     }
     assert text.stderr == document.stderr == ""
 

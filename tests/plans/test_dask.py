@@ -19,9 +19,12 @@ from feinsum.errors import PlanError
 from feinsum.ir import array
 from feinsum.plans import named_plan, on_dask, plan
 from feinsum.plans.local import numpy_leaf
-from feinsum.programs import program
+from feinsum.programs import plan_program, program
+from feinsum.programs.recorded import random_arrays, record_run
+from feinsum.records import InMemoryStore
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
 from tests.programs import test_planned
+from tests.programs.test_facts import softmax
 
 N = 3
 
@@ -104,6 +107,16 @@ def test_any_bodies_and_reductions(client):
     d = np.random.default_rng(0).random((7, 8))
     found = p.run(D=d, plan=N, engine="dask", on=client)["two"]
     assert (found == (d[:, None] + d[None]).min(axis=2)).all()
+
+
+def test_workers_are_recorded(client):
+    """As a fleet of their processes, with seconds if each has a core of its own."""
+    made, store = plan_program(softmax(), processes=2), InMemoryStore()
+    fact = record_run(made, random_arrays(made), store, engine="dask", on=client)
+    assert store.plans(fact.workload) == (fact,)
+    assert (fact.fleet.engine, fact.fleet.ranks) == ("dask", 2)
+    assert fact.counted == made.counts.moved
+    assert len(fact.samples_s) == (3 if fact.fleet.is_timed else 0)
 
 
 def test_a_stream_of_inputs_whose_array_is_used_again(client):

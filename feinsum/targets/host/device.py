@@ -36,7 +36,7 @@ from feinsum.targets.protocol import Array, Memory, Timer
 from feinsum.targets.software import software
 from feinsum.targets.units import for_target
 
-__all__ = ["HOST", "HostDevice"]
+__all__ = ["HOST", "HostDevice", "host_device"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +153,7 @@ class Host:
             DeviceUnavailableError: if there is none.
         """
         find_compiler()
-        return (_device(n_threads()),)
+        return (host_device(n_threads()),)
 
     def open(self, device: Device) -> HostDevice:
         return _opened(device)
@@ -186,7 +186,8 @@ def _opened(device: Device) -> HostDevice:
 
 
 @cache
-def _device(threads: int) -> Device:
+def host_device(threads: int) -> Device:
+    """This machine with so many threads."""
     processor = host_processor()
     return Device(
         platform=HOST_PLATFORM,

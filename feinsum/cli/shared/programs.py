@@ -1,0 +1,26 @@
+"""Programs as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from feinsum.programs import Program
+
+__all__ = ["read_program"]
+
+
+def read_program(path: Path) -> Program:
+    """The program of a file of ``--program``."""
+    from feinsum.programs import program_from_text
+
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(
+            f"cannot read {path}: {error}", param_hint="--program"
+        ) from None
+    return program_from_text(text)

@@ -1,0 +1,199 @@
+"""Blocks of results beside a reference that is computed for these blocks alone.
+
+Nothing is gathered: who has a part of a result compares a sample of it. What has to be
+known of the operands is read, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feinsum.errors import WrongResultError
+from feinsum.plans import Access, Box, Group, Plan
+from feinsum.plans.local import numpy_leaf
+from feinsum.programs.evaluate import evaluate_statement
+from feinsum.programs.facts import AnyPlan, plan_in
+from feinsum.programs.planned import ProgramPlan
+from feinsum.records import BlockCheck
+
+__all__ = ["Read", "Sample", "check_of", "compared", "sample_boxes", "tolerance_of"]
+
+Array = NDArray[Any]
+
+Read: TypeAlias = Callable[[str, Box], Array]
+"""A box of an operand, by its name."""
+
+MOST_ENTRIES = 8
+"""Of a sample along each axis."""
+
+MOST_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One block that was compared.
+
+    Attributes:
+        n_entries: in it.
+        error: the largest one, relative to the largest entry of the reference.
+    """
+
+    n_entries: int
+    error: float
+
+
+def sample_boxes(plan: Plan, rank: int) -> dict[str, Box]:
+    """For every output that a rank has a part of, a block of that part.
+
+    Where it is follows from the rank, so that samples of ranks differ.
+    """
+    chosen = np.random.default_rng(rank)
+    found = {}
+    for name in plan.outputs:
+        box = plan.result_box(rank, name)
+        if box is not None and all(first < end for first, end in box):
+            found[name] = tuple(_some(chosen, *side) for side in box)
+    return found
+
+
+def _some(chosen: np.random.Generator, first: int, end: int) -> tuple[int, int]:
+    length = min(MOST_ENTRIES, end - first)
+    start = int(chosen.integers(first, end - length + 1))
+    return start, start + length
+
+
+def compared(
+    made: AnyPlan, read: Read, parts: Mapping[str, tuple[Box, Array]]
+) -> list[Sample]:
+    """Blocks of outputs, with their boxes, compared with the reference."""
+    return [
+        _compared(part, _reference(made, read, name, box))
+        for name, (box, part) in parts.items()
+    ]
+
+
+def check_of(made: AnyPlan, samples: Sequence[Sample]) -> BlockCheck:
+    """What is recorded of samples of all ranks.
+
+    Raises:
+        WrongResultError: if one is wrong.
+    """
+    tolerance = tolerance_of(plan_in(made))
+    errors = [one.error for one in samples]
+    wrong = [error for error in errors if not error <= tolerance]
+    if wrong:
+        raise WrongResultError(
+            f"{len(wrong)} of {len(errors)} blocks of results differ from the "
+            f"reference by up to {max(wrong):.3g} of its largest entry; expected at "
+            f"most {tolerance:.3g}. Nothing was recorded"
+        )
+    n_entries = sum(one.n_entries for one in samples)
+    return BlockCheck(len(samples), n_entries, tolerance, max(errors, default=0.0))
+
+
+def tolerance_of(plan: Plan) -> float:
+    """What rounding explains: of sums of as many terms as the longest one has."""
+    kind = np.result_type(plan.dtype, np.float16)
+    eps = float(np.finfo(kind if kind == plan.dtype else np.float64).eps)
+    n_terms = max(prod(plan.extents[i] for i in group.summed) for group in plan.groups)
+    return float(min(MOST_TOLERANCE, 64 * eps * max(1, n_terms)))
+
+
+def _compared(part: Array, expected: Array) -> Sample:
+    scale = float(np.max(np.abs(expected), initial=0.0)) or 1.0
+    error = float(np.max(np.abs(part - expected), initial=0.0)) / scale
+    return Sample(part.size, error)
+
+
+def _reference(made: AnyPlan, read: Read, output: str, box: Box) -> Array:
+    """A block of a result, of all that it depends on and nothing else."""
+    plan = plan_in(made)
+    groups = _statements(plan)
+    wanted = _wanted(groups, plan, output, box)
+    known: dict[str, Array] = {
+        name: np.asarray(read(name, wanted[name]))
+        for name in plan.operands
+        if name in wanted
+    }
+    for k, group in enumerate(groups):
+        if group.output.tensor in wanted:
+            known[group.output.tensor] = _computed(made, k, group, known, wanted)
+    return known[output]
+
+
+def _statements(plan: Plan) -> tuple[Group, ...]:
+    """What is computed, whatever the path."""
+    if plan.statements is not None:
+        return plan.groups
+    einsum, output = plan.batched_einsum, plan.outputs[0]
+    terms = zip(einsum.rows[0], einsum.inputs, strict=True)
+    inputs = tuple(Access(operand.name, tuple(term)) for operand, term in terms)
+    return (Group(inputs, Access(output, tuple(einsum.output))),)
+
+
+def _wanted(
+    groups: Sequence[Group], plan: Plan, output: str, box: Box
+) -> dict[str, Box]:
+    """Of each tensor the box that a block of a result depends on."""
+    found = {output: box}
+    for group in reversed(groups):
+        if group.output.tensor not in found:
+            continue
+        sides = _sides(group, found, plan.extents)
+        for access in group.inputs:
+            needed = tuple(sides[i] for i in access.indices)
+            before = found.get(access.tensor, needed)
+            found[access.tensor] = tuple(
+                (min(a[0], b[0]), max(a[1], b[1]))
+                for a, b in zip(before, needed, strict=True)
+            )
+    return found
+
+
+def _sides(
+    group: Group, wanted: Mapping[str, Box], extents: Mapping[str, int]
+) -> dict[str, tuple[int, int]]:
+    """Of each index of a statement the values that matter."""
+    kept = dict(zip(group.output.indices, wanted[group.output.tensor], strict=True))
+    every = {i for access in group.inputs for i in access.indices}
+    return {i: kept.get(i, (0, extents[i])) for i in every}
+
+
+def _computed(
+    made: AnyPlan,
+    k: int,
+    group: Group,
+    known: Mapping[str, Array],
+    wanted: Mapping[str, Box],
+) -> Array:
+    sides = _sides(group, wanted, plan_in(made).extents)
+    blocks = [
+        known[access.tensor][tuple(_within(access, wanted, sides))]
+        for access in group.inputs
+    ]
+    if not isinstance(made, ProgramPlan):
+        exact = [block.astype(np.result_type(block, np.float64)) for block in blocks]
+        return numpy_leaf(group.subscripts, *exact)
+    one = made.program.statements[k]
+    first = {
+        name: sides[index][0]
+        for term, access in zip(one.inputs, group.inputs, strict=True)
+        for name, index in zip(term, access.indices, strict=True)
+    }
+    found: Array = evaluate_statement(one, blocks, first)
+    return found.astype(made.program.arrays[one.result].dtype, copy=False)
+
+
+def _within(
+    access: Access, wanted: Mapping[str, Box], sides: Mapping[str, tuple[int, int]]
+) -> Iterator[slice]:
+    """The part of what is known that a statement reads."""
+    for index, (start, _) in zip(access.indices, wanted[access.tensor], strict=True):
+        first, end = sides[index]
+        yield slice(first - start, end - start)
