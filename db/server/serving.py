@@ -128,6 +128,7 @@ def open_serving_store(
     "reputations",
     "retractions",
     "revoke_key",
+    "sound_plans",
     "stored_ids",
     "trust",
     "trust_key",
@@ -324,10 +325,14 @@ class ServingStore(SqlStore):
         with self._reading() as connection:
             return page_of_plans(connection, after, limit, workload)
 
+    def sound_plans(self, ids: Collection[str]) -> tuple[PlanRecord, ...]:
+        """The plans of some ids that are what they say, ordered by id."""
+        found = self.documents("plan", ids)
+        return tuple(one for one in found if isinstance(one, PlanRecord))
+
     def plan(self, record_id: str) -> PlanRecord:
         """The plan of that id, or :class:`RecordNotFoundError`."""
-        for found in self.documents("plan", [record_id]):
-            assert isinstance(found, PlanRecord)
+        for found in self.sound_plans([record_id]):
             return found
         raise RecordNotFoundError(f"no plan has the id {record_id!r}")
 

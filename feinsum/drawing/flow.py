@@ -10,7 +10,7 @@ from typing import Any
 
 from feinsum.drawing.plots import new_figure
 
-__all__ = ["Arrow", "Node", "draw_flow"]
+__all__ = ["Arrow", "Node", "draw_flow", "places_of"]
 
 WIDTH_INCH, HEIGHT_INCH = 2.6, 1.3
 
@@ -48,7 +48,7 @@ def draw_flow(
         FeinsumError: if matplotlib is not installed.
         OSError: if the file cannot be written.
     """
-    places = _places(nodes)
+    places = places_of(nodes)
     n_columns = max(x for x, _ in places.values()) + 1
     n_layers = max(node.layer for node in nodes) + 1
     size = (WIDTH_INCH * n_columns, HEIGHT_INCH * n_layers + 0.4)
@@ -65,8 +65,8 @@ def draw_flow(
     figure.savefig(path, dpi=130, metadata=metadata)
 
 
-def _places(nodes: Sequence[Node]) -> dict[str, tuple[float, int]]:
-    """Layer by layer, each one centered."""
+def places_of(nodes: Sequence[Node]) -> dict[str, tuple[float, int]]:
+    """Column and layer of each node, layer by layer, each one centered."""
     layers: dict[int, list[str]] = defaultdict(list)
     for node in nodes:
         layers[node.layer].append(node.name)

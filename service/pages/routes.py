@@ -21,6 +21,7 @@ from feinsum.service.keys import Caller
 from feinsum.service.pages.code import code_of
 from feinsum.service.pages.graph import drawing_of
 from feinsum.service.pages.notation import Notation, notation_of
+from feinsum.service.pages.plan import COUNTS, title_of, view_of
 from feinsum.service.pages.ranking import history_of, ranking_of, timeline_of
 from feinsum.service.pages.rendering import asset, html
 from feinsum.service.pages.roofline import roofline_chart
@@ -29,6 +30,7 @@ from feinsum.service.paging import Cursor, from_cursor, key_after, next_cursor
 from feinsum.service.routes.canonicalization import check_work, limit_for
 from feinsum.service.routes.facts import FactId
 from feinsum.service.routes.lists import DeviceId
+from feinsum.service.routes.plans import PlanId
 from feinsum.service.routes.retractions import before
 from feinsum.service.state import Reading, Service, TheService
 
@@ -125,6 +127,7 @@ def workload(
         drawing=drawing_of(listed.text),
         rankings=rankings,
         n_unread=max(0, listed.n_facts - len(facts)),
+        has_plans=bool(store.page_of_plans("", 1, key)),
     )
 
 
@@ -228,6 +231,46 @@ def retractions(
         listed=[(one, one.document in known) for one in listed],
         url=str(request.base_url).rstrip("/"),
         following=following,
+    )
+
+
+@page("/plans")
+def plans(
+    service: TheService,
+    _: Reading,
+    workload: Annotated[str, Query(max_length=200)] = "",
+    cursor: Cursor = None,
+) -> Response:
+    """Plans by id: all, or those of an einsum or a program."""
+    wanted = check_key(workload) if workload else None
+    page = service.store.page_of_plans(key_after(cursor), PER_PAGE, wanted)
+    following = next_cursor(
+        page, PER_PAGE, lambda one: (one.id,), lambda one: len(one.document)
+    )
+    listed = service.store.sound_plans([one.id for one in page])
+    return _html(
+        service,
+        "plans.html",
+        here="plans",
+        workload=workload,
+        has_facts=bool(wanted and service.store.listed_workload(wanted)),
+        listed=[(one, title_of(one)) for one in listed],
+        following=following,
+    )
+
+
+@page("/plans/{record_id}")
+def plan(record_id: PlanId, service: TheService, _: Reading) -> Response:
+    """A plan: its counts, its fleet, and a picture of the grid for every step."""
+    record = service.store.plan(record_id)
+    return _html(
+        service,
+        "plan.html",
+        here="plans",
+        record=record,
+        names=COUNTS,
+        title=title_of(record),
+        view=view_of(record),
     )
 
 

@@ -8,8 +8,17 @@ import pytest
 from fastapi.testclient import TestClient
 
 from feinsum.db.server import ServingStore, open_serving_store
-from tests.db.factories import make_device, make_environment
+from feinsum.programs import plan_program
+from tests.db.factories import (
+    make_device,
+    make_environment,
+    make_fleet,
+    make_plan_record,
+)
+from tests.programs.test_facts import softmax
 from tests.service.pages.facts import MATMUL, make_fact, make_limits
+
+PROGRAM = plan_program(softmax(), processes=2)
 
 Fill = Callable[[ServingStore], None]
 
@@ -27,6 +36,8 @@ def fill(store: ServingStore) -> None:
             make_fact(4e-3, environment=make_environment(far)),
             make_fact(2e-3, workload=MATMUL, environment=new),
             make_limits(near),
+            make_plan_record(fleet=make_fleet()),
+            make_plan_record(plan=PROGRAM, fleet=make_fleet(engine="local")),
         ]
     )
 

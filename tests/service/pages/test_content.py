@@ -27,14 +27,14 @@ KEY = form_of(*MATVEC).key
 DEVICE = make_device(0)
 LATEST = make_fact(1e-3, environment=make_environment(DEVICE, "7.0"), day=3)
 
-PATHS = ["/", "/workloads", "/devices", "/demand", "/retractions"]
+PATHS = ["/", "/workloads", "/plans", "/devices", "/demand", "/retractions"]
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_pages_of_an_empty_database_say_so(client, path):
     """Without a fact every list is a page that says that there is none."""
     shown = text_of(get(client, path))
-    assert "No fact" in shown or "Nothing was" in shown
+    assert any(words in shown for words in ("No fact", "No plan", "Nothing was"))
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,7 @@ def test_everything_is_reached_by_links(reader):
     assert {f"/devices/{d.id}" for d in store.page_of_devices("", 9)} <= seen
     assert {f"/workloads/{w.key}" for w in store.page_of_workloads("", 9)} <= seen
     assert {f"/facts/{record.id}" for record in store.records()} <= seen
+    assert {f"/plans/{plan.id}" for plan in store.documents("plan")} <= seen
 
 
 def rows_of(page, number=0):

@@ -1,0 +1,230 @@
+"""Plans as pictures: one of the grid for every step, and the graph of a program.
+
+What draws them stands above the database, and is imported when a page is asked for: it
+needs no code generator, as nothing here runs a plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from feinsum.errors import FeinsumError
+from feinsum.records import PlanRecord
+from feinsum.service.pages.notation import notation_of
+
+if TYPE_CHECKING:
+    from feinsum.drawing import Arrow, Node, Panel, Row
+    from feinsum.programs.facts import AnyPlan
+
+__all__ = ["COUNTS", "Flow", "Step", "View", "title_of", "view_of"]
+
+SIDE = 132.0
+"""Of the square of a tensor, in pixels."""
+
+N_COLORS = 6
+"""Of blocks in the style sheet."""
+
+MOST_NODES = 60
+"""Larger graphs are not drawn: nobody could read them."""
+
+WIDTH, HEIGHT, GAP = 150.0, 46.0, 46.0
+"""Of a node of a graph, and between layers."""
+
+COUNTS = {
+    "moved": "elements moved",
+    "reduced": "of them partial results",
+    "most_received": "received by one process at most",
+    "messages": "messages",
+    "peak": "elements held by a process at most",
+    "busy": "processes at work",
+}
+"""The counts that a page has, and what they are called."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block, in pixels, with the ranks that have it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    color: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Square:
+    """A tensor: its blocks, and what runs down and to the right."""
+
+    title: str
+    tiles: tuple[Tile, ...]
+    down: str
+    right: str
+
+    @property
+    def words(self) -> str:
+        """What the picture shows, in words."""
+        blocks = "; ".join(tile.text for tile in self.tiles[:16])
+        return f"{self.title}: blocks of ranks {blocks}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: what is computed, how it is cut, and a square for every tensor."""
+
+    title: str
+    words: str
+    squares: tuple[Square, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one axis of the machine cuts."""
+
+    x: float
+    y: float
+    width: float
+    color: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Spot:
+    """An array or a statement, with a line of text or two."""
+
+    x: float
+    y: float
+    lines: tuple[str, ...]
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Way:
+    """From who makes an array to who reads it, with what moves."""
+
+    path: str
+    x: float
+    y: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The graph of a program, in pixels."""
+
+    width: float
+    height: float
+    spots: tuple[Spot, ...]
+    ways: tuple[Way, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """What a page shows of a plan.
+
+    Attributes:
+        steps: none of more processes than can be told apart.
+        flow: of a program that is not too large.
+        text: the plan in words.
+        extents: of indices, as they are named in it.
+    """
+
+    steps: tuple[Step, ...]
+    flow: Flow | None
+    text: str
+    extents: str
+
+
+def title_of(record: PlanRecord) -> str:
+    """What a plan computes, in one line, without reading all of it.
+
+    >>> from feinsum.service.examples import PLAN
+    >>> title_of(PLAN)
+    'ij,j→i'
+    """
+    try:
+        document = json.loads(record.plan)
+    except ValueError:
+        return "a plan"
+    if not isinstance(document, dict) or "program" in document:
+        return "a program"
+    return notation_of(str(document.get("einsum", ""))).title or "a plan"
+
+
+def view_of(record: PlanRecord) -> View | None:
+    """The pictures of a plan; None of one that this release cannot read."""
+    from feinsum.plans.picture import MOST_DRAWN, rows_of
+    from feinsum.programs.facts import plan_in, read_plan
+
+    try:
+        made = read_plan(record.plan)
+    except FeinsumError:
+        return None
+    plan = plan_in(made)
+    rows = rows_of(plan) if plan.processes <= MOST_DRAWN else ()
+    extents = ", ".join(f"{i} = {n}" for i, n in plan.extents.items())
+    return View(tuple(map(_step, rows)), _flow(made), str(made), extents)
+
+
+def _step(row: Row) -> Step:
+    title, _, words = row.title.partition("\n")
+    return Step(title, words, tuple(map(_square, row.panels)))
+
+
+def _square(panel: Panel) -> Square:
+    tiles = tuple(
+        Tile(
+            round(SIDE * block.left, 1),
+            round(SIDE * block.top, 1),
+            round(SIDE * block.width, 1),
+            round(SIDE * block.height, 1),
+            block.number % N_COLORS,
+            block.text,
+        )
+        for block in panel.blocks
+    )
+    return Square(panel.title, tiles, panel.down, panel.right)
+
+
+def _flow(made: AnyPlan) -> Flow | None:
+    from feinsum.drawing.flow import places_of
+    from feinsum.programs.picture import flow_of
+    from feinsum.programs.planned import ProgramPlan
+
+    if not isinstance(made, ProgramPlan):
+        return None
+    nodes, arrows = flow_of(made)
+    if len(nodes) > MOST_NODES:
+        return None
+    places = {
+        name: ((x + 0.5) * (WIDTH + 16), 8 + layer * (HEIGHT + GAP))
+        for name, (x, layer) in places_of(nodes).items()
+    }
+    return Flow(
+        width=max(x for x, _ in places.values()) + WIDTH / 2 + 8,
+        height=max(y for _, y in places.values()) + HEIGHT + 8,
+        spots=tuple(_spot(node, *places[node.name]) for node in nodes),
+        ways=tuple(_ways(arrows, places)),
+    )
+
+
+def _spot(node: Node, x: float, y: float) -> Spot:
+    each = WIDTH / max(1, len(node.cells))
+    cells = tuple(
+        Cell(x - WIDTH / 2 + k * each, y + HEIGHT - 16, each, k % N_COLORS, text)
+        for k, text in enumerate(node.cells)
+    )
+    return Spot(x, y, tuple(node.text.split("\n")), cells)
+
+
+def _ways(
+    arrows: Sequence[Arrow], places: dict[str, tuple[float, float]]
+) -> Iterator[Way]:
+    for arrow in arrows:
+        (x, y), (to_x, to_y) = places[arrow.source], places[arrow.target]
+        path = f"M{x:.1f},{y + HEIGHT:.1f}L{to_x:.1f},{to_y:.1f}"
+        yield Way(path, (x + to_x) / 2, (y + HEIGHT + to_y) / 2 + 4, arrow.text)

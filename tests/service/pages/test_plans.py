@@ -1,0 +1,118 @@
+"""Pages of plans: lists, and one picture of the grid for every step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import feinsum
+from feinsum.plans import rows_of
+from feinsum.programs.picture import flow_of
+from feinsum.records import to_json
+from feinsum.service.pages.plan import SIDE, title_of, view_of
+from tests.db.factories import make_fleet, make_plan_record
+from tests.plans.cases import KERNELS
+from tests.service.conftest import store_of
+from tests.service.pages.conftest import PROGRAM
+from tests.service.pages.documents import SVG, get, is_sound_page, links, text_of
+
+PAPER = feinsum.plan(KERNELS["paper"], processes=8)
+RECORD = make_plan_record(plan=PAPER, fleet=make_fleet(8))
+OF_PROGRAM = make_plan_record(plan=PROGRAM, fleet=make_fleet(engine="local"))
+
+
+@pytest.fixture
+def shelf(client):
+    """A service with a plan of an einsum and one of a program."""
+    store_of(client).add_all([RECORD, OF_PROGRAM])
+    return client
+
+
+def squares(page):
+    return [one for one in page.iter(f"{SVG}svg") if one.get("class") == "square"]
+
+
+def test_a_plan_has_a_picture_for_every_tensor_of_every_step(shelf):
+    """Blocks, by the ranks that have them; nothing overlaps the square."""
+    page = get(shelf, f"/plans/{RECORD.id}")
+    assert is_sound_page(page)
+    rows = rows_of(PAPER)
+    assert len(squares(page)) == sum(len(row.panels) for row in rows)
+    for row, step in zip(rows, view_of(RECORD).steps, strict=True):
+        for panel, square in zip(row.panels, step.squares, strict=True):
+            assert len(square.tiles) == len(panel.blocks)
+            area = sum(tile.width * tile.height for tile in square.tiles)
+            assert area == pytest.approx(SIDE * SIDE, rel=0.02)
+    shown = text_of(page.find(".//main"))
+    for group in PAPER.groups:
+        assert str(group) in shown
+    assert f"{PAPER.counts.moved:,}".replace(",", " ") in shown
+    assert PAPER.to_json() in shown
+
+
+def test_a_plan_of_a_program_has_its_graph(shelf):
+    """A node for every array and statement, a line for every reading."""
+    page = get(shelf, f"/plans/{OF_PROGRAM.id}")
+    nodes, arrows = flow_of(PROGRAM)
+    classes = [one.get("class", "") for one in page.iter() if one.get("class")]
+    assert classes.count("spot") == len(nodes)
+    assert sum(one.split()[0] == "way" for one in classes) == len(arrows)
+    shown = text_of(page.find(".//main"))
+    assert "no seconds were recorded" in shown
+    assert all(one.text in shown for one in arrows)
+
+
+def test_plans_are_listed_by_workload(shelf):
+    """All, or those of one einsum or program."""
+    every = {f"/plans/{one.id}" for one in (RECORD, OF_PROGRAM)}
+    assert set(links(get(shelf, "/plans"), "/plans/")) == every
+    for one in (RECORD, OF_PROGRAM):
+        page = get(shelf, f"/plans?workload={one.workload}")
+        assert links(page, "/plans/") == [f"/plans/{one.id}"]
+        assert title_of(one) in text_of(page)
+    assert "No plan" in text_of(get(shelf, "/plans?workload=another"))
+    get(shelf, f"/plans/{'0' * 64}", 404)
+
+
+def test_a_plan_that_cannot_be_read_is_shown_as_it_is(client):
+    """One that came around all checks, with markup in it."""
+    from dataclasses import replace
+
+    odd = replace(RECORD, plan='{"einsum": "<b>|<script>"}', workload="w")
+    store_of(client).add_plan(odd)
+    page = get(client, f"/plans/{odd.id}")
+    assert "cannot be read here" in text_of(page)
+    assert "<b>" in text_of(page)
+    get(client, "/plans")
+
+
+def test_many_ranks_are_not_drawn(client):
+    """Where blocks cannot be told apart."""
+    plan = feinsum.plan(KERNELS["1mm"], processes=100)
+    record = make_plan_record(plan=plan, fleet=make_fleet(100))
+    store_of(client).add_plan(record)
+    page = get(client, f"/plans/{record.id}")
+    assert squares(page) == []
+    assert "cannot be told apart" in text_of(page)
+
+
+def test_pictures_need_no_code_generator(tmp_path):
+    """Nor OpenCL, MPI or matplotlib: a service draws what it never runs."""
+    (tmp_path / "plan.json").write_text(to_json(OF_PROGRAM))
+    code = """
+import sys
+from feinsum.records import PlanRecord, from_json
+from feinsum.service.pages.plan import view_of
+view = view_of(from_json(PlanRecord, open(sys.argv[1]).read()))
+print(len(view.steps), view.flow is not None)
+print({"loopy", "islpy", "pyopencl", "mpi4py", "matplotlib"} & set(sys.modules))
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "plan.json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == f"{len(PROGRAM.plan.groups)} True\nset()\n"
