@@ -107,6 +107,17 @@ Record: TypeAlias = Annotated[
 ]
 
 
+Measured: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="DATABASE",
+        help="Of the best plans take the one that was the fastest there, on MPI ranks "
+        "on this machine. By default counts alone decide.",
+    ),
+]
+
+
 def plan(
     processes: Processes,
     subscripts: OptionalSubscripts = None,
@@ -121,6 +132,7 @@ def plan(
     picture: Picture = None,
     program: ProgramFile = None,
     record: Record = None,
+    database: Measured = None,
     as_json: AsJson = False,
 ) -> None:
     """Print which process computes what of an einsum.
@@ -132,11 +144,11 @@ def plan(
     """
     values = read_values(size or (), "--size")
     if program is not None:
-        of_einsums = (sizes, operands, subscripts, most_work, compare or None)
+        of_einsums = (sizes, operands, subscripts, most_work, compare or None, database)
         if any(one is not None for one in of_einsums):
             raise typer.BadParameter(
-                "an einsum, its --sizes and --operands, --most-work and --compare do "
-                "not go with a program",
+                "an einsum, its --sizes and --operands, --most-work, --compare and "
+                "--database do not go with a program",
                 param_hint="--program",
             )
         _plan_program(
@@ -155,6 +167,7 @@ def plan(
         processes=processes,
         memory=memory,
         most_work=inf if most_work is None else most_work,
+        database=database,
     )
     others: dict[str, Plan] = {}
     if compare or as_json:

@@ -12,7 +12,7 @@ from constantdict import constantdict
 
 from feinsum.canonical import WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError, PlanError
-from feinsum.ir import BatchedEinsum, batched_einsum, from_text, to_text
+from feinsum.ir import BatchedEinsum, batched_einsum, from_text, generalize, to_text
 from feinsum.ir import array as operand_of
 from feinsum.ir.violation import Violation
 from feinsum.plans.collectives import Collective, collectives_of
@@ -109,6 +109,15 @@ class Plan:
         if self.statements is not None:
             raise PlanError("a plan of statements has no einsum", rules=("einsum",))
         return from_text(self.einsum)
+
+    @cached_property
+    def key(self) -> WorkloadKey:
+        """Of the workload of a plan of one einsum: what ``feinsum query`` looks up.
+
+        Raises:
+            PlanError: for a plan of statements.
+        """
+        return canonicalize(generalize(self.batched_einsum)[0]).key
 
     @property
     def title(self) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from os import PathLike
 
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
@@ -21,6 +22,7 @@ from feinsum.plans.plan import Plan, extents_of
 from feinsum.plans.schedule import MOST_PARTS, GroupSchedule, Loop
 from feinsum.plans.search import best_schedules
 from feinsum.plans.statements import Statements
+from feinsum.records import FactSource, Fleet
 
 __all__ = ["plan", "plan_statements", "read_bytes"]
 
@@ -42,6 +44,8 @@ def plan(
     memory: int | str | None = None,
     path: Sequence[Sequence[int]] | None = None,
     most_work: float = inf,
+    database: str | PathLike[str] | FactSource | None = None,
+    fleet: Fleet | None = None,
 ) -> Plan:
     """How many processes compute an einsum with the fewest elements moved.
 
@@ -63,8 +67,13 @@ def plan(
             without work are paid with fewer elements, this is the limit; with 1, all
             have as even work as can be. There is none by default, but that at least
             two processes have work.
+        database: of facts of plans. Where the plan and others of few elements were
+            timed on such a fleet, the fastest is taken. By default none is asked.
+        fleet: that the plan is for; by default ranks of MPI on this machine, of one
+            thread each.
 
     Raises:
+        StoreError: if the database cannot be read.
         PlanError: for what cannot be planned, with the rule that is broken: ``sizes``,
             ``processes``, ``memory``, ``path``, ``work``, ``batch``, ``diagonal``.
 
@@ -86,7 +95,21 @@ def plan(
     if memory is None and processes <= MOST_FOR_PATHS:
         for other in others:
             made = _or_by_path(made, other, most_work)
-    return made
+    return made if database is None else _or_measured(made, database, fleet, memory)
+
+
+def _or_measured(
+    made: Plan,
+    database: str | PathLike[str] | FactSource,
+    fleet: Fleet | None,
+    memory: int | str | None,
+) -> Plan:
+    from feinsum.db import opened_store
+    from feinsum.plans.measured import or_measured
+
+    most_bytes = inf if memory is None else read_bytes(memory)
+    with opened_store(database) as store:
+        return or_measured(made, store, fleet, most_bytes=most_bytes)
 
 
 def _or_by_path(made: Plan, path: Path, most_work: float) -> Plan:

@@ -16,7 +16,7 @@ from feinsum.plans.planner import plan
 from feinsum.plans.search import best_of_machines
 from feinsum.records import Links
 
-__all__ = ["Links", "best_plans", "cheapest", "price"]
+__all__ = ["Links", "alternatives", "best_plans", "cheapest", "price"]
 
 
 def best_plans(
@@ -41,14 +41,19 @@ def best_plans(
     [('planned', 1080000), ('johnson', 1080000), ('cosma', 1080000)]
     """
     first = plan(einsum, sizes, processes=processes)
+    return (first, *alternatives(first, most - 1))
+
+
+def alternatives(made: Plan, most: int = 4) -> tuple[Plan, ...]:
+    """Other plans of the same path, of the fewest elements, the best one first."""
     others = [
-        with_schedules(first, found.schedules, name="planned")
-        for found in best_of_machines(first.groups, first.extents, processes)
+        with_schedules(made, found.schedules, name="planned")
+        for found in best_of_machines(made.groups, made.extents, made.processes)
     ]
-    unique = {one.id: one for one in (first, *others, *named_like(first).values())}
+    unique = {one.id: one for one in (*others, *named_like(made).values())}
     shared = [one for one in unique.values() if one.outline().busy > 1]
     rest = sorted(shared, key=lambda one: one.outline().moved)
-    return tuple([first, *(one for one in rest if one.id != first.id)][:most])
+    return tuple([one for one in rest if one.id != made.id][:most])
 
 
 def price(plan: Plan, links: Links, leaf_s: Callable[[LeafWork], float]) -> float:

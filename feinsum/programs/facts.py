@@ -12,9 +12,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from feinsum.canonical import canonicalize
 from feinsum.errors import FeinsumError, PlanError
-from feinsum.ir import from_text, generalize
+from feinsum.ir import from_text
 from feinsum.plans import Plan
 from feinsum.programs.key import program_key
 from feinsum.programs.planned import ProgramPlan
@@ -63,7 +62,7 @@ def key_of(made: AnyPlan) -> str:
     >>> import feinsum
     >>> A, x = feinsum.array("A", (4, 4)), feinsum.array("x", 4)
     >>> e = feinsum.einsum("ij,j->i", A, x)
-    >>> key_of(feinsum.plan(e, processes=2)) == canonicalize(e).key
+    >>> key_of(feinsum.plan(e, processes=2)) == feinsum.canonicalize_einsum(e).key
     True
     """
     if isinstance(made, ProgramPlan):
@@ -73,7 +72,7 @@ def key_of(made: AnyPlan) -> str:
             "a plan of bare statements has no key; plan a program, which has one",
             rules=("einsum",),
         )
-    return canonicalize(generalize(made.batched_einsum)[0]).key
+    return made.key
 
 
 def fact_of(

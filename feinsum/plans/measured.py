@@ -1,0 +1,127 @@
+"""Plans that were measured: of the best by their counts the one that was fastest.
+
+Counts do not need a database, for they are exact. Where they tie or mislead, seconds
+decide that were measured on a fleet like the one that the plan is for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from statistics import median
+
+from feinsum.canonical import canonicalize
+from feinsum.errors import FeinsumError
+from feinsum.ir.generalize import with_extents
+from feinsum.plans.distribution import Distribution
+from feinsum.plans.fleets import fleet_here
+from feinsum.plans.plan import Plan
+from feinsum.plans.pricing import alternatives
+from feinsum.records import FactSource, Fleet, PlanRecord, refusals
+
+__all__ = ["fastest_measured", "identity", "measured_s", "or_measured"]
+
+
+def or_measured(
+    made: Plan,
+    source: FactSource,
+    fleet: Fleet | None = None,
+    *,
+    most_bytes: float = float("inf"),
+) -> Plan:
+    """The plan, or one of few elements that was measured to be faster than it.
+
+    Args:
+        made: of an einsum.
+        source: of facts.
+        fleet: that the plan is for; by default ranks of MPI on this machine, of one
+            thread each.
+        most_bytes: that a process may hold.
+
+    Raises:
+        StoreError: if the facts cannot be read.
+    """
+    where = fleet_here(made.processes) if fleet is None else fleet
+    known = measured_s(source.plans(made.key), where)
+    if identity(made) not in known:
+        return made
+    others = [one for one in alternatives(made) if one.peak_bytes <= most_bytes]
+    return fastest_measured([made, *others], known)
+
+
+def fastest_measured(plans: Sequence[Plan], known: Mapping[Hashable, float]) -> Plan:
+    """The first plan, or a measured one that is faster; the first if it was not timed.
+
+    A plan that was timed alone is no better than one that was not.
+
+    Args:
+        known: seconds by :func:`identity`.
+    """
+    timed = [one for one in plans if identity(one) in known]
+    if not timed or timed[0] is not plans[0]:
+        return plans[0]
+    return min(timed, key=lambda one: known[identity(one)])
+
+
+def measured_s(records: Iterable[PlanRecord], fleet: Fleet) -> Mapping[Hashable, float]:
+    """Seconds by :func:`identity`, of the facts that hold for a fleet.
+
+    Facts of ranks that shared cores never count, nor do those that are not plausible.
+    """
+    found: dict[Hashable, list[float]] = defaultdict(list)
+    for record in records:
+        median_s = record.median_s
+        if median_s is None or not (
+            record.fleet.is_timed and record.fleet.is_like(fleet)
+        ):
+            continue
+        plan = None if refusals(record) else _plan_of(record)
+        if plan is not None:
+            found[identity(plan)].append(median_s)
+    return {one: median(seconds) for one, seconds in found.items()}
+
+
+def _plan_of(record: PlanRecord) -> Plan | None:
+    """The plan of an einsum; None for that of a program, which is chosen by counts."""
+    try:
+        return Plan.from_json(record.plan)
+    except FeinsumError:
+        return None
+
+
+def identity(plan: Plan) -> Hashable:
+    """Equal for plans that do the same, whatever einsums, operands and plans are named.
+
+    Plans that differ by a symmetry of their einsum may have different ones.
+    """
+    einsum = with_extents(plan.batched_einsum, plan.extents)
+    form = canonicalize(einsum)
+    indices, operands = form.relabeling.indices, form.relabeling.operands
+    tensors = dict(operands)
+
+    def held(where: Distribution, of: Sequence[str]) -> Hashable:
+        cuts = zip([indices[i] for i in of], where.cuts, strict=True)
+        return where.machine.sizes, tuple(sorted(cuts)), where.fixed
+
+    steps = []
+    for k, (group, schedule) in enumerate(
+        zip(plan.groups, plan.schedules, strict=True)
+    ):
+        loop = schedule.loop
+        steps.append(
+            (
+                tuple(sorted(tensors[access.tensor] for access in group.inputs)),
+                schedule.machine.sizes,
+                tuple(None if i is None else indices[i] for i in schedule.axes),
+                loop and (indices[loop.index], loop.parts, loop.rotate),
+                held(schedule.result, group.output.indices),
+            )
+        )
+        tensors[group.output.tensor] = f"step {k}"
+    terms = zip(einsum.rows[0], einsum.inputs, strict=True)
+    first_use = {operand.name: term for operand, term in reversed([*terms])}
+    starts = sorted(
+        (operands[name], held(start, first_use[name]))
+        for name, start in plan.starts.items()
+    )
+    return form.key, plan.processes, tuple(steps), tuple(starts)
