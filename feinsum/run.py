@@ -134,7 +134,7 @@ def _recorded(
             made, blocks, read, comm, store=store, runs=chosen.runs
         )
     if rank == 0:
-        sys.stdout.write(f"recorded {fact.id[:12]}: {fact!r}\n")
+        sys.stdout.write(f"recorded {fact.id[:12]}: {fact}\n")
     return parts
 
 

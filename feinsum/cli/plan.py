@@ -182,7 +182,7 @@ def plan(
         return
     typer.echo(str(made))
     if recorded is not None:
-        typer.echo(f"recorded {recorded.id[:12]}: {recorded!r}")
+        typer.echo(f"recorded {recorded.id[:12]}: {recorded}")
     if compare:
         typer.echo(_comparison(made, others))
 
@@ -210,7 +210,7 @@ def _plan_program(
         return
     typer.echo(str(made))
     if recorded is not None:
-        typer.echo(f"recorded {recorded.id[:12]}: {recorded!r}")
+        typer.echo(f"recorded {recorded.id[:12]}: {recorded}")
 
 
 def _told(recorded: PlanRecord | None) -> dict[str, str]:

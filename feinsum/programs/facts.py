@@ -62,7 +62,8 @@ def key_of(made: AnyPlan) -> str:
     >>> import feinsum
     >>> A, x = feinsum.array("A", (4, 4)), feinsum.array("x", 4)
     >>> e = feinsum.einsum("ij,j->i", A, x)
-    >>> key_of(feinsum.plan(e, processes=2)) == feinsum.canonicalize_einsum(e).key
+    >>> from feinsum.canonical import canonicalize
+    >>> key_of(feinsum.plan(e, processes=2)) == canonicalize(e).key
     True
     """
     if isinstance(made, ProgramPlan):

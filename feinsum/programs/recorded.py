@@ -18,14 +18,17 @@ from feinsum.plans.traffic import Traffic
 from feinsum.programs.facts import AnyPlan, fact_of, plan_in
 from feinsum.programs.planned import ProgramPlan
 from feinsum.programs.sampled import Read, check_of, compared, sample_boxes
-from feinsum.records import FactStore, PlanRecord, check_plausible
+from feinsum.records import FactStore, Fleet, PlanRecord, check_plausible
 
 __all__ = ["RUNS", "random_arrays", "record_on_ranks", "record_run"]
 
 Array = NDArray[Any]
 
 RUNS = 3
-"""Runs that are timed, after one that is not: the fewest that a fact may have."""
+"""Runs that are timed: the fewest that a fact may have."""
+
+WARM_UP = 2
+"""Runs before: leaves may be built in the first ones."""
 
 
 def random_arrays(made: AnyPlan) -> dict[str, Array]:
@@ -63,7 +66,8 @@ def record_run(
         runs: that are timed.
 
     Raises:
-        PlanError: as the engine does; with the rule ``fleet``, if ranks are not alike.
+        PlanError: as the engine does, and for fewer than three runs; with the rule
+            ``fleet``, if ranks are not alike.
         WrongResultError: if a block of a result is wrong.
         ImplausibleError: if something was counted or timed that cannot be.
 
@@ -85,7 +89,7 @@ def record_run(
         )
     ready = prepare(plan, engine, on, meaning=meaning)
     fleet = ready.fleet()
-    outcomes = [ready.run(arrays) for _ in range(runs + 1 if fleet.is_timed else 1)]
+    outcomes = [ready.run(arrays) for _ in range(_n_runs(fleet, runs))]
     last = outcomes[-1]
     counted = last.report.counted
     if counted is None:
@@ -101,7 +105,7 @@ def record_run(
             name: (box, last.results[name][slices(box)]) for name, box in boxes.items()
         }
         samples += compared(made, _reader(arrays), parts)
-    seconds = [one.report.wall_s for one in outcomes[1:]]
+    seconds = [one.report.wall_s for one in outcomes[WARM_UP:]]
     fact = fact_of(made, fleet, counted, check_of(made, samples), seconds)
     return _kept(fact, store)
 
@@ -135,14 +139,13 @@ def record_on_ranks(
     comm = world() if comm is None else comm
     plan = plan_in(made)
     meaning = made.meaning if isinstance(made, ProgramPlan) else None
-    seconds = []
-    for _ in range(runs + 1):
+    fleet, seconds = fleet_on_ranks(comm), []
+    for _ in range(_n_runs(fleet, runs)):
         traffic = Traffic()
         comm.Barrier()
         start = perf_counter()
         parts = run_on_ranks(plan, blocks, comm, meaning=meaning, traffic=traffic)
         seconds.append(max(comm.allgather(perf_counter() - start)))
-    fleet = fleet_on_ranks(comm)
     named = parts if plan.statements is not None else {plan.outputs[0]: parts}
     samples = _together(
         comm, lambda: compared(made, read, _samples(plan, comm.Get_rank(), named))
@@ -153,10 +156,23 @@ def record_on_ranks(
         if comm.Get_rank():
             return None
         check = check_of(made, [one for of_rank in samples for one in of_rank])
-        fact = fact_of(made, fleet, counted, check, seconds[1:])
+        fact = fact_of(made, fleet, counted, check, seconds[WARM_UP:])
         return _kept(fact, store)
 
     return parts, _together(comm, keep)[0]
+
+
+def _n_runs(fleet: Fleet, runs: int) -> int:
+    """One, and those that are timed where seconds say something.
+
+    Raises:
+        PlanError: if these are too few for a fact.
+    """
+    if runs < RUNS:
+        raise PlanError(
+            f"{runs} runs to be timed; expected at least {RUNS}", rules=("engine",)
+        )
+    return WARM_UP + runs if fleet.is_timed else 1
 
 
 def _samples(

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.errors import WrongResultError
+from feinsum.errors import PlanError, WrongResultError
 from feinsum.plans import Access, Box, Group, Plan
 from feinsum.plans.local import numpy_leaf
+from feinsum.plans.room import free_bytes
 from feinsum.programs.evaluate import evaluate_statement
 from feinsum.programs.facts import AnyPlan, plan_in
 from feinsum.programs.planned import ProgramPlan
@@ -116,6 +117,7 @@ def _reference(made: AnyPlan, read: Read, output: str, box: Box) -> Array:
     plan = plan_in(made)
     groups = _statements(plan)
     wanted = _wanted(groups, plan, output, box)
+    _check_room(output, wanted)
     known: dict[str, Array] = {
         name: np.asarray(read(name, wanted[name]))
         for name in plan.operands
@@ -125,6 +127,16 @@ def _reference(made: AnyPlan, read: Read, output: str, box: Box) -> Array:
         if group.output.tensor in wanted:
             known[group.output.tensor] = _computed(made, k, group, known, wanted)
     return known[output]
+
+
+def _check_room(output: str, wanted: Mapping[str, Box]) -> None:
+    n_bytes = 8 * sum(prod(end - first for first, end in b) for b in wanted.values())
+    if n_bytes > (free := free_bytes()):
+        raise PlanError(
+            f"a block of {output} depends on {n_bytes:,} bytes, and {free:,} are free: "
+            "it cannot be verified. Record a run of smaller arrays",
+            rules=("memory",),
+        )
 
 
 def _statements(plan: Plan) -> tuple[Group, ...]:

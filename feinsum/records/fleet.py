@@ -120,5 +120,5 @@ class Fleet:
 
     def __str__(self) -> str:
         n = len(self.hosts)
-        where = f"{n} host{'s' * (n > 1)}, {self.load:g} threads a core"
-        return f"{self.ranks} ranks ({self.engine}) on {where}, {self.device}"
+        where = f"{n} host{'s' * (n > 1)}, load {self.load:g}, {self.device}"
+        return f"{self.ranks} ranks ({self.engine}) on {where}"

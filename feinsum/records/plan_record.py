@@ -86,7 +86,10 @@ class PlanRecord:
         """Seconds of a run; None if none were taken."""
         return median(self.samples_s) if self.samples_s else None
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         seconds = "" if self.median_s is None else f", {self.median_s * 1e3:.4g} ms"
         moved = f"{self.counted:,} elements moved{seconds}"
-        return brief(self, f"plan {self.plan_id[:12]}, {self.fleet}: {moved}")
+        return f"plan {self.plan_id[:12]} on {self.fleet}: {moved}"
+
+    def __repr__(self) -> str:
+        return brief(self, str(self))

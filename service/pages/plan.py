@@ -144,7 +144,7 @@ def title_of(record: PlanRecord) -> str:
 
     >>> from feinsum.service.examples import PLAN
     >>> title_of(PLAN)
-    'ij,j→i'
+    'ij, j → i'
     """
     try:
         document = json.loads(record.plan)

@@ -107,6 +107,22 @@ def test_a_fleet_is_of_ranks_that_are_alike():
     assert not fleet_here(2).is_like(fleet_here(3))
 
 
+def test_too_few_runs_are_refused_before_the_first():
+    """A fact has three times."""
+    made = MADE["einsum"]
+    with pytest.raises(PlanError, match="at least 3"):
+        record_run(made, random_arrays(made), InMemoryStore(), runs=1)
+
+
+def test_a_block_that_needs_too_much_memory_is_not_verified(monkeypatch):
+    """It is said, and not tried."""
+    monkeypatch.setattr("feinsum.programs.sampled.free_bytes", lambda: 100)
+    made = MADE["softmax"]
+    with pytest.raises(PlanError, match="cannot be verified") as caught:
+        record_run(made, random_arrays(made), InMemoryStore())
+    assert caught.value.rules == ("memory",)
+
+
 def test_mpi_is_recorded_by_its_own_function():
     """There no rank has whole arrays."""
     with pytest.raises(PlanError, match="record_on_ranks"):
