@@ -5,9 +5,11 @@ the suites. Every entry has a folder of its own for all caches on disk: ours, th
 Loopy and pyopencl, and the compiler's. Entries without a fact get one of the first
 configuration of the first transform that fits.
 
-Seconds of the wall clock, and of the processor: the latter hold also where other
-programs run. Imports are left out. The first launch is without the time of a second
-one, which computes the same.
+The first result is timed from the user's kernel on: find (retrieve), build, and the
+first launch without the time of a second one, which computes the same. Imports are
+apart. ``--rounds N`` repeats all of it, and medians count. The last columns are the
+seconds of the processor of each process with all that it started, imports included:
+these hold also where other programs run.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import median
 
 from rich import box
 from rich.console import Console
@@ -33,10 +37,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 TARGETS = "host", "opencl"
-STAGES = ("find", "build", "launch")
-CLOCKS = ("wall clock", "processor")
+STAGES = ("import", "find", "build", "launch", "result", "processor")
 STDERR = Console(stderr=True)
-Seconds = dict[str, tuple[float, float]]
+Seconds = dict[str, float]
 
 
 def main() -> None:
@@ -46,6 +49,7 @@ def main() -> None:
     parser.add_argument(
         "--target", choices=TARGETS, default="host", help="what the kernels are for"
     )
+    parser.add_argument("--rounds", type=int, default=1, help="medians of so many")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -53,7 +57,10 @@ def main() -> None:
         print(json.dumps(child(*given)))
         return
     found = {
-        name: measured(name, options.max_gflop, options.target)
+        name: medians(
+            measured(name, options.max_gflop, options.target)
+            for _ in range(options.rounds)
+        )
         for name in track(names(options.only), "entries", console=STDERR)
     }
     report(Console(), found)
@@ -65,110 +72,124 @@ def names(pattern: str) -> list[str]:
     return [entry.name for entry in both_suites(pattern, max_gflop=math.inf)]
 
 
-def measured(name: str, max_gflop: float, target: str) -> tuple[Seconds, Seconds]:
+def medians(rounds: Iterable[list[Seconds]]) -> list[Seconds]:
+    """Stage by stage, of the first processes and of the second ones."""
+    return [
+        {stage: median(one[stage] for one in some) for stage in STAGES}
+        for some in zip(*rounds, strict=True)
+    ]
+
+
+def measured(name: str, max_gflop: float, target: str) -> list[Seconds]:
     """The first process and the second one, which finds what the first one kept."""
     with tempfile.TemporaryDirectory() as folder:
-        caches = {"FEINSUM_CACHE_DIR": "feinsum", "POCL_CACHE_DIR": "pocl",
-                  "XDG_CACHE_HOME": "others"}  # fmt: skip
-        environment = os.environ | {k: f"{folder}/{v}" for k, v in caches.items()}
-        for place in caches.values():
-            (Path(folder) / place).mkdir(mode=0o700)
+        own = {
+            "FEINSUM_CACHE_DIR": f"{folder}/feinsum",
+            "POCL_CACHE_DIR": f"{folder}/pocl",
+            "XDG_CACHE_HOME": f"{folder}/others",
+        }
+        for place in own.values():
+            Path(place).mkdir(mode=0o700)
+        own["FEINSUM_DATABASE"] = f"{folder}/user.sqlite"  # no facts of this machine
         command = [sys.executable, __file__, "--max-gflop", str(max_gflop)]
-        command += ["--target", target, "--child", name, f"{folder}/facts.sqlite"]
-        outputs = [
-            subprocess.check_output(command, cwd=ROOT, env=environment)
-            for _ in range(2)
-        ]
-        first, second = map(json.loads, outputs)
-        return first, second
+        command += ["--target", target, "--child", name]
+        command.append(facts(name, max_gflop, f"{folder}/facts.sqlite"))
+        return [started(command, os.environ | own) for _ in range(2)]
+
+
+def started(command: list[str], environment: dict[str, str]) -> Seconds:
+    """What a process says, and the seconds of the processor that it took."""
+    before = sum(os.times()[2:4])
+    said = json.loads(subprocess.check_output(command, cwd=ROOT, env=environment))
+    return {**said, "processor": sum(os.times()[2:4]) - before}
 
 
 def child(name: str, database: str, max_gflop: float, target: str) -> Seconds:
     """Retrieve, build and run one entry in this process."""
     warnings.simplefilter("ignore")
+    clock = Clock()
     import loopy as lp
 
     import feinsum
-    from benchmarks.experiments.entries import both_suites
+
+    retrieve = feinsum.retrieve  # imports what it needs
+    clock.stop("import")
     from benchmarks.experiments.user_kernel import user_kernel
     from feinsum.measure import compile_kernel, open_device
 
-    (entry,) = both_suites(f"^{re.escape(name)}$", max_gflop=max_gflop)
-    kernel, store = user_kernel(entry), _facts(entry, database)
+    entry = entry_of(name, max_gflop)
+    kernel = user_kernel(entry)
     if target == "host":
         kernel = kernel.copy(target=lp.ExecutableCTarget())
-    opened = open_device(target)
-    retrieve = feinsum.retrieve  # imports what it needs
-    clock = Clock()
-    unit = retrieve(kernel, database=store, on_miss="raise")
+    clock.start()
+    unit = retrieve(kernel, database=database or None, on_miss="raise")
     clock.stop("find")
-    compiled = compile_kernel(unit, opened)
+    compiled = compile_kernel(unit, open_device(target))
     clock.stop("build")
     kernel = compiled.bind({**entry.values(), **entry.parameters})
     clock.start()
     for stage in ("launch", "run"):
         kernel.run()
         clock.stop(stage)
-    launch, run = clock.seconds["launch"], clock.seconds.pop("run")
-    clock.seconds["launch"] = tuple(
-        max(0.0, x - y) for x, y in zip(launch, run, strict=True)
-    )
-    return clock.seconds
+    seconds = clock.seconds
+    seconds["launch"] = max(0.0, seconds["launch"] - seconds.pop("run"))
+    seconds["result"] = sum(seconds[stage] for stage in ("find", "build", "launch"))
+    return seconds
 
 
-def _facts(entry, path: str):
-    """The facts that are shipped, or one for this entry."""
+def facts(name: str, max_gflop: float, path: str) -> str:
+    """A database with a fact for an entry; nothing where one is shipped."""
     from feinsum import canonicalize, query
     from feinsum.db import open_store
     from feinsum.ir import generalize
     from feinsum.transforms import applicable_transforms, configurations
     from tests.retrieval.facts import fact
 
+    entry = entry_of(name, max_gflop)
     if query(entry.einsum()).record is not None:
-        return None
-    store = open_store(path)
+        return ""
     general = generalize(entry.einsum())[0]
     canonical = canonicalize(general).einsum
     transform = applicable_transforms(canonical)[0]
-    store.add(fact(general, next(configurations(transform, canonical))))
-    return store
+    open_store(path).add(fact(general, next(configurations(transform, canonical))))
+    return path
+
+
+def entry_of(name: str, max_gflop: float):
+    from benchmarks.experiments.entries import both_suites
+
+    (entry,) = both_suites(f"^{re.escape(name)}$", max_gflop=max_gflop)
+    return entry
 
 
 class Clock:
-    """Seconds of the wall and of the processor, stage by stage."""
+    """Seconds of the wall clock, stage by stage."""
 
     def __init__(self) -> None:
         self.seconds: Seconds = {}
         self.start()
 
     def start(self) -> None:
-        self.before = time.perf_counter(), time.process_time()
+        self.before = time.perf_counter()
 
     def stop(self, stage: str) -> None:
-        wall, cpu = self.before
-        self.seconds[stage] = time.perf_counter() - wall, time.process_time() - cpu
+        self.seconds[stage] = time.perf_counter() - self.before
         self.start()
 
 
-def report(console: Console, found: dict[str, tuple[Seconds, Seconds]]) -> None:
-    for k, clock in enumerate(CLOCKS):
+def report(console: Console, found: dict[str, list[Seconds]]) -> None:
+    for which, title in enumerate(("an empty cache", "what the first process kept")):
+        rows = {name: runs[which] for name, runs in found.items()}
+        if len(rows) > 1:
+            (rows["median"],) = medians([one] for one in list(rows.values()))
         table = Table(
-            title=f"seconds of the {clock}",
-            title_justify="left",
-            box=box.SIMPLE,
-            pad_edge=False,
-            collapse_padding=True,
+            title=f"seconds with {title}", title_justify="left", box=box.SIMPLE
         )
         table.add_column("entry", no_wrap=True)
-        for which in ("1st", "2nd"):
-            for stage in (*STAGES, "sum"):
-                table.add_column(f"{which}\n{stage}", justify="right", no_wrap=True)
-        for name, runs in found.items():
-            cells = []
-            for run in runs:
-                parts = [run[stage][k] for stage in STAGES]
-                cells += [f"{seconds:.2f}" for seconds in (*parts, sum(parts))]
-            table.add_row(name, *cells)
+        for stage in STAGES:
+            table.add_column(stage, justify="right")
+        for name, seconds in rows.items():
+            table.add_row(name, *(f"{seconds[stage]:.2f}" for stage in STAGES))
         console.print(table)
 
 

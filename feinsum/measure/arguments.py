@@ -10,13 +10,12 @@ import numpy as np
 from loopy.symbolic import DependencyMapper
 from pymbolic.primitives import Subscript, Variable
 
+from feinsum.measure.drawn import INTERVAL, drawn
 from feinsum.targets.layout import array_layout, entry_kernel, typed
 
 __all__ = ["random_arguments"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-_INTEGERS = 10
 
 
 def random_arguments(
@@ -24,7 +23,7 @@ def random_arguments(
     sizes: Mapping[str, int],
     rng: np.random.Generator,
     *,
-    interval: tuple[float, float] = (0.5, 1.5),
+    interval: tuple[float, float] = INTERVAL,
 ) -> dict[str, Any]:
     """A value for every array that the kernel reads and for every scalar.
 
@@ -51,7 +50,7 @@ def random_arguments(
         dtype = arg.dtype.numpy_dtype
         if isinstance(arg, lp.ValueArg):
             is_size = arg.name in sizes
-            value = sizes[arg.name] if is_size else _draw(rng, (), dtype, interval)
+            value = sizes[arg.name] if is_size else drawn(rng, (), dtype, interval)
             values[arg.name] = dtype.type(value)
         elif arg.is_input:
             shape = array_layout(arg, sizes).shape
@@ -59,26 +58,8 @@ def random_arguments(
                 high = max(bounds[arg.name], 1)
                 values[arg.name] = rng.integers(0, high, shape).astype(dtype)
             else:
-                values[arg.name] = _draw(rng, shape, dtype, interval)
+                values[arg.name] = drawn(rng, shape, dtype, interval)
     return values
-
-
-def _draw(
-    rng: np.random.Generator,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    interval: tuple[float, float],
-) -> Array:
-    match dtype.kind:
-        case "c":
-            real, imaginary = (rng.uniform(*interval, shape) for _ in range(2))
-            return np.asarray(real + 1j * imaginary).astype(dtype)
-        case "f":
-            return np.asarray(rng.uniform(*interval, shape)).astype(dtype)
-        case "b":
-            return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
-        case _:
-            return np.asarray(rng.integers(1, _INTEGERS, shape)).astype(dtype)
 
 
 def _index_bounds(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -20,6 +20,7 @@ from feinsum.transforms import find_transform
 
 __all__ = [
     "Case",
+    "bare_case",
     "functional_case",
     "make_case",
     "pairwise_baseline",
@@ -61,12 +62,17 @@ def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
 
 def posed_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
     """Random arguments of an einsum, of which nobody knows the results yet."""
+    arguments = reference_of(einsum).arguments(sizes)
+    return replace(bare_case(einsum, sizes), arguments=arguments)
+
+
+def bare_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
+    """The kernel of an einsum, and how exact it has to be, for arguments of others."""
     reference = reference_of(einsum)
     t_unit, nest = reference.kernel()
-    arguments = reference.arguments(sizes)
     dtype = min(einsum.output_dtypes, key=lambda d: d.itemsize)
     tolerance = tolerance_for(dtype, reference.n_terms(sizes))
-    return Case(einsum, t_unit, nest, sizes, arguments, {}, tolerance)
+    return Case(einsum, t_unit, nest, sizes, {}, {}, tolerance)
 
 
 def pairwise_baseline(case: Case) -> lp.TranslationUnit | None:

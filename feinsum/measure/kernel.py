@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from time import sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import loopy as lp
 import numpy as np
@@ -16,6 +16,8 @@ from loopy.diagnostic import ParameterFinderWarning
 
 from feinsum.errors import BuildError, DeviceUnavailableError, MeasurementError
 from feinsum.measure.verification import poison_value
+from feinsum.targets.host.device import HostDevice
+from feinsum.targets.host.kernel import HostCode
 from feinsum.targets.layout import (
     Layout,
     array_layout,
@@ -25,8 +27,17 @@ from feinsum.targets.layout import (
 )
 from feinsum.targets.messages import first_lines
 from feinsum.targets.protocol import Array, Built, OpenDevice, Timer
+from feinsum.targets.quicker import uncached
 
-__all__ = ["SPIN_S", "BoundKernel", "CompiledKernel", "compile_kernel"]
+__all__ = [
+    "SPIN_S",
+    "BoundKernel",
+    "CompiledKernel",
+    "compile_kernel",
+    "generate_for_host",
+]
+
+T = TypeVar("T")
 
 SPIN_S = 0.12
 """How long threads of a library look for more work, on cores that others need."""
@@ -44,12 +55,28 @@ def compile_kernel(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
         BuildError: with the first lines of the cause, of the build log if it
             is a compiler that failed.
     """
+    return CompiledKernel(opened, _made(t_unit, opened, opened.build))
+
+
+def generate_for_host(t_unit: Any, opened: HostDevice) -> HostCode:
+    """Generate the code of a translation unit, and leave it at that.
+
+    Nobody asks Loopy for the same again, so its caches on disk are left alone.
+
+    Raises:
+        BuildError: if there is none.
+    """
+    with uncached():
+        return _made(t_unit, opened, opened.generate)
+
+
+def _made(t_unit: Any, opened: OpenDevice, make: Callable[[Any], T]) -> T:
     printed = io.StringIO()
     try:
         with redirect_stdout(printed), warnings.catch_warnings():
             # bind() passes every size, so that Loopy need not find it from shapes
             warnings.simplefilter("ignore", ParameterFinderWarning)
-            built = opened.build(typed(opened.prepare(t_unit)))
+            return make(typed(opened.prepare(t_unit)))
     except (BuildError, DeviceUnavailableError, Warning):
         raise  # a warning is an error only where the user asked for it
     except Exception as error:
@@ -61,7 +88,6 @@ def compile_kernel(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
         if printed.getvalue():
             failure.add_note(first_lines(printed.getvalue(), n_lines=60))
         raise failure from error
-    return CompiledKernel(opened, built)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,40 +8,31 @@ second has to do: on arrays of a few megabytes, with few runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from math import inf, log2, prod
-from time import perf_counter
+from math import log2, prod
 
 from constantdict import constantdict
 
-from feinsum.errors import WrongResultError
 from feinsum.ir import BatchedEinsum, SizeParam, profile_names
 from feinsum.measure.cases import (
     Case,
     pairwise_baseline,
     posed_case,
 )
-from feinsum.measure.kernel import BoundKernel, CompiledKernel, compile_kernel
+from feinsum.measure.kernel import CompiledKernel, compile_kernel
 from feinsum.measure.reference import MANY_TIMES, einsum_operations, footprint_bytes
-from feinsum.measure.timing import MIN_SAMPLES, Timeable, common_timer
-from feinsum.measure.verification import verify
+from feinsum.measure.turns import Race
 from feinsum.nests import sizes_at
 from feinsum.records.capability import n_products
-from feinsum.targets.protocol import OpenDevice, Timer
+from feinsum.targets.protocol import OpenDevice
 from feinsum.transforms.nests import usual_sizes
 
-__all__ = ["Race", "built_baseline", "in_turns", "quick_sizes"]
+__all__ = ["built_baseline", "quick_sizes", "race_of"]
 
 QUICK_BYTES = 1 << 25
 """Of all arrays."""
 QUICK_OPERATIONS = 50_000_000
 """Of the untransformed kernel, which does about a thousand million in a second."""
-QUICK_S = 0.15
-"""How long both kernels run in turns; a kernel that takes longer alone runs once."""
-MOST_ROUNDS = 15
-MOST_TIMES = 4
-"""How often a kernel that seems slow is timed."""
 LONGEST = 1 << 20
 """An extent that is not known is no longer."""
 
@@ -98,56 +89,23 @@ def _is_large(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     return n_bytes > QUICK_BYTES or n_operations > QUICK_OPERATIONS
 
 
-@dataclass(frozen=True)
-class Race:
-    """A recipe and the untransformed kernel, ready to run: both compute the same.
+def race_of(
+    compiled: CompiledKernel, case: Case, sizes: Mapping[str, int], opened: OpenDevice
+) -> Race:
+    """The race of a recipe and of the untransformed kernel at some sizes.
 
-    Attributes:
-        tolerance: of the results, which are compared first.
+    Args:
+        compiled: the kernel with the recipe, of the einsum of ``case``.
+        sizes: of the size parameters of that einsum.
+
+    Raises:
+        BuildError: if the untransformed kernel cannot be built.
     """
-
-    kernel: BoundKernel
-    baseline: BoundKernel
-    sizes: Mapping[str, int]
-    tolerance: float
-
-    @classmethod
-    def of(
-        cls,
-        compiled: CompiledKernel,
-        case: Case,
-        sizes: Mapping[str, int],
-        opened: OpenDevice,
-    ) -> Race:
-        """The race at some sizes.
-
-        Args:
-            compiled: the kernel with the recipe, of the einsum of ``case``.
-            sizes: of the size parameters of that einsum.
-
-        Raises:
-            BuildError: if the untransformed kernel cannot be built.
-        """
-        posed = posed_case(case.einsum, sizes)
-        plain = built_baseline(case.einsum, constantdict(sizes), opened)
-        baseline = plain.bind(posed.arguments)
-        kernel = compiled.bind(posed.arguments).sharing(baseline)
-        return cls(kernel, baseline, sizes, 2 * posed.tolerance)
-
-    def run(self) -> tuple[float, float]:
-        """The times of the recipe and of the untransformed kernel, in seconds.
-
-        Raises:
-            MeasurementError: if one of them cannot run.
-            WrongResultError: if they disagree.
-        """
-        baseline_s = self.baseline.run()
-        try:
-            verify(self.kernel, self.baseline.read(), tolerance=self.tolerance)
-        except WrongResultError as error:
-            where = f"at the sizes {dict(self.sizes)}"
-            raise WrongResultError(f"{where}: {error}") from None
-        return in_turns(self.kernel, self.baseline, baseline_s)
+    posed = posed_case(case.einsum, sizes)
+    plain = built_baseline(case.einsum, constantdict(sizes), opened)
+    baseline = plain.bind(posed.arguments)
+    kernel = compiled.bind(posed.arguments).sharing(baseline)
+    return Race(kernel, baseline, sizes, 2 * posed.tolerance)
 
 
 @lru_cache(maxsize=4)
@@ -161,45 +119,6 @@ def built_baseline(
     """
     posed = posed_case(einsum, sizes)
     return compile_kernel(pairwise_baseline(posed) or posed.t_unit, opened)
-
-
-def in_turns(
-    kernel: Timeable, baseline: Timeable, baseline_s: float
-) -> tuple[float, float]:
-    """The least times of two kernels that ran before.
-
-    Other load makes times longer, and those of kernels with threads most of all.
-    So the least ones count, and a kernel that seems slow gets more time.
-    A baseline that takes long is not run again: nobody is mistaken about a kernel that
-    is faster than that.
-
-    Args:
-        baseline_s: the time of its first run.
-    """
-    timer = common_timer((kernel, baseline))
-    if baseline_s > QUICK_S:
-        return kernel.run(timer), baseline_s
-    least_s, others_s = inf, inf
-    for _ in range(MOST_TIMES):
-        mine, others = _samples(kernel, baseline, timer)
-        least_s, others_s = min(least_s, *mine), min(others_s, *others)
-        if least_s < others_s:
-            break
-    return least_s, others_s
-
-
-def _samples(
-    kernel: Timeable, baseline: Timeable, timer: Timer
-) -> tuple[list[float], list[float]]:
-    mine: list[float] = []
-    others: list[float] = []
-    end_s = perf_counter() + QUICK_S
-    while len(mine) < MIN_SAMPLES or (
-        len(mine) < MOST_ROUNDS and perf_counter() < end_s
-    ):
-        mine.append(kernel.run(timer))
-        others.append(baseline.run(timer))
-    return mine, others
 
 
 def _is_long(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:

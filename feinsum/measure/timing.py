@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from feinsum.measure.arguments import random_arguments
 from feinsum.measure.kernel import BoundKernel, compile_kernel
+from feinsum.measure.turns import MIN_SAMPLES, Timeable, common_timer
 from feinsum.targets.devices import open_device
 from feinsum.targets.layout import bind_sizes_of, entry_kernel
 from feinsum.targets.protocol import OpenDevice, Timer
@@ -26,20 +27,8 @@ __all__ = [
     "timeit",
 ]
 
-MIN_SAMPLES = 3
-"""No kernel has fewer samples, however slow it is."""
-
 MOST_SAMPLES = 512
 """No fact holds more: kernels of a microsecond are run for tens of thousands."""
-
-
-class Timeable(Protocol):
-    """What can be timed: :class:`feinsum.measure.BoundKernel`, or a stand-in."""
-
-    @property
-    def timer(self) -> Timer: ...
-
-    def run(self, timer: Timer | None = None) -> float: ...
 
 
 def timeit(
@@ -84,12 +73,6 @@ def bind_at(
     sizes = bind_sizes_of(entry_kernel(compiled.t_unit), arguments)
     drawn = random_arguments(compiled.t_unit, sizes, np.random.default_rng(0))
     return compiled.bind({**drawn, **arguments})
-
-
-def common_timer(kernels: Sequence[Timeable]) -> Timer:
-    """The one clock for kernels that are compared: ``wall`` if they have several."""
-    timers = {kernel.timer for kernel in kernels}
-    return timers.pop() if len(timers) == 1 else "wall"
 
 
 def interleave(

@@ -20,7 +20,7 @@ from feinsum.retrieval.installation import is_ours
 from feinsum.retrieval.selection import Candidate, NestSelection
 from feinsum.retrieval.trust import Judgement, Trust
 
-__all__ = ["N_NEW", "all_believed", "believed", "is_first_unknown"]
+__all__ = ["N_NEW", "all_believed", "believed", "is_first_unknown", "prepare_first"]
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +102,12 @@ def is_first_unknown(one: NestSelection, trust: Trust) -> bool:
     except Exception:  # noqa: BLE001  (said where candidates are tried)
         return False
     return not is_known and is_ours(first.recipe.spec)
+
+
+def prepare_first(one: NestSelection, trust: Trust) -> None:
+    """Prepare the verification of the first candidate."""
+    first = one.candidates[0]
+    trust.prepare(first, _sizes(one, first))
 
 
 def _some(candidates: Iterator[Candidate]) -> Iterable[Candidate]:

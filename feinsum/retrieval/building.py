@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +15,12 @@ from feinsum.cache import default_cache
 from feinsum.errors import FeinsumError
 from feinsum.raising import RaisedKernel
 from feinsum.retrieval.applying import applied
-from feinsum.retrieval.believing import all_believed, believed, is_first_unknown
+from feinsum.retrieval.believing import (
+    all_believed,
+    believed,
+    is_first_unknown,
+    prepare_first,
+)
 from feinsum.retrieval.generating import ungenerated, with_shelf
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.selection import NestSelection
@@ -84,12 +89,13 @@ def _believed(
     recipe that is in the space of a transform of ours. Of several new ones, the last
     would be timed on cores that have more to do.
     """
-    n_unknown = sum(is_first_unknown(one, trust) for one in nests)
-    if n_unknown != 1:
+    unknown = [one for one in nests if is_first_unknown(one, trust)]
+    if len(unknown) != 1:
         nests = all_believed(nests, trust)
         return nests, _built(request, raised, nests)
-    with ThreadPoolExecutor(1) as pool:
-        guess = pool.submit(_compiled_ahead, request, raised, nests)
+    prepare_first(unknown[0], trust)
+    with trust.computing() as computing, ThreadPoolExecutor(1) as pool:
+        guess = pool.submit(_compiled_ahead, request, raised, nests, computing)
         judged = tuple(believed(one, trust) for one in nests)
     if [one.chosen for one in judged] == [one.chosen for one in nests]:
         return judged, guess.result()
@@ -97,15 +103,23 @@ def _believed(
 
 
 def _compiled_ahead(
-    request: Request, raised: RaisedKernel, nests: tuple[NestSelection, ...]
+    request: Request,
+    raised: RaisedKernel,
+    nests: tuple[NestSelection, ...],
+    computing: ExitStack,
 ) -> _Built:
-    """Built, and compiled into the cache, where the first run will find it."""
-    built = _built(request, raised, nests)
-    is_coded = isinstance(built.unit, CodedUnit) and not built.failures
-    if is_coded and default_cache() is not None:
-        with suppress(FeinsumError):  # the first run says what is wrong
-            request.opened().build(built.unit)
-    return built
+    """Built, and compiled into the cache, where the first run will find it.
+
+    Args:
+        computing: closed at the end, when times may be taken.
+    """
+    with computing:
+        built = _built(request, raised, nests)
+        is_coded = isinstance(built.unit, CodedUnit) and not built.failures
+        if is_coded and default_cache() is not None:
+            with suppress(FeinsumError):  # the first run says what is wrong
+                request.opened().build(built.unit)
+        return built
 
 
 def _built(

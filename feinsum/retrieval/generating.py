@@ -9,11 +9,12 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 
 import loopy as lp
 
+from feinsum.cache import default_cache
 from feinsum.errors import TransformError
 from feinsum.raising import RaisedKernel
 from feinsum.retrieval.applying import ISLPY_WARNING, Applied, applied
@@ -21,6 +22,7 @@ from feinsum.retrieval.sampling import sampled, twins
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.devices import target_of
 from feinsum.targets.messages import first_lines
+from feinsum.targets.quicker import uncached
 from feinsum.targets.units import CodedUnit, HeldCode, LibraryUnit
 
 __all__ = ["generated", "refusal", "ungenerated", "with_shelf"]
@@ -125,7 +127,8 @@ def generated(unit: lp.TranslationUnit) -> str:
             warnings.simplefilter("ignore")
             warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
             if isinstance(unit, CodedUnit):
-                return str(unit.executor().generated().source)
+                with nullcontext() if default_cache() is None else uncached():
+                    return str(unit.executor().generated().source)
             return str(lp.generate_code_v2(unit).device_code())
     except Exception as error:  # Loopy raises errors of many kinds
         raise TransformError(

@@ -43,6 +43,7 @@ from feinsum.retrieval.request import Request, check_choice, check_policy, polic
 from feinsum.retrieval.result import Retrieval
 from feinsum.retrieval.selection import Decision, decision_of
 from feinsum.retrieval.trust import Trust
+from feinsum.settings import quick_collections
 from feinsum.targets.devices import open_device
 
 __all__ = ["OnMiss", "explain", "look_up", "query", "retrieve"]
@@ -122,7 +123,8 @@ def retrieve(
             verify=verify,
             effort=effort,
         )
-        return _answer(request) if comm is None else _agreed(request, Ranks(comm))
+        with quick_collections():
+            return _answer(request) if comm is None else _agreed(request, Ranks(comm))
 
     return _without_breaking(t_unit, find, on_miss, comm)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from threading import Timer
 
-from feinsum.measure.verifier import Question, Verdict
+from feinsum.measure.question import Question, Verdict
 from feinsum.retrieval.verifying import asked
 from feinsum.targets.host.threads import n_threads
 

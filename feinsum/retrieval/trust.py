@@ -8,11 +8,13 @@ feinsum, and for no other. What this installation measured itself needs no more 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -34,8 +36,9 @@ from feinsum.errors import (
 )
 from feinsum.ir import from_text
 from feinsum.measure.own import is_own
+from feinsum.measure.question import Question, Verdict
 from feinsum.measure.speedup import quick_sizes
-from feinsum.measure.verifier import Question, Verdict
+from feinsum.measure.trial import locked as held
 from feinsum.memory import remembered
 from feinsum.records import (
     OK,
@@ -47,6 +50,7 @@ from feinsum.records import (
     to_json,
 )
 from feinsum.retrieval.installation import is_ours, surroundings
+from feinsum.retrieval.preparing import Prepared, prepared
 from feinsum.retrieval.selection import Candidate
 from feinsum.retrieval.together import asked_together, shown_progress
 from feinsum.retrieval.verifying import asked
@@ -117,6 +121,8 @@ class Trust:
         self.is_on = is_on
         self._left_s = BUDGET_S
         self._sizes: dict[tuple[str, str], dict[str, int]] = {}
+        self._prepared: dict[str, Prepared | Verdict | None] = {}
+        self._timing_lock = ""
 
     @property
     def has_time(self) -> bool:
@@ -157,6 +163,23 @@ class Trust:
         with alone:  # other processes may ask the same: one of them finds it out
             verdict = _recall(cache, key) or self._verdict(question, key, cache)
         return _judgement(verdict, candidate)
+
+    def prepare(self, candidate: Candidate, sizes: Mapping[str, int]) -> None:
+        """Generate what will be verified, and let it be compiled in the background."""
+        question = self._question(candidate, sizes)
+        self._prepared[self._key(question)] = prepared(question)
+
+    @contextmanager
+    def computing(self) -> Iterator[ExitStack]:
+        """Times are not taken until the stack that is given is closed."""
+        with (
+            tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as lock,
+            ExitStack() as computing,
+        ):
+            computing.enter_context(held(lock.name, fcntl.LOCK_SH))
+            self._timing_lock = lock.name
+            yield computing
+            self._timing_lock = ""
 
     def find_out_together(
         self, some: Iterable[tuple[Candidate, Mapping[str, int]]]
@@ -232,7 +255,14 @@ class Trust:
         logger.info("verifying %.200s on %s", question.spec, self.environment.device)
         began_s = monotonic()
         limit_s = max(0.0, min(LIMIT_S, self._left_s))
-        verdict = asked(replace(question, limit_s=limit_s))
+        lock = self._timing_lock
+        ready = self._prepared.pop(key) if key in self._prepared else prepared(question)
+        if isinstance(ready, Prepared):
+            verdict = ready.ask(limit_s=limit_s, timing_lock=lock)
+        else:
+            verdict = ready or asked(
+                replace(question, limit_s=limit_s, timing_lock=lock)
+            )
         self._left_s -= monotonic() - began_s
         _keep(key, verdict, cache)
         return verdict

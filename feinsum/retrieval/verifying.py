@@ -18,13 +18,13 @@ from time import monotonic
 from weakref import finalize
 
 from feinsum.errors import InvalidRecordError, TrialCrashError, TrialTimeoutError
-from feinsum.measure.verifier import Question, Verdict
+from feinsum.measure.question import Question, Verdict
 from feinsum.memory import remembered
 from feinsum.processes import Ended, child_environment, end_session
 from feinsum.records import from_json, to_json
 from feinsum.transforms import hand_over, of_this_process
 
-__all__ = ["COMMAND", "asked"]
+__all__ = ["COMMAND", "asked", "start_early"]
 
 COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.measure.verifier")
 
@@ -42,6 +42,11 @@ def asked(question: Question) -> Verdict:
     return remembered(_Helpers).ask(question)
 
 
+def start_early() -> None:
+    """Start a process if there is none: it loads what it needs until it is asked."""
+    remembered(_Helpers).start_early()
+
+
 class _Helpers:
     """The processes of this one; threads of it may ask at once, each of its own."""
 
@@ -55,7 +60,7 @@ class _Helpers:
             why = f"its text of {len(line)} bytes is too long"
             return Verdict(InvalidRecordError.code, why)
         limit_s = question.limit_s + START_S
-        surroundings = (of_this_process(), os.getpid(), dict(os.environ))
+        surroundings = _surroundings()
         helper = self._taken()
         if helper is not None and helper.surroundings == surroundings:
             said = helper.say(line, limit_s)
@@ -69,6 +74,12 @@ class _Helpers:
             why = f"no process can be started: {error.strerror}"
             return Verdict(TrialCrashError.code, why)
         return self._answer(helper, helper.say(line, limit_s), limit_s)
+
+    def start_early(self) -> None:
+        with self._choosing:
+            if not self._idle:
+                with suppress(OSError):  # whoever asks is told
+                    self._idle.append(_Helper(_surroundings()))
 
     def _taken(self) -> _Helper | None:
         with self._choosing:
@@ -85,6 +96,11 @@ class _Helpers:
             why = f"no answer within {limit_s:g} s; it was stopped"
             return Verdict(TrialTimeoutError.code, why)
         return Verdict(TrialCrashError.code, f"its process ended with {ended}")
+
+
+def _surroundings() -> tuple[object, ...]:
+    """Transforms, process and variables: with others there has to be another one."""
+    return of_this_process(), os.getpid(), dict(os.environ)
 
 
 @dataclass(frozen=True)
@@ -112,8 +128,7 @@ class _Helper:
     """A process that answers.
 
     Args:
-        surroundings: transforms, process and variables with which it was started; with
-            others there has to be another one.
+        surroundings: with which it is started; see :func:`_surroundings`.
     """
 
     def __init__(self, surroundings: tuple[object, ...]) -> None:

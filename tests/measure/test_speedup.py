@@ -10,15 +10,8 @@ from feinsum.canonical import canonicalize
 from feinsum.ir import array, einsum
 from feinsum.measure import compile_kernel, footprint_bytes, open_device
 from feinsum.measure.cases import make_case
-from feinsum.measure.speedup import (
-    MOST_ROUNDS,
-    MOST_TIMES,
-    QUICK_BYTES,
-    QUICK_S,
-    Race,
-    in_turns,
-    quick_sizes,
-)
+from feinsum.measure.speedup import QUICK_BYTES, quick_sizes, race_of
+from feinsum.measure.turns import MOST_ROUNDS, MOST_TIMES, QUICK_S, in_turns
 
 MATVEC = einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))
 
@@ -76,6 +69,6 @@ def test_a_race_verifies_what_it_times():
     opened = open_device()
     case = make_case(form, {name: 7})
     compiled = compile_kernel(case.t_unit, opened)
-    least_s, baseline_s = Race.of(compiled, case, {name: 64}, opened).run()
+    least_s, baseline_s = race_of(compiled, case, {name: 64}, opened).run()
     assert least_s > 0
     assert baseline_s > 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from feinsum.measure.verifier import Question, Verdict
+from feinsum.measure.question import Question, Verdict
 from feinsum.records import OK, from_json, to_json
 from feinsum.retrieval import verifying
 

@@ -12,7 +12,7 @@ import loopy as lp
 import numpy as np
 import pytest
 
-from feinsum.measure.verifier import Question
+from feinsum.measure.question import Question
 from feinsum.memory import fresh_memory
 from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore

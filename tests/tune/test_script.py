@@ -12,7 +12,7 @@ SCRIPT = """
 import helper  # beside the script, where only it is found
 import feinsum
 from feinsum.measure import open_device
-from feinsum.measure.verifier import Question
+from feinsum.measure.question import Question
 from feinsum.records import InMemoryStore
 from feinsum.retrieval.verifying import asked
 from feinsum.transforms import Transform, register

@@ -15,8 +15,9 @@ from feinsum.db.exchange.lines import read_lines, write_lines
 from feinsum.errors import FeinsumWarning, InvalidEinsumError, RecordNotFoundError
 from feinsum.ir import generalize
 from feinsum.measure import open_device
+from feinsum.measure.judging import judge_recipe
+from feinsum.measure.question import Question
 from feinsum.measure.speedup import quick_sizes
-from feinsum.measure.verifier import Question, judge_recipe
 from feinsum.memory import fresh_memory, remembered
 from feinsum.nests import Nest
 from feinsum.records import InMemoryStore, Level, from_json, to_json

@@ -61,22 +61,25 @@ PREAMBLE = (
 #endif
 #endif
 #if !defined(feinsum_stream) && !defined(__OPENCL_VERSION__) && defined(__SSE2__)
-#include <immintrin.h>
 #include <string.h>
+#define feinsum_stream_part(size, store, of_register) \\
+  for (; n_bytes >= size; n_bytes -= size, from += size, to += size) { \\
+    typedef char part_t __attribute__((vector_size(size), aligned(1), may_alias)); \\
+    __asm__(store " %1, %0" \\
+            : "=m"(*(part_t *) to) : of_register(*(const part_t *) from)); \\
+  }
 static inline __attribute__((always_inline)) void feinsum_stream_bytes(
     const char *from, char *to, int n_bytes)
 {
 #ifdef __AVX512F__
-  for (; n_bytes >= 64; n_bytes -= 64, from += 64, to += 64)
-    _mm512_stream_si512((__m512i *) to, _mm512_loadu_si512(from));
+  feinsum_stream_part(64, "vmovntdq", "v")
 #endif
 #ifdef __AVX__
-  for (; n_bytes >= 32; n_bytes -= 32, from += 32, to += 32)
-    _mm256_stream_si256(
-      (__m256i *) to, _mm256_loadu_si256((const __m256i *) from));
+  feinsum_stream_part(32, "vmovntdq", "x")
+  feinsum_stream_part(16, "vmovntdq", "x")
+#else
+  feinsum_stream_part(16, "movntdq", "x")
 #endif
-  for (; n_bytes >= 16; n_bytes -= 16, from += 16, to += 16)
-    _mm_stream_si128((__m128i *) to, _mm_loadu_si128((const __m128i *) from));
   memcpy(to, from, n_bytes);
 }
 #define feinsum_stream_gnu(value, to) \\
@@ -88,7 +91,11 @@ static inline __attribute__((always_inline)) void feinsum_stream_bytes(
 #endif
 """,
 )
-"""For OpenCL C, and for C with the extensions of GNU, in which gcc streams nothing."""
+"""For OpenCL C, and for C with the extensions of GNU, in which gcc streams nothing.
+
+The instructions are written out: gcc reads the header of intrinsics for a tenth of a
+second.
+"""
 
 
 def stands_together(schedule: Schedule, row: int, index: str) -> bool:

@@ -1,6 +1,9 @@
-"""The machine's own C compiler and cores as a device."""
+"""The machine's own C compiler and cores as a device.
 
-from feinsum.targets.host.code import EmbeddedCTarget, HostCTarget
-from feinsum.targets.host.device import HOST, HostDevice
+The public names are those of ``__init__.pyi``. They are imported when they are first
+used: a process that runs kernels loads no code generator.
+"""
 
-__all__ = ["HOST", "EmbeddedCTarget", "HostCTarget", "HostDevice"]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -26,7 +26,7 @@ from feinsum.targets.host.code import (
 )
 from feinsum.targets.host.compiler import INSTALL_HINT, Compiler, find_compiler
 from feinsum.targets.host.executor import ProgramKernel
-from feinsum.targets.host.kernel import HostKernel
+from feinsum.targets.host.kernel import HostCode, HostKernel
 from feinsum.targets.host.program import HostCProgram
 from feinsum.targets.host.results import aligned_empty
 from feinsum.targets.host.threads import n_threads
@@ -76,6 +76,11 @@ class HostDevice:
 
     def prepare(self, t_unit: Any) -> Any:
         return _for_host(t_unit)
+
+    def generate(self, t_unit: Any) -> HostCode:
+        """The code of a unit, which is not compiled."""
+        code: HostCode = t_unit.executor().generated(None)
+        return code
 
     def build(self, t_unit: Any) -> HostBuilt:
         info = t_unit.executor().translation_unit_info(None)

@@ -19,6 +19,7 @@ from pytools import memoize_method
 from feinsum.errors import MeasurementError
 from feinsum.targets.host.code import StandaloneCTarget
 from feinsum.targets.host.kernel import HostCode, HostKernel
+from feinsum.targets.quicker import quicker
 from feinsum.targets.units import CodeShelf, HostProgram, with_code, with_program
 
 __all__ = ["HostExecutor", "HostInfo", "ProgramKernel"]
@@ -81,6 +82,10 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
 
     def generate(self, arg_to_dtype: Any = None) -> HostCode:
         """The code, by Loopy."""
+        with quicker():
+            return self._generated(arg_to_dtype)
+
+    def _generated(self, arg_to_dtype: Any) -> HostCode:
         unit = self.get_typed_and_scheduled_translation_unit(arg_to_dtype)
         code = lp.generate_code_v2(unit)
         kernel = unit[self.entrypoint]

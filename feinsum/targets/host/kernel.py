@@ -7,16 +7,18 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from feinsum.errors import MeasurementError
 from feinsum.targets.host.code import ENTRY
 from feinsum.targets.host.compiler import Compiler, find_compiler
-from feinsum.targets.host.library import load
+from feinsum.targets.host.library import load, loaded
 from feinsum.targets.host.pool import Pool, pool
-from feinsum.targets.protocol import Array
+
+if TYPE_CHECKING:  # who runs what is compiled loads no code generator
+    from feinsum.targets.protocol import Array
 
 __all__ = ["HostCode", "HostKernel", "Launch"]
 
@@ -41,6 +43,16 @@ class HostCode:
     has_integers: bool
     arguments: tuple[tuple[str, np.dtype[Any] | None], ...]
     invoker: Callable[..., Any]
+
+    def compiled(self) -> bytes:
+        """The shared object, which is neither loaded nor kept.
+
+        Raises:
+            DeviceUnavailableError: if there is no compiler.
+            BuildError: if it fails.
+        """
+        compiler, source, flags = _compilation(self)
+        return compiler.compile(source, flags)
 
 
 def _compilation(code: HostCode) -> tuple[Compiler, str, tuple[str, ...]]:
@@ -71,6 +83,17 @@ class HostKernel:
             BuildError: if it fails.
         """
         return cls(load(*_compilation(code)), code.arguments)
+
+    @classmethod
+    def loaded(
+        cls, content: bytes, arguments: tuple[tuple[str, np.dtype[Any] | None], ...]
+    ) -> HostKernel:
+        """Load a shared object.
+
+        Raises:
+            BuildError: if it cannot be loaded.
+        """
+        return cls(loaded(content), arguments)
 
     @classmethod
     def compiled(

@@ -18,7 +18,7 @@ from feinsum.errors import BuildError
 from feinsum.targets.host.compiler import Compiler
 from feinsum.targets.processor import host_processor
 
-__all__ = ["load"]
+__all__ = ["load", "load_with_content", "loaded"]
 
 
 def load(compiler: Compiler, source: str, flags: tuple[str, ...]) -> ctypes.CDLL:
@@ -27,15 +27,26 @@ def load(compiler: Compiler, source: str, flags: tuple[str, ...]) -> ctypes.CDLL
     Raises:
         BuildError: if it cannot be compiled or loaded.
     """
+    return load_with_content(compiler, source, flags)[0]
+
+
+def load_with_content(
+    compiler: Compiler, source: str, flags: tuple[str, ...]
+) -> tuple[ctypes.CDLL, bytes]:
+    """The library that a compiler makes of a source, and its shared object.
+
+    Raises:
+        BuildError: if it cannot be compiled or loaded.
+    """
     kept_in, key = default_cache(), _key(compiler, source, flags)
     kept = None if kept_in is None else kept_in.read(key)
     if kept is not None:
-        return _loaded(kept)
+        return loaded(kept), kept
     content = compiler.compile(source, flags)
-    library = _loaded(content)
+    library = loaded(content)
     if kept_in is not None:
         kept_in.write(key, content)
-    return library
+    return library, content
 
 
 def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
@@ -48,8 +59,13 @@ def _key(compiler: Compiler, source: str, flags: tuple[str, ...]) -> str:
     return hashlib.sha256("\0".join(given).encode()).hexdigest()
 
 
-def _loaded(content: bytes) -> ctypes.CDLL:
-    """Loaded from memory, or from a private folder where the system forbids that."""
+def loaded(content: bytes) -> ctypes.CDLL:
+    """A library, loaded from memory, or from a private folder where the system forbids
+    that.
+
+    Raises:
+        BuildError: if it cannot be loaded.
+    """
     try:
         return _from_memory(content)
     except (OSError, AttributeError):

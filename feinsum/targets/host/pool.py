@@ -10,10 +10,10 @@ from threading import Lock
 from typing import Any
 
 from feinsum.targets.host.compiler import find_compiler
-from feinsum.targets.host.library import load
+from feinsum.targets.host.library import load_with_content, loaded
 from feinsum.targets.host.threads import n_threads
 
-__all__ = ["Pool", "pool"]
+__all__ = ["Pool", "pool", "start_pool"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Pool:
         parallel, arena: functions that kernels call.
         call: calls an entry point with arrays as objects; see ``pool.c``.
         threshold_s: how long a kernel runs before it is shared by threads.
+        content: the shared object, with which other processes start theirs.
     """
 
     library: ctypes.CDLL
@@ -32,6 +33,7 @@ class Pool:
     call: Any
     n_threads: int
     threshold_s: float
+    content: bytes
 
 
 _STARTING = Lock()
@@ -48,14 +50,25 @@ def pool() -> Pool:
         return _POOLS[0]
     with _STARTING:
         if not _POOLS:
-            _POOLS.append(_started())
+            _POOLS.append(_started(*_built()))
     return _POOLS[0]
 
 
-def _started() -> Pool:
-    compiler, threads = find_compiler(), n_threads()
+def start_pool(content: bytes) -> None:
+    """Start the pool of a shared object that another process compiled."""
+    with _STARTING:
+        if not _POOLS:
+            _POOLS.append(_started(loaded(content), content))
+
+
+def _built() -> tuple[ctypes.CDLL, bytes]:
+    compiler = find_compiler()
     source = files(__package__).joinpath("pool.c").read_text()
-    library = load(compiler, source, (*compiler.flags, "-pthread"))
+    return load_with_content(compiler, source, (*compiler.flags, "-pthread"))
+
+
+def _started(library: ctypes.CDLL, content: bytes) -> Pool:
+    threads = n_threads()
     library.feinsum_start.restype = ctypes.c_int64
     threshold_s = library.feinsum_start(threads) * 1e-9
     parallel, arena = (
@@ -63,7 +76,8 @@ def _started() -> Pool:
         for function in (library.feinsum_parallel, library.feinsum_arena)
     )
     library.feinsum_call.argtypes = (*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)
-    return Pool(library, parallel, arena, library.feinsum_call, threads, threshold_s)
+    call = library.feinsum_call
+    return Pool(library, parallel, arena, call, threads, threshold_s, content)
 
 
 if hasattr(os, "register_at_fork"):

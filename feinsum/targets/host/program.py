@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from string import Template
 from time import perf_counter
@@ -14,6 +15,7 @@ from feinsum.errors import MeasurementError
 from feinsum.targets.host.code import POOL, UNALIGNED, declared
 from feinsum.targets.host.compiler import Compiler
 from feinsum.targets.host.kernel import HostKernel
+from feinsum.targets.host.pool import pool
 from feinsum.targets.protocol import Timer
 
 __all__ = ["HostCProgram"]
@@ -110,7 +112,9 @@ class HostCProgram:
         sizes = [np.dtype(np.int64)] * 2
         given = [None if kind is None else np.dtype(kind) for kind in kinds]
         named = tuple((f"slot{at}", dtype) for at, dtype in enumerate([*sizes, *given]))
-        return HostKernel.compiled(self.compiler, source, (), named)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(pool)  # often not compiled yet, either; errors come at its use
+            return HostKernel.compiled(self.compiler, source, (), named)
 
 
 def _declared(name: str) -> str:

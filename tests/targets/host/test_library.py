@@ -185,7 +185,7 @@ def test_libraries_are_not_mistaken_for_each_other():
     """However many are loaded, each answers for itself."""
     found = find_compiler()
     contents = [found.compile(source(k), FLAGS) for k in range(3)]
-    loaded = [library._loaded(contents[k % 3]) for k in range(60)]
+    loaded = [library.loaded(contents[k % 3]) for k in range(60)]
     assert [one.answer() for one in loaded] == [k % 3 for k in range(60)]
 
 

@@ -1,22 +1,9 @@
-"""The C that is written for a kernel, whichever compiler will read it."""
+"""The C that is written for a kernel, whichever compiler will read it.
 
-from feinsum.targets.host.code.entry import ENTRY
-from feinsum.targets.host.code.slots import POOL
-from feinsum.targets.host.code.target import (
-    VERSION,
-    EmbeddedCTarget,
-    HostCTarget,
-    StandaloneCTarget,
-)
-from feinsum.targets.host.code.vectors import UNALIGNED, declared
+The public names are those of ``__init__.pyi``. They are imported when they are first
+used: who calls a kernel that is compiled needs no code generator.
+"""
 
-__all__ = [
-    "ENTRY",
-    "POOL",
-    "UNALIGNED",
-    "VERSION",
-    "EmbeddedCTarget",
-    "HostCTarget",
-    "StandaloneCTarget",
-    "declared",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

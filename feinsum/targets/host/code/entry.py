@@ -11,6 +11,7 @@ from loopy.schedule.tools import get_kernel_arg_info, get_subkernel_arg_info
 from loopy.target.c import CFamilyASTBuilder, ScopingBlock
 from pymbolic.mapper.stringifier import PREC_NONE
 
+from feinsum.targets.host.code.exported import ENTRY
 from feinsum.targets.host.code.memory import (
     ALIGNMENT,
     bytes_in_scratch,
@@ -18,10 +19,7 @@ from feinsum.targets.host.code.memory import (
 )
 from feinsum.targets.host.code.slots import N_AXES, slot, taken
 
-__all__ = ["ENTRY", "EntryBuilder"]
-
-ENTRY = "feinsum_entry"
-"""The exported function of a kernel."""
+__all__ = ["EntryBuilder"]
 
 
 class EntryBuilder(CFamilyASTBuilder):  # type: ignore[misc]

@@ -1,0 +1,138 @@
+"""What the process that verifies and times recipes is asked, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from constantdict import constantdict
+
+from feinsum.records import OK, TransformSpec, utc_now
+from feinsum.records.document import STRICT
+
+__all__ = ["Comparison", "Program", "Question", "Sizes", "Trial", "Verdict"]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel of the host, compiled.
+
+    Attributes:
+        path: of the shared object.
+        arguments: the name of each, in the order of the entry point; the dtype of those
+            that are scalars, and nothing for arrays, which lie in C's order.
+    """
+
+    __pydantic_config__ = STRICT
+
+    path: str
+    arguments: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Values of size parameters, and how far results may be from the right ones there.
+
+    Attributes:
+        tolerance: see :func:`feinsum.measure.verification.tolerance_for`.
+    """
+
+    __pydantic_config__ = STRICT
+
+    values: Mapping[str, int]
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A program, and where its results are compared with numpy's.
+
+    Attributes:
+        einsum: the text of what it computes.
+        outputs: the names of its results, row by row.
+    """
+
+    __pydantic_config__ = STRICT
+
+    einsum: str
+    outputs: tuple[str, ...]
+    program: Program
+    cases: tuple[Sizes, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A recipe and the untransformed kernel, compiled.
+
+    Attributes:
+        pool: the path of the shared object of the threads that they run on.
+        compared: the kernels with the recipe; the last one is timed.
+        timed: at which sizes; both kernels have to agree there.
+    """
+
+    __pydantic_config__ = STRICT
+
+    pool: str
+    compared: tuple[Comparison, ...]
+    baseline: Program
+    timed: Sizes
+
+
+@dataclass(frozen=True)
+class Question:
+    """Does a recipe compute on a device what its einsum says, and does it pay there?
+
+    Attributes:
+        frame: the text of the workload whose names the recipe speaks of.
+        device: the id of the device.
+        memory_bytes: how much the process may allocate, if the device is the CPU.
+        sizes: of the size parameters of the workload, at which the recipe is timed.
+        limit_s: after which it is stopped.
+        timing_lock: a file that is locked while times are taken, by all that compute at
+            the same time; there is none if this process is alone.
+        trial: what is run, if whoever asks has compiled it.
+    """
+
+    __pydantic_config__ = STRICT
+
+    frame: str
+    spec: TransformSpec
+    device: str
+    memory_bytes: int
+    sizes: Mapping[str, int] = field(default_factory=constantdict)
+    limit_s: float = 60.0
+    timing_lock: str = ""
+    trial: Trial | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found out about a recipe.
+
+    Attributes:
+        code: ``ok``, or the code of an error of :mod:`feinsum.errors`.
+        message: what went wrong, in words.
+        found_at: UTC, ISO 8601.
+        least_s, baseline_s: the time of the recipe and that of the untransformed
+            kernel, in turns; zero if it was not timed.
+        sizes: at which it was timed.
+    """
+
+    __pydantic_config__ = STRICT
+
+    code: str
+    message: str = ""
+    found_at: str = field(default_factory=utc_now)
+    least_s: float = 0.0
+    baseline_s: float = 0.0
+    sizes: Mapping[str, int] = field(default_factory=constantdict)
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it is right; it may yet be slow."""
+        return self.code == OK
+
+    @property
+    def speedup(self) -> float:
+        """Over the untransformed kernel; zero if it was not timed."""
+        return self.baseline_s / self.least_s if self.least_s > 0 else 0.0

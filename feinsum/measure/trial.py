@@ -1,0 +1,146 @@
+"""Verifying and timing kernels of the host that are compiled already.
+
+Nothing here needs the code generator: a process that only does this starts at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from feinsum.errors import MeasurementError, WrongResultError
+from feinsum.ir import BatchedEinsum, SizeParam, evaluate, from_text
+from feinsum.measure.drawn import drawn
+from feinsum.measure.question import Comparison, Program, Trial, Verdict
+from feinsum.measure.turns import Race
+from feinsum.measure.verification import poison_value, verify
+from feinsum.records import OK
+from feinsum.targets.host.kernel import HostKernel, Launch
+from feinsum.targets.host.pool import start_pool
+
+if TYPE_CHECKING:
+    from feinsum.targets.protocol import Timer
+
+__all__ = ["judge_trial", "locked"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def judge_trial(trial: Trial, timing_lock: str = "") -> Verdict:
+    """Compare a recipe with numpy, and time it against the untransformed kernel.
+
+    Raises:
+        BuildError, MeasurementError, WrongResultError: what went wrong.
+    """
+    start_pool(Path(trial.pool).read_bytes())
+    with locked(timing_lock, fcntl.LOCK_SH):
+        kernels = [_compared(one) for one in trial.compared]
+        race = _race(trial, kernels[-1])
+    with locked(timing_lock, fcntl.LOCK_EX):
+        mine_s, others_s = race.run()
+    sizes = trial.timed.values
+    return Verdict(OK, least_s=mine_s, baseline_s=others_s, sizes=sizes)
+
+
+@contextmanager
+def locked(path: str, kind: int) -> Iterator[None]:
+    """Those who compute share a lock; who takes times has it alone."""
+    if not path:
+        yield
+        return
+    with Path(path).open("ab") as file:  # closing it releases the lock
+        fcntl.flock(file, kind)
+        yield
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A kernel on arrays; see :class:`feinsum.measure.BoundKernel`."""
+
+    launch: Launch
+    outputs: Mapping[str, Array]
+
+    timer: Timer = "wall"
+
+    def run(self, _timer: Timer | None = None) -> float:
+        start = perf_counter()
+        self.launch.run()
+        return perf_counter() - start
+
+    def poison(self) -> None:
+        for array in self.outputs.values():
+            array.fill(poison_value(array.dtype))
+
+    def read(self) -> dict[str, Array]:
+        return {name: array.copy() for name, array in self.outputs.items()}
+
+
+def _compared(one: Comparison) -> HostKernel:
+    """The kernel, whose results are right in all cases.
+
+    Raises:
+        MeasurementError, WrongResultError: if they are not.
+    """
+    einsum, kernel = from_text(one.einsum), _loaded(one.program)
+    for case in one.cases:
+        values, outputs = _values(einsum, one.outputs, case.values)
+        run = _Run(kernel.launch_of(values), outputs)
+        operands = {op.name: values[op.name] for op in einsum.operands}
+        right = evaluate(einsum, operands, optimize=True)
+        if not all(np.isfinite(result).all() for result in right):
+            raise MeasurementError(
+                f"the reference result of {einsum.subscripts} is not finite"
+            )
+        expected = dict(zip(one.outputs, right, strict=True))
+        try:
+            verify(run, expected, tolerance=case.tolerance)
+        except WrongResultError as error:
+            where = f"at the sizes {dict(case.values)}"
+            raise WrongResultError(f"{where}: {error}") from None
+    return kernel
+
+
+def _race(trial: Trial, kernel: HostKernel) -> Race:
+    """Both kernels on the same arrays, so that both find the caches alike."""
+    last = trial.compared[-1]
+    sizes, einsum = trial.timed.values, from_text(last.einsum)
+    values, outputs = _values(einsum, last.outputs, sizes)
+    mine, baseline = (
+        _Run(one.launch_of(values), outputs)
+        for one in (kernel, _loaded(trial.baseline))
+    )
+    return Race(mine, baseline, sizes, trial.timed.tolerance)
+
+
+def _values(
+    einsum: BatchedEinsum, outputs: tuple[str, ...], sizes: Mapping[str, int]
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """A value for every argument, and the results among them."""
+
+    def shape_of(extents: tuple[int | SizeParam, ...]) -> tuple[int, ...]:
+        return tuple(sizes[x.name] if isinstance(x, SizeParam) else x for x in extents)
+
+    rng = np.random.default_rng(0)
+    operands = {
+        op.name: drawn(rng, shape_of(op.shape), op.dtype) for op in einsum.operands
+    }
+    shape = shape_of(einsum.output_shape)
+    results = {
+        name: np.zeros(shape, dtype)
+        for name, dtype in zip(outputs, einsum.output_dtypes, strict=True)
+    }
+    return {**sizes, **operands, **results}, results
+
+
+def _loaded(program: Program) -> HostKernel:
+    arguments = (
+        (name, np.dtype(dtype) if dtype else None) for name, dtype in program.arguments
+    )
+    return HostKernel.loaded(Path(program.path).read_bytes(), tuple(arguments))

@@ -1,0 +1,112 @@
+"""Two kernels in turns: how fast one is beside the other, on this machine, now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, Protocol
+
+from feinsum.errors import WrongResultError
+from feinsum.measure.verification import Verifiable, verify
+
+if TYPE_CHECKING:  # what has its kernels compiled needs no code generator
+    from feinsum.targets.protocol import Timer
+
+__all__ = ["MIN_SAMPLES", "Race", "Timeable", "common_timer", "in_turns"]
+
+MIN_SAMPLES = 3
+"""No kernel has fewer samples, however slow it is."""
+QUICK_S = 0.15
+"""How long both kernels run in turns; a kernel that takes longer alone runs once."""
+MOST_ROUNDS = 15
+MOST_TIMES = 4
+"""How often a kernel that seems slow is timed."""
+
+
+class Timeable(Protocol):
+    """What can be timed: :class:`feinsum.measure.BoundKernel`, or a stand-in."""
+
+    @property
+    def timer(self) -> Timer: ...
+
+    def run(self, timer: Timer | None = None) -> float: ...
+
+
+class Racer(Timeable, Verifiable, Protocol):
+    """What can be timed, and verified first."""
+
+
+def common_timer(kernels: Sequence[Timeable]) -> Timer:
+    """The one clock for kernels that are compared: ``wall`` if they have several."""
+    timers = {kernel.timer for kernel in kernels}
+    return timers.pop() if len(timers) == 1 else "wall"
+
+
+@dataclass(frozen=True)
+class Race:
+    """A recipe and the untransformed kernel, ready to run: both compute the same.
+
+    Attributes:
+        tolerance: of the results, which are compared first.
+    """
+
+    kernel: Racer
+    baseline: Racer
+    sizes: Mapping[str, int]
+    tolerance: float
+
+    def run(self) -> tuple[float, float]:
+        """The times of the recipe and of the untransformed kernel, in seconds.
+
+        Raises:
+            MeasurementError: if one of them cannot run.
+            WrongResultError: if they disagree.
+        """
+        baseline_s = self.baseline.run()
+        try:
+            verify(self.kernel, self.baseline.read(), tolerance=self.tolerance)
+        except WrongResultError as error:
+            where = f"at the sizes {dict(self.sizes)}"
+            raise WrongResultError(f"{where}: {error}") from None
+        return in_turns(self.kernel, self.baseline, baseline_s)
+
+
+def in_turns(
+    kernel: Timeable, baseline: Timeable, baseline_s: float
+) -> tuple[float, float]:
+    """The least times of two kernels that ran before.
+
+    Other load makes times longer, and those of kernels with threads most of all.
+    So the least ones count, and a kernel that seems slow gets more time.
+    A baseline that takes long is not run again: nobody is mistaken about a kernel that
+    is faster than that.
+
+    Args:
+        baseline_s: the time of its first run.
+    """
+    timer = common_timer((kernel, baseline))
+    if baseline_s > QUICK_S:
+        return kernel.run(timer), baseline_s
+    least_s, others_s = inf, inf
+    for _ in range(MOST_TIMES):
+        mine, others = _samples(kernel, baseline, timer)
+        least_s, others_s = min(least_s, *mine), min(others_s, *others)
+        if least_s < others_s:
+            break
+    return least_s, others_s
+
+
+def _samples(
+    kernel: Timeable, baseline: Timeable, timer: Timer
+) -> tuple[list[float], list[float]]:
+    mine: list[float] = []
+    others: list[float] = []
+    end_s = perf_counter() + QUICK_S
+    while len(mine) < MIN_SAMPLES or (
+        len(mine) < MOST_ROUNDS and perf_counter() < end_s
+    ):
+        mine.append(kernel.run(timer))
+        others.append(baseline.run(timer))
+    return mine, others

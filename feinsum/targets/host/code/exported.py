@@ -1,0 +1,6 @@
+"""What a compiled kernel exports."""
+
+__all__ = ["ENTRY"]
+
+ENTRY = "feinsum_entry"
+"""The function that is called."""
