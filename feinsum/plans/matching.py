@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import reduce
 from itertools import combinations
 
@@ -18,6 +18,9 @@ __all__ = ["Overlaps"]
 MOST_PAIRS = 2**17
 """Of distributions and ranks whose overlap is computed at one time: a megabyte."""
 
+MOST_KEPT = 2**15
+"""Entries of a table that is kept, for the same is asked again."""
+
 
 class Overlaps:
     """Elements that ranks hold and need, for pairs of distributions on a machine."""
@@ -26,6 +29,7 @@ class Overlaps:
         self.machine = machine
         self.places = machine.coordinates(machine.n_processes)
         self.known: dict[tuple[int, tuple[int, ...]], NDArray[np.int64]] = {}
+        self.shared: dict[Hashable, NDArray[np.float64]] = {}
 
     def table(
         self,
@@ -75,7 +79,8 @@ class Overlaps:
         total = np.zeros([len(side) for side in sides])
         for size in range(len(known) + 1):
             for chosen in combinations(range(len(known)), size):
-                total += (-1) ** size * self._shared(boxes, (*chosen, len(known)))
+                shared = self._shared_once(shape, sides, boxes, (*chosen, len(known)))
+                total += (-1) ** size * shared
         return total
 
     def _boxes(
@@ -88,6 +93,22 @@ class Overlaps:
             for axis, n in enumerate(shape)
         ]
         return [there.astype(np.int64), *found]
+
+    def _shared_once(
+        self,
+        shape: Sequence[int],
+        choices: Sequence[Sequence[Distribution]],
+        boxes: Sequence[list[NDArray[np.int64]]],
+        sides: Sequence[int],
+    ) -> NDArray[np.float64]:
+        """What :meth:`_shared` finds: several uses of a tensor ask for the same."""
+        key = tuple(shape), len(choices), *((k, tuple(choices[k])) for k in sides)
+        if key not in self.shared:
+            found = self._shared(boxes, sides)
+            if found.size > MOST_KEPT:
+                return found
+            self.shared[key] = found
+        return self.shared[key]
 
     def _shared(
         self, boxes: Sequence[list[NDArray[np.int64]]], sides: Sequence[int]

@@ -14,6 +14,7 @@ from feinsum.paths import Path
 from feinsum.plans.assembly import with_schedules
 from feinsum.plans.counts import Counts
 from feinsum.plans.groups import Group, groups_of
+from feinsum.plans.idle import with_idle
 from feinsum.plans.machine import MOST_PROCESSES
 from feinsum.plans.maps import MOST_EXCESS
 from feinsum.plans.named import named_like
@@ -173,7 +174,7 @@ def _planned(bare: Plan, memory: int | str | None, most_work: float) -> Plan:
             continue
         made = with_schedules(bare, found.schedules)
         if most == inf:
-            return _best_known(made, most_work)
+            return _best_known(with_idle(made, most_work), most_work)
         made = _within(made, most)
         if made.counts.peak <= most:
             return _best_known(made, most_work, most)

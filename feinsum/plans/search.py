@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +29,8 @@ from feinsum.plans.schedule import GroupSchedule
 
 __all__ = ["Found", "best_of_machines", "best_schedules"]
 
-BEAM = 24
-"""States of a group in the first search, which only bounds the second one."""
+BEAMS = (24, 150)
+"""States of a group in the first searches, which only bound the last one."""
 
 MOST_STATES = 1500
 """Of a group in a search; beyond, only the best by themselves are considered."""
@@ -36,7 +38,7 @@ MOST_STATES = 1500
 MOST_TOGETHER = 3
 """Earlier uses of a tensor that are taken into account together."""
 
-MOST_ENTRIES = 2**25
+MOST_ENTRIES = 2**21
 """Of ranks and combinations of uses whose shared elements are counted together."""
 
 
@@ -93,25 +95,43 @@ def best_of_machines(
             _Space.of(groups, extents, Machine(sizes), inf, tier, MOST_EXCESS)
             for sizes in factorizations(n_processes)
         ]
-        found = [space.solve(inf, BEAM) for space in spaces if space is not None]
-        if found:
-            there = [one for one in found if one is not None]
+        solved = [space.solve(inf, BEAMS[0]) for space in spaces if space is not None]
+        if solved:
+            there = [one.found for one in solved if one.found is not None]
             return sorted(there, key=lambda one: one.cost)
     return []
 
 
 def _best_of(spaces: Sequence[_Space], limit: float) -> Found | None:
-    """A quick search bounds the exact one; machines that are no better are skipped."""
-    best, is_exact = None, True
-    for space in spaces:
-        if space.least >= limit:
-            break
-        for n_states in (BEAM, MOST_STATES):
-            found = space.solve(limit, n_states)
-            if found is not None and found.cost < limit:
-                best, limit = found, found.cost
-        is_exact = is_exact and (found is None or found.is_exact)
+    """Quick searches of all machines bound the last one, which skips most choices."""
+    best, is_exact, left = None, True, list(spaces)
+    for n_states in (*BEAMS, MOST_STATES):
+        again: list[tuple[float, _Space]] = []
+        for space in left:
+            if space.least >= limit:
+                continue
+            one = space.solve(limit, n_states)
+            if one.found is not None and one.found.cost < limit:
+                best, limit = one.found, one.found.cost
+            if one.n_left_out and n_states < MOST_STATES:
+                again.append((inf if one.found is None else one.found.cost, space))
+            else:
+                is_exact = is_exact and one.is_exact
+        left = [space for _, space in sorted(again, key=itemgetter(0))]
     return None if best is None else replace(best, is_exact=is_exact)
+
+
+class _Solved(NamedTuple):
+    """What a search of one machine came to.
+
+    Attributes:
+        found: None if nothing is below the limit.
+        n_left_out: states that were not considered, though they could be better.
+    """
+
+    found: Found | None
+    n_left_out: int
+    is_exact: bool
 
 
 class _Space:
@@ -154,14 +174,14 @@ class _Space:
         """What moves at least, whatever is between groups."""
         return float(sum(m.costs.min() for m in self.maps))
 
-    def solve(self, limit: float, n_states: int) -> Found | None:
-        """The best of all that can be below a limit; None if there is none."""
+    def solve(self, limit: float, n_states: int) -> _Solved:
+        """The best of all that can be below a limit."""
         tables = _Tables(self, limit, n_states)
         if not all(map(tables.add_group, range(len(self.groups)))):
-            return None
+            return _Solved(None, tables.n_left_out, tables.is_exact)
         cost, choice = least_sum(tables.tables)
         if cost == inf:
-            return None
+            return _Solved(None, tables.n_left_out, tables.is_exact)
         schedules = []
         for at, group in enumerate(self.groups):
             axes = self.maps[at].axes(tables.rows[at][choice[f"m{at}"]])
@@ -171,7 +191,8 @@ class _Space:
             else:
                 result = spread(group, axes, self.machine, self.extents)
             schedules.append(GroupSchedule(self.machine, axes, result))
-        return Found(cost, tuple(schedules), tables.is_exact)
+        found = Found(cost, tuple(schedules), tables.is_exact)
+        return _Solved(found, tables.n_left_out, tables.is_exact)
 
     def shape(self, access: Access) -> tuple[int, ...]:
         return tuple(self.extents[i] for i in access.indices)
@@ -203,7 +224,7 @@ class _Tables:
 
     def __init__(self, space: _Space, limit: float, n_states: int) -> None:
         self.space, self.limit, self.n_states = space, limit, n_states
-        self.is_exact = True
+        self.is_exact, self.n_left_out = True, 0
         self.tables: list[Table] = []
         self.rows: list[NDArray[np.int64]] = []
         self.results: dict[str, list[Distribution]] = {}
@@ -221,6 +242,7 @@ class _Tables:
         row = np.argsort(maps.costs, kind="stable")
         row = row[maps.costs[row] + begun < most]
         if len(row) > self.n_states:
+            self.n_left_out += len(row) - self.n_states
             self.is_exact, row = False, row[: self.n_states]
         if not len(row):
             return False

@@ -1,0 +1,67 @@
+"""Plans on fewer processes than there are: those without work have nothing to fetch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from feinsum.plans.assembly import with_schedules
+from feinsum.plans.maps import MOST_EXCESS
+from feinsum.plans.plan import Plan
+from feinsum.plans.search import best_schedules
+
+__all__ = ["fewer_processes", "with_idle"]
+
+MOST_UNEVEN = 1.5
+"""Work of the process that has the most, over the average, where others have none."""
+
+FEW_PROCESSES = 16
+"""Up to here every smaller number is tried; beyond, those that divide an extent."""
+
+
+def with_idle(made: Plan, most_work: float) -> Plan:
+    """The plan of several statements, or one of fewer processes that moves less.
+
+    Six processes can cut four heads only along with something else; four of them need
+    not. Where all processes cut an index evenly, all of them have work: to leave some
+    out would nearly always move less, and take longer.
+
+    Args:
+        most_work: of the process that has the most, over the average.
+    """
+    if made.statements is None:
+        return made
+    counts = made.outline()
+    average = counts.points / made.processes
+    is_even = counts.most_points <= MOST_EXCESS * average
+    limit = max(counts.most_points, min(most_work, MOST_UNEVEN) * average)
+    best, least = made, counts.moved
+    for processes in fewer_processes(made, is_even=is_even):
+        found = best_schedules(made.groups, made.extents, processes, limit=float(least))
+        if found is None:
+            continue
+        other = with_schedules(made, found.schedules)
+        theirs = other.outline()
+        if theirs.moved < least and theirs.most_points <= limit:
+            best, least = other, theirs.moved
+    return best
+
+
+def fewer_processes(made: Plan, *, is_even: bool) -> Iterator[int]:
+    """Numbers of processes that may do better than all of them, the largest first.
+
+    Args:
+        is_even: whether all of them have about as much work; if not, that the largest
+            power of two has may be more even.
+    """
+    n, extents = made.processes, set(made.extents.values())
+
+    def divides(number: int) -> bool:
+        return any(extent and extent % number == 0 for extent in extents)
+
+    if is_even and divides(n):
+        return
+    power = 1 << max((n - 1).bit_length() - 1, 0)
+    for few in range(n - 1, 1, -1):
+        is_likely = n <= FEW_PROCESSES or divides(few)
+        if (is_likely and few * MOST_UNEVEN >= n) or few == power:
+            yield few
