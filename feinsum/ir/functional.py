@@ -9,6 +9,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,9 @@ def _plain_read(name: str, rank: int) -> OperandFunction:
     return OperandFunction(parameters, body)
 
 
+@lru_cache(maxsize=1024)
 def _expression(body: str) -> ast.expr:
+    """The expression of a body; parts of an array are evaluated one after the other."""
     try:
         return ast.parse(body.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:

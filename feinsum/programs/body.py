@@ -7,16 +7,19 @@ their own names. A body that is not given is the product of all operands.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from feinsum.errors import ProgramError
 
 __all__ = [
     "factor_of_product",
+    "is_cheap",
+    "linear_in",
     "names_in",
     "normal_body",
     "operand_name",
     "product_of",
+    "substituted",
 ]
 
 
@@ -125,3 +128,127 @@ class _Renamed(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.Name(self._renamed.get(node.id, node.id), node.ctx)
+
+
+def substituted(body: str, texts: Mapping[str, str]) -> str:
+    """A body with expressions in the place of names.
+
+    >>> substituted("0.5*(x0 + x1)", {"x0": "u[i]", "x1": "-v"})
+    '0.5 * (u[i] + -v)'
+    """
+    return ast.unparse(_Substituted(texts).visit(_parsed(body)))
+
+
+def linear_in(body: str, name: str) -> tuple[str, str] | None:
+    """Scale and shift of a body that is ``shift + scale * name``; None if it is not.
+
+    >>> linear_in("x1 - 0.5*x0", "x0"), linear_in("x0*x0", "x0")
+    (('(-1.0) * (0.5)', 'x1'), None)
+    """
+    found = _linear(_parsed(body), name)
+    return found if found is not None and found[0] != "0" else None
+
+
+def is_cheap(body: str, indices: Collection[str]) -> bool:
+    """Whether a compiler makes fast vector code of a body: arithmetic and conditions.
+
+    >>> is_cheap("max(x0, 0.0) if t <= s else x1 / 2", "st"), is_cheap("exp(x0)", ())
+    (True, False)
+    """
+    return _is_cheap(_parsed(body), frozenset(indices))
+
+
+_CHEAP_CALLS = frozenset({"max", "min", "fmax", "fmin", "sqrt", "fabs"})
+
+
+def _is_cheap(node: ast.AST, indices: frozenset[str]) -> bool:
+    match node:
+        case ast.Constant(value=bool()):
+            return False
+        case ast.Constant(value=int() | float()):
+            return True
+        case ast.Name(id=name):
+            return name not in indices and name not in ("inf", "pi")
+        case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult() | ast.Div()):
+            return _is_cheap(node.left, indices) and _is_cheap(node.right, indices)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return _is_cheap(inner, indices)
+        case ast.IfExp(test=ast.Compare(left=left, comparators=[right])):
+            sides = all(
+                isinstance(side, ast.Name) or _is_cheap(side, indices)
+                for side in (left, right)
+            )
+            return sides and all(
+                _is_cheap(side, indices) for side in (node.body, node.orelse)
+            )
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return name in _CHEAP_CALLS and all(_is_cheap(x, indices) for x in args)
+    return False
+
+
+def _linear(node: ast.expr, name: str) -> tuple[str, str] | None:
+    """Scale and shift; the scale of what has not the name is "0"."""
+    if all(not isinstance(x, ast.Name) or x.id != name for x in ast.walk(node)):
+        return "0", ast.unparse(node)
+    match node:
+        case ast.Name():
+            return "1", "0"
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            found = _linear(inner, name)
+            return found and (_times("-1.0", found[0]), _times("-1.0", found[1]))
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+            first, second = _linear(left, name), _linear(right, name)
+            if first is None or second is None:
+                return None
+            if isinstance(op, ast.Sub):
+                second = _times("-1.0", second[0]), _times("-1.0", second[1])
+            return _plus(first[0], second[0]), _plus(first[1], second[1])
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            first, second = _linear(left, name), _linear(right, name)
+            if first is None or second is None or "0" not in (first[0], second[0]):
+                return None
+            factor, rest = (first, second) if first[0] == "0" else (second, first)
+            return _times(factor[1], rest[0]), _times(factor[1], rest[1])
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            first, second = _linear(left, name), _linear(right, name)
+            if first is None or second is None or second[0] != "0":
+                return None
+            by = f"(1.0 / ({second[1]}))"
+            return _times(by, first[0]), _times(by, first[1])
+    return None
+
+
+def _times(one: str, other: str) -> str:
+    if "0" in (one, other):
+        return "0"
+    if "1" in (one, other):
+        return other if one == "1" else one
+    return f"({one}) * ({other})"
+
+
+def _plus(one: str, other: str) -> str:
+    if "0" in (one, other):
+        return other if one == "0" else one
+    return f"({one}) + ({other})"
+
+
+class _Substituted(ast.NodeTransformer):
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        node.args = [self.visit(argument) for argument in node.args]
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        text = self._texts.get(node.id)
+        return node if text is None else _parsed(text)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        """Integers as numbers with a point: C would divide them otherwise."""
+        match node.value:
+            case bool():
+                return node
+            case int() as value:
+                return ast.Constant(float(value))
+        return node

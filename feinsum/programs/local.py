@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from math import prod
 from string import ascii_letters
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from feinsum.calling import call_einsum
 from feinsum.ir import SizeParam
+from feinsum.programs.blocks import Block, Box, blocks_of
 from feinsum.programs.evaluate import checked_arrays, evaluate_statement
+from feinsum.programs.fused import race_of
 from feinsum.programs.program import Program
-from feinsum.programs.stages import Stage, stages_of
+from feinsum.programs.stages import Stage
 from feinsum.programs.statement import Statement
+from feinsum.targets.host.results import aligned_empty
+from feinsum.targets.host.threads import n_threads
 
 __all__ = ["run_program", "sizes_of"]
 
@@ -45,22 +51,12 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     [[0.5, 0.5], [0.5, 0.5]]
     """
     known = dict(checked_arrays(program, arrays))
-    sizes = sizes_of(program, known)
-    stages = stages_of(program)
-    for k, stage in enumerate(stages):
-        if stage.is_contraction:
-            (one,) = stage.statements
-            known[one.result] = _einsum(program, one, known)
-        else:
-            known |= _in_parts(program, stage, known, sizes)
-        later = {
-            name
-            for s in stages[k + 1 :]
-            for one in s.statements
-            for name in one.operands
-        }
-        for name in [name for name in known if name not in later]:
-            if name not in program.outputs:
+    blocks = blocks_of(program, sizes_of(program, known))
+    last = _last_uses(program, blocks)
+    with _Run(program, sizes_of(program, known), n_threads()) as run:
+        for k, block in enumerate(blocks):
+            known |= run.block(block, known)
+            for name in [name for name in known if last.get(name, -1) <= k]:
                 del known[name]
     return {name: known[name] for name in program.outputs}
 
@@ -80,105 +76,226 @@ def sizes_of(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _einsum(program: Program, one: Statement, known: Mapping[str, Array]) -> Array:
-    from feinsum.calling import call_einsum
-
-    operands = [known[name] for name in one.operands]
-    dtype = program.arrays[one.result].dtype
-    is_called = len(one.indices) <= MOST_LETTERS and all(
-        array.dtype.kind in "fc" for array in operands
-    )
-    if not is_called or any(0 in array.shape for array in operands):
-        return evaluate_statement(one, operands).astype(dtype, copy=False)
-    letters = dict(zip(one.indices, ascii_letters, strict=False))
-    terms = ",".join("".join(letters[i] for i in term) for term in one.inputs)
-    output = "".join(letters[i] for i in one.output)
-    found = np.asarray(call_einsum(f"{terms}->{output}", *operands))
-    if one.factor != 1:
-        found *= one.factor  # it is ours: a contraction is no view
-    return found.astype(dtype, copy=False)
+def _last_uses(program: Program, blocks: Sequence[Block]) -> dict[str, int]:
+    """The number of the block that reads an array last; outputs stay."""
+    last = dict.fromkeys(program.outputs, len(blocks))
+    for k, block in enumerate(blocks):
+        for name in {name for one in block.statements for name in one.operands}:
+            last[name] = max(last.get(name, k), k)
+    return last
 
 
-def _in_parts(
-    program: Program, stage: Stage, known: Mapping[str, Array], sizes: Mapping[str, int]
-) -> dict[str, Array]:
-    """The results of a stage that are kept."""
-    from feinsum.targets.host.threads import n_threads
+@dataclass
+class _Run:
+    """A run of a program: its sizes, and threads once they are needed."""
 
-    results = {}
-    for name in stage.kept:
-        operand = program.arrays[name]
-        shape = [
-            sizes[x.name] if isinstance(x, SizeParam) else x for x in operand.shape
-        ]
-        results[name] = np.empty(shape, operand.dtype)
-    parts = [*_parts(program, stage, sizes)]
+    program: Program
+    sizes: Mapping[str, int]
+    n_workers: int
+    _opened: list[ThreadPoolExecutor] = field(default_factory=list)
 
-    def run(part: slice | None) -> None:
-        _run_part(program, stage, known, results, part)
+    def __enter__(self) -> Self:
+        return self
 
-    n_workers = min(n_threads(), len(parts))
-    if n_workers == 1:
-        for part in parts:
-            run(part)
+    def __exit__(self, *_: object) -> None:
+        for pool in self._opened:
+            pool.shutdown()
+
+    def each(self, run: Callable[[Any], None], parts: Sequence[Any]) -> None:
+        """Run all parts; numpy works without the lock of the interpreter."""
+        if min(self.n_workers, len(parts)) < 2:
+            for part in parts:
+                run(part)
+            return
+        if not self._opened:
+            self._opened.append(ThreadPoolExecutor(self.n_workers))
+        list(self._opened[0].map(run, parts))
+
+    def block(self, block: Block, known: Mapping[str, Array]) -> dict[str, Array]:
+        """The results of a block that are kept."""
+        if block.fusion is not None:
+            return self.fused(block, known)
+        if not block.cuts:
+            (stage,) = block.stages
+            return self.stage(stage, _Frame(known, {}))
+        results = {
+            name: aligned_empty(self._shape(name), self.program.arrays[name].dtype)
+            for name in block.kept
+        }
+        alone = _Run(self.program, self.sizes, n_workers=1)
+
+        def run(values: Sequence[slice]) -> None:
+            frame = _Frame(
+                known,
+                {x.result: block.box_of(x.result, values) for x in block.statements},
+            )
+            for stage in block.stages:
+                frame.inside.update(alone.stage(stage, frame))
+                for one in stage.statements:
+                    if one.result in results:
+                        part = taken(results[one.result], one.output, frame.box(one))
+                        part[...] = frame.inside[one.result]
+
+        self.each(run, [*block.boxes()])
         return results
-    with ThreadPoolExecutor(n_workers) as pool:  # numpy works without the lock
-        list(pool.map(run, parts))
-    return results
+
+    def fused(self, block: Block, known: Mapping[str, Array]) -> dict[str, Array]:
+        """The results of a fusion: by its kernel, or statement by statement."""
+        fusion = block.fusion
+        assert fusion is not None
+
+        def plain() -> dict[str, Array]:
+            frame = _Frame(known, {})
+            for stage in block.stages:
+                frame.inside.update(self.stage(stage, frame))
+            return {name: frame.inside[name] for name in fusion.results}
+
+        if any(0 in known[name].shape for name in fusion.operands):
+            return plain()
+        arrays = {name: known[name] for name in fusion.operands}
+        race = race_of(self.program, fusion, self.sizes)
+        return race.run(arrays, plain)
+
+    def stage(self, stage: Stage, frame: _Frame) -> dict[str, Array]:
+        """The results of a stage that are kept, within a box."""
+        if stage.is_contraction:
+            (one,) = stage.statements
+            return {one.result: self.einsum(one, frame.operands(one))}
+        given = {one.result: frame.operands(one) for one in stage.statements}
+        extents = {
+            one.result: self._extents(one, frame.box(one)) for one in stage.statements
+        }
+        results = {
+            one.result: aligned_empty(
+                tuple(extents[one.result][i] for i in one.output),
+                self.program.arrays[one.result].dtype,
+            )
+            for one in stage.statements
+            if one.result in stage.kept
+        }
+
+        def run(boxes: Mapping[str, Box]) -> None:
+            self._part(stage, given, results, boxes, frame)
+
+        self.each(run, [*self._parts(stage, extents)])
+        return results
+
+    def einsum(self, one: Statement, operands: Sequence[Array]) -> Array:
+        dtype = self.program.arrays[one.result].dtype
+        is_called = len(one.indices) <= MOST_LETTERS and all(
+            array.dtype.kind in "fc" for array in operands
+        )
+        if not is_called or any(0 in array.shape for array in operands):
+            return evaluate_statement(one, operands).astype(dtype, copy=False)
+        letters = dict(zip(one.indices, ascii_letters, strict=False))
+        terms = ",".join("".join(letters[i] for i in term) for term in one.inputs)
+        output = "".join(letters[i] for i in one.output)
+        found = np.asarray(call_einsum(f"{terms}->{output}", *operands))
+        if one.factor != 1:
+            found *= one.factor  # it is ours: a contraction is no view
+        return found.astype(dtype, copy=False)
+
+    def _parts(
+        self, stage: Stage, extents: Mapping[str, Mapping[str, int]]
+    ) -> Iterable[Mapping[str, Box]]:
+        """Values of the index that is cut, for each statement; none for all of them."""
+        if not stage.cuts:
+            return [{}]
+        largest = max(
+            prod(extents[one.result].values())
+            * self.program.arrays[one.result].dtype.itemsize
+            for one in stage.statements
+        )
+        n_parts = max(1, -(-largest // PART_BYTES))
+        first = stage.statements[0].result
+        lengths = [extents[first][cut[first]] for cut in stage.cuts]
+        most = max(lengths)
+        extent, cut = next(
+            (n, cut)
+            for n, cut in zip(lengths, stage.cuts, strict=True)
+            if n >= min(n_parts, most)
+        )
+        length = max(1, extent // n_parts)
+        return (
+            {
+                one.result: {cut[one.result]: slice(low, min(low + length, extent))}
+                for one in stage.statements
+            }
+            for low in range(0, max(extent, 1), length)
+        )
+
+    def _part(
+        self,
+        stage: Stage,
+        given: Mapping[str, Sequence[Array | None]],
+        results: Mapping[str, Array],
+        boxes: Mapping[str, Box],
+        frame: _Frame,
+    ) -> None:
+        """One part of all statements of a stage, one after the other."""
+        inside: dict[str, Array] = {}
+        for one in stage.statements:
+            box = boxes.get(one.result, {})
+            operands = [
+                inside[name] if array is None else taken(array, term, box)
+                for name, array, term in zip(
+                    one.operands, given[one.result], one.inputs, strict=True
+                )
+            ]
+            first = {index: s.start for index, s in frame.box(one).items()}
+            for index, values in box.items():
+                first[index] = first.get(index, 0) + values.start
+            value = evaluate_statement(one, operands, first)
+            dtype = self.program.arrays[one.result].dtype
+            inside[one.result] = value.astype(dtype, copy=False)
+            if one.result in results:
+                taken(results[one.result], one.output, box)[...] = inside[one.result]
+
+    def _extents(self, one: Statement, box: Box) -> dict[str, int]:
+        return {
+            index: box[index].stop - box[index].start
+            if index in box
+            else self._value(n)
+            for index, n in self.program.extents(one).items()
+        }
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(map(self._value, self.program.arrays[name].shape))
+
+    def _value(self, extent: int | SizeParam) -> int:
+        return extent if isinstance(extent, int) else self.sizes[extent.name]
 
 
-def _parts(
-    program: Program, stage: Stage, sizes: Mapping[str, int]
-) -> Iterator[slice | None]:
-    """Values of the index that is cut; None for all of them."""
-    if not stage.cut:
-        yield None
-        return
-    first = stage.statements[0]
-    extents = program.extents(first)
-    extent = _value(extents[stage.cut[first.result]], sizes)
-    most = max(
-        prod(_value(x, sizes) for x in program.extents(one).values())
-        * program.arrays[one.result].dtype.itemsize
-        for one in stage.statements
-    )
-    n_parts = max(1, -(-most // PART_BYTES))
-    length = max(1, extent // n_parts)
-    for start in range(0, max(extent, 1), length):
-        yield slice(start, min(start + length, extent))
+@dataclass
+class _Frame:
+    """What statements see: arrays, of which some indices have some values only.
 
+    Attributes:
+        boxes: these values, by the result of the statement.
+        inside: results that were computed for these values alone.
+    """
 
-def _value(extent: int | SizeParam, sizes: Mapping[str, int]) -> int:
-    return extent if isinstance(extent, int) else sizes[extent.name]
+    known: Mapping[str, Array]
+    boxes: Mapping[str, Box]
+    inside: dict[str, Array] = field(default_factory=dict)
 
+    def box(self, one: Statement) -> Box:
+        return self.boxes.get(one.result, {})
 
-def _run_part(
-    program: Program,
-    stage: Stage,
-    known: Mapping[str, Array],
-    results: Mapping[str, Array],
-    part: slice | None,
-) -> None:
-    inside: dict[str, Array] = {}
-    for one in stage.statements:
-        cut = stage.cut.get(one.result)
-        operands = [
-            inside[name] if name in inside else _taken(known[name], term, cut, part)
+    def operands(self, one: Statement) -> list[Any]:
+        """Of a statement; None for what its own stage computes."""
+        return [
+            self.inside[name]
+            if name in self.inside
+            else taken(self.known[name], term, self.box(one))
+            if name in self.known
+            else None
             for name, term in zip(one.operands, one.inputs, strict=True)
         ]
-        first = {cut: part.start} if cut is not None and part is not None else None
-        value = evaluate_statement(one, operands, first)
-        dtype = program.arrays[one.result].dtype
-        inside[one.result] = value.astype(dtype, copy=False)
-        if one.result in results:
-            whole = results[one.result]
-            _taken(whole, one.output, cut, part)[...] = inside[one.result]
 
 
-def _taken(
-    array: Array, term: Sequence[str], cut: str | None, part: slice | None
-) -> Array:
-    """The part of an array along an index, as a view."""
-    if cut is None or part is None:
+def taken(array: Array, term: Sequence[str], box: Box) -> Array:
+    """The part of an array at some values of its indices, as a view."""
+    if not any(index in box for index in term):
         return array
-    return array[tuple(part if index == cut else slice(None) for index in term)]
+    return array[tuple(box.get(index, slice(None)) for index in term)]

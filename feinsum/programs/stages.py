@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from constantdict import constantdict
 
@@ -16,7 +17,7 @@ from feinsum.programs.places import same_places
 from feinsum.programs.program import Program
 from feinsum.programs.statement import Statement
 
-__all__ = ["Stage", "stages_of"]
+__all__ = ["Stage", "common_cuts", "kept_of", "stage_of", "stages_of"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Stage:
     def is_contraction(self) -> bool:
         return self.statements[0].is_contraction
 
+    @cached_property
+    def cuts(self) -> tuple[Mapping[str, str], ...]:
+        """All indices that could be cut instead, the outermost first."""
+        return tuple(common_cuts(self.statements))
+
 
 def stages_of(program: Program) -> tuple[Stage, ...]:
     """The stages of a program, in the order of dataflow.
@@ -51,10 +57,12 @@ def stages_of(program: Program) -> tuple[Stage, ...]:
     ['r0'] {} ('r0',)
     ['r1', 'r2', 'r3', 'r4'] {'r1': 'a', 'r2': 'a', 'r3': 'a', 'r4': 'a'} ('r4',)
     """
-    return tuple(
-        Stage(tuple(group), _cut_of(group), _kept(program, group))
-        for group in _groups(program)
-    )
+    return tuple(stage_of(program, group) for group in _groups(program))
+
+
+def stage_of(program: Program, group: Sequence[Statement]) -> Stage:
+    """Statements of a program as a stage."""
+    return Stage(tuple(group), _cut_of(group), kept_of(program, group))
 
 
 def _groups(program: Program) -> Iterator[list[Statement]]:
@@ -73,7 +81,7 @@ def _groups(program: Program) -> Iterator[list[Statement]]:
         yield group
 
 
-def _kept(program: Program, group: Sequence[Statement]) -> tuple[str, ...]:
+def kept_of(program: Program, group: Sequence[Statement]) -> tuple[str, ...]:
     inside = {one.result for one in group}
     return tuple(
         one.result
@@ -87,6 +95,13 @@ def _cut_of(group: Sequence[Statement]) -> Mapping[str, str]:
     """The outermost index that all results have; empty if there is none."""
     if group[0].is_contraction:
         return constantdict()
+    return next(iter(common_cuts(group)), constantdict())
+
+
+def common_cuts(group: Sequence[Statement]) -> Iterator[Mapping[str, str]]:
+    """The indices that all results have, the outermost first: for each its name in
+    every statement, by the result.
+    """
     classes = same_places(group)
     first = group[0]
     for index in first.output:
@@ -97,5 +112,4 @@ def _cut_of(group: Sequence[Statement]) -> Mapping[str, str]:
             if len(same) == 1 and same[0] in one.output:
                 cut[one.result] = same[0]
         if len(cut) == len(group):
-            return constantdict(cut)
-    return constantdict()
+            yield constantdict(cut)

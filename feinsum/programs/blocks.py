@@ -1,0 +1,260 @@
+"""Blocks: stages in a row that run together for some values of the indices they share.
+
+The scores of attention are as large as tokens times tokens. Head by head, and some rows
+at a time, what passes from the first product to the softmax and on to the second one
+stays in the caches, and never exists as a whole.
+
+Source: Dao and others 2022 (attention in tiles that stay in fast memory).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from constantdict import constantdict
+
+from feinsum.ir import SizeParam
+from feinsum.programs.fusion import Fusion, fusions_of
+from feinsum.programs.program import Program
+from feinsum.programs.stages import (
+    Stage,
+    common_cuts,
+    kept_of,
+    stage_of,
+    stages_of,
+)
+from feinsum.programs.statement import Statement
+
+__all__ = ["Block", "Box", "blocks_of"]
+
+Box = Mapping[str, slice]
+"""Values of some indices of a statement."""
+
+BLOCK_BYTES = 1 << 20
+"""Of the largest array within a block: it stays in a second-level cache."""
+LEAST_ROWS = 64
+"""Values of an index that some operand of a product lacks: fewer make products slow."""
+STATEMENT_S = 1.5e-5
+"""What a statement of a block takes beside its work."""
+BYTES_PER_S = 1e10
+"""Of memory, and of caches below."""
+CACHED_BYTES_PER_S = 2e10
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Stages that run together.
+
+    Attributes:
+        cuts: names of the indices that are cut, in every statement by its result; none
+            for a stage that runs as a whole.
+        lengths: values of each of them in one block.
+        extents: of each of them.
+        kept: the results that are read later, or wanted.
+        fusion: what the stages are, if they are one functional batched einsum.
+    """
+
+    stages: tuple[Stage, ...]
+    cuts: tuple[Mapping[str, str], ...] = ()
+    lengths: tuple[int, ...] = ()
+    extents: tuple[int, ...] = ()
+    kept: tuple[str, ...] = ()
+    fusion: Fusion | None = None
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        return tuple(one for stage in self.stages for one in stage.statements)
+
+    def boxes(self) -> Iterator[tuple[slice, ...]]:
+        """The values of the indices that are cut, one block after the other."""
+        yield from product(
+            *(
+                [slice(low, min(low + n, extent)) for low in range(0, extent, n)]
+                for n, extent in zip(self.lengths, self.extents, strict=True)
+            )
+        )
+
+    def box_of(self, result: str, values: Sequence[slice]) -> Box:
+        """The values of a statement's own indices in one of :meth:`boxes`."""
+        names = (cut[result] for cut in self.cuts)
+        return dict(zip(names, values, strict=True))
+
+
+def blocks_of(program: Program, sizes: Sizes) -> tuple[Block, ...]:
+    """The stages of a program, in blocks where that is expected to take less time.
+
+    >>> from feinsum.programs.builder import program
+    >>> from feinsum.programs.macros import attention
+    >>> p = program()
+    >>> _ = attention(p, *(p.input(name, (512, 32, 64)) for name in "QKV"))
+    >>> (block,) = blocks_of(p.build(), {})
+    >>> block.extents, block.lengths, block.kept
+    ((32, 512), (1, 256), ('r5',))
+    """
+    return _blocks_of(program, tuple(sorted(sizes.items())))
+
+
+@lru_cache(maxsize=64)
+def _blocks_of(
+    program: Program, sizes: tuple[tuple[str, int], ...]
+) -> tuple[Block, ...]:
+    """First what runs in blocks, then of all else what is fused."""
+    known = dict(sizes)
+    found = [
+        one
+        for block in _in_rows(program, known)
+        for one in (_dissolved(program, block, known) or [block])
+    ]
+    free = [one for block in found if not block.cuts for one in block.statements]
+    fusions = fusions_of(program, free, known)
+    return tuple(_with_fusions(program, found, fusions))
+
+
+def _dissolved(program: Program, block: Block, sizes: Sizes) -> list[Block]:
+    """The stages one by one where fusion saves as much as the block; else none."""
+    if not block.cuts:
+        return []
+    fusions = fusions_of(program, block.statements, sizes)
+    if sum(one.saved_bytes for one in fusions) < _passed_bytes(program, block, sizes):
+        return []
+    return [*map(_alone, block.stages)]
+
+
+def _passed_bytes(program: Program, block: Block, sizes: Sizes) -> int:
+    """What stages of a block write and read that need not go through memory."""
+    return sum(
+        2 * _n_bytes(program, name, sizes)
+        for stage in block.stages
+        for name in stage.kept
+        if name not in block.kept
+    )
+
+
+def _with_fusions(
+    program: Program, blocks: Sequence[Block], fusions: Sequence[Fusion]
+) -> Iterator[Block]:
+    """Each fusion where its last statement was; what it has is left out elsewhere."""
+    fused = {one.result: fusion for fusion in fusions for one in fusion.statements}
+    place = {one.result: k for k, one in enumerate(program.statements)}
+    last = {max(f.statements, key=lambda one: place[one.result]): f for f in fusions}
+    for block in blocks:
+        if not any(one.result in fused for one in block.statements):
+            yield block
+            continue
+        rest: list[Statement] = []
+        for one in block.statements:
+            if one.result not in fused:
+                rest.append(one)
+            elif one in last:
+                if rest:
+                    yield _alone(stage_of(program, rest))
+                    rest = []
+                yield _fused(program, last[one])
+        if rest:
+            yield _alone(stage_of(program, rest))
+
+
+def _alone(stage: Stage) -> Block:
+    return Block((stage,), kept=stage.kept)
+
+
+def _fused(program: Program, fusion: Fusion) -> Block:
+    """With the stages that compute the same without it."""
+    order = {one.result: k for k, one in enumerate(program.statements)}
+    ordered = sorted(fusion.statements, key=lambda one: order[one.result])
+    stages = tuple(stage_of(program, [one]) for one in ordered)
+    return Block(stages, kept=fusion.results, fusion=fusion)
+
+
+def _in_rows(program: Program, known: Sizes) -> tuple[Block, ...]:
+    """Of all ways to take stages in a row together, the one that saves the most."""
+    stages = stages_of(program)
+    best: list[tuple[float, tuple[Block, ...]]] = [(0.0, ())]
+    for end in range(1, len(stages) + 1):
+        last = stages[end - 1]
+        saved, before = best[end - 1]
+        found = saved, (*before, Block((last,), kept=last.kept))
+        for begin in range(end - 1):
+            block = _block(program, stages[begin:end], known)
+            if block is None:
+                continue
+            total = best[begin][0] + _saved_s(program, block, known)
+            if total > found[0]:
+                found = total, (*best[begin][1], block)
+        best.append(found)
+    return best[-1][1]
+
+
+def _block(program: Program, stages: Sequence[Stage], sizes: Sizes) -> Block | None:
+    """Stages cut along all indices that they share; None if that is no use."""
+    statements = [one for stage in stages for one in stage.statements]
+    kept = kept_of(program, statements)
+    cuts = [*common_cuts(statements)]
+    if not cuts or all(name in kept for stage in stages for name in stage.kept):
+        return None
+    first = statements[0].result
+    extents = [_extents(program, statements[0], sizes)[cut[first]] for cut in cuts]
+    if 0 in extents:
+        return None
+    is_free = [_is_free(statements, cut) for cut in cuts]
+    order = sorted(range(len(cuts)), key=lambda k: not is_free[k])
+    lengths = list(extents)
+    inner = [name for stage in stages for name in stage.kept if name not in kept]
+    largest = max(_n_bytes(program, name, sizes) for name in inner)
+    for k in order:
+        fitting = max(1, BLOCK_BYTES * extents[k] // largest)
+        least = 1 if is_free[k] else min(LEAST_ROWS, extents[k])
+        lengths[k] = min(extents[k], max(least, fitting))
+        largest = max(1, largest * lengths[k] // extents[k])
+    return Block(
+        tuple(stages),
+        tuple(cuts[k] for k in order),
+        tuple(lengths[k] for k in order),
+        tuple(extents[k] for k in order),
+        kept,
+    )
+
+
+def _is_free(statements: Sequence[Statement], cut: Mapping[str, str]) -> bool:
+    """Whether every operand has the index: then nothing is read again."""
+    return all(cut[one.result] in term for one in statements for term in one.inputs)
+
+
+def _saved_s(program: Program, block: Block, sizes: Sizes) -> float:
+    """About how much time is saved: what need not go through memory, less what blocks
+    read again and what their statements cost.
+    """
+    saved = _passed_bytes(program, block, sizes)
+    counts = [-(-n // k) for n, k in zip(block.extents, block.lengths, strict=True)]
+    again = 0
+    for one in block.statements:
+        for name, term in zip(one.operands, one.inputs, strict=True):
+            lacking = [
+                count
+                for cut, count in zip(block.cuts, counts, strict=True)
+                if cut[one.result] not in term
+            ]
+            again += (prod(lacking) - 1) * _n_bytes(program, name, sizes)
+    n_calls = prod(counts) * len(block.statements)
+    return saved / BYTES_PER_S - again / CACHED_BYTES_PER_S - n_calls * STATEMENT_S
+
+
+def _n_bytes(program: Program, name: str, sizes: Sizes) -> int:
+    operand = program.arrays[name]
+    shape = (sizes[n.name] if isinstance(n, SizeParam) else n for n in operand.shape)
+    return prod(shape) * operand.dtype.itemsize
+
+
+def _extents(program: Program, one: Statement, sizes: Sizes) -> Mapping[str, int]:
+    return constantdict(
+        {
+            index: sizes[n.name] if isinstance(n, SizeParam) else n
+            for index, n in program.extents(one).items()
+        }
+    )
