@@ -1,18 +1,23 @@
 """Programs on one machine against what else people run, in one process.
 
 Contenders take turns, each after a pause in which no thread of the process works, and
-all results are compared with the reference. Seconds are the least of the rounds. Peaks
-of memory are those that Python's allocator sees; torch's own is not.
+all results are compared with the reference. Arrays are those of each contender before
+the time starts, and results stay what it makes of them. Seconds are the least of the
+rounds. Peaks of memory are of fresh processes, beyond what these held before a run: of
+all contenders alike, as the system sees them, without memory that is kept for reuse.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import os
+import subprocess
 import sys
-import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import exp, log
 from pathlib import Path
 from time import perf_counter
@@ -42,16 +47,23 @@ from feinsum.programs import (  # noqa: E402
 
 STDERR = Console(stderr=True)
 PAUSE_S = 0.2
+WARMUP = 10
+"""Runs in which ours builds kernels, and finds out which ways are faster."""
 Arrays = Mapping[str, Any]
 Contender = Callable[[Arrays], Any]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A program, and the same by hand for each rival."""
+    """A program, and the same by hand.
+
+    Attributes:
+        by_arrays: of a module like numpy, its einsum and the inputs; also for JAX.
+        by_torch: of the inputs as tensors.
+    """
 
     program: Program
-    by_numpy: Contender
+    by_arrays: Callable[[Any, Any, Arrays], Any]
     by_torch: Contender
 
 
@@ -62,20 +74,20 @@ def attention_task(scale: float, dtype: str) -> Task:
     Q, K, V = (p.input(name, (tokens, 32, 64), dtype) for name in "QKV")
     attention(p, Q, K, V)
 
-    def by_numpy(a: Arrays) -> Any:
-        scores = opt_einsum.contract("shd,thd->hst", a["Q"], a["K"]) / 8
-        powers = np.exp(scores - scores.max(axis=2, keepdims=True))
-        powers /= powers.sum(axis=2, keepdims=True)
-        return opt_einsum.contract("hst,thd->shd", powers, a["V"])
+    def by_arrays(xp: Any, einsum: Any, a: Arrays) -> Any:
+        scores = einsum("shd,thd->hst", a["Q"], a["K"]) / 8
+        powers = xp.exp(scores - scores.max(axis=2, keepdims=True))
+        powers = powers / powers.sum(axis=2, keepdims=True)
+        return einsum("hst,thd->shd", powers, a["V"])
 
     def by_torch(a: Arrays) -> Any:
         import torch
 
-        Q, K, V = (torch.from_numpy(a[name]).transpose(0, 1) for name in "QKV")
+        Q, K, V = (a[name].transpose(0, 1) for name in "QKV")
         found = torch.nn.functional.scaled_dot_product_attention(Q, K, V)
-        return found.transpose(0, 1).numpy()
+        return found.transpose(0, 1)
 
-    return Task(p.build(), by_numpy, by_torch)
+    return Task(p.build(), by_arrays, by_torch)
 
 
 def training_task(scale: float, dtype: str) -> Task:
@@ -88,9 +100,9 @@ def training_task(scale: float, dtype: str) -> Task:
     for weights in feed_forward_step(p, X, Y, [V, W], rate=1e-3):
         p.output(weights)
 
-    def by_numpy(a: Arrays) -> Any:
+    def step(a: Arrays, positive: Callable[[Any], Any]) -> Any:
         hidden = a["X"] @ a["V"]
-        Z = np.maximum(hidden, 0)
+        Z = positive(hidden)
         error = Z @ a["W"] - a["Y"]
         back = (error @ a["W"].T) * (hidden > 0)
         return a["V"] - 1e-3 * (a["X"].T @ back), a["W"] - 1e-3 * (Z.T @ error)
@@ -98,14 +110,11 @@ def training_task(scale: float, dtype: str) -> Task:
     def by_torch(a: Arrays) -> Any:
         import torch
 
-        X, Y, V, W = (torch.from_numpy(a[name]) for name in "XYVW")
-        hidden = X @ V
-        Z = torch.relu(hidden)
-        error = Z @ W - Y
-        back = (error @ W.T) * (hidden > 0)
-        return (V - 1e-3 * (X.T @ back)).numpy(), (W - 1e-3 * (Z.T @ error)).numpy()
+        return step(a, torch.relu)
 
-    return Task(p.build(), by_numpy, by_torch)
+    return Task(
+        p.build(), lambda xp, _, a: step(a, lambda x: xp.maximum(x, 0)), by_torch
+    )
 
 
 def ccsd_task(scale: float, dtype: str) -> Task:
@@ -115,9 +124,9 @@ def ccsd_task(scale: float, dtype: str) -> Task:
     ccsd_doubles(p, o, v)
     ladder, holes, ring = "ijef,efab->ijab", "mnij,mnab->ijab", "imae,mbej->ijab"
 
-    def terms(contract: Callable[..., Any], a: Arrays) -> Any:
-        both = contract(ladder, a["t"], a["vvvv"]) + contract(holes, a["oooo"], a["t"])
-        r = contract(ring, a["t"], a["ovvo"])
+    def terms(einsum: Callable[..., Any], a: Arrays) -> Any:
+        both = einsum(ladder, a["t"], a["vvvv"]) + einsum(holes, a["oooo"], a["t"])
+        r = einsum(ring, a["t"], a["ovvo"])
         turned = r.swapaxes(2, 3)
         antisymmetric = r - r.swapaxes(0, 1) - turned + turned.swapaxes(0, 1)
         return a["oovv"] + 0.5 * both + antisymmetric
@@ -125,13 +134,87 @@ def ccsd_task(scale: float, dtype: str) -> Task:
     def by_torch(a: Arrays) -> Any:
         import torch
 
-        arrays = {name: torch.from_numpy(array) for name, array in a.items()}
-        return terms(torch.einsum, arrays).numpy()
+        return terms(torch.einsum, a)
 
-    return Task(p.build(), lambda a: terms(opt_einsum.contract, a), by_torch)
+    return Task(p.build(), lambda _, einsum, a: terms(einsum, a), by_torch)
 
 
-TASKS = {"attention": attention_task, "training": training_task, "ccsd": ccsd_task}
+def dg_task(scale: float, dtype: str) -> Task:
+    """The right-hand side of advection, three fields on tetrahedra of order three: the
+    derivative in the elements, less what is lifted from half the jumps at their faces.
+    """
+    n = max(4, round(20000 * scale))
+    p = feinsum.program()
+    D, J = p.input("D", (3, 20, 20), dtype), p.input("J", (3, n), dtype)
+    L, F = p.input("L", (4, 20, 10), dtype), p.input("F", (4, n), dtype)
+    for field in "abc":
+        u = p.input(f"u{field}", (n, 20), dtype)
+        inside, outside = (p.input(x + field, (4, n, 10), dtype) for x in "io")
+        jump = p.map("0.5*(x0 - x1)", inside, outside)
+        lifted = p.einsum("fij,fe,fej->ei", L, F, jump)
+        volume = p.einsum("re,rij,ej->ei", J, D, u)
+        p.output(p.map("x0 - x1", volume, lifted))
+
+    def rates(einsum: Callable[..., Any], a: Arrays) -> Any:
+        return tuple(
+            einsum("re,rij,ej->ei", a["J"], a["D"], a[f"u{x}"])
+            - einsum("fij,fe,fej->ei", a["L"], a["F"], 0.5 * (a[f"i{x}"] - a[f"o{x}"]))
+            for x in "abc"
+        )
+
+    def by_torch(a: Arrays) -> Any:
+        import torch
+
+        return rates(torch.einsum, a)
+
+    return Task(p.build(), lambda _, einsum, a: rates(einsum, a), by_torch)
+
+
+TASKS = {
+    "attention": attention_task,
+    "training": training_task,
+    "ccsd": ccsd_task,
+    "dg": dg_task,
+}
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A contender with its own arrays."""
+
+    run: Contender
+    arrays: Arrays
+
+    def __call__(self) -> Any:
+        return self.run(self.arrays)
+
+
+def contender(name: str, task: Task, arrays: Arrays) -> Ready:
+    """A contender that can be run."""
+    if name == "feinsum":
+        return Ready(lambda a: run_program(task.program, a), arrays)
+    if name == "numpy":
+        return Ready(lambda a: task.by_arrays(np, opt_einsum.contract, a), arrays)
+    if name == "jax":
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+        numpy = jax.numpy
+        by_jax = jax.jit(lambda a: task.by_arrays(numpy, numpy.einsum, a))
+        given = {name: numpy.asarray(array) for name, array in arrays.items()}
+        return Ready(lambda a: jax.block_until_ready(by_jax(a)), given)
+    import torch
+
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    is_compiled = name == "compiled"
+    return Ready(
+        torch.compile(task.by_torch) if is_compiled else task.by_torch, tensors
+    )
+
+
+NEEDS = {"feinsum": "numpy", "numpy": "numpy", "jax": "jax", "torch": "torch",
+         "compiled": "torch"}  # fmt: skip
+"""What each contender needs; ``compiled`` is torch.compile."""
 
 
 def main() -> None:
@@ -141,58 +224,91 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of all extents")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--without", nargs="*", default=[], choices=list(NEEDS))
+    parser.add_argument("--peak", choices=list(NEEDS), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.peak:
+        (name,), (dtype,) = options.only, options.dtype
+        print(own_peak(options.peak, TASKS[name](options.scale, dtype)))
+        return
+    known = [n for n in NEEDS if find_spec(NEEDS[n]) and n not in options.without]
     jobs = [(name, dtype) for name in options.only for dtype in options.dtype]
     rows = [
         {"program": name, "dtype": dtype}
-        | measured(TASKS[name](options.scale, dtype), options.rounds)
+        | measured(TASKS[name](options.scale, dtype), known, options.rounds)
+        | {f"{n}_bytes": peak(n, name, dtype, options.scale) for n in known}
         for name, dtype in track(jobs, "programs", console=STDERR)
     ]
     if options.json:
         print(json.dumps({"processor": processor(), "rows": rows}, indent=1))
         return
-    console = Console(width=100)
+    console = Console(width=150)
     console.print(processor(), highlight=False)
-    console.print(table_of(rows))
+    console.print(table_of(rows, known))
     ratios = [row["ratio"] for row in rows]
     print(f"geometric mean {exp(sum(map(log, ratios)) / len(ratios)):.2f}")
 
 
-def measured(task: Task, rounds: int) -> dict[str, Any]:
-    """Least seconds and peaks of all contenders, and the ratio to the best rival."""
+def inputs(task: Task) -> Arrays:
     source = np.random.default_rng(0)
-    arrays = {
+    return {
         x.name: source.uniform(-1, 1, x.shape).astype(x.dtype) / 8
         for x in task.program.inputs
     }
-    contenders: dict[str, Contender] = {
-        "feinsum": lambda a: run_program(task.program, a),
-        "numpy": task.by_numpy,
-        "torch": task.by_torch,
-    }
+
+
+def measured(task: Task, names: list[str], rounds: int) -> dict[str, Any]:
+    """Least seconds of all contenders, and the ratio to the best rival."""
+    arrays = inputs(task)
+    known = {name: contender(name, task, arrays) for name in names}
     expected = [*evaluate_program(task.program, arrays).values()]
-    known = {n: c for n, c in contenders.items() if _is_there(n)}
-    for name, contender in known.items():
-        for _ in range(3):  # the second call of an einsum builds its kernel
-            check(name, contender(arrays), expected)
+    for name, one in known.items():
+        for _ in range(WARMUP if name == "feinsum" else 3):
+            check(name, one(), expected)
     seconds: dict[str, float] = {}
     for _ in range(rounds):
-        for name, contender in known.items():
+        for name, one in known.items():
             settle(PAUSE_S)
-            contender(arrays)
+            one()
             begun_s = perf_counter()
-            contender(arrays)
+            one()
             took_s = perf_counter() - begun_s
             seconds[name] = min(seconds.get(name, took_s), took_s)
-    best = min(s for name, s in seconds.items() if name != "feinsum")
-    peaks = {f"{n}_bytes": peak(known[n], arrays) for n in ("feinsum", "numpy")}
-    return {**seconds, **peaks, "ratio": best / seconds["feinsum"]}
+    best = min((s for name, s in seconds.items() if name != "feinsum"), default=0.0)
+    return {**seconds, "ratio": best / seconds["feinsum"]}
 
 
-def _is_there(name: str) -> bool:
-    from importlib.util import find_spec
+def peak(name: str, task: str, dtype: str, scale: float) -> int:
+    """Bytes that a run takes at the most, beside what the process had before.
 
-    return name in ("feinsum", "numpy") or find_spec(name) is not None
+    Memory goes back to the system when it is freed, in this process.
+    """
+    keep_nothing = {"FEINSUM_IDLE_BYTES": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    words = [sys.executable, __file__, "--peak", name, "--only", task]
+    words += ["--dtype", dtype, "--scale", str(scale)]
+    found = subprocess.run(
+        words, env={**os.environ, **keep_nothing}, check=True, capture_output=True
+    )
+    return int(found.stdout.split()[-1])
+
+
+def own_peak(name: str, task: Task) -> int:
+    one = contender(name, task, inputs(task))
+    for _ in range(WARMUP):
+        one()
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark is now
+    before = memory("VmRSS")
+    one()
+    return memory("VmHWM") - before
+
+
+def memory(what: str) -> int:
+    """Bytes of this process, as Linux sees them."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{what}:"):
+            return 1024 * int(line.split()[1])
+    raise SystemExit(f"Linux does not say {what}")
 
 
 def check(name: str, found: Any, expected: list[Any]) -> None:
@@ -201,30 +317,18 @@ def check(name: str, found: Any, expected: list[Any]) -> None:
     for result, right in zip(results, expected, strict=True):
         scale = np.abs(right).max()
         tolerance = 1e-3 if right.dtype.itemsize == 4 else 1e-10
+        result = np.asarray(result)
         if not np.allclose(result / scale, right / scale, 0, tolerance):
             raise SystemExit(f"{name} computes something else")
 
 
-def peak(contender: Contender, arrays: Arrays) -> int:
-    tracemalloc.start()
-    contender(arrays)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return most
-
-
-def table_of(rows: list[dict[str, Any]]) -> Table:
-    names = [n for n in ("feinsum", "numpy", "torch") if n in rows[0]]
-    heads = [
-        *(f"{name} ms" for name in names),
-        "best rival / ours",
-        "ours MB",
-        "numpy MB",
-    ]
+def table_of(rows: list[dict[str, Any]], names: list[str]) -> Table:
+    heads = [f"{name} ms" for name in names] + ["best rival / ours"]
+    heads += [f"{name} MB" for name in names]
     table = Table("program", "dtype", *heads, box=box.MARKDOWN)
     for row in rows:
         times = [f"{row[name] * 1e3:.1f}" for name in names]
-        peaks = [f"{row[f'{n}_bytes'] / 1e6:.0f}" for n in ("feinsum", "numpy")]
+        peaks = [f"{row[f'{n}_bytes'] / 1e6:.0f}" for n in names]
         table.add_row(
             row["program"], row["dtype"], *times, f"{row['ratio']:.2f}", *peaks
         )

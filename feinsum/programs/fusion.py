@@ -165,10 +165,13 @@ class _Search:
         self.program, self.sizes = program, sizes
         self.free = {one.result: one for one in statements}
         self.place = {one.result: k for k, one in enumerate(program.statements)}
+        self.used: set[str] = set()
 
     def fusions(self) -> Iterator[Fusion]:
+        """No statement is of two rows: the last contraction takes what it can first."""
         batches: list[list[FusedRow]] = []
-        for row in map(self._row, self._contractions()):
+        backwards = [self._row(one) for one in reversed(self._contractions())]
+        for row in reversed(backwards):
             batch = next((b for b in batches if self._fits(b, row)), None)
             if batch is None:
                 batches.append([row])
@@ -205,7 +208,9 @@ class _Search:
         maps: dict[str, Statement] = {}
         self._add_maps(one, one, maps)
         ordered = sorted(maps.values(), key=lambda x: self.place[x.result])
-        return FusedRow(one, tuple(ordered), self._finish(one))
+        row = FusedRow(one, tuple(ordered), self._finish(one))
+        self.used |= {x.result for x in row.statements}
+        return row
 
     def _add_maps(
         self, one: Statement, reader: Statement, maps: dict[str, Statement]
@@ -219,6 +224,7 @@ class _Search:
     def _is_map(self, one: Statement, readers: Sequence[Statement]) -> bool:
         return (
             not one.reduced_indices
+            and one.result not in self.used
             and not self._is_wanted(one)
             and [*self.program.readers(one.result)] == [*readers]
             and len(set(one.output)) == len(one.output)
@@ -235,7 +241,9 @@ class _Search:
         if self._is_wanted(one) or len(readers) != 1:
             return None
         (last,) = readers
-        if last.result not in self.free or last.operands.count(one.result) != 1:
+        if last.result not in self.free or last.result in self.used:
+            return None
+        if last.operands.count(one.result) != 1:
             return None
         k = last.operands.index(one.result)
         term = last.inputs[k]
