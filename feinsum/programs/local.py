@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
-from string import ascii_letters
 from typing import Any, Self
 
 import numpy as np
 
-from feinsum.calling import call_einsum
 from feinsum.ir import SizeParam
 from feinsum.programs.blocks import Block, Box, blocks_of
+from feinsum.programs.contraction import contracted
 from feinsum.programs.evaluate import checked_arrays, evaluate_statement
 from feinsum.programs.fused import race_of
 from feinsum.programs.program import Program
@@ -28,7 +27,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 PART_BYTES = 1 << 18
 """Of the largest array of a part: several of them fit into a second-level cache."""
-MOST_LETTERS = len(ascii_letters)
 
 
 def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
@@ -182,18 +180,7 @@ class _Run:
 
     def einsum(self, one: Statement, operands: Sequence[Array]) -> Array:
         dtype = self.program.arrays[one.result].dtype
-        is_called = len(one.indices) <= MOST_LETTERS and all(
-            array.dtype.kind in "fc" for array in operands
-        )
-        if not is_called or any(0 in array.shape for array in operands):
-            return evaluate_statement(one, operands).astype(dtype, copy=False)
-        letters = dict(zip(one.indices, ascii_letters, strict=False))
-        terms = ",".join("".join(letters[i] for i in term) for term in one.inputs)
-        output = "".join(letters[i] for i in one.output)
-        found = np.asarray(call_einsum(f"{terms}->{output}", *operands))
-        if one.factor != 1:
-            found *= one.factor  # it is ours: a contraction is no view
-        return found.astype(dtype, copy=False)
+        return contracted(one, operands).astype(dtype, copy=False)
 
     def _parts(
         self, stage: Stage, extents: Mapping[str, Mapping[str, int]]

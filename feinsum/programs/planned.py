@@ -21,6 +21,7 @@ from feinsum.plans.mpi import run_on_ranks
 from feinsum.plans.prepared import Progress
 from feinsum.plans.steps import Leaf
 from feinsum.plans.traffic import Traffic
+from feinsum.programs.contraction import contracted
 from feinsum.programs.dataflow import statements_of
 from feinsum.programs.evaluate import checked_arrays, evaluate_statement
 from feinsum.programs.program import Program
@@ -235,6 +236,8 @@ class _Bodies:
 
     def leaf(self, step: Leaf, blocks: Sequence[Array]) -> Array:
         one = self._program.statements[step.group]
+        if one.is_contraction:
+            return contracted(one, blocks)
         first = {
             index: low
             for term, (_, box) in zip(one.inputs, step.sources, strict=True)

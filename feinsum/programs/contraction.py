@@ -1,0 +1,51 @@
+"""A contraction of a program as a call: by the recipe that is recorded or predicted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+
+from feinsum.calling import call_einsum
+from feinsum.errors import DeviceUnavailableError
+from feinsum.programs.evaluate import evaluate_statement
+from feinsum.programs.statement import Statement
+
+__all__ = ["contracted"]
+
+logger = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MOST_LETTERS = len(ascii_letters)
+
+
+def contracted(one: Statement, operands: Sequence[Array]) -> Array:
+    """The result of a contraction.
+
+    Numpy computes it for dtypes that are neither real nor complex, and where there is
+    no device, such as for want of a compiler.
+
+    >>> product = Statement("C", "ik", ("ij", "jk"), ("A", "B"), "2*x0*x1")
+    >>> contracted(product, [np.eye(2), np.eye(2)]).tolist()
+    [[2.0, 0.0], [0.0, 2.0]]
+    """
+    is_called = len(one.indices) <= MOST_LETTERS and all(
+        array.dtype.kind in "fc" and array.size for array in operands
+    )
+    if not is_called:
+        return evaluate_statement(one, operands)
+    letters = dict(zip(one.indices, ascii_letters, strict=False))
+    terms = ",".join("".join(letters[i] for i in term) for term in one.inputs)
+    output = "".join(letters[i] for i in one.output)
+    try:
+        found = np.asarray(call_einsum(f"{terms}->{output}", *operands))
+    except DeviceUnavailableError as error:
+        logger.info("numpy computes %s: %s", one.result, error)
+        return evaluate_statement(one, operands)
+    if one.factor != 1:
+        found *= one.factor  # it is ours: a contraction is no view
+    return found
