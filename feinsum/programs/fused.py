@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.calling.cache import BoundedCache
+from feinsum.calling.kept import CACHE_BOUND
 from feinsum.errors import FeinsumError
 from feinsum.ir import Extent, Operand, SizeParam
 from feinsum.memory import remembered
@@ -120,20 +122,21 @@ def _are_close(found: Array, right: Array) -> bool:
 
 
 class Races:
-    """Those of this process."""
+    """Those of this process; what was not run for long is forgotten."""
 
     def __init__(self) -> None:
-        self.known: dict[Hashable, Race] = {}
+        self.known: BoundedCache[Hashable, Race] = BoundedCache(CACHE_BOUND)
 
 
 def race_of(program: Program, fusion: Fusion, sizes: Mapping[str, int]) -> Race:
     """That of a fusion, which programs share that have the same statements."""
     arrays = tuple(program.arrays[name] for name in (*fusion.operands, *fusion.results))
     key = fusion.rows, arrays, tuple(sorted(sizes.items()))
-    known = remembered(Races).known
-    if key not in known:
-        known[key] = Race(lambda: _kernel(program, fusion, dict(sizes)))
-    return known[key]
+
+    def make() -> Race:
+        return Race(lambda: _kernel(program, fusion, dict(sizes)))
+
+    return remembered(Races).known.get(key, make)
 
 
 def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:

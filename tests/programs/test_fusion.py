@@ -15,7 +15,7 @@ from feinsum.programs import Program, evaluate_program, program, run_program
 from feinsum.programs import blocks as blocks_module
 from feinsum.programs import fusion as fusion_module
 from feinsum.programs.blocks import blocks_of
-from feinsum.programs.fused import Race, Races
+from feinsum.programs.fused import Race, Races, race_of
 from feinsum.programs.fusion import array_name, fusions_of
 from tests.portions import spread
 from tests.programs.random_programs import assert_right as assert_as_reference
@@ -147,10 +147,11 @@ def test_a_batch_runs_as_one_kernel(dtype, monkeypatch):
             found = run_program(given, arrays)
             for name, right in evaluate_program(given, arrays).items():
                 np.testing.assert_allclose(found[name], right, rtol=1e-4, atol=1e-4)
-        (race,) = remembered(Races).known.values()
+        assert len(remembered(Races).known) == 1
+        (block,) = blocks_of(given, {"n": 1237})
+        race = race_of(given, block.fusion, {"n": 1237})
         assert race.is_over
         assert {*race.seconds} == {"fused", "plain"}
-        (block,) = blocks_of(given, {"n": 1237})
         kernel = race.build()
         operands = {name: arrays[name] for name in block.fusion.operands}
         tracemalloc.start()
