@@ -15,20 +15,20 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from cachetools import LRUCache
 
-from feinsum.calling.cache import BoundedCache
-from feinsum.calling.kept import CACHE_BOUND
 from feinsum.errors import FeinsumError
 from feinsum.ir import Extent, Operand, SizeParam
 from feinsum.memory import remembered
 from feinsum.programs.fusion import Fusion, array_name
 from feinsum.programs.program import Program
-from feinsum.targets.host.results import aligned_empty
 
 __all__ = ["Race", "race_of"]
 
 logger = logging.getLogger(__name__)
 
+N_RACES = 256
+"""That are remembered."""
 N_TURNS = 3
 """Of each way, timed, before one is chosen."""
 TOLERANCE = {"f": 1e-4, "d": 1e-10}
@@ -125,7 +125,8 @@ class Races:
     """Those of this process; what was not run for long is forgotten."""
 
     def __init__(self) -> None:
-        self.known: BoundedCache[Hashable, Race] = BoundedCache(CACHE_BOUND)
+        self.known: LRUCache[Hashable, Race] = LRUCache(N_RACES)
+        self.lock = Lock()
 
 
 def race_of(program: Program, fusion: Fusion, sizes: Mapping[str, int]) -> Race:
@@ -133,10 +134,11 @@ def race_of(program: Program, fusion: Fusion, sizes: Mapping[str, int]) -> Race:
     arrays = tuple(program.arrays[name] for name in (*fusion.operands, *fusion.results))
     key = fusion.rows, arrays, tuple(sorted(sizes.items()))
 
-    def make() -> Race:
-        return Race(lambda: _kernel(program, fusion, dict(sizes)))
-
-    return remembered(Races).known.get(key, make)
+    races = remembered(Races)
+    with races.lock:
+        if key not in races.known:
+            races.known[key] = Race(lambda: _kernel(program, fusion, dict(sizes)))
+        return races.known[key]
 
 
 def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
@@ -149,6 +151,7 @@ def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:
     from feinsum.codegen.rows import Row, generate_rows
     from feinsum.measure import compile_kernel, open_device
     from feinsum.retrieval import retrieve
+    from feinsum.targets.host.results import aligned_empty
 
     first = fusion.rows[0]
     extents = {

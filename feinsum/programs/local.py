@@ -18,8 +18,6 @@ from feinsum.programs.fused import race_of
 from feinsum.programs.program import Program
 from feinsum.programs.stages import Stage
 from feinsum.programs.statement import Statement
-from feinsum.targets.host.results import aligned_empty
-from feinsum.targets.host.threads import n_threads
 
 __all__ = ["run_program", "sizes_of"]
 
@@ -48,6 +46,8 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     >>> run_program(p.build(), {"X": np.zeros((2, 2))})["Y"].tolist()
     [[0.5, 0.5], [0.5, 0.5]]
     """
+    from feinsum.targets.host.threads import n_threads  # programs are read without it
+
     known = dict(checked_arrays(program, arrays))
     blocks = blocks_of(program, sizes_of(program, known))
     last = _last_uses(program, blocks)
@@ -117,7 +117,7 @@ class _Run:
             (stage,) = block.stages
             return self.stage(stage, _Frame(known, {}))
         results = {
-            name: aligned_empty(self._shape(name), self.program.arrays[name].dtype)
+            name: _empty(self._shape(name), self.program.arrays[name].dtype)
             for name in block.kept
         }
         alone = _Run(self.program, self.sizes, n_workers=1)
@@ -164,7 +164,7 @@ class _Run:
             one.result: self._extents(one, frame.box(one)) for one in stage.statements
         }
         results = {
-            one.result: aligned_empty(
+            one.result: _empty(
                 tuple(extents[one.result][i] for i in one.output),
                 self.program.arrays[one.result].dtype,
             )
@@ -279,6 +279,13 @@ class _Frame:
             else None
             for name, term in zip(one.operands, one.inputs, strict=True)
         ]
+
+
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A new array, in memory that is used again."""
+    from feinsum.targets.host.results import aligned_empty
+
+    return aligned_empty(shape, dtype)
 
 
 def taken(array: Array, term: Sequence[str], box: Box) -> Array:
