@@ -22,7 +22,7 @@ WHEELS ?= .cache/gpu-wheels
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
 	bench-storage bench-cache-hits \
 	gpu-wheels trials facts sign-facts test test-long test-browser golden-keys golden-schema check format \
-	docs docs-links figures screenshots wheel clean
+	docs docs-links figures screenshots wheel oldest newest clean
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/: .*## /\t/' | expand -t 16
@@ -95,7 +95,7 @@ bench-cache-hits: $(INSTALLED) ## simulate who answers a million builds a day; A
 
 gpu-wheels: $(INSTALLED) ## wheels for benchmarks/gpu.sh on a machine without network; WHEELS=...
 	@$(RUN) -m pip wheel --quiet --wheel-dir $(WHEELS) --constraint constraints.txt \
-		'.[plots]' 'jax[cuda12]'
+		'.[cli,opencl,plots]' 'jax[cuda12]'
 
 bench-bandwidth: $(INSTALLED) ## einsums bound by memory bandwidth against the triad
 	@$(RUN) benchmarks/bandwidth.py $(ARGS)
@@ -186,6 +186,12 @@ screenshots: $(BROWSER) ## take the pictures of the pages; needs Chromium
 
 wheel: $(INSTALLED) ## build the wheel from the sdist, try it in a fresh environment
 	@$(RUN) tests/try_wheel.py
+
+oldest: $(INSTALLED) ## try the oldest packages that pyproject.toml allows, in a fresh environment
+	@$(RUN) tests/try_versions.py oldest
+
+newest: $(INSTALLED) ## try the newest packages that pyproject.toml allows, in a fresh environment
+	@$(RUN) tests/try_versions.py newest
 
 clean: ## remove what was built
 	rm -rf $(VENV) build dist docs/_build docs/reference/api *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,7 +23,7 @@ say() { echo "gpu.sh: $*" >&2; }
 install_from() {
     local pip=("$PYTHON" -m pip install --quiet --no-index --find-links "$1")
     say "installing from $1"
-    "${pip[@]}" 'feinsum[plots]' jax
+    "${pip[@]}" 'feinsum[cli,opencl,plots]' jax
     "${pip[@]}" 'jax[cuda12]' || say "no wheels of JAX for CUDA: it will run on the CPU"
 }
 

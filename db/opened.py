@@ -25,7 +25,7 @@ from feinsum.db.remote import (
 )
 from feinsum.db.server.serving import open_serving_store
 from feinsum.db.shipped import shipped_facts
-from feinsum.db.sql.location import default_location, locate
+from feinsum.db.sql.location import default_location, is_not_made_yet, locate
 from feinsum.db.sql.store import SqlStore, open_store
 from feinsum.errors import StoreError, StoreUnavailableError
 from feinsum.memory import remembered
@@ -124,7 +124,7 @@ class LayerKind:
 
 OPENERS: dict[str, LayerKind] = {
     "memory": LayerKind(process_facts, lambda: "this process"),
-    USER: LayerKind(open_store, lambda: _shown(default_location())),
+    USER: LayerKind(lambda: _own_facts(), lambda: _shown(default_location())),
     "site": LayerKind(
         lambda: open_store(_site(), is_read_only=True, is_immutable=True),
         lambda: _shown(_site()),
@@ -158,13 +158,14 @@ def layer_names() -> tuple[str, ...]:
 
 @contextmanager
 def opened_store(
-    database: Database, *, has_shipped: bool = False
+    database: Database, *, has_shipped: bool = False, may_create: bool = False
 ) -> Iterator[FactStore]:
     """The store that ``database`` names; closed at the end if opened here.
 
     Args:
         has_shipped: the other layers are asked too, if ``database`` is the user's own.
             Then a layer that cannot be opened or read is passed over.
+        may_create: make the database where there is none, to write to it.
 
     Raises:
         StoreUnavailableError, SchemaVersionError: see :func:`open_store`.
@@ -176,7 +177,11 @@ def opened_store(
         yield LayeredStore([database], READ_ONLY)
         return
     is_own = database is None and has_shipped
-    store = NamedLayers(layer_names()) if is_own else _named(database)
+    store = (
+        NamedLayers(layer_names(), may_create)
+        if is_own
+        else _named(database, may_create)
+    )
     try:
         yield store
     finally:
@@ -203,7 +208,10 @@ def looked_up_store(database: Database) -> Iterator[FactSource]:
 
 @contextmanager
 def opened_documents(
-    location: str | PathLike[str] | None, *, is_read_only: bool = False
+    location: str | PathLike[str] | None,
+    *,
+    is_read_only: bool = False,
+    may_create: bool = False,
 ) -> Iterator[SqlStore | HttpStore]:
     """A database or a service as a set of documents; closed at the end.
 
@@ -218,7 +226,7 @@ def opened_documents(
         with open_store(location, is_read_only=True) as store:
             yield store
     else:
-        with open_serving_store(location) as serving:
+        with open_serving_store(location, may_create=may_create) as serving:
             yield serving
 
 
@@ -255,8 +263,8 @@ def opened_layers(names: Iterable[str]) -> Iterator[LayerState]:
 class NamedLayers(LayeredStore):
     """The layers that the settings name; what is new goes to the user's."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        stores = {name: _opened(name) for name in names}
+    def __init__(self, names: tuple[str, ...], may_create: bool = False) -> None:
+        stores = {name: _opened(name, may_create) for name in names}
         none = StoreUnavailableError(
             f"{LAYERS_VARIABLE} leaves out the layer {USER!r}, which is the one that "
             "takes new facts; give the path of a database"
@@ -270,15 +278,27 @@ READ_ONLY = StoreUnavailableError(
 )
 
 
-def _named(database: str | PathLike[str] | None) -> FactStore:
+NOT_MADE = StoreUnavailableError(
+    "the user's database was opened to be read, before there is one; nothing is written"
+)
+
+
+def _own_facts() -> FactStore:
+    """The user's database to read, which has no facts before it is made."""
+    if is_not_made_yet():
+        return LayeredStore([InMemoryStore()], NOT_MADE)
+    return open_store(may_create=False)
+
+
+def _named(database: str | PathLike[str] | None, may_create: bool) -> FactStore:
     if isinstance(database, str) and is_service(database):
         return HttpStore.at(database)
-    return open_store(database)
+    return open_store(database, may_create=may_create)
 
 
-def _opened(name: str) -> FactSource | StoreError:
+def _opened(name: str, may_create: bool) -> FactSource | StoreError:
     try:
-        return OPENERS[name].open()
+        return open_store() if may_create and name == USER else OPENERS[name].open()
     except StoreError as error:
         return error
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Literal, TypeAlias, cast, get_args
 
-from feinsum.errors import FeinsumError
+from feinsum.options import option_of
 from feinsum.variables import EFFORT_VARIABLE
 
 __all__ = ["MEASURING", "Effort", "effort_of"]
@@ -34,17 +33,13 @@ def effort_of(given: Effort | None, default: Effort = "estimate") -> Effort:
     """The effort that is given, or else that of the variable, or else the default.
 
     Raises:
-        FeinsumError: if it is none.
+        InvalidOptionError: if it is none.
 
     >>> effort_of("recorded")
     'recorded'
     """
-    named: str | None = given
-    if named is None:
-        named = os.environ.get(EFFORT_VARIABLE, "").strip() or default
-    if named not in get_args(Effort):
-        source = "effort" if given is not None else EFFORT_VARIABLE
-        raise FeinsumError(
-            f"{source} is {named!r}; expected one of {', '.join(get_args(Effort))}"
-        )
-    return cast(Effort, named)
+    choices = get_args(Effort)
+    found = option_of(
+        "effort", given, choices, variable=EFFORT_VARIABLE, default=default
+    )
+    return cast(Effort, found)

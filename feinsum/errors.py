@@ -3,6 +3,7 @@
 ::
 
     FeinsumError                    feinsum-error
+    ├── InvalidOptionError          invalid-option
     ├── InvalidEinsumError          invalid-einsum
     ├── CanonicalizationError       canonicalization-failed
     ├── NotAnEinsumError            not-an-einsum
@@ -52,6 +53,7 @@ __all__ = [
     "FeinsumWarning",
     "ImplausibleError",
     "InvalidEinsumError",
+    "InvalidOptionError",
     "InvalidParameterError",
     "InvalidRecordError",
     "InvalidRequestError",
@@ -104,6 +106,12 @@ def error_from_code(code: str, message: str) -> FeinsumError:
             return kind(message)
         todo += kind.__subclasses__()
     return FeinsumError(f"{code}: {message}")
+
+
+class InvalidOptionError(FeinsumError, ValueError):
+    """An option, or the environment variable that sets it, does not take that value."""
+
+    code = "invalid-option"
 
 
 class InvalidEinsumError(FeinsumError, ValueError):

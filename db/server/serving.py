@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import Connection, Engine
@@ -87,10 +88,10 @@ LEAST_FREE_BYTES = 32 * 2**20
 
 
 def open_serving_store(
-    location: str | os.PathLike[str] | None = None,
+    location: str | os.PathLike[str] | None = None, *, may_create: bool = True
 ) -> ServingStore:
     """Open a database for the service; see :func:`feinsum.db.open_store`."""
-    place = locate(location)
+    place = replace(locate(location), may_create=may_create)
     return ServingStore(prepared_engine(place), place)
 
 

@@ -15,7 +15,15 @@ from feinsum.db.address import is_service
 from feinsum.errors import StoreUnavailableError
 from feinsum.variables import DATABASE_VARIABLE
 
-__all__ = ["BUSY_TIMEOUT_S", "Location", "default_location", "locate", "may_write"]
+__all__ = [
+    "BUSY_TIMEOUT_S",
+    "Location",
+    "default_location",
+    "is_not_made_yet",
+    "locate",
+    "make_room",
+    "may_write",
+]
 
 BUSY_TIMEOUT_S = 30.0
 """How long a reader or writer waits for the locks of others, in seconds."""
@@ -38,6 +46,7 @@ class Location:
         path: the file of an SQLite database; None for a server.
         is_read_only: the database is only read, by wish or by permissions.
         is_immutable: a file that is read without locks, and without files beside it.
+        may_create: whether a database is made where there is none.
         busy_timeout_s: how long to wait for the locks of others.
     """
 
@@ -46,6 +55,7 @@ class Location:
     is_read_only: bool
     busy_timeout_s: float
     is_immutable: bool = False
+    may_create: bool = True
 
     def __str__(self) -> str:
         shown = self.url.difference_update_query(["password", "sslpassword"])
@@ -59,7 +69,17 @@ def default_location() -> str:
     ``facts.sqlite`` in the user's data folder.
     """
     chosen = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
-    return chosen or str(user_data_path("feinsum") / "facts.sqlite")
+    return chosen or str(_own_folder() / "facts.sqlite")
+
+
+def _own_folder() -> Path:
+    return user_data_path("feinsum")
+
+
+def is_not_made_yet() -> bool:
+    """Whether the user's database is where it always is, and nothing was recorded."""
+    chosen = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
+    return not chosen and not Path(default_location()).exists()
 
 
 def locate(
@@ -72,7 +92,7 @@ def locate(
 
     Raises:
         StoreUnavailableError: if it names no SQLite file and no PostgreSQL
-            server, if it is no regular file, or if none can be made there.
+            server, or if it is no regular file.
     """
     text = _text(default_location() if given is None else given)
     if is_service(text):
@@ -138,12 +158,11 @@ def _path(name: str) -> Path:
 
 def _file(path: Path, is_read_only: bool, busy_timeout_s: float) -> Location:
     path = _absolute(path)
-    if not _is_present(path) and not is_read_only:
-        _make_room(path)
+    is_guarded = _is_present(path) and not _is_writable(path)
     return Location(
         url=URL.create("sqlite+pysqlite", database=str(path)),
         path=path,
-        is_read_only=is_read_only or not _is_writable(path),
+        is_read_only=is_read_only or is_guarded,
         busy_timeout_s=busy_timeout_s,
     )
 
@@ -182,25 +201,34 @@ def _is_present(path: Path) -> bool:
     return True
 
 
-def _make_room(path: Path) -> None:
-    """Make the folder of a new database."""
-    problem = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = error.strerror or str(error)
-    if problem is None and not may_write(path.parent):
-        problem = "it is not writable"
-    if problem is not None:
+def make_room(path: Path) -> None:
+    """Check the folder of a new database; feinsum's own folder is made, no other.
+
+    Raises:
+        StoreUnavailableError: if there is no such folder, or nothing can be made in it.
+    """
+    problem = _problem_of_room(path.parent)
+    if problem:
         raise StoreUnavailableError(
             f"no database can be made at {path}: the folder {path.parent} cannot be "
             f"used ({problem}); give another path, or set {ENVIRONMENT_VARIABLE}"
         )
 
 
+def _problem_of_room(folder: Path) -> str:
+    try:
+        if folder == _own_folder().resolve():
+            folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            return "it is a file" if folder.exists() else "there is none: make it first"
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if may_write(folder) else "it is not writable"
+
+
 def _is_writable(path: Path) -> bool:
     """SQLite writes into the file and, for its journal, into the folder."""
-    return may_write(path.parent) and (not path.exists() or may_write(path))
+    return may_write(path.parent) and may_write(path)
 
 
 def may_write(path: Path) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, inspect, text
 
 from feinsum.db.sql.engine import engine_of, use_write_ahead_log, writer
-from feinsum.db.sql.location import Location
+from feinsum.db.sql.location import Location, make_room
 from feinsum.db.sql.sqlite_file import VERSION_TABLE, back_up, check_file, foreign
 from feinsum.errors import SchemaVersionError, StoreUnavailableError
 from feinsum.needs import needing
@@ -46,15 +46,14 @@ def prepare(engine: Engine, location: Location) -> None:
     """
     if location.path is not None:
         check_file(location.path)
-        if location.is_read_only and not location.path.exists():
-            raise StoreUnavailableError(
-                f"there is no database {location} to read: give the path of one that "
-                "exists"
-            )
         if not location.path.exists():
+            _refuse_missing(location)
+            make_room(location.path)
             _make(location, location.path)
     with engine.connect() as connection:
         version = _version(connection, location)
+    if version is None:
+        _refuse_missing(location)
     if version != NEWEST:
         _refuse_read_only(location, version)
         _migrate(engine, location)
@@ -131,10 +130,18 @@ def _version(connection: Connection, location: Location) -> str | None:
     )
 
 
+def _refuse_missing(location: Location) -> None:
+    """A reader makes no database: one that is not there was misspelt, or is to come."""
+    if location.is_read_only or not location.may_create:
+        raise StoreUnavailableError(
+            f"there is no database {location}: check its name; 'feinsum tune' and "
+            "'feinsum db import' make one"
+        )
+
+
 def _refuse_read_only(location: Location, version: str | None) -> None:
     if location.is_read_only:
-        state = "is empty" if version is None else f"has the older schema {version}"
         raise StoreUnavailableError(
-            f"the database {location} {state}, expected schema {NEWEST}, and it can "
+            f"the database {location} has schema {version}, expected {NEWEST}, and can "
             "only be read: open it once from an account that may write it"
         )

@@ -74,6 +74,7 @@ def open_store(
     *,
     is_read_only: bool = False,
     is_immutable: bool = False,
+    may_create: bool = True,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
 ) -> SqlStore:
     """Open a database of tuning records; make or migrate it where needed.
@@ -87,15 +88,21 @@ def open_store(
         is_immutable: do not even make files beside an SQLite file, and take no locks:
             for a file on a network that is replaced as a whole. What is in its log is
             not seen.
+        may_create: make a database where there is none. Who only reads says no.
         busy_timeout_s: how long to wait for the locks of other processes.
 
     Raises:
-        StoreUnavailableError: if it cannot be opened, or is not ours.
+        StoreUnavailableError: if it cannot be opened, is not ours, or is not there
+            and may not be made.
         SchemaVersionError: if it was written by a newer version.
     """
     only_read = is_read_only or is_immutable
     place = locate(location, is_read_only=only_read, busy_timeout_s=busy_timeout_s)
-    place = replace(place, is_immutable=is_immutable and place.path is not None)
+    place = replace(
+        place,
+        is_immutable=is_immutable and place.path is not None,
+        may_create=may_create,
+    )
     return SqlStore(prepared_engine(place), place)
 
 

@@ -63,7 +63,7 @@ def devices(
     from feinsum.measure import device_states
 
     states = [state for state in device_states() if state.device is not None]
-    with opened_store(database) as store:
+    with opened_store(database, has_shipped=True, may_create=measure or again) as store:
         if measure or again:
             _measure_all(store, states, again)
         found = [_listed(state, store) for state in states]

@@ -36,7 +36,8 @@ File: TypeAlias = Annotated[
     typer.Argument(
         metavar="FILE.py[:NAME]",
         help="A Python file, and the name of a Loopy translation unit in it, or of a "
-        "function without arguments that returns one. Default: build. The file is run.",
+        "function without arguments that returns one. Default: build. The file is "
+        "run, up to the last assignment to a unit.",
         show_default=False,
     ),
 ]

@@ -16,8 +16,8 @@ from feinsum.targets.devices import DeviceState
 
 __all__ = ["check_devices", "check_packaged_facts", "check_versions"]
 
-PACKAGES = ("feinsum", "loopy", "pymbolic", "islpy", "pyopencl", "pynauty", "numpy",
-            "sqlalchemy", "pydantic")  # fmt: skip
+PACKAGES = ("feinsum", "loopy", "pymbolic", "islpy", "pynauty", "numpy", "sqlalchemy",
+            "pydantic")  # fmt: skip
 ID_LENGTH = 12
 DEVICE_ADVICE = (
     "install a C compiler, or set FEINSUM_DEVICE to part of the name of a device "

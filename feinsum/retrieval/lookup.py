@@ -29,7 +29,8 @@ from feinsum.errors import (
 )
 from feinsum.ir import BatchedEinsum, generalize, generalize_each
 from feinsum.memory import remembered
-from feinsum.predict import MEASURING, Effort
+from feinsum.options import check_option
+from feinsum.predict import MEASURING, Effort, effort_of
 from feinsum.raising import RaisedKernel
 from feinsum.records import WORST_ACCEPTED, Level, Match, Policy
 from feinsum.retrieval.applying import applied, fitting, separable
@@ -39,7 +40,7 @@ from feinsum.retrieval.cells import fastest_form
 from feinsum.retrieval.kept import Answer, place_of, unless_it_fails
 from feinsum.retrieval.known import Facts, form_of, nearest, selected
 from feinsum.retrieval.ranks import Ranks, decided_nests, found_together
-from feinsum.retrieval.request import Request, check_choice, check_policy, policy_of
+from feinsum.retrieval.request import Request, policy_of
 from feinsum.retrieval.result import Retrieval
 from feinsum.retrieval.selection import Decision, decision_of
 from feinsum.retrieval.trust import Trust
@@ -101,15 +102,13 @@ def retrieve(
             this function and get the same recipes, those that rank 0 finds.
 
     Raises:
-        FeinsumError: only with ``on_miss="raise"``.
-        ValueError: if ``on_miss``, ``policy`` or ``effort`` is none of these.
+        InvalidOptionError: for another ``on_miss``, ``policy`` or ``effort``.
+        FeinsumError: any other only with ``on_miss="raise"``.
 
     Source: paper, section 7, listing 4.
     """
-    check_choice("on_miss", on_miss, get_args(OnMiss))
-    check_policy(policy)
-    if effort is not None:
-        check_choice("effort", effort, get_args(Effort))
+    check_option("on_miss", on_miss, get_args(OnMiss))
+    _check_given(policy, effort)
 
     def find() -> Answer:
         request = Request.of(
@@ -127,6 +126,14 @@ def retrieve(
             return _answer(request) if comm is None else _agreed(request, Ranks(comm))
 
     return _without_breaking(t_unit, find, on_miss, comm)
+
+
+def _check_given(policy: Policy | None, effort: Effort | None) -> None:
+    """What is misspelt in a call is an error; in a variable, it leaves the kernel."""
+    if policy is not None:
+        policy_of(policy)
+    if effort is not None:
+        effort_of(effort)
 
 
 def _without_breaking(
@@ -331,9 +338,10 @@ def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
         options: those of :func:`retrieve`, but ``on_miss``.
 
     Raises:
-        ValueError: if ``policy`` is none of those that :func:`retrieve` names.
+        InvalidOptionError: if ``policy`` or ``effort`` is none of those that
+            :func:`retrieve` names.
     """
-    check_policy(options.get("policy"))
+    _check_given(options.get("policy"), options.get("effort"))
     try:
         return str(look_up(t_unit, **options))
     except NotAnEinsumError as error:
@@ -367,9 +375,8 @@ def query(
     Raises:
         StoreError: if the database cannot be read.
         DeviceUnavailableError: if there is no such device.
-        ValueError: if ``policy`` is none of those that :func:`retrieve` names.
+        InvalidOptionError: if ``policy`` is none of those that :func:`retrieve` names.
     """
-    check_policy(policy)
     chosen = policy_of(policy)
     environment = open_device(device).environment({})
     general, literal = generalize(einsum)

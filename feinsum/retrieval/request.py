@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self, cast, get_args
 
 import loopy as lp
 
 from feinsum.db import Database
-from feinsum.errors import DeviceUnavailableError, FeinsumError, NotAnEinsumError
+from feinsum.errors import DeviceUnavailableError, NotAnEinsumError
+from feinsum.options import option_of
 from feinsum.predict import Effort, effort_of
 from feinsum.raising import RaisedKernel, raise_kernel
 from feinsum.records import Policy
@@ -18,7 +18,7 @@ from feinsum.retrieval.trust import is_verification_on
 from feinsum.targets.devices import open_device, target_of
 from feinsum.targets.protocol import OpenDevice
 
-__all__ = ["POLICY_VARIABLE", "Request", "check_choice", "check_policy", "policy_of"]
+__all__ = ["POLICY_VARIABLE", "Request", "policy_of"]
 
 POLICY_VARIABLE = "FEINSUM_POLICY"
 """Environment variable with the policy, where none is given."""
@@ -55,7 +55,7 @@ class Request:
         """A request; variables decide what is not given.
 
         Raises:
-            FeinsumError: if the variable of the policy or of the effort holds none.
+            InvalidOptionError: for a policy or an effort that does not exist.
         """
         return cls(
             t_unit,
@@ -101,28 +101,13 @@ class Request:
         return open_device(self.device, loopy_target=self.t_unit.target)
 
 
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value!r}; expected one of {', '.join(choices)}")
-
-
-def check_policy(policy: str | None) -> None:
-    if policy is not None:
-        check_choice("policy", policy, get_args(Policy))
-
-
 def policy_of(given: Policy | None) -> Policy:
     """The policy that is given, or else that of the variable.
 
     Raises:
-        FeinsumError: if the variable holds none.
+        InvalidOptionError: if it is none.
     """
-    if given is not None:
-        return given
-    named = os.environ.get(POLICY_VARIABLE, "").strip() or "default"
-    for known in get_args(Policy):
-        if named == known:
-            return cast(Policy, known)
-    raise FeinsumError(
-        f"{POLICY_VARIABLE} is {named!r}; expected one of {', '.join(get_args(Policy))}"
+    found = option_of(
+        "policy", given, get_args(Policy), variable=POLICY_VARIABLE, default="default"
     )
+    return cast(Policy, found)

@@ -76,7 +76,7 @@ def ensure_measured(
         FeinsumError: if it cannot be tuned here, or nothing be recorded.
     """
     problem, limits = make_problem(einsum, sizes, device), LIMITS[effort]
-    with opened_store(database, has_shipped=True) as store:
+    with opened_store(database, has_shipped=True, may_create=True) as store:
         if _is_known(problem, limits, store, open_device(device).environment({})):
             return False
         autotune(

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import chain, zip_longest
 from typing import Any, Literal, Protocol, get_args
 
-from feinsum.errors import FeinsumError
 from feinsum.ir import WorkloadLike, workload_of
 from feinsum.needs import needing
+from feinsum.options import check_option
 from feinsum.records import TransformSpec
 from feinsum.transforms import Transform, configurations
 
@@ -67,7 +67,7 @@ def make_search(
     """A search over everything that fits an einsum, or a workload, and is allowed.
 
     Raises:
-        FeinsumError: for an unknown strategy.
+        InvalidOptionError: for an unknown strategy.
     """
     check_strategy(strategy)
     workload = workload_of(subject)
@@ -88,12 +88,9 @@ def check_strategy(strategy: str) -> None:
     """Refuse a strategy that there is not.
 
     Raises:
-        FeinsumError: naming those that there are.
+        InvalidOptionError: naming those that there are.
     """
-    if strategy not in get_args(Strategy):
-        raise FeinsumError(
-            f"strategy {strategy!r} is unknown; expected one of {get_args(Strategy)}"
-        )
+    check_option("strategy", strategy, get_args(Strategy))
 
 
 def _interleaved(

@@ -113,7 +113,7 @@ def autotune(
     if scheduler is None:
         check_need(problem)
     with (
-        opened_store(database, has_shipped=True) as store,
+        opened_store(database, has_shipped=True, may_create=True) as store,
         _bench(problem, trial_limit_s, scheduler) as bench,
     ):
         store.check_writable()
@@ -170,7 +170,7 @@ def record_facts(
     check_spec(known, problem.workload)
     check_need(problem)
     with (
-        opened_store(database) as store,
+        opened_store(database, may_create=True) as store,
         IsolatedBench(problem, trial_limit_s) as bench,
     ):
         store.check_writable()

@@ -44,6 +44,25 @@ def test_the_text_is_that_of_the_library(run, kernel_file, applicable_record):
     assert result.stderr == "this goes to stderr\n"
 
 
+def test_what_a_script_does_with_its_kernel_is_not_run(run, tmp_path):
+    """It is run up to the last assignment to the kernel's name, not beyond."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import loopy as lp\n"
+        "kernel = lp.make_kernel('{[i]: 0<=i<n}', 'y[i] = 2*x[i]', name='first',\n"
+        "    lang_version=(2018, 2))\n"
+        "print('between')\n"
+        "if True:\n"
+        "    kernel = kernel.with_kernel(kernel['first'].copy(name='second'))\n"
+        "print('beyond')\n"
+        "raise SystemExit(1)\n"
+    )
+    result = run("explain", f"{script}:kernel")
+    assert "between" in result.stderr
+    assert "beyond" not in result.stderr
+    assert "line" not in result.stderr
+
+
 def test_a_kernel_is_named_as_well_as_a_function(run, kernel_file, applicable_record):
     """A translation unit of the file is taken as it is, not called."""
     with Path(kernel_file).open("a") as file:
@@ -125,7 +144,8 @@ def test_instructions_that_are_not_there_are_bad_usage(run, kernel_file, match):
 def test_a_file_that_exits_is_bad_usage(run, tmp_path, command, place, code):
     """``sys.exit`` in a user's file ends with exit code 2, whatever its code."""
     path = tmp_path / "leaves.py"
-    path.write_text(f"import sys\nbuild = None\n{place}sys.exit({code})\n")
+    after = "" if place else "build = None\n"
+    path.write_text(f"import sys\n{place}sys.exit({code})\n{after}")
     result = run(command, str(path))
     assert result.exit_code == 2
     assert "SystemExit" in result.stderr

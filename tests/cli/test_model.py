@@ -54,8 +54,9 @@ def test_a_fit_as_json(run, trials):
         assert 1 <= ranking["best_of_five_mean"] <= ranking["first_mean"]
 
 
-def test_too_few_trials_are_a_failure(run):
+def test_too_few_trials_are_a_failure(run, database):
     """With the reason, and no file."""
+    open_store(database).close()
     result = run("model", "fit")
     assert result.exit_code == 1
     assert "[model-failed]" in result.stderr

@@ -158,8 +158,9 @@ def test_where_all_keys_are_right_there_is_no_table(run, known_records):
     assert result.exit_code == 0
 
 
-def test_an_empty_database_is_right(run):
+def test_an_empty_database_is_right(run, database):
     """It has no records, and none is missing."""
+    open_store(database).close()
     result = run("db", "rekey", "--write")
     assert (result.exit_code, result.stderr) == (0, "")
     assert "0 of 0 records" in result.stdout

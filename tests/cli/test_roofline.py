@@ -195,12 +195,12 @@ def test_the_ladder_is_shown(run, monkeypatch, tmp_path):
 
 
 def test_limits_that_are_missing_are_measured_once(run, tmp_path, monkeypatch):
-    """They are stored, and the next call reads them."""
+    """They are stored, if need be in a new database, and the next call reads them."""
     quick = partial(measure_peaks, array_bytes=1 << 16, min_run_s=1e-5, repeats=1)
     monkeypatch.setattr(feinsum.measure, "measure_peaks", quick)
-    fresh = ("--database", str(tmp_path / "fresh.sqlite"))
-    first = run("roofline", *MATVEC, *fresh)
+    monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "fresh.sqlite"))
+    first = run("roofline", *MATVEC)
     assert "measuring" in first.stderr
-    second = run("roofline", *MATVEC, *fresh)
+    second = run("roofline", *MATVEC)
     assert "measuring" not in second.stderr
     assert second.stdout == first.stdout

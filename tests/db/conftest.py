@@ -54,7 +54,7 @@ def make_sql_store(tmp_path: Path) -> Iterator[Callable[[], SqlStore]]:
     with ExitStack() as stack:
         names = iter(range(10**6))
         yield lambda: stack.enter_context(
-            open_store(tmp_path / f"{next(names)}" / "facts.sqlite")
+            open_store(tmp_path / f"{next(names)}.sqlite")
         )
 
 

@@ -30,17 +30,20 @@ SHIPPED = next(shipped_facts().records())
 @pytest.fixture(autouse=True)
 def own(tmp_path, monkeypatch):
     """Where the user's database is."""
-    monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "own" / "facts.sqlite"))
+    path = tmp_path / "own" / "facts.sqlite"
+    path.parent.mkdir()
+    monkeypatch.setenv("FEINSUM_DATABASE", str(path))
     monkeypatch.delenv(LAYERS_VARIABLE, raising=False)
     monkeypatch.delenv(SITE_VARIABLE, raising=False)
     with fresh_memory():
-        yield tmp_path / "own" / "facts.sqlite"
+        yield path
 
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     """A database of the site, with a fact and a write-ahead log."""
     path = tmp_path / "site" / "facts.sqlite"
+    path.parent.mkdir()
     with open_store(path) as store:
         store.add(make_record(7))
     monkeypatch.setenv(SITE_VARIABLE, str(path))
@@ -72,7 +75,7 @@ def test_the_layers_are_asked_in_their_order(own, site, monkeypatch):
 
 def test_a_database_that_is_named_has_no_layers(own, site):
     """Who names a database asks that one."""
-    with opened_store(own, has_shipped=True) as store:
+    with opened_store(own, has_shipped=True, may_create=True) as store:
         assert store.query(WORKLOAD) == ()
         assert states_of(store) == ()
 
@@ -80,7 +83,7 @@ def test_a_database_that_is_named_has_no_layers(own, site):
 def test_what_is_new_goes_to_the_user(own, site, monkeypatch):
     """Whatever the order; where the user's layer is left out, nothing is written."""
     monkeypatch.setenv(LAYERS_VARIABLE, "packaged,site,user")
-    with opened_store(None, has_shipped=True) as store:
+    with opened_store(None, has_shipped=True, may_create=True) as store:
         assert store.add(make_record(1))
         assert store.add_peaks(make_peaks())
         assert store.add_trial(make_trial())
@@ -91,6 +94,40 @@ def test_what_is_new_goes_to_the_user(own, site, monkeypatch):
         with pytest.raises(StoreUnavailableError, match="leaves out the layer 'user'"):
             store.add(make_record(2))
         assert store.query(WORKLOAD) == ()
+
+
+def test_whoever_reads_makes_no_database(own, site, caplog):
+    """One that was named and is not there is passed over, and the log says so."""
+    with opened_store(None, has_shipped=True) as store:
+        assert store.query(WORKLOAD) == (make_record(7),)
+        (missing,) = [s for s in states_of(store) if s.problem]
+    assert (missing.name, f"no database {own}" in missing.problem) == ("user", True)
+    assert f"there is no database {own}" in caplog.text
+    with (
+        pytest.raises(StoreUnavailableError, match="there is no database"),
+        opened_store(own),
+    ):
+        pass
+    assert not any(own.parent.iterdir())
+
+
+def test_the_usual_database_has_no_facts_before_it_is_made(
+    tmp_path, monkeypatch, caplog
+):
+    """That is no problem to who reads; who writes makes it, with feinsum's folder."""
+    monkeypatch.delenv("FEINSUM_DATABASE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home" / "data"))
+    with opened_store(None, has_shipped=True) as store:
+        assert store.query(WORKLOAD) == ()
+        assert not any(state.problem for state in states_of(store))
+        with pytest.raises(StoreUnavailableError, match="nothing is written"):
+            store.add(make_record(1))
+    assert caplog.text == ""
+    assert not (tmp_path / "home").exists()
+    with opened_store(None, has_shipped=True, may_create=True) as store:
+        store.add(make_record(1))
+    with opened_store(None) as store:
+        assert store.query(WORKLOAD) == (make_record(1),)
 
 
 def test_facts_of_the_process_are_known_to_it(monkeypatch):
@@ -127,15 +164,15 @@ def test_a_site_that_is_replaced_is_read_anew(site, tmp_path):
 
 
 def garbage(path):
-    path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"garbage" * 1000)
 
 
 def folder(path):
-    path.mkdir(parents=True)
+    path.mkdir()
 
 
 def file_above(path):
+    path.parent.rmdir()
     path.parent.write_text("")
 
 

@@ -387,6 +387,6 @@ def test_a_database_made_before_is_whole_when_it_has_its_name(
     tmp_path: Path,
 ) -> None:
     """Nothing but the database lies in the folder where one was made."""
-    with open_store(tmp_path / "new" / "facts.sqlite") as store:
+    with open_store(tmp_path / "new.sqlite") as store:
         store.add(make_record())
-    assert {p.name for p in (tmp_path / "new").iterdir()} == {"facts.sqlite"}
+    assert {p.name for p in tmp_path.iterdir()} == {"new.sqlite"}

@@ -111,7 +111,7 @@ def test_the_effort_is_that_of_the_argument_then_of_the_variable(kernel, monkeyp
     monkeypatch.setenv(EFFORT_VARIABLE, "much")
     with pytest.raises(FeinsumError, match="recorded, estimate"):
         effort_of(None)
-    with pytest.raises(ValueError, match="effort='much'"):
+    with pytest.raises(ValueError, match="effort is 'much'"):
         feinsum.retrieve(kernel, effort="much")
 
 

@@ -20,7 +20,7 @@ from feinsum.cli.db import (
     stats,
     union,
 )
-from feinsum.cli.shared.options import AsJson, ExistingDatabase
+from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json
 
 __all__ = ["app"]
@@ -35,11 +35,11 @@ app = typer.Typer(
 @app.command(
     epilog="\b\nExamples:\n  feinsum db info\n  feinsum db info --database team.sqlite"
 )
-def info(database: ExistingDatabase = None, as_json: AsJson = False) -> None:
+def info(database: Database = None, as_json: AsJson = False) -> None:
     """Print how much a database holds."""
     from feinsum.db import open_store
 
-    with open_store(database) as store:
+    with open_store(database, may_create=False) as store:
         found = asdict(store.info())
     if as_json:
         print_json(found)

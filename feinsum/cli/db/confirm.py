@@ -47,7 +47,7 @@ def confirm(
     from feinsum.tune.confirming import measure_again, winners
 
     here = open_device(device).device
-    with open_serving_store(database) as store:
+    with open_serving_store(database, may_create=False) as store:
         chosen = winners(_waiting(store), here)[:claims]
         done: list[Confirmed] = []
         for fact in chosen if write else ():

@@ -12,7 +12,6 @@ from feinsum.cli.shared.kinds import counted_kinds
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
-    ExistingDatabase,
     Trials,
     WithImplausible,
     WithoutRetractions,
@@ -69,7 +68,7 @@ def export(
             "and environment.",
         ),
     ] = False,
-    database: ExistingDatabase = None,
+    database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """Write facts and device limits to a file.
@@ -127,7 +126,10 @@ def import_(
     entries = _entries(file)
     if without_retractions:
         entries = _believed(entries)
-    with opened_documents(database) as store, counting("reading ...") as step:
+    with (
+        opened_documents(database, may_create=True) as store,
+        counting("reading ...") as step,
+    ):
         check = unchecked if with_implausible else check_plausible
         on_bad = report_bad if skip_bad else _end
         found = take_in(store, entries, on_bad, step, check=check)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from feinsum.cli.shared.options import AsJson, ExistingDatabase, Write
+from feinsum.cli.shared.options import AsJson, Database, Write
 from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table
 from feinsum.cli.shared.progress import counted, counting
 
@@ -50,7 +50,7 @@ def gc(
             "database file; required for a server.",
         ),
     ] = None,
-    database: ExistingDatabase = None,
+    database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove facts that no look-up can prefer.
@@ -61,7 +61,7 @@ def gc(
     from feinsum.db import open_store
     from feinsum.db.exchange import collect_garbage, find_garbage
 
-    with open_store(database) as store:
+    with open_store(database, may_create=False) as store:
         place = folder or (store.path.parent if store.path else None)
         if write and place is None:
             raise typer.BadParameter("a database on a server needs --folder")

@@ -58,7 +58,7 @@ def workloads(
     """
     from feinsum.db import open_store
 
-    with open_store(database) as store:
+    with open_store(database, may_create=False) as store:
         found = store.listed_workloads()
     shown = found[:limit]
     if as_json:
@@ -93,7 +93,7 @@ def trials(
     """
     from feinsum.db import open_store
 
-    with open_store(database) as store:
+    with open_store(database, may_create=False) as store:
         workload = _workload(store, key)
         found = sorted(store.trials(workload), key=_order)
     shown = found[:limit]

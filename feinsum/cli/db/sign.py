@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from feinsum.cli.shared.options import AsJson, ExistingDatabase, Write
+from feinsum.cli.shared.options import AsJson, Database, Write
 from feinsum.cli.shared.output import print_json
 
 __all__ = ["EXAMPLES", "sign"]
@@ -32,7 +32,7 @@ def sign(
         ),
     ],
     write: Write = False,
-    database: ExistingDatabase = None,
+    database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """Sign all facts of a database that this key has not signed.
@@ -45,7 +45,7 @@ def sign(
     from feinsum.records.signature import public_key_of, read_signing_key
 
     private = read_signing_key(key)
-    with open_store(database) as store:
+    with open_store(database, may_create=False) as store:
         by = getpass.getuser()
         found = sign_facts(store, private, retracted_by=by, is_dry_run=not write)
     document = {

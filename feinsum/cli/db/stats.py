@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from feinsum.cli.shared.options import AsJson, ExistingDatabase
+from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json, print_table, to_digits
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ Examples:
 """
 
 
-def stats(database: ExistingDatabase = None, as_json: AsJson = False) -> None:
+def stats(database: Database = None, as_json: AsJson = False) -> None:
     """Count facts by device and driver, and by transform."""
     from feinsum.db import open_store
 
-    with open_store(database) as store:
+    with open_store(database, may_create=False) as store:
         info, found = store.info(), store.statistics()
     if as_json:
         print_json(_document(info, found))

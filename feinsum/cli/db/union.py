@@ -106,7 +106,7 @@ def merge(
             stack.enter_context(opened_documents(source, is_read_only=True))
             for source in sources
         ]
-        target = stack.enter_context(opened_documents(database))
+        target = stack.enter_context(opened_documents(database, may_create=True))
         step = stack.enter_context(counting("adding ..."))
         wanted = not without_retractions
         for source in opened:

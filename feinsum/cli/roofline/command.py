@@ -108,7 +108,8 @@ def roofline(
     workloads = [w for name in suites for w in of_suite(name, dtype, max_gflop)]
     workloads += of_targets(targets or [], sizes, operands, rows, dtype, size)
     opened = open_device(device)
-    with opened_store(database, has_shipped=True) as store:
+    is_own = database is None  # measured limits may be the first that it keeps
+    with opened_store(database, has_shipped=True, may_create=is_own) as store:
         peaks = peaks_of(opened, store, measure=_measured_peaks)
         found = placed(workloads, store, opened.device)
     ladder = _ladder(opened, dtype) if measure else ()

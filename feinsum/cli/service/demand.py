@@ -34,7 +34,7 @@ def list_demand(
     """List demands, most wanted first."""
     from feinsum.db.server import open_serving_store
 
-    with open_serving_store(database) as store:
+    with open_serving_store(database, may_create=False) as store:
         demands = store.demands(limit=limit)
     if as_json:
         print_json([_document(demand) for demand in demands])
@@ -74,7 +74,7 @@ def clear(
 
     if is_all == (workload is not None):
         raise typer.BadParameter("expected either --workload KEY or --all")
-    with open_serving_store(database) as store:
+    with open_serving_store(database, may_create=False) as store:
         n_cleared = store.clear_demands(workload)
     if as_json:
         print_json({"n_cleared": n_cleared})

@@ -102,7 +102,7 @@ def list_keys(database: Database = None, as_json: AsJson = False) -> None:
     """List the keys, oldest first; secrets are not shown."""
     from feinsum.db.server import open_serving_store
 
-    with open_serving_store(database) as store:
+    with open_serving_store(database, may_create=False) as store:
         keys = store.keys()
     if as_json:
         print_json([_document(key) for key in keys])
@@ -135,7 +135,7 @@ def revoke(
     """Revoke a key permanently; a running service rejects it within seconds."""
     from feinsum.db.server import open_serving_store
 
-    with open_serving_store(database) as store:
+    with open_serving_store(database, may_create=False) as store:
         key = store.revoke_key(key_id)
     if as_json:
         print_json(_document(key))
@@ -168,7 +168,7 @@ def _trust(
 ) -> None:
     from feinsum.db.server import open_serving_store
 
-    with open_serving_store(database) as store:
+    with open_serving_store(database, may_create=False) as store:
         key = store.trust_key(key_id, is_trusted=is_trusted)
     if as_json:
         print_json(_document(key))

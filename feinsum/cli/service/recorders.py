@@ -47,7 +47,7 @@ def list_recorders(database: Database = None, as_json: AsJson = False) -> None:
     """List recorders: how many facts are served, quarantined and rejected."""
     from feinsum.db.server import open_serving_store
 
-    with open_serving_store(database) as store:
+    with open_serving_store(database, may_create=False) as store:
         found = store.reputations()
     if as_json:
         print_json(
@@ -128,7 +128,7 @@ def _judge(
     from feinsum.db.server import open_serving_store
 
     at = _instant(since)
-    with open_serving_store(database) as store:
+    with open_serving_store(database, may_create=False) as store:
         found = store.judge_recorder(name, at, is_accepted=is_accepted, is_dry=is_dry)
     if as_json:
         print_json(asdict(found) | {"is_written": not is_dry})

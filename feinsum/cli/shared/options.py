@@ -13,7 +13,6 @@ __all__ = [
     "Device",
     "Dtype",
     "Effort",
-    "ExistingDatabase",
     "Operands",
     "Policy",
     "Rows",
@@ -35,18 +34,6 @@ def _unless_blank(text: str | None) -> str | None:
     return text if text and text.strip() else None
 
 
-def _if_there(text: str | None) -> str | None:
-    """A database that is only looked at; a path that is not there is a slip."""
-    from feinsum.errors import StoreUnavailableError
-
-    named = _unless_blank(text)
-    if named and "://" not in named and not Path(named).exists():
-        raise StoreUnavailableError(
-            f"there is no database {named}: give the path of one that exists"
-        )
-    return named
-
-
 Effort: TypeAlias = Annotated[
     Literal["recorded", "estimate", "measure", "patient", "exhaustive"] | None,
     typer.Option(
@@ -62,15 +49,6 @@ Database: TypeAlias = Annotated[
     str | None,
     typer.Option(
         callback=_unless_blank,
-        metavar="PATH|URL",
-        help="Database of facts. Default: FEINSUM_DATABASE, else the user's own.",
-    ),
-]
-
-ExistingDatabase: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        callback=_if_there,
         metavar="PATH|URL",
         help="Database of facts. Default: FEINSUM_DATABASE, else the user's own.",
     ),

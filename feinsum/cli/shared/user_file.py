@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -50,7 +50,8 @@ def read_translation_unit(target: str) -> lp.TranslationUnit:
     path, function = Path(found["path"]), found["function"]
     _check_name(path, function or DEFAULT_FUNCTION)
     with _blamed_on(path), _importing_from(path), redirect_stdout(sys.stderr):
-        named = _function(_load(path), path, function or DEFAULT_FUNCTION)
+        name = function or DEFAULT_FUNCTION
+        named = _function(_load(path, name), path, name)
         t_unit = named if isinstance(named, lp.TranslationUnit) else named()
     if isinstance(t_unit, lp.TranslationUnit):
         return t_unit
@@ -91,14 +92,34 @@ def _outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
             yield from _outside_functions(node)
 
 
-def _load(path: Path) -> Any:
+def _load(path: Path, name: str) -> Any:
+    """The module of a file, run as far as the name needs it."""
     spec = spec_from_file_location(_MODULE, path)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise ImportError("not a Python file")
+    tree = ast.parse(path.read_bytes())
     module = module_from_spec(spec)
     sys.modules[_MODULE] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    needed = ast.Module(_needed(tree.body, name), type_ignores=[])
+    exec(compile(needed, str(path), "exec"), vars(module))  # noqa: S102
     return module
+
+
+def _needed(statements: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
+    """The statements of a file up to the last that assigns to a variable.
+
+    So a script that goes on to tune its kernel, or to run it, is asked for the
+    kernel alone. A function may call what is defined after it, so that it needs all.
+    """
+    last = 0
+    for k, statement in enumerate(statements, start=1):
+        nodes = [statement, *_outside_functions(statement)]
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        if any(node.id == name and isinstance(node.ctx, ast.Store) for node in names):
+            last = k
+        if any(isinstance(n, _DEFINITIONS) and n.name == name for n in nodes):
+            return list(statements)
+    return list(statements[: last or None])
 
 
 def _function(module: Any, path: Path, name: str) -> Any:

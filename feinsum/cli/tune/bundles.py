@@ -55,7 +55,7 @@ def import_trials(folder: Path, database: str | None) -> None:
     from feinsum.db import opened_store
     from feinsum.tune.bundle_facts import import_results
 
-    with opened_store(database) as store:
+    with opened_store(database, may_create=True) as store:
         imported = import_results(folder, store)
     states = ", ".join(f"{n} {state}" for state, n in sorted(imported.states.items()))
     typer.echo(f"candidates: {states or 'none'}")

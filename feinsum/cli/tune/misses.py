@@ -51,6 +51,6 @@ def _demands(source: str) -> Iterator[Demand]:
     if is_service(source):
         yield from HttpStore.at(source).demands()
         return
-    with open_serving_store(source) as store:
+    with open_serving_store(source, may_create=False) as store:
         found = store.demands(limit=PAGE)
     yield from found

@@ -43,7 +43,7 @@ def tune_one(
 
     view = JsonLines() if as_json else ProgressBar()
     try:
-        with opened_store(database, has_shipped=True) as store:
+        with opened_store(database, has_shipped=True, may_create=True) as store:
             with view:
                 report = autotune(
                     target,
