@@ -55,6 +55,7 @@ def tune(
     the result is a view of the operand: there is nothing to tune
     """
     from feinsum.tune import autotune
+    from feinsum.tune.progress import both
 
     with needing("rich", "tune", "a progress bar"):
         from feinsum.tune.bar import TuningBar, can_show
@@ -72,8 +73,8 @@ def tune(
         report = autotune(
             einsum,
             sizes=sizes,
-            on_start=_both(bar.begin, on_start),
-            on_progress=_both(bar.show, on_progress),
+            on_start=both(bar.begin, on_start),
+            on_progress=both(bar.show, on_progress),
             **options,
         )
     clear_call_cache()
@@ -107,14 +108,3 @@ def _einsum_of(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, i
             rules=("subscripts",),
         )
     return reading.einsum, dict(reading.sizes)
-
-
-def _both(
-    shown: Callable[[Any], None], given: Callable[[Any], None] | None
-) -> Callable[[Any], None]:
-    def call(event: Any) -> None:
-        shown(event)
-        if given is not None:
-            given(event)
-
-    return call

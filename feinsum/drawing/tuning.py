@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
+from statistics import fmean, pvariance
 
 __all__ = ["Bar", "Point", "Strip", "TuningPicture", "time_text"]
 
@@ -34,6 +36,21 @@ class Strip:
 
     name: str
     values: tuple[tuple[str, tuple[float, ...]], ...]
+
+    @property
+    def share(self) -> float:
+        """Of the variance of the logarithms of the times, what is between the values.
+
+        >>> Strip("rows", (("4", (1.0, 1.0)), ("8", (2.0, 2.0)))).share
+        1.0
+        >>> Strip("rows", (("4", (1.0, 2.0)), ("8", (2.0, 1.0)))).share
+        0.0
+        """
+        groups = [[log(s) for s in times] for _, times in self.values]
+        everything = [x for group in groups for x in group]
+        whole = pvariance(everything)
+        means = [fmean(group) for group in groups for _ in group]
+        return pvariance(means) / whole if whole else 0.0
 
 
 @dataclass(frozen=True)

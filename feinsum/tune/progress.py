@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from constantdict import constantdict
 
@@ -15,7 +15,24 @@ from feinsum.tune.problem import Problem
 if TYPE_CHECKING:
     from feinsum.drawing.tuning_figure import Figure
 
-__all__ = ["Finalist", "TuningProgress", "TuningReport", "TuningStart"]
+__all__ = ["Finalist", "TuningProgress", "TuningReport", "TuningStart", "both"]
+
+
+Event = TypeVar("Event")
+
+
+def both(
+    first: Callable[[Event], None], then: Callable[[Event], None] | None
+) -> Callable[[Event], None]:
+    """A callback that tells an event to two others, or to the one that there is."""
+    if then is None:
+        return first
+
+    def call(event: Event) -> None:
+        first(event)
+        then(event)
+
+    return call
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from feinsum.tune.progress import TuningReport
 if TYPE_CHECKING:
     from feinsum.drawing.tuning_figure import Figure
 
-__all__ = ["figure_of", "html_of", "write_report"]
+__all__ = ["figure_of", "html_of", "page_of", "write_report"]
 
 N_BARS = 5
 
@@ -54,13 +54,11 @@ th, td {{ border-bottom: 1px solid var(--line); padding: 0.3rem 0.6rem;
 <body>
 <h1>Tuning of <code>{title}</code></h1>
 <dl>{facts}</dl>
-<p>Filled points are trials of this run, hollow ones of an earlier run. In the small
-charts each point is the time of a trial with that value, and the line their median.</p>
-<picture>
-<source media="(prefers-color-scheme: dark)" srcset="{dark}">
-<img src="{light}" alt="Search trace, best recipes, and times by parameter value; the
-numbers are in the tables below.">
-</picture>
+{picture}
+<h2>Parameters</h2>
+<p>The share of the variance of the logarithm of the time that a parameter explains
+alone. With few trials of each value it is too high.</p>
+<div class="wide"><table>{parameters}</table></div>
 <h2>Finalists</h2>
 <p>Timed again in one run, in turns. They are ranked by the median of the ratios of the
 same rounds.</p>
@@ -73,6 +71,16 @@ same rounds.</p>
 """
 
 
+PICTURE = """<p>Filled points are trials of this run, hollow ones of an earlier run. In
+the small charts each point is the time of a trial with that value, and the line their
+median.</p>
+<picture>
+<source media="(prefers-color-scheme: dark)" srcset="{dark}">
+<img src="{light}" alt="Search trace, best recipes, and times by parameter value; the
+numbers are in the tables below.">
+</picture>"""
+
+
 def write_report(report: TuningReport, folder: Path) -> None:
     """Write ``report.html`` and ``report.png`` into a folder, which is made.
 
@@ -83,12 +91,9 @@ def write_report(report: TuningReport, folder: Path) -> None:
     check_plots("a report")
     from feinsum.drawing.tuning_figure import render_tuning
 
-    picture = _picture(report)
-    light = _data_url(render_tuning(picture, "svg", "light"))
-    dark = _data_url(render_tuning(picture, "svg", "dark"))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.png").write_bytes(render_tuning(picture, "png"))
-    (folder / "report.html").write_text(_page(report, light, dark), "utf-8")
+    (folder / "report.png").write_bytes(render_tuning(_picture(report), "png"))
+    (folder / "report.html").write_text(page_of(report), "utf-8")
 
 
 def figure_of(report: TuningReport) -> Figure:
@@ -113,15 +118,24 @@ def html_of(report: TuningReport) -> str:
     return facts + inline_svg(render_tuning(_picture(report), "svg"))
 
 
-def _page(report: TuningReport, light: str, dark: str) -> str:
+def page_of(report: TuningReport, status: str = "") -> str:
+    """The page of a report, with a picture if matplotlib is installed.
+
+    Args:
+        status: how far the tuning is, if it is not at its end.
+    """
+    facts = [*([("status", status)] if status else []), *_facts(report)]
+    strips = sorted(_strips(report.trials), key=lambda strip: -strip.share)
     return PAGE.format(
         title=escape(report.problem.einsum.subscripts),
         facts="".join(
-            f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
-            for name, text in _facts(report)
+            f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts
         ),
-        light=light,
-        dark=dark,
+        picture=_inside(report) if can_plot() else "",
+        parameters=_table(
+            ["parameter", "values", "share"],
+            ([s.name, f"{len(s.values)}", f"{s.share:.2f}"] for s in strips),
+        ),
         finalists=_table(
             ["recipe", "median", "IQR", "speed-up", "ratio"],
             (
@@ -139,6 +153,17 @@ def _page(report: TuningReport, light: str, dark: str) -> str:
             ["recipe", "time", "ratio", "status"],
             (_trial_row(t, k < report.n_known) for k, t in enumerate(report.trials)),
         ),
+    )
+
+
+def _inside(report: TuningReport) -> str:
+    """The picture, light and dark, in the page itself."""
+    from feinsum.drawing.tuning_figure import render_tuning
+
+    picture = _picture(report)
+    return PICTURE.format(
+        light=_data_url(render_tuning(picture, "svg", "light")),
+        dark=_data_url(render_tuning(picture, "svg", "dark")),
     )
 
 

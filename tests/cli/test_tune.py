@@ -236,7 +236,9 @@ def test_a_report_is_two_files(run, autotune, tmp_path):
     """A page that needs nothing else, and a picture, in a folder that is made."""
     autotune()
     folder = tmp_path / "new" / "report"
-    assert run("tune", *MATVEC, "--report", str(folder)).exit_code == 0
+    result = run("tune", *MATVEC, "--live", "--report", str(folder))
+    assert result.exit_code == 0
+    assert "live: http://127.0.0.1:" in result.stderr
     assert sorted(path.name for path in folder.iterdir()) == [
         "report.html",
         "report.png",

@@ -36,6 +36,7 @@ from feinsum.cli.tune.options import (
     Fresh,
     FromMisses,
     ImportFolder,
+    Live,
     OptionalTarget,
     PlanFile,
     Report,
@@ -92,6 +93,7 @@ def tune(
     fresh: Fresh = False,
     scheduler: Scheduler = None,
     report: Report = None,
+    live: Live = False,
     from_misses: FromMisses = None,
     workloads: Workloads = None,
     plan: PlanFile = None,
@@ -120,7 +122,7 @@ def tune(
         "scheduler": scheduler,
     }
     if import_ is not None:
-        _check_alone(context, target, report, as_json, "--import")
+        _check_alone(context, target, report, as_json or live, "--import")
         import_trials(import_, database)
         return
     if export is not None:
@@ -144,7 +146,7 @@ def tune(
     if len(given) > 1:
         raise typer.BadParameter(f"give {' or '.join(given)}")
     for option in given:
-        _check_alone(context, target, report, as_json, option)
+        _check_alone(context, target, report, as_json or live, option)
         tune_each, source = several[option]
         with interrupted_by_sigterm():
             tune_each(source, workloads, database, options)
@@ -171,7 +173,15 @@ def tune(
                 target, sparse, sizes, operands, dtype
             )
             options["sizes"] = {**profile, **options["sizes"]}
-        tune_one(workload, database, options, as_json, report, reports)
+        tune_one(
+            workload,
+            database,
+            options,
+            reports,
+            as_json=as_json,
+            is_live=live,
+            folder=report,
+        )
 
 
 def _limits(
@@ -192,13 +202,14 @@ def _check_alone(
     context: typer.Context,
     target: str | None,
     report: Path | None,
-    as_json: bool,
+    is_shown_otherwise: bool,
     option: str,
 ) -> None:
     """Refuse what has no meaning where an option says what is tuned."""
-    if target is not None or report is not None or as_json:
+    if target is not None or report is not None or is_shown_otherwise:
         raise typer.BadParameter(
-            f"{option} selects what is tuned; omit the einsum, --report and --json",
+            f"{option} selects what is tuned; omit the einsum, "
+            "--report, --live and --json",
             param_hint=option,
         )
     _refuse_options_of_subscripts(context, option)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
     from feinsum.records import Trial, TuningRecord
     from feinsum.tune import TuningReport
+    from feinsum.tune.live import LivePage
 
 __all__ = ["interrupts_told", "tune_one"]
 
@@ -28,9 +29,11 @@ def tune_one(
     target: BatchedEinsum | lp.TranslationUnit,
     database: str | None,
     options: dict[str, Any],
-    as_json: bool,
-    folder: Path | None,
     reports: list[TuningReport],
+    *,
+    as_json: bool = False,
+    is_live: bool = False,
+    folder: Path | None = None,
 ) -> None:
     """Tune, show it, and write the report; also of an early end.
 
@@ -40,17 +43,18 @@ def tune_one(
     from feinsum.cli.tune.view import JsonLines, ProgressBar
     from feinsum.db import opened_store
     from feinsum.tune import autotune, write_report
+    from feinsum.tune.progress import both
 
     view = JsonLines() if as_json else ProgressBar()
     try:
         with opened_store(database, has_shipped=True, may_create=True) as store:
-            with view:
+            with view, _live_page(is_live) as page:
                 report = autotune(
                     target,
                     database=store,
-                    on_start=view.begin,
-                    on_progress=view.show,
-                    on_final=view.final,
+                    on_start=both(view.begin, page.begin if page else None),
+                    on_progress=both(view.show, page.show if page else None),
+                    on_final=both(view.final, page.final if page else None),
                     on_stop=reports.append,
                     **options,
                 )
@@ -61,6 +65,16 @@ def tune_one(
             write_report(reports[0], folder)
     if not report.records:
         raise _nothing_recorded(report.trials)
+
+
+def _live_page(is_wanted: bool) -> AbstractContextManager[LivePage | None]:
+    from feinsum.tune.live import LivePage
+
+    if not is_wanted:
+        return nullcontext()
+    page = LivePage()
+    say(f"live: {page.url}")
+    return page
 
 
 @contextmanager

@@ -17,6 +17,7 @@ __all__ = [
     "Fresh",
     "FromMisses",
     "ImportFolder",
+    "Live",
     "OptionalTarget",
     "PlanFile",
     "Report",
@@ -120,6 +121,14 @@ After: TypeAlias = Annotated[
     typer.Option(
         metavar="FOLDER",
         help="Export the next round: neighbours of the best that were found there.",
+    ),
+]
+Live: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--live",
+        help="Serve a page of this machine with the trials so far; its address is "
+        "printed.",
     ),
 ]
 Scheduler: TypeAlias = Annotated[

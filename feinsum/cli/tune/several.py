@@ -121,7 +121,7 @@ def _is_tuned(
     reports: list[TuningReport] = []
     try:
         with interrupts_told(reports, database, as_json=False):
-            tune_one(einsum, database, options, False, None, reports)
+            tune_one(einsum, database, options, reports)
     except FeinsumError as error:
         say(f"[{error.code}] {error}")
         return False

@@ -1,0 +1,94 @@
+"""A tuning on a page of this machine, while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Self
+
+from feinsum.records import Trial
+from feinsum.tune.progress import Finalist, TuningProgress, TuningReport, TuningStart
+from feinsum.tune.report import page_of
+
+__all__ = ["LivePage"]
+
+FOLLOW = """<script>
+setInterval(async () => {
+  try {
+    const page = await (await fetch(location)).text();
+    document.body.innerHTML = new DOMParser().parseFromString(page, "text/html")
+      .body.innerHTML;
+  } catch { /* the tuning has ended; its last page stays */ }
+}, 2000);
+</script>"""
+
+
+class LivePage:
+    """Serves the report of what was tried so far; see ``feinsum tune --live``.
+
+    The page is drawn between trials: to draw it during one would disturb the times.
+
+    Attributes:
+        url: where it is, for browsers on this machine.
+    """
+
+    def __init__(self) -> None:
+        self._page = "the tuning has not begun"
+        self._trials: list[Trial] = []
+        self._server = HTTPServer(("127.0.0.1", 0), self._handler())
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+
+    def __enter__(self) -> Self:
+        Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def begin(self, start: TuningStart) -> None:
+        """Before the first trial."""
+        self._start = start
+        self._trials = [*start.known]
+        self._draw(f"{len(start.known)} of {start.n_trials} trials")
+
+    def show(self, progress: TuningProgress) -> None:
+        """After a trial."""
+        self._trials.append(progress.trial)
+        left = progress.seconds_left
+        remaining = "" if left is None else f", {timedelta(seconds=round(left))} left"
+        self._draw(f"{progress.n_done} of {progress.n_trials} trials{remaining}")
+
+    def final(self, finalists: Sequence[Finalist]) -> None:
+        """When the best were timed again."""
+        self._draw("done", tuple(finalists))
+
+    def _draw(self, status: str, finalists: tuple[Finalist, ...] = ()) -> None:
+        start = self._start
+        report = TuningReport(
+            start.problem,
+            tuple(self._trials),
+            (),
+            finalists,
+            start.environment,
+            len(start.known),
+            start.roofline_s,
+        )
+        self._page = page_of(report, status).replace("</head>", f"{FOLLOW}\n</head>")
+
+    def _handler(live) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                content = live._page.encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nothing: the terminal shows the tuning."""
+
+        return Handler
