@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -104,6 +105,20 @@ def test_the_service_needs_no_code_generator():
         "assert not {'loopy', 'pyopencl', 'islpy', 'pymbolic'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_dependency_has_a_lower_bound():
+    """``make oldest`` tries it; what is of a fixed version has that one."""
+    project = PROJECT["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["cli"], *extras["tune"]]
+    assert not [w for w in wanted if not re.search(r">=|==|^feinsum\[", w)]
+
+
+def test_type_checkers_see_a_function_where_a_room_has_its_name():
+    """The room is bound by an import from it; the function comes after, and counts."""
+    stub = (ROOT / "feinsum" / "__init__.pyi").read_text()
+    assert stub.rindex("from .tune import") < stub.index("import tune as tune")
 
 
 def test_constraints_pin_names_and_versions_only():

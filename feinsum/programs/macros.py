@@ -93,7 +93,7 @@ def multi_head_attention(
 
 
 def layer_norm(
-    p: ProgramBuilder, X: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5
+    p: ProgramBuilder, X: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float = 1e-5
 ) -> Tensor:
     """Rows with mean zero and variance one, then scaled and shifted.
 
