@@ -89,7 +89,7 @@ def address_of(url: str) -> Address:
     except ValueError:
         parts, host, port = None, "", None
     if parts is None or parts.scheme not in SCHEMES or not _HOST.fullmatch(host):
-        raise _no_address("it is no URL of the web")
+        raise _no_address("it is not a web URL")
     if "@" in parts.netloc:
         raise _no_address(
             f"it has a user or a password; give the key by {KEY_VARIABLE}"
@@ -121,13 +121,14 @@ def key_for(address: Address) -> str | None:
         return None
     if not _KEY.fullmatch(key):
         raise StoreUnavailableError(
-            f"the key for {address} has characters that no key has; set "
+            f"the key for {address} has characters that a key cannot have; set "
             f"{KEY_VARIABLE} to what 'feinsum keys create' printed"
         )
     may_be_read = os.environ.get(KEY_OVER_HTTP_VARIABLE, "").strip().lower() == "on"
     if not (address.is_private or may_be_read):
         raise StoreUnavailableError(
-            f"the key is not sent to {address}, for anybody on the way could read it; "
+            f"the key is not sent to {address}, because anybody on the way could "
+            "read it; "
             f"use https, or set {KEY_OVER_HTTP_VARIABLE}=on in a network that you trust"
         )
     return key

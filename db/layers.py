@@ -92,7 +92,7 @@ class LayeredStore(FactStore):
         if isinstance(written, StoreError):
             raise _again(written)
         if not isinstance(written, FactStore):
-            raise StoreUnavailableError("the layer to write to is only read")
+            raise StoreUnavailableError("the layer to write to is read-only")
         return written
 
     def get(self, record_id: str) -> TuningRecord:
@@ -191,10 +191,10 @@ class LayeredStore(FactStore):
         told = remembered(_Told)
         if str(error) not in told and not isinstance(error, ToldError):
             told.add(str(error))
-            logger.warning("a layer of facts is passed over: %s", error)
+            logger.warning("skipping a layer of facts: %s", error)
 
     def _first_problem(self) -> StoreError:
-        none = StoreUnavailableError("no layer of facts is given")
+        none = StoreUnavailableError("no layer of facts was given")
         return next(iter(self.problems.values()), none)
 
 

@@ -274,12 +274,12 @@ class NamedLayers(LayeredStore):
 
 
 READ_ONLY = StoreUnavailableError(
-    "the source of facts that was given is only read; give the path of a database"
+    "the given source of facts is read-only; give the path of a database"
 )
 
 
 NOT_MADE = StoreUnavailableError(
-    "the user's database was opened to be read, before there is one; nothing is written"
+    "the user's database does not exist yet and was opened for reading only"
 )
 
 

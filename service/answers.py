@@ -337,7 +337,7 @@ def check_key(workload: str) -> str:
     if _KEY.fullmatch(workload):
         return workload
     raise InvalidRequestError(
-        f"{workload[:150]!r} is no workload key, expected letters, digits, '-', '_' "
+        f"{workload[:150]!r} is not a workload key, expected letters, digits, '-', '_' "
         "and '.', 128 at most; /v1/canonicalize gives keys"
     )
 

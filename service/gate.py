@@ -154,7 +154,7 @@ class Gate:
                 body = await read_body(receive, self._max_body_bytes)
         except TimeoutError:
             raise TooSlowError(
-                f"the body did not come within {self._body_s:g} s; send less at once"
+                f"the body did not arrive within {self._body_s:g} s; send less at once"
             ) from None
         return replayed(body, receive)
 

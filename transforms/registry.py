@@ -144,7 +144,7 @@ def register(transform: Transform) -> Transform:
     if REGISTRY.setdefault(key, transform) is not transform:
         raise TransformError(
             f"a transform {transform.name}@{transform.version} is registered already; "
-            "give the new one another version"
+            "give the new one a different version"
         )
     return transform
 
@@ -186,9 +186,10 @@ def find_transform(name: str, version: int) -> Transform:
         return found
     known = sorted(f"{n}@{v}" for n, v in REGISTRY)
     close = get_close_matches(f"{name}@{version}", known, n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = f"did you mean {close[0]}? " if close else ""
     raise UnknownTransformError(
-        f"no transform {name}@{version} is registered here; known are {known}{hint}"
+        f"no transform {name}@{version} is registered here; {hint}there are: "
+        f"{', '.join(known)}"
     )
 
 
@@ -282,8 +283,8 @@ def check_spec(spec: TransformSpec, subject: WorkloadLike) -> Transform:
         )
     if set(spec.parameters) != set(space):
         raise InvalidParameterError(
-            f"{spec}: expected the parameters {sorted(space)}, "
-            f"got {sorted(spec.parameters)}"
+            f"{spec}: expected the parameters {', '.join(sorted(space))}; "
+            f"got {', '.join(sorted(spec.parameters)) or 'none'}"
         )
     for name, value in spec.parameters.items():
         choices = space[name]

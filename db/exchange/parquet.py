@@ -70,7 +70,7 @@ def read_parquet(stream: BinaryIO) -> Iterator[Entry]:
                     yield _entry(f"row {number}", *(row[name] for name in READ))
     except (arrow.ArrowException, KeyError) as error:
         raise InvalidRecordError(
-            f"it is no Parquet table that 'feinsum db export' wrote: {error}"
+            f"it is not a Parquet table that 'feinsum db export' wrote: {error}"
         ) from None
 
 
@@ -160,6 +160,6 @@ def _arrow() -> Any:
         import pyarrow.parquet
     except ImportError as error:
         raise FeinsumError(
-            f"Parquet needs pyarrow ({error}): pip install 'feinsum[parquet]'"
+            f"Parquet needs pyarrow ({error}); run: pip install 'feinsum[parquet]'"
         ) from None
     return pyarrow

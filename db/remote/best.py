@@ -95,7 +95,7 @@ def facts_in(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
     is_about = given.get("workload") == workload
     if not (is_about and isinstance(facts, list) and isinstance(slower, list)):
         raise ServiceError(
-            f"a service answered with something else than facts of {workload}"
+            f"a service answered with something other than facts of {workload}"
         )
     records = {r.id: r for r in sound([*facts, *slower], workload)}
     return tuple(records[record_id] for record_id in sorted(records))
@@ -160,7 +160,7 @@ def _many(
     answers = document.get("answers") if isinstance(document, dict) else None
     if not isinstance(answers, list) or len(answers) != len(asked):
         raise ServiceError(
-            f"the service at {client.address} answered with something else than "
+            f"the service at {client.address} answered with something other than "
             f"{len(asked)} answers"
         )
     return {

@@ -136,7 +136,7 @@ def parsed(address: Address, reply: Reply) -> Any:
     try:
         return json.loads(reply.body.decode())
     except (ValueError, RecursionError):
-        raise _no_service(address, "answered with something that is no JSON") from None
+        raise _no_service(address, "answered with something that is not JSON") from None
 
 
 def pages(

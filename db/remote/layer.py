@@ -113,7 +113,7 @@ class RemoteLayer(FactSource):
 
     def get(self, record_id: str) -> TuningRecord:
         if not is_content_id(record_id):
-            raise RecordNotFoundError(f"{record_id!r} is no id of a record")
+            raise RecordNotFoundError(f"{record_id!r} is not the id of a record")
         try:
             with self._asking() as client:
                 reply = client.get(f"/v1/facts/{record_id}")
@@ -203,7 +203,7 @@ class RemoteLayer(FactSource):
         told = remembered(_Told)
         if f"{self.address} too large" not in told:
             told.add(f"{self.address} too large")
-            logger.warning("%s; what came of it counts", reason)
+            logger.warning("%s; using what it answered so far", reason)
 
     def _failed(self, error: FeinsumError) -> ToldError:
         """Leave the service alone, and say so once."""

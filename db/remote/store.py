@@ -93,7 +93,7 @@ class HttpStore(FactStore):
 
     def get(self, record_id: str) -> TuningRecord:
         if not is_content_id(record_id):
-            raise RecordNotFoundError(f"{record_id!r} is no id of a record")
+            raise RecordNotFoundError(f"{record_id!r} is not the id of a record")
         reply = self._client.get(f"/v1/facts/{record_id}")
         return record_of(record_id, parsed(self._client.address, reply))
 
@@ -246,7 +246,7 @@ class HttpStore(FactStore):
             try:
                 demand = from_json(Demand, json.dumps(entry))
             except (InvalidRecordError, ValueError, RecursionError):
-                raise self._odd("answered with something else than demands") from None
+                raise self._odd("answered with something other than demands") from None
             if len(demand.workload_text or "") <= LONGEST_TEXT:
                 yield demand
 
@@ -291,7 +291,7 @@ class HttpStore(FactStore):
         for device in pages(self._client, "/v1/devices", "devices", {"limit": 1000}):
             device_id = device.get("id") if isinstance(device, dict) else None
             if not is_content_id(device_id):
-                raise self._odd("answered with something else than devices")
+                raise self._odd("answered with something other than devices")
             if found := self.peaks(str(device_id)):
                 yield found
 

@@ -85,7 +85,7 @@ def _server_engine(url: URL) -> Engine:
     except (ImportError, SQLAlchemyError) as error:
         raise StoreUnavailableError(
             f"a database of kind {url.drivername!r} was given, but its driver "
-            f"cannot be used ({error}): pip install 'psycopg[binary]'"
+            f"cannot be used ({error}); run: pip install 'feinsum[postgresql]'"
         ) from None
 
 

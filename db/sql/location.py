@@ -121,7 +121,7 @@ def _text(given: object) -> str:
     text = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(text, str):
         raise StoreUnavailableError(
-            f"a {type(given).__name__} is no location of a database; expected a "
+            f"a {type(given).__name__} does not locate a database; expected a "
             "path or a URL as str or os.PathLike"
         )
     if text.lower().startswith("file:"):

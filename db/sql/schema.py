@@ -142,6 +142,6 @@ def _refuse_missing(location: Location) -> None:
 def _refuse_read_only(location: Location, version: str | None) -> None:
     if location.is_read_only:
         raise StoreUnavailableError(
-            f"the database {location} has schema {version}, expected {NEWEST}, and can "
-            "only be read: open it once from an account that may write it"
+            f"the database {location} has schema {version}, expected {NEWEST}, and is "
+            "read-only: open it once with an account that can write it"
         )

@@ -75,7 +75,7 @@ class DiskCache:
             return None
         digest, value = content[:_N_DIGEST_BYTES], content[_N_DIGEST_BYTES:]
         if not hmac.compare_digest(digest, _digest(secret, key, value)):
-            logger.warning("the entry %s is damaged or foreign, and is removed", path)
+            logger.warning("the entry %s is damaged or foreign; removing it", path)
             self.remove(key)
             return None
         with suppress(OSError):
@@ -166,7 +166,8 @@ def _check_private(path: Path) -> None:
     found = path.stat()
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise PermissionError(
-            f"{path} is open to others; give it to the user alone (chmod go-rwx), or "
+            f"{path} is accessible to others; restrict it to its owner (chmod "
+            "go-rwx), or "
             "set FEINSUM_CACHE_DIR to another folder"
         )
 
@@ -184,4 +185,4 @@ def _warn_once(folder: Path, error: OSError) -> None:
     warned = remembered(_Warned)
     if folder not in warned:
         warned.add(folder)
-        logger.warning("nothing is kept in the cache %s: %s", folder, error)
+        logger.warning("not caching in %s: %s", folder, error)

@@ -108,7 +108,7 @@ class AmortizedCall:
         try:
             record(self.call)
         except FeinsumError as error:
-            logger.warning("what calls found is not recorded: %s", error)
+            logger.warning("could not record what calls found: %s", error)
         except Exception:  # no fact may break a call
             logger.exception("what calls found is not recorded")
 
@@ -132,7 +132,7 @@ class AmortizedCall:
                 min_total_s=MIN_TOTAL_S,
             )
         except FeinsumError as error:
-            logger.warning("predicted recipe %s is passed over: %s", spec, error)
+            logger.warning("predicted recipe %s was skipped: %s", spec, error)
         except Exception:  # no recipe may break a call
             logger.exception("predicted recipe %s is passed over", spec)
         else:

@@ -302,7 +302,7 @@ def _steps(path: Sequence[Any], n_operands: int) -> Path:
         steps = tuple(tuple(int(at) for at in step) for step in path)
     except (TypeError, ValueError):
         raise InvalidEinsumError(
-            f"optimize={path!r:.80} is no path such as [(0, 1), (0, 1)]",
+            f"optimize={path!r:.80} is not a path such as [(0, 1), (0, 1)]",
             rules=("option",),
         ) from None
     check_path(steps, n_operands)

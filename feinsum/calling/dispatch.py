@@ -153,8 +153,8 @@ def _check_optimize(optimize: Any) -> None:
     if isinstance(optimize, str) and is_path_name(optimize):
         return
     raise InvalidEinsumError(
-        f"optimize={optimize!r:.60} is no boolean, no search of opt_einsum such as "
-        "'greedy' and no path such as [(0, 1), (0, 1)]",
+        f"optimize={optimize!r:.60} is not a boolean, a search of opt_einsum such as "
+        "'greedy', or a path such as [(0, 1), (0, 1)]",
         rules=("option",),
     )
 

@@ -63,8 +63,8 @@ def call_on_gpu(
     """
     if out is not None or device is not None:
         raise DeviceUnavailableError(
-            "operands lie on a GPU; leave out= and device= out, the einsum is "
-            "evaluated where they are"
+            "operands are on a GPU, where the einsum is evaluated; omit out= and "
+            "device="
         )
     opened = CUDA.open_ordinal(_ordinal(operands))
     adopted = [opened.session.adopted(operand) for operand in operands]

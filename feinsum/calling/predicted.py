@@ -77,7 +77,7 @@ def predicted_kernel(
         try:
             kernel = checked_kernel(one.spec, problem, opened)
         except FeinsumError as error:
-            logger.warning("predicted recipe %s is passed over: %s", one.spec, error)
+            logger.warning("predicted recipe %s was skipped: %s", one.spec, error)
         except Exception:  # no recipe may break a call
             logger.exception("predicted recipe %s is passed over", one.spec)
         else:

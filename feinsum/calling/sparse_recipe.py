@@ -117,7 +117,7 @@ def _usable(
                 _believe(candidate, found, trust)
             return _in_call(network, spec, frame, found)
         except FeinsumError as error:
-            logger.warning("recipe %.200s was passed over: %s", spec, error)
+            logger.warning("recipe %.200s was skipped: %s", spec, error)
     return None
 
 

@@ -69,7 +69,8 @@ def _check_output(inputs: Sequence[IndexList], output: IndexList) -> None:
     for axis, index in enumerate(output):
         if index not in bound:
             raise InvalidEinsumError(
-                f"output index {index!r} occurs in no term, they have {sorted(bound)}",
+                f"output index {index!r} occurs in no term; they have "
+                f"{', '.join(sorted(bound))}",
                 rules=("unbound-output-index",),
             )
         if index in output[:axis]:

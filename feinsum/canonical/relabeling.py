@@ -150,7 +150,7 @@ def _composed(
 
 def _no_bijection(what: str, given: object) -> InvalidEinsumError:
     return InvalidEinsumError(
-        f"relabeling of {what} is no bijection: {given}", rules=("relabeling",)
+        f"relabeling of {what} is not a bijection: {given}", rules=("relabeling",)
     )
 
 

@@ -48,7 +48,7 @@ def array(
         numpy_dtype = np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise InvalidEinsumError(
-            f"array {name!r}: {dtype!r} is no numpy dtype", rules=("dtype",)
+            f"array {name!r}: {dtype!r} is not a numpy dtype", rules=("dtype",)
         ) from error
     return Operand(name, tuple(_extent(x) for x in axes), numpy_dtype)
 
@@ -115,7 +115,7 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
         table = tuple(tuple(row) for row in rows)
     except TypeError:
         raise InvalidEinsumError(
-            f"rows {rows!r:.60} are no sequence of sequences of operands",
+            f"rows {rows!r:.60} are not a sequence of sequences of operands",
             rules=("operand",),
         ) from None
     for operand in (operand for row in table for operand in row):

@@ -190,6 +190,7 @@ def require_einsum(value: object) -> BatchedEinsum:
         return value
     raise InvalidEinsumError(
         f"expected an einsum made by feinsum.einsum or feinsum.batched_einsum, got "
-        f"{value!r:.60} of type {type(value).__name__}",
+        f"{value!r:.60} of type {type(value).__name__}; make one, as in "
+        "feinsum.einsum('ij,j->i', feinsum.array('A', (3, 4)), feinsum.array('x', 4))",
         rules=("type",),
     )

@@ -162,7 +162,8 @@ def _expression(body: str) -> ast.expr:
         return ast.parse(body.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise InvalidEinsumError(
-            f"operand function {body!r} is no expression: {error}", rules=("function",)
+            f"operand function {body!r} is not an expression: {error}",
+            rules=("function",),
         ) from None
 
 

@@ -86,7 +86,7 @@ def _operand(text: str) -> Operand:
     try:
         numpy_dtype = np.dtype(dtype)
     except (SyntaxError, TypeError, ValueError, Warning):
-        raise _refuse(text, f"{dtype!r} is no numpy dtype") from None
+        raise _refuse(text, f"{dtype!r} is not a numpy dtype") from None
     extents = tuple(_extent(x) for x in shape.split(",")) if shape else ()
     return Operand(name, extents, numpy_dtype, storage or "")
 

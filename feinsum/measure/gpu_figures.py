@@ -66,7 +66,10 @@ def figures_of_recipe(
     """
     word, _, number = architecture.partition("_")
     if word != "sm" or not number.isdecimal():
-        raise BuildError(f"the architecture {architecture!r} is none such as 'sm_90'")
+        raise BuildError(
+            f"the architecture {architecture!r} is unknown; expected one such as "
+            "'sm_90'"
+        )
     unit, nest = reference_of(einsum).kernel()
     unit = apply_spec(spec, unit, nest)
     code = generated(typed(unit.copy(target=CudaTarget())))

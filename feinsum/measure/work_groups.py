@@ -488,5 +488,5 @@ class _Values(EvaluationMapper):  # type: ignore[misc]
         if name in ("min", "max"):
             return (np.minimum if name == "min" else np.maximum)(*parameters)
         if name not in _FUNCTIONS:
-            raise MeasurementError(f"the function {name!r} is none that is known here")
+            raise MeasurementError(f"the function {name!r} is not known here")
         return _FUNCTIONS[name](*parameters)

@@ -115,7 +115,7 @@ def _package(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise PlanError(
-            f"{name} is not there ({error}); pip install 'feinsum[files]'",
+            f"{name} cannot be imported ({error}); pip install 'feinsum[files]'",
             rules=("files",),
         ) from None
 

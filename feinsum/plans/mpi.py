@@ -70,7 +70,8 @@ def world() -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise PlanError(
-            f"MPI is not there ({error}); pip install 'feinsum[mpi]', or mpi4py with "
+            f"MPI cannot be loaded ({error}); pip install 'feinsum[mpi]', or "
+            "mpi4py with "
             "an MPI of the system",
             rules=("mpi",),
         ) from None

@@ -72,7 +72,8 @@ def named_plan(
     found = _like(_bare(einsum, sizes, processes, path), name)
     if found is None:
         raise PlanError(
-            f"{name} is no schedule of {einsum.subscripts} on {processes} processes",
+            f"{name} is not a schedule for {einsum.subscripts} on {processes} "
+            "processes",
             rules=("named",),
         )
     return found

@@ -79,7 +79,9 @@ def _parsed(body: str) -> ast.expr:
     try:
         return ast.parse(body.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ProgramError(f"body {body!r:.200} is no expression: {error}") from None
+        raise ProgramError(
+            f"body {body!r:.200} is not an expression: {error}"
+        ) from None
 
 
 def _multiplied(node: ast.expr, names: list[str]) -> float | None:

@@ -238,5 +238,6 @@ def _check_installed() -> None:
         import cryptography  # noqa: F401  (only whether it is there)
     except ImportError as error:
         raise FeinsumError(
-            f"signatures need cryptography ({error}): pip install 'feinsum[signatures]'"
+            f"signatures need cryptography ({error}); run: pip install "
+            "'feinsum[signatures]'"
         ) from None

@@ -139,7 +139,7 @@ def _passed_over(
     one: NestSelection, error: Exception, *, is_last: bool = False
 ) -> NestSelection:
     left = one.without_first(error)
-    logger.warning("recipe %.200s was passed over: %s", *left.failures[-1])
+    logger.warning("recipe %.200s was skipped: %s", *left.failures[-1])
     return replace(left, candidates=()) if is_last else left
 
 

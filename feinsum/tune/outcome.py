@@ -40,7 +40,11 @@ class TrialOutcome:
 
     def to_error(self) -> FeinsumError:
         """What :attr:`status` and :attr:`message` say, as an error."""
-        return error_from_code(self.status, f"{self.spec}: {self.message}")
+        spec, message = str(self.spec), self.message
+        is_named = message.startswith(spec)
+        return error_from_code(
+            self.status, message if is_named else f"{spec}: {message}"
+        )
 
     @property
     def median_s(self) -> float:

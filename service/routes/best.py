@@ -116,7 +116,7 @@ async def best(request: Request) -> Response:
             service.misses.count(workload, wanted.device, text, asker_of(scope))
         count_answer("miss")
         raise RecordNotFoundError(
-            f"no fact that may serve is recorded for {workload!r} with the policy "
+            f"no acceptable fact is recorded for {workload!r} with the policy "
             f"{wanted.policy!r}; tune it, or keep the kernel as it is"
         )
     age = f"{service.visibility}, max-age={service.settings.max_age_s}".encode()

@@ -138,7 +138,7 @@ def test_garbage_is_a_problem(tmp_path, findings):
         ("FEINSUM_SITE_DATABASE", "/no/site", "layer site", "problem", "no database"),
         ("FEINSUM_DEVICE", "Cray-1", "device", "problem", "'Cray-1'"),
         ("FEINSUM_CACHE_DIR", "off", "cache", "note", "off"),
-        ("FEINSUM_REMOTE", "facts.example", "remote", "problem", "no URL"),
+        ("FEINSUM_REMOTE", "facts.example", "remote", "problem", "not a web URL"),
     ],
 )
 def test_settings_are_looked_at(

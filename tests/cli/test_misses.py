@@ -113,7 +113,7 @@ def test_a_document_of_another_kind_is_refused(run, autotune, demand):
         answering("200 OK", json.dumps({"demands": [demand], "next": None}))
     ) as s:
         result = run("tune", "--from-misses", s.url)
-    assert (result.exit_code, "something else" in result.stderr) == (1, True)
+    assert (result.exit_code, "something other" in result.stderr) == (1, True)
 
 
 def test_what_was_found_is_sent_to_the_service(

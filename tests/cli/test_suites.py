@@ -63,7 +63,7 @@ def test_the_suites_are_workloads():
         ("a.json", '[{"einsum": "i->i", "sizes": {"i": 3}}, {"sum": 1}, 7]',
          ["workload 2", "workload 3"]),
         ("a.json", '[{"einsum": 3}]', ["workload 1", "einsum is 3"]),
-        ("a.json", "{", ["no JSON"]),
+        ("a.json", "{", ["not JSON"]),
         ("a.json", "{}", ["no list"]),
         ("a.txt", "# none", ["no workloads"]),
     ],

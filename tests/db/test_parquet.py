@@ -106,7 +106,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes) -> None:
     """Empty, cut off, or something else."""
     path = tmp_path / "facts.parquet"
     path.write_bytes(content)
-    with pytest.raises(InvalidRecordError, match="no Parquet table"):
+    with pytest.raises(InvalidRecordError, match="not a Parquet table"):
         list(read_file(path))
 
 
@@ -114,7 +114,7 @@ def test_a_table_of_somebody_else_is_refused(tmp_path: Path) -> None:
     """It lacks the columns, or they have other types."""
     path = tmp_path / "facts.parquet"
     parquet.write_table(pyarrow.table({"a": [1]}), path)
-    with pytest.raises(InvalidRecordError, match="no Parquet table"):
+    with pytest.raises(InvalidRecordError, match="not a Parquet table"):
         list(read_file(path))
     numbers = {"kind": ["record"], "id": [1], "document": [2]}
     parquet.write_table(pyarrow.table(numbers), path)

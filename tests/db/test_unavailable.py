@@ -153,7 +153,7 @@ def test_wrong_locations_are_explained(location: str, message: str) -> None:
 @pytest.mark.parametrize("location", [3, b"facts.sqlite", ["a"], object()], ids=type)
 def test_what_is_no_path_is_refused(location: object) -> None:
     """A location that is neither a text nor a path names its type."""
-    assert_refused(location, f"a {type(location).__name__} is no location")
+    assert_refused(location, f"a {type(location).__name__} does not locate")
 
 
 @pytest.mark.parametrize("is_read_only", [False, True])

@@ -33,7 +33,9 @@ def test_every_start_has_figures():
 
 def test_an_architecture_that_is_none_is_refused():
     """Before anything is compiled, or by the compiler."""
-    with pytest.raises(BuildError, match="'volta' is none such as 'sm_90'"):
+    with pytest.raises(
+        BuildError, match="'volta' is unknown; expected one such as 'sm_90'"
+    ):
         figures_of_starts(PRODUCT, "volta")
     with pytest.raises(BuildError, match="NVRTC"):
         figures_of_starts(PRODUCT, "sm_10")

@@ -72,7 +72,7 @@ def test_a_broken_rule_is_named(rule):
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        (copy(body="x0 +"), "no expression"),
+        (copy(body="x0 +"), "not an expression"),
         (copy(body="x1"), "'x1'; known are x0, i, j"),
         (copy(body="1.0"), "does not use x0"),
         (copy(body="x0 << 1"), "not defined for float64"),

@@ -17,7 +17,8 @@ def _own(tmp_path, monkeypatch):
     """A user without a database and with an empty cache, who has time."""
     for name in ("", "_KEY", "_KEY_FILE", "_KEY_OVER_HTTP"):
         monkeypatch.delenv(f"FEINSUM_REMOTE{name}", raising=False)
-    monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "own.sqlite"))
+    monkeypatch.delenv("FEINSUM_DATABASE", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FEINSUM_REMOTE_BUDGET_MS", "60000")
     with fresh_memory():

@@ -278,7 +278,7 @@ def test_a_layer_of_a_service_is_a_source(service):
 
 def test_the_service_is_one_of_the_layers(service, monkeypatch):
     """What is known is the union; it is the last to be asked, and can be left out."""
-    with opened_store(None, has_shipped=True) as store:
+    with opened_store(None, has_shipped=True, may_create=True) as store:
         store.add(make_record(1, environment=make_environment(driver="7.0")))
         found = store.candidates(HERE)[WORKLOAD]
         assert len(found) == 2

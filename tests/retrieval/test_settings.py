@@ -232,7 +232,7 @@ def test_a_recipe_without_code_is_passed_over(monkeypatch, caplog):
     ((_, why),) = found.nests[0].failures
     assert "too bad" in why
     assert len(found.applied) == 1
-    assert "was passed over: no code" in caplog.text
+    assert "was skipped: no code" in caplog.text
 
 
 def test_a_kernel_of_which_no_recipe_has_code_comes_back(monkeypatch):

@@ -363,12 +363,13 @@ def test_a_bad_spec_is_refused(registered, no_trials, spec, kind, words):
 )
 @pytest.mark.usefixtures("trials_here")
 def test_a_failing_recipe_is_no_fact(registered, name, kind):
-    """A failing trial is the error of its code, names the recipe, records nothing."""
+    """A failing trial is the error of its code, names it once, records nothing."""
     registered(name)
     store = InMemoryStore()
     with pytest.raises(kind, match=f"{name}@1") as caught:
         record_facts(odd_einsum(), odd_spec(name), sizes=SIZES, database=store)
     assert type(caught.value) is kind
+    assert str(caught.value).count(f"{odd_spec(name)}") == 1
     assert len(store) == 0
 
 

@@ -126,7 +126,7 @@ def gpu_product(
     sides = sides_of(nest.einsum, schedule.extents)
     if sides is None:
         raise TransformError(
-            f"{nest.einsum.subscripts} is no product of two operands with an output "
+            f"{nest.einsum.subscripts} is not a product of two operands with an output "
             "index and a sum each"
         )
     return _Product(schedule, sides, parameters).written().t_unit

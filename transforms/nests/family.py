@@ -134,7 +134,7 @@ def _apply(
 
 def _int(value: ParameterValue) -> int:
     if type(value) is not int:
-        raise TransformError(f"sparse_nest: {value!r} is no whole number")
+        raise TransformError(f"sparse_nest: {value!r} is not an integer")
     return value
 
 

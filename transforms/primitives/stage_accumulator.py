@@ -109,7 +109,7 @@ def _take_apart(value: Expression, is_shifted: bool) -> _Sum:
     shift: tuple[Expression, ...] = ()
     if is_shifted:
         if not isinstance(value, p.Sum) or len(value.children) != 2:
-            raise TransformError(f"{value} is no shift and a scaled sum")
+            raise TransformError(f"{value} is not a shift plus a scaled sum")
         *shift, value = value.children
     factors = value.children if isinstance(value, p.Product) else (value,)
     for factor in factors:

@@ -92,7 +92,9 @@ def _print(found: Sequence[Odd]) -> None:
     if len(rows) > N_SHOWN:
         typer.echo(f"and {len(rows) - N_SHOWN} more; --json has all")
     n_refused = sum(odd.is_refused for odd in found)
-    typer.echo(f"{n_refused} would be refused, {len(found) - n_refused} stand apart")
+    typer.echo(
+        f"{n_refused} would be refused, {len(found) - n_refused} cannot be judged here"
+    )
 
 
 def _shown(text: str) -> str:

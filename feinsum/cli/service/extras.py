@@ -19,7 +19,7 @@ def service() -> ModuleType:
         import feinsum.service
     except ImportError as error:
         raise FeinsumError(
-            f"the service needs packages that are missing ({error.name}); "
-            "install 'feinsum[service]'"
+            f"the service needs {error.name}, which is not installed; "
+            "run: pip install 'feinsum[service]'"
         ) from None
     return feinsum.service

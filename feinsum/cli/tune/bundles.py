@@ -46,8 +46,11 @@ def export_trials(
         f"{said.n_bytes / 1e6:.1f} MB, in {folder}"
     )
     for why, n in sorted(said.left_out.items()):
-        typer.echo(f"{n} recipes are not among them: {why}")
-    typer.echo("carry the folder to the GPU and run: python3 runner.py --budget 180")
+        typer.echo(f"{n} recipes were left out: {why}")
+    typer.echo(
+        "copy the folder to the machine with the GPU and run: python3 runner.py "
+        "--budget 180"
+    )
 
 
 def import_trials(folder: Path, database: str | None) -> None:

@@ -65,8 +65,8 @@ def _entries(name: str) -> list[Entry]:
     path = Path(name)
     if not path.is_file():
         raise _refuse(
-            f"there is no suite and no file {name!r}; expected some of {list(known)}, "
-            "or a file that ends in .csv, .json or anything else for lines"
+            f"there is no suite and no file {name!r}; expected {', '.join(known)}, or "
+            "a file: .csv, .json, or with any other ending lines of einsums and sizes"
         )
     return _file_entries(path)
 
@@ -97,7 +97,7 @@ def _read(path: Path) -> Iterable[tuple[str, Any]]:
     try:
         return list(read(text, path))
     except csv.Error as error:
-        raise _refuse(f"{path} is no CSV: {error}") from None
+        raise _refuse(f"{path} is not CSV: {error}") from None
 
 
 def _read_lines(text: str, _path: Path) -> Iterator[tuple[str, Any]]:
@@ -134,7 +134,7 @@ def _read_json(text: str, path: Path) -> Iterator[tuple[str, Any]]:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise _refuse(f"{path} is no JSON: {error}") from None
+        raise _refuse(f"{path} is not JSON: {error}") from None
     if not isinstance(document, list):
         raise _refuse(f"{path} has no list of workloads")
     yield from ((f"workload {k}", item) for k, item in enumerate(document, 1))

@@ -57,7 +57,7 @@ def check_enough(samples: Samples) -> None:
     n_notations = len(samples.notations)
     if samples.n_trials < FEWEST_TRIALS or n_notations < FEWEST_NOTATIONS:
         raise ModelError(
-            f"{samples.n_trials} trials of {n_notations} notations can be learnt from; "
+            f"{samples.n_trials} trials of {n_notations} notations are usable; "
             f"expected at least {FEWEST_TRIALS} of {FEWEST_NOTATIONS}: tune more "
             "workloads"
         )
@@ -156,7 +156,8 @@ def _scikit_learn() -> tuple[Any, Any]:
         from sklearn.model_selection import GroupKFold
     except ImportError:
         raise FeinsumError(
-            "fitting a model needs scikit-learn: pip install 'feinsum[model]'"
+            "fitting a model needs scikit-learn, which is not installed; run: pip "
+            "install 'feinsum[model]'"
         ) from None
     return RidgeCV, GroupKFold
 
