@@ -125,7 +125,9 @@ def _recorded(
         def open_it() -> FactStore | None:
             if rank:
                 return None
-            store = stack.enter_context(opened_documents(chosen.record))
+            store = stack.enter_context(
+                opened_documents(chosen.record, may_create=True)
+            )
             store.check_writable()
             return store
 

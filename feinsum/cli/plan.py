@@ -222,7 +222,7 @@ def _record(made: Plan | ProgramPlan, location: str) -> PlanRecord:
     from feinsum.db import opened_documents
     from feinsum.programs.recorded import random_arrays, record_run
 
-    with opened_documents(location) as store:
+    with opened_documents(location, may_create=True) as store:
         store.check_writable()
         return record_run(made, random_arrays(made), store)
 
