@@ -25,7 +25,13 @@ from feinsum.db.remote import (
 )
 from feinsum.db.server.serving import open_serving_store
 from feinsum.db.shipped import shipped_facts
-from feinsum.db.sql.location import default_location, is_not_made_yet, locate
+from feinsum.db.sql.location import (
+    default_location,
+    is_not_made_yet,
+    is_there,
+    locate,
+    missing,
+)
 from feinsum.db.sql.store import SqlStore, open_store
 from feinsum.errors import StoreError, StoreUnavailableError
 from feinsum.memory import remembered
@@ -194,13 +200,17 @@ def looked_up_store(database: Database) -> Iterator[FactSource]:
 
     As :func:`opened_store` with the other layers; but a service that is named, or whose
     store is given, is asked as the layer of one is: within its budget, and else from
-    what it said before.
+    what it said before. A database that is not there yet has no facts, and the log says
+    so: a build may come before the first tuning.
     """
     if isinstance(database, str) and is_service(database):
         yield open_remote(database)
         return
     if isinstance(database, HttpStore):
         yield quick_layer(database)
+        return
+    if not isinstance(database, FactSource | None) and not is_there(database):
+        yield LayeredStore([missing(locate(database)), InMemoryStore()], NOT_MADE)
         return
     with opened_store(database, has_shipped=True) as store:
         yield store

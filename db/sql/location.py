@@ -20,9 +20,11 @@ __all__ = [
     "Location",
     "default_location",
     "is_not_made_yet",
+    "is_there",
     "locate",
     "make_room",
     "may_write",
+    "missing",
 ]
 
 BUSY_TIMEOUT_S = 30.0
@@ -80,6 +82,24 @@ def is_not_made_yet() -> bool:
     """Whether the user's database is where it always is, and nothing was recorded."""
     chosen = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
     return not chosen and not Path(default_location()).exists()
+
+
+def is_there(given: str | os.PathLike[str] | None) -> bool:
+    """Whether a file that is named exists; of a server only its answer can tell.
+
+    Raises:
+        StoreUnavailableError: see :func:`locate`.
+    """
+    path = locate(given).path
+    return path is None or path.exists()
+
+
+def missing(place: Location) -> StoreUnavailableError:
+    """Why a database that is not there is not read."""
+    return StoreUnavailableError(
+        f"there is no database {place}: check its name; 'feinsum tune' and "
+        "'feinsum db import' make one"
+    )
 
 
 def locate(

@@ -16,7 +16,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, inspect, text
 
 from feinsum.db.sql.engine import engine_of, use_write_ahead_log, writer
-from feinsum.db.sql.location import Location, make_room
+from feinsum.db.sql.location import Location, make_room, missing
 from feinsum.db.sql.sqlite_file import VERSION_TABLE, back_up, check_file, foreign
 from feinsum.errors import SchemaVersionError, StoreUnavailableError
 from feinsum.needs import needing
@@ -133,10 +133,7 @@ def _version(connection: Connection, location: Location) -> str | None:
 def _refuse_missing(location: Location) -> None:
     """A reader makes no database: one that is not there was misspelt, or is to come."""
     if location.is_read_only or not location.may_create:
-        raise StoreUnavailableError(
-            f"there is no database {location}: check its name; 'feinsum tune' and "
-            "'feinsum db import' make one"
-        )
+        raise missing(location)
 
 
 def _refuse_read_only(location: Location, version: str | None) -> None:

@@ -12,6 +12,7 @@ from feinsum.db import (
     LAYERS_VARIABLE,
     SITE_VARIABLE,
     LayeredStore,
+    looked_up_store,
     open_store,
     opened_store,
     process_facts,
@@ -109,6 +110,15 @@ def test_whoever_reads_makes_no_database(own, site, caplog):
     ):
         pass
     assert not any(own.parent.iterdir())
+
+
+def test_a_build_goes_on_without_the_database_that_it_names(tmp_path, caplog):
+    """It may come before the first tuning; the log says so, and nothing is made."""
+    path = tmp_path / "to come.sqlite"
+    with looked_up_store(path) as store:
+        assert store.query(WORKLOAD) == ()
+    assert f"there is no database {path}" in caplog.text
+    assert not path.exists()
 
 
 def test_the_usual_database_has_no_facts_before_it_is_made(
