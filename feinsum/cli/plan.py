@@ -11,7 +11,7 @@ import typer
 from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
 from feinsum.cli.shared.options import AsJson, Dtype, Operands, Sizes
 from feinsum.cli.shared.output import print_json
-from feinsum.cli.shared.programs import read_program
+from feinsum.cli.shared.programs import ProgramFile, read_program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,13 +68,6 @@ Save: TypeAlias = Annotated[
     typer.Option("--save", metavar="FILE", help="Write the plan as a document."),
 ]
 
-
-ProgramFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--program", metavar="FILE", help="Plan a program, as text, and no einsum."
-    ),
-]
 
 OptionalSubscripts: TypeAlias = Annotated[
     str | None,

@@ -24,7 +24,7 @@ from feinsum.cli.shared.options import (
 )
 from feinsum.cli.shared.output import print_json, print_records, record_document
 from feinsum.cli.shared.plans import plan_documents, print_plans
-from feinsum.cli.shared.programs import read_program
+from feinsum.cli.shared.programs import ProgramFile, read_program
 from feinsum.cli.shared.recommended import tune_command
 from feinsum.cli.shared.sparse import read_sparse_einsum
 
@@ -41,13 +41,6 @@ Examples:
   feinsum query "ijk,ja,ka->ia" --sparse T.tns --sizes a=16
   feinsum query --program attention.txt
 """
-
-Program: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Print the plans of a program, as text, and no einsum."
-    ),
-]
 
 OptionalSubscripts: TypeAlias = Annotated[
     str | None,
@@ -70,7 +63,7 @@ def query(
     device: Device = None,
     database: Database = None,
     policy: Policy = None,
-    program: Program = None,
+    program: ProgramFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the facts about an einsum.

@@ -116,7 +116,8 @@ def test_an_option_of_several_commands_is_one_option():
     ``--effort``: a tuning measures, ``--output``: a model is one file, C is two,
     ``--since``: of a recorder it is required, ``--limit``: of demands it is few,
     ``--workload``: a demand may be of any key, ``--memory``: of a bound one that is
-    fast, ``--size``: a plan has none by default, ``--suite``: several are tuned, or a
+    fast, ``--size``: a plan has none by default, ``--database``: a plan is chosen by
+    counts alone where none is named, ``--suite``: several are tuned, or a
     file, and ``--architecture``: they are compiled for one by default.
     """
     said = {}
@@ -128,6 +129,7 @@ def test_an_option_of_several_commands_is_one_option():
                 said.setdefault(name, set()).add(told)
     assert {name for name, texts in said.items() if len(texts) > 1} == {
         "--architecture",
+        "--database",
         "--limit",
         "--measure",
         "--memory",

@@ -18,11 +18,11 @@ from typing import Any
 import uvicorn
 
 from feinsum.db import HttpStore
+from feinsum.db.sql.tables import Base
 from feinsum.service import Settings, create_app
 
-TABLES = ("records", "device_peaks", "recordings", "quarantine", "verdicts", "demands",
-          "api_keys", "retractions",
-          "workloads", "environments", "devices", "trials")  # fmt: skip
+TABLES = [table.name for table in reversed(Base.metadata.sorted_tables)]
+"""Those that refer to others before these."""
 
 
 class LiveService:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 if TYPE_CHECKING:
     from feinsum.programs import Program
 
-__all__ = ["read_program"]
+__all__ = ["ProgramFile", "read_program"]
+
+ProgramFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--program", metavar="FILE", help="A program, as text, in place of an einsum."
+    ),
+]
 
 
 def read_program(path: Path) -> Program:
