@@ -210,7 +210,7 @@ def looked_up_store(database: Database) -> Iterator[FactSource]:
         yield quick_layer(database)
         return
     if not isinstance(database, FactSource | None) and not is_there(database):
-        yield LayeredStore([missing(locate(database)), InMemoryStore()], NOT_MADE)
+        yield _to_come(database)
         return
     with opened_store(database, has_shipped=True) as store:
         yield store
@@ -250,11 +250,17 @@ def states_of(store: FactSource) -> tuple[LayerState, ...]:
         LayerState(
             name,
             OPENERS[name].location(),
-            str(store.problems.get(k, "")),
+            _problem(store.problems.get(k), layer),
             note=layer.note if isinstance(layer, RemoteLayer) else "",
         )
         for k, (name, layer) in enumerate(zip(store.names, store.layers, strict=True))
     )
+
+
+def _problem(error: StoreError | None, layer: FactSource | StoreError) -> str:
+    """Why a layer was passed over, or the database that should be in it."""
+    inner = layer.problems.values() if isinstance(layer, LayeredStore) else ()
+    return str(next((found for found in (error, *inner) if found), ""))
 
 
 def opened_layers(names: Iterable[str]) -> Iterator[LayerState]:
@@ -297,7 +303,13 @@ def _own_facts() -> FactStore:
     """The user's database to read, which has no facts before it is made."""
     if is_not_made_yet():
         return LayeredStore([InMemoryStore()], NOT_MADE)
-    return open_store(may_create=False)
+    return open_store(may_create=False) if is_there(None) else _to_come(None)
+
+
+def _to_come(database: str | PathLike[str] | None) -> LayeredStore:
+    """A database that is named and not there; the log says so when it is read."""
+    error = missing(locate(database))
+    return LayeredStore([error, InMemoryStore()], error)
 
 
 def _named(database: str | PathLike[str] | None, may_create: bool) -> FactStore:

@@ -2,7 +2,7 @@
 
 from feinsum.effort import MEASURING, Effort, effort_of
 from feinsum.predict.machine import machine_of
-from feinsum.predict.predictions import hopeless, predictions
+from feinsum.predict.predictions import hopeless, is_outdone, predictions
 from feinsum.predict.vectors import has_vectors
 from feinsum.variables import EFFORT_VARIABLE
 
@@ -13,6 +13,7 @@ __all__ = [
     "effort_of",
     "has_vectors",
     "hopeless",
+    "is_outdone",
     "machine_of",
     "predictions",
 ]

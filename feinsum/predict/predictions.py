@@ -15,10 +15,13 @@ from feinsum.records import Device, DevicePeaks, TransformSpec
 from feinsum.transforms import REGISTRY, find_transform
 from feinsum.transforms.ranking import Costed, at_sizes, ranked
 
-__all__ = ["hopeless", "predictions"]
+__all__ = ["hopeless", "is_outdone", "predictions"]
 
 HOPELESS = 30
 """Times the least that is expected: more than a cost is ever wrong by."""
+
+OUTDONE = 1.08
+"""Times what the better recipe takes: by less, costs of one family often err."""
 
 
 def predictions(
@@ -95,6 +98,26 @@ def hopeless(
         )
 
     return is_hopeless
+
+
+def is_outdone(
+    einsum: BatchedEinsum,
+    sizes: Mapping[str, int],
+    device: Device,
+    recipe: TransformSpec,
+    other: TransformSpec,
+) -> bool:
+    """Whether the other recipe of the same family should be clearly faster.
+
+    Costs of one family are compared, which differ in the tile and the width of vectors
+    alone; between families they err by more than what is decided here.
+    """
+    cost = find_transform(recipe.name, recipe.version).cost
+    if cost is None or (recipe.name, recipe.version) != (other.name, other.version):
+        return False
+    known, machine = at_sizes(einsum, sizes), machine_of(device)
+    costs = (cost(known, one.parameters, machine) for one in (recipe, other))
+    return next(costs) > OUTDONE * next(costs)
 
 
 def _likeness(one: Costed) -> tuple[str, str]:

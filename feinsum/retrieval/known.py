@@ -14,7 +14,7 @@ from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError
 from feinsum.ir import PROFILE, BatchedEinsum, from_text
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
-from feinsum.predict import Effort, has_vectors, predictions
+from feinsum.predict import Effort, has_vectors, is_outdone, predictions
 from feinsum.predict.correction import Correction, correction_in_use
 from feinsum.raising import RaisedNest, regrouped
 from feinsum.records import (
@@ -202,10 +202,32 @@ def selected(
     return NestSelection(
         nests[found.k],
         match,
-        tuple(found.candidates(match)),
+        _foremost(found, tuple(found.candidates(match))),
         tuple(doubted[:MOST_DOUBTED]),
         extents={**found.extents, found.form.text: found.sizes},
     )
+
+
+def _foremost(
+    found: Nearest, candidates: tuple[Candidate, ...]
+) -> tuple[Candidate, ...]:
+    """The prediction before what was recorded on another microarchitecture, if faster.
+
+    A processor that runs 512-bit vectors in two halves chooses narrower ones, which
+    are half as fast on one that does not.
+    """
+    predicted = next((c for c in candidates if c.match.level == Level.PREDICTED), None)
+    if predicted is None:
+        return candidates
+    first = candidates[0]
+    is_foreign = first.match.remoteness.is_other_microarchitecture
+    if not is_foreign or first.recipe.frame != found.form.text:
+        return candidates
+    specs = first.recipe.spec, predicted.recipe.spec
+    device = found.environment.device
+    if not is_outdone(found.form.einsum, found.sizes, device, *specs):
+        return candidates
+    return (predicted, *(c for c in candidates if c is not predicted))
 
 
 def readings(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:

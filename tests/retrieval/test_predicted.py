@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import loopy as lp
 import numpy as np
 import pytest
@@ -10,14 +12,15 @@ import feinsum
 from feinsum import array, canonicalize, einsum
 from feinsum.db import open_store
 from feinsum.errors import FeinsumError, RecordNotFoundError
-from feinsum.predict import EFFORT_VARIABLE, effort_of
+from feinsum.predict import EFFORT_VARIABLE, effort_of, has_vectors, is_outdone
 from feinsum.predict.correction import MODEL_VARIABLE, NO_MODEL, write_correction
 from feinsum.records import InMemoryStore, Level
 from feinsum.retrieval import look_up
 from feinsum.retrieval.known import N_PREDICTED
 from feinsum.targets.host import HostCTarget
+from feinsum.transforms import configurations, find_transform
 from tests.predict.made import correction_with
-from tests.retrieval.facts import fact
+from tests.retrieval.facts import fact, here
 from tests.retrieval.recipes import first_recipe
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -83,6 +86,29 @@ def test_what_is_recorded_goes_before_what_is_predicted(kernel):
     found = look_up(kernel, database=store, effort="estimate", device="host")
     assert found.nests[0].match.level < Level.PREDICTED
     assert found.applied == (recipe,)
+
+
+@pytest.mark.parametrize("is_foreign", [True, False])
+def test_a_slow_recipe_of_another_microarchitecture_comes_second(kernel, is_foreign):
+    """If the prediction is of its family; what such a processor measured is known."""
+    empty = look_up(kernel, database=InMemoryStore(), effort="estimate", device="host")
+    (predicted,) = empty.applied
+    family = find_transform(predicted.name, predicted.version)
+    form, device = canonicalize(MATMUL), here().device
+    slow = next(
+        spec
+        for spec in configurations(family, form.einsum)
+        if is_outdone(form.einsum, {}, device, spec, predicted)
+        and has_vectors(spec, form.einsum, device)
+    )
+    name = "made up" if is_foreign else device.processor.microarchitecture
+    there = replace(device.processor, microarchitecture=name, model=-7)
+    environment = replace(here(), device=replace(device, processor=there))
+    store = InMemoryStore()
+    store.add(fact(MATMUL, slow, environment=environment))
+    found = look_up(kernel, database=store, effort="estimate", device="host")
+    specs = [one.recipe.spec for one in found.nests[0].candidates]
+    assert specs[:2] == ([predicted, slow] if is_foreign else [slow, predicted])
 
 
 def test_several_predictions_are_candidates(kernel):
