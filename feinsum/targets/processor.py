@@ -33,6 +33,12 @@ MASKED = frozenset({"cldemote", "flush_l1d", "pku", "tsc_adjust", "waitpkg"})
 archspec expects them of recent processors, which it would take for older ones.
 """
 
+NO_SIGN = MASKED | {"movdir64b", "movdiri", "rdseed"}
+"""Features without which a processor may still be the one that has them.
+
+Linux switches RDSEED off on Zen 5, for a fault, and hypervisors hide the moves.
+"""
+
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 Block = Mapping[str, str]
@@ -94,7 +100,7 @@ def microarchitecture_of(
 ) -> str:
     """The most special microarchitecture whose features are all there, by its name.
 
-    archspec chooses in the same way, but for the features in :data:`MASKED`. Empty if
+    archspec chooses in the same way, but for the features in :data:`NO_SIGN`. Empty if
     there are no flags to choose by.
 
     Args:
@@ -107,7 +113,7 @@ def microarchitecture_of(
         target
         for target in _targets(machine)
         if target.vendor in (vendor, "generic")
-        and target.features - MASKED <= _with_implied(flags)
+        and target.features - NO_SIGN <= _with_implied(flags)
     ]
     if not (flags and fitting):
         return ""

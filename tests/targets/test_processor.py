@@ -17,6 +17,7 @@ NOWHERE = Path("/a/folder/that/is/not/there")
 MACHINES = {
     "zen4-vm": ("x86_64", "AuthenticAMD", (25, 17, 1), "zen4", 2),
     "zen5-vm": ("x86_64", "AuthenticAMD", (26, 2, 1), "zen5", 2),
+    "zen5-hiding-vm": ("x86_64", "AuthenticAMD", (26, 2, 1), "zen5", 2),
     "sapphirerapids": ("x86_64", "GenuineIntel", (6, 143, 8), "sapphirerapids", 2),
     "masked-vm": ("x86_64", "GenuineIntel", (-1, -1, -1), "sapphirerapids", 1),
     "neoverse_v1": ("aarch64", "ARM", (8, 0xD40, 1), "neoverse_v1", -1),
