@@ -18,7 +18,7 @@ from feinsum.plans.picture import rows_of
 from feinsum.plans.plan import LeafWork, Plan
 from feinsum.plans.planner import plan, plan_statements
 from feinsum.plans.prepared import ENGINES, Outcome, Prepared, prepare
-from feinsum.plans.pricing import Links, best_plans, cheapest, price
+from feinsum.plans.pricing import best_plans, cheapest, price
 from feinsum.plans.report import Edge, RunReport
 from feinsum.plans.schedule import GroupSchedule, Loop
 from feinsum.plans.statements import Statements, statements
@@ -38,7 +38,6 @@ __all__ = [
     "Group",
     "GroupSchedule",
     "LeafWork",
-    "Links",
     "Loop",
     "Machine",
     "Outcome",

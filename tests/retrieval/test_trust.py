@@ -221,6 +221,18 @@ def test_a_record_made_with_longer_vectors_promises_less_here(features, share):
 
 
 @pytest.mark.usefixtures("odd")
+def test_what_was_tuned_here_goes_before_what_a_verification_timed(oracle):
+    """A tuning measures at the sizes in use, a verification at small ones."""
+    tuned = fact(odd_einsum(), odd_spec("odd_right", 8), speedup=5.0)
+    sent = fact(odd_einsum(), odd_spec("odd_right"), speedup=6.0)
+    oracle.says(odd_right=(1e-3, 9e-3))
+    kernel = generate_loopy(odd_einsum())
+    assert look_up(kernel, database=given(sent)).applied == (sent.spec,)
+    mark_as_own(tuned.id)
+    assert look_up(kernel, database=given(sent, tuned)).applied == (tuned.spec,)
+
+
+@pytest.mark.usefixtures("odd")
 def test_what_is_kept_displaces_no_better_one_that_is_known(oracle):
     """A fact that arrives later and promises more is tried, and is not taken if it is
     slower here than what was seen before, be that measured here or verified here.
