@@ -67,7 +67,7 @@ def try_wheel(folder: Path) -> None:
         "--constraint",
         str(ROOT / "constraints.txt"),
     ]
-    run(*install, str(wheel))
+    run(*install, f"feinsum[cli,tune] @ {wheel.as_uri()}")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment["FEINSUM_DATABASE"] = str(folder / "facts.sqlite")
     run(str(python), "-c", SMOKE, cwd=folder, env=environment)
