@@ -30,8 +30,8 @@ def cache_sizes(
     Of a cache that cores share it is the share. A size is that of the smallest parts
     that are read at the rate of what is beyond, so it is rather too large than too
     small: between sizes that are tried there is a factor of 1.4. Caches whose rates
-    differ by less than a quarter count as one. None is found on a device without
-    double precision.
+    differ by less than a quarter count as one. None is found on a GPU, where one
+    work-item a core reads at no such rate, or without double precision.
 
     Args:
         most_bytes: that all cores together read.
@@ -39,7 +39,7 @@ def cache_sizes(
     Raises:
         WrongResultError: if a sum is wrong.
     """
-    if not opened.has_double:
+    if opened.device.kind == "gpu" or not opened.has_double:
         return {}
     sizes = _sizes(most_bytes // max(opened.device.compute_units, 1))
     rates = [read_rate(opened, n, WIDTH, min_run_s, repeats) for n in sizes]

@@ -13,11 +13,15 @@ import random
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import loopy as lp
 import numpy as np
@@ -43,7 +47,20 @@ from feinsum.transforms import (
 from feinsum.tune import bundle_runner
 from feinsum.tune.problem import Problem
 
-__all__ = ["MOST_BYTES", "Exported", "candidates", "export_bundle", "results_of"]
+__all__ = [
+    "MOST_BYTES",
+    "Exported",
+    "Made",
+    "Maker",
+    "candidates",
+    "document_of",
+    "export_bundle",
+    "read_bundle",
+    "results_of",
+    "write_bundle",
+]
+
+Item = TypeVar("Item")
 
 FORMAT = 1
 MOST_BYTES = 30_000_000
@@ -86,6 +103,8 @@ def export_bundle(
     *,
     n_candidates: int = 20,
     after: Path | None = None,
+    n_processes: int | None = None,
+    on_workload: Callable[[int], None] | None = None,
 ) -> Exported:
     """Write a bundle.
 
@@ -95,28 +114,58 @@ def export_bundle(
         n_candidates: of each workload, the baseline included.
         after: an earlier bundle with results: its candidates are left out, and the
             neighbours of the best come first.
+        n_processes: that generate and compile; by default one per core.
+        on_workload: told how many workloads are done.
 
     Raises:
         MeasurementError: if the folder is not empty, or the bundle gets too large.
         DeviceUnavailableError: if there is no NVRTC.
     """
+    known = {} if after is None else results_of(after)
+    tried = [known.get(str(problem.form.key), {}) for problem in problems]
+    return write_bundle(
+        folder,
+        architecture,
+        partial(_made, n_candidates, architecture),
+        list(zip(problems, tried, strict=True)),
+        n_processes=n_processes,
+        on_workload=on_workload,
+    )
+
+
+def write_bundle(
+    folder: Path,
+    architecture: str,
+    make: Callable[[Item], Made],
+    items: Sequence[Item],
+    *,
+    n_processes: int | None = None,
+    on_workload: Callable[[int], None] | None = None,
+) -> Exported:
+    """Write what processes make of items, a workload of each."""
     if folder.exists() and any(folder.iterdir()):
         raise MeasurementError(f"{folder} is not empty; give a new folder")
-    known = {} if after is None else results_of(after)
     folder.mkdir(parents=True, exist_ok=True)
-    left_out: dict[str, int] = {}
-    with zipfile.ZipFile(
-        folder / "kernels.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9
-    ) as archive:
-        writer = _Writer(archive, architecture, left_out)
-        workloads = []
-        for problem in problems:
-            tried = known.get(str(problem.form.key), {})
-            workloads.append(writer.workload(problem, n_candidates, tried))
+    left_out: Counter[str] = Counter()
+    workloads = []
+    with (
+        zipfile.ZipFile(
+            folder / "kernels.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9
+        ) as archive,
+        ProcessPoolExecutor(n_processes, get_context("spawn")) as pool,
+    ):
+        for made in pool.map(make, items):
+            workloads.append(made.document)
+            left_out.update(made.left_out)
+            for name in sorted(made.files.keys() - set(archive.namelist())):
+                archive.writestr(name, made.files[name])
             if (folder / "kernels.zip").stat().st_size > MOST_BYTES:
+                pool.shutdown(cancel_futures=True)
                 raise MeasurementError(
                     f"the bundle takes more than {MOST_BYTES} bytes; give fewer trials"
                 )
+            if on_workload is not None:
+                on_workload(len(workloads))
     document = {
         "format": FORMAT,
         "made_at": utc_now(),
@@ -134,14 +183,38 @@ def export_bundle(
     return Exported(len(workloads), total, n_bytes, left_out)
 
 
-@dataclass
-class _Writer:
-    """Makes the documents of workloads, and puts their kernels into an archive."""
+@dataclass(frozen=True)
+class Made:
+    """A workload of a bundle.
 
-    archive: zipfile.ZipFile
+    Attributes:
+        files: sources and cubins, by their names in the archive.
+        left_out: why candidates are not in it, with how many there are.
+    """
+
+    document: dict[str, Any]
+    files: Mapping[str, str | bytes]
+    left_out: Mapping[str, int]
+
+
+def _made(
+    n_candidates: int,
+    architecture: str,
+    item: tuple[Problem, Mapping[TransformSpec, float]],
+) -> Made:
+    problem, tried = item
+    maker = Maker(architecture)
+    document = maker.workload(problem, n_candidates, tried)
+    return Made(document, maker.files, maker.left_out)
+
+
+@dataclass
+class Maker:
+    """Makes the document of a workload, and its files."""
+
     architecture: str
-    left_out: dict[str, int]
-    _kept: set[str] = field(default_factory=set)
+    files: dict[str, str | bytes] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
 
     def workload(
         self, problem: Problem, n_candidates: int, tried: Mapping[TransformSpec, float]
@@ -164,22 +237,8 @@ class _Writer:
             except FeinsumError as error:
                 if not made:
                     raise
-                self._leave_out(error.code)
-        return {
-            "key": str(problem.form.key),
-            "text": problem.workload_text,
-            "sizes": dict(problem.sizes),
-            "tolerance": max(case.tolerance, float(np.finfo(np.float64).eps)),
-            "operations": dict(einsum_operations(case.einsum, problem.sizes)),
-            "footprint_bytes": footprint_bytes(case.einsum, problem.sizes),
-            "arguments": list(_arguments(case)),
-            "outputs": list(_outputs(case)),
-            "baseline": 0,
-            "candidates": made,
-        }
-
-    def _leave_out(self, why: str) -> None:
-        self.left_out[why] = self.left_out.get(why, 0) + 1
+                self.left_out[error.code] += 1
+        return {**document_of(problem, case), "baseline": 0, "candidates": made}
 
     def candidate(self, spec: TransformSpec, case: Case) -> dict[str, Any]:
         """A recipe as launches.
@@ -232,13 +291,25 @@ class _Writer:
             raise BuildError(f"Loopy: {type(error).__name__}: {error}") from error
 
     def _kept_code(self, source: str, image: bytes) -> str:
-        """The name of a source and its cubin in the archive."""
+        """The name of a source and its cubin."""
         digest = hashlib.sha256(source.encode()).hexdigest()[:24]
-        if digest not in self._kept:
-            self._kept.add(digest)
-            self.archive.writestr(f"{digest}.cu", standing_alone(source))
-            self.archive.writestr(f"{digest}.{self.architecture}", image)
+        self.files[f"{digest}.cu"] = standing_alone(source)
+        self.files[f"{digest}.{self.architecture}"] = image
         return digest
+
+
+def document_of(problem: Problem, case: Case) -> dict[str, Any]:
+    """What a runner needs to know of a workload, but for its kernels."""
+    return {
+        "key": str(problem.form.key),
+        "text": problem.workload_text,
+        "sizes": dict(problem.sizes),
+        "tolerance": max(case.tolerance, float(np.finfo(np.float64).eps)),
+        "operations": dict(einsum_operations(case.einsum, problem.sizes)),
+        "footprint_bytes": footprint_bytes(case.einsum, problem.sizes),
+        "arguments": list(_arguments(case)),
+        "outputs": list(_outputs(case)),
+    }
 
 
 def standing_alone(source: str) -> str:
@@ -260,7 +331,9 @@ def _arguments(case: Case) -> Iterator[tuple[str, str, Any, str]]:
     for arg in case.t_unit.default_entrypoint.args:
         dtype = arg.dtype.numpy_dtype
         if isinstance(arg, lp.ValueArg):
-            yield arg.name, dtype.str, int(case.arguments[arg.name]), "size"
+            value = dtype.type(case.arguments[arg.name]).item()
+            is_size = dtype.kind in "iu"
+            yield arg.name, dtype.str, value, "size" if is_size else "scalar"
         elif arg.is_input:
             shape = array_layout(arg, case.sizes).shape
             if dtype.kind not in "iuf":

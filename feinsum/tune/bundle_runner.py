@@ -1,38 +1,57 @@
 """Verifies and times the kernels of a bundle on a GPU.
 
-python3 runner.py [--budget SECONDS] [--limit SECONDS] [--out results.jsonl]
+python3 runner.py [--budget SECONDS] [--limit SECONDS] [--jobs N] [--out results.jsonl]
 
 It stands beside bundle.json and kernels.zip, and needs Python 3.10 or newer, numpy and
 CuPy, nothing else. What is in the file of results already is not tried again, so that
 it may be stopped, and started again. Every workload runs in a process of its own, which
 ends when it takes longer than its limit; a kernel that ends its process costs itself
-alone. Exit codes: 0 done, 1 there is time for no more, 2 there is no GPU.
+alone. Several processes draw arguments and compare results at a time, while one of them
+has the GPU. Exit codes: 0 done, 1 there is time for no more, 2 there is no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import os
 import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-NO_GPU = 2
+NO_TIME, NO_GPU = 1, 2
 ROUNDS, FINALISTS = 20, 6
 WIDE = 0.2
 """A spread over the median from which times are taken once more: clocks change."""
+MOST_JOBS = 6
+HEAD_START_S = 1e-4
+"""For which the GPU is kept busy while the host enqueues what is timed: otherwise the
+time of a short kernel is that of its launch.
+"""
+OPTIONS = ("--std=c++17", "-default-device")
+DELAY = """
+extern "C" __global__ void feinsum_delay(long long n)
+{ for (long long const start = clock64(); clock64() - start < n;); }
+"""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--budget", type=float, default=180.0)
     parser.add_argument("--limit", type=float, default=60.0)
+    jobs = min(MOST_JOBS, os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=jobs)
     parser.add_argument("--out", type=Path, default=HERE / "results.jsonl")
     parser.add_argument("--workload", type=int)
     options = parser.parse_args()
@@ -46,22 +65,32 @@ def main() -> int:
 def run_all(bundle: Any, options: Any) -> int:
     """Every workload that has time left, each in a process of its own."""
     end = time.monotonic() + options.budget
-    for k in range(len(bundle["workloads"])):
-        while True:
-            left = end - time.monotonic()
-            if left <= 0:
-                note("there is no time left; start again to go on")
-                return 1
-            missing = missing_of(bundle, k, options.out)
-            if not missing:
-                break
-            share = max(left / (len(bundle["workloads"]) - k), 2.0)
-            code = run_child(k, min(share, options.limit, left), options)
-            if code == NO_GPU:
-                return NO_GPU
-            if code == 0:
-                break
-            blame(bundle, k, options.out, code)
+    n = len(bundle["workloads"])
+
+    def tried(k: int) -> int:
+        share = options.jobs * options.budget / n
+        return run_to_end(bundle, k, max(share, 2.0), end, options)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        codes = set(pool.map(tried, range(n)))
+    if NO_GPU in codes:
+        return NO_GPU
+    if NO_TIME in codes:
+        note("there is no time left; start again to go on")
+        return NO_TIME
+    return 0
+
+
+def run_to_end(bundle: Any, k: int, share: float, end: float, options: Any) -> int:
+    """One workload, in a new process after each that it ended."""
+    while missing_of(bundle, k, options.out):
+        left = end - time.monotonic()
+        if left <= 0:
+            return NO_TIME
+        code = run_child(k, min(share, options.limit, left), options)
+        if code in (0, NO_GPU):
+            return code
+        blame(bundle, k, options.out, code)
     return 0
 
 
@@ -125,14 +154,14 @@ def blame(bundle: Any, k: int, out: Path, code: int | None) -> None:
 
 
 def say(out: Path, line: Any) -> None:
-    with out.open("a") as file:
+    with out.open("a") as file:  # one write, which other processes do not tear
         file.write(json.dumps(line) + "\n")
 
 
 def run_workload(bundle: Any, k: int, options: Any) -> None:
     """Verify every candidate, time the best of them together, and write it down."""
     try:
-        gpu = Gpu(bundle)
+        gpu = Gpu(bundle, options.out)
     except Exception as error:  # noqa: BLE001  (CuPy has many)
         note(f"there is no GPU for CuPy: {error}")
         sys.exit(NO_GPU)
@@ -175,7 +204,8 @@ def run_workload(bundle: Any, k: int, options: Any) -> None:
                     },
                 )
             continue
-        timed[c] = kernel, off, min(gpu.seconds(kernel) for _ in range(3))
+        with gpu.turn():
+            timed[c] = kernel, off, min(gpu.seconds(kernel) for _ in range(3))
         if c in missing:
             say(
                 out,
@@ -187,7 +217,8 @@ def run_workload(bundle: Any, k: int, options: Any) -> None:
                     "error": off,
                 },
             )
-    finals(gpu, workload, k, timed, out)
+    with gpu.turn():
+        finals(gpu, workload, k, timed, out)
 
 
 def finals(gpu: Any, workload: Any, k: int, timed: Any, out: Path) -> None:
@@ -241,10 +272,12 @@ class GpuError(Exception):
 class Gpu:
     """The first GPU, by CuPy."""
 
-    def __init__(self, bundle: Any) -> None:
+    def __init__(self, bundle: Any, out: Path) -> None:
         import cupy
+        import numpy as np
 
         self.cupy, self.bundle = cupy, bundle["id"]
+        self.lock = out.with_suffix(".lock")
         runtime = cupy.cuda.runtime
         has = runtime.getDeviceProperties(0)
         version = runtime.driverGetVersion()
@@ -267,6 +300,16 @@ class Gpu:
         )
         self.folder = TemporaryDirectory()
         self.archive = zipfile.ZipFile(HERE / "kernels.zip")
+        module = cupy.RawModule(code=DELAY, backend="nvrtc", options=OPTIONS)
+        self.delay = module.get_function("feinsum_delay")
+        self.head_start = np.int64(HEAD_START_S * 1e3 * (has.get("clockRate") or 2e6))
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The GPU for this process alone: nothing else is timed or copied meanwhile."""
+        with self.lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+            yield
 
     def kernel(self, candidate: Any, case: Any) -> list[Any]:
         """The launches of a candidate, ready to be made."""
@@ -288,9 +331,7 @@ class Gpu:
             path = self.archive.extract(name, self.folder.name)
             return self.cupy.RawModule(path=path)
         source = self.archive.read(f"{candidate['code']}.cu").decode()
-        return self.cupy.RawModule(
-            code=source, backend="nvrtc", options=("--std=c++17", "-default-device")
-        )
+        return self.cupy.RawModule(code=source, backend="nvrtc", options=OPTIONS)
 
     def _launch(self, module: Any, launch: Any, case: Any, extra: Any) -> Any:
         function = module.get_function(launch["name"])
@@ -308,6 +349,7 @@ class Gpu:
         cuda = self.cupy.cuda
         first, last = cuda.Event(), cuda.Event()
         try:
+            self.delay((1,), (1,), (self.head_start,))
             first.record()
             for launch in kernel:
                 launch()
@@ -325,30 +367,35 @@ class Case:
         import numpy as np
 
         self.np, self.gpu, self.workload = np, gpu, workload
+        self.weights = cache(lambda n: weights(np, n))
         rng = np.random.default_rng(seed)
         self.scalars: dict[str, Any] = {}
         self.arrays: dict[str, Any] = {}
         for name, dtype, shape, kind in workload["arguments"]:
-            if kind == "size":
+            if kind in ("size", "scalar"):
                 self.scalars[name] = np.dtype(dtype).type(shape)
             else:
-                self.arrays[name] = gpu.cupy.asarray(drawn(np, rng, kind, dtype, shape))
+                values = drawn(np, rng, kind, dtype, shape)
+                with gpu.turn():
+                    self.arrays[name] = gpu.cupy.asarray(values)
         for name, dtype, shape, _checks in workload["outputs"]:
             self.arrays[name] = gpu.cupy.empty(tuple(shape), dtype)
 
     def largest_error(self, kernel: Any) -> float:
         """Over the checked entries, and a weighted sum of all, of poisoned outputs."""
         np, worst = self.np, 0.0
-        for name, dtype, shape, _checks in self.workload["outputs"]:
-            poison = np.nan if np.dtype(dtype).kind == "f" else 77
-            self.arrays[name].set(np.full(tuple(shape), poison, dtype))
-        self.gpu.seconds(kernel)
-        for name, _dtype, _shape, checks in self.workload["outputs"]:
-            found = self.arrays[name].get().reshape(-1).astype(np.float64)
+        results = [self.arrays[name] for name, *_ in self.workload["outputs"]]
+        with self.gpu.turn():
+            for array in results:
+                array.data.memset(0xFF, array.nbytes)  # NaN, or -1
+            self.gpu.seconds(kernel)
+            copied = [array.get() for array in results]
+        for (*_, checks), result in zip(self.workload["outputs"], copied, strict=True):
+            found = result.reshape(-1).astype(np.float64)
             if not np.isfinite(found).all():
                 return float("inf")
             entries = np.abs(found[checks["places"]] - np.array(checks["values"]))
-            total = abs(float(found @ weights(np, found.size)) - checks["weighted"])
+            total = abs(float(found @ self.weights(found.size)) - checks["weighted"])
             scale = checks["largest"] or 1.0
             worst = max(
                 worst,

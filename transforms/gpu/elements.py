@@ -122,6 +122,7 @@ class _Elements:
         fast, slow = ("l.0", "l.1") if self.is_by_element else ("l.1", "l.0")
         self.of_elements = _Axis(fast, self.n_elements)
         self.of_workers = _Axis(slow, number(parameters, "workers"))
+        self.items: dict[str, str] = {}
         self.extent = schedule.extents[self.element]
         self.group = self.writer.loop(
             "group", f"{self.n_elements}*{{}} < {self.extent}", tag="g.0"
@@ -209,18 +210,31 @@ class _Elements:
         dealt = dict(zip((span[-1], *others[:1]), axes, strict=False))
         loops, points = [self.group], {}
         for index, axis in dealt.items():
-            item = self.writer.loop("item", size=axis.n_items, tag=axis.tag)
+            item = self._item(axis)
             value = f"{item} + {axis.n_items}*{{0}}"
             step = self.writer.loop("step", *self._limits(index, value))
             loops += [item, step]
             points[index] = p.Sum((var(item), axis.n_items * var(step)))
         for axis in axes[len(dealt) :]:
-            loops.append(self.writer.loop("item", size=1, tag=axis.tag))
+            loops.append(self._first_of(axis))
         for index in others[1:]:
             iname = self.writer.loop(index, *self._limits(index, "{0}"))
             loops.append(iname)
             points[index] = var(iname)
         return loops, points
+
+    def _item(self, axis: _Axis) -> str:
+        """The work-items, in one loop for all statements: Loopy's code generator takes
+        time for every loop of work-items.
+        """
+        if axis.tag not in self.items:
+            item = self.writer.loop("item", size=axis.n_items, tag=axis.tag)
+            self.items[axis.tag] = item
+        return self.items[axis.tag]
+
+    def _first_of(self, axis: _Axis) -> str:
+        """A loop that the first work-item alone enters."""
+        return self.writer.loop("item", size=1, tag=axis.tag)
 
     def _limits(self, index: str, value: str) -> list[str]:
         """That a value, counted within the group, is one of the index."""
@@ -311,26 +325,27 @@ class _Elements:
     def _dealt(self, free: Names, *, is_last: bool) -> _Dealt:
         """Elements and the longest other index go to work-items, the rest to loops."""
         writer, n_workers = self.writer, self.of_workers.n_items
-        has_element = self.element in free
-        limits = self._limits(self.element, "{0}") if is_last else []
-        item = writer.loop(
-            "item",
-            *limits,
-            size=self.n_elements if has_element else 1,
-            tag=self.of_elements.tag,
-        )
-        points: dict[str, Expression] = {self.element: var(item)} if has_element else {}
+        points: dict[str, Expression] = {}
+        loops = [self.group]
+        if self.element not in free:
+            loops.append(self._first_of(self.of_elements))
+        else:
+            item = self._item(self.of_elements)
+            points[self.element] = var(item)
+            loops.append(item)
+            if is_last:
+                limits = self._limits(self.element, f"{item} + {{0}}")
+                loops.append(writer.loop("once", *limits, size=1))
         others = sorted(
             (i for i in free if i != self.element), key=lambda i: (-self._length(i), i)
         )
-        worker = writer.loop(
-            "worker", size=n_workers if others else 1, tag=self.of_workers.tag
-        )
-        loops = [self.group, item, worker]
         if not others:
+            loops.append(self._first_of(self.of_workers))
             return _Dealt(
                 loops, points, 1, lambda: (writer.loop("r", size=1, tag="unr"), {})
             )
+        worker = self._item(self.of_workers)
+        loops.append(worker)
         length, stride = self._length(others[0]), n_workers * self.rows
         step = writer.loop("step", f"{worker} + {stride}*{{}} < {length}")
         rest = {

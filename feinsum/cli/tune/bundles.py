@@ -29,6 +29,9 @@ def export_trials(
     after: Path | None,
 ) -> None:
     """Write a bundle, and say what it holds."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     from feinsum.tune import make_problem
     from feinsum.tune.bundle import export_bundle
 
@@ -38,9 +41,16 @@ def export_trials(
         problems.append(make_problem(subject, sizes))
     if not problems:
         raise typer.BadParameter("give an einsum or --suite", param_hint="--export")
-    said = export_bundle(
-        problems, folder, architecture, n_candidates=n_candidates or 20, after=after
-    )
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("compile", total=len(problems))
+        said = export_bundle(
+            problems,
+            folder,
+            architecture,
+            n_candidates=n_candidates or 20,
+            after=after,
+            on_workload=lambda n: progress.update(task, completed=n),
+        )
     typer.echo(
         f"{said.n_candidates} kernels of {said.n_workloads} workloads, "
         f"{said.n_bytes / 1e6:.1f} MB, in {folder}"

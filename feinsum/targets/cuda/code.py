@@ -31,6 +31,7 @@ from pymbolic.mapper.evaluator import evaluate
 from feinsum.errors import BuildError
 from feinsum.targets.cuda.vectors import PREAMBLE, VECTORS, vector_name
 from feinsum.targets.layout import entry_kernel
+from feinsum.targets.quicker import quicker
 
 __all__ = ["STATIC_SHARED_BYTES", "CudaCode", "CudaLaunch", "CudaTarget", "generated"]
 
@@ -242,9 +243,10 @@ def generated(t_unit: Any) -> CudaCode:
             f"kernel {kernel.name!r} has complex numbers, which the target cuda does "
             "not have; take an OpenCL device or the host"
         )
-    unit = linearize(lp.preprocess_program(t_unit))
+    with quicker():
+        unit = linearize(lp.preprocess_program(t_unit))
+        code = lp.generate_code_v2(unit)
     kernel = entry_kernel(unit)
-    code = lp.generate_code_v2(unit)
     launches = tuple(
         _launch(kernel, unit.callables_table, at)
         for at, item in enumerate(kernel.linearization)

@@ -239,6 +239,22 @@ def _facts(properties: dict[str, Any], ordinal: int, driver: str) -> GpuFacts:
     )
 
 
+HEAD_START_CYCLES = np.int64(200_000)
+"""For which the GPU is kept busy while the host enqueues what is timed, some 0.1 ms:
+otherwise the time of a short kernel is that of its launch.
+"""
+
+
+@cache
+def _delay_kernel(_device: int) -> Any:
+    code = """
+    extern "C" __global__ void delay(long long n)
+    { for (long long const start = clock64(); clock64() - start < n;); }
+    """
+    module = _cupy().RawModule(code=code, backend="nvrtc", options=("-default-device",))
+    return module.get_function("delay")
+
+
 @dataclass(frozen=True, eq=False)
 class CupySession:
     """A GPU with a stream of the target; see :class:`Session`."""
@@ -307,6 +323,8 @@ class CupySession:
         cupy = _cupy()
         with cuda_errors("the kernel failed to run"), self.device:
             first, last = cupy.cuda.Event(), cupy.cuda.Event()
+            delay = _delay_kernel(self.device.id)
+            delay((1,), (1,), (HEAD_START_CYCLES,), stream=self.stream)
             first.record(self.stream)
             run()
             last.record(self.stream)

@@ -66,6 +66,11 @@ inline __device__ feinsum_vec<T, N> operator{sign}(S a, feinsum_vec<T, N> const 
 {{
   return feinsum_vec<T, N>((T) a) {sign} b;
 }}
+template <typename T, int N, typename S>
+inline __device__ feinsum_vec<T, N> &operator{sign}=(feinsum_vec<T, N> &a, S const &b)
+{{
+  return a = a {sign} b;
+}}
 """
 
 

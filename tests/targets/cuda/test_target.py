@@ -15,6 +15,7 @@ from feinsum.targets.cuda.device import describe
 from feinsum.targets.cuda.figures import figures_of, occupancy
 from feinsum.targets.cuda.nvrtc import find_nvrtc
 from feinsum.targets.devices import open_device, target_of, why_unusable
+from feinsum.targets.layout import Layout
 from tests.targets.cuda.stand_in import (
     BARRIERS,
     StandInDriver,
@@ -124,6 +125,24 @@ KERNEL(late, __global float *x, float a)
     program = open_device("cuda").program(source, "late")
     with pytest.raises(MeasurementError, match=BARRIERS):
         program.run((np.zeros(8, np.float32), np.float32(1)), 8)
+
+
+def test_vectors_add_in_place(stand_in):
+    """As programs that measure limits do: with vectors and with numbers."""
+    source = """
+KERNEL(added, __global double4 *x, double a)
+{
+  double4 sum = SPLAT(double4, 1.0);
+  sum += x[get_global_id(0)];
+  sum *= a;
+  x[get_global_id(0)] = sum;
+}
+"""
+    opened = open_device("cuda")
+    layout = Layout((8,), (1,), np.dtype(np.float64))
+    x = opened.upload(np.arange(8.0), layout)
+    opened.program(source, "added").run((x, np.float64(3.0)), 2)
+    assert np.array_equal(opened.download(x, layout), 3 * np.arange(1.0, 9.0))
 
 
 def test_more_shared_memory_than_there_is_is_refused(stand_in):

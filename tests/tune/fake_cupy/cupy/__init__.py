@@ -29,10 +29,10 @@ class CUDADriverError(Exception):
 
 class ndarray:  # noqa: N801
     def __init__(self, host):
-        self.host = host
+        self.host, self.data, self.nbytes = host, self, host.nbytes
 
-    def set(self, values):
-        self.host[...] = values
+    def memset(self, byte, n_bytes):
+        ctypes.memset(self.host.ctypes.data, byte, n_bytes)
 
     def get(self):
         return self.host.copy()
@@ -54,6 +54,8 @@ class RawModule:
         self.code = code
 
     def get_function(self, name):
+        if name == "feinsum_delay":
+            return lambda grid, block, arguments: None
         return _Kernel(self.code, name)
 
 
