@@ -20,7 +20,13 @@ from feinsum.targets.cuda.code import generated as cuda_code
 from feinsum.targets.cuda.figures import figures_of, multiprocessor_of
 from feinsum.targets.cuda.nvrtc import find_nvrtc
 from feinsum.transforms import applicable_transforms, check_spec, configurations
-from feinsum.transforms.gpu import GPU_ELEMENTS, GPU_POINTS, GPU_PRODUCT, GPU_ROWS
+from feinsum.transforms.gpu import (
+    GPU_ELEMENTS,
+    GPU_OPERATOR,
+    GPU_POINTS,
+    GPU_PRODUCT,
+    GPU_ROWS,
+)
 from tests.cpus import INTEL
 from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.transforms.support import EINSUMS, LOOPY_WARNINGS, generated, sampled
@@ -31,6 +37,7 @@ pytestmark = LOOPY_WARNINGS
 
 SMALL = {
     GPU_ELEMENTS: {"elements": 8, "workers": 4, "rows": 2},
+    GPU_OPERATOR: {"lanes": 16, "columns": 2, "rows": 3},
     GPU_POINTS: {"block": 64},
     GPU_PRODUCT: {"across": 16, "along": 16, "depth": 8, "columns": 2, "rows": 2},
     GPU_ROWS: {"items": 32, "rows": 1},
@@ -44,6 +51,11 @@ CASES = [
     (GPU_ELEMENTS, "copy", {"lane": "element", "stage_matrices": True}),
     (GPU_ELEMENTS, "operand that is summed alone", {"lane": "row",
                                                     "stage_matrices": True}),
+    (GPU_OPERATOR, "gradient", {"stage_matrix": True, "stage_output": True}),
+    (GPU_OPERATOR, "gradient", {"stage_matrix": False, "stage_output": False}),
+    (GPU_OPERATOR, "divergence", {"stage_matrix": True, "stage_output": True}),
+    (GPU_OPERATOR, "mass of three", {"stage_matrix": False, "stage_output": True}),
+    (GPU_OPERATOR, "face mass", {"stage_matrix": True, "stage_output": True}),
     (GPU_POINTS, "divergence", {}),
     (GPU_POINTS, "matrix times itself", {}),
     (GPU_POINTS, "mixed", {}),
