@@ -35,6 +35,12 @@ from pymbolic.mapper.evaluator import EvaluationMapper, evaluate
 from feinsum.errors import MeasurementError
 from feinsum.targets.layout import entry_kernel
 from feinsum.targets.protocol import Array
+from feinsum.transforms.primitives.multiply_fragments import (
+    COLUMNS,
+    ROWS,
+    WARP,
+    FragmentProduct,
+)
 
 __all__ = ["Execution", "Race", "execute_groups", "scheduled"]
 
@@ -45,10 +51,10 @@ class Race(NamedTuple):
     """Two work-items, or groups, that do not wait for each other.
 
     Attributes:
-        array: its name; empty for a barrier that not all work-items reach.
+        array: its name; empty for what not all work-items reach.
         entry: counted in C's order.
         kind: ``write-write``, ``read-write``, ``group-write`` for two groups at an
-            entry of global memory, or ``barrier``.
+            entry of global memory, ``barrier``, or ``warp`` for a product of a warp.
     """
 
     array: str
@@ -323,6 +329,11 @@ class _Group:
     def _statement(self, insn: Any) -> None:
         if isinstance(insn, lp.NoOpInstruction):
             return
+        products = insn.tags_of_type(FragmentProduct)
+        if products:
+            (product,) = products
+            self._multiply(product)
+            return
         if not isinstance(insn, lp.Assignment):
             raise MeasurementError(
                 f"the statement {insn.id!r} is a {type(insn).__name__}; expected an "
@@ -338,6 +349,35 @@ class _Group:
         if isinstance(insn.assignee, p.Subscript):
             indices = insn.assignee.index_tuple
         self.write(name, indices, values, mask)
+
+    def _multiply(self, product: FragmentProduct) -> None:
+        """Every warp multiplies what its lanes hold; see its primitive for who has
+        what.
+        """
+        if self.n_items % WARP or not self.mask.all():
+            self.run.races.append(Race("", 0, "warp"))
+            return
+        depth = product.depth
+        left = self._held(*product.left, (depth // 4, 2))
+        right = self._held(*product.right, (depth // 4,))
+        sums = self._held(*product.sums, (2, 2))
+        whole = np.einsum("wgtqh->whgqt", left).reshape(-1, ROWS, depth) @ np.einsum(
+            "wgtq->wqtg", right
+        ).reshape(-1, depth, COLUMNS)
+        pieces = whole.reshape(-1, 2, COLUMNS, 4, 2)
+        sums += np.einsum("whgtc->wgthc", pieces)
+        self._hold(*product.sums, sums)
+
+    def _held(self, name: str, place: str, shape: tuple[int, ...]) -> Array:
+        """Entries of a private array: warps, lanes as 8 times 4, then ``shape``."""
+        at = int(self.private[place][0])
+        held = self.private[name].reshape(self.n_items, -1)[:, at : at + prod(shape)]
+        return held.reshape(-1, COLUMNS, 4, *shape)
+
+    def _hold(self, name: str, place: str, values: Array) -> None:
+        at, flat = int(self.private[place][0]), values.reshape(self.n_items, -1)
+        held = self.private[name].reshape(self.n_items, -1)
+        held[:, at : at + flat.shape[1]] = flat
 
     def read(self, name: str, indices: Sequence[Any], mask: Array) -> Array:
         """What every work-item reads; those that are masked read anything."""

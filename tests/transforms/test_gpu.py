@@ -12,17 +12,26 @@ import numpy as np
 import pytest
 
 from feinsum import array, einsum
-from feinsum.errors import InvalidParameterError
+from feinsum.errors import BuildError, InvalidParameterError
 from feinsum.ir import Workload
+from feinsum.measure import compile_kernel, open_device
+from feinsum.measure.gpu_figures import figures_of_recipe
 from feinsum.measure.work_groups import execute_groups
 from feinsum.targets.cuda import CudaTarget
 from feinsum.targets.cuda.code import generated as cuda_code
 from feinsum.targets.cuda.figures import figures_of, multiprocessor_of
 from feinsum.targets.cuda.nvrtc import find_nvrtc
 from feinsum.transforms import applicable_transforms, check_spec, configurations
-from feinsum.transforms.gpu import GPU_ELEMENTS, GPU_POINTS, GPU_PRODUCT, GPU_ROWS
-from tests.cpus import INTEL
-from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
+from feinsum.transforms.gpu import (
+    GPU_ELEMENTS,
+    GPU_MMA,
+    GPU_POINTS,
+    GPU_PRODUCT,
+    GPU_ROWS,
+)
+from tests.cpus import INTEL, opened
+from tests.portions import spread
+from tests.targets.cuda.stand_in import StandInDriver, needs_nvrtc, stand_in
 from tests.transforms.support import EINSUMS, LOOPY_WARNINGS, generated, sampled
 
 __all__ = ["stand_in"]
@@ -31,6 +40,7 @@ pytestmark = LOOPY_WARNINGS
 
 SMALL = {
     GPU_ELEMENTS: {"elements": 8, "workers": 4, "rows": 2},
+    GPU_MMA: {"across": 32, "along": 32, "depth": 16, "columns": 16, "rows": 16},
     GPU_POINTS: {"block": 64},
     GPU_PRODUCT: {"across": 16, "along": 16, "depth": 8, "columns": 2, "rows": 2},
     GPU_ROWS: {"items": 32, "rows": 1},
@@ -44,6 +54,9 @@ CASES = [
     (GPU_ELEMENTS, "copy", {"lane": "element", "stage_matrices": True}),
     (GPU_ELEMENTS, "operand that is summed alone", {"lane": "row",
                                                     "stage_matrices": True}),
+    (GPU_MMA, "matrix product", {"terms": 4}),
+    (GPU_MMA, "two summed indices", {"along": 64, "columns": 8, "rows": 32}),
+    (GPU_MMA, "two rows", {"terms": 16}),
     (GPU_POINTS, "divergence", {}),
     (GPU_POINTS, "matrix times itself", {}),
     (GPU_POINTS, "mixed", {}),
@@ -56,6 +69,12 @@ CASES = [
     (GPU_ROWS, "two rows", {}),
 ]  # fmt: skip
 """Of each family the ways that differ."""
+LARGE = einsum(
+    "aebf,dfce->abcd",
+    array("A", (48, 32, 24, 32)),
+    array("B", (48, 32, 24, 32)),
+)
+"""As in suites of coupled cluster."""
 IDS = [f"{t.name}-{name}-{k}" for k, (t, name, _) in enumerate(CASES)]
 EXTENTS = (5, 3, 4, 2)
 """Of the size parameters, for work-groups in numpy; no tile divides them."""
@@ -99,11 +118,39 @@ def test_the_code_for_cuda_is_right(transform, name, changes, stand_in):
 
 @pytest.mark.parametrize(("transform", "name", "changes"), CASES, ids=IDS)
 def test_the_same_family_is_right_by_opencl(transform, name, changes):
-    """On a runtime for CPUs whose barriers are right."""
+    """On a runtime for CPUs whose barriers are right; it has no tensor cores."""
     case = generated(EINSUMS[name])
     unit = case.apply(spec_of(transform, name, changes))
     sizes = sizes_of(case.einsum, (101, 37, 9, 5))
-    case.assert_right(unit, [sizes], INTEL)
+    if transform is GPU_MMA:
+        with pytest.raises(BuildError, match="takes CUDA and a GPU of sm_80 or newer"):
+            compile_kernel(unit, opened(INTEL))
+    else:
+        case.assert_right(unit, [sizes], INTEL)
+
+
+@needs_nvrtc
+def test_a_gpu_without_tensor_cores_is_told(monkeypatch):
+    """By its capability, before anything is compiled."""
+    old = [StandInDriver(capability=(7, 0))]
+    monkeypatch.setattr("feinsum.targets.cuda.driver._FOUND", old)
+    unit = generated(EINSUMS["matrix product"]).apply(
+        spec_of(GPU_MMA, "matrix product", {})
+    )
+    with pytest.raises(BuildError, match="sm_80 or newer, the device is of sm_70"):
+        compile_kernel(unit, open_device("cuda"))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    "parameters", spread(GPU_MMA.starts(Workload(LARGE)), 2), ids=str
+)
+def test_large_tiles_stay_in_registers(parameters, architecture):
+    """Of every start for tensor cores, for indices that take divisions."""
+    (one,) = figures_of_recipe(GPU_MMA.spec(parameters), LARGE, architecture)
+    assert one.figures.spill_bytes == 0
+    assert one.occupancy > 0
 
 
 @needs_nvrtc
@@ -133,7 +180,7 @@ def test_the_recommended_code_compiles(transform, name, architecture):
 def test_the_code_of_every_tile_compiles(transform, architecture):
     """For einsums of every kind that it fits."""
     for name, e in EINSUMS.items():
-        if transform.fits(e):
+        if transform.fits(e) and (transform, architecture) != (GPU_MMA, "sm_70"):
             for spec in sampled(e, transform, 20):
                 assert_compiles(name, spec, architecture, most_spilled=1 << 12)
 
@@ -197,6 +244,18 @@ def test_what_no_group_has_room_for_is_refused():
     fewer = {**large, "columns": 8, "rows": 8}
     with pytest.raises(InvalidParameterError, match="65536 bytes of shared memory"):
         check_spec(GPU_PRODUCT.spec(fewer), e)
+    for changes, said in [
+        ({"rows": 64}, "do not divide the tiles"),
+        ({"across": 128, "along": 128, "columns": 8, "rows": 16}, "4096 work-items in"),
+        ({"along": 128, "across": 64, "rows": 64, "columns": 64}, "128 sums of a lane"),
+        ({"depth": 8, "along": 128, "columns": 8}, "1024 work-items do not share 32"),
+    ]:  # fmt: skip
+        spec = spec_of(GPU_MMA, "matrix product", changes)
+        with pytest.raises(InvalidParameterError, match=said):
+            check_spec(spec, e)
+    large = {"across": 128, "along": 128, "depth": 32, "columns": 32, "rows": 32}
+    with pytest.raises(InvalidParameterError, match="110592 bytes of shared memory"):
+        check_spec(spec_of(GPU_MMA, "two rows", large), EINSUMS["two rows"])
     with pytest.raises(InvalidParameterError, match="expected 32 to 1024"):
         check_spec(
             spec_of(GPU_ELEMENTS, "gradient", {"workers": 1}), EINSUMS["gradient"]

@@ -13,7 +13,7 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.errors import TransformError
-from feinsum.ir import BatchedEinsum, Extent, Workload
+from feinsum.ir import BatchedEinsum, Extent, Operand, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.gpu.grid import (
     GPUS,
@@ -332,19 +332,20 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     n_items = across // columns * (along // rows)
     if not 32 <= n_items <= MOST_ITEMS:
         return f"{n_items} work-items in a group, expected 32 to {MOST_ITEMS}"
-    einsum = workload.einsum
-    first = sides_of(einsum, einsum.extents)
-    assert first is not None
-    operands = {
-        (op, k == first.first) for row in einsum.rows for k, op in enumerate(row)
-    }
     n_bytes = sum(
         depth * (across if is_across else along) * op.dtype.itemsize
-        for op, is_across in operands
+        for op, is_across in staged(workload.einsum)
     )
     if n_bytes > SHARED_BYTES:
         return f"{n_bytes} bytes of shared memory, of {SHARED_BYTES}"
     return None
+
+
+def staged(einsum: BatchedEinsum) -> set[tuple[Operand, bool]]:
+    """The operands that have tiles, and whether these are across."""
+    sides = sides_of(einsum, einsum.extents)
+    assert sides is not None
+    return {(op, k == sides.first) for row in einsum.rows for k, op in enumerate(row)}
 
 
 def _starts(workload: Workload) -> tuple[Parameters, ...]:

@@ -22,6 +22,10 @@ from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import Extent
+from feinsum.transforms.primitives.multiply_fragments import (
+    FragmentProduct,
+    multiply_fragments,
+)
 from feinsum.transforms.primitives.schedule import (
     Expression,
     Names,
@@ -65,6 +69,7 @@ class NestWriter:
         self._inames: list[str] = []
         self._single: set[str] = set()
         self._has_vector_stores = False
+        self._apart: set[str] = set()
 
     def loop(
         self, stem: str, *conditions: str, size: Extent | None = None, tag: str = ""
@@ -144,6 +149,38 @@ class NestWriter:
         )
         return insn_id
 
+    def multiply(
+        self,
+        depth: int,
+        sums: p.Subscript,
+        left: p.Subscript,
+        right: p.Subscript,
+        loops: Sequence[str],
+        after: Collection[str],
+    ) -> str:
+        """Add a product of a warp to its sums; see :func:`multiply_fragments`.
+
+        Args:
+            sums, left, right: where the entries of a lane begin, of private arrays.
+        """
+        parts: list[tuple[str, str]] = []
+        steps: list[str] = []
+        for part in (sums, left, right):
+            shape = self._arrays[part.aggregate.name].shape
+            place = self.array("place", (), np.dtype(np.int64))
+            flat = _flat(part.index_tuple, shape)
+            steps.append(self.assign(place, var(place), flat, loops))
+            parts.append((part.aggregate.name, place))
+        insn_id = str(self._unused_ids("multiply"))
+        before = frozenset((*after, *steps)) | self._before
+        product = FragmentProduct(depth, *parts)
+        self._add(multiply_fragments(product, insn_id, loops, before), loops)
+        return insn_id
+
+    def note_apart(self, *ids: str) -> None:
+        """Work-items assign other entries each, though Loopy cannot see it."""
+        self._apart |= {*ids}
+
     def store(
         self,
         row: int,
@@ -153,6 +190,7 @@ class NestWriter:
         after: Collection[str] = (),
         *,
         is_last: bool = True,
+        where: Collection[Expression] = (),
     ) -> None:
         """Assign a row's value at ``points`` of the output; it keeps the row's id.
 
@@ -162,6 +200,7 @@ class NestWriter:
             value: the sum, still without scale and shift.
             is_last: False for entries that others follow, each of which is stored
                 once. Such a statement has an id of its own.
+            where: conditions that all have to hold.
         """
         schedule = self.schedule
         statement, at = self._target(row, points, loops, after)
@@ -169,6 +208,9 @@ class NestWriter:
             part = str(self._unused_ids(f"row_{row}_part"))
             self._parts[row] = (*self._parts.get(row, ()), part)
             statement = statement.copy(id=part)
+        if where:
+            conditions = statement.predicates | frozenset(where)
+            statement = statement.copy(predicates=conditions)
         value = self.scaled(row, value)
         if schedule.is_shifted(schedule.instructions[row]):
             value = p.Sum((at(schedule.shifts[row]), value))
@@ -241,7 +283,7 @@ class NestWriter:
             temporary_variables={**kernel.temporary_variables, **self._arrays},
             domains=[*kernel.domains, *self._domains],
             index_dtype=NumpyType(np.dtype(np.int64)),
-            silenced_warnings=kernel.silenced_warnings | self._done_by_one(),
+            silenced_warnings=kernel.silenced_warnings | self._without_races(),
         )
         inames = frozenset({*schedule.inames.values(), *self._inames})
         t_unit = lp.remove_unused_inames(schedule.t_unit, inames)
@@ -264,12 +306,12 @@ class NestWriter:
                 sorter.add(inner, outer)
         return tuple(sorter.static_order())
 
-    def _done_by_one(self) -> frozenset[str]:
-        """Warnings of races in statements of one work-item, which have none."""
+    def _without_races(self) -> frozenset[str]:
+        """Warnings of races in statements that have none."""
         return frozenset(
             f"write_race({statement.id})"
             for statement in self._statements
-            if self._single & statement.within_inames
+            if self._single & statement.within_inames or statement.id in self._apart
         )
 
     @property
@@ -283,3 +325,11 @@ class NestWriter:
         self._statements.append(statement)
         if len(loops) > 1:
             self._orders.append(tuple(loops))
+
+
+def _flat(indices: Sequence[Expression], shape: Sequence[int]) -> Expression:
+    """A place in C's order."""
+    place: Expression = 0
+    for index, extent in zip(indices, shape, strict=True):
+        place = p.Sum((p.Product((extent, place)), index))
+    return place

@@ -8,6 +8,7 @@ have.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -36,6 +37,9 @@ __all__ = ["STATIC_SHARED_BYTES", "CudaCode", "CudaLaunch", "CudaTarget", "gener
 
 STATIC_SHARED_BYTES = 48 << 10
 """Of shared memory that a kernel declares; more is asked for at the launch."""
+
+LEAST_CAPABILITY = "feinsum_least_capability"
+"""The macro by which a source says what compute capability it takes."""
 
 SHARED = "feinsum_shared"
 """The memory that is asked for at the launch."""
@@ -189,6 +193,7 @@ class CudaLaunch:
         grid, block: three extents each, in terms of the scalars.
         shared_bytes: of the shared memory that is asked for at the launch.
         static_bytes: of the shared memory that its source declares.
+        least_capability: the compute capability that it takes, as a number.
     """
 
     name: str
@@ -197,6 +202,7 @@ class CudaLaunch:
     block: tuple[Any, Any, Any]
     shared_bytes: int
     static_bytes: int
+    least_capability: int = 0
 
     def sizes(self, scalars: Mapping[str, Any]) -> tuple[list[int], list[int]]:
         """Grid and block for the values of the scalars."""
@@ -244,15 +250,16 @@ def generated(t_unit: Any) -> CudaCode:
         )
     unit = linearize(lp.preprocess_program(t_unit))
     kernel = entry_kernel(unit)
-    code = lp.generate_code_v2(unit)
+    source = lp.generate_code_v2(unit).device_code()
+    least = re.search(rf"#define {LEAST_CAPABILITY} (\d+)", source)
     launches = tuple(
-        _launch(kernel, unit.callables_table, at)
+        _launch(kernel, unit.callables_table, at, int(least[1]) if least else 0)
         for at, item in enumerate(kernel.linearization)
         if isinstance(item, CallKernel)
     )
     passed = {name for launch in launches for name in launch.arguments}
     return CudaCode(
-        code.device_code(),
+        source,
         launches,
         {
             arg.name: arg.dtype.numpy_dtype
@@ -267,7 +274,7 @@ def generated(t_unit: Any) -> CudaCode:
     )
 
 
-def _launch(kernel: Any, callables: Any, at: int) -> CudaLaunch:
+def _launch(kernel: Any, callables: Any, at: int, capability: int) -> CudaLaunch:
     name = kernel.linearization[at].kernel_name
     ids = get_insn_ids_for_block_at(kernel.linearization, at)
     grid, block = kernel.get_grid_sizes_for_insn_ids_as_exprs(ids, callables)
@@ -280,6 +287,7 @@ def _launch(kernel: Any, callables: Any, at: int) -> CudaLaunch:
         _three(block),
         n_bytes if is_large else 0,
         0 if is_large else n_bytes,
+        capability,
     )
 
 

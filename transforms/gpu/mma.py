@@ -1,0 +1,319 @@
+"""Products in double precision on tensor cores.
+
+Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA": tiles of groups, of warps, and of
+instructions.
+"""
+
+from __future__ import annotations
+
+import loopy as lp
+import numpy as np
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.errors import TransformError
+from feinsum.ir import BatchedEinsum, Workload
+from feinsum.raising import LoopNest
+from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, Flat
+from feinsum.transforms.gpu.product import LEAST_REUSE, Sides, sides_of, size_of, staged
+from feinsum.transforms.gpu.tiles import (
+    Items,
+    Side,
+    Tile,
+    TileWriter,
+    are_dealt_evenly,
+    points_of,
+    tile_entries,
+)
+from feinsum.transforms.primitives import NestWriter, Schedule, begin
+from feinsum.transforms.primitives.multiply_fragments import (
+    COLUMNS,
+    ROWS,
+    WARP,
+    with_fragment_products,
+)
+from feinsum.transforms.primitives.schedule import Expression
+from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.roles import number, reuse
+
+__all__ = ["GPU_MMA"]
+
+SHARED_BYTES = 96 << 10
+"""Of a work-group; all GPUs with these tensor cores have 99 KiB."""
+
+MOST_SUMS = 64
+"""Of a lane, each of two registers of 255."""
+
+
+def gpu_mma(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Tiles of both operands in shared memory, which warps multiply on tensor cores.
+
+    Rewrite, for ``ik,kj->ij`` with j across and i along::
+
+        for i, j:  out[i,j] = sum(k, A[i,k]*B[k,j])
+
+        for group_j, group_i, warp_i, warp_j, lane in parallel:
+            acc[:,:] = 0
+            for tile:
+                B_tile[:,:], A_tile[:,:] = B(...), A(...)    # all work-items
+                (barrier)
+                for k:
+                    left[:], right[:] = A_tile[...], B_tile[...]
+                    for r, c:  acc[r,c] += left[r] @ right[c]    # a warp
+                (barrier)
+            for r, c:  out[...] = acc[r,c]
+
+    Several indices of one kind are counted as one. What is beyond the extents counts as
+    zero.
+
+    Parameters:
+        across: length of a tile over the output indices of the first operand.
+        along: over those of the second one.
+        depth: over the summed indices.
+        columns: of the block of sums of a warp, from the first operand.
+        rows: from the second one.
+        terms: that one instruction adds to each sum.
+    """
+    schedule = begin(t_unit, nest)
+    sides = sides_of(nest.einsum, schedule.extents)
+    if sides is None:
+        raise TransformError(
+            f"{nest.einsum.subscripts} is not a product of two operands with an output "
+            "index and a sum each"
+        )
+    written = _Product(schedule, sides, parameters).written()
+    return with_fragment_products(written).t_unit
+
+
+class _Product:
+    """Writes the loops; see :func:`gpu_mma`."""
+
+    def __init__(
+        self, schedule: Schedule, sides: Sides, parameters: Parameters
+    ) -> None:
+        self.schedule, self.sides = schedule, sides
+        self.writer = writer = NestWriter(schedule)
+        self.depth, self.terms, self.rows, self.columns = (
+            number(parameters, name) for name in ("depth", "terms", "rows", "columns")
+        )
+        batch: list[str] = []
+        if sides.batch.indices:
+            batch = [writer.loop("batch", size_of(sides.batch), tag="g.0")]
+        self.batch = sides.batch.points(var(batch[0])) if batch else {}
+        self.across, self.along = (
+            self._side(flat, number(parameters, name), len(batch) + k)
+            for k, (flat, name) in enumerate(
+                [(sides.across, "across"), (sides.along, "along")]
+            )
+        )
+        n_across, n_along = (
+            self.across.tile // self.columns,
+            self.along.tile // self.rows,
+        )
+        self.lane = writer.loop("lane", size=WARP, tag="l.0")
+        self.warp_across = writer.loop("warp", size=n_across, tag="l.1")
+        self.warp_along = writer.loop("warp", size=n_along, tag="l.2")
+        self.tile = writer.loop("tile", f"{self.depth}*{{}} < {sides.summed.size}")
+        items = Items(
+            (self.lane, self.warp_across, self.warp_along), (WARP, n_across, n_along)
+        )
+        grid = (*batch, self.across.group, self.along.group)
+        self.tiles = TileWriter(
+            writer, items, sides.summed, self.depth, self.batch, grid
+        )
+        self.around = self.tiles.around
+
+    def _side(self, flat: Flat, tile: int, axis: int) -> Side:
+        group = self.writer.loop("group", f"{tile}*{{}} < {flat.size}", tag=f"g.{axis}")
+        return Side(flat, group, tile)
+
+    def written(self) -> Schedule:
+        """The schedule with the nest replaced.
+
+        All operands of all rows are loaded before anything is added, so that there
+        are two barriers for a tile.
+        """
+        first = self.sides.first
+        wanted = {}
+        for row in self.schedule.rows:
+            wanted[row[first], True] = self.across
+            wanted[row[1 - first], False] = self.along
+        loaded = {
+            key: self.tiles.filled(key[0], side, self.tile)
+            for key, side in wanted.items()
+        }
+        loads = [load for _, load in loaded.values()]
+        for k, row in enumerate(self.schedule.rows):
+            right, _ = loaded[row[first], True]
+            left, _ = loaded[row[1 - first], False]
+            self._sum(k, left, right, loads)
+        return self.writer.finished()
+
+    @property
+    def _place(self) -> tuple[Expression, Expression]:
+        """A lane's row and column in a fragment: ``g`` and ``t`` of the primitive."""
+        return p.FloorDiv(var(self.lane), 4), p.Remainder(var(self.lane), 4)
+
+    def _sum(self, row: int, left: Tile, right: Tile, loads: list[str]) -> None:
+        writer = self.writer
+        n_rows, n_columns = self.rows // ROWS, self.columns // COLUMNS
+        acc = writer.array(
+            "acc", (n_rows, n_columns, 4), self.schedule.dtype_of_row(row)
+        )
+        loops = [self._unrolled(n) for n in (n_rows, n_columns, 4)]
+        zero = writer.assign(
+            "zero", var(acc)[tuple(map(var, loops))], np.float64(0),
+            [*self.around, *loops],
+        )  # fmt: skip
+        k = self._unrolled(self.depth // self.terms)
+        inside = [*self.around, self.tile, k]
+        lefts, load_left = self._fragments(left, k, inside, loads, is_left=True)
+        rights, load_right = self._fragments(right, k, inside, loads, is_left=False)
+        r, c = self._unrolled(n_rows), self._unrolled(n_columns)
+        step = writer.multiply(
+            self.terms, var(acc)[var(r), var(c), 0], var(lefts)[var(r), 0, 0],
+            var(rights)[var(c), 0, 0], [*inside, r, c], [zero, load_left, load_right],
+        )  # fmt: skip
+        self._store(row, acc, [step])
+
+    def _fragments(
+        self, tile: Tile, k: str, loops: list[str], after: list[str], *, is_left: bool
+    ) -> tuple[str, str]:
+        """The entries of a tile that a lane holds for one instruction of each block."""
+        writer, (g, t) = self.writer, self._place
+        length, n_halves, warp, block = (
+            (ROWS, 2, self.warp_along, self.rows)
+            if is_left
+            else (COLUMNS, 1, self.warp_across, self.columns)
+        )
+        shape = (block // length, self.terms // 4, n_halves)
+        array = writer.array(
+            "left" if is_left else "right", shape, np.dtype(np.float64)
+        )
+        inames = [self._unrolled(n) for n in shape]
+        b, q, h = map(var, inames)
+        deep = p.Sum((self.terms * var(k), 4 * q, t))
+        wide = p.Sum((block * var(warp), length * b, 8 * h, g))
+        load = writer.assign(
+            "fragment",
+            var(array)[b, q, h],
+            tile.at(deep, wide),
+            [*loops, *inames],
+            after,
+        )
+        return array, load
+
+    def _store(self, row: int, acc: str, after: list[str]) -> None:
+        """Of 16 rows and 8 columns a lane has two of each."""
+        writer, (g, t) = self.writer, self._place
+        x, y = self.across, self.along
+        n_rows, n_columns = self.rows // ROWS, self.columns // COLUMNS
+        down = p.Sum((y.start, self.rows * var(self.warp_along), g))
+        right = p.Sum((x.start, self.columns * var(self.warp_across), 2 * t))
+        rows = points_of(
+            writer, y.flat, 2 * n_rows, lambda step: p.Sum((down, 8 * step)),
+            self.around, after, tile=y.tile,
+        )  # fmt: skip
+        columns = points_of(
+            writer, x.flat, 2 * n_columns,
+            lambda step: p.Sum(
+                (right, 8 * p.FloorDiv(step, 2), p.Remainder(step, 2))
+            ),
+            self.around, after, tile=x.tile,
+        )  # fmt: skip
+        r, h, c, e = (self._unrolled(n) for n in (n_rows, 2, n_columns, 2))
+        at_row, at_column = 2 * var(r) + var(h), 2 * var(c) + var(e)
+        writer.store(
+            row,
+            var(acc)[var(r), var(c), 2 * var(h) + var(e)],
+            {**self.batch, **rows.at(at_row), **columns.at(at_column)},
+            [*self.around, r, h, c, e],
+            [*rows.statements, *columns.statements],
+            where=(*rows.inside(at_row), *columns.inside(at_column)),
+        )
+        writer.note_apart(self.schedule.instructions[row])
+
+    def _unrolled(self, n: int) -> str:
+        return self.writer.loop("u", size=n, tag="unr")
+
+
+def _space(workload: Workload) -> Space | None:
+    einsum = workload.einsum
+    is_product = sides_of(einsum, einsum.extents) is not None
+    if not is_product or not is_double(einsum) or reuse(einsum) < LEAST_REUSE:
+        return None
+    return {
+        "across": (64, 128, 32),
+        "along": (64, 128, 32),
+        "depth": (16, 8, 32),
+        "columns": (32, 16, 64, 8),
+        "rows": (32, 64, 16),
+        "terms": (8, 16, 4),
+    }
+
+
+def is_double(einsum: BatchedEinsum) -> bool:
+    """Whether all operands are of double precision."""
+    return {operand.dtype for operand in einsum.operands} == {np.dtype(np.float64)}
+
+
+def _constraint(workload: Workload, parameters: Parameters) -> str | None:
+    """Tiles that every such GPU has room for, dealt out evenly."""
+    across, along, depth, columns, rows, terms = (
+        number(parameters, name) for name in NAMES
+    )
+    if across % columns or along % rows or depth % terms:
+        return "blocks of a warp and terms of an instruction do not divide the tiles"
+    n_items = WARP * (across // columns) * (along // rows)
+    if n_items > MOST_ITEMS:
+        return f"{n_items} work-items in a group, expected at most {MOST_ITEMS}"
+    n_sums = len(workload.einsum.rows) * rows * columns // WARP
+    if n_sums > MOST_SUMS:
+        return f"{n_sums} sums of a lane, expected at most {MOST_SUMS}"
+    for tile in (across, along):
+        if not all(
+            are_dealt_evenly(*x, n_items) for x in ((tile, depth), (depth, tile))
+        ):
+            return f"{n_items} work-items do not share {tile} times {depth} entries"
+    n_bytes = sum(
+        8 * tile_entries(across if is_across else along, depth)
+        for _, is_across in staged(workload.einsum)
+    )
+    if n_bytes > SHARED_BYTES:
+        return f"{n_bytes} bytes of shared memory, of {SHARED_BYTES}"
+    return None
+
+
+NAMES = ("across", "along", "depth", "columns", "rows", "terms")
+
+
+def _starts(workload: Workload) -> tuple[Parameters, ...]:
+    """Large tiles for large products; smaller ones fill a GPU with less."""
+    tried = (
+        (128, 128, 16, 32, 64, 16),
+        (128, 128, 16, 32, 64, 8),
+        (128, 128, 8, 32, 64, 8),
+        (128, 64, 16, 32, 32, 8),
+        (64, 128, 16, 32, 32, 8),
+        (64, 64, 32, 32, 32, 8),
+        (64, 64, 16, 16, 32, 4),
+        (32, 32, 16, 16, 16, 8),
+    )
+    starts = (dict(zip(NAMES, values, strict=True)) for values in tried)
+    return tuple(s for s in starts if _constraint(workload, s) is None)
+
+
+GPU_MMA = register(
+    Transform(
+        "gpu_mma",
+        1,
+        "products of two operands on tensor cores of double precision",
+        _space,
+        gpu_mma,
+        _constraint,
+        devices=GPUS,
+        starts=_starts,
+    )
+)
