@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 
+import loopy as lp
 import numpy as np
 import pytest
 
@@ -29,10 +30,17 @@ from feinsum.transforms.gpu import (
     GPU_PRODUCT,
     GPU_ROWS,
 )
+from feinsum.transforms.primitives.copy_async import AwaitGroups
 from tests.cpus import INTEL, opened
 from tests.portions import spread
 from tests.targets.cuda.stand_in import StandInDriver, needs_nvrtc, stand_in
-from tests.transforms.support import EINSUMS, LOOPY_WARNINGS, generated, sampled
+from tests.transforms.support import (
+    EINSUMS,
+    LOOPY_WARNINGS,
+    generated,
+    sampled,
+    written,
+)
 
 __all__ = ["stand_in"]
 
@@ -40,7 +48,14 @@ pytestmark = LOOPY_WARNINGS
 
 SMALL = {
     GPU_ELEMENTS: {"elements": 8, "workers": 4, "rows": 2},
-    GPU_MMA: {"across": 32, "along": 32, "depth": 16, "columns": 16, "rows": 16},
+    GPU_MMA: {
+        "across": 32,
+        "along": 32,
+        "depth": 16,
+        "columns": 16,
+        "rows": 16,
+        "stages": 2,
+    },
     GPU_POINTS: {"block": 64},
     GPU_PRODUCT: {"across": 16, "along": 16, "depth": 8, "columns": 2, "rows": 2},
     GPU_ROWS: {"items": 32, "rows": 1},
@@ -54,8 +69,9 @@ CASES = [
     (GPU_ELEMENTS, "copy", {"lane": "element", "stage_matrices": True}),
     (GPU_ELEMENTS, "operand that is summed alone", {"lane": "row",
                                                     "stage_matrices": True}),
-    (GPU_MMA, "matrix product", {"terms": 4}),
+    (GPU_MMA, "matrix product", {"terms": 4, "copies": "registers", "stages": 3}),
     (GPU_MMA, "two summed indices", {"along": 64, "columns": 8, "rows": 32}),
+    (GPU_MMA, "four output indices", {"depth": 8, "stages": 3}),
     (GPU_MMA, "two rows", {"terms": 16}),
     (GPU_POINTS, "divergence", {}),
     (GPU_POINTS, "matrix times itself", {}),
@@ -196,19 +212,57 @@ def assert_compiles(name, spec, architecture, most_spilled=0):
         assert figures.shared_bytes <= has.group_shared_bytes
 
 
+@pytest.mark.parametrize("copies", GPU_MMA.offered(LARGE)["copies"])
+@pytest.mark.parametrize(
+    ("statement", "kind"), [(lp.BarrierInstruction, "read-write"), (AwaitGroups, "")]
+)
+def test_tiles_are_awaited(statement, kind, copies):
+    """What is copied is not there before; without a barrier others may still read."""
+    case = generated(EINSUMS["of known extents"])
+    unit = case.apply(spec_of(GPU_MMA, "of known extents", {"copies": copies}))
+    kernel = unit["feinsum_kernel"]
+    dropped = [
+        insn
+        for insn in kernel.instructions
+        if isinstance(insn, statement) or insn.tags_of_type(statement)
+    ]
+    assert len(dropped) == 1 or copies == "registers"
+    unit = lp.remove_instructions(
+        unit.with_kernel(kernel), {insn.id for insn in dropped}
+    )
+    arguments, expected, _ = case._reference({})
+    execution = execute_groups(unit, {**arguments, "out": np.zeros((29, 37))})
+    is_right = np.allclose(execution.outputs["out"], expected["out"])
+    assert is_right == (not dropped or statement is lp.BarrierInstruction)
+    assert {race.kind for race in execution.races} == ({kind} if kind else set())
+
+
 @needs_nvrtc
-def test_functions_of_operands_are_fused(stand_in):
+def test_neighbours_are_copied_together(stand_in):
+    """Two numbers of double precision, unless a row may end between them, wherever the
+    array begins.
+    """
+    e = einsum("ij,kj->ik", array("A", (37, 20)), array("B", (18, 20)))
+    spec = spec_of(GPU_MMA, "matrix product", {})
+    unit = generated(e).apply(spec)
+    code = cuda_code(unit.copy(target=CudaTarget())).source
+    assert code.count("feinsum_copy(2, ") == code.count("feinsum_copy(") - 2 > 0
+    generated(e).assert_right(unit, [{}], "cuda")
+    odd = einsum("ij,kj->ik", array("A", (37, 21)), array("B", (18, 21)))
+    unit = generated(odd).apply(spec).copy(target=CudaTarget())
+    assert "feinsum_copy(2, " not in cuda_code(unit).source
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("transform", [GPU_ELEMENTS, GPU_MMA], ids=lambda t: t.name)
+def test_functions_of_operands_are_fused(transform, stand_in):
     """What a kernel computes in the place of an array is computed where it is read."""
-    import loopy as lp
-
-    from tests.transforms.support import written
-
     unit = lp.make_kernel(
-        "{[e,i,j]: 0<=e<N and 0<=i,j<5}",
+        "{[e,i,j]: 0<=e<N and 0<=i,j<20}",
         "v[e,i] = sum(j, D[i,j]*0.5*(a[e,j] + b[e,j]))",
         [
-            lp.GlobalArg("D", np.float64, shape="5,5"),
-            lp.GlobalArg("a,b,v", np.float64, shape="N,5"),
+            lp.GlobalArg("D", np.float64, shape="20,20"),
+            lp.GlobalArg("a,b,v", np.float64, shape="N,20"),
             lp.ValueArg("N", np.int32),
         ],
         lang_version=(2018, 2),
@@ -219,11 +273,8 @@ def test_functions_of_operands_are_fused(stand_in):
         return {"v": 0.5 * (given["a"] + given["b"]) @ given["D"].T}
 
     case = written(unit, expected)
-    (element,) = GPU_ELEMENTS.offered(case.einsum)["element"]
-    spec = GPU_ELEMENTS.spec(
-        {**SMALL[GPU_ELEMENTS], "element": element, "lane": "element",
-         "stage_matrices": True}
-    )  # fmt: skip
+    recommended = next(configurations(transform, case.einsum)).parameters
+    spec = transform.spec({**recommended, **SMALL[transform]})
     case.assert_right(case.apply(spec), [{"N": 21}], "cuda")
 
 
@@ -249,13 +300,12 @@ def test_what_no_group_has_room_for_is_refused():
         ({"across": 128, "along": 128, "columns": 8, "rows": 16}, "4096 work-items in"),
         ({"along": 128, "across": 64, "rows": 64, "columns": 64}, "128 sums of a lane"),
         ({"depth": 8, "along": 128, "columns": 8}, "1024 work-items do not share 32"),
+        ({"across": 128, "along": 128, "depth": 32, "columns": 64, "stages": 4,
+          "rows": 32}, "294912 bytes of shared memory"),
     ]:  # fmt: skip
         spec = spec_of(GPU_MMA, "matrix product", changes)
         with pytest.raises(InvalidParameterError, match=said):
             check_spec(spec, e)
-    large = {"across": 128, "along": 128, "depth": 32, "columns": 32, "rows": 32}
-    with pytest.raises(InvalidParameterError, match="110592 bytes of shared memory"):
-        check_spec(spec_of(GPU_MMA, "two rows", large), EINSUMS["two rows"])
     with pytest.raises(InvalidParameterError, match="expected 32 to 1024"):
         check_spec(
             spec_of(GPU_ELEMENTS, "gradient", {"workers": 1}), EINSUMS["gradient"]

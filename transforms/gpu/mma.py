@@ -6,6 +6,9 @@ instructions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 import loopy as lp
 import numpy as np
 from pymbolic import primitives as p
@@ -18,28 +21,32 @@ from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, Flat
 from feinsum.transforms.gpu.product import LEAST_REUSE, Sides, sides_of, size_of, staged
 from feinsum.transforms.gpu.tiles import (
     Items,
+    Key,
     Side,
-    Tile,
+    Tiled,
     TileWriter,
     are_dealt_evenly,
     points_of,
     tile_entries,
 )
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
+from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
+    PRODUCTS,
     ROWS,
     WARP,
-    with_fragment_products,
+    FragmentProduct,
+    multiply_fragments,
 )
-from feinsum.transforms.primitives.schedule import Expression
+from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import number, reuse
 
 __all__ = ["GPU_MMA"]
 
-SHARED_BYTES = 96 << 10
-"""Of a work-group; all GPUs with these tensor cores have 99 KiB."""
+SHARED_BYTES = 163 << 10
+"""Of a work-group, on a GPU of sm_80; some newer ones have less, and refuse it."""
 
 MOST_SUMS = 64
 """Of a lane, each of two registers of 255."""
@@ -56,13 +63,12 @@ def gpu_mma(
 
         for group_j, group_i, warp_i, warp_j, lane in parallel:
             acc[:,:] = 0
+            (the first tiles are loaded)
             for tile:
-                B_tile[:,:], A_tile[:,:] = B(...), A(...)    # all work-items
-                (barrier)
+                (barrier; a later tile is loaded into the place of the last one)
                 for k:
                     left[:], right[:] = A_tile[...], B_tile[...]
                     for r, c:  acc[r,c] += left[r] @ right[c]    # a warp
-                (barrier)
             for r, c:  out[...] = acc[r,c]
 
     Several indices of one kind are counted as one. What is beyond the extents counts as
@@ -75,6 +81,9 @@ def gpu_mma(
         columns: of the block of sums of a warp, from the first operand.
         rows: from the second one.
         terms: that one instruction adds to each sum.
+        stages: tiles of an operand that are there at once.
+        copies: how arrays come to tiles, ``asynchronous`` or by ``registers``, as all
+            functions of arrays do.
     """
     schedule = begin(t_unit, nest)
     sides = sides_of(nest.einsum, schedule.extents)
@@ -83,8 +92,7 @@ def gpu_mma(
             f"{nest.einsum.subscripts} is not a product of two operands with an output "
             "index and a sum each"
         )
-    written = _Product(schedule, sides, parameters).written()
-    return with_fragment_products(written).t_unit
+    return _Product(schedule, sides, parameters).written().t_unit
 
 
 class _Product:
@@ -115,14 +123,15 @@ class _Product:
         self.lane = writer.loop("lane", size=WARP, tag="l.0")
         self.warp_across = writer.loop("warp", size=n_across, tag="l.1")
         self.warp_along = writer.loop("warp", size=n_along, tag="l.2")
-        self.tile = writer.loop("tile", f"{self.depth}*{{}} < {sides.summed.size}")
         items = Items(
             (self.lane, self.warp_across, self.warp_along), (WARP, n_across, n_along)
         )
         grid = (*batch, self.across.group, self.along.group)
         self.tiles = TileWriter(
-            writer, items, sides.summed, self.depth, self.batch, grid
-        )
+            writer, items, sides.summed, self.depth, self.batch, grid,
+            stages=number(parameters, "stages"),
+            is_copied=parameters["copies"] == "asynchronous",
+        )  # fmt: skip
         self.around = self.tiles.around
 
     def _side(self, flat: Flat, tile: int, axis: int) -> Side:
@@ -130,33 +139,38 @@ class _Product:
         return Side(flat, group, tile)
 
     def written(self) -> Schedule:
-        """The schedule with the nest replaced.
-
-        All operands of all rows are loaded before anything is added, so that there
-        are two barriers for a tile.
-        """
+        """The schedule with the nest replaced."""
         first = self.sides.first
-        wanted = {}
+        wanted: dict[Key, tuple[str, Side]] = {}
         for row in self.schedule.rows:
-            wanted[row[first], True] = self.across
-            wanted[row[1 - first], False] = self.along
-        loaded = {
-            key: self.tiles.filled(key[0], side, self.tile)
-            for key, side in wanted.items()
-        }
-        loads = [load for _, load in loaded.values()]
+            wanted[row[first], True] = row[first], self.across
+            wanted[row[1 - first], False] = row[1 - first], self.along
+        self.tiles.multiplied(wanted, self._sums)
+        schedule = self.writer.finished().with_preamble(PRODUCTS)
+        return schedule.with_preamble(COPIES)
+
+    def _sums(
+        self, tiles: Mapping[Key, Tiled], loops: Names, after: Names
+    ) -> tuple[Names, Names]:
+        """Of all rows."""
+        first = self.sides.first
+        reads: list[str] = []
+        last: list[str] = []
         for k, row in enumerate(self.schedule.rows):
-            right, _ = loaded[row[first], True]
-            left, _ = loaded[row[1 - first], False]
-            self._sum(k, left, right, loads)
-        return self.writer.finished()
+            pair = tiles[row[1 - first], False], tiles[row[first], True]
+            read, done = self._sum(k, *pair, loops, after)
+            reads += read
+            last.append(done)
+        return tuple(reads), tuple(last)
 
     @property
     def _place(self) -> tuple[Expression, Expression]:
         """A lane's row and column in a fragment: ``g`` and ``t`` of the primitive."""
         return p.FloorDiv(var(self.lane), 4), p.Remainder(var(self.lane), 4)
 
-    def _sum(self, row: int, left: Tile, right: Tile, loads: list[str]) -> None:
+    def _sum(
+        self, row: int, left: Tiled, right: Tiled, around: Names, after: Names
+    ) -> tuple[Names, str]:
         writer = self.writer
         n_rows, n_columns = self.rows // ROWS, self.columns // COLUMNS
         acc = writer.array(
@@ -168,44 +182,52 @@ class _Product:
             [*self.around, *loops],
         )  # fmt: skip
         k = self._unrolled(self.depth // self.terms)
-        inside = [*self.around, self.tile, k]
-        lefts, load_left = self._fragments(left, k, inside, loads, is_left=True)
-        rights, load_right = self._fragments(right, k, inside, loads, is_left=False)
+        inside = (*around, k)
+        lefts, one = self._fragments(left, k, inside, after, is_left=True)
+        rights, two = self._fragments(right, k, inside, after, is_left=False)
         r, c = self._unrolled(n_rows), self._unrolled(n_columns)
-        step = writer.multiply(
-            self.terms, var(acc)[var(r), var(c), 0], var(lefts)[var(r), 0, 0],
-            var(rights)[var(c), 0, 0], [*inside, r, c], [zero, load_left, load_right],
+        block = (*inside, r, c)
+        (sums, *steps), (held, *more), (given, *others) = (
+            writer.place_of(entry, block)
+            for entry in (
+                var(acc)[var(r), var(c), 0],
+                var(lefts)[var(r), 0, 0],
+                var(rights)[var(c), 0, 0],
+            )
+        )
+        product = FragmentProduct(
+            self.terms, (acc, sums), (lefts, held), (rights, given)
+        )
+        step = writer.add(
+            "multiply", partial(multiply_fragments, product), block,
+            [zero, one, two, *steps, *more, *others],
         )  # fmt: skip
-        self._store(row, acc, [step])
+        self._store(row, acc, (step,))
+        return (one, two), step
 
     def _fragments(
-        self, tile: Tile, k: str, loops: list[str], after: list[str], *, is_left: bool
+        self, tile: Tiled, k: str, loops: Names, after: Names, *, is_left: bool
     ) -> tuple[str, str]:
         """The entries of a tile that a lane holds for one instruction of each block."""
         writer, (g, t) = self.writer, self._place
-        length, n_halves, warp, block = (
-            (ROWS, 2, self.warp_along, self.rows)
+        name, length, n_halves, warp, block = (
+            ("left", ROWS, 2, self.warp_along, self.rows)
             if is_left
-            else (COLUMNS, 1, self.warp_across, self.columns)
+            else ("right", COLUMNS, 1, self.warp_across, self.columns)
         )
         shape = (block // length, self.terms // 4, n_halves)
-        array = writer.array(
-            "left" if is_left else "right", shape, np.dtype(np.float64)
-        )
+        array = writer.array(name, shape, np.dtype(np.float64))
         inames = [self._unrolled(n) for n in shape]
         b, q, h = map(var, inames)
         deep = p.Sum((self.terms * var(k), 4 * q, t))
         wide = p.Sum((block * var(warp), length * b, 8 * h, g))
-        load = writer.assign(
-            "fragment",
-            var(array)[b, q, h],
-            tile.at(deep, wide),
-            [*loops, *inames],
-            after,
+        inside = [*loops, *inames]
+        entry = var(array)[b, q, h]
+        return array, writer.assign(
+            "fragment", entry, tile.at(deep, wide), inside, after
         )
-        return array, load
 
-    def _store(self, row: int, acc: str, after: list[str]) -> None:
+    def _store(self, row: int, acc: str, after: Names) -> None:
         """Of 16 rows and 8 columns a lane has two of each."""
         writer, (g, t) = self.writer, self._place
         x, y = self.across, self.along
@@ -251,6 +273,8 @@ def _space(workload: Workload) -> Space | None:
         "columns": (32, 16, 64, 8),
         "rows": (32, 64, 16),
         "terms": (8, 16, 4),
+        "stages": (2, 3, 4),
+        "copies": ("asynchronous", "registers"),
     }
 
 
@@ -261,8 +285,8 @@ def is_double(einsum: BatchedEinsum) -> bool:
 
 def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     """Tiles that every such GPU has room for, dealt out evenly."""
-    across, along, depth, columns, rows, terms = (
-        number(parameters, name) for name in NAMES
+    across, along, depth, columns, rows, terms, stages = (
+        number(parameters, name) for name in NAMES[:-1]
     )
     if across % columns or along % rows or depth % terms:
         return "blocks of a warp and terms of an instruction do not divide the tiles"
@@ -277,7 +301,7 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
             are_dealt_evenly(*x, n_items) for x in ((tile, depth), (depth, tile))
         ):
             return f"{n_items} work-items do not share {tile} times {depth} entries"
-    n_bytes = sum(
+    n_bytes = stages * sum(
         8 * tile_entries(across if is_across else along, depth)
         for _, is_across in staged(workload.einsum)
     )
@@ -286,22 +310,25 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     return None
 
 
-NAMES = ("across", "along", "depth", "columns", "rows", "terms")
+NAMES = ("across", "along", "depth", "columns", "rows", "terms", "stages", "copies")
 
 
 def _starts(workload: Workload) -> tuple[Parameters, ...]:
     """Large tiles for large products; smaller ones fill a GPU with less."""
+    copied, held = "asynchronous", "registers"
     tried = (
-        (128, 128, 16, 32, 64, 16),
-        (128, 128, 16, 32, 64, 8),
-        (128, 128, 8, 32, 64, 8),
-        (128, 64, 16, 32, 32, 8),
-        (64, 128, 16, 32, 32, 8),
-        (64, 64, 32, 32, 32, 8),
-        (64, 64, 16, 16, 32, 4),
-        (32, 32, 16, 16, 16, 8),
+        (128, 128, 16, 32, 64, 8, 3, copied),
+        (128, 128, 16, 32, 64, 16, 2, copied),
+        (128, 128, 8, 32, 64, 8, 4, copied),
+        (128, 64, 16, 32, 32, 8, 3, copied),
+        (64, 128, 16, 32, 32, 8, 3, copied),
+        (64, 64, 32, 32, 32, 8, 2, copied),
+        (64, 64, 16, 32, 32, 8, 2, held),
+        (32, 32, 32, 16, 16, 8, 3, copied),
     )
-    starts = (dict(zip(NAMES, values, strict=True)) for values in tried)
+    starts: tuple[Parameters, ...] = tuple(
+        dict(zip(NAMES, values, strict=True)) for values in tried
+    )
     return tuple(s for s in starts if _constraint(workload, s) is None)
 
 

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from loopy.symbolic import SubstitutionMapper, TypeCast, get_dependencies
 from pymbolic import primitives as p
 from pymbolic import var
+from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import Extent
 from feinsum.transforms.gpu.grid import Flat
-from feinsum.transforms.primitives import NestWriter
-from feinsum.transforms.primitives.schedule import Expression
+from feinsum.transforms.primitives import NestWriter, Schedule
+from feinsum.transforms.primitives.copy_async import (
+    VECTOR_BYTES,
+    AsyncCopy,
+    await_groups,
+    close_group,
+    copy_async,
+)
+from feinsum.transforms.primitives.schedule import Expression, Names
+from feinsum.transforms.primitives.vector_store import flat_subscript
+
+Key: TypeAlias = tuple[str, bool]
+"""An operand, and whether it is the one that is across."""
 
 __all__ = ["Items", "Side", "Tile", "TileWriter", "are_dealt_evenly", "tile_entries"]
 
@@ -70,17 +84,24 @@ class Share:
 
 
 def shares_of(
-    slow: int, fast: int, n_items: int, item: Expression
+    slow: int, fast: int, n_items: int, item: Expression, lanes: int = 1
 ) -> tuple[Share, Share]:
     """Deal out a tile of ``slow`` times ``fast`` entries, neighbours along ``fast``.
 
     Args:
         item: the number of the work-item, of ``n_items``.
 
+        lanes: entries that lie side by side and go together; the values are those of
+            the first one.
+
     >>> slow, fast = shares_of(16, 128, 256, var("item"))
     >>> (slow.stride, slow.n), (fast.stride, fast.n)
     ((2, 8), (128, 1))
     """
+    if lanes > 1:
+        few, many = shares_of(slow, fast // lanes, n_items, item)
+        first = p.Product((lanes, many.first))
+        return few, Share(first, lanes * many.stride, many.n)
     if fast >= n_items:
         return Share(0, 1, slow), Share(item, n_items, fast // n_items)
     rows = n_items // fast
@@ -194,7 +215,10 @@ def is_even(flat: Flat, tile: int) -> bool:
 def _size(flat: Flat) -> Expression:
     """How many values several indices have together."""
     return p.Product(
-        tuple(n if isinstance(n, int) else var(n.name) for n in flat.extents)
+        tuple(
+            n if isinstance(n, int) else TypeCast(np.int64, var(n.name))
+            for n in flat.extents
+        )
     )
 
 
@@ -206,19 +230,19 @@ def _fixed_size(flat: Flat) -> int | None:
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile of an operand in shared memory.
+    """Tiles of an operand in shared memory, of which several are there at once.
 
     Attributes:
-        is_deep: whether neighbours are along the summed indices.
+        is_deep: whether entries along the summed indices lie side by side.
     """
 
     array: str
     is_deep: bool
 
-    def at(self, deep: Expression, wide: Expression) -> Expression:
+    def at(self, slot: Expression, deep: Expression, wide: Expression) -> p.Subscript:
         """The entry at places along the summed indices and along the others."""
         place = (wide, deep) if self.is_deep else (deep, wide)
-        return var(self.array)[place]
+        return var(self.array)[(slot, *place)]
 
 
 @dataclass(frozen=True)
@@ -239,10 +263,93 @@ class Side:
         return self.tile * var(self.group)
 
 
-class TileWriter:
-    """Writes the statements that fill tiles.
+@dataclass(frozen=True)
+class Source:
+    """Where an operand is read that is an array, and no function.
 
+    Attributes:
+        arguments: those of its rule.
+        place: of an entry, in terms of the arguments.
+        neighbour: the argument along which entries lie side by side; may be empty.
+    """
+
+    array: str
+    arguments: tuple[str, ...]
+    place: Expression
+    neighbour: str
+
+    def at(self, values: Sequence[Expression]) -> Expression:
+        """The place for values of the arguments."""
+        given = dict(zip(self.arguments, values, strict=True))
+        found: Expression = SubstitutionMapper(make_subst_func(given))(self.place)
+        return found
+
+
+def source_of(schedule: Schedule, operand: str) -> Source | None:
+    """Where an operand can be copied from; None if it takes arithmetic."""
+    kernel = schedule.kernel
+    rule = kernel.substitutions[schedule.rules[operand]]
+    entry = rule.expression
+    if not isinstance(entry, p.Subscript):
+        return None
+    array = kernel.arg_dict.get(entry.aggregate.name)
+    dtype = schedule.dtypes[operand]
+    if array is None or array.dtype.numpy_dtype != dtype or array.offset:
+        return None
+    strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
+    if dtype.itemsize not in (4, 8) or None in strides:
+        return None
+    last, *others = entry.index_tuple[::-1]
+    is_alone = isinstance(last, p.Variable) and not any(
+        last.name in get_dependencies(other) for other in others
+    )
+    neighbour = last.name if is_alone and strides[-1] == 1 else ""
+    return Source(array.name, rule.arguments, flat_subscript(kernel, entry), neighbour)
+
+
+@dataclass(frozen=True)
+class Load:
+    """An operand and the way that it takes to its tiles.
+
+    Attributes:
+        deep, wide: what a work-item has of a tile.
+        points: of the indices that are not summed.
+        source: if it is copied; else it is computed in registers first.
+        lanes: entries of one copy.
+        registers: the array of these; empty for copies.
+    """
+
+    operand: str
+    tile: Tile
+    deep: Share
+    wide: Share
+    points: Points
+    source: Source | None
+    lanes: int
+    registers: str
+
+
+class TileWriter:
+    """Writes the loop over tiles, in which later ones are loaded ahead.
+
+    Rewrite::
+
+        for tile:  acc += A(tile)*B(tile)
+
+        A_tile[0], B_tile[0] = A(0), B(0)
+        for tile:
+            (barrier)
+            A_tile[(tile + 1) % 2], B_tile[(tile + 1) % 2] = A(tile + 1), B(tile + 1)
+            acc += A_tile[tile % 2]*B_tile[tile % 2]
+
+    Arrays are copied while products are computed, with instructions for that, and so
+    can be several tiles ahead; functions of arrays are kept in registers so long.
     Entries beyond the extents are zero, so that whoever reads a tile reads all of it.
+
+    Args:
+        stages: how many tiles of an operand are there at once, 2 or more.
+        is_copied: whether arrays are copied; else they are treated as functions.
+        is_padded_by: entries after each row of a tile, for one that is deep or not.
     """
 
     def __init__(
@@ -253,50 +360,239 @@ class TileWriter:
         depth: int,
         batch: Mapping[str, Expression],
         grid: Sequence[str],
+        *,
+        stages: int,
+        is_copied: bool,
     ) -> None:
         self.writer, self.items = writer, items
         self.summed, self.depth, self.batch = summed, depth, batch
+        self.stages, self.is_copied = stages, is_copied
         self.around = (*grid, *reversed(items.inames))
         self.item = writer.array("number", (), np.dtype(np.uint32))
         self.numbered = writer.assign(
             "number", var(self.item), items.number, self.around
         )
 
-    def filled(self, operand: str, side: Side, tile: str) -> tuple[Tile, str]:
-        """The tile of an operand at each value of the iname ``tile``; the last id."""
+    def multiplied(
+        self,
+        wanted: Mapping[Key, tuple[str, Side]],
+        multiply: Callable[[Mapping[Key, Tiled], Names, Names], tuple[Names, Names]],
+    ) -> None:
+        """Write the loop.
+
+        Args:
+            wanted: operands with the side that each has.
+            multiply: given the tiles, the loops and what has to be done before, it
+                writes the products; the ids of those that read tiles, and of the last
+                ones.
+        """
+        writer, n_ahead = self.writer, self.stages - 1
+        loads = {key: self._load(*pair) for key, pair in wanted.items()}
+        early = writer.loop("early", size=n_ahead, tag="unr")
+        first = [
+            self._begun(load, var(early), var(early), [*self.around, early], [])
+            if load.source is not None
+            else self._computed(load, var(early), [*self.around, early], [], var(early))
+            for load in loads.values()
+        ]
+        closed = self._closed([*self.around, early], first)
+        tile = writer.loop("tile", f"{self.depth}*{{}} < {self.summed.size}")
+        loops = (*self.around, tile)
+        now, set_now = writer.place("now", p.Remainder(var(tile), self.stages), loops)
+        later = p.Sum((var(tile), n_ahead))
+        slot, set_slot = writer.place("slot", p.Remainder(later, self.stages), loops)
+        before = [*closed, set_now, set_slot]
+        if self._has_copies(loads):
+            wait = partial(await_groups, self.stages - 2)
+            before = [writer.add("wait", wait, loops, before)]
+        barrier = [writer.barrier(loops, before), set_now, set_slot]
+        begun = [
+            self._begun(load, later, var(slot), loops, barrier)
+            if load.source is not None
+            else self._computed(load, later, loops, barrier)
+            for load in loads.values()
+        ]
+        closed = self._closed(loops, begun)
+        tiled = {key: Tiled(load.tile, now) for key, load in loads.items()}
+        reads, last = multiply(tiled, loops, (*barrier, *closed))
+        settled = [
+            self._settled(load, var(slot), loops, [*last, *begun, set_slot])
+            for load in loads.values()
+            if load.source is None
+        ]
+        writer.note_ordered(*first, *begun, *reads, *settled)
+
+    def _load(self, operand: str, side: Side) -> Load:
         writer, schedule = self.writer, self.writer.schedule
-        span = schedule.spans[operand]
+        span, dtype = schedule.spans[operand], schedule.dtypes[operand]
         is_deep = bool(span) and span[-1] in self.summed.indices
         shape = (side.tile, self.depth) if is_deep else (self.depth, side.tile)
         array = writer.array(
-            f"{operand}_tile", (shape[0], shape[1] + PADDING), schedule.dtypes[operand],
+            f"{operand}_tile", (self.stages, shape[0], shape[1] + PADDING), dtype,
             is_shared=True,
         )  # fmt: skip
-        made = Tile(array, is_deep)
-        shares = shares_of(*shape, self.items.n, var(self.item))
+        source = source_of(schedule, operand) if self.is_copied else None
+        fast = self.summed if is_deep else side.flat
+        lanes = 1 if source is None else self._lanes(source, operand, fast, shape)
+        shares = shares_of(*shape, self.items.n, var(self.item), lanes)
         deep, wide = shares[::-1] if is_deep else shares
-        loops = (*self.around, tile)
-        across = points_of(
+        points = points_of(
             writer, side.flat, wide.n, wide.after(side.start), self.around,
             [self.numbered], tile=side.tile,
         )  # fmt: skip
-        along = points_of(
-            writer, self.summed, deep.n, deep.after(self.depth * var(tile)), loops,
-            [self.numbered], tile=self.depth,
+        registers = ""
+        if source is None:
+            registers = writer.array("ahead", (deep.n, wide.n), dtype)
+        tile = Tile(array, is_deep)
+        return Load(operand, tile, deep, wide, points, source, lanes, registers)
+
+    def _lanes(
+        self, source: Source, operand: str, fast: Flat, shape: tuple[int, int]
+    ) -> int:
+        """The most entries that one copy can move without crossing the end of a row."""
+        schedule, extent = self.writer.schedule, fast.extents[-1]
+        span = schedule.spans[operand]
+        is_row = span[-1] == fast.indices[-1] if span else False
+        if not is_row or source.neighbour != source.arguments[-1]:
+            return 1
+        lanes = VECTOR_BYTES // schedule.dtypes[operand].itemsize
+        fits = (
+            isinstance(extent, int)
+            and extent % lanes == 0
+            and are_dealt_evenly(shape[0], shape[1] // lanes, self.items.n)
+        )
+        return lanes if fits else 1
+
+    def _has_copies(self, loads: Mapping[Key, Load]) -> bool:
+        return any(load.source is not None for load in loads.values())
+
+    def _closed(self, loops: Sequence[str], begun: list[str]) -> list[str]:
+        if not self.is_copied:
+            return begun
+        return [self.writer.add("close", close_group, loops, begun), *begun]
+
+    def _steps(
+        self, load: Load, tile: Expression, loops: Sequence[str], after: Collection[str]
+    ) -> _Steps:
+        """The points of a tile at the steps of a work-item."""
+        deep = points_of(
+            self.writer, self.summed, load.deep.n, load.deep.after(self.depth * tile),
+            loops, [self.numbered, *after], tile=self.depth,
         )  # fmt: skip
-        k, s = (writer.loop("step", size=x.n, tag="unr") for x in (deep, wide))
-        points = {**self.batch, **across.at(var(s)), **along.at(var(k))}
-        value = var(schedule.rules[operand])(*(points[index] for index in span))
-        conditions = (*along.inside(var(k)), *across.inside(var(s)))
-        if conditions:
-            zero = schedule.dtypes[operand].type(0)
-            value = p.If(p.LogicalAnd(conditions), value, zero)
-        load = writer.assign(
-            "load", made.at(deep.at(var(k)), wide.at(var(s))), value, [*loops, k, s],
-            [self.numbered, *across.statements, *along.statements],
-        )  # fmt: skip
-        writer.note_apart(load)
-        return made, load
+        k, s = (
+            self.writer.loop("step", size=x.n, tag="unr")
+            for x in (load.deep, load.wide)
+        )
+        points = {**self.batch, **load.points.at(var(s)), **deep.at(var(k))}
+        span = self.writer.schedule.spans[load.operand]
+        return _Steps(
+            (*loops, k, s),
+            (var(k), var(s)),
+            tuple(points[index] for index in span),
+            (*deep.inside(var(k)), *load.points.inside(var(s))),
+            (self.numbered, *load.points.statements, *deep.statements, *after),
+        )
+
+    def _begun(
+        self,
+        load: Load,
+        tile: Expression,
+        slot: Expression,
+        loops: Sequence[str],
+        after: Collection[str],
+    ) -> str:
+        """Begin to copy a tile."""
+        writer, source = self.writer, load.source
+        assert source is not None
+        steps = self._steps(load, tile, loops, after)
+        k, s = steps.at
+        entry = load.tile.at(slot, load.deep.at(k), load.wide.at(s))
+        target, one = writer.place_of(entry, steps.loops, steps.before)
+        origin, two = writer.place(
+            "origin", source.at(steps.points), steps.loops, steps.before
+        )
+        inside: Expression = 1
+        if steps.inside:
+            inside = p.If(p.LogicalAnd(steps.inside), 1, 0)
+        is_inside, three = writer.place("inside", inside, steps.loops, steps.before)
+        copy = AsyncCopy(
+            load.lanes, (load.tile.array, target), (source.array, origin), is_inside
+        )
+        done = writer.add(
+            "copy", partial(copy_async, copy), steps.loops, (one, two, three)
+        )
+        writer.note_apart(done)
+        return done
+
+    def _computed(
+        self,
+        load: Load,
+        tile: Expression,
+        loops: Sequence[str],
+        after: Collection[str],
+        slot: Expression | None = None,
+    ) -> str:
+        """Compute a work-item's part of a tile, in registers if it has no slot yet."""
+        writer, schedule = self.writer, self.writer.schedule
+        steps = self._steps(load, tile, loops, after)
+        k, s = steps.at
+        value = var(schedule.rules[load.operand])(*steps.points)
+        if steps.inside:
+            zero = schedule.dtypes[load.operand].type(0)
+            value = p.If(p.LogicalAnd(steps.inside), value, zero)
+        target = var(load.registers)[k, s]
+        if slot is not None:
+            target = load.tile.at(slot, load.deep.at(k), load.wide.at(s))
+        done = writer.assign("load", target, value, steps.loops, steps.before)
+        writer.note_apart(done)
+        return done
+
+    def _settled(
+        self, load: Load, slot: Expression, loops: Sequence[str], after: Collection[str]
+    ) -> str:
+        """Move what is in registers to the tile."""
+        writer = self.writer
+        k, s = (
+            writer.loop("step", size=x.n, tag="unr") for x in (load.deep, load.wide)
+        )
+        target = load.tile.at(slot, load.deep.at(var(k)), load.wide.at(var(s)))
+        value = var(load.registers)[var(k), var(s)]
+        before = [self.numbered, *after]
+        done = writer.assign("settle", target, value, [*loops, k, s], before)
+        writer.note_apart(done)
+        return done
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A tile at the present step of the loop over tiles.
+
+    Attributes:
+        slot: the scalar that says which one it is.
+    """
+
+    tile: Tile
+    slot: str
+
+    def at(self, deep: Expression, wide: Expression) -> p.Subscript:
+        return self.tile.at(var(self.slot), deep, wide)
+
+
+class _Steps(NamedTuple):
+    """What the statements of a load have in common.
+
+    Attributes:
+        at: steps along the summed indices and along the others.
+        points: of the operand's span.
+        inside: conditions to be within the extents.
+        before: the ids of what has to be done before.
+    """
+
+    loops: Names
+    at: tuple[Expression, Expression]
+    points: tuple[Expression, ...]
+    inside: tuple[Expression, ...]
+    before: Names
 
 
 def tile_entries(tile: int, depth: int) -> int:

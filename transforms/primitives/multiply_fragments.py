@@ -20,16 +20,14 @@ import loopy as lp
 from pymbolic import primitives as p
 from pytools.tag import Tag
 
-from feinsum.transforms.primitives.schedule import Schedule
-
 __all__ = [
     "COLUMNS",
     "DEPTHS",
+    "PRODUCTS",
     "ROWS",
     "WARP",
     "FragmentProduct",
     "multiply_fragments",
-    "with_fragment_products",
 ]
 
 WARP, ROWS, COLUMNS = 32, 16, 8
@@ -58,7 +56,7 @@ _WHOLE = "\n".join(
     f"  if constexpr (DEPTH == {depth})\n    {_mma(ROWS, depth, 'c', 'a', 'b')}"
     for depth in DEPTHS
 )
-PREAMBLE = (
+PRODUCTS = (
     "10_feinsum_fragment_products",
     f"""\
 #define feinsum_least_capability 80
@@ -119,7 +117,7 @@ def multiply_fragments(
 
         feinsum_mma<depth>(sums + sums_at, left + left_at, right + right_at);
 
-    The kernel needs the function: see :func:`with_fragment_products`.
+    The kernel needs the function in ``PRODUCTS``.
     """
     parts = (product.sums, product.left, product.right)
     given = ", ".join(f"{array} + {place}" for array, place in parts)
@@ -133,11 +131,3 @@ def multiply_fragments(
         depends_on=frozenset(after),
         tags=frozenset({product}),
     )
-
-
-def with_fragment_products(schedule: Schedule) -> Schedule:
-    """The kernel with the function of :func:`multiply_fragments`."""
-    preambles = schedule.kernel.preambles
-    if PREAMBLE in preambles:
-        return schedule
-    return schedule.with_kernel(preambles=(*preambles, PREAMBLE))

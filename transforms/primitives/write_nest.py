@@ -7,7 +7,7 @@ rewriting the old one step by step, and Loopy has less to prove.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from graphlib import TopologicalSorter
 from itertools import pairwise
 from typing import Any
@@ -22,10 +22,6 @@ from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import Extent
-from feinsum.transforms.primitives.multiply_fragments import (
-    FragmentProduct,
-    multiply_fragments,
-)
 from feinsum.transforms.primitives.schedule import (
     Expression,
     Names,
@@ -70,6 +66,7 @@ class NestWriter:
         self._single: set[str] = set()
         self._has_vector_stores = False
         self._apart: set[str] = set()
+        self._ordered: set[str] = set()
 
     def loop(
         self, stem: str, *conditions: str, size: Extent | None = None, tag: str = ""
@@ -149,33 +146,48 @@ class NestWriter:
         )
         return insn_id
 
-    def multiply(
-        self,
-        depth: int,
-        sums: p.Subscript,
-        left: p.Subscript,
-        right: p.Subscript,
-        loops: Sequence[str],
-        after: Collection[str],
-    ) -> str:
-        """Add a product of a warp to its sums; see :func:`multiply_fragments`.
+    def place(
+        self, stem: str, value: Expression, loops: Sequence[str], after: Names = ()
+    ) -> tuple[str, str]:
+        """A private scalar for statements of C, and the id of its assignment."""
+        name = self.array(stem, (), np.dtype(np.int64))
+        return name, self.assign(stem, var(name), value, loops, after)
 
-        Args:
-            sums, left, right: where the entries of a lane begin, of private arrays.
-        """
-        parts: list[tuple[str, str]] = []
-        steps: list[str] = []
-        for part in (sums, left, right):
-            shape = self._arrays[part.aggregate.name].shape
-            place = self.array("place", (), np.dtype(np.int64))
-            flat = _flat(part.index_tuple, shape)
-            steps.append(self.assign(place, var(place), flat, loops))
-            parts.append((part.aggregate.name, place))
-        insn_id = str(self._unused_ids("multiply"))
-        before = frozenset((*after, *steps)) | self._before
-        product = FragmentProduct(depth, *parts)
-        self._add(multiply_fragments(product, insn_id, loops, before), loops)
+    def place_of(
+        self, entry: p.Subscript, loops: Sequence[str], after: Names = ()
+    ) -> tuple[str, str]:
+        """The same for where an entry of an own array lies, in C's order."""
+        shape = self._arrays[entry.aggregate.name].shape
+        return self.place("place", _flat(entry.index_tuple, shape), loops, after)
+
+    def add(
+        self,
+        stem: str,
+        build: Callable[[str, Sequence[str], frozenset[str]], lp.InstructionBase],
+        loops: Sequence[str],
+        after: Collection[str] = (),
+    ) -> str:
+        """A statement of another kind, given its id, loops and what it depends on."""
+        insn_id = str(self._unused_ids(stem))
+        self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
         return insn_id
+
+    def barrier(self, loops: Sequence[str], after: Collection[str]) -> str:
+        """All work-items of a group wait for each other."""
+
+        def build(insn_id: str, loops: Sequence[str], after: frozenset[str]) -> Any:
+            return lp.BarrierInstruction(
+                insn_id,
+                synchronization_kind="local",
+                within_inames=frozenset(loops),
+                depends_on=after,
+            )
+
+        return self.add("barrier", build, loops, after)
+
+    def note_ordered(self, *ids: str) -> None:
+        """Between these statements Loopy puts no barriers of its own."""
+        self._ordered |= {*ids}
 
     def note_apart(self, *ids: str) -> None:
         """Work-items assign other entries each, though Loopy cannot see it."""
@@ -279,7 +291,7 @@ class NestWriter:
         rows = set(schedule.instructions)
         others = [insn for insn in kernel.instructions if insn.id not in rows]
         schedule = schedule.with_kernel(
-            instructions=[*others, *self._statements],
+            instructions=[*others, *map(self._with_order, self._statements)],
             temporary_variables={**kernel.temporary_variables, **self._arrays},
             domains=[*kernel.domains, *self._domains],
             index_dtype=NumpyType(np.dtype(np.int64)),
@@ -305,6 +317,13 @@ class NestWriter:
             for outer, inner in pairwise(loops):
                 sorter.add(inner, outer)
         return tuple(sorter.static_order())
+
+    def _with_order(self, statement: lp.InstructionBase) -> lp.InstructionBase:
+        """Noted on both of two statements, since Loopy asks either."""
+        if statement.id not in self._ordered:
+            return statement
+        others = frozenset((other, "local") for other in self._ordered)
+        return statement.copy(no_sync_with=statement.no_sync_with | others)
 
     def _without_races(self) -> frozenset[str]:
         """Warnings of races in statements that have none."""

@@ -18,8 +18,8 @@ from typing import Any
 
 import loopy as lp
 import numpy as np
-from cgen import Line, Value
-from cgen.cuda import CudaRestrictPointer
+from cgen import AlignedAttribute, Line, Value
+from cgen.cuda import CudaRestrictPointer, CudaShared
 from loopy.diagnostic import LoopyError
 from loopy.kernel.data import AddressSpace
 from loopy.schedule import CallKernel, get_insn_ids_for_block_at, linearize
@@ -40,6 +40,9 @@ STATIC_SHARED_BYTES = 48 << 10
 
 LEAST_CAPABILITY = "feinsum_least_capability"
 """The macro by which a source says what compute capability it takes."""
+
+ALIGNMENT = 16
+"""Of shared arrays, in bytes: the most that one instruction moves."""
 
 SHARED = "feinsum_shared"
 """The memory that is asked for at the launch."""
@@ -144,13 +147,16 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
 
     def get_temporary_decls(self, codegen_state: Any, schedule_index: int) -> Any:
         """Shared arrays that are too large together become parts of one memory."""
-        declared = super().get_temporary_decls(codegen_state, schedule_index)
+        declared = [
+            AlignedAttribute(ALIGNMENT, one) if isinstance(one, CudaShared) else one
+            for one in super().get_temporary_decls(codegen_state, schedule_index)
+        ]
         places, n_bytes = _shared_places(codegen_state.kernel, schedule_index)
         if n_bytes <= STATIC_SHARED_BYTES:
             return declared
         kept = [one for one in declared if _declared_name(one) not in places]
         arrays = codegen_state.kernel.temporary_variables
-        lines = [f"extern __shared__ __align__(16) char {SHARED}[];"]
+        lines = [f"extern __shared__ __align__({ALIGNMENT}) char {SHARED}[];"]
         for name, place in places.items():
             entry = self.get_array_base_declarator(arrays[name])
             (kind,), _ = entry.get_decl_pair()
@@ -179,7 +185,8 @@ def _shared_places(kernel: Any, schedule_index: int) -> tuple[dict[str, int], in
         if name in used and array.address_space == AddressSpace.LOCAL:
             places[name] = end
             lanes = prod(int(n) for n in array.shape)
-            end += -(-lanes * array.dtype.itemsize // 16) * 16
+            n_bytes = lanes * array.dtype.itemsize
+            end += -(-n_bytes // ALIGNMENT) * ALIGNMENT
     return places, end
 
 
