@@ -57,7 +57,14 @@ SMALL = {
         "stages": 2,
     },
     GPU_POINTS: {"block": 64},
-    GPU_PRODUCT: {"across": 16, "along": 16, "depth": 8, "columns": 2, "rows": 2},
+    GPU_PRODUCT: {
+        "across": 16,
+        "along": 16,
+        "depth": 8,
+        "columns": 2,
+        "rows": 2,
+        "stages": 2,
+    },
     GPU_ROWS: {"items": 32, "rows": 1},
 }
 CASES = [
@@ -77,8 +84,9 @@ CASES = [
     (GPU_POINTS, "matrix times itself", {}),
     (GPU_POINTS, "mixed", {}),
     (GPU_PRODUCT, "matrix product", {}),
-    (GPU_PRODUCT, "two summed indices", {}),
-    (GPU_PRODUCT, "two rows", {}),
+    (GPU_PRODUCT, "two summed indices", {"copies": "registers"}),
+    (GPU_PRODUCT, "two rows", {"stages": 3}),
+    (GPU_PRODUCT, "of known extents", {"along": 32, "rows": 4}),
     (GPU_PRODUCT, "in single precision", {}),
     (GPU_ROWS, "integers", {}),
     (GPU_ROWS, "unsigned", {}),
@@ -254,7 +262,9 @@ def test_neighbours_are_copied_together(stand_in):
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("transform", [GPU_ELEMENTS, GPU_MMA], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "transform", [GPU_ELEMENTS, GPU_MMA, GPU_PRODUCT], ids=lambda t: t.name
+)
 def test_functions_of_operands_are_fused(transform, stand_in):
     """What a kernel computes in the place of an array is computed where it is read."""
     unit = lp.make_kernel(
@@ -289,11 +299,12 @@ def test_they_are_for_gpus_alone():
 def test_what_no_group_has_room_for_is_refused():
     """By the number of work-items, and by bytes."""
     e = EINSUMS["matrix product"]
-    large = {"across": 128, "along": 128, "depth": 32, "columns": 1, "rows": 1}
+    large = {"across": 128, "along": 128, "depth": 32, "columns": 1, "rows": 1,
+             "stages": 2, "copies": "asynchronous"}  # fmt: skip
     with pytest.raises(InvalidParameterError, match="16384 work-items in a group"):
         check_spec(GPU_PRODUCT.spec(large), e)
     fewer = {**large, "columns": 8, "rows": 8}
-    with pytest.raises(InvalidParameterError, match="65536 bytes of shared memory"):
+    with pytest.raises(InvalidParameterError, match="135168 bytes of shared memory"):
         check_spec(GPU_PRODUCT.spec(fewer), e)
     for changes, said in [
         ({"rows": 64}, "do not divide the tiles"),

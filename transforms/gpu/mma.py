@@ -6,7 +6,6 @@ instructions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 import loopy as lp
@@ -14,23 +13,18 @@ import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, Flat
-from feinsum.transforms.gpu.product import LEAST_REUSE, Sides, sides_of, size_of, staged
+from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
+from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged
+from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
 from feinsum.transforms.gpu.tiles import (
     Items,
-    Key,
-    Side,
     Tiled,
-    TileWriter,
-    are_dealt_evenly,
     points_of,
     tile_entries,
+    uneven_tile,
 )
-from feinsum.transforms.primitives import NestWriter, Schedule, begin
-from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
     PRODUCTS,
@@ -75,117 +69,54 @@ def gpu_mma(
     zero.
 
     Parameters:
-        across: length of a tile over the output indices of the first operand.
-        along: over those of the second one.
-        depth: over the summed indices.
+        across, along, depth, stages, copies: see ``TiledProduct``.
         columns: of the block of sums of a warp, from the first operand.
         rows: from the second one.
         terms: that one instruction adds to each sum.
-        stages: tiles of an operand that are there at once.
-        copies: how arrays come to tiles, ``asynchronous`` or by ``registers``, as all
-            functions of arrays do.
     """
-    schedule = begin(t_unit, nest)
-    sides = sides_of(nest.einsum, schedule.extents)
-    if sides is None:
-        raise TransformError(
-            f"{nest.einsum.subscripts} is not a product of two operands with an output "
-            "index and a sum each"
-        )
-    return _Product(schedule, sides, parameters).written().t_unit
+    return _Product(t_unit, nest, parameters).written().with_preamble(PRODUCTS).t_unit
 
 
-class _Product:
+class _Product(TiledProduct):
     """Writes the loops; see :func:`gpu_mma`."""
 
-    def __init__(
-        self, schedule: Schedule, sides: Sides, parameters: Parameters
-    ) -> None:
-        self.schedule, self.sides = schedule, sides
-        self.writer = writer = NestWriter(schedule)
-        self.depth, self.terms, self.rows, self.columns = (
-            number(parameters, name) for name in ("depth", "terms", "rows", "columns")
-        )
-        batch: list[str] = []
-        if sides.batch.indices:
-            batch = [writer.loop("batch", size_of(sides.batch), tag="g.0")]
-        self.batch = sides.batch.points(var(batch[0])) if batch else {}
-        self.across, self.along = (
-            self._side(flat, number(parameters, name), len(batch) + k)
-            for k, (flat, name) in enumerate(
-                [(sides.across, "across"), (sides.along, "along")]
-            )
-        )
-        n_across, n_along = (
-            self.across.tile // self.columns,
-            self.along.tile // self.rows,
-        )
-        self.lane = writer.loop("lane", size=WARP, tag="l.0")
-        self.warp_across = writer.loop("warp", size=n_across, tag="l.1")
-        self.warp_along = writer.loop("warp", size=n_along, tag="l.2")
-        items = Items(
-            (self.lane, self.warp_across, self.warp_along), (WARP, n_across, n_along)
-        )
-        grid = (*batch, self.across.group, self.along.group)
-        self.tiles = TileWriter(
-            writer, items, sides.summed, self.depth, self.batch, grid,
-            stages=number(parameters, "stages"),
-            is_copied=parameters["copies"] == "asynchronous",
-        )  # fmt: skip
-        self.around = self.tiles.around
+    keeps_order = True
 
-    def _side(self, flat: Flat, tile: int, axis: int) -> Side:
-        group = self.writer.loop("group", f"{tile}*{{}} < {flat.size}", tag=f"g.{axis}")
-        return Side(flat, group, tile)
-
-    def written(self) -> Schedule:
-        """The schedule with the nest replaced."""
-        first = self.sides.first
-        wanted: dict[Key, tuple[str, Side]] = {}
-        for row in self.schedule.rows:
-            wanted[row[first], True] = row[first], self.across
-            wanted[row[1 - first], False] = row[1 - first], self.along
-        self.tiles.multiplied(wanted, self._sums)
-        schedule = self.writer.finished().with_preamble(PRODUCTS)
-        return schedule.with_preamble(COPIES)
-
-    def _sums(
-        self, tiles: Mapping[Key, Tiled], loops: Names, after: Names
-    ) -> tuple[Names, Names]:
-        """Of all rows."""
-        first = self.sides.first
-        reads: list[str] = []
-        last: list[str] = []
-        for k, row in enumerate(self.schedule.rows):
-            pair = tiles[row[1 - first], False], tiles[row[first], True]
-            read, done = self._sum(k, *pair, loops, after)
-            reads += read
-            last.append(done)
-        return tuple(reads), tuple(last)
+    def items(self, parameters: Parameters) -> Items:
+        self.terms, self.rows, self.columns = (
+            number(parameters, name) for name in ("terms", "rows", "columns")
+        )
+        n_across = self.across.tile // self.columns
+        n_along = self.along.tile // self.rows
+        self.lane = self.writer.loop("lane", size=WARP, tag="l.0")
+        self.warp_across = self.writer.loop("warp", size=n_across, tag="l.1")
+        self.warp_along = self.writer.loop("warp", size=n_along, tag="l.2")
+        inames = (self.lane, self.warp_across, self.warp_along)
+        return Items(inames, (WARP, n_across, n_along))
 
     @property
     def _place(self) -> tuple[Expression, Expression]:
         """A lane's row and column in a fragment: ``g`` and ``t`` of the primitive."""
         return p.FloorDiv(var(self.lane), 4), p.Remainder(var(self.lane), 4)
 
-    def _sum(
-        self, row: int, left: Tiled, right: Tiled, around: Names, after: Names
+    def sum(
+        self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
     ) -> tuple[Names, str]:
         writer = self.writer
         n_rows, n_columns = self.rows // ROWS, self.columns // COLUMNS
         acc = writer.array(
             "acc", (n_rows, n_columns, 4), self.schedule.dtype_of_row(row)
         )
-        loops = [self._unrolled(n) for n in (n_rows, n_columns, 4)]
+        every = [self.unrolled(n) for n in (n_rows, n_columns, 4)]
         zero = writer.assign(
-            "zero", var(acc)[tuple(map(var, loops))], np.float64(0),
-            [*self.around, *loops],
+            "zero", var(acc)[tuple(map(var, every))], np.float64(0),
+            [*self.around, *every],
         )  # fmt: skip
-        k = self._unrolled(self.depth // self.terms)
-        inside = (*around, k)
-        lefts, one = self._fragments(left, k, inside, after, is_left=True)
-        rights, two = self._fragments(right, k, inside, after, is_left=False)
-        r, c = self._unrolled(n_rows), self._unrolled(n_columns)
+        k = self.unrolled(self.depth // self.terms)
+        inside = (*loops, k)
+        lefts, one = self._fragments(along, k, inside, after, is_left=True)
+        rights, two = self._fragments(across, k, inside, after, is_left=False)
+        r, c = self.unrolled(n_rows), self.unrolled(n_columns)
         block = (*inside, r, c)
         (sums, *steps), (held, *more), (given, *others) = (
             writer.place_of(entry, block)
@@ -217,7 +148,7 @@ class _Product:
         )
         shape = (block // length, self.terms // 4, n_halves)
         array = writer.array(name, shape, np.dtype(np.float64))
-        inames = [self._unrolled(n) for n in shape]
+        inames = [self.unrolled(n) for n in shape]
         b, q, h = map(var, inames)
         deep = p.Sum((self.terms * var(k), 4 * q, t))
         wide = p.Sum((block * var(warp), length * b, 8 * h, g))
@@ -245,7 +176,7 @@ class _Product:
             ),
             self.around, after, tile=x.tile,
         )  # fmt: skip
-        r, h, c, e = (self._unrolled(n) for n in (n_rows, 2, n_columns, 2))
+        r, h, c, e = (self.unrolled(n) for n in (n_rows, 2, n_columns, 2))
         at_row, at_column = 2 * var(r) + var(h), 2 * var(c) + var(e)
         writer.store(
             row,
@@ -256,9 +187,6 @@ class _Product:
             where=(*rows.inside(at_row), *columns.inside(at_column)),
         )
         writer.note_apart(self.schedule.instructions[row])
-
-    def _unrolled(self, n: int) -> str:
-        return self.writer.loop("u", size=n, tag="unr")
 
 
 def _space(workload: Workload) -> Space | None:
@@ -274,7 +202,7 @@ def _space(workload: Workload) -> Space | None:
         "rows": (32, 64, 16),
         "terms": (8, 16, 4),
         "stages": (2, 3, 4),
-        "copies": ("asynchronous", "registers"),
+        "copies": COPY_WAYS,
     }
 
 
@@ -296,11 +224,9 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     n_sums = len(workload.einsum.rows) * rows * columns // WARP
     if n_sums > MOST_SUMS:
         return f"{n_sums} sums of a lane, expected at most {MOST_SUMS}"
-    for tile in (across, along):
-        if not all(
-            are_dealt_evenly(*x, n_items) for x in ((tile, depth), (depth, tile))
-        ):
-            return f"{n_items} work-items do not share {tile} times {depth} entries"
+    uneven = uneven_tile((across, along), depth, n_items)
+    if uneven is not None:
+        return uneven
     n_bytes = stages * sum(
         8 * tile_entries(across if is_across else along, depth)
         for _, is_across in staged(workload.einsum)
@@ -315,7 +241,7 @@ NAMES = ("across", "along", "depth", "columns", "rows", "terms", "stages", "copi
 
 def _starts(workload: Workload) -> tuple[Parameters, ...]:
     """Large tiles for large products; smaller ones fill a GPU with less."""
-    copied, held = "asynchronous", "registers"
+    copied, held = COPY_WAYS
     tried = (
         (128, 128, 16, 32, 64, 8, 3, copied),
         (128, 128, 16, 32, 64, 16, 2, copied),

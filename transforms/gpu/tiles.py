@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
@@ -30,7 +30,18 @@ from feinsum.transforms.primitives.vector_store import flat_subscript
 Key: TypeAlias = tuple[str, bool]
 """An operand, and whether it is the one that is across."""
 
-__all__ = ["Items", "Side", "Tile", "TileWriter", "are_dealt_evenly", "tile_entries"]
+__all__ = [
+    "PADDING",
+    "Items",
+    "Key",
+    "Side",
+    "Tile",
+    "TileWriter",
+    "Tiled",
+    "points_of",
+    "tile_entries",
+    "uneven_tile",
+]
 
 PADDING = 4
 """Entries after each row of a tile: 16 that lie four by four, or in a row, are then in
@@ -313,6 +324,7 @@ class Load:
 
     Attributes:
         deep, wide: what a work-item has of a tile.
+        dealt: the ids of what computes where these begin.
         points: of the indices that are not summed.
         source: if it is copied; else it is computed in registers first.
         lanes: entries of one copy.
@@ -323,6 +335,7 @@ class Load:
     tile: Tile
     deep: Share
     wide: Share
+    dealt: Names
     points: Points
     source: Source | None
     lanes: int
@@ -349,7 +362,8 @@ class TileWriter:
     Args:
         stages: how many tiles of an operand are there at once, 2 or more.
         is_copied: whether arrays are copied; else they are treated as functions.
-        is_padded_by: entries after each row of a tile, for one that is deep or not.
+        keeps_order: whether entries that are neighbours in an operand are so in its
+            tile; else those are that are not along the summed indices.
     """
 
     def __init__(
@@ -363,10 +377,11 @@ class TileWriter:
         *,
         stages: int,
         is_copied: bool,
+        keeps_order: bool,
     ) -> None:
         self.writer, self.items = writer, items
         self.summed, self.depth, self.batch = summed, depth, batch
-        self.stages, self.is_copied = stages, is_copied
+        self.stages, self.is_copied, self.keeps_order = stages, is_copied, keeps_order
         self.around = (*grid, *reversed(items.inames))
         self.item = writer.array("number", (), np.dtype(np.uint32))
         self.numbered = writer.assign(
@@ -427,24 +442,40 @@ class TileWriter:
         span, dtype = schedule.spans[operand], schedule.dtypes[operand]
         is_deep = bool(span) and span[-1] in self.summed.indices
         shape = (side.tile, self.depth) if is_deep else (self.depth, side.tile)
+        is_kept = self.keeps_order or not is_deep
+        n_rows, n_columns = shape if is_kept else shape[::-1]
         array = writer.array(
-            f"{operand}_tile", (self.stages, shape[0], shape[1] + PADDING), dtype,
+            f"{operand}_tile", (self.stages, n_rows, n_columns + PADDING), dtype,
             is_shared=True,
         )  # fmt: skip
         source = source_of(schedule, operand) if self.is_copied else None
         fast = self.summed if is_deep else side.flat
-        lanes = 1 if source is None else self._lanes(source, operand, fast, shape)
-        shares = shares_of(*shape, self.items.n, var(self.item), lanes)
-        deep, wide = shares[::-1] if is_deep else shares
+        lanes = 1
+        if source is not None and is_kept:
+            lanes = self._lanes(source, operand, fast, shape)
+        shares = [
+            self._share(share)
+            for share in shares_of(*shape, self.items.n, var(self.item), lanes)
+        ]
+        (deep, one), (wide, two) = shares[::-1] if is_deep else shares
         points = points_of(
             writer, side.flat, wide.n, wide.after(side.start), self.around,
-            [self.numbered], tile=side.tile,
+            [one, two], tile=side.tile,
         )  # fmt: skip
         registers = ""
         if source is None:
             registers = writer.array("ahead", (deep.n, wide.n), dtype)
-        tile = Tile(array, is_deep)
-        return Load(operand, tile, deep, wide, points, source, lanes, registers)
+        tile = Tile(array, is_deep and is_kept)
+        return Load(
+            operand, tile, deep, wide, (one, two), points, source, lanes, registers
+        )
+
+    def _share(self, share: Share) -> tuple[Share, str]:
+        """A share that begins at a scalar, and the id of what computes this."""
+        first, done = self.writer.place(
+            "first", share.first, self.around, (self.numbered,)
+        )
+        return replace(share, first=var(first)), done
 
     def _lanes(
         self, source: Source, operand: str, fast: Flat, shape: tuple[int, int]
@@ -477,7 +508,7 @@ class TileWriter:
         """The points of a tile at the steps of a work-item."""
         deep = points_of(
             self.writer, self.summed, load.deep.n, load.deep.after(self.depth * tile),
-            loops, [self.numbered, *after], tile=self.depth,
+            loops, [*load.dealt, *after], tile=self.depth,
         )  # fmt: skip
         k, s = (
             self.writer.loop("step", size=x.n, tag="unr")
@@ -490,7 +521,7 @@ class TileWriter:
             (var(k), var(s)),
             tuple(points[index] for index in span),
             (*deep.inside(var(k)), *load.points.inside(var(s))),
-            (self.numbered, *load.points.statements, *deep.statements, *after),
+            (*load.dealt, *load.points.statements, *deep.statements, *after),
         )
 
     def _begun(
@@ -557,7 +588,7 @@ class TileWriter:
         )
         target = load.tile.at(slot, load.deep.at(var(k)), load.wide.at(var(s)))
         value = var(load.registers)[var(k), var(s)]
-        before = [self.numbered, *after]
+        before = [*load.dealt, *after]
         done = writer.assign("settle", target, value, [*loops, k, s], before)
         writer.note_apart(done)
         return done
@@ -593,6 +624,17 @@ class _Steps(NamedTuple):
     points: tuple[Expression, ...]
     inside: tuple[Expression, ...]
     before: Names
+
+
+def uneven_tile(tiles: Sequence[int], depth: int, n_items: int) -> str | None:
+    """Why work-items cannot share tiles evenly, along either axis; None if they can."""
+    for tile in tiles:
+        if not all(
+            are_dealt_evenly(*shape, n_items)
+            for shape in ((tile, depth), (depth, tile))
+        ):
+            return f"{n_items} work-items do not share {tile} times {depth} entries"
+    return None
 
 
 def tile_entries(tile: int, depth: int) -> int:
