@@ -55,7 +55,7 @@ class RecipeFigures:
 def figures_of_recipe(
     spec: TransformSpec, einsum: BatchedEinsum, architecture: str
 ) -> tuple[RecipeFigures, ...]:
-    """The figures of every launch.
+    """The figures of every launch; none if the recipe takes a newer architecture.
 
     Args:
         einsum: canonical.
@@ -73,6 +73,8 @@ def figures_of_recipe(
     unit, nest = reference_of(einsum).kernel()
     unit = apply_spec(spec, unit, nest)
     code = generated(typed(unit.copy(target=CudaTarget())))
+    if any(launch.least_capability > int(number) for launch in code.launches):
+        return ()
     log = find_nvrtc().compile(code.source, architecture).log
     found = []
     for launch in code.launches:

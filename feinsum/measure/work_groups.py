@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -31,10 +31,22 @@ from loopy.schedule import (
 from loopy.symbolic import constraint_to_cond_expr
 from pymbolic import primitives as p
 from pymbolic.mapper.evaluator import EvaluationMapper, evaluate
+from pytools.tag import Tag
 
 from feinsum.errors import MeasurementError
 from feinsum.targets.layout import entry_kernel
 from feinsum.targets.protocol import Array
+from feinsum.transforms.primitives.copy_async import (
+    AsyncCopy,
+    AwaitGroups,
+    CloseGroup,
+)
+from feinsum.transforms.primitives.multiply_fragments import (
+    COLUMNS,
+    ROWS,
+    WARP,
+    FragmentProduct,
+)
 
 __all__ = ["Execution", "Race", "execute_groups", "scheduled"]
 
@@ -45,10 +57,10 @@ class Race(NamedTuple):
     """Two work-items, or groups, that do not wait for each other.
 
     Attributes:
-        array: its name; empty for a barrier that not all work-items reach.
+        array: its name; empty for what not all work-items reach.
         entry: counted in C's order.
         kind: ``write-write``, ``read-write``, ``group-write`` for two groups at an
-            entry of global memory, or ``barrier``.
+            entry of global memory, ``barrier``, or ``warp`` for a product of a warp.
     """
 
     array: str
@@ -270,6 +282,7 @@ class _Group:
         self.private = {n: run.fresh(n, self.n_items) for n in run.temporaries(private)}
         arrays = {**run.memory, **self.shared}
         self.notes = {name: _Notes(array.size) for name, array in arrays.items()}
+        self.copies: list[list[tuple[str, Array, Array, Array]]] = [[]]
         self.mask = np.ones(self.n_items, bool)
         self.loops: frozenset[str] = frozenset()
 
@@ -323,6 +336,10 @@ class _Group:
     def _statement(self, insn: Any) -> None:
         if isinstance(insn, lp.NoOpInstruction):
             return
+        done = [tag for tag in insn.tags if type(tag) in self.meanings]
+        if done:
+            self.meanings[type(done[0])](insn, done[0])
+            return
         if not isinstance(insn, lp.Assignment):
             raise MeasurementError(
                 f"the statement {insn.id!r} is a {type(insn).__name__}; expected an "
@@ -338,6 +355,83 @@ class _Group:
         if isinstance(insn.assignee, p.Subscript):
             indices = insn.assignee.index_tuple
         self.write(name, indices, values, mask)
+
+    @cached_property
+    def meanings(self) -> dict[type[Tag], Callable[[Any, Any], None]]:
+        """What statements of C do, by the tags that say it."""
+        return {
+            FragmentProduct: self._multiply,
+            AsyncCopy: self._copy,
+            CloseGroup: self._close_group,
+            AwaitGroups: self._await_groups,
+        }
+
+    def _copy(self, insn: Any, copy: AsyncCopy) -> None:
+        """Written when it is awaited; until then nobody else may touch the place."""
+        mask = self.mask & self._is_inside(frozenset(insn.within_inames))
+        who = np.flatnonzero(mask)
+        (tile, at), (array, begin) = copy.target, copy.source
+        inside = self.private[copy.inside][who] != 0
+        for lane in range(copy.lanes):
+            places = self.private[at][who] + lane
+            origins = np.where(inside, self.private[begin][who] + lane, 0)
+            size = self.array(array).size
+            if ((origins < 0) | (origins >= size)).any():
+                raise MeasurementError(
+                    f"{array!r} has {size} entries, a work-item copies others"
+                )
+            values = np.where(inside, self.array(array).reshape(-1)[origins], 0)
+            self._note_groups(array, origins, is_written=False)
+            self._note_copies(tile, places, who)
+            self.copies[-1].append((tile, places, who, values))
+
+    def _note_copies(self, tile: str, places: Array, who: Array) -> None:
+        for kind, found in zip(
+            ("write-write", "read-write"),
+            self.notes[tile].writes(places, who),
+            strict=True,
+        ):
+            self._note(tile, found, kind)
+
+    def _close_group(self, _insn: Any, _group: CloseGroup) -> None:
+        self.copies.append([])
+
+    def _await_groups(self, _insn: Any, groups: AwaitGroups) -> None:
+        """Of the groups that are closed; the last one in the list is open."""
+        n_done = max(len(self.copies) - 1 - groups.n_left, 0)
+        for tile, places, who, values in chain.from_iterable(self.copies[:n_done]):
+            self._note_copies(tile, places, who)
+            self.shared[tile].reshape(-1)[places] = values
+        del self.copies[:n_done]
+
+    def _multiply(self, _insn: Any, product: FragmentProduct) -> None:
+        """Every warp multiplies what its lanes hold; see its primitive for who has
+        what.
+        """
+        if self.n_items % WARP or not self.mask.all():
+            self.run.races.append(Race("", 0, "warp"))
+            return
+        depth = product.depth
+        left = self._held(*product.left, (depth // 4, 2))
+        right = self._held(*product.right, (depth // 4,))
+        sums = self._held(*product.sums, (2, 2))
+        whole = np.einsum("wgtqh->whgqt", left).reshape(-1, ROWS, depth) @ np.einsum(
+            "wgtq->wqtg", right
+        ).reshape(-1, depth, COLUMNS)
+        pieces = whole.reshape(-1, 2, COLUMNS, 4, 2)
+        sums += np.einsum("whgtc->wgthc", pieces)
+        self._hold(*product.sums, sums)
+
+    def _held(self, name: str, place: str, shape: tuple[int, ...]) -> Array:
+        """Entries of a private array: warps, lanes as 8 times 4, then ``shape``."""
+        at = int(self.private[place][0])
+        held = self.private[name].reshape(self.n_items, -1)[:, at : at + prod(shape)]
+        return held.reshape(-1, COLUMNS, 4, *shape)
+
+    def _hold(self, name: str, place: str, values: Array) -> None:
+        at, flat = int(self.private[place][0]), values.reshape(self.n_items, -1)
+        held = self.private[name].reshape(self.n_items, -1)
+        held[:, at : at + flat.shape[1]] = flat
 
     def read(self, name: str, indices: Sequence[Any], mask: Array) -> Array:
         """What every work-item reads; those that are masked read anything."""

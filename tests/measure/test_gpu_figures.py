@@ -12,7 +12,9 @@ from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = [LOOPY_WARNINGS, needs_nvrtc]
 
-PRODUCT = einsum("ij,jk->ik", array("A", ("n", 64)), array("B", (64, 64)))
+PRODUCT = einsum(
+    "ij,jk->ik", array("A", ("n", 64), "float32"), array("B", (64, 64), "float32")
+)
 
 
 def test_every_start_has_figures():
@@ -27,7 +29,7 @@ def test_every_start_has_figures():
         for p in [one.spec.parameters]
     }
     assert by_block[8, 8].figures.registers > by_block[1, 1].figures.registers
-    assert by_block[1, 1].shared_bytes == 2 * 16 * 16 * 8
+    assert by_block[1, 1].shared_bytes == 2 * 2 * 16 * (16 + 4) * 4
     assert by_block[1, 1].n_items == 256
 
 

@@ -11,6 +11,10 @@ from loopy.schedule import Barrier
 
 from feinsum.errors import MeasurementError
 from feinsum.measure.work_groups import Race, execute_groups, scheduled
+from feinsum.transforms.primitives.multiply_fragments import (
+    FragmentProduct,
+    multiply_fragments,
+)
 from tests.transforms.support import EINSUMS, LOOPY_WARNINGS, generated
 
 pytestmark = LOOPY_WARNINGS
@@ -164,3 +168,43 @@ def test_untransformed_kernels_compute_the_reference(name):
     execution = execute_groups(case.t_unit, everything)
     for out, value in expected.items():
         assert np.allclose(execution.outputs[out], value, rtol=10 * tolerance)
+
+
+@pytest.mark.parametrize(("n_lanes", "races"), [(32, ()), (16, (Race("", 0, "warp"),))])
+def test_products_of_a_warp_are_those_of_its_lanes(n_lanes, races):
+    """The product that its tag says, added; fewer lanes than a warp are no warp."""
+    parts = [(name, f"{name}_at") for name in ("sums", "left", "right")]
+    product = FragmentProduct(4, *parts)
+    shapes = {"sums": 4, "left": 2, "right": 1}
+    unit = lp.make_kernel(
+        [f"{{[lane]: 0<=lane<{n_lanes}}}", "{[i]: 0<=i<4}", "{[j]: 0<=j<4}"],
+        [
+            *(f"{place} = 0 {{id={place}}}" for _, place in parts),
+            "left[0] = x[lane] {id=left}",
+            "left[1] = x[lane + 32] {id=left_1}",
+            "right[0] = x[lane + 64] {id=right}",
+            "sums[i] = 1 {id=sums}",
+            multiply_fragments(
+                product, "multiply", ["lane"],
+                ["sums", "left", "left_1", "right", *(place for _, place in parts)],
+            ),
+            "y[lane, j] = sums[j] {dep=multiply}",
+        ],
+        [
+            lp.GlobalArg("x", np.float64, shape=96),
+            lp.GlobalArg("y", np.float64, shape=(n_lanes, 4)),
+            *(lp.TemporaryVariable(n, np.float64, (k,)) for n, k in shapes.items()),
+            *(lp.TemporaryVariable(place, np.int64, ()) for _, place in parts),
+        ],
+        lang_version=(2018, 2),
+        target=lp.OpenCLTarget(),
+    )  # fmt: skip
+    unit = lp.tag_inames(unit, {"lane": "l.0"})
+    x = np.random.default_rng(0).random(96)
+    execution = execute_groups(unit, {"x": x, "y": np.zeros((n_lanes, 4))})
+    assert execution.races == races
+    if not races:
+        left, right = x[:64].reshape(16, 4), x[64:].reshape(8, 4).T
+        sums = 1 + left @ right
+        found = execution.outputs["y"].reshape(8, 4, 2, 2).transpose(2, 0, 1, 3)
+        assert np.allclose(found.reshape(16, 8), sums)

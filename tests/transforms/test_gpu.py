@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import random
 
+import loopy as lp
 import numpy as np
 import pytest
 
 from feinsum import array, einsum
-from feinsum.errors import InvalidParameterError
+from feinsum.errors import BuildError, InvalidParameterError
 from feinsum.ir import Workload
+from feinsum.measure import compile_kernel, open_device
+from feinsum.measure.gpu_figures import figures_of_recipe
 from feinsum.measure.work_groups import execute_groups
 from feinsum.targets.cuda import CudaTarget
 from feinsum.targets.cuda.code import generated as cuda_code
@@ -22,14 +25,23 @@ from feinsum.targets.cuda.nvrtc import find_nvrtc
 from feinsum.transforms import applicable_transforms, check_spec, configurations
 from feinsum.transforms.gpu import (
     GPU_ELEMENTS,
+    GPU_MMA,
     GPU_OPERATOR,
     GPU_POINTS,
     GPU_PRODUCT,
     GPU_ROWS,
 )
-from tests.cpus import INTEL
-from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
-from tests.transforms.support import EINSUMS, LOOPY_WARNINGS, generated, sampled
+from feinsum.transforms.primitives.copy_async import AwaitGroups
+from tests.cpus import INTEL, opened
+from tests.portions import spread
+from tests.targets.cuda.stand_in import StandInDriver, needs_nvrtc, stand_in
+from tests.transforms.support import (
+    EINSUMS,
+    LOOPY_WARNINGS,
+    generated,
+    sampled,
+    written,
+)
 
 __all__ = ["stand_in"]
 
@@ -38,8 +50,23 @@ pytestmark = LOOPY_WARNINGS
 SMALL = {
     GPU_ELEMENTS: {"elements": 8, "workers": 4, "rows": 2},
     GPU_OPERATOR: {"lanes": 16, "columns": 2, "rows": 3},
+    GPU_MMA: {
+        "across": 32,
+        "along": 32,
+        "depth": 16,
+        "columns": 16,
+        "rows": 16,
+        "stages": 2,
+    },
     GPU_POINTS: {"block": 64},
-    GPU_PRODUCT: {"across": 16, "along": 16, "depth": 8, "columns": 2, "rows": 2},
+    GPU_PRODUCT: {
+        "across": 16,
+        "along": 16,
+        "depth": 8,
+        "columns": 2,
+        "rows": 2,
+        "stages": 2,
+    },
     GPU_ROWS: {"items": 32, "rows": 1},
 }
 CASES = [
@@ -56,18 +83,29 @@ CASES = [
     (GPU_OPERATOR, "divergence", {"stage_matrix": True, "stage_output": True}),
     (GPU_OPERATOR, "mass of three", {"stage_matrix": False, "stage_output": True}),
     (GPU_OPERATOR, "face mass", {"stage_matrix": True, "stage_output": True}),
+    (GPU_MMA, "matrix product", {"terms": 4, "copies": "registers", "stages": 3}),
+    (GPU_MMA, "two summed indices", {"along": 64, "columns": 8, "rows": 32}),
+    (GPU_MMA, "four output indices", {"depth": 8, "stages": 3}),
+    (GPU_MMA, "two rows", {"terms": 16}),
     (GPU_POINTS, "divergence", {}),
     (GPU_POINTS, "matrix times itself", {}),
     (GPU_POINTS, "mixed", {}),
     (GPU_PRODUCT, "matrix product", {}),
-    (GPU_PRODUCT, "two summed indices", {}),
-    (GPU_PRODUCT, "two rows", {}),
+    (GPU_PRODUCT, "two summed indices", {"copies": "registers"}),
+    (GPU_PRODUCT, "two rows", {"stages": 3}),
+    (GPU_PRODUCT, "of known extents", {"along": 32, "rows": 4}),
     (GPU_PRODUCT, "in single precision", {}),
     (GPU_ROWS, "integers", {}),
     (GPU_ROWS, "unsigned", {}),
     (GPU_ROWS, "two rows", {}),
 ]  # fmt: skip
 """Of each family the ways that differ."""
+LARGE = einsum(
+    "aebf,dfce->abcd",
+    array("A", (48, 32, 24, 32)),
+    array("B", (48, 32, 24, 32)),
+)
+"""As in suites of coupled cluster."""
 IDS = [f"{t.name}-{name}-{k}" for k, (t, name, _) in enumerate(CASES)]
 EXTENTS = (5, 3, 4, 2)
 """Of the size parameters, for work-groups in numpy; no tile divides them."""
@@ -111,11 +149,39 @@ def test_the_code_for_cuda_is_right(transform, name, changes, stand_in):
 
 @pytest.mark.parametrize(("transform", "name", "changes"), CASES, ids=IDS)
 def test_the_same_family_is_right_by_opencl(transform, name, changes):
-    """On a runtime for CPUs whose barriers are right."""
+    """On a runtime for CPUs whose barriers are right; it has no tensor cores."""
     case = generated(EINSUMS[name])
     unit = case.apply(spec_of(transform, name, changes))
     sizes = sizes_of(case.einsum, (101, 37, 9, 5))
-    case.assert_right(unit, [sizes], INTEL)
+    if transform is GPU_MMA:
+        with pytest.raises(BuildError, match="takes CUDA and a GPU of sm_80 or newer"):
+            compile_kernel(unit, opened(INTEL))
+    else:
+        case.assert_right(unit, [sizes], INTEL)
+
+
+@needs_nvrtc
+def test_a_gpu_without_tensor_cores_is_told(monkeypatch):
+    """By its capability, before anything is compiled."""
+    old = [StandInDriver(capability=(7, 0))]
+    monkeypatch.setattr("feinsum.targets.cuda.driver._FOUND", old)
+    unit = generated(EINSUMS["matrix product"]).apply(
+        spec_of(GPU_MMA, "matrix product", {})
+    )
+    with pytest.raises(BuildError, match="sm_80 or newer, the device is of sm_70"):
+        compile_kernel(unit, open_device("cuda"))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    "parameters", spread(GPU_MMA.starts(Workload(LARGE)), 2), ids=str
+)
+def test_large_tiles_stay_in_registers(parameters, architecture):
+    """Of every start for tensor cores, for indices that take divisions."""
+    (one,) = figures_of_recipe(GPU_MMA.spec(parameters), LARGE, architecture)
+    assert one.figures.spill_bytes == 0
+    assert one.occupancy > 0
 
 
 @needs_nvrtc
@@ -145,7 +211,7 @@ def test_the_recommended_code_compiles(transform, name, architecture):
 def test_the_code_of_every_tile_compiles(transform, architecture):
     """For einsums of every kind that it fits."""
     for name, e in EINSUMS.items():
-        if transform.fits(e):
+        if transform.fits(e) and (transform, architecture) != (GPU_MMA, "sm_70"):
             for spec in sampled(e, transform, 20):
                 assert_compiles(name, spec, architecture, most_spilled=1 << 12)
 
@@ -161,19 +227,59 @@ def assert_compiles(name, spec, architecture, most_spilled=0):
         assert figures.shared_bytes <= has.group_shared_bytes
 
 
+@pytest.mark.parametrize("copies", GPU_MMA.offered(LARGE)["copies"])
+@pytest.mark.parametrize(
+    ("statement", "kind"), [(lp.BarrierInstruction, "read-write"), (AwaitGroups, "")]
+)
+def test_tiles_are_awaited(statement, kind, copies):
+    """What is copied is not there before; without a barrier others may still read."""
+    case = generated(EINSUMS["of known extents"])
+    unit = case.apply(spec_of(GPU_MMA, "of known extents", {"copies": copies}))
+    kernel = unit["feinsum_kernel"]
+    dropped = [
+        insn
+        for insn in kernel.instructions
+        if isinstance(insn, statement) or insn.tags_of_type(statement)
+    ]
+    assert len(dropped) == 1 or copies == "registers"
+    unit = lp.remove_instructions(
+        unit.with_kernel(kernel), {insn.id for insn in dropped}
+    )
+    arguments, expected, _ = case._reference({})
+    execution = execute_groups(unit, {**arguments, "out": np.zeros((29, 37))})
+    is_right = np.allclose(execution.outputs["out"], expected["out"])
+    assert is_right == (not dropped or statement is lp.BarrierInstruction)
+    assert {race.kind for race in execution.races} == ({kind} if kind else set())
+
+
 @needs_nvrtc
-def test_functions_of_operands_are_fused(stand_in):
+def test_neighbours_are_copied_together(stand_in):
+    """Two numbers of double precision, unless a row may end between them, wherever the
+    array begins.
+    """
+    e = einsum("ij,kj->ik", array("A", (37, 20)), array("B", (18, 20)))
+    spec = spec_of(GPU_MMA, "matrix product", {})
+    unit = generated(e).apply(spec)
+    code = cuda_code(unit.copy(target=CudaTarget())).source
+    assert code.count("feinsum_copy(2, ") == code.count("feinsum_copy(") - 2 > 0
+    generated(e).assert_right(unit, [{}], "cuda")
+    odd = einsum("ij,kj->ik", array("A", (37, 21)), array("B", (18, 21)))
+    unit = generated(odd).apply(spec).copy(target=CudaTarget())
+    assert "feinsum_copy(2, " not in cuda_code(unit).source
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    "transform", [GPU_ELEMENTS, GPU_MMA, GPU_PRODUCT], ids=lambda t: t.name
+)
+def test_functions_of_operands_are_fused(transform, stand_in):
     """What a kernel computes in the place of an array is computed where it is read."""
-    import loopy as lp
-
-    from tests.transforms.support import written
-
     unit = lp.make_kernel(
-        "{[e,i,j]: 0<=e<N and 0<=i,j<5}",
+        "{[e,i,j]: 0<=e<N and 0<=i,j<20}",
         "v[e,i] = sum(j, D[i,j]*0.5*(a[e,j] + b[e,j]))",
         [
-            lp.GlobalArg("D", np.float64, shape="5,5"),
-            lp.GlobalArg("a,b,v", np.float64, shape="N,5"),
+            lp.GlobalArg("D", np.float64, shape="20,20"),
+            lp.GlobalArg("a,b,v", np.float64, shape="N,20"),
             lp.ValueArg("N", np.int32),
         ],
         lang_version=(2018, 2),
@@ -184,11 +290,8 @@ def test_functions_of_operands_are_fused(stand_in):
         return {"v": 0.5 * (given["a"] + given["b"]) @ given["D"].T}
 
     case = written(unit, expected)
-    (element,) = GPU_ELEMENTS.offered(case.einsum)["element"]
-    spec = GPU_ELEMENTS.spec(
-        {**SMALL[GPU_ELEMENTS], "element": element, "lane": "element",
-         "stage_matrices": True}
-    )  # fmt: skip
+    recommended = next(configurations(transform, case.einsum)).parameters
+    spec = transform.spec({**recommended, **SMALL[transform]})
     case.assert_right(case.apply(spec), [{"N": 21}], "cuda")
 
 
@@ -203,12 +306,24 @@ def test_they_are_for_gpus_alone():
 def test_what_no_group_has_room_for_is_refused():
     """By the number of work-items, and by bytes."""
     e = EINSUMS["matrix product"]
-    large = {"across": 128, "along": 128, "depth": 32, "columns": 1, "rows": 1}
+    large = {"across": 128, "along": 128, "depth": 32, "columns": 1, "rows": 1,
+             "stages": 2, "copies": "asynchronous"}  # fmt: skip
     with pytest.raises(InvalidParameterError, match="16384 work-items in a group"):
         check_spec(GPU_PRODUCT.spec(large), e)
     fewer = {**large, "columns": 8, "rows": 8}
-    with pytest.raises(InvalidParameterError, match="65536 bytes of shared memory"):
+    with pytest.raises(InvalidParameterError, match="135168 bytes of shared memory"):
         check_spec(GPU_PRODUCT.spec(fewer), e)
+    for changes, said in [
+        ({"rows": 64}, "do not divide the tiles"),
+        ({"across": 128, "along": 128, "columns": 8, "rows": 16}, "4096 work-items in"),
+        ({"along": 128, "across": 64, "rows": 64, "columns": 64}, "128 sums of a lane"),
+        ({"depth": 8, "along": 128, "columns": 8}, "1024 work-items do not share 32"),
+        ({"across": 128, "along": 128, "depth": 32, "columns": 64, "stages": 4,
+          "rows": 32}, "294912 bytes of shared memory"),
+    ]:  # fmt: skip
+        spec = spec_of(GPU_MMA, "matrix product", changes)
+        with pytest.raises(InvalidParameterError, match=said):
+            check_spec(spec, e)
     with pytest.raises(InvalidParameterError, match="expected 32 to 1024"):
         check_spec(
             spec_of(GPU_ELEMENTS, "gradient", {"workers": 1}), EINSUMS["gradient"]

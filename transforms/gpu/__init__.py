@@ -1,9 +1,17 @@
 """Families for GPUs: shared memory, barriers, neighbours at neighbours."""
 
 from feinsum.transforms.gpu.elements import GPU_ELEMENTS
+from feinsum.transforms.gpu.mma import GPU_MMA
 from feinsum.transforms.gpu.operators import GPU_OPERATOR
 from feinsum.transforms.gpu.points import GPU_POINTS
 from feinsum.transforms.gpu.product import GPU_PRODUCT
 from feinsum.transforms.gpu.rows import GPU_ROWS
 
-__all__ = ["GPU_ELEMENTS", "GPU_OPERATOR", "GPU_POINTS", "GPU_PRODUCT", "GPU_ROWS"]
+__all__ = [
+    "GPU_ELEMENTS",
+    "GPU_MMA",
+    "GPU_OPERATOR",
+    "GPU_POINTS",
+    "GPU_PRODUCT",
+    "GPU_ROWS",
+]

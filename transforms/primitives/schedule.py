@@ -101,6 +101,13 @@ class Schedule:
         rules = {**self.kernel.substitutions, name: rule}
         return self.with_kernel(substitutions=constantdict(rules))
 
+    def with_preamble(self, preamble: tuple[str, str]) -> Schedule:
+        """The schedule whose code begins with a preamble, given by its key and text."""
+        preambles = self.kernel.preambles
+        if preamble in preambles:
+            return self
+        return self.with_kernel(preambles=(*preambles, preamble))
+
     def is_shifted(self, instruction: str) -> bool:
         """Whether an instruction is a row that adds something to its sum."""
         shifts = dict(zip(self.instructions, self.shifts, strict=True))

@@ -163,10 +163,7 @@ def flat_subscript(kernel: lp.LoopKernel, target: p.Subscript) -> Expression:
 
 def with_store_macros(schedule: Schedule) -> Schedule:
     """The kernel with the macros of :func:`vector_store`."""
-    preambles = schedule.kernel.preambles
-    if PREAMBLE in preambles:
-        return schedule
-    return schedule.with_kernel(preambles=(*preambles, PREAMBLE))
+    return schedule.with_preamble(PREAMBLE)
 
 
 def _global_array(kernel: lp.LoopKernel, name: str) -> Any:

@@ -7,7 +7,7 @@ rewriting the old one step by step, and Loopy has less to prove.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from graphlib import TopologicalSorter
 from itertools import pairwise
 from typing import Any
@@ -65,6 +65,8 @@ class NestWriter:
         self._inames: list[str] = []
         self._single: set[str] = set()
         self._has_vector_stores = False
+        self._apart: set[str] = set()
+        self._ordered: set[str] = set()
 
     def loop(
         self, stem: str, *conditions: str, size: Extent | None = None, tag: str = ""
@@ -144,6 +146,53 @@ class NestWriter:
         )
         return insn_id
 
+    def place(
+        self, stem: str, value: Expression, loops: Sequence[str], after: Names = ()
+    ) -> tuple[str, str]:
+        """A private scalar for statements of C, and the id of its assignment."""
+        name = self.array(stem, (), np.dtype(np.int64))
+        return name, self.assign(stem, var(name), value, loops, after)
+
+    def place_of(
+        self, entry: p.Subscript, loops: Sequence[str], after: Names = ()
+    ) -> tuple[str, str]:
+        """The same for where an entry of an own array lies, in C's order."""
+        shape = self._arrays[entry.aggregate.name].shape
+        return self.place("place", _flat(entry.index_tuple, shape), loops, after)
+
+    def add(
+        self,
+        stem: str,
+        build: Callable[[str, Sequence[str], frozenset[str]], lp.InstructionBase],
+        loops: Sequence[str],
+        after: Collection[str] = (),
+    ) -> str:
+        """A statement of another kind, given its id, loops and what it depends on."""
+        insn_id = str(self._unused_ids(stem))
+        self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
+        return insn_id
+
+    def barrier(self, loops: Sequence[str], after: Collection[str]) -> str:
+        """All work-items of a group wait for each other."""
+
+        def build(insn_id: str, loops: Sequence[str], after: frozenset[str]) -> Any:
+            return lp.BarrierInstruction(
+                insn_id,
+                synchronization_kind="local",
+                within_inames=frozenset(loops),
+                depends_on=after,
+            )
+
+        return self.add("barrier", build, loops, after)
+
+    def note_ordered(self, *ids: str) -> None:
+        """Between these statements Loopy puts no barriers of its own."""
+        self._ordered |= {*ids}
+
+    def note_apart(self, *ids: str) -> None:
+        """Work-items assign other entries each, though Loopy cannot see it."""
+        self._apart |= {*ids}
+
     def store(
         self,
         row: int,
@@ -153,6 +202,7 @@ class NestWriter:
         after: Collection[str] = (),
         *,
         is_last: bool = True,
+        where: Collection[Expression] = (),
     ) -> None:
         """Assign a row's value at ``points`` of the output; it keeps the row's id.
 
@@ -162,6 +212,7 @@ class NestWriter:
             value: the sum, still without scale and shift.
             is_last: False for entries that others follow, each of which is stored
                 once. Such a statement has an id of its own.
+            where: conditions that all have to hold.
         """
         schedule = self.schedule
         statement, at = self._target(row, points, loops, after)
@@ -169,6 +220,9 @@ class NestWriter:
             part = str(self._unused_ids(f"row_{row}_part"))
             self._parts[row] = (*self._parts.get(row, ()), part)
             statement = statement.copy(id=part)
+        if where:
+            conditions = statement.predicates | frozenset(where)
+            statement = statement.copy(predicates=conditions)
         value = self.scaled(row, value)
         if schedule.is_shifted(schedule.instructions[row]):
             value = p.Sum((at(schedule.shifts[row]), value))
@@ -237,11 +291,11 @@ class NestWriter:
         rows = set(schedule.instructions)
         others = [insn for insn in kernel.instructions if insn.id not in rows]
         schedule = schedule.with_kernel(
-            instructions=[*others, *self._statements],
+            instructions=[*others, *map(self._with_order, self._statements)],
             temporary_variables={**kernel.temporary_variables, **self._arrays},
             domains=[*kernel.domains, *self._domains],
             index_dtype=NumpyType(np.dtype(np.int64)),
-            silenced_warnings=kernel.silenced_warnings | self._done_by_one(),
+            silenced_warnings=kernel.silenced_warnings | self._without_races(),
         )
         inames = frozenset({*schedule.inames.values(), *self._inames})
         t_unit = lp.remove_unused_inames(schedule.t_unit, inames)
@@ -264,12 +318,19 @@ class NestWriter:
                 sorter.add(inner, outer)
         return tuple(sorter.static_order())
 
-    def _done_by_one(self) -> frozenset[str]:
-        """Warnings of races in statements of one work-item, which have none."""
+    def _with_order(self, statement: lp.InstructionBase) -> lp.InstructionBase:
+        """Noted on both of two statements, since Loopy asks either."""
+        if statement.id not in self._ordered:
+            return statement
+        others = frozenset((other, "local") for other in self._ordered)
+        return statement.copy(no_sync_with=statement.no_sync_with | others)
+
+    def _without_races(self) -> frozenset[str]:
+        """Warnings of races in statements that have none."""
         return frozenset(
             f"write_race({statement.id})"
             for statement in self._statements
-            if self._single & statement.within_inames
+            if self._single & statement.within_inames or statement.id in self._apart
         )
 
     @property
@@ -283,3 +344,11 @@ class NestWriter:
         self._statements.append(statement)
         if len(loops) > 1:
             self._orders.append(tuple(loops))
+
+
+def _flat(indices: Sequence[Expression], shape: Sequence[int]) -> Expression:
+    """A place in C's order."""
+    place: Expression = 0
+    for index, extent in zip(indices, shape, strict=True):
+        place = p.Sum((p.Product((extent, place)), index))
+    return place

@@ -60,11 +60,17 @@ class DeviceArray:
 
 
 def check_launch(launch: CudaLaunch, capability: int) -> None:
-    """Refuse a work-group that no multiprocessor of the device holds.
+    """Refuse what the device has no instructions, or no room, for.
 
     Raises:
         BuildError: naming the figure.
     """
+    if capability < launch.least_capability:
+        raise BuildError(
+            f"{launch.name!r} uses tensor cores of sm_{launch.least_capability} or "
+            f"newer, the device is of sm_{capability}; take another family, such as "
+            "gpu_product"
+        )
     has = multiprocessor_of(capability)
     n_bytes = launch.shared_bytes + launch.static_bytes
     if n_bytes > has.group_shared_bytes:

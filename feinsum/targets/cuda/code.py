@@ -8,6 +8,7 @@ have.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,8 +18,8 @@ from typing import Any
 
 import loopy as lp
 import numpy as np
-from cgen import Line, Value
-from cgen.cuda import CudaRestrictPointer
+from cgen import AlignedAttribute, Line, Value
+from cgen.cuda import CudaRestrictPointer, CudaShared
 from loopy.diagnostic import LoopyError
 from loopy.kernel.data import AddressSpace
 from loopy.schedule import CallKernel, get_insn_ids_for_block_at, linearize
@@ -37,6 +38,12 @@ __all__ = ["STATIC_SHARED_BYTES", "CudaCode", "CudaLaunch", "CudaTarget", "gener
 
 STATIC_SHARED_BYTES = 48 << 10
 """Of shared memory that a kernel declares; more is asked for at the launch."""
+
+LEAST_CAPABILITY = "feinsum_least_capability"
+"""The macro by which a source says what compute capability it takes."""
+
+ALIGNMENT = 16
+"""Of shared arrays, in bytes: the most that one instruction moves."""
 
 SHARED = "feinsum_shared"
 """The memory that is asked for at the launch."""
@@ -141,13 +148,16 @@ class _Builder(CUDACASTBuilder):  # type: ignore[misc]
 
     def get_temporary_decls(self, codegen_state: Any, schedule_index: int) -> Any:
         """Shared arrays that are too large together become parts of one memory."""
-        declared = super().get_temporary_decls(codegen_state, schedule_index)
+        declared = [
+            AlignedAttribute(ALIGNMENT, one) if isinstance(one, CudaShared) else one
+            for one in super().get_temporary_decls(codegen_state, schedule_index)
+        ]
         places, n_bytes = _shared_places(codegen_state.kernel, schedule_index)
         if n_bytes <= STATIC_SHARED_BYTES:
             return declared
         kept = [one for one in declared if _declared_name(one) not in places]
         arrays = codegen_state.kernel.temporary_variables
-        lines = [f"extern __shared__ __align__(16) char {SHARED}[];"]
+        lines = [f"extern __shared__ __align__({ALIGNMENT}) char {SHARED}[];"]
         for name, place in places.items():
             entry = self.get_array_base_declarator(arrays[name])
             (kind,), _ = entry.get_decl_pair()
@@ -176,7 +186,8 @@ def _shared_places(kernel: Any, schedule_index: int) -> tuple[dict[str, int], in
         if name in used and array.address_space == AddressSpace.LOCAL:
             places[name] = end
             lanes = prod(int(n) for n in array.shape)
-            end += -(-lanes * array.dtype.itemsize // 16) * 16
+            n_bytes = lanes * array.dtype.itemsize
+            end += -(-n_bytes // ALIGNMENT) * ALIGNMENT
     return places, end
 
 
@@ -190,6 +201,7 @@ class CudaLaunch:
         grid, block: three extents each, in terms of the scalars.
         shared_bytes: of the shared memory that is asked for at the launch.
         static_bytes: of the shared memory that its source declares.
+        least_capability: the compute capability that it takes, as a number.
     """
 
     name: str
@@ -198,6 +210,7 @@ class CudaLaunch:
     block: tuple[Any, Any, Any]
     shared_bytes: int
     static_bytes: int
+    least_capability: int = 0
 
     def sizes(self, scalars: Mapping[str, Any]) -> tuple[list[int], list[int]]:
         """Grid and block for the values of the scalars."""
@@ -245,16 +258,17 @@ def generated(t_unit: Any) -> CudaCode:
         )
     with quicker():
         unit = linearize(lp.preprocess_program(t_unit))
-        code = lp.generate_code_v2(unit)
+        source = lp.generate_code_v2(unit).device_code()
     kernel = entry_kernel(unit)
+    least = re.search(rf"#define {LEAST_CAPABILITY} (\d+)", source)
     launches = tuple(
-        _launch(kernel, unit.callables_table, at)
+        _launch(kernel, unit.callables_table, at, int(least[1]) if least else 0)
         for at, item in enumerate(kernel.linearization)
         if isinstance(item, CallKernel)
     )
     passed = {name for launch in launches for name in launch.arguments}
     return CudaCode(
-        code.device_code(),
+        source,
         launches,
         {
             arg.name: arg.dtype.numpy_dtype
@@ -269,7 +283,7 @@ def generated(t_unit: Any) -> CudaCode:
     )
 
 
-def _launch(kernel: Any, callables: Any, at: int) -> CudaLaunch:
+def _launch(kernel: Any, callables: Any, at: int, capability: int) -> CudaLaunch:
     name = kernel.linearization[at].kernel_name
     ids = get_insn_ids_for_block_at(kernel.linearization, at)
     grid, block = kernel.get_grid_sizes_for_insn_ids_as_exprs(ids, callables)
@@ -282,6 +296,7 @@ def _launch(kernel: Any, callables: Any, at: int) -> CudaLaunch:
         _three(block),
         n_bytes if is_large else 0,
         0 if is_large else n_bytes,
+        capability,
     )
 
 

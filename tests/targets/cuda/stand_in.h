@@ -30,6 +30,26 @@ static void __syncthreads()
   swapcontext(&fibers[running], &scheduler);
 }
 
+// Lanes put their fragments down, wait, and read those of their warp. The next product
+// has another place; when it has waited, all lanes are done with this one.
+static double fragments[2][1024][12];
+static char parity[1024];
+
+static void feinsum_mma_without_gpu(int depth, double *c, double const *a, double const *b)
+{
+  const int item = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  const int first = item / 32 * 32, g = item % 32 / 4, t = item % 4;
+  double (*held)[12] = fragments[parity[item] ^= 1];
+  memcpy(held[item], a, depth / 2 * sizeof *a);
+  memcpy(held[item] + 8, b, depth / 4 * sizeof *b);
+  __syncthreads();
+  for (int h = 0; h < 2; ++h)
+    for (int e = 0; e < 2; ++e)
+      for (int k = 0; k < depth; ++k)
+        c[2 * h + e] += held[first + 4 * g + k % 4][k / 4 * 2 + h]
+                        * held[first + 4 * (2 * t + e) + k % 4][8 + k / 4];
+}
+
 static void fiber_main()
 {
   call_kernel(given);

@@ -1,0 +1,272 @@
+"""Products in double precision on tensor cores.
+
+Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA": tiles of groups, of warps, and of
+instructions.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import loopy as lp
+import numpy as np
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.ir import BatchedEinsum, Workload
+from feinsum.raising import LoopNest
+from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
+from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged
+from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
+from feinsum.transforms.gpu.tiles import (
+    Items,
+    Tiled,
+    points_of,
+    tile_entries,
+    uneven_tile,
+)
+from feinsum.transforms.primitives.multiply_fragments import (
+    COLUMNS,
+    PRODUCTS,
+    ROWS,
+    WARP,
+    FragmentProduct,
+    multiply_fragments,
+)
+from feinsum.transforms.primitives.schedule import Expression, Names
+from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.roles import number, reuse
+
+__all__ = ["GPU_MMA"]
+
+SHARED_BYTES = 163 << 10
+"""Of a work-group, on a GPU of sm_80; some newer ones have less, and refuse it."""
+
+MOST_SUMS = 64
+"""Of a lane, each of two registers of 255."""
+
+
+def gpu_mma(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """Tiles of both operands in shared memory, which warps multiply on tensor cores.
+
+    Rewrite, for ``ik,kj->ij`` with j across and i along::
+
+        for i, j:  out[i,j] = sum(k, A[i,k]*B[k,j])
+
+        for group_j, group_i, warp_i, warp_j, lane in parallel:
+            acc[:,:] = 0
+            (the first tiles are loaded)
+            for tile:
+                (barrier; a later tile is loaded into the place of the last one)
+                for k:
+                    left[:], right[:] = A_tile[...], B_tile[...]
+                    for r, c:  acc[r,c] += left[r] @ right[c]    # a warp
+            for r, c:  out[...] = acc[r,c]
+
+    Several indices of one kind are counted as one. What is beyond the extents counts as
+    zero.
+
+    Parameters:
+        across, along, depth, stages, copies: see ``TiledProduct``.
+        columns: of the block of sums of a warp, from the first operand.
+        rows: from the second one.
+        terms: that one instruction adds to each sum.
+    """
+    return _Product(t_unit, nest, parameters).written().with_preamble(PRODUCTS).t_unit
+
+
+class _Product(TiledProduct):
+    """Writes the loops; see :func:`gpu_mma`."""
+
+    keeps_order = True
+
+    def items(self, parameters: Parameters) -> Items:
+        self.terms, self.rows, self.columns = (
+            number(parameters, name) for name in ("terms", "rows", "columns")
+        )
+        n_across = self.across.tile // self.columns
+        n_along = self.along.tile // self.rows
+        self.lane = self.writer.loop("lane", size=WARP, tag="l.0")
+        self.warp_across = self.writer.loop("warp", size=n_across, tag="l.1")
+        self.warp_along = self.writer.loop("warp", size=n_along, tag="l.2")
+        inames = (self.lane, self.warp_across, self.warp_along)
+        return Items(inames, (WARP, n_across, n_along))
+
+    @property
+    def _place(self) -> tuple[Expression, Expression]:
+        """A lane's row and column in a fragment: ``g`` and ``t`` of the primitive."""
+        return p.FloorDiv(var(self.lane), 4), p.Remainder(var(self.lane), 4)
+
+    def sum(
+        self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
+    ) -> tuple[Names, str]:
+        writer = self.writer
+        n_rows, n_columns = self.rows // ROWS, self.columns // COLUMNS
+        acc = writer.array(
+            "acc", (n_rows, n_columns, 4), self.schedule.dtype_of_row(row)
+        )
+        every = [self.unrolled(n) for n in (n_rows, n_columns, 4)]
+        zero = writer.assign(
+            "zero", var(acc)[tuple(map(var, every))], np.float64(0),
+            [*self.around, *every],
+        )  # fmt: skip
+        k = self.unrolled(self.depth // self.terms)
+        inside = (*loops, k)
+        lefts, one = self._fragments(along, k, inside, after, is_left=True)
+        rights, two = self._fragments(across, k, inside, after, is_left=False)
+        r, c = self.unrolled(n_rows), self.unrolled(n_columns)
+        block = (*inside, r, c)
+        (sums, *steps), (held, *more), (given, *others) = (
+            writer.place_of(entry, block)
+            for entry in (
+                var(acc)[var(r), var(c), 0],
+                var(lefts)[var(r), 0, 0],
+                var(rights)[var(c), 0, 0],
+            )
+        )
+        product = FragmentProduct(
+            self.terms, (acc, sums), (lefts, held), (rights, given)
+        )
+        step = writer.add(
+            "multiply", partial(multiply_fragments, product), block,
+            [zero, one, two, *steps, *more, *others],
+        )  # fmt: skip
+        self._store(row, acc, (step,))
+        return (one, two), step
+
+    def _fragments(
+        self, tile: Tiled, k: str, loops: Names, after: Names, *, is_left: bool
+    ) -> tuple[str, str]:
+        """The entries of a tile that a lane holds for one instruction of each block."""
+        writer, (g, t) = self.writer, self._place
+        name, length, n_halves, warp, block = (
+            ("left", ROWS, 2, self.warp_along, self.rows)
+            if is_left
+            else ("right", COLUMNS, 1, self.warp_across, self.columns)
+        )
+        shape = (block // length, self.terms // 4, n_halves)
+        array = writer.array(name, shape, np.dtype(np.float64))
+        inames = [self.unrolled(n) for n in shape]
+        b, q, h = map(var, inames)
+        deep = p.Sum((self.terms * var(k), 4 * q, t))
+        wide = p.Sum((block * var(warp), length * b, 8 * h, g))
+        inside = [*loops, *inames]
+        entry = var(array)[b, q, h]
+        return array, writer.assign(
+            "fragment", entry, tile.at(deep, wide), inside, after
+        )
+
+    def _store(self, row: int, acc: str, after: Names) -> None:
+        """Of 16 rows and 8 columns a lane has two of each."""
+        writer, (g, t) = self.writer, self._place
+        x, y = self.across, self.along
+        n_rows, n_columns = self.rows // ROWS, self.columns // COLUMNS
+        down = p.Sum((y.start, self.rows * var(self.warp_along), g))
+        right = p.Sum((x.start, self.columns * var(self.warp_across), 2 * t))
+        rows = points_of(
+            writer, y.flat, 2 * n_rows, lambda step: p.Sum((down, 8 * step)),
+            self.around, after, tile=y.tile,
+        )  # fmt: skip
+        columns = points_of(
+            writer, x.flat, 2 * n_columns,
+            lambda step: p.Sum(
+                (right, 8 * p.FloorDiv(step, 2), p.Remainder(step, 2))
+            ),
+            self.around, after, tile=x.tile,
+        )  # fmt: skip
+        r, h, c, e = (self.unrolled(n) for n in (n_rows, 2, n_columns, 2))
+        at_row, at_column = 2 * var(r) + var(h), 2 * var(c) + var(e)
+        writer.store(
+            row,
+            var(acc)[var(r), var(c), 2 * var(h) + var(e)],
+            {**self.batch, **rows.at(at_row), **columns.at(at_column)},
+            [*self.around, r, h, c, e],
+            [*rows.statements, *columns.statements],
+            where=(*rows.inside(at_row), *columns.inside(at_column)),
+        )
+        writer.note_apart(self.schedule.instructions[row])
+
+
+def _space(workload: Workload) -> Space | None:
+    einsum = workload.einsum
+    is_product = sides_of(einsum, einsum.extents) is not None
+    if not is_product or not is_double(einsum) or reuse(einsum) < LEAST_REUSE:
+        return None
+    return {
+        "across": (64, 128, 32),
+        "along": (64, 128, 32),
+        "depth": (16, 8, 32),
+        "columns": (32, 16, 64, 8),
+        "rows": (32, 64, 16),
+        "terms": (8, 16, 4),
+        "stages": (2, 3, 4),
+        "copies": COPY_WAYS,
+    }
+
+
+def is_double(einsum: BatchedEinsum) -> bool:
+    """Whether all operands are of double precision."""
+    return {operand.dtype for operand in einsum.operands} == {np.dtype(np.float64)}
+
+
+def _constraint(workload: Workload, parameters: Parameters) -> str | None:
+    """Tiles that every such GPU has room for, dealt out evenly."""
+    across, along, depth, columns, rows, terms, stages = (
+        number(parameters, name) for name in NAMES[:-1]
+    )
+    if across % columns or along % rows or depth % terms:
+        return "blocks of a warp and terms of an instruction do not divide the tiles"
+    n_items = WARP * (across // columns) * (along // rows)
+    if n_items > MOST_ITEMS:
+        return f"{n_items} work-items in a group, expected at most {MOST_ITEMS}"
+    n_sums = len(workload.einsum.rows) * rows * columns // WARP
+    if n_sums > MOST_SUMS:
+        return f"{n_sums} sums of a lane, expected at most {MOST_SUMS}"
+    uneven = uneven_tile((across, along), depth, n_items)
+    if uneven is not None:
+        return uneven
+    n_bytes = stages * sum(
+        8 * tile_entries(across if is_across else along, depth)
+        for _, is_across in staged(workload.einsum)
+    )
+    if n_bytes > SHARED_BYTES:
+        return f"{n_bytes} bytes of shared memory, of {SHARED_BYTES}"
+    return None
+
+
+NAMES = ("across", "along", "depth", "columns", "rows", "terms", "stages", "copies")
+
+
+def _starts(workload: Workload) -> tuple[Parameters, ...]:
+    """Large tiles for large products; smaller ones fill a GPU with less."""
+    copied, held = COPY_WAYS
+    tried = (
+        (128, 128, 16, 32, 64, 8, 3, copied),
+        (128, 128, 16, 32, 64, 16, 2, copied),
+        (128, 128, 8, 32, 64, 8, 4, copied),
+        (128, 64, 16, 32, 32, 8, 3, copied),
+        (64, 128, 16, 32, 32, 8, 3, copied),
+        (64, 64, 32, 32, 32, 8, 2, copied),
+        (64, 64, 16, 32, 32, 8, 2, held),
+        (32, 32, 32, 16, 16, 8, 3, copied),
+    )
+    starts: tuple[Parameters, ...] = tuple(
+        dict(zip(NAMES, values, strict=True)) for values in tried
+    )
+    return tuple(s for s in starts if _constraint(workload, s) is None)
+
+
+GPU_MMA = register(
+    Transform(
+        "gpu_mma",
+        1,
+        "products of two operands on tensor cores of double precision",
+        _space,
+        gpu_mma,
+        _constraint,
+        devices=GPUS,
+        starts=_starts,
+    )
+)

@@ -1,0 +1,85 @@
+"""The sides of a product of two operands, each as one index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from feinsum.ir import BatchedEinsum, Extent, Operand
+from feinsum.transforms.gpu.grid import Flat, flat_of
+
+__all__ = ["LEAST_REUSE", "Sides", "sides_of", "size_of", "staged"]
+
+LEAST_REUSE = 4.0
+"""Points of the loop nest per entry, below which tiles are no use."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The indices by where they occur, each kind as one.
+
+    Attributes:
+        batch: in both operands and the output.
+        across: of the operand that has the last index of the output; neighbouring
+            work-items have neighbouring values.
+        along: of the other operand.
+        summed: in the output nowhere.
+        first: the position of the operand that has ``across``.
+    """
+
+    batch: Flat
+    across: Flat
+    along: Flat
+    summed: Flat
+    first: int
+
+
+def sides_of(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> Sides | None:
+    """The sides of a product of two operands; None if it is none.
+
+    >>> from feinsum import array, einsum
+    >>> product = einsum("bik,bkj->bij", array("A", (9, 8, 7)), array("B", (9, 7, 6)))
+    >>> sides = sides_of(product, product.extents)
+    >>> sides.batch.indices, sides.across.indices, sides.along.indices, sides.first
+    (('b',), ('j',), ('i',), 1)
+    """
+    if einsum.n_operands != 2 or not einsum.output:
+        return None
+    terms = [set(term) for term in einsum.inputs]
+    both = terms[0] & terms[1]
+    last = next((i for i in reversed(einsum.output) if i not in both), None)
+    if last is None:
+        return None
+    first = 0 if last in terms[0] else 1
+    kinds = (
+        [i for i in einsum.output if i in both],
+        [i for i in einsum.output if i in terms[first] - both],
+        [i for i in einsum.output if i in terms[1 - first] - both],
+        sorted(einsum.summation_indices, key=_place(einsum)),
+    )
+    flats = [flat_of(kind, extents) for kind in kinds]
+    if any(flat is None for flat in flats) or not all(kinds[1:]):
+        return None
+    batch, across, along, summed = (flat for flat in flats if flat is not None)
+    return Sides(batch, across, along, summed, first)
+
+
+def _place(einsum: BatchedEinsum) -> Callable[[str], tuple[int, str]]:
+    """Where an index stands in the operands: late ones lie side by side."""
+
+    def place(index: str) -> tuple[int, str]:
+        terms = einsum.inputs
+        return max(t.index(index) for t in terms if index in t), index
+
+    return place
+
+
+def size_of(flat: Flat) -> str:
+    return f"{{}} < {flat.size}"
+
+
+def staged(einsum: BatchedEinsum) -> set[tuple[Operand, bool]]:
+    """The operands that have tiles, and whether these are across."""
+    sides = sides_of(einsum, einsum.extents)
+    assert sides is not None
+    return {(op, k == sides.first) for row in einsum.rows for k, op in enumerate(row)}

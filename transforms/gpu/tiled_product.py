@@ -1,0 +1,117 @@
+"""Products of two operands by tiles: what is the same however a tile is multiplied."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import loopy as lp
+from pymbolic import var
+
+from feinsum.errors import TransformError
+from feinsum.raising import LoopNest
+from feinsum.transforms.gpu.grid import Flat
+from feinsum.transforms.gpu.sides import Sides, sides_of, size_of
+from feinsum.transforms.gpu.tiles import Items, Key, Side, Tiled, TileWriter
+from feinsum.transforms.primitives import NestWriter, Schedule, begin
+from feinsum.transforms.primitives.copy_async import COPIES
+from feinsum.transforms.primitives.schedule import Names
+from feinsum.transforms.registry import Parameters
+from feinsum.transforms.roles import number
+
+__all__ = ["COPY_WAYS", "TiledProduct"]
+
+COPY_WAYS = ("asynchronous", "registers")
+"""How arrays come to tiles; functions of arrays always come through registers."""
+
+
+class TiledProduct(ABC):
+    """Writes the loops over tiles; those of one tile are left to others.
+
+    Parameters:
+        across: length of a tile over the output indices of the first operand.
+        along: over those of the second one.
+        depth: over the summed indices.
+        stages: tiles of an operand that are there at once.
+        copies: one of ``COPY_WAYS``.
+    """
+
+    keeps_order: bool
+    """Whether a tile lies in shared memory as its operand does in global memory."""
+
+    def __init__(
+        self, t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+    ) -> None:
+        self.schedule = schedule = begin(t_unit, nest)
+        sides = sides_of(nest.einsum, schedule.extents)
+        if sides is None:
+            raise TransformError(
+                f"{nest.einsum.subscripts} is not a product of two operands with an "
+                "output index and a sum each"
+            )
+        self.sides: Sides = sides
+        self.writer = writer = NestWriter(schedule)
+        self.depth = number(parameters, "depth")
+        batch: list[str] = []
+        if sides.batch.indices:
+            batch = [writer.loop("batch", size_of(sides.batch), tag="g.0")]
+        self.batch = sides.batch.points(var(batch[0])) if batch else {}
+        self.across, self.along = (
+            self._side(flat, number(parameters, name), len(batch) + k)
+            for k, (flat, name) in enumerate(
+                [(sides.across, "across"), (sides.along, "along")]
+            )
+        )
+        grid = (*batch, self.across.group, self.along.group)
+        self.tiles = TileWriter(
+            writer, self.items(parameters), sides.summed, self.depth, self.batch, grid,
+            stages=number(parameters, "stages"),
+            is_copied=parameters["copies"] == COPY_WAYS[0],
+            keeps_order=self.keeps_order,
+        )  # fmt: skip
+        self.around = self.tiles.around
+
+    def _side(self, flat: Flat, tile: int, axis: int) -> Side:
+        group = self.writer.loop("group", f"{tile}*{{}} < {flat.size}", tag=f"g.{axis}")
+        return Side(flat, group, tile)
+
+    def written(self) -> Schedule:
+        """The schedule with the nest replaced."""
+        first = self.sides.first
+        wanted: dict[Key, tuple[str, Side]] = {}
+        for row in self.schedule.rows:
+            wanted[row[first], True] = row[first], self.across
+            wanted[row[1 - first], False] = row[1 - first], self.along
+        self.tiles.multiplied(wanted, self._sums)
+        return self.writer.finished().with_preamble(COPIES)
+
+    def _sums(
+        self, tiles: Mapping[Key, Tiled], loops: Names, after: Names
+    ) -> tuple[Names, Names]:
+        """Of all rows."""
+        first = self.sides.first
+        reads: list[str] = []
+        last: list[str] = []
+        for k, row in enumerate(self.schedule.rows):
+            pair = tiles[row[1 - first], False], tiles[row[first], True]
+            read, done = self.sum(k, *pair, loops, after)
+            reads += read
+            last.append(done)
+        return tuple(reads), tuple(last)
+
+    @abstractmethod
+    def items(self, parameters: Parameters) -> Items:
+        """Make the loops over the work-items of a group."""
+
+    @abstractmethod
+    def sum(
+        self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
+    ) -> tuple[Names, str]:
+        """Write the sums of a row: zero, a step for the tiles, and the stores.
+
+        Returns:
+            The ids of what reads tiles, and of the last statement in the loops.
+        """
+
+    def unrolled(self, n: int) -> str:
+        return self.writer.loop("u", size=n, tag="unr")

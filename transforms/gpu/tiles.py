@@ -1,0 +1,642 @@
+"""Tiles of operands in shared memory: who loads what, and where it lies there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from loopy.symbolic import SubstitutionMapper, TypeCast, get_dependencies
+from pymbolic import primitives as p
+from pymbolic import var
+from pymbolic.mapper.substitutor import make_subst_func
+
+from feinsum.ir import Extent
+from feinsum.transforms.gpu.grid import Flat
+from feinsum.transforms.primitives import NestWriter, Schedule
+from feinsum.transforms.primitives.copy_async import (
+    VECTOR_BYTES,
+    AsyncCopy,
+    await_groups,
+    close_group,
+    copy_async,
+)
+from feinsum.transforms.primitives.schedule import Expression, Names
+from feinsum.transforms.primitives.vector_store import flat_subscript
+
+Key: TypeAlias = tuple[str, bool]
+"""An operand, and whether it is the one that is across."""
+
+__all__ = [
+    "PADDING",
+    "Items",
+    "Key",
+    "Side",
+    "Tile",
+    "TileWriter",
+    "Tiled",
+    "points_of",
+    "tile_entries",
+    "uneven_tile",
+]
+
+PADDING = 4
+"""Entries after each row of a tile: 16 that lie four by four, or in a row, are then in
+16 banks of shared memory, where an entry has 8 bytes and rows are multiples of 8."""
+
+MOST_COUNTED = 1 << 31
+"""Up to which numbers are counted in 32 bits, in which GPUs divide faster."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """The work-items of a group.
+
+    Attributes:
+        inames: of the axes, that of neighbours first.
+        sizes: how many work-items each axis has.
+    """
+
+    inames: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def n(self) -> int:
+        return prod(self.sizes)
+
+    @property
+    def number(self) -> Expression:
+        """Of a work-item in its group."""
+        terms: list[Expression] = []
+        stride = 1
+        for iname, size in zip(self.inames, self.sizes, strict=True):
+            terms.append(stride * var(iname))
+            stride *= size
+        return p.Sum(tuple(terms))
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a work-item has of an axis: ``first``, ``first + stride`` and so on."""
+
+    first: Expression
+    stride: int
+    n: int
+
+    def at(self, step: Expression) -> Expression:
+        return p.Sum((self.first, self.stride * step))
+
+    def after(self, start: Expression) -> Callable[[Expression], Expression]:
+        """The values of an axis that begins at ``start``."""
+        return lambda step: p.Sum((start, self.at(step)))
+
+
+def shares_of(
+    slow: int, fast: int, n_items: int, item: Expression, lanes: int = 1
+) -> tuple[Share, Share]:
+    """Deal out a tile of ``slow`` times ``fast`` entries, neighbours along ``fast``.
+
+    Args:
+        item: the number of the work-item, of ``n_items``.
+
+        lanes: entries that lie side by side and go together; the values are those of
+            the first one.
+
+    >>> slow, fast = shares_of(16, 128, 256, var("item"))
+    >>> (slow.stride, slow.n), (fast.stride, fast.n)
+    ((2, 8), (128, 1))
+    """
+    if lanes > 1:
+        few, many = shares_of(slow, fast // lanes, n_items, item)
+        first = p.Product((lanes, many.first))
+        return few, Share(first, lanes * many.stride, many.n)
+    if fast >= n_items:
+        return Share(0, 1, slow), Share(item, n_items, fast // n_items)
+    rows = n_items // fast
+    return (
+        Share(p.FloorDiv(item, fast), rows, slow // rows),
+        Share(p.Remainder(item, fast), fast, 1),
+    )
+
+
+def are_dealt_evenly(slow: int, fast: int, n_items: int) -> bool:
+    """Whether :func:`shares_of` gives every work-item equally many entries."""
+    if fast >= n_items:
+        return fast % n_items == 0
+    return n_items % fast == 0 and slow % (n_items // fast) == 0
+
+
+@dataclass(frozen=True)
+class Points:
+    """The values of indices at each step of a share, computed once.
+
+    Attributes:
+        arrays: of a work-item, one for each index.
+        value: the array of the values of all indices as one.
+        limit: the scalar below which these are inside; empty if they always are.
+        statements: the ids of those that compute them.
+    """
+
+    arrays: Mapping[str, str]
+    value: str
+    limit: str
+    statements: tuple[str, ...]
+
+    def at(self, step: Expression) -> dict[str, Expression]:
+        return {index: var(array)[step] for index, array in self.arrays.items()}
+
+    def inside(self, step: Expression) -> tuple[Expression, ...]:
+        """The condition of being inside, if there is one."""
+        if not self.limit:
+            return ()
+        return (p.Comparison(var(self.value)[step], "<", var(self.limit)),)
+
+
+def points_of(
+    writer: NestWriter,
+    flat: Flat,
+    n: int,
+    at: Callable[[Expression], Expression],
+    loops: Sequence[str],
+    after: Collection[str] = (),
+    *,
+    tile: int,
+) -> Points:
+    """Compute the indices that make up one, a division for each.
+
+    Rewrite, for indices i and j, of which j is the faster, of extent J::
+
+        for step:  value[step] = at(step)
+        for step:  j[step] = value[step] % J
+        for step:  i[step] = value[step] / J
+
+    Args:
+        n: how many steps there are.
+        tile: the length of the tiles that they are in.
+    """
+    count = np.dtype(np.uint64 if _is_long(flat) else np.uint32)
+    done: list[str] = []
+
+    def assigned(
+        stem: str, dtype: np.dtype[Any], value: Callable[[Expression], Expression]
+    ) -> str:
+        array = writer.array(stem, (n,), dtype)
+        step = writer.loop("step", size=n, tag="unr")
+        before, inames = [*after, *done], [*loops, step]
+        done.append(
+            writer.assign(stem, var(array)[var(step)], value(var(step)), inames, before)
+        )
+        return array
+
+    limit = ""
+    if not is_even(flat, tile):
+        limit = writer.array("limit", (), count)
+        done.append(writer.assign("limit", var(limit), _size(flat), loops, after))
+    value = rest = assigned("value", count, at)
+    arrays: dict[str, str] = {}
+    point = np.dtype(np.int64)
+    for index, extent in list(zip(flat.indices, flat.extents, strict=True))[:0:-1]:
+        arrays[index] = assigned(index, point, _applied(p.Remainder, rest, extent))
+        rest = assigned("rest", count, _applied(p.FloorDiv, rest, extent))
+    first = flat.indices[0]
+    arrays[first] = assigned(first, point, lambda step: var(rest)[step])
+    return Points(arrays, value, limit, tuple(done))
+
+
+def _applied(
+    operation: Any, array: str, extent: Extent
+) -> Callable[[Expression], Expression]:
+    return lambda step: operation(var(array)[step], extent)
+
+
+def _is_long(flat: Flat) -> bool:
+    size = _fixed_size(flat)
+    return size is None or size >= MOST_COUNTED
+
+
+def is_even(flat: Flat, tile: int) -> bool:
+    """Whether all tiles are known to be full."""
+    size = _fixed_size(flat)
+    return size is not None and size % tile == 0
+
+
+def _size(flat: Flat) -> Expression:
+    """How many values several indices have together."""
+    return p.Product(
+        tuple(
+            n if isinstance(n, int) else TypeCast(np.int64, var(n.name))
+            for n in flat.extents
+        )
+    )
+
+
+def _fixed_size(flat: Flat) -> int | None:
+    """The number of values, if it is known."""
+    fixed = [n for n in flat.extents if isinstance(n, int)]
+    return prod(fixed) if len(fixed) == len(flat.extents) else None
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Tiles of an operand in shared memory, of which several are there at once.
+
+    Attributes:
+        is_deep: whether entries along the summed indices lie side by side.
+    """
+
+    array: str
+    is_deep: bool
+
+    def at(self, slot: Expression, deep: Expression, wide: Expression) -> p.Subscript:
+        """The entry at places along the summed indices and along the others."""
+        place = (wide, deep) if self.is_deep else (deep, wide)
+        return var(self.array)[(slot, *place)]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One operand's part of the output, cut into tiles.
+
+    Attributes:
+        group: the iname of the tiles.
+        tile: its length.
+    """
+
+    flat: Flat
+    group: str
+    tile: int
+
+    @property
+    def start(self) -> Expression:
+        return self.tile * var(self.group)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an operand is read that is an array, and no function.
+
+    Attributes:
+        arguments: those of its rule.
+        place: of an entry, in terms of the arguments.
+        neighbour: the argument along which entries lie side by side; may be empty.
+    """
+
+    array: str
+    arguments: tuple[str, ...]
+    place: Expression
+    neighbour: str
+
+    def at(self, values: Sequence[Expression]) -> Expression:
+        """The place for values of the arguments."""
+        given = dict(zip(self.arguments, values, strict=True))
+        found: Expression = SubstitutionMapper(make_subst_func(given))(self.place)
+        return found
+
+
+def source_of(schedule: Schedule, operand: str) -> Source | None:
+    """Where an operand can be copied from; None if it takes arithmetic."""
+    kernel = schedule.kernel
+    rule = kernel.substitutions[schedule.rules[operand]]
+    entry = rule.expression
+    if not isinstance(entry, p.Subscript):
+        return None
+    array = kernel.arg_dict.get(entry.aggregate.name)
+    dtype = schedule.dtypes[operand]
+    if array is None or array.dtype.numpy_dtype != dtype or array.offset:
+        return None
+    strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
+    if dtype.itemsize not in (4, 8) or None in strides:
+        return None
+    last, *others = entry.index_tuple[::-1]
+    is_alone = isinstance(last, p.Variable) and not any(
+        last.name in get_dependencies(other) for other in others
+    )
+    neighbour = last.name if is_alone and strides[-1] == 1 else ""
+    return Source(array.name, rule.arguments, flat_subscript(kernel, entry), neighbour)
+
+
+@dataclass(frozen=True)
+class Load:
+    """An operand and the way that it takes to its tiles.
+
+    Attributes:
+        deep, wide: what a work-item has of a tile.
+        dealt: the ids of what computes where these begin.
+        points: of the indices that are not summed.
+        source: if it is copied; else it is computed in registers first.
+        lanes: entries of one copy.
+        registers: the array of these; empty for copies.
+    """
+
+    operand: str
+    tile: Tile
+    deep: Share
+    wide: Share
+    dealt: Names
+    points: Points
+    source: Source | None
+    lanes: int
+    registers: str
+
+
+class TileWriter:
+    """Writes the loop over tiles, in which later ones are loaded ahead.
+
+    Rewrite::
+
+        for tile:  acc += A(tile)*B(tile)
+
+        A_tile[0], B_tile[0] = A(0), B(0)
+        for tile:
+            (barrier)
+            A_tile[(tile + 1) % 2], B_tile[(tile + 1) % 2] = A(tile + 1), B(tile + 1)
+            acc += A_tile[tile % 2]*B_tile[tile % 2]
+
+    Arrays are copied while products are computed, with instructions for that, and so
+    can be several tiles ahead; functions of arrays are kept in registers so long.
+    Entries beyond the extents are zero, so that whoever reads a tile reads all of it.
+
+    Args:
+        stages: how many tiles of an operand are there at once, 2 or more.
+        is_copied: whether arrays are copied; else they are treated as functions.
+        keeps_order: whether entries that are neighbours in an operand are so in its
+            tile; else those are that are not along the summed indices.
+    """
+
+    def __init__(
+        self,
+        writer: NestWriter,
+        items: Items,
+        summed: Flat,
+        depth: int,
+        batch: Mapping[str, Expression],
+        grid: Sequence[str],
+        *,
+        stages: int,
+        is_copied: bool,
+        keeps_order: bool,
+    ) -> None:
+        self.writer, self.items = writer, items
+        self.summed, self.depth, self.batch = summed, depth, batch
+        self.stages, self.is_copied, self.keeps_order = stages, is_copied, keeps_order
+        self.around = (*grid, *reversed(items.inames))
+        self.item = writer.array("number", (), np.dtype(np.uint32))
+        self.numbered = writer.assign(
+            "number", var(self.item), items.number, self.around
+        )
+
+    def multiplied(
+        self,
+        wanted: Mapping[Key, tuple[str, Side]],
+        multiply: Callable[[Mapping[Key, Tiled], Names, Names], tuple[Names, Names]],
+    ) -> None:
+        """Write the loop.
+
+        Args:
+            wanted: operands with the side that each has.
+            multiply: given the tiles, the loops and what has to be done before, it
+                writes the products; the ids of those that read tiles, and of the last
+                ones.
+        """
+        writer, n_ahead = self.writer, self.stages - 1
+        loads = {key: self._load(*pair) for key, pair in wanted.items()}
+        early = writer.loop("early", size=n_ahead, tag="unr")
+        first = [
+            self._begun(load, var(early), var(early), [*self.around, early], [])
+            if load.source is not None
+            else self._computed(load, var(early), [*self.around, early], [], var(early))
+            for load in loads.values()
+        ]
+        closed = self._closed([*self.around, early], first)
+        tile = writer.loop("tile", f"{self.depth}*{{}} < {self.summed.size}")
+        loops = (*self.around, tile)
+        now, set_now = writer.place("now", p.Remainder(var(tile), self.stages), loops)
+        later = p.Sum((var(tile), n_ahead))
+        slot, set_slot = writer.place("slot", p.Remainder(later, self.stages), loops)
+        before = [*closed, set_now, set_slot]
+        if self._has_copies(loads):
+            wait = partial(await_groups, self.stages - 2)
+            before = [writer.add("wait", wait, loops, before)]
+        barrier = [writer.barrier(loops, before), set_now, set_slot]
+        begun = [
+            self._begun(load, later, var(slot), loops, barrier)
+            if load.source is not None
+            else self._computed(load, later, loops, barrier)
+            for load in loads.values()
+        ]
+        closed = self._closed(loops, begun)
+        tiled = {key: Tiled(load.tile, now) for key, load in loads.items()}
+        reads, last = multiply(tiled, loops, (*barrier, *closed))
+        settled = [
+            self._settled(load, var(slot), loops, [*last, *begun, set_slot])
+            for load in loads.values()
+            if load.source is None
+        ]
+        writer.note_ordered(*first, *begun, *reads, *settled)
+
+    def _load(self, operand: str, side: Side) -> Load:
+        writer, schedule = self.writer, self.writer.schedule
+        span, dtype = schedule.spans[operand], schedule.dtypes[operand]
+        is_deep = bool(span) and span[-1] in self.summed.indices
+        shape = (side.tile, self.depth) if is_deep else (self.depth, side.tile)
+        is_kept = self.keeps_order or not is_deep
+        n_rows, n_columns = shape if is_kept else shape[::-1]
+        array = writer.array(
+            f"{operand}_tile", (self.stages, n_rows, n_columns + PADDING), dtype,
+            is_shared=True,
+        )  # fmt: skip
+        source = source_of(schedule, operand) if self.is_copied else None
+        fast = self.summed if is_deep else side.flat
+        lanes = 1
+        if source is not None and is_kept:
+            lanes = self._lanes(source, operand, fast, shape)
+        shares = [
+            self._share(share)
+            for share in shares_of(*shape, self.items.n, var(self.item), lanes)
+        ]
+        (deep, one), (wide, two) = shares[::-1] if is_deep else shares
+        points = points_of(
+            writer, side.flat, wide.n, wide.after(side.start), self.around,
+            [one, two], tile=side.tile,
+        )  # fmt: skip
+        registers = ""
+        if source is None:
+            registers = writer.array("ahead", (deep.n, wide.n), dtype)
+        tile = Tile(array, is_deep and is_kept)
+        return Load(
+            operand, tile, deep, wide, (one, two), points, source, lanes, registers
+        )
+
+    def _share(self, share: Share) -> tuple[Share, str]:
+        """A share that begins at a scalar, and the id of what computes this."""
+        first, done = self.writer.place(
+            "first", share.first, self.around, (self.numbered,)
+        )
+        return replace(share, first=var(first)), done
+
+    def _lanes(
+        self, source: Source, operand: str, fast: Flat, shape: tuple[int, int]
+    ) -> int:
+        """The most entries that one copy can move without crossing the end of a row."""
+        schedule, extent = self.writer.schedule, fast.extents[-1]
+        span = schedule.spans[operand]
+        is_row = span[-1] == fast.indices[-1] if span else False
+        if not is_row or source.neighbour != source.arguments[-1]:
+            return 1
+        lanes = VECTOR_BYTES // schedule.dtypes[operand].itemsize
+        fits = (
+            isinstance(extent, int)
+            and extent % lanes == 0
+            and are_dealt_evenly(shape[0], shape[1] // lanes, self.items.n)
+        )
+        return lanes if fits else 1
+
+    def _has_copies(self, loads: Mapping[Key, Load]) -> bool:
+        return any(load.source is not None for load in loads.values())
+
+    def _closed(self, loops: Sequence[str], begun: list[str]) -> list[str]:
+        if not self.is_copied:
+            return begun
+        return [self.writer.add("close", close_group, loops, begun), *begun]
+
+    def _steps(
+        self, load: Load, tile: Expression, loops: Sequence[str], after: Collection[str]
+    ) -> _Steps:
+        """The points of a tile at the steps of a work-item."""
+        deep = points_of(
+            self.writer, self.summed, load.deep.n, load.deep.after(self.depth * tile),
+            loops, [*load.dealt, *after], tile=self.depth,
+        )  # fmt: skip
+        k, s = (
+            self.writer.loop("step", size=x.n, tag="unr")
+            for x in (load.deep, load.wide)
+        )
+        points = {**self.batch, **load.points.at(var(s)), **deep.at(var(k))}
+        span = self.writer.schedule.spans[load.operand]
+        return _Steps(
+            (*loops, k, s),
+            (var(k), var(s)),
+            tuple(points[index] for index in span),
+            (*deep.inside(var(k)), *load.points.inside(var(s))),
+            (*load.dealt, *load.points.statements, *deep.statements, *after),
+        )
+
+    def _begun(
+        self,
+        load: Load,
+        tile: Expression,
+        slot: Expression,
+        loops: Sequence[str],
+        after: Collection[str],
+    ) -> str:
+        """Begin to copy a tile."""
+        writer, source = self.writer, load.source
+        assert source is not None
+        steps = self._steps(load, tile, loops, after)
+        k, s = steps.at
+        entry = load.tile.at(slot, load.deep.at(k), load.wide.at(s))
+        target, one = writer.place_of(entry, steps.loops, steps.before)
+        origin, two = writer.place(
+            "origin", source.at(steps.points), steps.loops, steps.before
+        )
+        inside: Expression = 1
+        if steps.inside:
+            inside = p.If(p.LogicalAnd(steps.inside), 1, 0)
+        is_inside, three = writer.place("inside", inside, steps.loops, steps.before)
+        copy = AsyncCopy(
+            load.lanes, (load.tile.array, target), (source.array, origin), is_inside
+        )
+        done = writer.add(
+            "copy", partial(copy_async, copy), steps.loops, (one, two, three)
+        )
+        writer.note_apart(done)
+        return done
+
+    def _computed(
+        self,
+        load: Load,
+        tile: Expression,
+        loops: Sequence[str],
+        after: Collection[str],
+        slot: Expression | None = None,
+    ) -> str:
+        """Compute a work-item's part of a tile, in registers if it has no slot yet."""
+        writer, schedule = self.writer, self.writer.schedule
+        steps = self._steps(load, tile, loops, after)
+        k, s = steps.at
+        value = var(schedule.rules[load.operand])(*steps.points)
+        if steps.inside:
+            zero = schedule.dtypes[load.operand].type(0)
+            value = p.If(p.LogicalAnd(steps.inside), value, zero)
+        target = var(load.registers)[k, s]
+        if slot is not None:
+            target = load.tile.at(slot, load.deep.at(k), load.wide.at(s))
+        done = writer.assign("load", target, value, steps.loops, steps.before)
+        writer.note_apart(done)
+        return done
+
+    def _settled(
+        self, load: Load, slot: Expression, loops: Sequence[str], after: Collection[str]
+    ) -> str:
+        """Move what is in registers to the tile."""
+        writer = self.writer
+        k, s = (
+            writer.loop("step", size=x.n, tag="unr") for x in (load.deep, load.wide)
+        )
+        target = load.tile.at(slot, load.deep.at(var(k)), load.wide.at(var(s)))
+        value = var(load.registers)[var(k), var(s)]
+        before = [*load.dealt, *after]
+        done = writer.assign("settle", target, value, [*loops, k, s], before)
+        writer.note_apart(done)
+        return done
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A tile at the present step of the loop over tiles.
+
+    Attributes:
+        slot: the scalar that says which one it is.
+    """
+
+    tile: Tile
+    slot: str
+
+    def at(self, deep: Expression, wide: Expression) -> p.Subscript:
+        return self.tile.at(var(self.slot), deep, wide)
+
+
+class _Steps(NamedTuple):
+    """What the statements of a load have in common.
+
+    Attributes:
+        at: steps along the summed indices and along the others.
+        points: of the operand's span.
+        inside: conditions to be within the extents.
+        before: the ids of what has to be done before.
+    """
+
+    loops: Names
+    at: tuple[Expression, Expression]
+    points: tuple[Expression, ...]
+    inside: tuple[Expression, ...]
+    before: Names
+
+
+def uneven_tile(tiles: Sequence[int], depth: int, n_items: int) -> str | None:
+    """Why work-items cannot share tiles evenly, along either axis; None if they can."""
+    for tile in tiles:
+        if not all(
+            are_dealt_evenly(*shape, n_items)
+            for shape in ((tile, depth), (depth, tile))
+        ):
+            return f"{n_items} work-items do not share {tile} times {depth} entries"
+    return None
+
+
+def tile_entries(tile: int, depth: int) -> int:
+    """The most that a tile takes of shared memory, in entries."""
+    return max(tile * (depth + PADDING), depth * (tile + PADDING))

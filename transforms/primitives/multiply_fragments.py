@@ -1,0 +1,133 @@
+"""Products of small matrices by a warp: the tensor cores, in double precision.
+
+The 32 lanes of a warp hold the matrices in registers. Of lane ``4*g + t``,
+
+- entry ``2*q + h`` of the left one, of 16 rows, is ``left[8*h + g, 4*q + t]``,
+- entry ``q`` of the right one, of 8 columns, is ``right[4*q + t, g]``,
+- entry ``2*h + c`` of the sums is ``sums[8*h + g, 2*t + c]``.
+
+Source: NVIDIA, PTX ISA, "Matrix Fragments for mma.m8n8k4 / m16n8k4 / m16n8k8 /
+m16n8k16 with .f64 floating point type".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import loopy as lp
+from pymbolic import primitives as p
+from pytools.tag import Tag
+
+__all__ = [
+    "COLUMNS",
+    "DEPTHS",
+    "PRODUCTS",
+    "ROWS",
+    "WARP",
+    "FragmentProduct",
+    "multiply_fragments",
+]
+
+WARP, ROWS, COLUMNS = 32, 16, 8
+DEPTHS = (4, 8, 16)
+"""How many terms an instruction adds to each sum."""
+
+
+def _mma(rows: int, depth: int, sums: str, left: str, right: str) -> str:
+    """One instruction; operands are C arrays."""
+    counts = (rows // 4, rows * depth // WARP, depth // 4)
+    registers = [f"{name}[{k}]" for name, n in zip((sums, left, right), counts,
+                                                   strict=True)
+                 for k in range(n)]  # fmt: skip
+    ends = (0, counts[0], counts[0] + counts[1], len(registers))
+    parts = [
+        "{" + ", ".join(f"%{k}" for k in range(start, end)) + "}"
+        for start, end in pairwise(ends)
+    ]
+    name = f"mma.sync.aligned.m{rows}n8k{depth}.row.col.f64.f64.f64.f64"
+    outputs = ", ".join(f'"+d"({x})' for x in registers[: counts[0]])
+    inputs = ", ".join(f'"d"({x})' for x in registers[counts[0] :])
+    return f'asm("{name} {", ".join((*parts, parts[0]))};" : {outputs} : {inputs});'
+
+
+_WHOLE = "\n".join(
+    f"  if constexpr (DEPTH == {depth})\n    {_mma(ROWS, depth, 'c', 'a', 'b')}"
+    for depth in DEPTHS
+)
+PRODUCTS = (
+    "10_feinsum_fragment_products",
+    f"""\
+#define feinsum_least_capability 80
+#if !defined(feinsum_has_cuda) || defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "this recipe takes CUDA and a GPU of sm_80 or newer; take gpu_product"
+#else
+template <int DEPTH>
+inline __device__ void feinsum_mma(double *c, double const *a, double const *b)
+{{
+#if !defined(__CUDA_ARCH__)
+  feinsum_mma_without_gpu(DEPTH, c, a, b);
+#elif __CUDA_ARCH__ >= 900
+{_WHOLE}
+#else
+  _Pragma("unroll")
+  for (int q = 0; q < DEPTH / 4; ++q)
+    _Pragma("unroll")
+    for (int h = 0; h < 2; ++h) {{
+      double *d = c + 2 * h;
+      double const *e = a + 2 * q + h, *f = b + q;
+      {_mma(8, 4, "d", "e", "f")}
+    }}
+#endif
+}}
+#endif
+""",
+)
+"""Whoever compiles this for a processor has ``feinsum_mma_without_gpu``."""
+
+
+@dataclass(frozen=True)
+class FragmentProduct(Tag):  # type: ignore[misc]
+    """What a statement of C does, for who does not read C.
+
+    Attributes:
+        depth: of the product.
+        sums, left, right: private arrays, each with the private scalar that says where
+            its entries begin, in C's order.
+    """
+
+    depth: int
+    sums: tuple[str, str]
+    left: tuple[str, str]
+    right: tuple[str, str]
+
+
+def multiply_fragments(
+    product: FragmentProduct,
+    insn_id: str,
+    loops: Sequence[str],
+    after: Collection[str],
+) -> lp.CInstruction:
+    """Add a product of fragments to sums.
+
+    Rewrite::
+
+        sums[:16,:8] += left[:16,:depth] @ right[:depth,:8]
+
+        feinsum_mma<depth>(sums + sums_at, left + left_at, right + right_at);
+
+    The kernel needs the function in ``PRODUCTS``.
+    """
+    parts = (product.sums, product.left, product.right)
+    given = ", ".join(f"{array} + {place}" for array, place in parts)
+    return lp.CInstruction(
+        [],
+        f"feinsum_mma<{product.depth}>({given});",
+        read_variables=frozenset(name for part in parts for name in part),
+        assignees=(p.Variable(product.sums[0]),),
+        id=insn_id,
+        within_inames=frozenset(loops),
+        depends_on=frozenset(after),
+        tags=frozenset({product}),
+    )
