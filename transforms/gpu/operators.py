@@ -308,29 +308,32 @@ class _Operator:
         flat = Flat(tuple(fast), tuple(self._length(i) for i in fast))
         at_once = self.n_items // volume
         if not at_once:
-            own = writer.loop(slow, *self._limits(slow, "{0}"))
+            own = self._steps(slow, "{0}")
             turn = writer.loop("turn", f"{item} + {self.n_items}*{{}} < {volume}")
             points = flat.points(p.Sum((self.item, self.n_items * var(turn))))
-            return [own, turn], {**points, slow: var(own)}
-        step = writer.loop(
-            "step",
-            f"{item} + 0*{{0}} < {at_once * volume}",
-            *self._limits(slow, f"{item} + {at_once * volume}*{{0}}", volume),
-        )
-        value = p.Sum((p.FloorDiv(self.item, volume), at_once * var(step)))
-        return [step], {**flat.points(p.Remainder(self.item, volume)), slow: value}
+            return [*own, turn], {**points, slow: var(own[0])}
+        idle = f"{item} + 0*{{0}} < {at_once * volume}"
+        loops = self._steps(slow, f"{item} + {at_once * volume}*{{0}}", volume, idle)
+        value = p.Sum((p.FloorDiv(self.item, volume), at_once * var(loops[0])))
+        return loops, {**flat.points(p.Remainder(self.item, volume)), slow: value}
 
-    def _limits(self, index: str, value: str, times: int = 1) -> list[str]:
-        """That an element within the group, or another index, is one.
+    def _steps(self, index: str, value: str, times: int = 1, *limits: str) -> list[str]:
+        """A loop while an index is one within the group, and below its extent.
+
+        The extent of elements has a loop of its own, which is entered once or not at
+        all: else Loopy takes it for the bound of the loop, and most steps do nothing.
 
         Args:
-            value: so many times the index, rounded up.
+            value: so many times the index, rounded up, with ``{0}`` for the loop.
         """
-        limits = [f"{value} < {times * self._length(index)}"]
-        if index == self.steps.element:
-            start = f"{times * self.n_elements}*{self.group}"
-            limits.append(f"{start} + {value} < {times}*{self.extent}")
-        return limits
+        writer = self.writer
+        within = f"{value} < {times * self._length(index)}"
+        step = writer.loop("step", *limits, within)
+        if index != self.steps.element:
+            return [step]
+        start = f"{times * self.n_elements}*{self.group}"
+        below = f"{start} + {value.format(step)} + 0*{{}} < {times}*{self.extent}"
+        return [step, writer.loop("once", below, size=1)]
 
     def _fill(
         self,
@@ -390,11 +393,9 @@ class _Operator:
             loops, points = self._dealt(steps.element, tail[1:])
         else:
             outside, nearest = own[: max(at - 1, 0)], own[max(at - 1, 0) : at]
-            step = writer.loop(
-                "step", *self._limits(steps.element, self._lane_of("{0}"))
-            )
-            points = {steps.element: var(self.lane) + self.n_lanes * var(step)}
-            loops = [step]
+            loops = self._steps(steps.element, self._lane_of("{0}"))
+            value = var(self.lane) + self.n_lanes * var(loops[0])
+            points = {steps.element: value}
             for index in nearest:
                 of_worker = f"{self.worker} + {self.n_workers}*{{}}"
                 turn = writer.loop("turn", f"{of_worker} < {self._length(index)}")
@@ -461,7 +462,9 @@ class _Operator:
         """Unrolled loops over the sums of a work-item; bounded, those that exist."""
         writer, steps = self.writer, self.steps
         kept = {i: writer.loop(i, size=self._length(i), tag="unr") for i in steps.kept}
-        limits = self._limits(steps.element, self._lane_of("{0}")) if is_bounded else []
+        start = f"{self.n_elements}*{self.group}"
+        limits = [f"{start} + {self._lane_of('{}')} < {self.extent}"]
+        limits = limits if is_bounded else []
         column = writer.loop("column", *limits, size=self.n_columns, tag="unr")
         own = f"{self.n_rows}*{self.worker} + {{}}"
         limits = [f"{own} < {self.n_matrix_rows}"] if is_bounded else []

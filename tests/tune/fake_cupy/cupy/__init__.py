@@ -104,6 +104,7 @@ def _properties(_device):
 
 
 cuda = SimpleNamespace(
+    get_current_stream=lambda: SimpleNamespace(synchronize=lambda: None),
     Event=_Event,
     get_elapsed_time=lambda first, last: 1e3 * (last.at - first.at),
     runtime=SimpleNamespace(

@@ -1,0 +1,225 @@
+"""Makes a contest: kernels with functional operands, and what rivals evaluate.
+
+``python -m benchmarks.gpu.making FOLDER --after BUNDLE`` writes a bundle like that of
+``feinsum tune --export``. The operands are the functions of the suites, the candidates
+the fastest recipes of bundles that ran on the GPU; ``contest.py`` beside the runner
+times them and the rivals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from loopy.symbolic import SubstitutionMapper, parse
+from pymbolic import var
+from pymbolic.mapper.substitutor import make_subst_func
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.experiments import functions
+from benchmarks.experiments.entries import Entry, both_suites
+from benchmarks.experiments.functions import Function
+from benchmarks.gpu import contest
+from feinsum.canonical import CanonicalForm, canonicalize
+from feinsum.errors import FeinsumError
+from feinsum.ir import generalize
+from feinsum.measure.cases import Case, bare_case
+from feinsum.measure.reference import NEVER_LONG
+from feinsum.raising import identify_as_einsum
+from feinsum.records import TransformSpec
+from feinsum.tune import bundle_runner
+from feinsum.tune.bundle import (
+    SEED,
+    Made,
+    Maker,
+    candidates,
+    document_of,
+    results_of,
+    write_bundle,
+)
+from feinsum.tune.problem import Problem
+
+N_BEST = 2
+"""Recipes of a workload that take part."""
+N_UNMEASURED = 4
+"""Where none of them ran before."""
+
+
+def main() -> None:
+    options = _options()
+    known: dict[str, dict[TransformSpec, float]] = {}
+    for folder in options.after:
+        for key, seconds in results_of(folder).items():
+            known.setdefault(key, {}).update(seconds)
+    entries = both_suites(options.only, max_gflop=options.max_gflop)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("compile", total=len(entries))
+        said = write_bundle(
+            options.folder,
+            options.architecture,
+            partial(made, known, options.architecture),
+            entries,
+            on_workload=lambda n: progress.update(task, completed=n),
+        )
+    for module in (contest, functions):
+        shutil.copy(str(module.__file__), options.folder)
+    print(f"{said.n_candidates} kernels of {said.n_workloads} entries, "
+          f"{said.n_bytes / 1e6:.1f} MB, in {options.folder}; "
+          f"left out: {dict(said.left_out)}")  # fmt: skip
+
+
+def made(
+    known: Mapping[str, Mapping[TransformSpec, float]], architecture: str, entry: Entry
+) -> Made:
+    """An entry with its fastest kernels."""
+    posed = _Posed.of(entry)
+    case, maker = posed.case(), Maker(architecture)
+    tried = known.get(str(posed.problem.form.key), {})
+    best = sorted((s for s in tried if tried[s] < np.inf), key=tried.__getitem__)
+    specs: Sequence[TransformSpec] = best[:N_BEST]
+    kernels = []
+    for spec in specs or candidates(posed.problem, {}):
+        try:
+            kernels.append(maker.candidate(spec, case))
+        except FeinsumError as error:
+            maker.left_out[error.code] += 1
+        if len(kernels) == (N_BEST if specs else N_UNMEASURED):
+            break
+    document = {
+        **document_of(posed.problem, case),
+        "name": entry.name,
+        "suite": entry.suite,
+        "group": entry.group,
+        "subscripts": entry.subscripts,
+        "rows": [
+            [{"kind": type(f).__name__, **asdict(f)} for f in row] for row in entry.rows
+        ],
+        "row_order": list(posed.form.relabeling.rows),
+        "flops": entry.flops,
+        "entry_bytes": entry.footprint_bytes,
+        "baseline": 0,
+        "candidates": kernels,
+    }
+    return Made(document, maker.files, maker.left_out)
+
+
+@dataclass(frozen=True)
+class _Posed:
+    """An entry in the names of its canonical form.
+
+    Attributes:
+        functions: operand of the form to what it is.
+    """
+
+    entry: Entry
+    form: CanonicalForm
+    problem: Problem
+    functions: Mapping[str, Function]
+
+    @classmethod
+    def of(cls, entry: Entry) -> _Posed:
+        general, literal = generalize(entry.einsum())
+        form = canonicalize(general)
+        names = form.relabeling.size_params
+        sizes = {**literal, **entry.parameters}
+        renamed = {names.get(name, name): n for name, n in sizes.items()}
+        own = {f.name: f for f in entry.operands}
+        named = form.relabeling.operands
+        return cls(
+            entry,
+            form,
+            Problem(form.text, renamed),
+            {new: own[old] for old, new in named.items()},
+        )
+
+    def case(self) -> Case:
+        """The kernel with functions for operands, its arguments and results."""
+        case = bare_case(self.form.einsum, self.problem.sizes)
+        kernel = case.t_unit.default_entrypoint
+        rules, own = dict(kernel.substitutions), []
+        for operand, function in self.functions.items():
+            rule = rules[case.nest.rules[operand]]
+            rules[rule.name] = rule.copy(expression=_expression(function, rule))
+            own += _arguments(function, kernel.arg_dict[operand])
+        others = [a for a in kernel.args if a.name not in self.functions]
+        unit = case.t_unit.with_kernel(
+            kernel.copy(substitutions=rules, args=[*others, *own])
+        )
+        unit, nest = identify_as_einsum(unit, case.einsum, long_extent=NEVER_LONG)
+        values = self._values()
+        results = self.entry.reference(values)
+        given = {f"{contest.PREFIX}{name}": value for name, value in values.items()}
+        return replace(
+            case,
+            t_unit=unit,
+            nest=nest,
+            arguments={**given, **self.problem.sizes},
+            expected={
+                name: results[row]
+                for name, row in zip(
+                    nest.outputs, self.form.relabeling.rows, strict=True
+                )
+            },
+        )
+
+    def _values(self) -> dict[str, Any]:
+        """In the order in which the runner draws them."""
+        rng = np.random.default_rng(SEED)
+        drawn = {
+            name: bundle_runner.drawn(np, rng, "uniform", "<f8", shape)
+            for f in self.functions.values()
+            for name, shape in f.shapes(
+                self.entry.shape(self.entry.operands[f])
+            ).items()
+        }
+        return {**drawn, **self.entry.scalars}
+
+
+def _expression(function: Function, rule: Any) -> Any:
+    """The function as the body of a rule."""
+    names = {
+        name: var(f"{contest.PREFIX}{name}")
+        for name in (*function.shapes((3,) * len(rule.arguments)), *function.scalars)
+    }
+    expression = parse(function.expression(list(rule.arguments)))
+    return SubstitutionMapper(make_subst_func(names))(expression)
+
+
+def _arguments(function: Function, operand: Any) -> list[Any]:
+    arrays = [
+        lp.GlobalArg(
+            f"{contest.PREFIX}{name}",
+            operand.dtype,
+            shape=shape,
+            order="C",
+            is_input=True,
+            is_output=False,
+        )
+        for name, shape in function.shapes(operand.shape).items()
+    ]
+    scalars = [
+        lp.ValueArg(f"{contest.PREFIX}{name}", np.float64) for name in function.scalars
+    ]
+    return [*arrays, *scalars]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--after", type=Path, nargs="*", default=[])
+    parser.add_argument("--only", default="", help="a regular expression of names")
+    parser.add_argument("--max-gflop", type=float, default=1e6)
+    parser.add_argument("--architecture", default="sm_90")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
