@@ -59,9 +59,13 @@ def gpu_product(
     zero.
 
     Parameters:
-        across, along, depth, stages, copies: see ``TiledProduct``.
+        across: length of a tile over the output indices of the first operand.
+        along: over those of the second one.
+        depth: over the summed indices.
         columns: of the block of sums of a work-item, from the first operand.
         rows: from the second one.
+        stages: tiles of an operand that are there at once.
+        copies: how arrays come to tiles, one of ``COPY_WAYS``.
     """
     return _Product(t_unit, nest, parameters).written().t_unit
 
