@@ -16,7 +16,7 @@ from pymbolic import var
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
-from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged
+from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suit
 from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
 from feinsum.transforms.gpu.tiles import (
     Items,
@@ -255,12 +255,18 @@ def _starts(workload: Workload) -> tuple[Parameters, ...]:
         (64, 128, 16, 32, 32, 4, 3, copied),
         (64, 64, 16, 32, 32, 4, 3, copied),
         (64, 64, 16, 32, 32, 4, 2, held),
+        (128, 32, 16, 32, 32, 4, 3, copied),
+        (32, 128, 16, 32, 32, 4, 3, copied),
         (32, 32, 16, 16, 16, 4, 4, copied),
     )
     starts: tuple[Parameters, ...] = tuple(
         dict(zip(NAMES, values, strict=True)) for values in tried
     )
-    return tuple(s for s in starts if _constraint(workload, s) is None)
+    return tuple(
+        start
+        for start, (across, along, *_) in zip(starts, tried, strict=True)
+        if _constraint(workload, start) is None and suit(workload, across, along)
+    )
 
 
 GPU_MMA = register(

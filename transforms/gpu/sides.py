@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand
+from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
 from feinsum.transforms.gpu.grid import CUT, Flat, flat_of
 from feinsum.transforms.roles import volume
 
-__all__ = ["LEAST_REUSE", "Sides", "sides_of", "size_of", "staged"]
+__all__ = ["LEAST_REUSE", "Sides", "sides_of", "size_of", "staged", "suit"]
 
 LONG_SUM = 256
 """Terms of a sum, from which loads count more than stores."""
+
+SHORT = 32
+"""The length of tiles that are for short sides."""
 
 LEAST_REUSE = 4.0
 """Points of the loop nest per entry, below which tiles are no use."""
@@ -92,6 +95,26 @@ def _place(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str]]:
         return is_last, max(t.index(index) for t in terms if index in t), index
 
     return place
+
+
+def suit(workload: Workload, across: int, along: int) -> bool:
+    """Whether tiles are no longer than a side takes, and short for short sides alone.
+
+    >>> from feinsum import array, einsum
+    >>> thin = einsum("ik,kj->ij", array("A", (24, 70)), array("B", (70, 900)))
+    >>> [suit(Workload(thin), 128, along) for along in (32, 64)]
+    [True, False]
+    """
+    known = workload.known
+    sides = sides_of(known, known.extents)
+    assert sides is not None
+    lengths = [volume(known, flat.indices) for flat in (sides.across, sides.along)]
+    tiles = (across, along)
+    is_thin = min(tiles) <= SHORT < max(tiles)
+    return all(
+        tile <= SHORT or tile < 2 * length
+        for tile, length in zip(tiles, lengths, strict=True)
+    ) and (not is_thin or min(lengths) <= SHORT)
 
 
 def size_of(flat: Flat) -> str:
