@@ -13,7 +13,7 @@ from tests.transforms.support import LOOPY_WARNINGS
 pytestmark = [LOOPY_WARNINGS, needs_nvrtc]
 
 PRODUCT = einsum(
-    "ij,jk->ik", array("A", ("n", 64), "float32"), array("B", (64, 64), "float32")
+    "ij,jk->ik", array("A", ("n", 64), "float32"), array("B", (64, 128), "float32")
 )
 
 

@@ -31,6 +31,7 @@ from feinsum.transforms.gpu import (
     GPU_PRODUCT,
     GPU_ROWS,
 )
+from feinsum.transforms.gpu.sides import sides_of
 from feinsum.transforms.primitives.copy_async import AwaitGroups
 from tests.cpus import INTEL, opened
 from tests.portions import spread
@@ -49,7 +50,6 @@ pytestmark = LOOPY_WARNINGS
 
 SMALL = {
     GPU_ELEMENTS: {"elements": 8, "workers": 4, "rows": 2},
-    GPU_OPERATOR: {"lanes": 16, "columns": 2, "rows": 3},
     GPU_MMA: {
         "across": 32,
         "along": 32,
@@ -58,6 +58,7 @@ SMALL = {
         "rows": 16,
         "stages": 2,
     },
+    GPU_OPERATOR: {"lanes": 16, "columns": 2, "rows": 3},
     GPU_POINTS: {"block": 64},
     GPU_PRODUCT: {
         "across": 16,
@@ -78,15 +79,15 @@ CASES = [
     (GPU_ELEMENTS, "copy", {"lane": "element", "stage_matrices": True}),
     (GPU_ELEMENTS, "operand that is summed alone", {"lane": "row",
                                                     "stage_matrices": True}),
+    (GPU_MMA, "matrix product", {"terms": 4, "copies": "registers", "stages": 3}),
+    (GPU_MMA, "two summed indices", {"along": 64, "columns": 8, "rows": 32}),
+    (GPU_MMA, "four output indices", {"depth": 8, "stages": 3}),
+    (GPU_MMA, "two rows", {"terms": 16}),
     (GPU_OPERATOR, "gradient", {"stage_matrix": True, "stage_output": True}),
     (GPU_OPERATOR, "gradient", {"stage_matrix": False, "stage_output": False}),
     (GPU_OPERATOR, "divergence", {"stage_matrix": True, "stage_output": True}),
     (GPU_OPERATOR, "mass of three", {"stage_matrix": False, "stage_output": True}),
     (GPU_OPERATOR, "face mass", {"stage_matrix": True, "stage_output": True}),
-    (GPU_MMA, "matrix product", {"terms": 4, "copies": "registers", "stages": 3}),
-    (GPU_MMA, "two summed indices", {"along": 64, "columns": 8, "rows": 32}),
-    (GPU_MMA, "four output indices", {"depth": 8, "stages": 3}),
-    (GPU_MMA, "two rows", {"terms": 16}),
     (GPU_POINTS, "divergence", {}),
     (GPU_POINTS, "matrix times itself", {}),
     (GPU_POINTS, "mixed", {}),
@@ -250,6 +251,41 @@ def test_tiles_are_awaited(statement, kind, copies):
     is_right = np.allclose(execution.outputs["out"], expected["out"])
     assert is_right == (not dropped or statement is lp.BarrierInstruction)
     assert {race.kind for race in execution.races} == ({kind} if kind else set())
+
+
+CROSSED = einsum("aebf,dfce->abcd", array("A", (6, 8, 4, 5)), array("B", (6, 5, 8, 8)))
+"""The last index of one operand is in the middle of the other; the sums fill tiles."""
+TURNED = einsum(
+    "aebf,fdec->abcd", array("A", (5, 16, 3, 16)), array("B", (16, 6, 16, 8))
+)
+"""That of the second one is in the middle of the output."""
+
+
+@needs_nvrtc
+def test_indices_are_cut_where_operands_are_at_odds(stand_in):
+    """Fours go together, and are copied in twos."""
+    sides = sides_of(CROSSED, CROSSED.extents)
+    assert (sides.summed.indices, sides.summed.cut) == (("e", "f"), "e")
+    sides = sides_of(TURNED, TURNED.extents)
+    assert (sides.across.indices, sides.across.cut) == (("c", "d"), "c")
+    for e, transform in ((CROSSED, GPU_MMA), (TURNED, GPU_PRODUCT)):
+        case = generated(e)
+        unit = case.apply(spec_of(transform, "matrix product", {}))
+        assert "feinsum_copy(2, " in cuda_code(unit.copy(target=CudaTarget())).source
+        case.assert_right(unit, [{}], "cuda")
+
+
+@pytest.mark.parametrize("copies", GPU_MMA.offered(LARGE)["copies"])
+def test_nothing_is_read_beyond_the_last_tile(copies):
+    """Also where all tiles are full, and the next one is loaded none the less."""
+    case = generated(CROSSED)
+    changes = {"depth": 8, "stages": 3, "copies": copies}
+    unit = case.apply(spec_of(GPU_MMA, "matrix product", changes))
+    arguments, expected, _ = case._reference({})
+    out = {"out": np.zeros_like(expected["out"])}
+    execution = execute_groups(unit, {**arguments, **out})
+    assert execution.races == ()
+    assert np.allclose(execution.outputs["out"], expected["out"])
 
 
 @needs_nvrtc

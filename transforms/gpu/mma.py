@@ -16,7 +16,7 @@ from pymbolic import var
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
-from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged
+from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suit
 from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
 from feinsum.transforms.gpu.tiles import (
     Items,
@@ -69,10 +69,14 @@ def gpu_mma(
     zero.
 
     Parameters:
-        across, along, depth, stages, copies: see ``TiledProduct``.
+        across: length of a tile over the output indices of the first operand.
+        along: over those of the second one.
+        depth: over the summed indices.
         columns: of the block of sums of a warp, from the first operand.
         rows: from the second one.
         terms: that one instruction adds to each sum.
+        stages: tiles of an operand that are there at once.
+        copies: how arrays come to tiles, one of ``COPY_WAYS``.
     """
     return _Product(t_unit, nest, parameters).written().with_preamble(PRODUCTS).t_unit
 
@@ -243,19 +247,26 @@ def _starts(workload: Workload) -> tuple[Parameters, ...]:
     """Large tiles for large products; smaller ones fill a GPU with less."""
     copied, held = COPY_WAYS
     tried = (
-        (128, 128, 16, 32, 64, 8, 3, copied),
-        (128, 128, 16, 32, 64, 16, 2, copied),
+        (128, 128, 16, 64, 32, 8, 3, copied),
+        (128, 128, 16, 32, 64, 16, 3, copied),
         (128, 128, 8, 32, 64, 8, 4, copied),
-        (128, 64, 16, 32, 32, 8, 3, copied),
-        (64, 128, 16, 32, 32, 8, 3, copied),
-        (64, 64, 32, 32, 32, 8, 2, copied),
-        (64, 64, 16, 32, 32, 8, 2, held),
-        (32, 32, 32, 16, 16, 8, 3, copied),
+        (128, 128, 32, 32, 64, 8, 2, copied),
+        (128, 64, 16, 32, 32, 16, 3, copied),
+        (64, 128, 16, 32, 32, 4, 3, copied),
+        (64, 64, 16, 32, 32, 4, 3, copied),
+        (64, 64, 16, 32, 32, 4, 2, held),
+        (128, 32, 16, 32, 32, 4, 3, copied),
+        (32, 128, 16, 32, 32, 4, 3, copied),
+        (32, 32, 16, 16, 16, 4, 4, copied),
     )
     starts: tuple[Parameters, ...] = tuple(
         dict(zip(NAMES, values, strict=True)) for values in tried
     )
-    return tuple(s for s in starts if _constraint(workload, s) is None)
+    return tuple(
+        start
+        for start, (across, along, *_) in zip(starts, tried, strict=True)
+        if _constraint(workload, start) is None and suit(workload, across, along)
+    )
 
 
 GPU_MMA = register(

@@ -15,7 +15,7 @@ from pymbolic import var
 from feinsum.ir import Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, has_plain_dtype
-from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged
+from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suit
 from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
 from feinsum.transforms.gpu.tiles import (
     PADDING,
@@ -59,9 +59,13 @@ def gpu_product(
     zero.
 
     Parameters:
-        across, along, depth, stages, copies: see ``TiledProduct``.
+        across: length of a tile over the output indices of the first operand.
+        along: over those of the second one.
+        depth: over the summed indices.
         columns: of the block of sums of a work-item, from the first operand.
         rows: from the second one.
+        stages: tiles of an operand that are there at once.
+        copies: how arrays come to tiles, one of ``COPY_WAYS``.
     """
     return _Product(t_unit, nest, parameters).written().t_unit
 
@@ -229,7 +233,11 @@ def _starts(workload: Workload) -> tuple[Parameters, ...]:
     starts: tuple[Parameters, ...] = tuple(
         dict(zip(NAMES, values, strict=True)) for values in tried
     )
-    return tuple(s for s in starts if _constraint(workload, s) is None)
+    return tuple(
+        start
+        for start, (across, along, *_) in zip(starts, tried, strict=True)
+        if _constraint(workload, start) is None and suit(workload, across, along)
+    )
 
 
 GPU_PRODUCT = register(

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from feinsum.ir import BatchedEinsum, Extent, Operand
-from feinsum.transforms.gpu.grid import Flat, flat_of
+from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
+from feinsum.transforms.gpu.grid import CUT, Flat, flat_of
+from feinsum.transforms.roles import volume
 
-__all__ = ["LEAST_REUSE", "Sides", "sides_of", "size_of", "staged"]
+__all__ = ["LEAST_REUSE", "Sides", "sides_of", "size_of", "staged", "suit"]
+
+LONG_SUM = 256
+"""Terms of a sum, from which loads count more than stores."""
+
+SHORT = 32
+"""The length of tiles that are for short sides."""
 
 LEAST_REUSE = 4.0
 """Points of the loop nest per entry, below which tiles are no use."""
@@ -51,27 +58,63 @@ def sides_of(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> Sides | No
     if last is None:
         return None
     first = 0 if last in terms[0] else 1
+    ends = [term[-1:] for term in einsum.inputs]
+    others = [i for i in einsum.output if i in terms[1 - first] - both]
     kinds = (
         [i for i in einsum.output if i in both],
         [i for i in einsum.output if i in terms[first] - both],
-        [i for i in einsum.output if i in terms[1 - first] - both],
+        sorted(others, key=lambda i: (i,) == ends[1 - first]),
         sorted(einsum.summation_indices, key=_place(einsum)),
     )
     flats = [flat_of(kind, extents) for kind in kinds]
     if any(flat is None for flat in flats) or not all(kinds[1:]):
         return None
     batch, across, along, summed = (flat for flat in flats if flat is not None)
+    for end in ends:
+        summed = _cut(summed, end)
+    if volume(einsum, summed.indices) >= LONG_SUM:
+        across = _cut(across, ends[first])
     return Sides(batch, across, along, summed, first)
 
 
-def _place(einsum: BatchedEinsum) -> Callable[[str], tuple[int, str]]:
+def _cut(flat: Flat, end: IndexList) -> Flat:
+    """With the last index of an operand in fours, if that is not the fastest one."""
+    if flat.cut or not end or end[0] not in flat.indices[:-1]:
+        return flat
+    extent = dict(zip(flat.indices, flat.extents, strict=True))[end[0]]
+    is_even = isinstance(extent, int) and extent % CUT == 0
+    return replace(flat, cut=end[0]) if is_even else flat
+
+
+def _place(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str]]:
     """Where an index stands in the operands: late ones lie side by side."""
 
-    def place(index: str) -> tuple[int, str]:
+    def place(index: str) -> tuple[bool, int, str]:
         terms = einsum.inputs
-        return max(t.index(index) for t in terms if index in t), index
+        is_last = any(term[-1:] == (index,) for term in terms)
+        return is_last, max(t.index(index) for t in terms if index in t), index
 
     return place
+
+
+def suit(workload: Workload, across: int, along: int) -> bool:
+    """Whether tiles are no longer than a side takes, and short for short sides alone.
+
+    >>> from feinsum import array, einsum
+    >>> thin = einsum("ik,kj->ij", array("A", (24, 70)), array("B", (70, 900)))
+    >>> [suit(Workload(thin), 128, along) for along in (32, 64)]
+    [True, False]
+    """
+    known = workload.known
+    sides = sides_of(known, known.extents)
+    assert sides is not None
+    lengths = [volume(known, flat.indices) for flat in (sides.across, sides.along)]
+    tiles = (across, along)
+    is_thin = min(tiles) <= SHORT < max(tiles)
+    return all(
+        tile <= SHORT or tile < 2 * length
+        for tile, length in zip(tiles, lengths, strict=True)
+    ) and (not is_thin or min(lengths) <= SHORT)
 
 
 def size_of(flat: Flat) -> str:

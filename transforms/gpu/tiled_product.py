@@ -28,12 +28,7 @@ COPY_WAYS = ("asynchronous", "registers")
 class TiledProduct(ABC):
     """Writes the loops over tiles; those of one tile are left to others.
 
-    Parameters:
-        across: length of a tile over the output indices of the first operand.
-        along: over those of the second one.
-        depth: over the summed indices.
-        stages: tiles of an operand that are there at once.
-        copies: one of ``COPY_WAYS``.
+    All have the parameters ``across``, ``along``, ``depth``, ``stages`` and ``copies``.
     """
 
     keeps_order: bool

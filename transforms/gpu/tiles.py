@@ -163,7 +163,7 @@ def points_of(
     loops: Sequence[str],
     after: Collection[str] = (),
     *,
-    tile: int,
+    tile: int | None,
 ) -> Points:
     """Compute the indices that make up one, a division for each.
 
@@ -175,7 +175,7 @@ def points_of(
 
     Args:
         n: how many steps there are.
-        tile: the length of the tiles that they are in.
+        tile: the length of the tiles that they are in; None if these go beyond the end.
     """
     count = np.dtype(np.uint64 if _is_long(flat) else np.uint32)
     done: list[str] = []
@@ -192,18 +192,30 @@ def points_of(
         return array
 
     limit = ""
-    if not is_even(flat, tile):
+    if tile is None or not is_even(flat, tile):
         limit = writer.array("limit", (), count)
         done.append(writer.assign("limit", var(limit), _size(flat), loops, after))
     value = rest = assigned("value", count, at)
-    arrays: dict[str, str] = {}
+    found: dict[str, list[tuple[int, str]]] = {}
     point = np.dtype(np.int64)
-    for index, extent in list(zip(flat.indices, flat.extents, strict=True))[:0:-1]:
-        arrays[index] = assigned(index, point, _applied(p.Remainder, rest, extent))
+    for index, factor, extent in flat.parts[:0:-1]:
+        part = assigned(index, point, _applied(p.Remainder, rest, extent))
         rest = assigned("rest", count, _applied(p.FloorDiv, rest, extent))
-    first = flat.indices[0]
-    arrays[first] = assigned(first, point, lambda step: var(rest)[step])
+        found.setdefault(index, []).append((factor, part))
+    index, factor, _ = flat.parts[0]
+    part = assigned(index, point, lambda step: var(rest)[step])
+    found.setdefault(index, []).append((factor, part))
+    arrays = {
+        index: parts[0][1] if len(parts) == 1 else assigned(index, point, _sum(parts))
+        for index, parts in found.items()
+    }
     return Points(arrays, value, limit, tuple(done))
+
+
+def _sum(parts: Sequence[tuple[int, str]]) -> Callable[[Expression], Expression]:
+    return lambda step: p.Sum(
+        tuple(factor * var(array)[step] for factor, array in parts)
+    )
 
 
 def _applied(
@@ -481,9 +493,9 @@ class TileWriter:
         self, source: Source, operand: str, fast: Flat, shape: tuple[int, int]
     ) -> int:
         """The most entries that one copy can move without crossing the end of a row."""
-        schedule, extent = self.writer.schedule, fast.extents[-1]
+        schedule, (last, _, extent) = self.writer.schedule, fast.parts[-1]
         span = schedule.spans[operand]
-        is_row = span[-1] == fast.indices[-1] if span else False
+        is_row = bool(span) and span[-1] == last
         if not is_row or source.neighbour != source.arguments[-1]:
             return 1
         lanes = VECTOR_BYTES // schedule.dtypes[operand].itemsize
@@ -505,10 +517,10 @@ class TileWriter:
     def _steps(
         self, load: Load, tile: Expression, loops: Sequence[str], after: Collection[str]
     ) -> _Steps:
-        """The points of a tile at the steps of a work-item."""
+        """The points of a tile, which may be beyond the last, for a work-item."""
         deep = points_of(
             self.writer, self.summed, load.deep.n, load.deep.after(self.depth * tile),
-            loops, [*load.dealt, *after], tile=self.depth,
+            loops, [*load.dealt, *after], tile=None,
         )  # fmt: skip
         k, s = (
             self.writer.loop("step", size=x.n, tag="unr")
