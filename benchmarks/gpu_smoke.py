@@ -1,0 +1,570 @@
+"""What works on a GPU of NVIDIA: one line for each step, in less than a minute.
+
+Every step is tried, also after others failed. Results are compared with numpy's::
+
+    python benchmarks/gpu_smoke.py [--budget SECONDS] [--only WORD] [--log FILE]
+
+The exit code is 0 if all steps are right, 1 if one failed, 3 if there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import feinsum
+from feinsum.errors import FeinsumError, FeinsumWarning, MeasurementError
+from feinsum.records import InMemoryStore
+from feinsum.variables import CUDA_CACHE_VARIABLE
+
+FAILED, NO_GPU = 1, 3
+STEP_S = 30
+"""After which a step is given up, if the GPU lets it."""
+DEVICE = "cuda"
+
+STEPS: list[tuple[str, Callable[[], str]]] = []
+RNG = np.random.default_rng(0)
+
+CASES: dict[str, tuple[str, list[tuple[int, ...]]]] = {
+    "product": ("ij,jk->ik", [(256, 192), (192, 320)]),
+    "gradient": ("xre,rij,ej->xei", [(3, 3, 1000), (3, 20, 20), (1000, 20)]),
+    "row sum": ("ij->i", [(300, 4000)]),
+    "whole sum": ("ij->", [(300, 4000)]),
+    "pointwise": ("ij,ij->ij", [(700, 300), (700, 300)]),
+    "ragged": ("bij,bjk->bik", [(3, 101, 57), (3, 57, 33)]),
+    "chain": ("ij,jk,kl->il", [(60, 70), (70, 80), (80, 50)]),
+    "empty": ("ij,jk->ik", [(0, 4), (4, 3)]),
+    "empty sum": ("ij,jk->ik", [(5, 0), (0, 3)]),
+}
+
+
+def step(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
+    """Add a function to what is tried; it returns what there is to say."""
+
+    def added(function: Callable[[], str]) -> Callable[[], str]:
+        STEPS.append((name, function))
+        return function
+
+    return added
+
+
+@dataclass(frozen=True)
+class Library:
+    """How arrays of a library come to the GPU and back."""
+
+    name: str
+    put: Callable[[np.ndarray[Any, Any]], Any]
+    get: Callable[[Any], np.ndarray[Any, Any]]
+
+
+def cupy_arrays() -> Library:
+    cupy = importlib.import_module("cupy")
+    return Library("cupy", cupy.asarray, cupy.asnumpy)
+
+
+def torch_arrays() -> Library:
+    torch = importlib.import_module("torch")
+    return Library(
+        "torch",
+        lambda host: torch.from_numpy(host).to("cuda"),
+        lambda array: array.cpu().numpy(),
+    )
+
+
+def jax_arrays() -> Library:
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    jax = importlib.import_module("jax")
+    jax.config.update("jax_enable_x64", True)
+    return Library("jax", jax.numpy.asarray, np.asarray)
+
+
+LIBRARIES = {"cupy": cupy_arrays, "torch": torch_arrays, "jax": jax_arrays}
+
+
+def called(subscripts: str, *operands: Any, **options: Any) -> Any:
+    return feinsum.call_einsum(
+        subscripts, *operands, database=InMemoryStore(), **options
+    )
+
+
+def check(found: Any, expected: np.ndarray[Any, Any], tolerance: float = 1e-10) -> None:
+    """Raises: AssertionError: saying how far it is off."""
+    assert found.shape == expected.shape, f"shape {found.shape}, not {expected.shape}"
+    assert found.dtype == expected.dtype, f"dtype {found.dtype}, not {expected.dtype}"
+    if expected.size:
+        error = np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-300)
+        assert error < tolerance, f"off by {error:.2g} of the largest entry"
+
+
+def arrays_for(
+    shapes: list[tuple[int, ...]], dtype: type = np.float64
+) -> list[np.ndarray[Any, Any]]:
+    return [RNG.random(shape).astype(dtype) for shape in shapes]
+
+
+def checked_call(library: Library, case: str, dtype: type = np.float64) -> str:
+    """One call against numpy, and that the result is of the library."""
+    subscripts, shapes = CASES[case]
+    hosts = arrays_for(shapes, dtype)
+    operands = [library.put(host) for host in hosts]
+    start = perf_counter()
+    result = called(subscripts, *operands)
+    first_s = perf_counter() - start
+    expected = np.einsum(subscripts, *hosts, optimize=True)
+    check(library.get(result), expected, 1e-10 if dtype is np.float64 else 1e-4)
+    assert type(result) is type(operands[0]), f"the result is a {type(result)}"
+    return f"first call {first_s:.2f} s"
+
+
+def opened() -> Any:
+    from feinsum.targets.devices import open_device
+
+    return open_device(DEVICE)
+
+
+@step("versions")
+def _versions() -> str:
+    from feinsum.targets.cuda.nvrtc import find_nvrtc
+
+    nvrtc, cupy = find_nvrtc(), importlib.import_module("cupy")
+    runtime = cupy.cuda.runtime
+    return (
+        f"Python {sys.version.split()[0]}, CuPy {cupy.__version__}, driver "
+        f"{runtime.driverGetVersion()}, runtime {runtime.runtimeGetVersion()}, NVRTC "
+        f"{nvrtc.version} up to sm_{max(nvrtc.architectures)}"
+    )
+
+
+@step("device")
+def _device() -> str:
+    from feinsum.targets.devices import why_unusable
+
+    gpu = opened()
+    assert not (trouble := why_unusable(gpu.device)), trouble
+    return f"{gpu.device}: {gpu.facts}"
+
+
+def add_calls() -> None:
+    """A step for each library and case, and one that loads the library."""
+    held: dict[str, Library] = {}
+
+    def load(name: str) -> str:
+        held[name] = LIBRARIES[name]()
+        host = np.arange(3.0)
+        assert np.array_equal(held[name].get(held[name].put(host)), host)
+        return importlib.import_module(name).__version__
+
+    def call(name: str, case: str) -> str:
+        return checked_call(held[name], case)
+
+    for name in LIBRARIES:
+        STEPS.append((f"{name}: loads", partial(load, name)))
+        STEPS.extend((f"{name}: {case}", partial(call, name, case)) for case in CASES)
+
+
+add_calls()
+
+
+@step("cupy: single precision")
+def _single() -> str:
+    said = [checked_call(cupy_arrays(), c, np.float32) for c in ("product", "gradient")]
+    return "; ".join(said)
+
+
+@step("cupy: integers")
+def _integers() -> str:
+    library, host = cupy_arrays(), np.arange(12, dtype=np.int32).reshape(3, 4)
+    check(library.get(called("ij,kj->ik", *[library.put(host)] * 2)), host @ host.T)
+    return ""
+
+
+@step("cupy: complex numbers")
+def _complex() -> str:
+    library = cupy_arrays()
+    a, b = (x + 1j * x[::-1] for x in arrays_for([(40, 30), (30, 20)])[:2])
+    return or_refused(
+        lambda: check(
+            library.get(called("ij,jk->ik", *map(library.put, (a, b)))), a @ b
+        )
+    )
+
+
+@step("cupy: a transposed operand")
+def _transposed() -> str:
+    library = cupy_arrays()
+    a, b = arrays_for([(30, 40), (30, 20)])
+    return or_refused(
+        lambda: check(
+            library.get(called("ij,jk->ik", library.put(a).T, library.put(b))), a.T @ b
+        )
+    )
+
+
+@step("cupy: out=")
+def _out() -> str:
+    library = cupy_arrays()
+    a, b = arrays_for([(40, 30), (30, 20)])
+    out = library.put(np.zeros((40, 20)))
+
+    def run() -> None:
+        called("ij,jk->ik", library.put(a), library.put(b), out=out)
+        check(library.get(out), a @ b)
+
+    return or_refused(run)
+
+
+@step("cupy: an operand on the host among others")
+def _mixed() -> str:
+    library = cupy_arrays()
+    (a,) = arrays_for([(30, 30)])
+    return or_refused(lambda: called("ij,jk->ik", library.put(a), a))
+
+
+@step("cupy: another stream")
+def _stream() -> str:
+    cupy = importlib.import_module("cupy")
+    a, b = arrays_for([(500, 400), (400, 300)])
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        given = cupy.asarray(a), cupy.asarray(b)
+        for _ in range(20):
+            result = called("ij,jk->ik", *given)
+            check(result.get(stream=stream), a @ b)
+    return ""
+
+
+@step("torch: another stream")
+def _torch_stream() -> str:
+    torch, library = importlib.import_module("torch"), torch_arrays()
+    a, b = arrays_for([(500, 400), (400, 300)])
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(20):
+            made = library.put(a) + 1.0, library.put(b)
+            check(library.get(called("ij,jk->ik", *made) * 1.0), (a + 1) @ b)
+    return ""
+
+
+@step("out of memory")
+def _memory() -> str:
+    cupy = importlib.import_module("cupy")
+    a = cupy.ones(32768)
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    held = cupy.empty(max(free - (2 << 30), 1), np.uint8)
+    try:
+        called("i,j->ij", a, a.copy())
+    except MeasurementError as error:
+        said = f"refused: {error}"
+    else:
+        raise AssertionError("8.6 GB were allocated where 2 GB are free")
+    finally:
+        del held
+        cupy.get_default_memory_pool().free_all_blocks()
+    check(called("i,i->i", a, a).get(), np.ones(32768))
+    return said
+
+
+def gradient() -> tuple[Any, Any, dict[str, Any]]:
+    """The einsum, a Loopy kernel of it for Loopy's own target, arguments."""
+    import loopy as lp
+
+    from feinsum.codegen import generate_loopy
+
+    subscripts, shapes = CASES["gradient"]
+    arrays = [feinsum.array(n, s) for n, s in zip("abc", shapes, strict=True)]
+    einsum = feinsum.einsum(subscripts, *arrays)
+    unit = generate_loopy(einsum).copy(target=lp.CudaTarget())
+    return einsum, unit, dict(zip("abc", arrays_for(shapes), strict=True))
+
+
+def retrieved(unit: Any, database: InMemoryStore) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FeinsumWarning)
+        return feinsum.retrieve(unit, device=DEVICE, database=database)
+
+
+@step("retrieve: a Loopy kernel without facts")
+def _retrieve() -> str:
+    _, unit, values = gradient()
+    found = retrieved(unit, InMemoryStore())
+    compare(found, values, CASES["gradient"][0])
+    return "untransformed" if found is unit else "with a recipe"
+
+
+def compare(unit: Any, values: dict[str, Any], subscripts: str) -> Any:
+    """The bound kernel, whose result is numpy's."""
+    from feinsum.measure import compile_kernel
+
+    gpu = opened()
+    bound = compile_kernel(gpu.prepare(unit), gpu).bind(values)
+    bound.poison()
+    bound.run()
+    expected = np.einsum(subscripts, *values.values(), optimize=True)
+    (result,) = bound.read().values()
+    check(result, expected)
+    return bound
+
+
+def recommended(family: str, subscripts: str, shapes: list[tuple[int, ...]]) -> Any:
+    """A bound kernel by the first recipe of a family."""
+    from feinsum.codegen import generate_loopy
+    from feinsum.ir import Workload
+    from feinsum.measure.reference import NEVER_LONG
+    from feinsum.raising import identify_as_einsum
+    from feinsum.transforms import apply_spec, configurations, find_transform
+
+    names = "abc"[: len(shapes)]
+    arrays = [feinsum.array(n, s) for n, s in zip(names, shapes, strict=True)]
+    einsum = feinsum.einsum(subscripts, *arrays)
+    unit, nest = identify_as_einsum(
+        generate_loopy(einsum), einsum, long_extent=NEVER_LONG
+    )
+    spec = next(iter(configurations(find_transform(family, 1), Workload(einsum, {}))))
+    values = dict(zip(names, arrays_for(shapes), strict=True))
+    return compare(apply_spec(spec, unit, nest), values, subscripts)
+
+
+@step("families: each by its first recipe")
+def _families() -> str:
+    chosen = {"gpu_elements": "gradient", "gpu_product": "product",
+              "gpu_rows": "row sum", "gpu_points": "pointwise"}  # fmt: skip
+    for family, case in chosen.items():
+        recommended(family, *CASES[case])
+    return ", ".join(chosen)
+
+
+@step("graph of 50 launches")
+def _graph() -> str:
+    bound = recommended("gpu_points", "i,i->i", [(5000,), (5000,)])
+    built = bound.compiled.built
+    arguments = {k: getattr(s, "array", s) for k, s in bound.slots.items()}
+    replay = built.repeated(arguments, 50)
+    bound.poison()
+    session = built.opened.session
+    replay()
+    session.synchronize()
+    assert not any(np.isnan(x).any() for x in bound.read().values())
+    launch = built.launcher(arguments)
+    launched = session.timed(lambda: [launch() for _ in range(50)])
+    replayed = session.timed(replay)
+    return f"launches {launched * 1e6:.0f} us, graph {replayed * 1e6:.0f} us"
+
+
+@step("timing by events, warm and flushed")
+def _timing() -> str:
+    bound = recommended("gpu_points", "i,i->i", [(1 << 20,), (1 << 20,)])
+    found = []
+    for cache in ("warm", "flushed"):
+        os.environ[CUDA_CACHE_VARIABLE] = cache
+        found.append(min(bound.run("cuda-events") for _ in range(20)))
+    del os.environ[CUDA_CACHE_VARIABLE]
+    warm, flushed = (f"{s * 1e6:.1f} us" for s in found)
+    return f"24 MiB: warm {warm}, flushed {flushed}, by wall {bound.run('wall'):.2g} s"
+
+
+@step("bandwidth and peaks")
+def _peaks() -> str:
+    from feinsum.measure import measure_peaks
+
+    peaks = measure_peaks(opened(), repeats=3)
+    rates = {k: f"{v / 1e12:.1f}" for k, v in peaks.operations_per_s.items()}
+    caches = {k: f"{v / 1e12:.2f}" for k, v in peaks.cache_bytes_per_s.items()}
+    return (
+        f"{peaks.bandwidth_bytes_per_s / 1e12:.2f} TB/s, TFLOP/s {rates}, caches "
+        f"{caches} TB/s of {dict(peaks.cache_bytes)} bytes"
+    )
+
+
+LARGE = {
+    "product 4096": ("ij,jk->ik", [(4096, 4096), (4096, 4096)]),
+    "gradient 100,000": ("xre,rij,ej->xei",
+                         [(3, 3, 100_000), (3, 35, 35), (100_000, 35)]),
+    "row sum 4096": ("ij->i", [(4096, 16384)]),
+    "whole sum": ("i,i->", [(1 << 26,), (1 << 26,)]),
+    "copy": ("ij->ji", [(8192, 8192)]),
+}  # fmt: skip
+
+
+def speed(subscripts: str, shapes: list[tuple[int, ...]]) -> str:
+    """Milliseconds of calls of feinsum and of CuPy, by events."""
+    cupy = importlib.import_module("cupy")
+    operands = [cupy.random.random(shape) for shape in shapes]
+    database = InMemoryStore()
+
+    def ours() -> Any:
+        return feinsum.call_einsum(subscripts, *operands, database=database)
+
+    def theirs() -> Any:
+        return cupy.einsum(subscripts, *operands, optimize=True)
+
+    first, second = ours(), theirs()
+    error = float(cupy.abs(first - second).max() / cupy.abs(second).max())
+    assert error < 1e-10, f"off by {error:.2g} of the largest entry"
+    times = ", ".join(
+        f"{word} {min(by_events(run) for _ in range(5)) * 1e3:.3f} ms"
+        for word, run in (("feinsum", ours), ("cupy.einsum", theirs))
+    )
+    n_bytes = sum(x.nbytes for x in (*operands, first))
+    return f"{times}, {n_bytes / 1e9:.3f} GB"
+
+
+def by_events(run: Callable[[], Any]) -> float:
+    cupy = importlib.import_module("cupy")
+    first, last = cupy.cuda.Event(), cupy.cuda.Event()
+    first.record()
+    run()
+    last.record()
+    last.synchronize()
+    return 1e-3 * float(cupy.cuda.get_elapsed_time(first, last))
+
+
+STEPS.extend(
+    (f"speed: {name}", partial(speed, *given)) for name, given in LARGE.items()
+)
+
+
+@step("autotune: 4 trials, then retrieve")
+def _autotune() -> str:
+    einsum, unit, values = gradient()
+    store = InMemoryStore()
+    report = feinsum.autotune(
+        einsum, device=DEVICE, database=store, n_trials=4, budget_s=STEP_S / 2
+    )
+    found = retrieved(unit, store)
+    assert found is not unit, f"nothing is retrieved after {report}"
+    compare(found, values, CASES["gradient"][0])
+    return str(report)
+
+
+ILLEGAL = """
+KERNEL(illegal, __global float *x, float a)
+{
+  x[(size_t) 1 << 40] = a;
+}
+"""
+
+
+def illegal() -> None:
+    """In a process of its own: what the user is told."""
+    import cupy
+
+    program = opened().program(ILLEGAL, "illegal")
+    try:
+        program.run((cupy.zeros(8, np.float32), np.float32(1)), 8)
+    except FeinsumError as error:
+        print(f"{type(error).__name__}: {error}")
+
+
+@step("an illegal address, in a child")
+def _illegal() -> str:
+    child = subprocess.run(
+        [sys.executable, __file__, "--illegal"],
+        capture_output=True, text=True, timeout=STEP_S, check=False,
+    )  # fmt: skip
+    said = child.stdout.strip()
+    assert said, f"exit code {child.returncode}: {child.stderr.strip()[-300:]}"
+    assert "not its own" in said, said
+    recommended("gpu_points", "i,i->i", [(50,), (50,)])
+    return f"exit code {child.returncode}, {said}"
+
+
+def or_refused(run: Callable[[], object]) -> str:
+    """It may do it, or say what it does not do."""
+    try:
+        run()
+    except FeinsumError as error:
+        return f"refused: {type(error).__name__}: {error}"
+    return ""
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    def over(_signal: int, _frame: FrameType | None) -> None:
+        raise TimeoutError(f"not done within {STEP_S} s")
+
+    signal.signal(signal.SIGALRM, over)
+    signal.alarm(STEP_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+@dataclass
+class Report:
+    """What is printed, and the traces of what failed."""
+
+    log: Path
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, outcome: str, said: str, seconds: float) -> None:
+        self.counts[outcome] = self.counts.get(outcome, 0) + 1
+        text = " ".join(said.split())
+        print(f"{outcome:7} {seconds:6.2f} s  {name:32} {text}", flush=True)
+
+    def trace(self, name: str) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("a") as file:
+            file.write(f"== {name}\n{traceback.format_exc()}\n")
+
+
+def _tried(name: str, function: Callable[[], str], report: Report) -> None:
+    start = perf_counter()
+    try:
+        with _time_limit():
+            said, outcome = function(), "ok"
+    except Exception as error:  # noqa: BLE001  (the next step is tried)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}:{frame.lineno}"
+        said, outcome = f"{type(error).__name__}: {error} ({place})", "failed"
+        report.trace(name)
+    report.add(name, outcome, said, perf_counter() - start)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--budget", type=float, default=60, help="seconds for all")
+    parser.add_argument("--only", default="", help="steps whose names have this")
+    parser.add_argument("--log", type=Path, default=Path(".cache/gpu/smoke.log"))
+    parser.add_argument("--illegal", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.illegal:
+        illegal()
+        return 0
+    from feinsum.errors import DeviceUnavailableError
+    from feinsum.targets.cuda import CUDA
+
+    try:
+        CUDA.devices()
+    except DeviceUnavailableError as error:
+        print(f"there is no GPU: {error}")
+        return NO_GPU
+    report, end = Report(given.log), perf_counter() + given.budget
+    for name, function in STEPS:
+        if given.only not in name:
+            continue
+        if perf_counter() > end:
+            report.add(name, "skipped", "the time is over", 0)
+            continue
+        _tried(name, function, report)
+    print(", ".join(f"{n} {outcome}" for outcome, n in sorted(report.counts.items())))
+    return FAILED if "failed" in report.counts else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
