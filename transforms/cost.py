@@ -15,12 +15,32 @@ from constantdict import constantdict
 
 from feinsum.ir import BatchedEinsum, IndexList
 
-__all__ = ["Machine", "distinct_bytes", "padding", "points", "region_s"]
+__all__ = ["Gpu", "Machine", "distinct_bytes", "padding", "points", "region_s"]
 
 LEVELS = ("L2", "L3")
 """Caches of which an array can stay in one from call to call; the first level, of some
 tens of KB, matters within a tile only. All cores share the last one.
 """
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the cost knows of a GPU.
+
+    Attributes:
+        capability: as a number, such as 90.
+        multiply_adds: by the bytes of an entry, what a multiprocessor does in a cycle.
+        cache_bytes: of the second cache.
+        launch_s: of an empty kernel.
+    """
+
+    capability: int
+    n_multiprocessors: int
+    cycles_per_s: float
+    bandwidth_bytes_per_s: float
+    cache_bytes: int
+    multiply_adds: Mapping[int, float] = constantdict({4: 64.0, 8: 32.0})
+    launch_s: float = 4e-6
 
 
 @dataclass(frozen=True)
@@ -38,6 +58,7 @@ class Machine:
         bandwidth_bytes_per_s: of the memory, for all cores together.
         region_s: what it takes to share a region among threads.
         call_s: what a call of a library through numpy takes.
+        gpu: what is known of a GPU, for families that are made for these.
     """
 
     n_cores: int = 2
@@ -49,6 +70,7 @@ class Machine:
     bandwidth_bytes_per_s: float = 35e9
     region_s: float = 5e-6
     call_s: float = 5e-5
+    gpu: Gpu | None = None
 
     def lanes(self, dtype: np.dtype[np.generic], most_bytes: int = 64) -> int:
         """Entries of a vector; of complex numbers, pairs count as one."""

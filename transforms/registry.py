@@ -37,6 +37,7 @@ __all__ = [
     "apply_spec",
     "check_spec",
     "configurations",
+    "every",
     "find_transform",
     "in_full",
     "points",
@@ -248,6 +249,20 @@ def points(
         parameters = dict(zip(space, values, strict=True))
         if constraint(workload, parameters) is None:
             yield parameters
+
+
+def every(
+    space: Callable[[Workload], Space | None],
+) -> Callable[[Workload], Iterable[Parameters]]:
+    """All configurations as the proposals of a family: its cost chooses."""
+
+    def proposals(workload: Workload) -> Iterable[Parameters]:
+        found = space(workload) or {}
+        return (
+            dict(zip(found, values, strict=True)) for values in product(*found.values())
+        )
+
+    return proposals
 
 
 def proposed(transform: Transform, subject: WorkloadLike) -> Iterator[Parameters]:

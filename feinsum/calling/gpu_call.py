@@ -16,32 +16,26 @@ import numpy as np
 from feinsum.calling.kept import kept
 from feinsum.calling.kernel import (
     CallKernel,
-    compiled_quietly,
     recorded_kernel,
     untransformed_path,
 )
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
+from feinsum.calling.predicted import Problem, predicted_kernel
 from feinsum.calling.reading import Reading, first_uses, read_shapes
-from feinsum.codegen import generate_loopy
 from feinsum.errors import (
     BuildError,
     DeviceUnavailableError,
     InvalidEinsumError,
     MeasurementError,
 )
-from feinsum.ir import BatchedEinsum, Workload
-from feinsum.measure.reference import NEVER_LONG
-from feinsum.raising import identify_as_einsum
+from feinsum.ir import BatchedEinsum
 from feinsum.targets.arrays import is_cuda_array
-from feinsum.targets.cuda import CUDA, CudaDevice
-from feinsum.transforms import apply_spec, configurations
-from feinsum.transforms.gpu import GPU_ELEMENTS, GPU_POINTS, GPU_PRODUCT, GPU_ROWS
+from feinsum.targets.cuda import CUDA, CudaBuilt, CudaDevice
+from feinsum.transforms.gpu import GPU_ELEMENTS
 
 __all__ = ["call_on_gpu"]
 
-PREFERRED = (GPU_ELEMENTS, GPU_PRODUCT, GPU_ROWS, GPU_POINTS)
-"""Where nothing is recorded, the first that fits, as it is recommended."""
 LIBRARIES = {"cupy": "cupy", "torch": "torch", "jaxlib": "jax.dlpack"}
 """By the first word of the module of an array's type: what takes results over."""
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -118,10 +112,17 @@ def _computed(
         return _in_pairs(reading, path, arrays, stream, opened, options)
     where = opened, os.getpid(), name_of(options.database)
     kernel = kept(
-        (reading.einsum, where, options.policy, options.on_miss, options.effort),
+        (
+            reading.einsum,
+            _magnitudes(reading),
+            where,
+            options.policy,
+            options.on_miss,
+            options.effort,
+        ),
         lambda: (
             recorded_kernel(reading.einsum, reading.sizes, {}, opened, options)
-            or _recommended(reading.einsum, reading.sizes, opened)
+            or _predicted(reading.einsum, reading.sizes, opened)
         ),
     )
     assert kernel is not None
@@ -132,6 +133,11 @@ def _computed(
     names = [feed.name for feed in reading.feeds]
     caller = kernel.compiled.built.caller(names, reading.sizes, stream)
     return caller(inputs).astype(reading.dtype, copy=False)
+
+
+def _magnitudes(reading: Reading) -> tuple[int, ...]:
+    """Sizes for which one recipe does: small products take other ones than large."""
+    return tuple(n.bit_length() for n in reading.sizes.values())
 
 
 def _check_dtype(reading: Reading) -> None:
@@ -175,24 +181,28 @@ def _in_pairs(
     return result
 
 
-def _recommended(
+def _predicted(
     einsum: BatchedEinsum, sizes: Mapping[str, int], opened: CudaDevice
 ) -> CallKernel:
-    """Without a record: what a family for GPUs recommends.
+    """Without a record: what is expected to be the fastest, and is right.
 
     Raises:
-        BuildError: if none fits.
+        BuildError: if nothing fits.
     """
-    unit, nest = identify_as_einsum(
-        generate_loopy(einsum), einsum, long_extent=NEVER_LONG
-    )
-    for family in PREFERRED:
-        for spec in configurations(family, Workload(einsum, sizes)):
-            unit = apply_spec(spec, unit, nest)
-            return CallKernel(compiled_quietly(opened.prepare(unit), opened), spec=spec)
-    raise BuildError(
-        f"{einsum.subscripts} has more run-time extents than a grid of a GPU has axes"
-    )
+    problem = Problem(einsum, sizes, strides={}, given={}, steps={})
+    found = predicted_kernel(problem, opened, _check_figures)
+    if found is None:
+        raise BuildError(
+            f"no family for GPUs works for {einsum.subscripts}; a grid has axes for "
+            "three run-time extents of the output"
+        )
+    return found[0]
+
+
+def _check_figures(kernel: CallKernel) -> None:
+    built = kernel.compiled.built
+    assert isinstance(built, CudaBuilt)
+    built.check_figures()
 
 
 def _as_given(result: Any, operand: Any) -> Any:

@@ -52,7 +52,7 @@ class Problem:
         einsum: canonical, in whose names recipes speak.
         sizes: of its size parameters.
         strides: of arrays that are not in C's order.
-        given: the operands of the call by name.
+        given: the operands of the call by name; none if they are not on the host.
         steps: the values of the strides that have names.
     """
 
@@ -64,9 +64,14 @@ class Problem:
 
 
 def predicted_kernel(
-    problem: Problem, opened: OpenDevice
+    problem: Problem,
+    opened: OpenDevice,
+    accept: Callable[[CallKernel], None] = lambda _kernel: None,
 ) -> tuple[CallKernel, list[TransformSpec]] | None:
     """The kernel that is expected to be the fastest, of those that are right.
+
+    Args:
+        accept: raises a FeinsumError for a kernel that is not to be taken.
 
     Returns:
         With the recipes that come next, as far as they may turn out to be faster; or
@@ -76,6 +81,7 @@ def predicted_kernel(
     for k, one in enumerate(found[:N_TRIED]):
         try:
             kernel = checked_kernel(one.spec, problem, opened)
+            accept(kernel)
         except FeinsumError as error:
             logger.warning("predicted recipe %s was skipped: %s", one.spec, error)
         except Exception:  # no recipe may break a call
@@ -144,7 +150,7 @@ def _cases(
     """
     einsum = problem.einsum
     tried = ragged_cases(einsum)[1] if einsum.size_params else [{}]
-    if not einsum.size_params and footprint_bytes(einsum, {}) > CHECKED_BYTES:
+    if not einsum.size_params and problem.given and _is_large(einsum):
         yield problem.sizes, problem.given, problem.steps
         return
     for sizes in tried:
@@ -159,6 +165,10 @@ def _cases(
             for seed, operand in enumerate(einsum.operands)
         }
         yield sizes, arrays, steps
+
+
+def _is_large(einsum: BatchedEinsum) -> bool:
+    return footprint_bytes(einsum, {}) > CHECKED_BYTES
 
 
 def _shape(shape: tuple[Extent, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -52,6 +52,7 @@ def contraction_steps(
     return *sums, *(Step(join(*pair), costs.of_step(*pair)) for pair in pairs)
 
 
+@lru_cache(maxsize=1024)
 def pairwise_path(
     inputs: tuple[IndexList, ...],
     output: IndexList,

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from operator import itemgetter
 
 from feinsum.ir import BatchedEinsum
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
-from feinsum.predict.correction import Correction, corrected, correction_in_use
+from feinsum.predict.correction import (
+    ANALYTIC,
+    Correction,
+    corrected,
+    correction_in_use,
+)
 from feinsum.predict.machine import machine_of
 from feinsum.predict.sparse import sparse_predictions
 from feinsum.predict.vectors import has_vectors
 from feinsum.records import Device, DevicePeaks, TransformSpec
-from feinsum.transforms import REGISTRY, find_transform
+from feinsum.transforms import REGISTRY, Transform, find_transform
 from feinsum.transforms.ranking import Costed, at_sizes, ranked
+from feinsum.transforms.registry import Cost
 
 __all__ = ["hopeless", "is_outdone", "predictions"]
 
@@ -35,7 +42,8 @@ def predictions(
 ) -> list[Costed]:
     """Recipes with their expected seconds, the fastest first.
 
-    There are none for GPUs, and none where an extent is zero: nothing is computed then.
+    There are none where an extent is zero: nothing is computed then. For GPUs, they are
+    of the families that are made for these, and no correction is known.
     Those for a sparse operand are of :func:`feinsum.predict.sparse.sparse_predictions`.
 
     Of recipes that differ in little, one is enough: each is of another family, or has
@@ -52,13 +60,14 @@ def predictions(
         MeasurementError: if the variable of this limit is no number.
     """
     is_empty = 0 in at_sizes(einsum, sizes).extents.values()
-    if device.kind != "cpu" or is_empty:
+    if device.kind not in ("cpu", "gpu") or is_empty:
         return []
     if einsum.sparse_position is not None:
-        return sparse_predictions(einsum, sizes, device)
+        is_cpu = device.kind == "cpu"
+        return sparse_predictions(einsum, sizes, device) if is_cpu else []
     newest = dict(sorted(REGISTRY))
     transforms = [REGISTRY[name] for name in newest.items()]
-    suited = [t for t in transforms if device.kind in t.devices]
+    suited = [t for t in transforms if _cost_on(device, t)]
     machine, limit = machine_of(device, peaks), intermediate_bytes
     if limit is None:
         limit = intermediate_limit_bytes(einsum, sizes)
@@ -68,7 +77,10 @@ def predictions(
         if has_vectors(one.spec, einsum, device)
         and has_room(one.spec, einsum, sizes, limit)
     ]
-    if correction is None:
+    if machine.gpu is not None:
+        found = [one for one in found if one.seconds < inf]
+        correction = ANALYTIC
+    elif correction is None:
         correction = correction_in_use()
     costs = corrected(correction, at_sizes(einsum, sizes), found, machine)
     first: dict[tuple[str, str], Costed] = {}
@@ -92,7 +104,7 @@ def hopeless(
     known, machine = at_sizes(einsum, sizes), machine_of(device, peaks)
 
     def is_hopeless(spec: TransformSpec) -> bool:
-        cost = find_transform(spec.name, spec.version).cost
+        cost = _cost_on(device, find_transform(spec.name, spec.version))
         return cost is not None and (
             cost(known, spec.parameters, machine) > HOPELESS * least_s
         )
@@ -112,12 +124,23 @@ def is_outdone(
     Costs of one family are compared, which differ in the tile and the width of vectors
     alone; between families they err by more than what is decided here.
     """
-    cost = find_transform(recipe.name, recipe.version).cost
+    cost = _cost_on(device, find_transform(recipe.name, recipe.version))
     if cost is None or (recipe.name, recipe.version) != (other.name, other.version):
         return False
     known, machine = at_sizes(einsum, sizes), machine_of(device)
     costs = (cost(known, one.parameters, machine) for one in (recipe, other))
     return next(costs) > OUTDONE * next(costs)
+
+
+def _cost_on(device: Device, transform: Transform) -> Cost | None:
+    """The cost of a family, if it speaks of devices of this kind.
+
+    On a GPU that of a family that is made for GPUs alone; others count cycles of CPUs.
+    """
+    is_meant = device.kind in transform.devices and (
+        device.kind == "cpu" or transform.devices == {device.kind}
+    )
+    return transform.cost if is_meant else None
 
 
 def _likeness(one: Costed) -> tuple[str, str]:

@@ -33,7 +33,7 @@ from feinsum.measure.cases import Case, make_case
 from feinsum.records import TransformSpec, utc_now
 from feinsum.targets.cuda.built import check_launch
 from feinsum.targets.cuda.code import CudaCode, CudaTarget, generated
-from feinsum.targets.cuda.figures import figures_of, occupancy
+from feinsum.targets.cuda.figures import checked_occupancy, figures_of
 from feinsum.targets.cuda.nvrtc import HEADERS, find_nvrtc
 from feinsum.targets.layout import array_layout, typed
 from feinsum.targets.software import software
@@ -65,8 +65,6 @@ Item = TypeVar("Item")
 FORMAT = 1
 MOST_BYTES = 30_000_000
 """Of a bundle."""
-MOST_SPILLED = 512
-"""Bytes of a work-item; a kernel that spills more is not worth its time."""
 N_CHECKED = 4096
 """Entries of a result that are compared one by one."""
 SEED = 0
@@ -258,12 +256,9 @@ class Maker:
             grid, block = launch.sizes(scalars)
             figures = figures_of(binary.log, launch.name)
             n_threads = int(np.prod(block))
-            at_once = occupancy(figures, n_threads, capability, launch.shared_bytes)
-            if figures.spill_bytes > MOST_SPILLED or not at_once:
-                raise BuildError(
-                    f"{spec} spills {figures.spill_bytes} bytes of a work-item, its "
-                    f"occupancy is {at_once}"
-                )
+            at_once = checked_occupancy(
+                str(spec), figures, n_threads, capability, launch.shared_bytes
+            )
             launches.append(
                 {
                     "name": launch.name,

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import feinsum
+from feinsum.calling import gpu_call
 from feinsum.errors import (
+    BuildError,
     DeviceUnavailableError,
     InvalidEinsumError,
     MeasurementError,
@@ -53,9 +55,40 @@ RNG = np.random.default_rng(0)
     ],
 )
 def test_a_call_computes_where_the_operands_are(stand_in, subscripts, shapes):
-    """By what a family recommends, where nothing is recorded."""
+    """By what is predicted, where nothing is recorded."""
     arrays = [RNG.random(shape) for shape in shapes]
     assert np.allclose(call(subscripts, *arrays), np.einsum(subscripts, *arrays))
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes", "family"),
+    [
+        ("ij,jk->ik", [(200, 64), (64, 200)], "gpu_product"),
+        ("ij->i", [(40, 3000)], "gpu_rows"),
+        ("ij->ji", [(50, 70)], "gpu_points"),
+    ],
+)
+def test_the_family_is_the_one_that_is_predicted(
+    stand_in, monkeypatch, subscripts, shapes, family
+):
+    """The first that is right, and spills little."""
+    made = []
+    predicted = gpu_call.predicted_kernel
+
+    def seen(*given):
+        made.append(predicted(*given))
+        return made[-1]
+
+    monkeypatch.setattr(gpu_call, "predicted_kernel", seen)
+    call(subscripts, *(RNG.random(shape) for shape in shapes))
+    assert [found[0].spec.name for found in made] == [family]
+
+
+def test_a_kernel_that_spills_is_skipped(stand_in, monkeypatch):
+    """The next prediction takes its place."""
+    monkeypatch.setattr("feinsum.targets.cuda.figures.MOST_SPILLED", -1)
+    with pytest.raises(BuildError, match="no family for GPUs works"):
+        call("ij->ji", RNG.random((5, 6)))
 
 
 def test_many_operands_are_multiplied_in_pairs(stand_in):

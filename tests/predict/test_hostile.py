@@ -16,13 +16,14 @@ from feinsum.transforms.registry import proposed
 from tests.portions import spread
 
 CPU = Device("host", "a CPU", "", "cpu", "x86_64", 2)
+GPU = Device("CUDA", "a GPU", "", "gpu", "sm_90", 132)
 CLASSES = [
     "ij,jk->ik", "bhqd,bhkd->bhqk", "ijk,ja,ka->ia", "ij->i", "ij,ij->", "ii->",
     "baa,bcc->ac", "i,j->ij", "ij,jk,kl,lm->im", "ai,bi,aj,bj->", "i,j,k,l->",
     "xre,rij,ej->xei", "ij->ji", "ab,bc,cd,de,ef,fg,gh->ah",
 ]  # fmt: skip
 HOSTILE = [0, 1, 2**31 - 1, 2**40]
-MOST_PROPOSALS = 500
+MOST_PROPOSALS = {"cpu": 500, "gpu": 800}
 
 
 def at(subscripts, extents):
@@ -37,9 +38,10 @@ def at(subscripts, extents):
 
 
 def assert_answered(e, sizes, is_empty):
-    found = predictions(e, sizes, CPU)
-    assert bool(found) != is_empty
-    assert all(isfinite(one.seconds) and one.seconds > 0 for one in found)
+    for device in (CPU, GPU):
+        found = predictions(e, sizes, device)
+        assert bool(found) != is_empty
+        assert all(isfinite(one.seconds) and one.seconds > 0 for one in found)
 
 
 @pytest.mark.parametrize("subscripts", spread(CLASSES, 5))
@@ -59,5 +61,7 @@ def test_large_extents_make_no_more_work(subscripts):
     """The number of proposals is bounded, whatever the extents."""
     for extents in (*product(HOSTILE[1:], repeat=2), ("M", 2**40)):
         e = at(subscripts, extents)
-        n = sum(1 for one in REGISTRY.values() for _ in proposed(one, e))
-        assert 0 < n <= MOST_PROPOSALS
+        for kind in ("cpu", "gpu"):
+            families = [one for one in REGISTRY.values() if kind in one.devices]
+            n = sum(1 for one in families for _ in proposed(one, e))
+            assert 0 < n <= MOST_PROPOSALS[kind]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 import loopy as lp
@@ -16,13 +16,24 @@ import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.ir import BatchedEinsum, Workload
+from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.paths import pairwise_path
 from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, SHARED_BYTES
+from feinsum.transforms.gpu_cost import (
+    LINE_BYTES,
+    OVERHEAD_CYCLES,
+    WARP,
+    Launch,
+    group_bytes,
+    itemsize_of,
+    launch_s,
+    request_cycles,
+)
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import (
     element_indices,
     has_real_dtype,
@@ -38,6 +49,9 @@ LANES = ("element", "row")
 
 FEWEST_ELEMENTS = 8
 """Of a work-group."""
+
+STEPS_OF_SUM = 4
+"""What a sum waits for the group, in loads."""
 
 
 def gpu_elements(
@@ -449,6 +463,132 @@ def _starts(workload: Workload) -> tuple[Parameters, ...]:
     return tuple(s for s in starts if _constraint(workload, s) is None)
 
 
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Elements come once; sums read shared memory, and matrices from the cache."""
+    assert machine.gpu is not None
+    counted = _Counted(einsum, parameters)
+    element, n_elements = text(parameters, "element"), number(parameters, "elements")
+    n_groups = -(-points(einsum, (element,)) // n_elements)
+    multiply_adds, requests, n_sums = counted.work()
+    held = {i: points(einsum, (i,)) for i in einsum.indices} | {element: n_elements}
+    n_bytes = group_bytes(einsum, held)
+    stored = counted.stored_cycles() * counted.n_results / WARP
+    words = itemsize_of(einsum) // 4
+    return launch_s(
+        machine.gpu,
+        Launch(
+            n_groups=n_groups,
+            n_items=n_elements * number(parameters, "workers"),
+            itemsize=itemsize_of(einsum),
+            multiply_adds=n_groups * multiply_adds,
+            requests=n_groups * (requests + stored + 2 * n_bytes / LINE_BYTES),
+            cached_bytes=n_groups * (n_bytes + stored * LINE_BYTES),
+            distinct_bytes=sum(distinct_bytes(einsum)),
+            steps=STEPS_OF_SUM * (1 + n_sums),
+            shared_bytes=_shared_bytes(
+                einsum, element, n_elements, bool(parameters["stage_matrices"])
+            ),
+            registers=40 + 2 * words * number(parameters, "rows"),
+            chains=number(parameters, "rows"),
+        ),
+    )
+
+
+class _Counted:
+    """What the work-items of a group do in the sums; as :class:`_Elements` has them."""
+
+    def __init__(self, einsum: BatchedEinsum, parameters: Parameters) -> None:
+        self.einsum = einsum
+        self.element = text(parameters, "element")
+        self.workers, self.rows = (
+            number(parameters, name) for name in ("workers", "rows")
+        )
+        self.n_elements = number(parameters, "elements")
+        self.is_by_element = parameters["lane"] == LANES[0]
+        self.is_staged = bool(parameters["stage_matrices"])
+        self.extents = {i: points(einsum, (i,)) for i in einsum.indices}
+        self.extents[self.element] = self.n_elements
+
+    def work(self) -> tuple[float, float, int]:
+        """Multiply-adds, cycles of the loads, and the number of sums after another."""
+        einsum, terms = self.einsum, list(self.einsum.inputs)
+        done: list[tuple[float, float]] = []
+        for pair in self._path()[:-1]:
+            values = [terms[k] for k in pair]
+            joint = dict.fromkeys(i for value in values for i in value)
+            terms = [term for k, term in enumerate(terms) if k not in pair]
+            outside = set(einsum.output).union(*terms)
+            terms.append(tuple(index for index in joint if index in outside))
+            done.append(self._sum(values, terms[-1], {*joint} - outside))
+        joint = dict.fromkeys(i for term in terms for i in term)
+        done.append(self._sum(terms, einsum.output, {*joint} - {*einsum.output}))
+        n_rows = einsum.batch_size
+        multiply_adds, cycles = (n_rows * sum(part) for part in zip(*done, strict=True))
+        return multiply_adds, cycles, len(done)
+
+    @property
+    def n_results(self) -> int:
+        """Of a group."""
+        return (
+            prod(self.extents[i] for i in self.einsum.output) * self.einsum.batch_size
+        )
+
+    def stored_cycles(self) -> float:
+        """In which a warp writes what its items have; sums go to the longest index."""
+        output = self.einsum.output
+        others = [i for i in output if i != self.element]
+        dealt = max(others, key=lambda i: self.extents[i], default=self.element)
+        lanes: list[dict[str, int]] = [{self.element: k} for k in range(WARP)]
+        if not self.is_by_element:
+            n = min(self.workers, self.extents[dealt])
+            lanes = [{dealt: k % n, self.element: k // n} for k in range(WARP)]
+        return request_cycles(self.einsum, output, itemsize_of(self.einsum), lanes)
+
+    def _path(self) -> Sequence[tuple[int, ...]]:
+        if self.einsum.n_operands < 2:
+            return [(0,)]
+        return pairwise_path(
+            self.einsum.inputs, self.einsum.output, tuple(self.extents.items())
+        )
+
+    def _sum(
+        self, values: Sequence[IndexList], free: IndexList, summed: set[str]
+    ) -> tuple[float, float]:
+        n_lanes = self.n_elements if self.element in free else 1
+        others = sorted(
+            (i for i in free if i != self.element), key=lambda i: (-self.extents[i], i)
+        )
+        dealt = others[0] if others else ""
+        length = self.extents[dealt] if others else 1
+        workers = min(self.workers, length)
+        n_sums = -(-length // workers) * workers * n_lanes
+        n_sums *= prod(self.extents[i] for i in others[1:])
+        n_terms = n_sums * prod(self.extents[i] for i in summed)
+        cycles = sum(
+            self._cycles(value, dealt) / (1 if dealt in value else self.rows)
+            for value in values
+        )
+        idle = WARP / min(WARP, n_lanes * workers)
+        overhead = OVERHEAD_CYCLES / self.rows
+        return (
+            n_terms * idle * max(1, len(values) - 1),
+            n_terms * idle / WARP * (cycles + overhead),
+        )
+
+    def _cycles(self, value: IndexList, dealt: str) -> float:
+        """In which a warp begins to read a value; what all its items read takes one."""
+        words = itemsize_of(self.einsum) / 4
+        if self.is_by_element:
+            return max(1.0, words) if self.element in value else 1.0
+        if dealt not in value:
+            return 1.0
+        stride = prod(self.extents[i] for i in value[value.index(dealt) + 1 :])
+        if self.element in value or self.is_staged:
+            return max(words, min(self.workers, gcd(int(stride * words), WARP)))
+        sectors = min(self.workers * stride * words * 4 / LINE_BYTES, self.workers / 4)
+        return max(1.0, sectors)
+
+
 GPU_ELEMENTS = register(
     Transform(
         "gpu_elements",
@@ -459,5 +599,7 @@ GPU_ELEMENTS = register(
         _constraint,
         devices=GPUS,
         starts=_starts,
+        cost=_cost,
+        proposals=every(_space),
     )
 )

@@ -92,6 +92,30 @@ class Flat:
             found[self.indices[0]] = value
         return found
 
+    def number(self) -> int:
+        """How many values it has, where all extents are known."""
+        return prod(int(str(n)) for n in self.extents)
+
+    def at(self, value: int) -> dict[str, int]:
+        """The value of each index, as a number."""
+        found = {}
+        for index, extent in list(zip(self.indices, self.extents, strict=True))[::-1]:
+            found[index] = value % int(str(extent))
+            value //= int(str(extent))
+        return found
+
+    def held(self, n_values: int) -> dict[str, int]:
+        """About how many values of each index so many neighbouring ones have.
+
+        >>> Flat(("i", "j"), (9, 4)).held(8)
+        {'j': 4, 'i': 2}
+        """
+        found = {}
+        for index, extent in list(zip(self.indices, self.extents, strict=True))[::-1]:
+            found[index] = min(n_values, int(str(extent)))
+            n_values = -(-n_values // int(str(extent)))
+        return found
+
 
 def flat_of(indices: Sequence[str], extents: Mapping[str, Extent]) -> Flat | None:
     """Some indices in their order, but for the one that is known at run time, which

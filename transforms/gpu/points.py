@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import loopy as lp
 from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.errors import TransformError
-from feinsum.ir import Workload
+from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.grid import GPUS, has_plain_dtype, parts_of
+from feinsum.transforms.gpu_cost import (
+    WARP,
+    Launch,
+    factors_of,
+    group_bytes,
+    itemsize_of,
+    launch_s,
+    warp_cycles,
+)
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.schedule import calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, register
@@ -74,6 +86,32 @@ def _space(workload: Workload) -> Space | None:
     return {"block": (256, 128, 64, 512)}
 
 
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """Every work-item reads its terms; those of neighbours are shared in the cache."""
+    assert machine.gpu is not None
+    parts, block = parts_of(einsum.output, einsum.extents), number(parameters, "block")
+    assert parts is not None
+    first, *others = parts
+    n_groups = -(-first.number() // block) * prod(part.number() for part in others)
+    lanes = [first.at(k) for k in range(min(WARP, first.number()))]
+    summed = einsum.summation_indices
+    n_terms, n_warps = points(einsum, summed), n_groups * block / WARP
+    held = {**first.held(block), **{i: points(einsum, (i,)) for i in summed}}
+    return launch_s(
+        machine.gpu,
+        Launch(
+            n_groups=n_groups,
+            n_items=block,
+            itemsize=itemsize_of(einsum),
+            multiply_adds=n_groups * block * n_terms * factors_of(einsum),
+            requests=n_warps * warp_cycles(einsum, lanes, n_terms),
+            cached_bytes=n_groups * group_bytes(einsum, held),
+            distinct_bytes=sum(distinct_bytes(einsum)),
+            steps=n_terms,
+        ),
+    )
+
+
 GPU_POINTS = register(
     Transform(
         "gpu_points",
@@ -82,5 +120,6 @@ GPU_POINTS = register(
         _space,
         gpu_points,
         devices=GPUS,
+        cost=_cost,
     )
 )

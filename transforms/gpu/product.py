@@ -5,17 +5,20 @@ Source: Nath, Tomov and Dongarra, An Improved MAGMA GEMM for Fermi GPUs (2010).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
 from typing import NamedTuple
 
 import loopy as lp
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.ir import Workload
+from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, has_plain_dtype
 from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suit
+from feinsum.transforms.gpu.tiled_cost import Tiles, tiled_s
 from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
 from feinsum.transforms.gpu.tiles import (
     PADDING,
@@ -24,6 +27,12 @@ from feinsum.transforms.gpu.tiles import (
     Tiled,
     points_of,
     uneven_tile,
+)
+from feinsum.transforms.gpu_cost import (
+    LINE_BYTES,
+    OVERHEAD_CYCLES,
+    WARP,
+    itemsize_of,
 )
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names
@@ -130,9 +139,9 @@ class _Product(TiledProduct):
         right, two = self._held(across, x, k, inside, after)
         r, c = self.unrolled(y.n), self.unrolled(x.n)
         factors = var(left)[var(r)], var(right)[var(c)]
-        product = p.Product(factors if self.sides.first else factors[::-1])
+        value = p.Product(factors if self.sides.first else factors[::-1])
         step = writer.assign(
-            "add", acc[var(r), var(c)], p.Sum((acc[var(r), var(c)], product)),
+            "add", acc[var(r), var(c)], p.Sum((acc[var(r), var(c)], value)),
             [*inside, r, c], [zero, one, two],
         )  # fmt: skip
         self._store(row, acc, x, y, (step,))
@@ -201,8 +210,8 @@ NAMES = ("across", "along", "depth", "columns", "rows", "stages", "copies")
 
 def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     """A warp or more in a group, and tiles that GPUs have room for, dealt out."""
-    across, along, depth, columns, rows, stages = (
-        number(parameters, name) for name in NAMES[:-1]
+    across, along, depth, columns, rows = (
+        number(parameters, name) for name in NAMES[:-2]
     )
     n_items = across // columns * (along // rows)
     if not 32 <= n_items <= MOST_ITEMS:
@@ -210,13 +219,21 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     uneven = uneven_tile((across, along), depth, n_items)
     if uneven is not None:
         return uneven
-    n_bytes = stages * sum(
-        depth * ((across if is_across else along) + PADDING) * op.dtype.itemsize
-        for op, is_across in staged(workload.einsum)
-    )
+    n_bytes = _shared_bytes(workload.einsum, parameters)
     if n_bytes > SHARED_BYTES:
         return f"{n_bytes} bytes of shared memory, of {SHARED_BYTES}"
     return None
+
+
+def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
+    """Of a work-group."""
+    across, along, depth, stages = (
+        number(parameters, name) for name in ("across", "along", "depth", "stages")
+    )
+    return stages * sum(
+        depth * ((across if is_across else along) + PADDING) * op.dtype.itemsize
+        for op, is_across in staged(einsum)
+    )
 
 
 def _starts(workload: Workload) -> tuple[Parameters, ...]:
@@ -240,6 +257,40 @@ def _starts(workload: Workload) -> tuple[Parameters, ...]:
     )
 
 
+def _proposals(workload: Workload) -> Iterable[Parameters]:
+    """Every tile, for the cost to choose from, and where searches begin."""
+    space = _space(workload)
+    if space is None:
+        return
+    yield from _starts(workload)
+    fewer = {**space, "depth": (16, 8), "stages": (3,), "copies": COPY_WAYS[:1]}
+    for values in product(*fewer.values()):
+        yield dict(zip(fewer, values, strict=True))
+
+
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """In a step of a sum, a work-item reads a column and a row from shared memory."""
+    across, along, depth, columns, rows, stages = (
+        number(parameters, name) for name in NAMES[:-1]
+    )
+    itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
+    lanes = max(VECTOR_BYTES // itemsize, 1)
+    n_x = min(WARP, across // columns)
+    x_cycles = max(1.0, n_x * min(columns, lanes) * itemsize / LINE_BYTES)
+    of_k = -(-columns // lanes) * x_cycles + -(-rows // lanes) + OVERHEAD_CYCLES / 4
+    words = itemsize // 4
+    return tiled_s(
+        einsum,
+        machine,
+        Tiles(across, along, depth, stages),
+        n_items=across // columns * (along // rows),
+        cycles=n_rows * of_k,
+        shared_bytes=_shared_bytes(einsum, parameters),
+        registers=40 + words * (n_rows * rows * columns + rows + columns),
+        chains=rows * columns,
+    )
+
+
 GPU_PRODUCT = register(
     Transform(
         "gpu_product",
@@ -250,5 +301,7 @@ GPU_PRODUCT = register(
         _constraint,
         devices=GPUS,
         starts=_starts,
+        cost=_cost,
+        proposals=_proposals,
     )
 )

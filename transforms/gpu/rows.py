@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log2, prod
 
 import loopy as lp
 from pymbolic import primitives as p
@@ -11,6 +12,7 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.grid import (
     GPUS,
     MOST_ITEMS,
@@ -18,12 +20,24 @@ from feinsum.transforms.gpu.grid import (
     parts_of,
     strided,
 )
+from feinsum.transforms.gpu_cost import (
+    WARP,
+    Launch,
+    factors_of,
+    group_bytes,
+    itemsize_of,
+    launch_s,
+    warp_cycles,
+)
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.schedule import Expression, calls_product
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import number, text
 
 __all__ = ["GPU_ROWS"]
+
+BARRIER_CYCLES = 8
+"""Of a warp, to wait for the others of its group."""
 
 
 def gpu_rows(
@@ -129,6 +143,40 @@ def _constraint(_workload: Workload, parameters: Parameters) -> str | None:
     return None
 
 
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """A warp reads neighbours of the sum; a group has all terms of few rows."""
+    assert machine.gpu is not None
+    parts, summed = parts_of(einsum.output, einsum.extents), text(parameters, "summed")
+    items, rows = number(parameters, "items"), number(parameters, "rows")
+    assert parts is not None
+    first, *others = parts
+    n_groups = -(-first.number() // rows) * prod(part.number() for part in others)
+    extent = points(einsum, (summed,))
+    inner = points(einsum, einsum.summation_indices) // extent
+    n_terms = -(-extent // items) * inner
+    lanes = [{summed: k} for k in range(min(WARP, extent))]
+    held = {
+        **first.held(rows),
+        **{i: points(einsum, (i,)) for i in einsum.summation_indices},
+    }
+    halvings = log2(items)
+    work = warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * halvings
+    return launch_s(
+        machine.gpu,
+        Launch(
+            n_groups=n_groups,
+            n_items=items * rows,
+            itemsize=itemsize_of(einsum),
+            multiply_adds=n_groups * items * rows * n_terms * factors_of(einsum),
+            requests=n_groups * items * rows / WARP * work,
+            cached_bytes=n_groups * group_bytes(einsum, held),
+            distinct_bytes=sum(distinct_bytes(einsum)),
+            steps=n_terms + halvings,
+            shared_bytes=items * rows * itemsize_of(einsum) * einsum.batch_size,
+        ),
+    )
+
+
 GPU_ROWS = register(
     Transform(
         "gpu_rows",
@@ -138,5 +186,7 @@ GPU_ROWS = register(
         gpu_rows,
         _constraint,
         devices=GPUS,
+        cost=_cost,
+        proposals=every(_space),
     )
 )

@@ -20,6 +20,7 @@ from feinsum.targets.cuda.driver import Session
 from feinsum.targets.cuda.figures import (
     MOST_THREADS,
     KernelFigures,
+    checked_occupancy,
     figures_of,
     multiprocessor_of,
 )
@@ -106,6 +107,19 @@ class CudaBuilt:
     def figures(self) -> tuple[KernelFigures, ...]:
         """Registers, spills and shared memory of each launch."""
         return tuple(figures_of(self.binary.log, x.name) for x in self.code.launches)
+
+    def check_figures(self) -> None:
+        """Refuse what spills too much, where the compiler tells; PTX has no figures.
+
+        Raises:
+            BuildError: naming the figures.
+        """
+        if not self.binary.has_figures:
+            return
+        for launch, figures in zip(self.code.launches, self.figures(), strict=True):
+            n_threads = prod(int(n) for n in launch.block)
+            given = figures, n_threads, self.opened.capability, launch.shared_bytes
+            checked_occupancy(launch.name, *given)
 
     def run(self, arguments: Mapping[str, Any], timer: Timer) -> float:
         """By events, or by the wall clock around launch and end."""

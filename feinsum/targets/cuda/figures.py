@@ -15,6 +15,7 @@ __all__ = [
     "MOST_THREADS",
     "KernelFigures",
     "Multiprocessor",
+    "checked_occupancy",
     "figures_of",
     "multiprocessor_of",
     "occupancy",
@@ -27,6 +28,8 @@ MOST_REGISTERS = 255
 """Of one work-item."""
 REGISTERS = 1 << 16
 """Of a multiprocessor."""
+MOST_SPILLED = 512
+"""Bytes of a work-item; a kernel that spills more is not worth its time."""
 REGISTER_STEP = 256
 """Registers are given to warps in such steps."""
 
@@ -158,3 +161,24 @@ def occupancy(
     by_shared = has.shared_bytes // taken if taken else has.groups
     groups = min(has.groups, has.threads // (warps * WARP), by_registers, by_shared)
     return groups * warps * WARP / has.threads
+
+
+def checked_occupancy(
+    what: str,
+    figures: KernelFigures,
+    n_threads: int,
+    capability: int,
+    dynamic_bytes: int = 0,
+) -> float:
+    """See :func:`occupancy`.
+
+    Raises:
+        BuildError: if it is 0, or the kernel spills too much to be worth its time.
+    """
+    at_once = occupancy(figures, n_threads, capability, dynamic_bytes)
+    if figures.spill_bytes > MOST_SPILLED or not at_once:
+        raise BuildError(
+            f"{what} spills {figures.spill_bytes} bytes of a work-item, its occupancy "
+            f"is {at_once}"
+        )
+    return at_once

@@ -23,6 +23,9 @@ INSTALL_HINT = "pip install 'feinsum[cuda]' gives CuPy and NVRTC"
 FLAGS = ("--std=c++17", "-default-device", "--ptxas-options=--verbose")
 """No option reorders sums."""
 
+ELF = b"\x7fELF"
+"""With which a cubin begins."""
+
 HEADERS = {
     "stdint.h": """\
 typedef signed char int8_t; typedef unsigned char uint8_t;
@@ -54,6 +57,11 @@ class CudaBinary:
     source: str
     image: bytes
     log: str
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether ptxas has run: it does not for PTX."""
+        return self.image.startswith(ELF)
 
 
 @dataclass(frozen=True)

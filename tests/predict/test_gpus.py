@@ -1,0 +1,151 @@
+"""Predictions for GPUs: which family is for what, and laws of costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite
+
+import pytest
+
+from feinsum import array, einsum
+from feinsum.canonical import canonicalize
+from feinsum.predict import hopeless, machine_of, predictions
+from feinsum.records import Device, DevicePeaks, TransformSpec
+from feinsum.transforms import check_spec, find_transform
+from feinsum.transforms.cost import Gpu
+from feinsum.transforms.gpu_cost import Launch, launch_s
+
+H100 = Device("CUDA", "H100", "", "gpu", "sm_90", 132)
+DEVICES = [
+    H100,
+    replace(H100, architecture="sm_70", compute_units=80),
+    replace(H100, architecture="sm_80", compute_units=108),
+    replace(H100, architecture="sm_120", compute_units=170),
+    Device("OpenCL", "a GPU", "", "gpu", "somebody", 60),
+]
+CASES = {
+    "a large product": ("gpu_product", "ij,jk->ik", [(2048, 2048), (2048, 2048)]),
+    "many products": ("gpu_product", "bij,bjk->bik", [(64, 512, 512), (64, 512, 512)]),
+    "a long sum": ("gpu_rows", "ij->i", [(4096, 16384)]),
+    "a whole sum": ("gpu_rows", "i,i->", [(1 << 24,), (1 << 24,)]),
+    "a matrix times a vector": ("gpu_rows", "ij,j->i", [(4096, 16384), (16384,)]),
+    "a copy": ("gpu_points", "ij->ji", [(4096, 4096)]),
+    "a pointwise product": ("gpu_points", "ij,ij->ij", [(4096, 4096)] * 2),
+    "a gradient": ("gpu_elements", "xre,rij,ej->xei",
+                   [(3, 3, 100_000), (3, 20, 20), (100_000, 20)]),
+    "a divergence": ("gpu_elements", "xre,rij,xej->ei",
+                     [(3, 3, 100_000), (3, 35, 35), (3, 100_000, 35)]),
+    "a mass matrix": ("gpu_elements", "e,ij,ej->ei",
+                      [(100_000,), (20, 20), (100_000, 20)]),
+}  # fmt: skip
+
+
+def made(subscripts, shapes, dtype="float64"):
+    arrays = [array(n, s, dtype) for n, s in zip("ABC", shapes, strict=False)]
+    return canonicalize(einsum(subscripts, *arrays)).einsum
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("device", DEVICES, ids=str)
+def test_the_family_is_the_one_that_is_made_for_it(device, case):
+    """On every GPU, whatever its figures; and its recipe can be applied."""
+    family, subscripts, shapes = CASES[case]
+    e = made(subscripts, shapes)
+    best = predictions(e, {}, device)[0]
+    assert best.spec.name == family
+    check_spec(best.spec, e)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_more_work_never_costs_less(case):
+    """Of one recipe, with each array twice as long along its longest index."""
+    _, subscripts, shapes = CASES[case]
+    longest = max(max(shape) for shape in shapes)
+    longer = [tuple(2 * n if n == longest else n for n in shape) for shape in shapes]
+    e, more = made(subscripts, shapes), made(subscripts, longer)
+    machine = machine_of(H100)
+    for one in predictions(e, {}, H100)[::10]:
+        cost = find_transform(one.spec.name, one.spec.version).cost
+        assert cost(more, one.spec.parameters, machine) >= one.seconds
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_better_gpu_never_takes_longer(case):
+    """More bandwidth, a higher clock, a larger cache."""
+    _, subscripts, shapes = CASES[case]
+    e, gpu = made(subscripts, shapes), machine_of(H100).gpu
+    best = predictions(e, {}, H100)[0]
+    cost = find_transform(best.spec.name, best.spec.version).cost
+    for field in ("bandwidth_bytes_per_s", "cycles_per_s", "cache_bytes"):
+        better = replace(gpu, **{field: 2 * getattr(gpu, field)})
+        machine = replace(machine_of(H100), gpu=better)
+        assert cost(e, best.spec.parameters, machine) <= best.seconds
+
+
+def test_entries_that_lie_apart_cost_more():
+    """Where neighbouring work-items read neighbours, a warp reads few sectors."""
+    shape = (1024, 1024)
+    same, turned = made("ij->ij", [shape]), made("ij->ji", [shape])
+    costs = [predictions(e, {}, H100)[0].seconds for e in (same, turned)]
+    assert costs[0] < costs[1]
+
+
+def test_single_precision_costs_no_more():
+    """Half the bytes, and as many multiply-adds or more."""
+    for _, subscripts, shapes in CASES.values():
+        single, double = (
+            predictions(made(subscripts, shapes, dtype), {}, H100)[0].seconds
+            for dtype in ("float32", "float64")
+        )
+        assert single <= double
+
+
+LAUNCH = Launch(1e4, 256, 8, 1e9, 1e6, 1e8, 1e8, 1)
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["multiply_adds", "requests", "cached_bytes", "distinct_bytes", "steps"],
+)
+def test_no_count_makes_a_launch_cheaper(field):
+    """Ten times as much of anything takes as long or longer."""
+    gpu = machine_of(H100).gpu
+    more = replace(LAUNCH, **{field: 10 * getattr(LAUNCH, field)})
+    assert launch_s(gpu, more) >= launch_s(gpu, LAUNCH)
+
+
+def test_a_group_that_fits_no_multiprocessor_is_never_predicted():
+    """Its cost is infinite."""
+    gpu = machine_of(H100).gpu
+    assert not isfinite(launch_s(gpu, replace(LAUNCH, shared_bytes=1 << 20)))
+    crowded = replace(LAUNCH, shared_bytes=200 << 10)
+    assert launch_s(gpu, crowded) >= launch_s(gpu, LAUNCH)
+
+
+def test_too_few_groups_leave_multiprocessors_idle():
+    """The same work in one group takes longer than in a thousand."""
+    gpu = machine_of(H100).gpu
+    alone = replace(LAUNCH, n_groups=1)
+    assert launch_s(gpu, alone) > launch_s(gpu, replace(LAUNCH, n_groups=1056))
+
+
+def test_measured_limits_go_before_known_ones():
+    """Those of the device itself."""
+    rates = {"<f8": 33e12, "<f4": 66e12}
+    peaks = DevicePeaks(H100, 3e12, rates, "2026-01-01T00:00:00+00:00")
+    gpu, known = machine_of(H100, peaks).gpu, machine_of(H100).gpu
+    assert isinstance(gpu, Gpu)
+    assert gpu.bandwidth_bytes_per_s == 3e12 != known.bandwidth_bytes_per_s
+    each = 2 * gpu.n_multiprocessors * gpu.cycles_per_s
+    assert gpu.multiply_adds[8] * each == pytest.approx(33e12)
+
+
+def test_costs_of_families_for_cpus_say_nothing_of_gpus():
+    """They are neither predicted nor hopeless there."""
+    e = made("ij,jk->ik", [(64, 64), (64, 64)])
+    names = {one.spec.name for one in predictions(e, {}, H100)}
+    assert all(name.startswith("gpu_") for name in names)
+    nest = TransformSpec("generic", 2, {})
+    assert not hopeless(e, {}, H100, 1e-30)(nest)
+    worst = predictions(e, {}, H100)[-1].spec
+    assert hopeless(e, {}, H100, 1e-30)(worst)

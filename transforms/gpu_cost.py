@@ -1,0 +1,224 @@
+"""What a kernel costs on a GPU, by arithmetic: what :mod:`feinsum.transforms.cost` is
+for CPUs.
+
+A family counts what one launch does; :func:`launch_s` makes seconds of it. Costs order
+recipes; they need not be right to the second.
+
+Source: Williams, Waterman and Patterson, Roofline (2009), for rates; Volkov,
+Understanding Latency Hiding on GPUs (2016), for what too few work-items cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+
+from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.targets.cuda.figures import KernelFigures, multiprocessor_of, occupancy
+from feinsum.transforms.cost import Gpu, points
+
+__all__ = [
+    "LINE_BYTES",
+    "OVERHEAD_CYCLES",
+    "WARP",
+    "Launch",
+    "factors_of",
+    "group_bytes",
+    "itemsize_of",
+    "launch_s",
+    "loads",
+    "read_bytes",
+    "request_cycles",
+    "warp_cycles",
+]
+
+WARP = 32
+SECTOR_BYTES = 32
+"""Of the least that the caches read."""
+LINE_BYTES = 128
+"""Of what a warp reads in a cycle."""
+CACHE_BYTES_PER_CYCLE = 24
+"""What a multiprocessor reads from the second cache in a cycle."""
+LATENCY_S = 6e-7
+"""From a load of the memory to its value."""
+CACHE_LATENCY_S = 2e-7
+"""The same of the second cache."""
+UNROLLED = 4
+"""Loads of a sum that a work-item waits for together."""
+BUSY_WARPS = 16
+"""That keep the units of a multiprocessor busy if each of them waits for its sum."""
+REREAD = 8
+"""Groups that run together share what they read: of so many bytes that they ask for,
+one comes from the memory, where the arrays are larger than the cache."""
+OVERHEAD_CYCLES = 1
+"""Of a step of a loop, for addresses and the end."""
+OVERLAP = 0.2
+"""Of what takes less time than the longest part, this much comes on top."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a kernel does.
+
+    Attributes:
+        n_items: of a work-group.
+        shared_bytes: of a work-group.
+        registers: of a work-item.
+        multiply_adds: of all work-items, with those that idle beside others.
+        itemsize: bytes of an entry.
+        requests: cycles in which the loads and stores of all warps are begun.
+        cached_bytes: between the caches.
+        distinct_bytes: of all arrays.
+        steps: loads of a work-item of which each waits for the one before.
+        chains: sums of a work-item that do not wait for each other.
+    """
+
+    n_groups: float
+    n_items: int
+    itemsize: int
+    multiply_adds: float
+    requests: float
+    cached_bytes: float
+    distinct_bytes: float
+    steps: float
+    shared_bytes: int = 0
+    registers: int = 32
+    chains: int = 1
+
+
+def launch_s(gpu: Gpu, launch: Launch) -> float:
+    """Seconds of one launch; infinite if no work-group fits a multiprocessor.
+
+    >>> gpu = Gpu(90, 100, 1e9, 1e12, 1 << 25, launch_s=0)
+    >>> copy = Launch(1e6, 256, 8, 0, 0, 0, 1e9, 1)
+    >>> round(launch_s(gpu, copy), 3)
+    0.001
+    """
+    figures = KernelFigures(launch.registers, 0, 0, launch.shared_bytes)
+    part = occupancy(figures, launch.n_items, gpu.capability)
+    if not part:
+        return inf
+    n_threads = part * multiprocessor_of(gpu.capability).threads
+    n_units = gpu.n_multiprocessors
+    rounds = ceil(launch.n_groups / n_units)
+    at_once = min(n_threads, launch.n_items * rounds) / WARP
+    busy = launch.n_groups / n_units / rounds
+    hidden = min(1.0, at_once * launch.chains / BUSY_WARPS) * busy
+    all_at_once = min(n_threads * n_units, launch.n_items * launch.n_groups)
+    in_flight = all_at_once * launch.itemsize * UNROLLED / 2
+    cycles_per_s = n_units * gpu.cycles_per_s
+    rate = gpu.multiply_adds[4 if launch.itemsize <= 4 else 8]
+    waves = launch.n_groups * launch.n_items / all_at_once
+    parts = (
+        launch.multiply_adds / (rate * cycles_per_s * hidden),
+        launch.requests / (cycles_per_s * hidden),
+        launch.cached_bytes
+        / min(CACHE_BYTES_PER_CYCLE * cycles_per_s, in_flight / CACHE_LATENCY_S),
+        _memory_bytes(gpu, launch)
+        / min(gpu.bandwidth_bytes_per_s, in_flight / LATENCY_S),
+        waves * launch.steps * LATENCY_S / UNROLLED,
+    )
+    longest = max(parts)
+    return gpu.launch_s + longest + OVERLAP * (sum(parts) - longest)
+
+
+def _memory_bytes(gpu: Gpu, launch: Launch) -> float:
+    if launch.distinct_bytes <= gpu.cache_bytes:
+        return launch.distinct_bytes
+    return max(launch.distinct_bytes, launch.cached_bytes / REREAD)
+
+
+def read_bytes(
+    einsum: BatchedEinsum, term: IndexList, itemsize: int, held: Mapping[str, int]
+) -> float:
+    """What a group reads of an array in C's order, in whole sectors.
+
+    Args:
+        held: how many values of each index the group needs; of others, one.
+
+    >>> from feinsum.ir import array, einsum
+    >>> copy = einsum("ij->ij", array("A", (64, 64)))
+    >>> [read_bytes(copy, ("i", "j"), 8, h) for h in ({"j": 64}, {"i": 64})]
+    [512, 2048]
+    """
+    entries, run, is_whole = 1, 1, True
+    for index in reversed(dict.fromkeys(term)):
+        extent = points(einsum, (index,))
+        values = min(held.get(index, 1), extent)
+        entries *= values
+        if is_whole:
+            run *= values
+        is_whole = is_whole and values == extent
+    return entries // run * max(SECTOR_BYTES, run * itemsize)
+
+
+def request_cycles(
+    einsum: BatchedEinsum,
+    term: IndexList,
+    itemsize: int,
+    lanes: Sequence[Mapping[str, int]],
+) -> float:
+    """Cycles in which a warp begins to read an array in C's order.
+
+    Args:
+        lanes: the values of indices that differ between its work-items.
+
+    >>> from feinsum.ir import array, einsum
+    >>> copy = einsum("ij->ij", array("A", (64, 64)))
+    >>> lanes = [{"j": k} for k in range(32)], [{"i": k} for k in range(32)]
+    >>> [request_cycles(copy, ("i", "j"), 8, each) for each in lanes]
+    [2.0, 8.0]
+    """
+    steps: dict[str, int] = {}
+    step = 1
+    for index in reversed(term):
+        extent = points(einsum, (index,))
+        steps[index] = steps.get(index, 0) + step
+        step *= extent
+    sectors = {
+        sum(lane.get(i, 0) * n for i, n in steps.items()) * itemsize // SECTOR_BYTES
+        for lane in lanes
+    }
+    return max(1.0, len(sectors) * SECTOR_BYTES / LINE_BYTES)
+
+
+def loads(einsum: BatchedEinsum) -> Iterable[tuple[IndexList, int]]:
+    """Every array that is read: its indices, and the bytes of an entry."""
+    seen = {
+        (operand.name, term): operand.dtype.itemsize
+        for row in einsum.rows
+        for operand, term in zip(row, einsum.inputs, strict=True)
+    }
+    return [(term, itemsize) for (_, term), itemsize in seen.items()]
+
+
+def itemsize_of(einsum: BatchedEinsum) -> int:
+    return max(operand.dtype.itemsize for operand in einsum.operands)
+
+
+def factors_of(einsum: BatchedEinsum) -> int:
+    """Multiply-adds of a point of the nest, for all rows."""
+    return max(1, einsum.n_operands - 1) * einsum.batch_size
+
+
+def warp_cycles(
+    einsum: BatchedEinsum, lanes: Sequence[Mapping[str, int]], n_terms: float
+) -> float:
+    """Cycles in which a warp begins to read its terms, and to write its results.
+
+    Args:
+        lanes: the values of indices that differ between its work-items.
+        n_terms: of the sum of a work-item.
+    """
+    of_term = sum(request_cycles(einsum, *load, lanes) for load in loads(einsum))
+    itemsize = itemsize_of(einsum)
+    stored = request_cycles(einsum, einsum.output, itemsize, lanes) * einsum.batch_size
+    return (of_term + OVERHEAD_CYCLES) * n_terms + stored
+
+
+def group_bytes(einsum: BatchedEinsum, held: Mapping[str, int]) -> float:
+    """What a group reads and writes, in whole sectors; see :func:`read_bytes`."""
+    read = sum(read_bytes(einsum, *load, held) for load in loads(einsum))
+    written = read_bytes(einsum, einsum.output, itemsize_of(einsum), held)
+    return read + written * einsum.batch_size
