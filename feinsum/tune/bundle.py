@@ -30,7 +30,9 @@ from pymbolic.mapper.evaluator import evaluate
 from feinsum.errors import BuildError, FeinsumError, MeasurementError
 from feinsum.measure import einsum_operations, footprint_bytes
 from feinsum.measure.cases import Case, make_case
-from feinsum.records import TransformSpec, utc_now
+from feinsum.predict import predictions
+from feinsum.records import Device, TransformSpec, utc_now
+from feinsum.records.environment import CUDA_PLATFORM
 from feinsum.targets.cuda.built import check_launch
 from feinsum.targets.cuda.code import CudaCode, CudaTarget, generated
 from feinsum.targets.cuda.figures import checked_occupancy, figures_of
@@ -75,6 +77,10 @@ kernel is one work-item on a GPU, which nobody would run.
 """
 N_DRAWN = 400
 """Random configurations that are looked at, at most."""
+N_PREDICTED = 6
+"""Of the recipes that are expected to be the fastest."""
+USUAL_GPU = Device(CUDA_PLATFORM, "a GPU", "NVIDIA Corporation", "gpu", "sm_90", 132)
+"""For which they are; it is not known where a bundle is run."""
 N_BEST = 3
 """Recipes of earlier rounds whose neighbours are tried."""
 
@@ -366,8 +372,9 @@ def candidates(
 ) -> Iterator[TransformSpec]:
     """Recipes in the order in which they are worth a try; each once.
 
-    Neighbours of the best that were tried; then what the families recommend, and where
-    their searches begin; then configurations that are drawn, from each in turn.
+    Neighbours of the best that were tried; then what is predicted; then what the
+    families recommend, and where their searches begin; then configurations that are
+    drawn, from each in turn.
     """
     families = [
         family
@@ -377,6 +384,8 @@ def candidates(
     found: dict[TransformSpec, None] = {}
     for spec in sorted(tried, key=tried.__getitem__)[:N_BEST]:
         found.update(dict.fromkeys(_neighbours(spec, problem)))
+    predicted = predictions(problem.einsum, problem.sizes, USUAL_GPU)
+    found.update(dict.fromkeys(one.spec for one in predicted[:N_PREDICTED]))
     for family in families:
         recommended = islice(configurations(family, problem.workload), 1)
         starts = (family.spec(p) for p in family.starts(problem.workload))

@@ -15,9 +15,16 @@ import pytest
 from feinsum import array, einsum
 from feinsum.errors import InvalidRecordError, MeasurementError
 from feinsum.measure.cases import make_case
+from feinsum.predict import predictions
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.tune import bundle_runner, make_problem
-from feinsum.tune.bundle import candidates, export_bundle, read_bundle, results_of
+from feinsum.tune.bundle import (
+    USUAL_GPU,
+    candidates,
+    export_bundle,
+    read_bundle,
+    results_of,
+)
 from feinsum.tune.bundle_facts import import_results
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
@@ -164,6 +171,15 @@ def test_without_a_gpu_the_runner_says_so(bundle):
     assert ended.returncode == 2
     assert "no CUDA-capable device" in ended.stderr
     assert lines(bundle) == []
+
+
+def test_a_round_begins_with_what_is_predicted():
+    """Each candidate once."""
+    for problem in problems():
+        found = list(candidates(problem, {}))
+        best = predictions(problem.einsum, problem.sizes, USUAL_GPU)[0]
+        assert found[0] == best.spec
+        assert len(set(found)) == len(found)
 
 
 def test_the_next_round_tries_neighbours_of_the_best(bundle, tmp_path):
