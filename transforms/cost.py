@@ -30,6 +30,8 @@ class Gpu:
     Attributes:
         capability: as a number, such as 90.
         multiply_adds: by the bytes of an entry, what a multiprocessor does in a cycle.
+        matrix_multiply_adds: the same in products of matrices by libraries, in the
+            precision of the entries.
         cache_bytes: of the second cache.
         launch_s: of an empty kernel.
     """
@@ -40,6 +42,7 @@ class Gpu:
     bandwidth_bytes_per_s: float
     cache_bytes: int
     multiply_adds: Mapping[int, float] = constantdict({4: 64.0, 8: 32.0})
+    matrix_multiply_adds: Mapping[int, float] = constantdict({4: 64.0, 8: 64.0})
     launch_s: float = 4e-6
 
 

@@ -39,6 +39,7 @@ class Calls:
         kernels: those that several calls share, for as long as one of these is kept.
         quick: the same calls under keys that are made sooner; dropped when there are
             many.
+        gpu: calls of arrays on a GPU.
         sparse: nests and kernels of calls with a sparse operand.
         trees: such calls, ready to be repeated, for as long as their tree lives.
     """
@@ -47,6 +48,7 @@ class Calls:
         self.prepared: BoundedCache[Hashable, Call] = BoundedCache(CACHE_BOUND)
         self.kernels: WeakValueDictionary[Hashable, CallKernel] = WeakValueDictionary()
         self.quick: dict[Hashable, Call] = {}
+        self.gpu: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.sparse: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.trees: WeakKeyDictionary[CSF, dict[Hashable, Any]] = WeakKeyDictionary()
 
@@ -57,6 +59,7 @@ def clear_call_cache() -> None:
     calls.prepared.clear()
     calls.kernels.clear()
     calls.quick.clear()
+    calls.gpu.clear()
     calls.sparse.clear()
     calls.trees.clear()
 

@@ -44,6 +44,7 @@ class _PerMultiprocessor(NamedTuple):
     Attributes:
         bandwidth, cache_bytes: its share, of what its usual GPU has.
         single, double: multiply-adds in a cycle.
+        matrices: the same of doubles in products of matrices.
     """
 
     cycles_per_s: float
@@ -51,17 +52,18 @@ class _PerMultiprocessor(NamedTuple):
     cache_bytes: int
     single: float
     double: float
+    matrices: float
 
 
 _KNOWN = {
-    70: _PerMultiprocessor(1.53e9, 900e9 / 80, (6 << 20) // 80, 64, 32),
-    75: _PerMultiprocessor(1.59e9, 320e9 / 40, (4 << 20) // 40, 64, 2),
-    80: _PerMultiprocessor(1.41e9, 1555e9 / 108, (40 << 20) // 108, 64, 32),
-    86: _PerMultiprocessor(1.70e9, 936e9 / 82, (6 << 20) // 82, 128, 2),
-    89: _PerMultiprocessor(2.52e9, 1008e9 / 128, (72 << 20) // 128, 128, 2),
-    90: _PerMultiprocessor(1.75e9, 3350e9 / 132, (50 << 20) // 132, 128, 64),
-    100: _PerMultiprocessor(1.85e9, 8000e9 / 148, (126 << 20) // 148, 128, 64),
-    120: _PerMultiprocessor(2.41e9, 1792e9 / 170, (96 << 20) // 170, 128, 2),
+    70: _PerMultiprocessor(1.53e9, 900e9 / 80, (6 << 20) // 80, 64, 32, 32),
+    75: _PerMultiprocessor(1.59e9, 320e9 / 40, (4 << 20) // 40, 64, 2, 2),
+    80: _PerMultiprocessor(1.41e9, 1555e9 / 108, (40 << 20) // 108, 64, 32, 64),
+    86: _PerMultiprocessor(1.70e9, 936e9 / 82, (6 << 20) // 82, 128, 2, 2),
+    89: _PerMultiprocessor(2.52e9, 1008e9 / 128, (72 << 20) // 128, 128, 2, 2),
+    90: _PerMultiprocessor(1.75e9, 3350e9 / 132, (50 << 20) // 132, 128, 64, 128),
+    100: _PerMultiprocessor(1.85e9, 8000e9 / 148, (126 << 20) // 148, 128, 64, 64),
+    120: _PerMultiprocessor(2.41e9, 1792e9 / 170, (96 << 20) // 170, 128, 2, 2),
 }
 """V100, T4, A100, RTX 3090, RTX 4090, H100 SXM, B200, RTX 5090.
 
@@ -92,6 +94,7 @@ def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
         bandwidth,
         n_units * each.cache_bytes,
         constantdict(rates),
+        constantdict({4: rates[4], 8: max(rates[8], each.matrices)}),
     )
 
 

@@ -4,17 +4,22 @@ there.
 
 from __future__ import annotations
 
+import gc
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import feinsum
-from feinsum.calling import gpu_call
+from feinsum.calling import gpu_making
+from feinsum.calling.options import CallOptions
 from feinsum.errors import (
-    BuildError,
     DeviceUnavailableError,
     InvalidEinsumError,
     MeasurementError,
 )
+from feinsum.measure import open_device
 from feinsum.records import InMemoryStore
 from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.transforms.support import LOOPY_WARNINGS
@@ -36,7 +41,8 @@ class OnGpu:
 
 def call(subscripts, *arrays, **options):
     given = [OnGpu(array) for array in arrays]
-    return feinsum.call_einsum(subscripts, *given, database=InMemoryStore(), **options)
+    how = {"database": InMemoryStore(), "effort": "estimate", **options}
+    return feinsum.call_einsum(subscripts, *given, **how)
 
 
 RNG = np.random.default_rng(0)
@@ -73,22 +79,26 @@ def test_the_family_is_the_one_that_is_predicted(
 ):
     """The first that is right, and spills little."""
     made = []
-    predicted = gpu_call.predicted_kernel
+    predicted = gpu_making.predicted_kernel
 
     def seen(*given):
         made.append(predicted(*given))
         return made[-1]
 
-    monkeypatch.setattr(gpu_call, "predicted_kernel", seen)
+    monkeypatch.setattr(gpu_making, "predicted_kernel", seen)
+    monkeypatch.setattr(gpu_making, "_is_quicker", lambda *_: False)
     call(subscripts, *(RNG.random(shape) for shape in shapes))
     assert [found[0].spec.name for found in made] == [family]
 
 
 def test_a_kernel_that_spills_is_skipped(stand_in, monkeypatch):
-    """The next prediction takes its place."""
+    """If there is no other one, libraries compute the einsum."""
     monkeypatch.setattr("feinsum.targets.cuda.figures.MOST_SPILLED", -1)
-    with pytest.raises(BuildError, match="no family for GPUs works"):
-        call("ij->ji", RNG.random((5, 6)))
+    session = open_device("cuda").session
+    session.launches.clear()
+    a = RNG.random((5, 6))
+    assert np.array_equal(call("ij->ji", a), a.T)
+    assert session.launches[-1] == "library"
 
 
 def test_many_operands_are_multiplied_in_pairs(stand_in):
@@ -107,7 +117,7 @@ def test_integers_are_summed_as_numpy_does(stand_in):
 
 
 def test_arrays_elsewhere_are_refused(stand_in):
-    """On the host, on another GPU, not contiguous, or where there is no GPU."""
+    """On the host, on another GPU, or where there is no GPU; also for the result."""
     store = InMemoryStore()
     with pytest.raises(MeasurementError, match="operand 1 is a ndarray that is not on"):
         feinsum.call_einsum("i,i", OnGpu(np.ones(3)), np.ones(3), database=store)
@@ -115,20 +125,116 @@ def test_arrays_elsewhere_are_refused(stand_in):
         feinsum.call_einsum("i,i", OnGpu(np.ones(3)), OnGpu(np.ones(3), 1))
     with pytest.raises(DeviceUnavailableError, match="there is no GPU 7"):
         feinsum.call_einsum("i->i", OnGpu(np.ones(3), 7), database=store)
-    with pytest.raises(MeasurementError, match="operand 0 has strides"):
-        call("ij->i", np.ones((3, 4)).T)
-    with pytest.raises(DeviceUnavailableError, match="omit out= and device="):
+    with pytest.raises(DeviceUnavailableError, match="omit device="):
         call("i->i", np.ones(3), device="host")
-    with pytest.raises(InvalidEinsumError, match="complex128 is not computed"):
-        call("i,i", np.ones(3) * 1j, np.ones(3))
+    with pytest.raises(MeasurementError, match="operand 1 is a ndarray that is not on"):
+        call("i->i", np.ones(3), out=np.ones(3))
+    with pytest.raises(InvalidEinsumError, match="out has shape"):
+        call("i->i", np.ones(3), out=OnGpu(np.ones(4)))
+
+
+@pytest.mark.parametrize("subscripts", ["ij,jk->ik", "ij,jk->ki", "ij,ik->jk"])
+@pytest.mark.parametrize("dtype", ["complex128", "complex64"])
+def test_complex_numbers_are_for_libraries(stand_in, subscripts, dtype):
+    """Families for GPUs have no complex numbers."""
+    arrays = [(RNG.random((4, 4)) + 1j * RNG.random((4, 4))).astype(dtype)] * 2
+    result = call(subscripts, *arrays)
+    assert result.dtype == dtype
+    assert np.allclose(result, np.einsum(subscripts, *arrays))
+
+
+def test_large_products_are_for_libraries(stand_in):
+    """Unless a recipe is expected to be far faster; small ones are for kernels."""
+    session = open_device("cuda").session
+    for n, is_library in ((1000, True), (3, False)):
+        session.launches.clear()
+        arrays = RNG.random((n, n)), RNG.random((n, n))
+        assert np.allclose(call("ij,jk->ik", *arrays), arrays[0] @ arrays[1])
+        assert ("library" in session.launches) == is_library
+
+
+@pytest.mark.parametrize("is_kernel", [True, False])
+def test_a_recorded_recipe_is_timed_against_the_library(
+    stand_in, monkeypatch, is_kernel
+):
+    """Once, and the faster one is taken."""
+    session = open_device("cuda").session
+    monkeypatch.setattr(
+        gpu_making,
+        "recorded_kernel",
+        lambda einsum, sizes, _, opened, __: gpu_making._predicted(
+            einsum, sizes, opened
+        ),
+    )
+
+    def timed(_self, run, _stream):
+        session.launches.clear()
+        run()
+        return float(("library" in session.launches) == is_kernel)
+
+    monkeypatch.setattr(type(session), "timed", timed)
+    arrays = RNG.random((40, 50)), RNG.random((50, 60))
+    database = InMemoryStore()
+    for _ in range(2):
+        session.launches.clear()
+        result = feinsum.call_einsum(
+            "ij,jk->ik", *map(OnGpu, arrays), database=database
+        )
+        assert np.allclose(result, arrays[0] @ arrays[1])
+    assert session.launches == ["launch" if is_kernel else "library"]
+
+
+def test_a_call_is_kept(stand_in, monkeypatch):
+    """A library answers the first one of such arrays, the second one builds a kernel,
+    and later ones only launch it.
+    """
+    session = open_device("cuda").session
+    given = OnGpu(RNG.random((5, 33)))
+    options = {"database": InMemoryStore(), "effort": "amortized"}
+    made = gpu_making._made
+    session.launches.clear()
+    for k in range(4):
+        result = feinsum.call_einsum("ij->i", given, **options)
+        assert np.allclose(result, given.host.sum(1))
+        assert (session.launches[0] == "library") == (k == 0)
+        session.launches.clear()
+        gc.collect()
+        forbidden = made if k == 0 else lambda *_: pytest.fail("made again")
+        monkeypatch.setattr(gpu_making, "_made", forbidden)
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (0, 5)])
+def test_a_result_can_be_given_an_array(stand_in, shape):
+    """With any strides; it is returned."""
+    out = OnGpu(np.ones(shape[::-1]).T)
+    a, b = RNG.random((shape[0], 3)), RNG.random((3, shape[1]))
+    assert call("ij,jk->ik", a, b, out=out) is out
+    assert np.allclose(out.host, a @ b)
+
+
+def test_arrays_with_other_strides_are_copied(stand_in):
+    """There, where they are."""
+    a = RNG.random((30, 40))
+    assert np.allclose(call("ij->i", a.T), a.sum(0))
+    assert np.allclose(call("ij,ij->ij", a[::2, ::-1], a[::2]), a[::2, ::-1] * a[::2])
+
+
+def test_tensors_of_torch_go_to_torch(stand_in, monkeypatch):
+    """Where a library computes the einsum; its own notation is letters."""
+    torch = pytest.importorskip("torch")
+    a, b = torch.rand(600, 700), torch.rand(700, 800)
+    opened = open_device("cuda")
+    arrays = [x.numpy() for x in (a, b)]
+    options = CallOptions(InMemoryStore(), effort="estimate")
+    made = gpu_making.gpu_call("ij,jk", arrays, [a, b], opened, options, None)
+    assert isinstance(made, gpu_making.LibraryCall)
+    assert torch.allclose(made.with_torch(torch, [a, b]), a @ b, rtol=1e-4)
 
 
 def test_results_go_to_the_library_of_the_first_operand(stand_in, monkeypatch):
     """By its own ``from_dlpack``, without a copy."""
-    from types import SimpleNamespace
-
     taken = SimpleNamespace(from_dlpack=lambda array: ("taken", array))
-    monkeypatch.setitem(__import__("sys").modules, "cupy", taken)
+    monkeypatch.setitem(sys.modules, "cupy", taken)
     monkeypatch.setattr(OnGpu, "__module__", "cupy._core")
     kind, array = call("i,i->i", np.arange(3.0), np.ones(3))
     assert kind == "taken"

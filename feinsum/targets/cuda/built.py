@@ -9,7 +9,7 @@ from functools import partial
 from math import prod
 from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pymbolic.mapper.evaluator import evaluate
@@ -88,6 +88,13 @@ def check_launch(launch: CudaLaunch, capability: int) -> None:
             )
 
 
+class _Sized(NamedTuple):
+    launch: CudaLaunch
+    function: Any
+    grid: list[int]
+    block: list[int]
+
+
 @dataclass(frozen=True, eq=False)
 class CudaBuilt:
     """A unit that is built and loaded; see :class:`feinsum.targets.protocol.Built`."""
@@ -142,24 +149,34 @@ class CudaBuilt:
         """All launches of one run, ready to be made any number of times."""
         scalars = {name: arguments[name] for name in self.code.scalars}
         values = {**dict(arguments), **self._temporaries(scalars)}
-        steps = []
-        for launch, function in zip(self.code.launches, self.functions, strict=True):
-            grid, block = launch.sizes(scalars)
-            if prod(grid) == 0:
-                continue
-            given = [self._passed(name, values[name]) for name in launch.arguments]
-            steps.append(
-                partial(
-                    self.opened.session.launch,
-                    function, grid, block, given, launch.shared_bytes, stream,
-                )
-            )  # fmt: skip
+        steps = self._steps(self._sized(scalars), values, stream)
 
         def run() -> None:
             for step in steps:
                 step()
 
         return run
+
+    def _steps(
+        self, sized: Sequence[_Sized], values: Mapping[str, Any], stream: Any
+    ) -> list[Callable[[], None]]:
+        return [
+            partial(
+                self.opened.session.launch,
+                one.function, one.grid, one.block,
+                [self._passed(name, values[name]) for name in one.launch.arguments],
+                one.launch.shared_bytes, stream,
+            )
+            for one in sized
+        ]  # fmt: skip
+
+    def _sized(self, scalars: Mapping[str, Any]) -> list[_Sized]:
+        """The launches that have a work-group."""
+        found = [
+            _Sized(launch, function, *launch.sizes(scalars))
+            for launch, function in zip(self.code.launches, self.functions, strict=True)
+        ]
+        return [one for one in found if prod(one.grid)]
 
     def repeated(self, arguments: Mapping[str, Any], n: int) -> Callable[[], None]:
         """``n`` runs as one graph, which the GPU starts without the host."""
@@ -175,14 +192,18 @@ class CudaBuilt:
         (output,) = (arg for arg in entry_kernel(self.t_unit).args if arg.is_output)
         layout, turn = array_layout(output, constants), Lock()
         session = self.opened.session
+        scalars = {name: constants[name] for name in self.code.scalars}
+        sized = self._sized(scalars)
 
-        def call(arrays: Sequence[Any], out: Any = None) -> Any:
+        def call(arrays: Sequence[Any], out: Any = None, place: Any = place) -> Any:
             is_host = all(isinstance(array, np.ndarray) for array in arrays)
             given, stream = self._given(names, arrays, place, is_host=is_host)
             with turn:
                 result = session.allocate(layout.n_entries, layout.dtype)
-                everything = {**constants, **given, output.name: result}
-                self.launcher(everything, stream)()
+                values = {**constants, **given, **self._temporaries(scalars)}
+                values[output.name] = result
+                for step in self._steps(sized, values, stream):
+                    step()
                 if not is_host:
                     return _delivered(result, layout, out)
                 session.synchronize()

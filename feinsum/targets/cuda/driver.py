@@ -62,8 +62,20 @@ class Session(Protocol):
 
     def read(self, array: Any) -> Array: ...
 
-    def clear(self, array: Any) -> None:
+    def clear(self, array: Any, stream: Any = None) -> None:
         """Write zeros, without the host."""
+        ...
+
+    def packed(self, array: Any) -> Any:
+        """The array, or a copy of it in C's order."""
+        ...
+
+    def overwrite(self, array: Any, values: Any, stream: Any = None) -> None:
+        """Copy an array over another one of the same shape, both with any strides."""
+        ...
+
+    def einsum(self, subscripts: str, arrays: Sequence[Any], stream: Any = None) -> Any:
+        """What the libraries of the vendor compute, as a new array in C's order."""
         ...
 
     def function(self, binary: CudaBinary, name: str, shared_bytes: int) -> Any:
@@ -82,7 +94,7 @@ class Session(Protocol):
 
     def synchronize(self) -> None: ...
 
-    def timed(self, run: Callable[[], None]) -> float:
+    def timed(self, run: Callable[[], None], stream: Any = None) -> float:
         """Seconds between two events around what ``run`` launches."""
         ...
 
@@ -281,9 +293,27 @@ class CupySession:
             self.stream.synchronize()
             return values
 
-    def clear(self, array: Any) -> None:
+    def clear(self, array: Any, stream: Any = None) -> None:
         with cuda_errors("an array cannot be written"), self.device:
-            array.data.memset_async(0, array.nbytes, self.stream)
+            array.data.memset_async(0, array.nbytes, stream or self.stream)
+
+    def packed(self, array: Any) -> Any:
+        with cuda_errors(f"a copy of {array.nbytes} bytes"), self.device:
+            return _cupy().ascontiguousarray(array)
+
+    def overwrite(self, array: Any, values: Any, stream: Any = None) -> None:
+        with cuda_errors("an array cannot be written"), self.device, self._on(stream):
+            array[...] = values
+
+    def einsum(self, subscripts: str, arrays: Sequence[Any], stream: Any = None) -> Any:
+        """CuBLAS by CuPy, and cuTENSOR where ``CUPY_ACCELERATORS`` names it."""
+        cupy = _cupy()
+        with cuda_errors("CuPy's einsum failed"), self.device, self._on(stream):
+            found = cupy.einsum(subscripts, *arrays, optimize=True)
+            return cupy.ascontiguousarray(found)
+
+    def _on(self, stream: Any) -> Any:
+        return stream or self.stream
 
     def function(self, binary: CudaBinary, name: str, shared_bytes: int) -> Any:
         cupy = _cupy()
@@ -312,22 +342,22 @@ class CupySession:
         with cuda_errors("the kernel failed to start"), self.device:
             function(
                 tuple(grid), tuple(block), tuple(arguments),
-                shared_mem=shared_bytes, stream=stream or self.stream,
+                shared_mem=shared_bytes, stream=self._on(stream),
             )  # fmt: skip
 
     def synchronize(self) -> None:
         with cuda_errors("the kernel failed to run"), self.device:
             self.stream.synchronize()
 
-    def timed(self, run: Callable[[], None]) -> float:
+    def timed(self, run: Callable[[], None], stream: Any = None) -> float:
         cupy = _cupy()
         with cuda_errors("the kernel failed to run"), self.device:
             first, last = cupy.cuda.Event(), cupy.cuda.Event()
             delay = _delay_kernel(self.device.id)
-            delay((1,), (1,), (HEAD_START_CYCLES,), stream=self.stream)
-            first.record(self.stream)
+            delay((1,), (1,), (HEAD_START_CYCLES,), stream=self._on(stream))
+            first.record(self._on(stream))
             run()
-            last.record(self.stream)
+            last.record(self._on(stream))
             last.synchronize()
             elapsed_ms = cupy.cuda.get_elapsed_time(first, last)
         return max(float(elapsed_ms) * 1e-3, 1e-9)
@@ -351,9 +381,15 @@ class CupySession:
         cupy = _cupy()
         with cuda_errors("an array cannot be taken over"), self.device:
             stream = cupy.cuda.get_current_stream()
-            if not isinstance(array, cupy.ndarray):
-                array = cupy.from_dlpack(array)
-            return array, stream
+            if isinstance(array, cupy.ndarray):
+                return array, stream
+            try:
+                return cupy.from_dlpack(array), stream
+            except (BufferError, RuntimeError, TypeError) as error:
+                raise MeasurementError(
+                    f"a {type(array).__name__} cannot be taken over by DLPack: "
+                    f"{first_lines(str(error))}"
+                ) from error
 
 
 _FOUND: list[Driver] = [CupyDriver()]
