@@ -272,10 +272,10 @@ class _Group:
         self.values: dict[str, Any] = {}
         local = np.unravel_index(np.arange(self.n_items), tuple(block)[::-1] or (1,))
         for name, iname in run.kernel.inames.items():
-            for tag in iname.tags:
-                if isinstance(tag, GroupInameTag):
+            for tag in iname.tags:  # also of axes that only other launches have
+                if isinstance(tag, GroupInameTag) and tag.axis < len(group):
                     self.values[name] = np.full(self.n_items, group[tag.axis])
-                if isinstance(tag, LocalInameTag):
+                if isinstance(tag, LocalInameTag) and tag.axis < len(local):
                     self.values[name] = local[::-1][tag.axis]
         shared, private = AddressSpace.LOCAL, AddressSpace.PRIVATE
         self.shared = {n: run.fresh(n) for n in run.temporaries(shared)}

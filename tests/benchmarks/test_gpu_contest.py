@@ -69,7 +69,9 @@ def test_rivals_evaluate_the_entry(folder, monkeypatch):
     """The functions of a contest, read from its document, are those of the entry."""
     monkeypatch.syspath_prepend(str(folder))
     workloads = read_bundle(folder)["workloads"]
-    for entry, workload in zip(entries(), json.loads(json.dumps(workloads)), strict=True):
+    for entry, workload in zip(
+        entries(), json.loads(json.dumps(workloads)), strict=True
+    ):
         values = entry.values()
         evaluate = contest.evaluation(workload, np, np.einsum)
         results = zip(evaluate(values), entry.reference(values), strict=True)

@@ -72,6 +72,7 @@ def test_a_call_computes_where_the_operands_are(stand_in, subscripts, shapes):
         ("ij,jk->ik", [(200, 64), (64, 200)], "gpu_product"),
         ("ij->i", [(40, 3000)], "gpu_rows"),
         ("ij->ji", [(50, 70)], "gpu_points"),
+        ("ij->", [(90, 170)], "gpu_split_sum"),
     ],
 )
 def test_the_family_is_the_one_that_is_predicted(

@@ -12,7 +12,7 @@ import loopy as lp
 import numpy as np
 import pytest
 
-from feinsum import array, einsum
+from feinsum import array, batched_einsum, einsum
 from feinsum.errors import BuildError, InvalidParameterError
 from feinsum.ir import Workload
 from feinsum.measure import compile_kernel, open_device
@@ -30,6 +30,7 @@ from feinsum.transforms.gpu import (
     GPU_POINTS,
     GPU_PRODUCT,
     GPU_ROWS,
+    GPU_SPLIT_SUM,
 )
 from feinsum.transforms.gpu.sides import sides_of
 from feinsum.transforms.primitives.copy_async import AwaitGroups
@@ -48,6 +49,15 @@ __all__ = ["stand_in"]
 
 pytestmark = LOOPY_WARNINGS
 
+SUMS = {
+    "long sum": einsum("ij,j->i", array("A", (3, "N")), array("x", "N")),
+    "whole sum": einsum("ij,ij->", array("A", ("N", 7)), array("B", ("N", 7))),
+    "long sums of rows": batched_einsum(
+        "ji->i", [[array(name, ("N", "M"), "float32")] for name in "AB"]
+    ),
+    "long sum of integers": einsum("i->", array("n", "N", "int32")),
+}
+ALL = {**EINSUMS, **SUMS}
 SMALL = {
     GPU_ELEMENTS: {"elements": 8, "workers": 4, "rows": 2},
     GPU_MMA: {
@@ -69,6 +79,7 @@ SMALL = {
         "stages": 2,
     },
     GPU_ROWS: {"items": 32, "rows": 1},
+    GPU_SPLIT_SUM: {"items": 128, "parts": 8},
 }
 CASES = [
     (GPU_ELEMENTS, "gradient", {"lane": "element", "stage_matrices": True}),
@@ -99,6 +110,7 @@ CASES = [
     (GPU_ROWS, "integers", {}),
     (GPU_ROWS, "unsigned", {}),
     (GPU_ROWS, "two rows", {}),
+    *((GPU_SPLIT_SUM, name, {}) for name in SUMS),
 ]  # fmt: skip
 """Of each family the ways that differ."""
 LARGE = einsum(
@@ -114,7 +126,7 @@ EXTENTS = (5, 3, 4, 2)
 
 def spec_of(transform, name, changes):
     """A small configuration, of which the rest is what is recommended."""
-    recommended = next(configurations(transform, EINSUMS[name])).parameters
+    recommended = next(configurations(transform, ALL[name])).parameters
     return transform.spec({**recommended, **SMALL[transform], **changes})
 
 
@@ -125,7 +137,7 @@ def sizes_of(e, extents=EXTENTS):
 @pytest.mark.parametrize(("transform", "name", "changes"), CASES, ids=IDS)
 def test_a_recipe_is_right_and_has_no_race(transform, name, changes):
     """Work-group by work-group, at extents that are shorter than any tile."""
-    case = generated(EINSUMS[name])
+    case = generated(ALL[name])
     unit = case.apply(spec_of(transform, name, changes))
     arguments, expected, tolerance = case._reference(sizes_of(case.einsum))
     outputs = {out: np.zeros_like(value) for out, value in expected.items()}
@@ -141,17 +153,30 @@ def test_a_recipe_is_right_and_has_no_race(transform, name, changes):
 @pytest.mark.parametrize(("transform", "name", "changes"), CASES, ids=IDS)
 def test_the_code_for_cuda_is_right(transform, name, changes, stand_in):
     """As CUDA C++ with fibers for work-items; tiles are full, partly full and one."""
-    case = generated(EINSUMS[name])
+    case = generated(ALL[name])
     unit = case.apply(spec_of(transform, name, changes))
     extents = [(1, 2, 1, 3), (37, 18, 21, 5)]
     sizes = [sizes_of(case.einsum, several) for several in extents]
     case.assert_right(unit, sizes if sizes[0] else [{}], "cuda")
 
 
+@needs_nvrtc
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_is_split_among_groups(name, stand_in):
+    """In two launches; each group makes several steps, and the last one is not full."""
+    case = generated(SUMS[name])
+    unit = case.apply(spec_of(GPU_SPLIT_SUM, name, {}))
+    assert len(cuda_code(unit.copy(target=CudaTarget())).launches) == 2
+    e = case.einsum
+    sizes = {x.name: 3 for x in e.size_params}
+    sizes |= {str(e.extents[i]): 1300 for i in e.summation_indices}
+    case.assert_right(unit, [{x.name: sizes[x.name] for x in e.size_params}], "cuda")
+
+
 @pytest.mark.parametrize(("transform", "name", "changes"), CASES, ids=IDS)
 def test_the_same_family_is_right_by_opencl(transform, name, changes):
     """On a runtime for CPUs whose barriers are right; it has no tensor cores."""
-    case = generated(EINSUMS[name])
+    case = generated(ALL[name])
     unit = case.apply(spec_of(transform, name, changes))
     sizes = sizes_of(case.einsum, (101, 37, 9, 5))
     if transform is GPU_MMA:
@@ -166,7 +191,7 @@ def test_a_gpu_without_tensor_cores_is_told(monkeypatch):
     """By its capability, before anything is compiled."""
     old = [StandInDriver(capability=(7, 0))]
     monkeypatch.setattr("feinsum.targets.cuda.driver._FOUND", old)
-    unit = generated(EINSUMS["matrix product"]).apply(
+    unit = generated(ALL["matrix product"]).apply(
         spec_of(GPU_MMA, "matrix product", {})
     )
     with pytest.raises(BuildError, match="sm_80 or newer, the device is of sm_70"):
@@ -196,12 +221,13 @@ def test_large_tiles_stay_in_registers(parameters, architecture):
         (GPU_PRODUCT, "two summed indices"),
         (GPU_PRODUCT, "in single precision"),
         (GPU_ROWS, "unsigned"),
+        (GPU_SPLIT_SUM, "long sum"),
     ],
     ids=lambda x: getattr(x, "name", x),
 )
 def test_the_recommended_code_compiles(transform, name, architecture):
     """Without spills, and within what a work-group has."""
-    spec = next(configurations(transform, EINSUMS[name]))
+    spec = next(configurations(transform, ALL[name]))
     assert_compiles(name, spec, architecture)
 
 
@@ -211,14 +237,14 @@ def test_the_recommended_code_compiles(transform, name, architecture):
 @pytest.mark.parametrize("transform", SMALL, ids=lambda t: t.name)
 def test_the_code_of_every_tile_compiles(transform, architecture):
     """For einsums of every kind that it fits."""
-    for name, e in EINSUMS.items():
+    for name, e in ALL.items():
         if transform.fits(e) and (transform, architecture) != (GPU_MMA, "sm_70"):
             for spec in sampled(e, transform, 20):
                 assert_compiles(name, spec, architecture, most_spilled=1 << 12)
 
 
 def assert_compiles(name, spec, architecture, most_spilled=0):
-    unit = generated(EINSUMS[name]).apply(spec).copy(target=CudaTarget())
+    unit = generated(ALL[name]).apply(spec).copy(target=CudaTarget())
     code = cuda_code(unit)
     log = find_nvrtc().compile(code.source, architecture).log
     for launch in code.launches:
@@ -234,7 +260,7 @@ def assert_compiles(name, spec, architecture, most_spilled=0):
 )
 def test_tiles_are_awaited(statement, kind, copies):
     """What is copied is not there before; without a barrier others may still read."""
-    case = generated(EINSUMS["of known extents"])
+    case = generated(ALL["of known extents"])
     unit = case.apply(spec_of(GPU_MMA, "of known extents", {"copies": copies}))
     kernel = unit["feinsum_kernel"]
     dropped = [
@@ -333,7 +359,7 @@ def test_functions_of_operands_are_fused(transform, stand_in):
 
 def test_they_are_for_gpus_alone():
     """No search on a CPU meets them; one on a GPU does."""
-    e = EINSUMS["gradient"]
+    e = ALL["gradient"]
     ours = set(SMALL)
     assert not ours & set(applicable_transforms(e, "cpu"))
     assert {GPU_ELEMENTS, GPU_POINTS, GPU_ROWS} <= set(applicable_transforms(e, "gpu"))
@@ -341,7 +367,7 @@ def test_they_are_for_gpus_alone():
 
 def test_what_no_group_has_room_for_is_refused():
     """By the number of work-items, and by bytes."""
-    e = EINSUMS["matrix product"]
+    e = ALL["matrix product"]
     large = {"across": 128, "along": 128, "depth": 32, "columns": 1, "rows": 1,
              "stages": 2, "copies": "asynchronous"}  # fmt: skip
     with pytest.raises(InvalidParameterError, match="16384 work-items in a group"):
@@ -361,18 +387,16 @@ def test_what_no_group_has_room_for_is_refused():
         with pytest.raises(InvalidParameterError, match=said):
             check_spec(spec, e)
     with pytest.raises(InvalidParameterError, match="expected 32 to 1024"):
-        check_spec(
-            spec_of(GPU_ELEMENTS, "gradient", {"workers": 1}), EINSUMS["gradient"]
-        )
+        check_spec(spec_of(GPU_ELEMENTS, "gradient", {"workers": 1}), ALL["gradient"])
 
 
 @pytest.mark.parametrize("transform", SMALL, ids=lambda t: t.name)
 def test_starts_are_configurations(transform):
     """Each is offered, and nothing is against it."""
     rng = random.Random(0)
-    names = [name for name, e in EINSUMS.items() if transform.fits(e)]
+    names = [name for name, e in ALL.items() if transform.fits(e)]
     for name in rng.sample(names, min(len(names), 4)):
-        e = EINSUMS[name]
+        e = ALL[name]
         for parameters in transform.starts(Workload(e)):
             check_spec(transform.spec(parameters), e)
 

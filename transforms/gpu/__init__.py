@@ -6,6 +6,7 @@ from feinsum.transforms.gpu.operators import GPU_OPERATOR
 from feinsum.transforms.gpu.points import GPU_POINTS
 from feinsum.transforms.gpu.product import GPU_PRODUCT
 from feinsum.transforms.gpu.rows import GPU_ROWS
+from feinsum.transforms.gpu.split import GPU_SPLIT_SUM
 
 __all__ = [
     "GPU_ELEMENTS",
@@ -14,4 +15,5 @@ __all__ = [
     "GPU_POINTS",
     "GPU_PRODUCT",
     "GPU_ROWS",
+    "GPU_SPLIT_SUM",
 ]

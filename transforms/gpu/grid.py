@@ -22,6 +22,7 @@ __all__ = [
     "flat_of",
     "has_plain_dtype",
     "parts_of",
+    "strided",
 ]
 
 GPUS: frozenset[DeviceKind] = frozenset({"gpu"})

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms.cost import Gpu, distinct_bytes, points
-from feinsum.transforms.gpu.product import Sides, sides_of
+from feinsum.transforms.gpu.sides import Sides, sides_of
 from feinsum.transforms.gpu_cost import itemsize_of, loads
 
 __all__ = ["library_s"]

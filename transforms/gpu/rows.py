@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import log2, prod
 
 import loopy as lp
@@ -34,7 +35,7 @@ from feinsum.transforms.primitives.schedule import Expression, calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import number, text
 
-__all__ = ["GPU_ROWS"]
+__all__ = ["BARRIER_CYCLES", "GPU_ROWS", "halved"]
 
 BARRIER_CYCLES = 8
 """Of a warp, to wait for the others of its group."""
@@ -98,26 +99,33 @@ def gpu_rows(
         loops = [*own, item, *inner.values(), *dealt.inames]
         last = writer.assign("add", total, p.Sum((total, product)), loops, [last])
         last = writer.assign("share", part[here], total, [*own, item], [last])
-        last = _halved(writer, part, row_of, items, own, last)
+        place = partial(_place, part, var(row_of))
+        last = halved(writer, place, items, own, last)
         only = writer.loop("lane", size=1, tag="l.0")
         writer.store(k, part[var(row_of), 0], points, [*own, only], [last])
     return writer.finished().t_unit
 
 
-def _halved(
+def _place(part: Expression, row: Expression, lane: Expression) -> Expression:
+    return part[row, lane]
+
+
+def halved(
     writer: NestWriter,
-    part: Expression,
-    row: str,
+    place: Callable[[Expression], Expression],
     n: int,
     around: Sequence[str],
     last: str,
 ) -> str:
-    """The first of ``n`` shared numbers becomes their sum; the id of the last step."""
+    """The first of ``n`` shared numbers becomes their sum; the id of the last step.
+
+    Args:
+        place: of a number.
+    """
     while n := n // 2:
         lane = writer.loop("lane", size=n, tag="l.0")
-        place, other = (var(row), var(lane)), (var(row), var(lane) + n)
-        value = p.Sum((part[place], part[other]))
-        last = writer.assign("halve", part[place], value, [*around, lane], [last])
+        own, other = place(var(lane)), place(p.Sum((var(lane), n)))
+        last = writer.assign("halve", own, p.Sum((own, other)), [*around, lane], [last])
     return last
 
 

@@ -9,7 +9,7 @@ from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
 from feinsum.transforms.gpu.grid import CUT, Flat, flat_of
 from feinsum.transforms.roles import volume
 
-__all__ = ["LEAST_REUSE", "Sides", "sides_of", "size_of", "staged", "suit"]
+__all__ = ["LEAST_REUSE", "Sides", "place_in", "sides_of", "size_of", "staged", "suit"]
 
 LONG_SUM = 256
 """Terms of a sum, from which loads count more than stores."""
@@ -64,7 +64,7 @@ def sides_of(einsum: BatchedEinsum, extents: Mapping[str, Extent]) -> Sides | No
         [i for i in einsum.output if i in both],
         [i for i in einsum.output if i in terms[first] - both],
         sorted(others, key=lambda i: (i,) == ends[1 - first]),
-        sorted(einsum.summation_indices, key=_place(einsum)),
+        sorted(einsum.summation_indices, key=place_in(einsum)),
     )
     flats = [flat_of(kind, extents) for kind in kinds]
     if any(flat is None for flat in flats) or not all(kinds[1:]):
@@ -86,7 +86,7 @@ def _cut(flat: Flat, end: IndexList) -> Flat:
     return replace(flat, cut=end[0]) if is_even else flat
 
 
-def _place(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str]]:
+def place_in(einsum: BatchedEinsum) -> Callable[[str], tuple[bool, int, str]]:
     """Where an index stands in the operands: late ones lie side by side."""
 
     def place(index: str) -> tuple[bool, int, str]:

@@ -97,24 +97,27 @@ class NestWriter:
     def array(
         self,
         stem: str,
-        shape: Sequence[int],
+        shape: Sequence[Any],
         dtype: np.dtype[Any],
         *,
         has_lanes: bool = False,
         is_shared: bool = False,
+        is_global: bool = False,
     ) -> str:
         """A private array; with lanes, its last axis is that of OpenCL vectors.
 
         One that is shared belongs to all work-items of a group. Loopy puts barriers
-        between statements of which one depends on the other.
+        between statements of which one depends on the other. One that is global is
+        handed from one launch to the next; see :meth:`launch_end`.
         """
         name = str(self._unused(stem))
         spaces = lp.AddressSpace
+        space = spaces.LOCAL if is_shared else spaces.PRIVATE
         self._arrays[name] = lp.TemporaryVariable(
             name,
             dtype,
             shape=tuple(shape),
-            address_space=spaces.LOCAL if is_shared else spaces.PRIVATE,
+            address_space=spaces.GLOBAL if is_global else space,
         )
         if has_lanes:
             self._vectors.append(name)
@@ -192,6 +195,16 @@ class NestWriter:
     def note_apart(self, *ids: str) -> None:
         """Work-items assign other entries each, though Loopy cannot see it."""
         self._apart |= {*ids}
+
+    def launch_end(self, after: Collection[str]) -> str:
+        """Where one launch ends and the next one begins; its id."""
+
+        def build(insn_id: str, _loops: Sequence[str], after: frozenset[str]) -> Any:
+            return lp.BarrierInstruction(
+                insn_id, synchronization_kind="global", depends_on=after
+            )
+
+        return self.add("launch_end", build, (), after)
 
     def store(
         self,
