@@ -25,6 +25,12 @@ __all__ = ["CupyDriver", "Driver", "GpuFacts", "Session", "find_driver"]
 LEAST_DRIVER = 12000
 """The version of CUDA that a driver must know, as it tells it: 12.0."""
 
+CLOCK_RATE = 13
+"""``cudaDevAttrClockRate``; the properties of CUDA 13 have it no more."""
+
+MOST_SHARED_BYTES = 8
+"""``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES``."""
+
 NO_DEVICE = 100
 """``CUDA_ERROR_NO_DEVICE``."""
 
@@ -122,16 +128,14 @@ def cuda_errors(
     what: str, kind: type[MeasurementError] = MeasurementError
 ) -> Iterator[None]:
     """Turn every error of CuPy in the body into a ``kind``."""
-    cupy = _cupy()
-    runtime, driver = cupy.cuda.runtime, cupy.cuda.driver
     try:
         yield
-    except cupy.cuda.memory.OutOfMemoryError as error:
+    except _cupy().cuda.memory.OutOfMemoryError as error:
         raise kind(
             f"{what}: the GPU lacks the memory ({first_lines(error)}); compute it in "
             "parts, or free arrays of other libraries"
         ) from error
-    except (runtime.CUDARuntimeError, driver.CUDADriverError) as error:
+    except RuntimeError as error:  # of the runtime, the driver, cuBLAS or cuTENSOR
         raise kind(f"{what}: {explained(str(error))}") from error
 
 
@@ -224,7 +228,12 @@ class CupyDriver:
         with cuda_errors("the GPUs cannot be listed", DeviceUnavailableError):
             driver = _dotted(runtime.driverGetVersion())
             return tuple(
-                _facts(runtime.getDeviceProperties(k), k, driver)
+                _facts(
+                    runtime.getDeviceProperties(k),
+                    runtime.deviceGetAttribute(CLOCK_RATE, k),
+                    k,
+                    driver,
+                )
                 for k in range(runtime.getDeviceCount())
             )
 
@@ -236,14 +245,16 @@ class CupyDriver:
                 return CupySession(device, cupy.cuda.Stream(non_blocking=True))
 
 
-def _facts(properties: dict[str, Any], ordinal: int, driver: str) -> GpuFacts:
+def _facts(
+    properties: dict[str, Any], clock_khz: int, ordinal: int, driver: str
+) -> GpuFacts:
     place = "{pciDomainID:04x}:{pciBusID:02x}:{pciDeviceID:02x}"
     return GpuFacts(
         ordinal,
         properties["name"].decode(),
         (properties["major"], properties["minor"]),
         properties["multiProcessorCount"],
-        properties.get("clockRate", 0),
+        clock_khz,
         properties["totalGlobalMem"],
         properties["l2CacheSize"],
         place.format(**properties),
@@ -325,9 +336,9 @@ class CupySession:
                 self._modules[binary.image] = module
             function = module.get_function(name)
             if shared_bytes:
-                driver = cupy.cuda.driver
-                what = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                driver.funcSetAttribute(function.ptr, what, shared_bytes)
+                cupy.cuda.driver.funcSetAttribute(
+                    function.ptr, MOST_SHARED_BYTES, shared_bytes
+                )
             return function
 
     def launch(

@@ -23,6 +23,9 @@ INSTALL_HINT = "pip install 'feinsum[cuda]' gives CuPy and NVRTC"
 FLAGS = ("--std=c++17", "-default-device", "--ptxas-options=--verbose")
 """No option reorders sums."""
 
+TOOLKIT = "/usr/local/cuda/lib64/libnvrtc.so"
+"""Where NVIDIA's toolkit is, if no package has it and the loader does not know it."""
+
 ELF = b"\x7fELF"
 """With which a cubin begins."""
 
@@ -60,8 +63,8 @@ class CudaBinary:
 
     @property
     def has_figures(self) -> bool:
-        """Whether ptxas has run: it does not for PTX."""
-        return self.image.startswith(ELF)
+        """Whether ptxas has run, which it does not for PTX, and tells registers."""
+        return self.image.startswith(ELF) and "Compiling entry function" in self.log
 
 
 @dataclass(frozen=True)
@@ -190,4 +193,4 @@ def _places() -> Iterator[str]:
         found = Path(folder).glob("*/lib/libnvrtc.so.*")
         own = (path for path in found if re.fullmatch(r"libnvrtc\.so\.\d+", path.name))
         yield from map(str, sorted(own))
-    yield from ("libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so")
+    yield from ("libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so", TOOLKIT)
