@@ -32,17 +32,17 @@ CASES = {
     "a matrix times a vector": ("gpu_rows", "ij,j->i", [(4096, 16384), (16384,)]),
     "a copy": ("gpu_points", "ij->ji", [(4096, 4096)]),
     "a pointwise product": ("gpu_points", "ij,ij->ij", [(4096, 4096)] * 2),
-    "a gradient": ("gpu_elements", "xre,rij,ej->xei",
+    "a gradient": ("gpu_operator", "xre,rij,ej->xei",
                    [(3, 3, 100_000), (3, 20, 20), (100_000, 20)]),
-    "a divergence": ("gpu_elements", "xre,rij,xej->ei",
+    "a divergence": ("gpu_operator", "xre,rij,xej->ei",
                      [(3, 3, 100_000), (3, 35, 35), (3, 100_000, 35)]),
-    "a mass matrix": ("gpu_elements", "e,ij,ej->ei",
-                      [(100_000,), (20, 20), (100_000, 20)]),
+    "two matrices": ("gpu_elements", "e,ij,jk,ek->ei",
+                     [(100_000,), (20, 20), (20, 20), (100_000, 20)]),
 }  # fmt: skip
 
 
 def made(subscripts, shapes, dtype="float64"):
-    arrays = [array(n, s, dtype) for n, s in zip("ABC", shapes, strict=False)]
+    arrays = [array(n, s, dtype) for n, s in zip("ABCD", shapes, strict=False)]
     return canonicalize(einsum(subscripts, *arrays)).einsum
 
 

@@ -20,10 +20,21 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine, distinct_bytes, points
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, Flat
+from feinsum.transforms.gpu_cost import (
+    LINE_BYTES,
+    OVERHEAD_CYCLES,
+    WARP,
+    Launch,
+    group_bytes,
+    itemsize_of,
+    launch_s,
+    request_cycles,
+)
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, calls_product
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import (
     element_indices,
     has_real_dtype,
@@ -41,6 +52,8 @@ give to a launch that asks for it, but for Turing.
 MOST_SUMS = 64
 """Of a work-item in registers."""
 FEWEST_ITEMS = 32
+STEPS_OF_ROW = 8
+"""What a row waits for its tile and its sums, in loads."""
 
 
 @dataclass(frozen=True)
@@ -602,18 +615,30 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     n_sums = volume(steps.kept) * rows * columns
     if n_sums > MOST_SUMS:
         return f"{n_sums} sums of a work-item, of {MOST_SUMS}"
-    n_elements = lanes * columns
+    n_bytes = _shared_bytes(einsum, steps, parameters)
+    if n_bytes > SHARED_BYTES:
+        return f"{n_bytes} bytes of shared memory, of {SHARED_BYTES}"
+    return None
+
+
+def _shared_bytes(einsum: BatchedEinsum, steps: Steps, parameters: Parameters) -> int:
+    """Of a work-group."""
+    lanes, columns, rows = (
+        number(parameters, name) for name in ("lanes", "columns", "rows")
+    )
+
+    def volume(indices: Sequence[str]) -> int:
+        return prod(typical(einsum.extents[i]) for i in indices)
+
+    n_rows, n_elements = volume(steps.rows), lanes * columns
     entries = volume(steps.tile) * (n_elements + 1)
     if parameters["stage_matrix"]:
         n_matrices = len({row[steps.matrix] for row in einsum.rows})
         inner = volume((*steps.contracted, *steps.kept))
-        entries += n_matrices * inner * n_workers * rows
+        entries += n_matrices * inner * -(-n_rows // rows) * rows
     if parameters["stage_output"]:
         entries += n_elements * (n_rows | 1)
-    n_bytes = entries * einsum.operands[0].dtype.itemsize
-    if n_bytes > SHARED_BYTES:
-        return f"{n_bytes} bytes of shared memory, of {SHARED_BYTES}"
-    return None
+    return entries * einsum.operands[0].dtype.itemsize
 
 
 def _starts(workload: Workload) -> Iterator[Parameters]:
@@ -636,6 +661,55 @@ def _fitting_starts(workload: Workload) -> tuple[Parameters, ...]:
     return tuple(s for s in _starts(workload) if _constraint(workload, s) is None)
 
 
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """A step of a sum reads a row of the matrix and a column of the tile."""
+    assert machine.gpu is not None
+    element = text(parameters, "element")
+    steps = Steps.of(einsum, element)
+    assert steps is not None
+    lanes, columns, rows = (
+        number(parameters, name) for name in ("lanes", "columns", "rows")
+    )
+    n_workers = -(-points(einsum, steps.rows) // rows)
+    n_elements, n_items = lanes * columns, lanes * n_workers
+    n_groups = -(-points(einsum, (element,)) // n_elements)
+    itemsize, n_rows = itemsize_of(einsum), einsum.batch_size
+    held = {i: points(einsum, (i,)) for i in einsum.indices} | {element: n_elements}
+    n_bytes = group_bytes(einsum, held)
+    n_sums = points(einsum, steps.kept) * rows * columns
+    n_steps = points(einsum, (*steps.outer, *steps.contracted))
+    of_step = points(einsum, steps.kept) * rows + columns * itemsize / 4
+    filled = n_elements * points(einsum, (*steps.tile, *steps.gathered))
+    near = [{element: k} for k in range(min(WARP, lanes))]
+    n_results = points(einsum, (*steps.outer, *steps.fan)) * rows * columns
+    late = sum(request_cycles(einsum, einsum.inputs[k], itemsize, near)
+               for k in steps.late)  # fmt: skip
+    stored = 1.0
+    if not parameters["stage_output"]:
+        stored = request_cycles(einsum, einsum.output, itemsize, near)
+    of_results = n_results * (points(einsum, steps.kept) * late + 2 * stored)
+    of_item = n_steps * (of_step + OVERHEAD_CYCLES) + of_results
+    cycles = n_items / WARP * of_item + (len(steps.early) + 1) * filled / WARP
+    written = n_items / WARP * n_results * stored * LINE_BYTES
+    return launch_s(
+        machine.gpu,
+        Launch(
+            n_groups=n_groups,
+            n_items=n_items,
+            itemsize=itemsize,
+            multiply_adds=n_groups * n_items * n_rows
+            * (n_steps * n_sums + n_results * points(einsum, steps.kept)),
+            requests=n_groups * (n_rows * cycles + 2 * n_bytes / LINE_BYTES),
+            cached_bytes=n_groups * (n_bytes + n_rows * written),
+            distinct_bytes=sum(distinct_bytes(einsum)),
+            steps=STEPS_OF_ROW * n_rows,
+            shared_bytes=_shared_bytes(einsum, steps, parameters),
+            registers=min(255, 40 + itemsize // 4 * (n_sums + rows + columns)),
+            chains=n_sums,
+        ),
+    )  # fmt: skip
+
+
 GPU_OPERATOR = register(
     Transform(
         "gpu_operator",
@@ -646,5 +720,7 @@ GPU_OPERATOR = register(
         _constraint,
         devices=GPUS,
         starts=_fitting_starts,
+        cost=_cost,
+        proposals=every(_space),
     )
 )
