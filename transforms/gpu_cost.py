@@ -72,6 +72,7 @@ class Launch:
         distinct_bytes: of all arrays.
         steps: loads of a work-item of which each waits for the one before.
         chains: sums of a work-item that do not wait for each other.
+        is_on_tensor_cores: whether these do the multiply-adds.
     """
 
     n_groups: float
@@ -85,6 +86,7 @@ class Launch:
     shared_bytes: int = 0
     registers: int = 32
     chains: int = 1
+    is_on_tensor_cores: bool = False
 
 
 def launch_s(gpu: Gpu, launch: Launch) -> float:
@@ -108,7 +110,8 @@ def launch_s(gpu: Gpu, launch: Launch) -> float:
     all_at_once = min(n_threads * n_units, launch.n_items * launch.n_groups)
     in_flight = all_at_once * launch.itemsize * UNROLLED / 2
     cycles_per_s = n_units * gpu.cycles_per_s
-    rate = gpu.multiply_adds[4 if launch.itemsize <= 4 else 8]
+    rates = gpu.matrix_multiply_adds if launch.is_on_tensor_cores else gpu.multiply_adds
+    rate = rates[4 if launch.itemsize <= 4 else 8]
     waves = launch.n_groups * launch.n_items / all_at_once
     parts = (
         launch.multiply_adds / (rate * cycles_per_s * hidden),

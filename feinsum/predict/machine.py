@@ -80,6 +80,7 @@ def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
     n_units = max(device.compute_units, 1)
     bandwidth = n_units * each.bandwidth
     rates = {4: each.single, 8: each.double}
+    matrices = each.matrices if is_known else each.double  # OpenCL has none of these
     if peaks is not None:
         bandwidth = peaks.bandwidth_bytes_per_s
         cycles = 2 * n_units * each.cycles_per_s
@@ -94,7 +95,7 @@ def _gpu(device: Device, peaks: DevicePeaks | None) -> Gpu:
         bandwidth,
         n_units * each.cache_bytes,
         constantdict(rates),
-        constantdict({4: rates[4], 8: max(rates[8], each.matrices)}),
+        constantdict({4: rates[4], 8: max(rates[8], matrices)}),
     )
 
 

@@ -51,7 +51,7 @@ def made(subscripts, shapes, dtype="float64"):
 def test_the_family_is_the_one_that_is_made_for_it(device, case):
     """On every GPU, whatever its figures; and its recipe can be applied."""
     family, subscripts, shapes = CASES[case]
-    e = made(subscripts, shapes)
+    e = made(subscripts, shapes, "float32")
     best = predictions(e, {}, device)[0]
     assert best.spec.name == family
     check_spec(best.spec, e)
@@ -81,6 +81,19 @@ def test_a_better_gpu_never_takes_longer(case):
         better = replace(gpu, **{field: 2 * getattr(gpu, field)})
         machine = replace(machine_of(H100), gpu=better)
         assert cost(e, best.spec.parameters, machine) <= best.seconds
+
+
+def test_large_products_of_doubles_go_to_tensor_cores():
+    """Where these are faster than the other units."""
+    e = made("ij,jk->ik", [(4096, 4096), (4096, 4096)])
+    names = {
+        device.architecture: predictions(e, {}, device)[0].spec.name
+        for device in DEVICES
+    }
+    assert names == {
+        "sm_90": "gpu_mma", "sm_80": "gpu_mma", "sm_70": "gpu_product",
+        "sm_120": "gpu_product", "somebody": "gpu_product",
+    }  # fmt: skip
 
 
 def test_entries_that_lie_apart_cost_more():

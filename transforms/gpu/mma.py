@@ -6,7 +6,10 @@ instructions.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from itertools import product
+from math import inf
 
 import loopy as lp
 import numpy as np
@@ -15,8 +18,10 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.transforms.cost import Machine
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
 from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suit
+from feinsum.transforms.gpu.tiled_cost import Tiles, tiled_s
 from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
 from feinsum.transforms.gpu.tiles import (
     Items,
@@ -25,6 +30,7 @@ from feinsum.transforms.gpu.tiles import (
     tile_entries,
     uneven_tile,
 )
+from feinsum.transforms.gpu_cost import LINE_BYTES
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
     PRODUCTS,
@@ -217,8 +223,8 @@ def is_double(einsum: BatchedEinsum) -> bool:
 
 def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     """Tiles that every such GPU has room for, dealt out evenly."""
-    across, along, depth, columns, rows, terms, stages = (
-        number(parameters, name) for name in NAMES[:-1]
+    across, along, depth, columns, rows, terms = (
+        number(parameters, name) for name in NAMES[:-2]
     )
     if across % columns or along % rows or depth % terms:
         return "blocks of a warp and terms of an instruction do not divide the tiles"
@@ -231,16 +237,24 @@ def _constraint(workload: Workload, parameters: Parameters) -> str | None:
     uneven = uneven_tile((across, along), depth, n_items)
     if uneven is not None:
         return uneven
-    n_bytes = stages * sum(
-        8 * tile_entries(across if is_across else along, depth)
-        for _, is_across in staged(workload.einsum)
-    )
+    n_bytes = _shared_bytes(workload.einsum, parameters)
     if n_bytes > SHARED_BYTES:
         return f"{n_bytes} bytes of shared memory, of {SHARED_BYTES}"
     return None
 
 
 NAMES = ("across", "along", "depth", "columns", "rows", "terms", "stages", "copies")
+
+
+def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
+    """Of a work-group."""
+    across, along, depth, stages = (
+        number(parameters, name) for name in ("across", "along", "depth", "stages")
+    )
+    return stages * sum(
+        8 * tile_entries(across if is_across else along, depth)
+        for _, is_across in staged(einsum)
+    )
 
 
 def _starts(workload: Workload) -> tuple[Parameters, ...]:
@@ -269,6 +283,42 @@ def _starts(workload: Workload) -> tuple[Parameters, ...]:
     )
 
 
+def _proposals(workload: Workload) -> Iterable[Parameters]:
+    """Every tile, for the cost to choose from, and where searches begin."""
+    space = _space(workload)
+    if space is None:
+        return
+    yield from _starts(workload)
+    fewer = {**space, "depth": (16,), "terms": (8,), "stages": (3,),
+             "copies": COPY_WAYS[:1]}  # fmt: skip
+    for values in product(*fewer.values()):
+        yield dict(zip(fewer, values, strict=True))
+
+
+def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:
+    """In a step of a sum, a warp reads the sides of its block from shared memory."""
+    across, along, depth, columns, rows, terms, stages = (
+        number(parameters, name) for name in NAMES[:-1]
+    )
+    gpu = machine.gpu
+    assert gpu is not None
+    if gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
+        return inf
+    n_sums, n_rows = rows * columns // WARP, einsum.batch_size
+    fragments = -(-(rows + columns) * terms // WARP)
+    return tiled_s(
+        einsum,
+        machine,
+        Tiles(across, along, depth, stages),
+        n_items=WARP * (across // columns) * (along // rows),
+        cycles=n_rows * ((rows + columns) * 8 / LINE_BYTES + 1 / terms),
+        shared_bytes=_shared_bytes(einsum, parameters),
+        registers=40 + 2 * (n_rows * n_sums + fragments),
+        chains=n_sums,
+        is_on_tensor_cores=True,
+    )
+
+
 GPU_MMA = register(
     Transform(
         "gpu_mma",
@@ -279,5 +329,7 @@ GPU_MMA = register(
         _constraint,
         devices=GPUS,
         starts=_starts,
+        cost=_cost,
+        proposals=_proposals,
     )
 )

@@ -44,6 +44,7 @@ def tiled_s(
     shared_bytes: int,
     registers: int,
     chains: int,
+    is_on_tensor_cores: bool = False,
 ) -> float:
     """Seconds of a product; tiles come from the caches once for each group.
 
@@ -86,5 +87,6 @@ def tiled_s(
             shared_bytes=shared_bytes,
             registers=registers,
             chains=chains,
+            is_on_tensor_cores=is_on_tensor_cores,
         ),
     )
