@@ -197,12 +197,28 @@ def _check_program(
         )
 
 
+def _check_bounds(kernel: lp.LoopKernel, iname: str, inames: frozenset[str]) -> None:
+    """Where a loop depends on two axes of a work-group, Loopy looks at the domain of
+    neither; so those of all loops around it are taken, too.
+
+    Raises:
+        isl.Error, KeyError: if it has no bounds.
+    """
+    try:
+        kernel.get_iname_bounds(iname)
+    except isl.Error:
+        domain = kernel.get_inames_domain(inames).to_set()
+        _, axis = domain.get_var_dict()[iname]
+        domain.dim_max(axis)
+
+
 def _check_loops(spec: TransformSpec, kernel: lp.LoopKernel) -> None:
     """Loopy finds no bounds for some loops that run once under the assumptions."""
     for insn in kernel.instructions:
-        for iname in insn.within_inames | insn.reduction_inames():
+        inames = insn.within_inames | insn.reduction_inames()
+        for iname in inames:
             try:
-                kernel.get_iname_bounds(iname)
+                _check_bounds(kernel, iname, inames)
             except (isl.Error, KeyError) as error:
                 raise TransformError(
                     f"{spec} makes a loop {iname!r} in kernel {kernel.name!r} that has "

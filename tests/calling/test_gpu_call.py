@@ -88,7 +88,7 @@ def test_the_family_is_the_one_that_is_predicted(
 
     monkeypatch.setattr(gpu_making, "predicted_kernel", seen)
     monkeypatch.setattr(gpu_making, "_is_quicker", lambda *_: False)
-    call(subscripts, *(RNG.random(shape) for shape in shapes))
+    call(subscripts, *(RNG.random(shape).astype("float32") for shape in shapes))
     assert [found[0].spec.name for found in made] == [family]
 
 

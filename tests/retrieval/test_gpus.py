@@ -18,7 +18,7 @@ __all__ = ["stand_in"]
 pytestmark = [needs_nvrtc, LOOPY_WARNINGS]
 
 CASES = {
-    "gpu_elements": ("xre,rij,ej->xei", [(3, 3, 600), (3, 10, 10), (600, 10)]),
+    "gpu_operator": ("xre,rij,ej->xei", [(3, 3, 600), (3, 10, 10), (600, 10)]),
     "gpu_rows": ("ij->i", [(40, 9000)]),
 }
 

@@ -18,6 +18,7 @@ from feinsum.ir import Workload
 from feinsum.measure import compile_kernel, open_device
 from feinsum.measure.gpu_figures import figures_of_recipe
 from feinsum.measure.work_groups import execute_groups
+from feinsum.retrieval.applying import _check_loops
 from feinsum.targets.cuda import CudaTarget
 from feinsum.targets.cuda.code import generated as cuda_code
 from feinsum.targets.cuda.figures import figures_of, multiprocessor_of
@@ -355,6 +356,13 @@ def test_functions_of_operands_are_fused(transform, stand_in):
     recommended = next(configurations(transform, case.einsum)).parameters
     spec = transform.spec({**recommended, **SMALL[transform]})
     case.assert_right(case.apply(spec), [{"N": 21}], "cuda")
+
+
+@pytest.mark.parametrize(("transform", "name", "changes"), CASES, ids=IDS)
+def test_a_retrieval_gives_such_a_recipe(transform, name, changes):
+    """Every loop has bounds, also one that depends on two axes of a group."""
+    spec = spec_of(transform, name, changes)
+    _check_loops(spec, generated(ALL[name]).apply(spec).default_entrypoint)
 
 
 def test_they_are_for_gpus_alone():
