@@ -43,9 +43,9 @@ class LayeredStore(FactStore):
     """Several sources of facts as one store.
 
     What is known is the union, but for what any of them retracts; which record serves
-    is decided by how well it fits, not by where it lies. A layer that fails is passed
-    over when something is read: the log says so once, and :attr:`problems` says why.
-    Only if all fail is that an error.
+    is decided by how well it fits, not by where it lies. A layer that fails is skipped
+    when something is read: the log says so once, and :attr:`problems` says why. Only if
+    all fail is that an error.
 
     Args:
         layers: in the order in which they are asked; in place of one that could not be
@@ -54,7 +54,7 @@ class LayeredStore(FactStore):
             first.
 
     Attributes:
-        problems: why layers were passed over, by their number.
+        problems: why layers were skipped, by their number.
     """
 
     def __init__(

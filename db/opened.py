@@ -77,7 +77,7 @@ class LayerState:
 
     Attributes:
         location: path or URL, or what else it is.
-        problem: why it was passed over; empty if it was not.
+        problem: why it was skipped; empty if it was not.
         n_records: how many facts it has, if they were counted.
         note: why it answered from what it said before; mostly empty.
     """
@@ -148,7 +148,7 @@ def layer_names() -> tuple[str, ...]:
     """The layers that are asked, in their order.
 
     Raises:
-        StoreUnavailableError: if the variable names one that there is not.
+        StoreUnavailableError: if the variable names one that does not exist.
     """
     chosen = os.environ.get(LAYERS_VARIABLE, "")
     names = [name.strip() for name in chosen.split(",") if name.strip()]
@@ -170,8 +170,8 @@ def opened_store(
 
     Args:
         has_shipped: the other layers are asked too, if ``database`` is the user's own.
-            Then a layer that cannot be opened or read is passed over.
-        may_create: make the database where there is none, to write to it.
+            Then a layer that cannot be opened or read is skipped.
+        may_create: make the database if there is none, to write to it.
 
     Raises:
         StoreUnavailableError, SchemaVersionError: see :func:`open_store`.
@@ -258,7 +258,7 @@ def states_of(store: FactSource) -> tuple[LayerState, ...]:
 
 
 def _problem(error: StoreError | None, layer: FactSource | StoreError) -> str:
-    """Why a layer was passed over, or the database that should be in it."""
+    """Why a layer was skipped, or the database that should be in it."""
     inner = layer.problems.values() if isinstance(layer, LayeredStore) else ()
     return str(next((found for found in (error, *inner) if found), ""))
 

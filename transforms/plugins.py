@@ -21,8 +21,8 @@ VARIABLE = "FEINSUM_TRANSFORMS"
 def load_plugins() -> None:
     """Import every module that registers transforms of its own.
 
-    A module that cannot be imported is logged and passed over, so that it
-    breaks no build; its recipes are then unknown transforms.
+    A module that cannot be imported is logged and skipped, so that it breaks no build;
+    its recipes are then unknown transforms.
     """
     named = os.environ.get(VARIABLE, "").split(",")
     modules = [name.strip() for name in named if name.strip()]

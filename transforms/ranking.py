@@ -48,7 +48,7 @@ def ranked(
 
     Args:
         einsum: in whose names recipes speak.
-        sizes: of its size parameters, as far as they are known.
+        sizes: values of its size parameters, as far as they are known.
     """
     known, workload = at_sizes(einsum, sizes), Workload(einsum, sizes)
     found = [

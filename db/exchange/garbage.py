@@ -2,10 +2,10 @@
 
 Kept are all facts of a recipe that was somewhere no faster than the untransformed
 kernel: they keep a look-up from taking it where it fits worse. Such a recipe may be
-passed over, so the others compete without it, in groups: of one workload as it was
-written, on one device with one driver, at the same sizes, with the same version of a
-transform. Of them those are kept that are tied for the best place of their group, and
-some more after them; and what any kept fact was rekeyed from.
+skipped, so the others compete without it, in groups: of one workload as it was written,
+on one device with one driver, at the same sizes, with the same version of a transform.
+Of them those are kept that are tied for the best place of their group, and some more
+after them; and what any kept fact was rekeyed from.
 
 So every look-up has the same answer as before: whatever machine asks, under whatever
 policy, whatever is installed.

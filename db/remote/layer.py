@@ -1,4 +1,4 @@
-"""A service as one of the places where a look-up asks: quick, or passed over."""
+"""A service as one of the places where a look-up asks: quick, or skipped."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ def _verdict(connection: Connection, record_id: str) -> bool | None:
 
 
 def _decide(connection: Connection, record_id: str, *, is_accepted: bool) -> None:
-    """Write a verdict in the place of an earlier one."""
+    """Write a verdict in place of an earlier one."""
     connection.execute(delete(VerdictRow).where(VerdictRow.record_id == record_id))
     now = datetime.now(UTC)
     row = {"record_id": record_id, "is_accepted": is_accepted, "decided_at": now}

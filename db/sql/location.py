@@ -48,7 +48,7 @@ class Location:
         path: the file of an SQLite database; None for a server.
         is_read_only: the database is only read, by wish or by permissions.
         is_immutable: a file that is read without locks, and without files beside it.
-        may_create: whether a database is made where there is none.
+        may_create: whether a database is made if there is none.
         busy_timeout_s: how long to wait for the locks of others.
     """
 

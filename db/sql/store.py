@@ -88,7 +88,7 @@ def open_store(
         is_immutable: do not even make files beside an SQLite file, and take no locks:
             for a file on a network that is replaced as a whole. What is in its log is
             not seen.
-        may_create: make a database where there is none. Who only reads says no.
+        may_create: make a database if there is none. Who only reads says no.
         busy_timeout_s: how long to wait for the locks of other processes.
 
     Raises:

@@ -36,7 +36,7 @@ N_RIVALS = 2
 BUILD_S = 0.5
 """What code that is generated, compiled and checked takes."""
 RECORD_S = 6.0
-"""What a fact takes: it is measured in a process of its own, beside what it beats."""
+"""What a fact takes: it is measured in a separate process, beside what it beats."""
 ROUNDS = 3
 MIN_TOTAL_S = 0.002
 """Of runs of each recipe, in turns: enough to tell apart what :data:`BETTER` tells."""

@@ -45,7 +45,7 @@ class Lie:
 
     Attributes:
         is_in_place: the array itself is passed, and not a copy.
-        strides: for :func:`feinsum.codegen.generate_loopy`; None for C's order.
+        strides: for :func:`feinsum.codegen.generate_loopy`; None for C order.
         values: of the strides that have names.
     """
 
@@ -134,7 +134,7 @@ def _named_steps(name: str, steps: Sequence[int]) -> Lie:
 
 
 def _is_in_order(form: Form) -> bool:
-    """C's order; along an axis of one entry any step will do."""
+    """C order; along an axis of one entry any step will do."""
     expected = form.dtype.itemsize
     for extent, step in zip(form.shape[::-1], form.strides[::-1], strict=True):
         if extent != 1 and step != expected:
@@ -144,7 +144,7 @@ def _is_in_order(form: Form) -> bool:
 
 
 def packed(array: Array, shape: Shape, dtype: DType) -> Array:
-    """A copy in C's order, aligned and in the machine's byte order.
+    """A copy in C order, aligned and in the machine's byte order.
 
     Raises:
         MeasurementError: if the memory has no room for it.
@@ -154,7 +154,7 @@ def packed(array: Array, shape: Shape, dtype: DType) -> Array:
 
 
 def strides_of(lies: Mapping[str, Lie]) -> dict[str, Strides]:
-    """The strides of the arrays that are not in C's order, by name."""
+    """The strides of the arrays that are not in C order, by name."""
     return {n: lie.strides for n, lie in lies.items() if lie.strides is not None}
 
 

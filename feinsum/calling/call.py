@@ -240,7 +240,7 @@ def _prepared(
 
 
 def _form_there(array: Any) -> Form:
-    """That of an array of a device, which is in C's order."""
+    """That of an array of a device, which is in C order."""
     return Form(array.shape, (), array.dtype, True)
 
 

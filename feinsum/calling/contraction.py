@@ -79,7 +79,7 @@ def contract_path(
 
     Args:
         subscripts, operands: as for :func:`feinsum.einsum`; with ``shapes`` tuples of
-            integers in the place of arrays.
+            integers in place of arrays.
 
     >>> contract_path("ij,jk,kl->il", (9, 2), (2, 9), (9, 2), shapes=True)[0]
     [(1, 2), (0, 1)]

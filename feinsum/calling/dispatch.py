@@ -69,7 +69,7 @@ def einsum(
             :func:`feinsum.array`.
         out: an array of the host for the result.
         dtype: in which to compute; by default numpy's result type.
-        order: of the memory of the result. ``K``, the default, is C's order here.
+        order: of the memory of the result. ``K``, the default, is C order here.
         casting: what may be done to operands for ``dtype``, and to the result for
             ``out``.
         optimize: a path, as of :func:`feinsum.contract_path`, is followed. For
@@ -123,7 +123,7 @@ def einsum(
 
 
 def _as_scalar(result: Any) -> Any:
-    """Numpy's scalar in the place of an array of rank 0."""
+    """Numpy's scalar in place of an array of rank 0."""
     return result[()] if type(result) is np.ndarray and not result.ndim else result
 
 

@@ -63,7 +63,7 @@ class FirstCall:
         return _by_numpy(self.reading, self.path, arrays)
 
     def with_kernel(self, arrays: Arrays) -> PreparedCall | AmortizedCall:
-        """The call with a kernel, built if it was not yet."""
+        """The call with a kernel, built unless it already was."""
         with self._lock:
             if self.built is None:
                 self.built = self.build(arrays)
@@ -75,7 +75,7 @@ def path_for_numpy(reading: Reading) -> Path | None:
 
     Returns:
         None where numpy is not asked: for views and zeros, for what may take it long or
-        much memory, and for half precision and truth values.
+        much memory, and for half precision and booleans.
 
     >>> from feinsum.calling.reading import read_shapes
     >>> dtype = np.dtype(float)
@@ -117,7 +117,7 @@ def _points(reading: Reading, path: Path, extents: dict[str, int]) -> int:
 
 
 def _by_numpy(reading: Reading, path: Path, arrays: Arrays) -> Any:
-    """A new array in C's order."""
+    """A new array in C order."""
     einsum = reading.einsum
     number = {index: k for k, index in enumerate(einsum.extents)}
     given = {

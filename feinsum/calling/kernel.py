@@ -69,12 +69,12 @@ def recorded_kernel(
 ) -> CallKernel | None:
     """The kernel with the best recipe on record; None if there is none that works.
 
-    With an effort that measures, the einsum is tuned if it was not yet. A recipe that
-    takes more memory than it may at these sizes counts as none.
+    With an effort that measures, the einsum is tuned unless it already was. A recipe
+    that takes more memory than it may at these sizes counts as none.
 
     Args:
-        sizes: of its size parameters.
-        strides: of arrays that are not in C's order.
+        sizes: values of its size parameters.
+        strides: of arrays that are not in C order.
 
     Raises:
         FeinsumError: with ``on_miss="raise"`` the reason why there is no recipe.

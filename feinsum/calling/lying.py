@@ -42,7 +42,7 @@ class Lying:
 
 
 def c_steps(extents: Sequence[int]) -> tuple[int, ...]:
-    """Those of an array in C's order.
+    """Those of an array in C order.
 
     >>> c_steps((2, 3, 4))
     (12, 4, 1)

@@ -151,7 +151,7 @@ def device_call(
 
 
 def _check_room(reading: Reading, lies: Mapping[str, Lie], into: Lie) -> None:
-    """Refuse copies and a result that do not fit the memory, before all else.
+    """First, refuse copies and a result that do not fit into memory.
 
     Args:
         into: whether the result is written into an array that is there.

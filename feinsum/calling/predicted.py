@@ -1,7 +1,7 @@
 """Kernels of calls of which nothing is recorded: predicted, built and checked here.
 
 A candidate is checked in this process, on the very kernel that the call will run. It is
-one of this project's own recipes, and a process of its own would take longer than
+one of this project's own recipes, and a separate process would take longer than
 everything else together.
 """
 
@@ -50,8 +50,8 @@ class Problem:
 
     Attributes:
         einsum: canonical, in whose names recipes speak.
-        sizes: of its size parameters.
-        strides: of arrays that are not in C's order.
+        sizes: values of its size parameters.
+        strides: of arrays that are not in C order.
         given: the operands of the call by name.
         steps: the values of the strides that have names.
     """

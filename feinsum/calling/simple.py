@@ -312,7 +312,7 @@ def _copies(reading: Reading, lies: Mapping[str, Lie]) -> dict[int, Take]:
 def _placed(
     term: tuple[str, ...], feed: Feed, lies: Mapping[str, Lie], arrays: Sequence[Any]
 ) -> Lying:
-    """How the array that a kernel reads lies; copies are in C's order."""
+    """How the array that a kernel reads lies; copies are in C order."""
     if not lies[feed.name].is_in_place:
         return Lying(term, feed.shape, c_steps(feed.shape))
     array = arrays[feed.position]

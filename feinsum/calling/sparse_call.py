@@ -65,8 +65,8 @@ def call_sparse(
             become one: CSR by rows, CSC by columns, coordinates in the order of levels
             that :func:`feinsum.calling.sparse_levels.in_levels` chooses.
         device: None, or the host.
-        options: how a recipe is looked up; where there is none, the nest is taken that
-            is estimated to be the fastest.
+        options: how a recipe is looked up; if there is none, the nest is taken that is
+            estimated to be the fastest.
 
     Returns:
         A dense array. If the output has the indices of the sparse operand and no

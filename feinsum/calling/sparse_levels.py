@@ -54,7 +54,7 @@ def in_levels(
     Args:
         network_of: the network of the call, for an order of levels.
         operand: coordinates, or trees of one tensor.
-        arrays: the other operands, and anything in the place of the sparse one.
+        arrays: the other operands, and anything in place of the sparse one.
         options: of the call.
         is_recorded: whether a recipe is known for a tree.
 

@@ -83,8 +83,8 @@ def bounded_order(
 ) -> list[int]:
     """The vertices 0, 1, ... in the order of the canonical labelling.
 
-    nauty's worst case is exponential: a graph of more than :data:`QUICK` vertices
-    is searched in a process of its own, which is stopped at the deadline.
+    nauty's worst case is exponential: a graph of more than :data:`QUICK` vertices is
+    searched in a separate process, which is stopped at the deadline.
 
     Args:
         n_vertices: how many there are.

@@ -132,8 +132,8 @@ def plan(
 
     Or of a program. The plan moves the fewest elements between processes.
 
-    Of every group of the contraction path: which axis of the machine cuts which
-    index, where operands start, where the result ends, and what is moved.
+    Of every group of the contraction path: which machine axis cuts which index, where
+    operands start, where the result ends, and what is moved.
     """
     values = read_values(size or (), "--size")
     if program is not None:

@@ -46,7 +46,7 @@ def intermediate_limit_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) ->
     less than the largest operand or result, which have a place as well.
 
     Args:
-        sizes: of the size parameters of ``einsum``.
+        sizes: values of the size parameters of ``einsum``.
 
     Raises:
         MeasurementError: if the variable is no number.

@@ -96,7 +96,7 @@ def race_of(
 
     Args:
         compiled: the kernel with the recipe, of the einsum of ``case``.
-        sizes: of the size parameters of that einsum.
+        sizes: values of the size parameters of that einsum.
 
     Raises:
         BuildError: if the untransformed kernel cannot be built.

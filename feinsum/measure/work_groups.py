@@ -462,7 +462,7 @@ class _Group:
         raise MeasurementError(f"the kernel has no array {name!r}")
 
     def _places(self, name: str, indices: Sequence[Any], mask: Array) -> Array:
-        """The entry of each work-item, in C's order."""
+        """The entry of each work-item, in C order."""
         value_of = _Values(self, mask)
         points = [np.broadcast_to(value_of(i), self.n_items) for i in indices]
         array = self.array(name)

@@ -118,7 +118,7 @@ class Commands:
         inner: Sequence[str] | None = None,
         grid: Sequence[int] | None = None,
     ) -> Commands:
-        """All values of these loops at the same time, on an axis of the machine each.
+        """All values of these loops at the same time, on a machine axis each.
 
         With ``outer``, ``inner`` and ``grid``, loops are divided first, and what is
         distributed comes before all other loops.
@@ -148,7 +148,7 @@ class Commands:
         return replace(self, communicated={**self.communicated, **new})
 
     def rotate(self, loop: str, by: Sequence[str], result: str) -> Commands:
-        """A loop in time begins with the value that the sum of others names."""
+        """A sequential loop begins with the value that the sum of others names."""
         turned = self.loop(loop)
         if wrong := sorted(set(by) - set(self.distributed)):
             raise _wrong(
@@ -182,14 +182,14 @@ class Commands:
         return self
 
     def format(self, tensor: str, notation: str) -> Commands:
-        """Where a tensor is: an operand in the beginning, a result in the end."""
+        """Where a tensor is: an operand at the start, a result at the end."""
         return replace(self, formats={**self.formats, tensor: notation})
 
     def plan(self, processes: int | None = None, name: str = "by commands") -> Plan:
         """The plan that these commands mean.
 
         Args:
-            processes: that take part; by default as many as the grid has.
+            processes: number of processes; by default as many as the grid has.
 
         Raises:
             PlanError: with the rule ``command`` if loops are in an order that plans do
@@ -243,7 +243,7 @@ class Commands:
         return axes, Machine(tuple(parts or 1 for _, parts in pairs))
 
     def _time(self) -> Loop | None:
-        """The loop in time: the one that is communicated at, or rotated."""
+        """The sequential loop: the one that is communicated at, or rotated."""
         inside = [name for name in self.loops if name not in self.distributed]
         timed = [
             name

@@ -31,7 +31,7 @@ class Counts:
         messages: of all ranks.
         most_messages: received by one rank.
         most_requests: ranks that one block is sent to by one rank at one time.
-        peak: elements that a rank holds at one time at the most, with its operands.
+        peak: elements that a rank holds at one time at most, with its operands.
         points: multiply-adds of all ranks, of statements as they are.
         most_points: by the rank that has the most.
         busy: ranks that compute anything.

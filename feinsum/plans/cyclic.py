@@ -195,7 +195,7 @@ class CyclicPlan:
         Args:
             entries: those of this rank, as :meth:`split` gives them.
             blocks: this rank's :meth:`part` of every factor.
-            comm: a communicator of mpi4py; by default that of all processes.
+            comm: an mpi4py communicator; by default ``COMM_WORLD``.
             leaf: what computes a block; by default :func:`feinsum.call_einsum`.
 
         Returns:
@@ -274,7 +274,7 @@ def plan_cyclic(
     Args:
         subscripts: with a letter for each index; the first operand is sparse.
         extents: of every index.
-        processes: that take part; fewer where there is no grid of so many.
+        processes: number of processes; fewer where there is no grid of so many.
 
     >>> plan_cyclic("ijk,ja,ka->ia", dict(i=64, j=64, k=8, a=4), processes=8).grid
     (2, 4, 1)

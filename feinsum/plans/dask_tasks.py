@@ -35,7 +35,7 @@ class TaskSender:
         self.last: dict[int, int] = {}
 
     def begin(self, rank: int, meaning: Meaning, blocks: Any) -> None:
-        """The buffers that a rank has in the beginning."""
+        """The buffers that a rank has at the start."""
         key = f"{self.token}-begin-{rank}"
         self.states[rank, -1] = self._submit(key, rank, _begin, meaning, blocks)
 
@@ -51,7 +51,7 @@ class TaskSender:
         self.last[rank] = number
 
     def results(self, outputs: Sequence[str]) -> list[Any]:
-        """What each rank has of the outputs in the end."""
+        """What each rank has of the outputs at the end."""
         return [
             self._submit(
                 f"{self.token}-result-{rank}",

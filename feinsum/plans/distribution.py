@@ -21,14 +21,14 @@ __all__ = ["Distribution", "distribution_violations"]
 class Distribution:
     """A tensor in blocks over the processes of a machine.
 
-    Along each axis of the tensor, the machine's axes in ``cuts`` cut it into blocks of
+    Along each axis of the tensor, the machine axes in ``cuts`` cut it into blocks of
     ``ceil(extent / processes)``; of several axes each cuts the pieces of the one
     before. Only processes at the given places of ``fixed`` axes hold anything. Along
-    all other axes of the machine every process holds the same.
+    all other machine axes every process holds the same.
 
     Args:
-        cuts: for each axis of the tensor, the axes of the machine that cut it.
-        fixed: axes of the machine, each with the one place where the tensor is.
+        cuts: for each axis of the tensor, the machine axes that cut it.
+        fixed: machine axes, each with the one place where the tensor is.
 
     Source: DISTAL, section 3.2 (tensor distribution notation).
 
@@ -62,7 +62,7 @@ class Distribution:
     @classmethod
     def parse(cls, text: str, machine: Machine) -> Distribution:
         """From DISTAL's notation: names of the tensor's axes, an arrow, and for each
-        axis of the machine a name, a number (a fixed place) or ``*`` (copies).
+        machine axis a name, a number (a fixed place) or ``*`` (copies).
 
         Raises:
             PlanError: with the rule ``notation``, saying what was expected.

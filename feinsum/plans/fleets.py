@@ -90,7 +90,7 @@ def fleet_here(processes: int, engine: EngineName = "mpi", threads: int = 1) -> 
 
 
 def fleet_on_ranks(comm: Any) -> Fleet:
-    """That of a communicator of mpi4py, with its links; all ranks call it.
+    """That of an mpi4py communicator, with its links; all ranks call it.
 
     Raises:
         PlanError: see :func:`fleet_of`.

@@ -126,7 +126,7 @@ def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[in
 
 
 def cosma_grid(rows: int, columns: int, summed: int, n: int) -> tuple[int, int, int]:
-    """The grid of a product of matrices whose largest block has the least surface.
+    """The grid of a matrix product whose largest block has the least surface.
 
     A few processes may have no work; of equals the grid with the most processes.
 

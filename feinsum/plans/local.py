@@ -211,7 +211,7 @@ def run_here(
     Args:
         operands: whole arrays by name.
         leaf: what computes a block; by default numpy.
-        meaning: of statements that are no einsums.
+        meaning: what statements that are not einsums compute.
         traffic: one for each rank, filled with what it did.
         progress: is told of leaves how many are done, and how many there are.
 

@@ -94,7 +94,7 @@ def lower(
 ) -> None:
     """Tell a sink what every rank does.
 
-    Operands are at rest in buffers that are called as they are, and so are results in
+    Operands are at rest in buffers that are called as they are, and so are results at
     the end.
 
     Args:
@@ -184,7 +184,7 @@ class _Lowering:
     def _fetch(self, at: int, k: int, boxes: Boxes, step: int = 0) -> Input:
         """An input, from where it is at rest to where it is needed.
 
-        Of a loop in time the next part is fetched before this one is used.
+        Of a sequential loop the next part is fetched before this one is used.
         """
         access = self.groups[at].inputs[k]
         tensor, name = access.tensor, f"{access.tensor}@{at}.{k}.{step % 2}"

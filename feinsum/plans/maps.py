@@ -94,7 +94,7 @@ def group_maps(
 def _least_held(
     group: Group, extents: Mapping[str, int], blocks: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Elements of the blocks of a group, with the best loop in time."""
+    """Elements of the blocks of a group, with the best sequential loop."""
     indices = group.indices
 
     def held(looped: str | None) -> NDArray[np.float64]:

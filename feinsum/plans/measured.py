@@ -34,8 +34,8 @@ def or_measured(
     Args:
         made: of an einsum.
         source: of facts.
-        fleet: that the plan is for; by default ranks of MPI on this machine, of one
-            thread each.
+        fleet: that the plan is for; by default MPI ranks on this machine, of one thread
+            each.
         most_bytes: that a process may hold.
 
     Raises:

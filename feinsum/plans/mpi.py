@@ -1,4 +1,4 @@
-"""Plans on the ranks of MPI: every rank interprets its own steps.
+"""Plans on MPI ranks: every rank interprets its own steps.
 
 Nothing here imports mpi4py unless no communicator is given: what is called is what
 communicators offer.
@@ -98,10 +98,10 @@ def run_on_ranks(
         blocks: of each operand what :meth:`Plan.start_box` says that this rank has, in
             that shape and dtype, or a function of that box which gives it; None, or
             nothing, where it has nothing.
-        comm: a communicator of mpi4py; by default that of all processes. It has as
-            many ranks as the plan has processes.
+        comm: an mpi4py communicator; by default ``COMM_WORLD``. It has as many ranks as
+            the plan has processes.
         leaf: what computes a block; by default :func:`feinsum.call_einsum`.
-        meaning: of statements that are no einsums.
+        meaning: what statements that are not einsums compute.
         traffic: is filled with what this rank did.
         progress: is told of this rank's leaves how many are done, and how many there
             are.
@@ -245,7 +245,7 @@ class _Interpreter:
     """The steps of this rank.
 
     Nothing is waited for until a buffer is used: leaves run while the next part of a
-    loop in time is under way. Sends never wait, so no two ranks wait for each other.
+    sequential loop is under way. Sends never wait, so no two ranks wait for each other.
     """
 
     def __init__(self, plan: Plan, comm: Any, buffers: Buffers) -> None:

@@ -113,7 +113,7 @@ Maker = Callable[[Sequence[Group], Mapping[str, int], int], Made]
 
 
 def _matrices(groups: Sequence[Group]) -> tuple[str, str, str, Group] | None:
-    """The indices of rows, columns and the sum, if it is a product of matrices."""
+    """The indices of rows, columns and the sum, if it is a matrix product."""
     if len(groups) != 1 or len(groups[0].inputs) != 2:
         return None
     (group,) = groups
@@ -184,7 +184,7 @@ def _solomonik(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> M
 
 
 def _cosma(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
-    """The grid of a product of matrices whose blocks have the smallest surface."""
+    """The grid of a matrix product whose blocks have the smallest surface."""
     found = _matrices(groups)
     if found is None or n < 2:
         return None

@@ -1,4 +1,4 @@
-"""Plans on the workers of Dask: one task for each rank and phase, where the plan says.
+"""Plans on Dask workers: one task for each rank and phase, where the plan says.
 
 A task takes the buffers that its rank had after the phase before, and what other ranks
 sent it; what it sends is a parcel of its own for each different content, which Dask
@@ -100,12 +100,12 @@ class _Told:
 
 
 class DaskEngine:
-    """A plan that workers of Dask run.
+    """A plan that Dask workers run.
 
     Args:
-        client: of Dask; each of its first workers, by their names, is a rank.
+        client: a Dask client; each of its first workers, by their names, is a rank.
         leaf: what computes a block; by default :func:`feinsum.call_einsum`.
-        meaning: of statements that are no einsums.
+        meaning: what statements that are not einsums compute.
 
     Raises:
         PlanError: with the rule ``workers``, if there is no client, or if it has fewer

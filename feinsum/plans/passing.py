@@ -25,7 +25,7 @@ def scatter(
 
     Args:
         operands: arrays by name on rank 0; what other ranks give is not looked at.
-        comm: a communicator of mpi4py.
+        comm: an mpi4py communicator.
 
     Raises:
         PlanError: on all ranks, with the rule ``blocks``, if an operand is missing or
@@ -62,7 +62,7 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Meaning | None = None) ->
 
     Args:
         parts: what :func:`run_on_ranks` has returned on this rank.
-        meaning: of statements that are no einsums.
+        meaning: what statements that are not einsums compute.
 
     Returns:
         An array; of a plan of statements a dictionary of arrays.

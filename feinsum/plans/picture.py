@@ -80,7 +80,7 @@ def _block(box: Box, shape: Sequence[int], number: int, text: str) -> Block:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Ranks, as short as can be.
+    """Ranks, as short as possible.
 
     >>> ranks_text([0]), ranks_text([0, 1, 2, 3]), ranks_text([0, 2, 4, 6])
     ('0', '0-3', '0,2..6')

@@ -47,7 +47,7 @@ def spread(
     machine: Machine,
     extents: Mapping[str, int],
 ) -> Distribution:
-    """A result as even as can be: partial sums in blocks along the longest axes."""
+    """A result as even as possible: partial sums in blocks along the longest axes."""
     base = needed_by(axes, group.output, machine)
     summed = tuple(k for k, i in enumerate(axes) if i in group.summed)
     return _evenly(base, summed, tuple(extents[i] for i in group.output.indices))

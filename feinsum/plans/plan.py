@@ -73,10 +73,10 @@ class Plan:
     Args:
         einsum: as text.
         sizes: the value of every size parameter.
-        processes: that take part.
+        processes: number of processes.
         path: in which order operands are multiplied.
         schedules: of every group of the path.
-        starts: where each operand is in the beginning.
+        starts: where each operand is at the start.
         leaves: for every group what the largest block is as a workload.
         name: who made the plan: the planner, or the author of a named schedule.
         statements: of a plan of several einsums; it has no ``einsum`` and no path.
@@ -142,12 +142,12 @@ class Plan:
 
     @property
     def result(self) -> Distribution:
-        """Where the last result is in the end."""
+        """Where the last result is at the end."""
         return self.schedules[-1].result
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Results that are there in the end; one for a plan of one einsum."""
+        """Results that are there at the end; one for a plan of one einsum."""
         if self.statements is not None:
             return self.statements.outputs
         return (self.groups[-1].output.tensor,)
@@ -237,7 +237,7 @@ class Plan:
 
     @property
     def peak_bytes(self) -> int:
-        """Held by a process at the most, if all tensors have the result's dtype."""
+        """Held by a process at most, if all tensors have the result's dtype."""
         return self.counts.peak * self.dtype.itemsize
 
     @cached_property

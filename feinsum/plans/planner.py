@@ -58,7 +58,7 @@ def plan(
     Args:
         einsum: of one row, without an index twice in a term.
         sizes: the value of every size parameter.
-        processes: that take part.
+        processes: number of processes.
         memory: bytes that each of them may hold, as a number or such as ``"8 GB"``.
         path: positions of operands to multiply at each step, the product at the end;
             by default an order of few operations, or of up to five operands another
@@ -70,8 +70,8 @@ def plan(
             two processes have work.
         database: of facts of plans. Where the plan and others of few elements were
             timed on such a fleet, the fastest is taken. By default none is asked.
-        fleet: that the plan is for; by default ranks of MPI on this machine, of one
-            thread each.
+        fleet: that the plan is for; by default MPI ranks on this machine, of one thread
+            each.
 
     Raises:
         StoreError: if the database cannot be read.
@@ -143,7 +143,7 @@ def plan_statements(
 
     Args:
         statements: in an order in which they can be computed.
-        processes: that take part.
+        processes: number of processes.
         memory: bytes that each of them may hold.
         most_work: of the process that has the most, over the average.
 
@@ -265,7 +265,7 @@ def _as_uneven(made: Plan, other: Plan, counts: Counts, most: float) -> Plan:
 
 
 def _within(made: Plan, most: float) -> Plan:
-    """With loops in time that keep what a process holds below a limit, if any do."""
+    """With sequential loops that keep what a process holds below a limit, if any do."""
     for parts in _doubling():
         if made.counts.peak <= most:
             return made

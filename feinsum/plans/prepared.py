@@ -31,7 +31,7 @@ class Outcome:
     """What a run gives.
 
     Attributes:
-        results: every output by name; on ranks of MPI but the first one, nothing.
+        results: every output by name; on MPI ranks but the first one, nothing.
         report: what was moved, and how long it took.
     """
 
@@ -82,7 +82,7 @@ class Prepared:
         return self._engine.outcome(self._engine.submit(arrays, progress))
 
     def fleet(self) -> Fleet:
-        """The ranks, and what they run on; on ranks of MPI, all of them call it.
+        """The ranks, and what they run on; on MPI ranks, all of them call it.
 
         Raises:
             PlanError: with the rule ``fleet``, if they are not alike.
@@ -116,10 +116,10 @@ def prepare(
 
     Args:
         engine: of :data:`ENGINES`.
-        on: a communicator of mpi4py for ``mpi``, a client of Dask for ``dask``.
+        on: an mpi4py communicator for ``mpi``, a Dask client for ``dask``.
         leaf: what computes a block; by default :func:`feinsum.call_einsum`, and numpy
             for ``local``.
-        meaning: of statements that are no einsums.
+        meaning: what statements that are not einsums compute.
 
     Raises:
         PlanError: with the rule ``engine``, if there is none of that name.
@@ -145,7 +145,7 @@ def prepare(
 
 
 ENGINES = ("local", "mpi", "dask")
-"""What runs plans: this process, ranks of MPI, workers of Dask."""
+"""What runs plans: this process, MPI ranks, Dask workers."""
 
 
 class _Here:

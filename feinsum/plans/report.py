@@ -43,7 +43,7 @@ class RunReport:
         engine: that ran it.
         edges: of all tensors that moved.
         leaf_s: by the result of each statement, in seconds, of the slowest rank.
-        peak_bytes: held in buffers at one time by each rank, at the most.
+        peak_bytes: held in buffers at one time by each rank, at most.
         wall_s: of the whole run, with what passed before and after it.
         lost_workers: that the engine had to replace; then parts were computed twice,
             and nothing is said of what was counted.

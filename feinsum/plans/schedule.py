@@ -20,12 +20,12 @@ __all__ = ["MOST_PARTS", "GroupSchedule", "Loop", "needed", "schedule_violations
 
 
 MOST_PARTS = 2**14
-"""Of a loop in time; each is a step in the lists of all ranks."""
+"""Of a sequential loop; each is a step in the lists of all ranks."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop in time: a block of an index in parts, one after the other.
+    """A sequential loop: a block of an index in parts, one after the other.
 
     What has the index is fetched part by part, so that less memory is needed. Every
     process begins with the part that the sum of its places along ``rotate`` numbers.
@@ -49,8 +49,8 @@ class GroupSchedule:
 
     Args:
         machine: its grid.
-        axes: for each axis of the machine the index that it cuts, or None: then all
-            processes along it compute the same.
+        axes: for each machine axis the index that it cuts, or None: then all processes
+            along it compute the same.
         result: where the result is when the group is done. Partial sums are added up
             there: in blocks (a reduce-scatter) or at one place (a reduce).
         loop: in time, if there is one.
@@ -67,7 +67,7 @@ class GroupSchedule:
         object.__setattr__(self, "axes", tuple(self.axes))
 
     def cuts(self, index: str) -> tuple[int, ...]:
-        """The axes of the machine that cut an index."""
+        """The machine axes that cut an index."""
         return tuple(k for k, cut in enumerate(self.axes) if cut == index)
 
     def parts(self, index: str) -> int:
@@ -75,7 +75,7 @@ class GroupSchedule:
         return prod(self.machine.sizes[k] for k in self.cuts(index))
 
     def needs(self, access: Access) -> Distribution:
-        """Where a tensor must be, ahead of any loop in time."""
+        """Where a tensor must be, ahead of any sequential loop."""
         return Distribution(self.machine, tuple(map(self.cuts, access.indices)))
 
     def summed_axes(self, group: Group) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ def needed(
     n_ranks: int,
     step: int = 0,
 ) -> Boxes:
-    """What every rank needs of a tensor at a step of the loop in time."""
+    """What every rank needs of a tensor at a step of the sequential loop."""
     shape = tuple(extents[i] for i in access.indices)
     boxes = schedule.needs(access).boxes(shape, n_ranks)
     loop = schedule.loop

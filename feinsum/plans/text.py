@@ -44,7 +44,7 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def schedule_text(group: Group, schedule: GroupSchedule) -> str:
-    """What cuts which index, the loop in time, and what becomes of sums."""
+    """What cuts which index, the sequential loop, and what becomes of sums."""
     return f"{_machine(schedule)}{_loop(schedule)}{_reduction(group, schedule)}"
 
 

@@ -16,7 +16,7 @@ class Traffic:
         messages: in which they came.
         by_buffer: elements by the buffer that they came into.
         seconds: in leaves, by the number of the group.
-        peak_bytes: held in buffers at one time at the most, with operands.
+        peak_bytes: held in buffers at one time at most, with operands.
     """
 
     def __init__(self) -> None:

@@ -133,7 +133,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 def substituted(body: str, texts: Mapping[str, str]) -> str:
-    """A body with expressions in the place of names.
+    """A body with expressions in place of names.
 
     >>> substituted("0.5*(x0 + x1)", {"x0": "u[i]", "x1": "-v"})
     '0.5 * (u[i] + -v)'

@@ -1,4 +1,4 @@
-"""Decompositions: a partition for each statement of a program, of the least cost.
+"""Decompositions: a partition for each statement of a program, of the lowest cost.
 
 Three ways: exactly, by elimination over all partitions; by EinDecomp's dynamic program,
 where every result has one reader; and by its linearization, one longest path after the
@@ -69,7 +69,7 @@ class Model:
         )
 
     def choices(self, processes: int) -> dict[str, Grids]:
-        """Of each statement all partitions with so many calls, or as many as can be."""
+        """For each statement, all partitions with this many calls, or the most possible."""
         return {
             name: most_within(processes, indices, self.extents)
             for name, indices in self._indices.items()
@@ -129,7 +129,7 @@ class Decomposition:
     """How every statement of a program is cut.
 
     Attributes:
-        sizes: of the size parameters.
+        sizes: values of the size parameters.
         partitions: of each statement, by its result.
     """
 
@@ -196,10 +196,10 @@ def decompose(
     sizes: Mapping[str, int] | None = None,
     method: str = "exact",
 ) -> Decomposition:
-    """Cut a program for a number of processes, at the least cost of EinDecomp's model.
+    """Cut a program for a number of processes, at the lowest cost of EinDecomp's model.
 
     Args:
-        sizes: of the size parameters.
+        sizes: values of the size parameters.
         method: one of :data:`METHODS`: ``exact``, ``tree`` (only if every result has at
             most one reader) or ``linear``.
 
@@ -297,7 +297,7 @@ def _least(choices: Choices, tables: Sequence[Table]) -> dict[str, int]:
 
 
 def _tree(model: Model, choices: Choices) -> dict[str, int]:
-    """From the inputs on: the least cost of each cut of a result, and all behind it."""
+    """From the inputs on: the lowest cost of each partition of a result, inputs included."""
     for name in choices:
         if len(readers := model.program.readers(name)) > 1:
             raise ProgramError(

@@ -159,7 +159,7 @@ def _aligned(array: Array, term: IndexList, indices: IndexList) -> Array:
 
 
 def _is_plain(statement: Statement, operands: Sequence[Array]) -> bool:
-    """Whether numpy's einsum computes it: of truth values that is no sum."""
+    """Whether numpy's einsum computes it: of booleans that is no sum."""
     kinds = {array.dtype.kind for array in operands}
     is_exact = statement.factor == 1 or kinds <= {"f", "c"}
     return statement.is_einsum and is_exact and "b" not in kinds

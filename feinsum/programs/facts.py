@@ -29,7 +29,7 @@ MOST_EXTENT = 2**40
 """Of an index of a plan that somebody sends."""
 
 MOST_STEPS = 2**18
-"""Of all ranks together in loops in time; to count more again takes too long."""
+"""Of all ranks together in sequential loops; to count more again takes too long."""
 
 
 def read_plan(text: str | bytes) -> AnyPlan:

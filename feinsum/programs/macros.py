@@ -120,7 +120,7 @@ def layer_norm(
 
 
 def chain(p: ProgramBuilder, *factors: Tensor) -> Tensor:
-    """The product of matrices, from left to right.
+    """The matrix products, from left to right.
 
     >>> from feinsum.programs.builder import program
     >>> p = program()

@@ -68,7 +68,7 @@ def split_square(
 ) -> Decomposition:
     """Cut the two longest axes of every result, in parts as equal in number as can be.
 
-    With p = q x q processes, that is the plan of products of matrices in q x q blocks.
+    With p = q x q processes, that is the plan of matrix products in q x q blocks.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program

@@ -17,7 +17,7 @@ __all__ = ["draw_program", "flow_of"]
 def draw_program(plan: ProgramPlan, path: str | Path) -> None:
     """Draw who reads what, what cuts each statement, and what moves.
 
-    Each axis of the machine has a color. Bold arrows have the elements that move.
+    Each machine axis has a color. Bold arrows have the elements that move.
 
     Raises:
         FeinsumError: if matplotlib is not installed.

@@ -40,7 +40,7 @@ class ProgramPlan:
     """A program, and the plan of who computes which part of it: data, which is no code.
 
     Attributes:
-        sizes: of the size parameters.
+        sizes: values of the size parameters.
         plan: of the same statements, each of the same name.
     """
 
@@ -96,7 +96,7 @@ class ProgramPlan:
 
         Args:
             engine: of :data:`feinsum.plans.ENGINES`.
-            on: a communicator of mpi4py for ``mpi``, a client of Dask for ``dask``.
+            on: an mpi4py communicator for ``mpi``, a Dask client for ``dask``.
 
         Raises:
             PlanError: if there is no such engine, or if it cannot run this plan.
@@ -200,7 +200,7 @@ def plan_program(
     """Plan a program for a number of processes, so that the fewest elements are moved.
 
     Args:
-        sizes: of the size parameters.
+        sizes: values of the size parameters.
         memory: of a process; see :func:`feinsum.plan`.
 
     Raises:

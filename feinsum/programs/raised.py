@@ -182,7 +182,7 @@ class _Reading:
         self._add(insn, name, output, inner, reduction)
 
     def extracted(self, insn: lp.InstructionBase, value: Reduction) -> Expression:
-        """A reduction inside of an expression, as a statement of its own."""
+        """A reduction inside an expression, as a statement of its own."""
         free = get_dependencies(value.expr) & self.kernel.all_inames()
         output = tuple(sorted(free - set(value.inames)))
         result = f"{insn.assignee_var_names()[0]}_{len(self.statements)}"

@@ -56,7 +56,7 @@ def record_run(
 
     With the engine ``local``, ranks take turns in this process: elements are counted,
     results verified, and nothing is timed. With ``dask``, seconds are of whole runs,
-    with all that Dask does before and after them. On the ranks of MPI, call
+    with all that Dask does before and after them. On MPI ranks, call
     :func:`record_on_ranks`.
 
     Args:
@@ -119,7 +119,7 @@ def record_on_ranks(
     store: FactStore | None = None,
     runs: int = RUNS,
 ) -> tuple[Any, PlanRecord]:
-    """Run a plan on the ranks of MPI several times, and record what it moved and took.
+    """Run a plan on MPI ranks several times, and record what it moved and took.
 
     All ranks call it. Each compares a sample of its part of the result with a reference
     of what that sample depends on.

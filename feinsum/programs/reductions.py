@@ -97,7 +97,7 @@ def neutral_of(reduction: str, dtype: np.dtype[Any]) -> Any:
 
 
 def is_truth(reduction: str) -> bool:
-    """Whether the result is a truth value."""
+    """Whether the result is a boolean."""
     return reduction in ("any", "all")
 
 

@@ -309,7 +309,7 @@ class RaisedNest:
 
 @dataclass(frozen=True)
 class RefusedNest:
-    """Instructions that are no einsum, and why.
+    """Instructions that are not einsums, and why.
 
     Attributes:
         rule: stable code of the rule of the grammar that is broken.

@@ -1,4 +1,4 @@
-"""Private values of a kernel, put in the place of the variables that hold them.
+"""Private values of a kernel, put in place of the variables that hold them.
 
 Only for reading: instructions stay as they are. A private variable may be assigned
 once, or begin as zero and be summed up in further loops.

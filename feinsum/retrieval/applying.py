@@ -31,7 +31,7 @@ class Part(NamedTuple):
     """A nest with a recipe applied.
 
     Attributes:
-        program: what the host runs in the place of the kernel, if the recipe says so.
+        program: what the host runs in place of the kernel, if the recipe says so.
     """
 
     kernel: lp.LoopKernel

@@ -1,7 +1,7 @@
 """Batches of cells: a loop over cells that calls a kernel, for several cells at once.
 
 A program such as PyOP2 gathers what a kernel of one cell reads, calls it, and scatters
-what it writes. Here the kernel is put in the place of its call, and every statement of
+what it writes. Here the kernel is put in place of its call, and every statement of
 it is done for all cells of a batch at once, in vectors of GNU C::
 
     for c in start .. end              for b in batches
@@ -262,7 +262,7 @@ def _without(expression: Expression, part: Expression) -> Any:
 
 
 class _Replacing(IdentityMapper):  # type: ignore[misc]
-    """Puts other expressions in the place of some."""
+    """Puts other expressions in place of some."""
 
     def __init__(self, known: Mapping[Expression, Expression]) -> None:
         super().__init__()

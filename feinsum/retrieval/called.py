@@ -1,4 +1,4 @@
-"""The kernel that a loop over cells calls: it is retrieved in the place of its caller.
+"""The kernel that a loop over cells calls: it is retrieved in place of its caller.
 
 PyOP2 and others wrap a kernel of one cell in a loop that gathers what it reads, and
 scatters what it writes. The einsums are in the kernel that is called; the caller stays

@@ -54,8 +54,8 @@ def fastest_form(given: lp.TranslationUnit, found: Retrieval) -> Retrieval:
     """The retrieval of a loop over cells, or one with batches where these are faster.
 
     Args:
-        found: what came of the kernel that is called, in the place of its caller; the
-            given unit comes back where it is the fastest.
+        found: what came of the kernel that is called, in place of its caller; the given
+            unit comes back where it is the fastest.
     """
     try:
         forms = _forms(given, found)

@@ -85,7 +85,7 @@ class Place:
         return self._coded(answer, content)
 
     def keep(self, found: Retrieval) -> Answer:
-        """The answer of a retrieval, from now on kept if it can be."""
+        """The answer of a retrieval, kept from now on if possible."""
         answer = Answer.of(found)
         is_plain = not isinstance(found.t_unit, LibraryUnit)  # whose program gets lost
         is_final = found.is_settled and found.is_changed

@@ -68,7 +68,7 @@ class Facts:
     """The candidates of a store for a device and a policy.
 
     What is needed together is asked for together: a store may be far away. Where
-    signers are trusted by name, facts of others are passed over.
+    signers are trusted by name, facts of others are skipped.
 
     Raises:
         FeinsumError: if the setting of trusted signers holds something else.

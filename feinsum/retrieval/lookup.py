@@ -72,7 +72,7 @@ def retrieve(
 
     Never breaks a build: where there is nothing to apply, the kernel comes back
     unchanged and, by default, with a :class:`feinsum.FeinsumWarning` that says why.
-    Instructions that are no einsum, and einsums of which nothing is known, stay as
+    Instructions that are not einsums, and einsums of which nothing is known, stay as
     they are; the others run before or after them, with barriers between.
 
     Args:
@@ -89,17 +89,17 @@ def retrieve(
         policy: the worst match accepted: ``strict`` (this device and driver),
             ``default`` (its architecture, or predicted), ``loose`` (any). By default
             what the variable ``FEINSUM_POLICY`` says.
-        verify: whether a recipe that this installation did not measure is compared
-            with numpy, and timed against the untransformed kernel, in a process of its
-            own, once, before it is used. By default yes, unless the variable
+        verify: whether a recipe that this installation did not measure is compared with
+            numpy, and timed against the untransformed kernel, in a separate process,
+            once, before it is used. By default yes, unless the variable
             ``FEINSUM_VERIFY`` is ``off``.
         effort: what is done for an einsum of which nothing is recorded: ``recorded``,
             nothing; ``estimate``, the recipe is applied that is predicted to be the
             fastest; ``measure``, the few best of these are timed and the fastest
             recorded; ``patient`` and ``exhaustive``, it is tuned. By default what the
             variable ``FEINSUM_EFFORT`` says, and else ``estimate``.
-        comm: a communicator of mpi4py, or what has its methods: all its ranks call
-            this function and get the same recipes, those that rank 0 finds.
+        comm: an mpi4py communicator, or what has its methods: all its ranks call this
+            function and get the same recipes, those that rank 0 finds.
 
     Raises:
         InvalidOptionError: for another ``on_miss``, ``policy`` or ``effort``.
@@ -139,7 +139,7 @@ def _check_given(policy: Policy | None, effort: Effort | None) -> None:
 def _without_breaking(
     t_unit: lp.TranslationUnit, find: Callable[[], Answer], on_miss: OnMiss, comm: Any
 ) -> lp.TranslationUnit:
-    """The kernel that is found; the given one where there is none, or on any error.
+    """The kernel that is found; the given one if there is none, or on any error.
 
     Of several ranks the first one says what is known of none of them.
     """
@@ -338,8 +338,8 @@ def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
         options: those of :func:`retrieve`, but ``on_miss``.
 
     Raises:
-        InvalidOptionError: if ``policy`` or ``effort`` is none of those that
-            :func:`retrieve` names.
+        InvalidOptionError: if ``policy`` or ``effort`` is not one that :func:`retrieve`
+            names.
     """
     _check_given(options.get("policy"), options.get("effort"))
     try:
@@ -375,7 +375,7 @@ def query(
     Raises:
         StoreError: if the database cannot be read.
         DeviceUnavailableError: if there is no such device.
-        InvalidOptionError: if ``policy`` is none of those that :func:`retrieve` names.
+        InvalidOptionError: if ``policy`` is not one that :func:`retrieve` names.
     """
     chosen = policy_of(policy)
     environment = open_device(device).environment({})

@@ -189,7 +189,7 @@ def _untransformed(
 
 
 def _is_plain(unit: Any, case: Case) -> bool:
-    """Whether the arguments are the sizes, operands and results, in C's order."""
+    """Whether the arguments are the sizes, operands and results, in C order."""
     kernel, sizes = entry_kernel(unit), case.sizes
     operands = {op.name for op in case.einsum.operands}
     if {arg.name for arg in kernel.args} != {*sizes, *operands, *case.nest.outputs}:

@@ -103,7 +103,7 @@ class NestSelection:
         return self.chosen.frame if self.chosen else ""
 
     def without_first(self, error: Exception) -> NestSelection:
-        """Pass over the first candidate."""
+        """Skip the first candidate."""
         first, *others = self.candidates
         left = self.with_failures([(first.recipe.spec, error)])
         return replace(left, candidates=tuple(others), judgement="", seen=())

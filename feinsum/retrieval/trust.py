@@ -1,7 +1,7 @@
 """Believing is local: what others measured is verified and timed here, before its use.
 
 What is recorded of a recipe, and by whom, only says which one is tried first. It is
-verified in a process of its own, and timed there against the untransformed kernel. What
+verified in a separate process, and timed there against the untransformed kernel. What
 was found is remembered on disk for this machine, device, driver, software and source of
 feinsum, and for no other. What this installation measured itself needs no more of it.
 """

@@ -1,4 +1,4 @@
-"""Functions of C in turns, in a process of its own that needs numpy and no more.
+"""Functions of C in turns, in a separate process that needs numpy and no more.
 
 Reads from standard input, as JSON, the paths of shared objects, the name of a function
 that all of them have, its arguments in the order of each, and how often to call them.

@@ -38,7 +38,7 @@ _PART = 65536
 
 
 def asked(question: Question) -> Verdict:
-    """The answer of a process of its own; how it ended, if it gives none."""
+    """The answer of a separate process; how it ended, if it gives none."""
     return remembered(_Helpers).ask(question)
 
 

@@ -56,7 +56,7 @@ def _keys(
 
 
 def begins(columns: Sequence[Array]) -> Array:
-    """Where sorted coordinates differ from those ahead of them; a truth value each."""
+    """Where sorted coordinates differ from those ahead of them; a boolean each."""
     n = len(columns[0])
     found = np.zeros(n, dtype=bool)
     found[:1] = True

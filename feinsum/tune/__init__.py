@@ -1,4 +1,4 @@
-"""Tuning: a search over recipes, each tried in a process of its own.
+"""Tuning: a search over recipes, each tried in a separate process.
 
 The public names are those of ``__init__.pyi``. They are imported when they are first
 used: the processes of trials need neither the search nor a database.

@@ -176,7 +176,7 @@ class IsolatedBench(TrialBench):
         return Path(self._folder.name) / "stderr"
 
     def _ask(self, request: Request, limit_s: float) -> Answer:
-        """The answer to a request; where there is none, the process is ended.
+        """The answer to a request; if there is none, the process is ended.
 
         So no later request can meet the answer to an earlier one.
         """

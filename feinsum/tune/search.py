@@ -85,7 +85,7 @@ def make_search(
 
 
 def check_strategy(strategy: str) -> None:
-    """Refuse a strategy that there is not.
+    """Refuse a strategy that does not exist.
 
     Raises:
         InvalidOptionError: naming those that there are.

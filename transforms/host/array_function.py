@@ -156,7 +156,7 @@ class _Target:
 
     Attributes:
         is_scratch: the array may hold values on the way, too.
-        is_needed: the value has to be there in the end.
+        is_needed: the value has to be there at the end.
     """
 
     array: Array

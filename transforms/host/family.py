@@ -42,13 +42,13 @@ PRODUCT_S = 1e-7
 MOST_BYTES = np.iinfo(np.intp).max
 """Of an array; numpy makes none that is larger, not even to look at it."""
 MIN_REUSE = 4
-"""Below it the arrays take longer to read than the products of matrices to compute."""
+"""Below it the arrays take longer to read than the matrix products to compute."""
 
 
 def library_contraction(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Put matrix products of numpy in the place of the kernel.
+    """Put matrix products of numpy in place of the kernel.
 
     Rewrite, for ``acd,dbc->ab`` with ``index="a"``::
 
@@ -184,7 +184,7 @@ def _is_matrix(
 
 
 def _product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
-    """Of one product of matrices: small ones are slow, and run on one thread."""
+    """Of one matrix product: small ones are slow, and run on one thread."""
     share = BLAS_SHARE * m / (m + 16) * n / (n + 16) * k / (k + 32)
     operations = 2.0 * m * n * k
     n_threads = n_cores if operations > SERIAL_OPERATIONS else 1

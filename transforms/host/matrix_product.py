@@ -1,4 +1,4 @@
-"""A row of an einsum as products of matrices, which numpy hands to its BLAS."""
+"""A row of an einsum as matrix products, which numpy hands to its BLAS."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MatrixProduct:
 
 @dataclass(frozen=True)
 class Intermediate:
-    """An array over some indices, in C's order."""
+    """An array over some indices, in C order."""
 
     name: str
     indices: IndexList
@@ -75,7 +75,7 @@ class Intermediate:
 
 @dataclass(frozen=True)
 class LibraryProgram:
-    """Products of matrices in the place of a kernel, one after the other.
+    """Products of matrices in place of a kernel, one after the other.
 
     Attributes:
         extents: the extent of each index in terms of the kernel.

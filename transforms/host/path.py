@@ -49,7 +49,7 @@ FAMILIES = (LIBRARY_CONTRACTION,)
 def library_path(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Put matrix products of numpy in the place of the kernel, two arrays at a time.
+    """Put matrix products of numpy in place of the kernel, two arrays at a time.
 
     Rewrite, for ``ij,jk,kl->il`` and the path ``1,2 0,1``::
 

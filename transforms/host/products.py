@@ -1,7 +1,7 @@
-"""An einsum of two operands as products of matrices: which index plays which part.
+"""An einsum of two operands as matrix products: which index plays which part.
 
 Source: Springer and Bientinesi 2018, section 2 (transpose, transpose, multiply,
-transpose; loops over products of matrices).
+transpose; loops over matrix products).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Roles:
 
 
 def find_roles(einsum: BatchedEinsum) -> Roles | None:
-    """The parts of the indices; None if the einsum is no product of matrices.
+    """The parts of the indices; None if the einsum is no matrix product.
 
     >>> from feinsum.ir import array, einsum
     >>> find_roles(einsum("ik,kj->ij", array("A", (4, 5)), array("B", (5, 6))))
@@ -92,7 +92,7 @@ def check_extents(kernel: lp.LoopKernel, nest: LoopNest) -> None:
 def products_of(
     kernel: lp.LoopKernel, nest: LoopNest, parameters: Parameters
 ) -> tuple[MatrixProduct, ...]:
-    """The rows of a nest as products of matrices.
+    """The rows of a nest as matrix products.
 
     Args:
         parameters: of ``library_contraction``.
@@ -116,7 +116,7 @@ class _Maker:
     parameters: Parameters
 
     def product(self, k: int) -> MatrixProduct:
-        """Row ``k`` as products of matrices."""
+        """Row ``k`` as matrix products."""
         einsum, roles = self.nest.einsum, self.roles
         row, right = einsum.rows[k], roles.right
         index = text(self.parameters, "index")

@@ -52,7 +52,7 @@ def rowwise(
             for i_inner < min(block, N - block*i_outer):
                 out[i] = sum(j, A[i,j])
 
-    The loops inside of a block stay plain, and are left to the compiler's vectorizer.
+    The loops inside a block stay plain, and are left to the compiler's vectorizer.
 
     Parameters:
         index: the output index.

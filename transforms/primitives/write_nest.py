@@ -42,7 +42,7 @@ GRID = ("g.", "l.")
 
 
 class NestWriter:
-    """Collects the parts of a nest; :meth:`finished` puts it in the place of the rows.
+    """Collects the parts of a nest; :meth:`finished` puts it in place of the rows.
 
     Rewrite::
 

@@ -246,7 +246,7 @@ def describe(handle: Any) -> Device:
 
 
 def _handles() -> Iterator[Any]:
-    """Every device; a platform without devices is passed over."""
+    """Every device; a platform without devices is skipped."""
     cl = pyopencl()
     try:
         platforms = sorted(cl.get_platforms(), key=comes_last)

@@ -17,9 +17,9 @@ def check_device_arrays(arrays: Sequence[Any]) -> None:
     """Refuse what a kernel of one context cannot be given.
 
     Raises:
-        MeasurementError: if an array is on the host, in another context than the
-            first, without a queue, of truth values, or not C-contiguous from the
-            start of its buffer.
+        MeasurementError: if an array is on the host, in another context than the first,
+            without a queue, of booleans, or not C-contiguous from the start of its
+            buffer.
     """
     for position, array in enumerate(arrays):
         if not is_device_array(array):

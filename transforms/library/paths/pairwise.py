@@ -234,7 +234,7 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
 
 @lru_cache(maxsize=256)
 def smallest_path(einsum: BatchedEinsum) -> PairwisePath:
-    """One whose largest product is as small as can be, for few operands.
+    """One whose largest product is as small as possible, for few operands.
 
     >>> from feinsum.ir import array, einsum
     >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)

@@ -198,7 +198,7 @@ def _names(index: str) -> tuple[str, str]:
 
 
 def _cut_term(term: IndexList, index: str) -> IndexList:
-    """Both indices in the place of the one.
+    """Both indices in place of the one.
 
     >>> _cut_term(("i", "j"), "i")
     ('i_part', 'i_inside', 'j')

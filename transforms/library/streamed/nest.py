@@ -210,7 +210,7 @@ class StreamedNest:
         return self.writer.loop(f"{index}_tile", f"{size}*{{}} < {extent}")
 
     def _within(self, outer: _Loops, indices: Sequence[str]) -> _Loops:
-        """Loops inside of others, over the entries of a tile or over a whole index."""
+        """Loops inside others, over the entries of a tile or over a whole index."""
         loops = outer
         for index in indices:
             extent, tile = self.schedule.extents[index], self.tiles.get(index)
