@@ -1,4 +1,4 @@
-"""What opt_einsum asks of a backend beside ``einsum``."""
+"""The functions, besides ``einsum``, that opt_einsum requires of a backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Sum products over pairs of axes, as :func:`numpy.tensordot` does.
 
     Args:
-        axes: how many last axes of ``a`` and first axes of ``b`` are summed over; or
+        axes: the number of last axes of ``a`` and first axes of ``b`` to sum over; or
             the axes of ``a`` and, in the same order, of ``b``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Operands and lists of indices in turn, as numpy and opt_einsum take them."""
+"""Operands alternating with index lists, as accepted by numpy and opt_einsum."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def as_subscripts(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     """Subscripts and operands of a call in either form.
 
     Args:
-        arguments: subscripts and operands; or operands and lists of indices in turn,
-            and a last list for the result if there is one. An index is a number, or
-            anything that can be hashed and sorted beside the others.
+        arguments: subscripts and operands; or operands alternating with index lists,
+            optionally followed by a list for the result. An index is a number, or
+            anything hashable that can be sorted with the others.
 
     Raises:
         InvalidEinsumError: with the rule ``subscripts``.

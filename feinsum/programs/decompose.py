@@ -69,7 +69,7 @@ class Model:
         )
 
     def choices(self, processes: int) -> dict[str, Grids]:
-        """For each statement, all partitions with this many calls, or the most possible."""
+        """For each statement, the partitions with this many calls, or with the most."""
         return {
             name: most_within(processes, indices, self.extents)
             for name, indices in self._indices.items()
@@ -297,7 +297,7 @@ def _least(choices: Choices, tables: Sequence[Table]) -> dict[str, int]:
 
 
 def _tree(model: Model, choices: Choices) -> dict[str, int]:
-    """From the inputs on: the lowest cost of each partition of a result, inputs included."""
+    """Bottom-up: the lowest cost of each partition of a result, with all below it."""
     for name in choices:
         if len(readers := model.program.readers(name)) > 1:
             raise ProgramError(
