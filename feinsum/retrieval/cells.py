@@ -1,8 +1,8 @@
-"""Which form of a loop over cells is the fastest here: each is compiled and timed.
+"""The fastest form of a loop over cells: each form is compiled and timed here.
 
-The loop that was given, the one whose kernel has recipes, and batches of cells are
-called in turns, in a process of their own, on random arrays. What does not compute the
-same is left out. What is not clearly faster than the given one is not used.
+The given loop, the loop whose callee has recipes, and batches of cells are called in
+turns, in a separate process, on random arrays. Forms with different results are
+dropped. A form is used only if it is clearly faster than the given loop.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ MOST_ENTRIES = 1 << 24
 
 
 def fastest_form(given: lp.TranslationUnit, found: Retrieval) -> Retrieval:
-    """The retrieval of a loop over cells, or one with batches where these are faster.
+    """The retrieval of a loop over cells, with batches of cells if these are faster.
 
     Args:
-        found: what came of the kernel that is called, in place of its caller; the given
-            unit comes back where it is the fastest.
+        found: the retrieval for the callee; the given unit is returned if it is the
+            fastest.
     """
     try:
         forms = _forms(given, found)
@@ -72,11 +72,11 @@ def decided(
     forms: Mapping[int, lp.TranslationUnit],
     seconds: Mapping[int, float],
 ) -> Retrieval:
-    """The fastest form, if it is clearly faster than what was given.
+    """The fastest form, if it is clearly faster than the given one.
 
     Args:
-        forms: by the width of their batches.
-        seconds: that each takes; infinity for what must not be used.
+        forms: forms by batch width.
+        seconds: the time of each; infinity for forms that must not be used.
     """
     best = min(seconds, key=lambda width: seconds[width])
     gain = seconds[GIVEN] / seconds[best]
