@@ -170,7 +170,7 @@ class Nearest(NamedTuple):
         return _predictions(einsum, sizes, device, correction_in_use(), limit)
 
     def candidates(self, match: Match) -> Iterator[Candidate]:
-        """All recipes: those of a match, then those of the next best level, and so on."""
+        """All recipes: those of a match, then of the next best level, and so on."""
         seen: set[FramedSpec] = set()
         while match.is_hit:
             generic = (FramedSpec(spec, self.form.text) for spec in match.recipes)
