@@ -1,10 +1,10 @@
-"""DISTAL's commands: a schedule written loop by loop, and lowered to a plan.
+"""DISTAL's scheduling commands, lowered to a plan.
 
-The loops of an einsum are divided, distributed over processes, and communicated for. No
-command changes the result. What is lowered to is the normal form, a ``GroupSchedule``;
-the list of commands is not kept.
+Commands divide the loops of an einsum, distribute them over processes, and place
+communication. No command changes the result. They are lowered to a normal form, a
+``GroupSchedule``; the list of commands is not kept.
 
-Source: DISTAL, section 3.3, and sections 4.1 to 4.5 for what they are used for.
+Source: DISTAL, section 3.3, and sections 4.1 to 4.5 for applications.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Variable:
 
 @dataclass(frozen=True)
 class Commands:
-    """A schedule that is being written: every command gives a new one.
+    """A schedule under construction; every command returns a new one.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (576, 576)), feinsum.array("B", (576, 576))
@@ -69,7 +69,7 @@ class Commands:
     products: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def divide(self, index: str, outer: str, inner: str, parts: int) -> Commands:
-        """A loop becomes two, of which the outer one has so many values."""
+        """Split a loop in two, the outer one with the given number of values."""
         loop = self.loop(index)
         if len(loop.indices) != 1:
             raise _wrong(f"divide {index}: parts of a collapsed loop are no boxes")
@@ -81,7 +81,7 @@ class Commands:
         return self._replaced([index], made)
 
     def split(self, index: str, outer: str, inner: str, size: int) -> Commands:
-        """A loop becomes two, of which the inner one has so many values."""
+        """Split a loop in two, the inner one with the given number of values."""
         loop = self.loop(index)
         extents = extents_of(self.einsum, self.sizes)
         if size < 1:
@@ -93,7 +93,7 @@ class Commands:
         return self.divide(index, outer, inner, max(1, -(-length // size)))
 
     def collapse(self, first: str, second: str, fused: str) -> Commands:
-        """Two loops become one over the pairs of their values."""
+        """Fuse two adjacent loops into one over the pairs of their values."""
         a, b = self.loop(first), self.loop(second)
         names = list(self.loops)
         if names.index(second) != names.index(first) + 1:
@@ -102,7 +102,7 @@ class Commands:
         return self._replaced([first, second], {fused: made})
 
     def reorder(self, *names: str) -> Commands:
-        """These loops take each other's places, in the order given."""
+        """Permute these loops among their positions, in the given order."""
         for name in names:
             self.loop(name)
         if len(set(names)) != len(names):
@@ -118,10 +118,10 @@ class Commands:
         inner: Sequence[str] | None = None,
         grid: Sequence[int] | None = None,
     ) -> Commands:
-        """All values of these loops at the same time, on a machine axis each.
+        """Run these loops in parallel, each along a machine axis.
 
-        With ``outer``, ``inner`` and ``grid``, loops are divided first, and what is
-        distributed comes before all other loops.
+        With ``outer``, ``inner`` and ``grid``, loops are divided first, and the
+        distributed ones come before all other loops.
         """
         made, names = self, list(targets)
         if outer is not None or inner is not None or grid is not None:
@@ -139,7 +139,7 @@ class Commands:
         return replace(made, distributed=(*made.distributed, *names))
 
     def communicate(self, tensors: Sequence[str], loop: str) -> Commands:
-        """What is needed of these tensors is fetched whenever this loop goes on."""
+        """Fetch what is needed of these tensors at every iteration of this loop."""
         self.loop(loop)
         known = {op.name for op in self.einsum.operands} | {self._group.output.tensor}
         if unknown := sorted(set(tensors) - known):
@@ -148,7 +148,7 @@ class Commands:
         return replace(self, communicated={**self.communicated, **new})
 
     def rotate(self, loop: str, by: Sequence[str], result: str) -> Commands:
-        """A sequential loop begins with the value that the sum of others names."""
+        """Start a sequential loop at the value given by the sum of other loops."""
         turned = self.loop(loop)
         if wrong := sorted(set(by) - set(self.distributed)):
             raise _wrong(
@@ -162,17 +162,17 @@ class Commands:
         return replace(made, rotated={**made.rotated, result: tuple(by)})
 
     def precompute(self, tensors: Sequence[str], name: str) -> Commands:
-        """The product of some operands is computed first, where it is needed."""
+        """Compute the product of some operands first, where it is needed."""
         names = {op.name for op in self.einsum.operands}
         if not set(tensors) <= names or len(tensors) < 2:
             raise _wrong(f"precompute {', '.join(tensors)}: expected operands")
         return replace(self, products=(*self.products, (name, tuple(tensors))))
 
     def substitute(self, loops: Sequence[str], key: str | None = None) -> Commands:
-        """These innermost loops are the leaf, whose recipe is looked up.
+        """Make these innermost loops the leaf, whose recipe is looked up.
 
         Args:
-            key: of the workload that the leaf must be, if it is known.
+            key: the expected workload key of the leaf, if known.
         """
         names = list(self.loops)
         if set(names[len(names) - len(loops) :]) != set(loops):
@@ -182,18 +182,18 @@ class Commands:
         return self
 
     def format(self, tensor: str, notation: str) -> Commands:
-        """Where a tensor is: an operand at the start, a result at the end."""
+        """Set the initial distribution of an operand, or the final one of a result."""
         return replace(self, formats={**self.formats, tensor: notation})
 
     def plan(self, processes: int | None = None, name: str = "by commands") -> Plan:
-        """The plan that these commands mean.
+        """The plan described by these commands.
 
         Args:
-            processes: number of processes; by default as many as the grid has.
+            processes: number of processes; by default that of the grid.
 
         Raises:
-            PlanError: with the rule ``command`` if loops are in an order that plans do
-                not have, and all rules of plans.
+            PlanError: with the rule ``command`` if plans do not support the order of
+                the loops; or with any other rule of plans.
         """
         axes, machine = self._axes()
         loop = self._time()
@@ -306,7 +306,7 @@ class Commands:
         return GroupSchedule(machine, own, needed_by(own, group.output, machine))
 
     def loop(self, name: str) -> _Variable:
-        """A loop by its name."""
+        """The loop with this name."""
         if name not in self.loops:
             raise _wrong(
                 f"no loop is called {name!r}; there are {', '.join(self.loops)}"
@@ -333,7 +333,7 @@ def commands(einsum: BatchedEinsum, sizes: Mapping[str, int] | None = None) -> C
     """The loops of an einsum, from left to right, before any command.
 
     Args:
-        einsum: of one row, computed as one statement.
+        einsum: an einsum with one row, computed as one statement.
         sizes: the value of every size parameter.
     """
     extents = extents_of(einsum, sizes or {})

@@ -1,4 +1,4 @@
-"""Schedules that have a name: what the planner's choice is compared with.
+"""Named schedules, to compare the planner's choice with.
 
 Source: DISTAL, tables 1 and 2 (Cannon 1969; PUMMA, Choi et al. 1994; SUMMA, van de
 Geijn and Watts 1997; Johnson, Agarwal et al. 1995; 2.5D, Solomonik and Demmel 2011;
@@ -55,8 +55,8 @@ def named_plan(
     """A schedule by its name; one of :data:`NAMES`.
 
     Raises:
-        PlanError: with the rule ``named`` if there is no such schedule, or if it is
-            none for this einsum or number of processes.
+        PlanError: with the rule ``named`` if there is no such schedule, or if it does
+            not fit the einsum or number of processes.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (576, 576)), feinsum.array("B", (576, 576))
@@ -93,7 +93,7 @@ def _bare(
 
 
 def named_like(plan: Plan) -> dict[str, Plan]:
-    """All named schedules that fit what a plan computes, and its processes."""
+    """All named schedules that fit the einsum and processes of a plan."""
     found = {name: _like(plan, name) for name in NAMES}
     return {name: made for name, made in found.items() if made is not None}
 
@@ -277,10 +277,10 @@ def _by_grids(choose: Grids) -> Maker:
 
 
 def on_grid(group: Group, grid: Sequence[int]) -> GroupSchedule:
-    """A group on a grid of its own, its ranks row by row; sums go to one rank.
+    """A group on its own grid, ranks in row-major order; sums go to one rank.
 
     Args:
-        grid: the parts of each index, in the order in which they are first used.
+        grid: the number of parts of each index, in order of first use.
     """
     used = [(i, p) for i, p in zip(by_first_use(group), grid, strict=True) if p > 1]
     machine = Machine(tuple(p for _, p in used))

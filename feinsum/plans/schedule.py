@@ -25,10 +25,10 @@ MOST_PARTS = 2**14
 
 @dataclass(frozen=True)
 class Loop:
-    """A sequential loop: a block of an index in parts, one after the other.
+    """A sequential loop over the parts of a block of an index.
 
-    What has the index is fetched part by part, so that less memory is needed. Every
-    process begins with the part that the sum of its places along ``rotate`` numbers.
+    Tensors with the index are fetched part by part, which needs less memory. Every
+    process begins with the part given by the sum of its coordinates along ``rotate``.
 
     Source: DISTAL, section 3.3 (divide, communicate, rotate).
     """
@@ -49,11 +49,11 @@ class GroupSchedule:
 
     Args:
         machine: its grid.
-        axes: for each machine axis the index that it cuts, or None: then all processes
-            along it compute the same.
-        result: where the result is when the group is done. Partial sums are added up
-            there: in blocks (a reduce-scatter) or at one place (a reduce).
-        loop: in time, if there is one.
+        axes: for each machine axis, the index that it partitions, or None if all
+            processes along it compute the same.
+        result: the final distribution of the result. Partial sums are added there: in
+            blocks (a reduce-scatter) or on one rank (a reduce).
+        loop: a sequential loop, if any.
     """
 
     __pydantic_config__ = STRICT
@@ -67,15 +67,15 @@ class GroupSchedule:
         object.__setattr__(self, "axes", tuple(self.axes))
 
     def cuts(self, index: str) -> tuple[int, ...]:
-        """The machine axes that cut an index."""
+        """The machine axes that partition an index."""
         return tuple(k for k, cut in enumerate(self.axes) if cut == index)
 
     def parts(self, index: str) -> int:
-        """In how many blocks an index is cut."""
+        """The number of blocks of an index."""
         return prod(self.machine.sizes[k] for k in self.cuts(index))
 
     def needs(self, access: Access) -> Distribution:
-        """Where a tensor must be, ahead of any sequential loop."""
+        """Where a tensor must be, without any sequential loop."""
         return Distribution(self.machine, tuple(map(self.cuts, access.indices)))
 
     def summed_axes(self, group: Group) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class GroupSchedule:
         return tuple(k for k, i in enumerate(self.axes) if i in group.summed)
 
     def reduction(self, group: Group) -> str:
-        """What becomes of partial sums: ``scatter``, ``owner``, ``mixed``, ``none``."""
+        """How partial sums are reduced: ``scatter``, ``owner``, ``mixed``, ``none``."""
         summed = set(self.summed_axes(group))
         if not summed:
             return "none"
@@ -104,7 +104,7 @@ def needed(
     n_ranks: int,
     step: int = 0,
 ) -> Boxes:
-    """What every rank needs of a tensor at a step of the sequential loop."""
+    """What each rank needs of a tensor at a step of the sequential loop."""
     shape = tuple(extents[i] for i in access.indices)
     boxes = schedule.needs(access).boxes(shape, n_ranks)
     loop = schedule.loop
