@@ -1,4 +1,4 @@
-"""Reductions: what a statement does along the indices that its result lacks.
+"""Reductions over the indices missing from the result of a statement.
 
 A reduction is one of :data:`REDUCTIONS` by name, or an expression over ``a`` and ``b``,
 such as ``a + b - a*b``, that is associative and commutative.
@@ -42,7 +42,7 @@ TOLERANCE = 1e-9
 
 
 def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
-    """``values`` without ``axes``.
+    """Reduce ``values`` over ``axes``.
 
     Raises:
         ProgramError: if the reduction has no neutral element, and an extent is zero.
@@ -66,7 +66,7 @@ def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
 
 
 def combined(reduction: str, one: Array, other: Array) -> Array:
-    """Two partial results as one."""
+    """Two partial results combined."""
     function = REDUCTIONS.get(reduction)
     if function is not None:
         return np.asarray(function(one, other))
@@ -74,7 +74,7 @@ def combined(reduction: str, one: Array, other: Array) -> Array:
 
 
 def neutral_of(reduction: str, dtype: np.dtype[Any]) -> Any:
-    """What changes no partial result; None if it is not known.
+    """The neutral element of a reduction; None if unknown.
 
     >>> neutral_of("max", np.dtype("int8")), neutral_of("a + b - a*b", np.dtype("f8"))
     (-128, 0)
@@ -103,10 +103,10 @@ def is_truth(reduction: str) -> bool:
 
 @lru_cache(maxsize=64)
 def check_reduction(reduction: str) -> None:
-    """Try whether a reduction is one, on samples.
+    """Check on samples that a reduction is associative and commutative.
 
     Raises:
-        ProgramError: naming the numbers for which the order counts.
+        ProgramError: naming numbers for which the order matters.
     """
     if reduction in REDUCTIONS:
         return

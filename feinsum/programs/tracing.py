@@ -59,7 +59,7 @@ def trace(function: Callable[..., Any], **operands: Operand) -> Program:
     """The program that a function of numpy arrays computes.
 
     Args:
-        function: takes arrays by the names of ``operands``, and gives one array, or a
+        function: takes arrays named as in ``operands``, and returns one array, or a
             tuple or dictionary of arrays. It may use numpy's arithmetic, ufuncs,
             ``einsum``, ``matmul``, ``dot``, ``where``, sums and other reductions,
             transposition and new axes. What depends on values it may not.
