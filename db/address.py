@@ -121,14 +121,14 @@ def key_for(address: Address) -> str | None:
         return None
     if not _KEY.fullmatch(key):
         raise StoreUnavailableError(
-            f"the key for {address} has characters that a key cannot have; set "
+            f"the key for {address} has invalid characters; set "
             f"{KEY_VARIABLE} to what 'feinsum keys create' printed"
         )
     may_be_read = os.environ.get(KEY_OVER_HTTP_VARIABLE, "").strip().lower() == "on"
     if not (address.is_private or may_be_read):
         raise StoreUnavailableError(
-            f"the key is not sent to {address}, because anybody on the way could "
-            "read it; "
+            f"the key is not sent to {address}, because anyone on the network path "
+            "could read it; "
             f"use https, or set {KEY_OVER_HTTP_VARIABLE}=on in a network that you trust"
         )
     return key

@@ -282,8 +282,8 @@ class NamedLayers(LayeredStore):
     def __init__(self, names: tuple[str, ...], may_create: bool = False) -> None:
         stores = {name: _opened(name, may_create) for name in names}
         none = StoreUnavailableError(
-            f"{LAYERS_VARIABLE} leaves out the layer {USER!r}, which is the one that "
-            "takes new facts; give the path of a database"
+            f"{LAYERS_VARIABLE} excludes the layer {USER!r}, which stores new facts; "
+            "give the path of a database"
         )
         super().__init__([*stores.values()], stores.get(USER, none))
         self.names = names

@@ -47,8 +47,8 @@ def hand_over(folder: str | Path) -> tuple[str, ...]:
     except Exception as error:  # whatever a foreign function refers to
         names = ", ".join(f"{t.name}@{t.version}" for t in transforms)
         raise TransformError(
-            f"{names} cannot be handed to the processes of trials: {error}; put them "
-            "into a module, and name that in FEINSUM_TRANSFORMS"
+            f"{names} cannot be passed to trial processes: {error}; put them "
+            "into a module, and name the module in FEINSUM_TRANSFORMS"
         ) from error
     path = Path(folder) / "transforms.pickle"
     path.write_bytes(content)

@@ -143,7 +143,7 @@ def register(transform: Transform) -> Transform:
         REGISTRY[key] = transform
     if REGISTRY.setdefault(key, transform) is not transform:
         raise TransformError(
-            f"a transform {transform.name}@{transform.version} is registered already; "
+            f"a transform {transform.name}@{transform.version} is already registered; "
             "give the new one a different version"
         )
     return transform

@@ -46,8 +46,8 @@ def back_up_store(store: SqlStore, path: Path) -> Path:
             part.rename(path)
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailableError(
-            f"no backup can be written to {path}: {error}; give the path of a new file "
-            "in a folder that can be written"
+            f"cannot write a backup to {path}: {error}; give the path of a new file in "
+            "a writable folder"
         ) from None
     finally:
         part.unlink(missing_ok=True)

@@ -162,7 +162,7 @@ def checked(kind: DocumentKind, given_id: str, document: Document) -> Document:
     if document.id != given_id:
         raise InvalidRecordError(
             f"the {kind} {given_id} has the content id {document.id}; expected them to "
-            "be equal: the document was changed"
+            "be equal; the document was changed"
         )
     return document
 

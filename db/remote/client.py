@@ -213,6 +213,6 @@ def _words(text: str) -> str:
 
 def _no_service(address: Address, problem: str) -> ServiceError:
     return ServiceError(
-        f"the service at {address} {problem}; check that the address is that of a "
-        "service of feinsum"
+        f"the service at {address} {problem}; check that this is the address of a "
+        "feinsum service"
     )

@@ -57,7 +57,9 @@ def _text(record_id: str, document: Any) -> str:
             document, sort_keys=True, separators=(",", ":"), allow_nan=False
         )
     except (ValueError, RecursionError) as error:
-        raise InvalidRecordError(f"record {record_id}: no document: {error}") from None
+        raise InvalidRecordError(
+            f"record {record_id} is not a valid document: {error}"
+        ) from None
 
 
 def retraction_of(entry: Any) -> Retraction:
@@ -70,7 +72,9 @@ def retraction_of(entry: Any) -> Retraction:
     try:
         found = from_json(Retraction, json.dumps(document))
     except (ValueError, RecursionError) as error:
-        raise InvalidRecordError(f"a retraction of a service: {error}") from None
+        raise InvalidRecordError(
+            f"a service sent an invalid retraction: {error}"
+        ) from None
     if found.id != retraction_id:
         raise InvalidRecordError(
             f"the retraction {retraction_id} has the content id {found.id}; expected "
@@ -112,7 +116,9 @@ def _sound(
         try:
             record = read(*_parts(entry))
             if workload not in (None, record.workload):
-                raise InvalidRecordError(f"record {record.id}: of another workload")
+                raise InvalidRecordError(
+                    f"record {record.id} belongs to another workload"
+                )
         except InvalidRecordError as error:
             doubts.append(str(error))
         else:
@@ -134,7 +140,9 @@ def peaks_of(document: Any, device_id: str) -> DevicePeaks:
     try:
         peaks = from_json(DevicePeaks, json.dumps(document))
     except (ValueError, RecursionError) as error:
-        raise InvalidRecordError(f"limits of a service: {error}") from None
+        raise InvalidRecordError(
+            f"a service sent invalid device limits: {error}"
+        ) from None
     if peaks.device.id != device_id:
         raise InvalidRecordError(
             f"a service sent the limits of the device {peaks.device.id}, expected "
@@ -145,5 +153,7 @@ def peaks_of(document: Any, device_id: str) -> DevicePeaks:
 
 def _parts(entry: Any) -> tuple[str, Any]:
     if not isinstance(entry, dict) or not is_content_id(entry.get("id")):
-        raise InvalidRecordError("an entry without a content id")
+        raise InvalidRecordError(
+            "an entry has no content id; expected 64 hexadecimal digits"
+        )
     return entry["id"], entry.get("document")

@@ -97,8 +97,8 @@ def is_there(given: str | os.PathLike[str] | None) -> bool:
 def missing(place: Location) -> StoreUnavailableError:
     """Why a database that is not there is not read."""
     return StoreUnavailableError(
-        f"there is no database {place}: check its name; 'feinsum tune' and "
-        "'feinsum db import' make one"
+        f"there is no database {place}: check the path, or create one with 'feinsum "
+        "tune' or 'feinsum db import'"
     )
 
 
@@ -118,8 +118,8 @@ def locate(
     if is_service(text):
         raise StoreUnavailableError(
             "the URL of a service was given, expected a database: a path or "
-            "postgresql://user@host/database; a service is asked by FEINSUM_REMOTE, or "
-            "as the database of retrieve, tune, query, merge, import and export"
+            "postgresql://user@host/database; use a service with FEINSUM_REMOTE, or as "
+            "the database of retrieve, tune, query, merge, import and export"
         )
     if "://" not in text:
         return _file(_path(text), is_read_only, busy_timeout_s)
@@ -230,8 +230,8 @@ def make_room(path: Path) -> None:
     problem = _problem_of_room(path.parent)
     if problem:
         raise StoreUnavailableError(
-            f"no database can be made at {path}: the folder {path.parent} cannot be "
-            f"used ({problem}); give another path, or set {ENVIRONMENT_VARIABLE}"
+            f"cannot create a database at {path}: the folder {path.parent} is not "
+            f"usable ({problem}); give another path, or set {ENVIRONMENT_VARIABLE}"
         )
 
 

@@ -104,8 +104,8 @@ def retract(
     """
     if not (is_dry_run or reason.strip()):
         raise InvalidRequestError(
-            "facts were to be retracted without a reason; say why, for those who ask "
-            "where they are"
+            "no reason was given for the retraction; state one, for those who look for "
+            "these facts"
         )
     suspects = _suspects(connection, query)
     unknown = _unknown(connection, query, suspects)

@@ -219,14 +219,14 @@ def _text(document: D) -> str:
         text = to_json(document)
     except ValueError as error:
         raise InvalidRecordError(
-            f"a fact was given that has no text form ({error}); expected finite "
+            f"a fact without a text form was given ({error}); expected finite "
             "numbers everywhere"
         ) from None
     if to_json(from_json(type(document), text)) != text:
         raise InvalidRecordError(
-            f"{type(document).__name__} {document.id}: it does not read back as it is; "
-            "expected every field to have its type: one is, for example, an int where "
-            "a float belongs"
+            f"{type(document).__name__} {document.id}: it does not round-trip; "
+            "expected every field to have its declared type, for example no int in "
+            "place of a float"
         )
     digest = _digest(text)
     if vars(document).setdefault("id", digest) != digest:

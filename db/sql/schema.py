@@ -140,5 +140,5 @@ def _refuse_read_only(location: Location, version: str | None) -> None:
     if location.is_read_only:
         raise StoreUnavailableError(
             f"the database {location} has schema {version}, expected {NEWEST}, and is "
-            "read-only: open it once with an account that can write it"
+            "read-only: open it once with an account that has write access"
         )

@@ -52,7 +52,7 @@ def check_file(path: Path) -> None:
     if not header and not has_log(path):
         raise StoreUnavailableError(
             f"{path} is an empty file; expected a database of feinsum: remove it to "
-            "begin a new one there, restore a backup, or give another path"
+            "create a new one there, restore a backup, or give another path"
         )
     if header and not header.startswith(MAGIC[: len(header)]):
         raise StoreUnavailableError(
@@ -62,7 +62,7 @@ def check_file(path: Path) -> None:
     if len(header) < HEADER_BYTES or _is_truncated(path, header):
         raise StoreUnavailableError(
             f"the database {path} is truncated: a part of it is missing; restore "
-            "a copy from a backup beside it, or move the file away to begin a new one"
+            "a copy from a backup beside it, or move the file away to create a new one"
         )
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         _check_tables(path)

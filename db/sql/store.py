@@ -294,7 +294,8 @@ class SqlStore(FactStore):
         if self._location.is_read_only:
             raise StoreUnavailableError(
                 f"the database {self._location} is open for reading only and cannot "
-                "take what a tuning finds: ask for write permission on the file and on "
+                "store the results of a tuning: ask for write permission on the file "
+                "and on "
                 "its folder, or give another database"
             )
 

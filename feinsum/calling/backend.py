@@ -33,8 +33,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         left, right = _pairs(axes, *ranks)
     except (IndexError, TypeError, ValueError):
         raise InvalidEinsumError(
-            f"axes={axes!r} do not pair axes of arrays of {ranks[0]} and {ranks[1]} "
-            "axes; give a number, or the axes of both: ([1, 2], [0, 1])",
+            f"axes={axes!r} do not match arrays of rank {ranks[0]} and {ranks[1]}; "
+            "give a number, or the axes of both: ([1, 2], [0, 1])",
             rules=("option",),
         ) from None
     of_a = list(range(ranks[0]))

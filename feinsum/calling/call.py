@@ -251,7 +251,7 @@ def _check_out(out: Any) -> None:
         )
     if not out.flags.writeable:
         raise InvalidEinsumError(
-            "out is read-only; expected an array that can be written", rules=("shape",)
+            "out is read-only; expected a writable array", rules=("shape",)
         )
 
 

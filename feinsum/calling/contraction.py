@@ -335,7 +335,7 @@ def _shape(operand: Any) -> tuple[int, ...]:
 def _check_backend(backend: str | None) -> None:
     if backend not in BACKENDS:
         raise InvalidEinsumError(
-            f"backend={backend!r}; feinsum computes by itself: leave the backend out, "
-            "and give arrays that numpy or DLPack can read",
+            f"backend={backend!r}; feinsum computes the result itself: omit the "
+            "backend, and pass arrays that numpy or DLPack can read",
             rules=("option",),
         )

@@ -175,15 +175,15 @@ def _check_symbolic(given: Sequence[Any], n_symbolic: int, is_plain: bool) -> No
     if n_symbolic < len(given):
         other = next(k for k, x in enumerate(given) if not isinstance(x, Operand))
         raise InvalidEinsumError(
-            f"operand {other} is of type {type(given[other]).__name__}, and others are "
-            "symbolic; give arrays, to compute, or operands made by feinsum.array, for "
-            "a symbolic einsum",
+            f"operand {other} is of type {type(given[other]).__name__}, while others "
+            "are symbolic; pass only arrays to compute a result, or only operands from "
+            "feinsum.array for a symbolic einsum",
             rules=("operand",),
         )
     if not is_plain:
         raise InvalidEinsumError(
-            "options such as out, dtype and device are of arrays; a symbolic einsum "
-            "takes subscripts and operands",
+            "options such as out, dtype and device apply to arrays; a symbolic einsum "
+            "takes only subscripts and operands",
             rules=("option",),
         )
 

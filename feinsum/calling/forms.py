@@ -41,7 +41,7 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     if is_sparse(operand):
         raise InvalidEinsumError(
             f"a {type(operand).__name__} of shape {tuple(operand.shape)} is sparse; a "
-            "prepared call takes dense arrays, and feinsum.call_einsum sparse ones",
+            "prepared call takes dense arrays only: use feinsum.call_einsum",
             rules=("operand",),
         )
     has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")

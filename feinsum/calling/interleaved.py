@@ -55,7 +55,7 @@ def _indices(term: Any) -> tuple[Hashable, ...]:
             return tuple(index for index in term if hash(index) is not None)
         except TypeError:
             pass
-    raise _refused(f"{term!r:.60} is no list of indices")
+    raise _refused(f"{term!r:.60} is not a list of indices")
 
 
 def _names(indices: set[Hashable]) -> dict[Hashable, str]:
@@ -74,7 +74,7 @@ def _names(indices: set[Hashable]) -> dict[Hashable, str]:
 
 def _refused(why: str) -> InvalidEinsumError:
     return InvalidEinsumError(
-        f"{why}; an einsum begins with subscripts such as 'ij,jk->ik', or has operands "
-        "and lists of indices in turn: A, [0, 1], B, [1, 2], [0, 2]",
+        f"{why}; expected subscripts such as 'ij,jk->ik' first, or operands "
+        "alternating with index lists: A, [0, 1], B, [1, 2], [0, 2]",
         rules=("subscripts",),
     )

@@ -42,8 +42,8 @@ def place_of(arrays: Sequence[Any], device: str | None) -> Place:
         return Place(os.getpid(), 0, named)
     if device is not None:
         raise DeviceUnavailableError(
-            f"device={device!r} is given for operands that lie on a device; leave it "
-            "out, the einsum is evaluated where they are"
+            f"device={device!r} was given, but the operands are on a device already; "
+            "omit it: the einsum is evaluated where they are"
         )
     from feinsum.targets.opencl.residence import check_device_arrays
 

@@ -188,9 +188,8 @@ def _result_dtype(dtypes: Sequence[DType]) -> DType:
         return dtype
     names = ", ".join(map(str, dtypes))
     raise InvalidEinsumError(
-        f"operands of dtype {names} give {dtype}; computed are integers and truth "
-        "values, float16, float32, float64, complex64 and complex128: convert the "
-        "operands",
+        f"operands of dtype {names} give {dtype}; supported are integers, booleans, "
+        "float16, float32, float64, complex64 and complex128: convert the operands",
         rules=("dtype",),
     )
 
@@ -199,8 +198,8 @@ def _check_sizes(shapes: Sequence[Shape]) -> None:
     for shape in shapes:
         if prod(shape) >= _MAX_ENTRIES:
             raise InvalidEinsumError(
-                f"an array of shape {shape} has {prod(shape)} entries; a kernel "
-                f"counts to {_MAX_ENTRIES - 1}: split the call",
+                f"an array of shape {shape} has {prod(shape)} entries; a kernel can "
+                f"address at most {_MAX_ENTRIES - 1}: split the call",
                 rules=("extent",),
             )
 

@@ -82,8 +82,8 @@ def call_sparse(
     """
     if device is not None and device.strip().lower() not in ("", "host"):
         raise DeviceUnavailableError(
-            f"sparse operands are multiplied on the host, not on {device!r}; leave the "
-            "device out"
+            f"sparse operands are multiplied on the host, not on {device!r}; omit the "
+            "device"
         )
     options = options or CallOptions()
     arrays = _in_levels(subscripts, [_read(operand) for operand in operands], options)
@@ -161,7 +161,7 @@ def _with(arrays: list[Any], position: int, tree: CSF) -> list[Any]:
 def _check_one(sparse: list[int]) -> None:
     if len(sparse) > 1:
         raise InvalidEinsumError(
-            f"operands {sparse} are sparse; one may be: make the others dense",
+            f"operands {sparse} are sparse; at most one may be: make the others dense",
             rules=("operand",),
         )
 

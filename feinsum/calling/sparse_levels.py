@@ -99,7 +99,7 @@ def _check_alike(trees: Trees) -> None:
         raise InvalidEinsumError(
             f"trees of the shapes {[tree.shape for tree in trees]} with "
             f"{[tree.profile[-1] for tree in trees]} entries are given as one operand; "
-            "expected one tensor in several orders of levels",
+            "expected trees of one tensor in several level orders",
             rules=("operand",),
         )
 

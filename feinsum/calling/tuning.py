@@ -90,8 +90,8 @@ def _einsum_of(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, i
         return symbolic_einsum(text, *given), {}
     if any(is_sparse(operand) for operand in given):
         raise InvalidEinsumError(
-            "a sparse array was given; tune the einsum of feinsum.sparse_array, with "
-            "the sizes of its profile",
+            "a sparse array was given; tune a symbolic einsum with "
+            "feinsum.sparse_array and the sizes of its profile",
             rules=("storage",),
         )
     from feinsum.calling.simple import read_call

@@ -111,8 +111,8 @@ def c_source(
 def _check_name(name: str) -> None:
     if name in _KEYWORDS.split() or not _IDENTIFIER.fullmatch(name):
         raise FeinsumError(
-            f"{name!r} cannot be a name in C: expected letters, digits and _, "
-            "beginning with a letter, and no keyword; rename it"
+            f"{name!r} is not a valid C identifier; expected letters, digits and _, "
+            "starting with a letter, and no keyword: rename it"
         )
 
 

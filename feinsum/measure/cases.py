@@ -128,7 +128,7 @@ def ragged_unit(spec: TransformSpec, case: Case) -> lp.TranslationUnit:
         raise
     except Exception as error:  # Loopy raises errors of many kinds
         raise TransformError(
-            f"{spec} cannot be applied where extents are known at run time only: "
+            f"{spec} cannot be applied to run-time extents: "
             f"{type(error).__name__}: {error}"
         ) from error
 

@@ -176,7 +176,9 @@ class _Run:
     def temporaries(self, space: Any) -> Iterator[str]:
         for name, array in self.kernel.temporary_variables.items():
             if array.base_storage is not None:
-                raise MeasurementError(f"{name!r} shares its storage with others")
+                raise MeasurementError(
+                    f"{name!r} shares its storage with others, which is not supported"
+                )
             if array.address_space == space:
                 yield name
 
@@ -476,7 +478,8 @@ class _Group:
             if outside.any():
                 worst = int(point[outside][0])
                 raise MeasurementError(
-                    f"{name!r} has extent {extent} on axis {axis}, a work-item is at "
+                    f"{name!r} has extent {extent} on axis {axis}, but a work-item "
+                    "accesses "
                     f"{worst}"
                 )
         return np.ravel_multi_index(
@@ -582,5 +585,5 @@ class _Values(EvaluationMapper):  # type: ignore[misc]
         if name in ("min", "max"):
             return (np.minimum if name == "min" else np.maximum)(*parameters)
         if name not in _FUNCTIONS:
-            raise MeasurementError(f"the function {name!r} is not known here")
+            raise MeasurementError(f"the function {name!r} is not supported here")
         return _FUNCTIONS[name](*parameters)

@@ -72,11 +72,15 @@ class Commands:
         """Split a loop in two, the outer one with the given number of values."""
         loop = self.loop(index)
         if len(loop.indices) != 1:
-            raise _wrong(f"divide {index}: parts of a collapsed loop are no boxes")
+            raise _wrong(
+                f"divide {index}: a collapsed loop cannot be divided into boxes"
+            )
         if parts < 1:
             raise _wrong(f"divide {index} in {parts} parts; expected 1 or more")
         if loop.parts[0] is not None:
-            raise _wrong(f"divide {index}: it counts parts; divide the loop below it")
+            raise _wrong(
+                f"divide {index}: this loop counts parts; divide the loop below it"
+            )
         made = {outer: _Variable(loop.indices, (parts,)), inner: loop}
         return self._replaced([index], made)
 
@@ -97,7 +101,7 @@ class Commands:
         a, b = self.loop(first), self.loop(second)
         names = list(self.loops)
         if names.index(second) != names.index(first) + 1:
-            raise _wrong(f"collapse {first}, {second}: they are not next to each other")
+            raise _wrong(f"collapse {first}, {second}: they are not adjacent")
         made = _Variable((*a.indices, *b.indices), (*a.parts, *b.parts))
         return self._replaced([first, second], {fused: made})
 
@@ -255,8 +259,8 @@ class Commands:
         name, loop = timed[0], self.loops[timed[0]]
         if len(timed) > 1 or name != inside[0] or len(loop.indices) != 1:
             raise _wrong(
-                f"loops in time {', '.join(timed)}; expected one, just below the loops "
-                f"that are distributed: {', '.join(self.distributed) or 'none'}"
+                f"sequential loops {', '.join(timed)}; expected one, just below the "
+                f"distributed loops: {', '.join(self.distributed) or 'none'}"
             )
         if loop.parts[0] is None:
             raise _wrong(f"communicate at {name}: divide it, so that it counts parts")
@@ -265,7 +269,7 @@ class Commands:
             at = self.communicated.get(access.tensor, name)
             if index in access.indices and at != name:
                 raise _wrong(
-                    f"{access} changes with {name}; it cannot be fetched at {at} only"
+                    f"{access} changes with {name}; it cannot be fetched only at {at}"
                 )
         places = [n for n in self.distributed for _ in self.loops[n].indices]
         by = (places.index(n) for n in self.rotated.get(name, ()))
@@ -300,7 +304,7 @@ class Commands:
         if summed := sorted(set(group.summed) & set(axes)):
             raise _wrong(
                 f"precompute {group.output.tensor}: its sum over {summed[0]} is "
-                "distributed; give it a statement and a schedule of its own"
+                "distributed; give it its own statement and schedule"
             )
         own = tuple(i if i in group.indices else None for i in axes)
         return GroupSchedule(machine, own, needed_by(own, group.output, machine))
@@ -309,7 +313,7 @@ class Commands:
         """The loop with this name."""
         if name not in self.loops:
             raise _wrong(
-                f"no loop is called {name!r}; there are {', '.join(self.loops)}"
+                f"there is no loop {name!r}; expected one of {', '.join(self.loops)}"
             )
         return self.loops[name]
 
@@ -319,7 +323,10 @@ class Commands:
         if taken := (set(made) & set(self.loops)) - set(names):
             raise _wrong(f"a loop is called {sorted(taken)[0]!r} already")
         if distributed := sorted(set(names) & set(self.distributed)):
-            raise _wrong(f"{distributed[0]} is distributed; change it before that")
+            raise _wrong(
+                f"{distributed[0]} is already distributed; change it before "
+                "distributing"
+            )
         loops: dict[str, _Variable] = {}
         for name, loop in self.loops.items():
             if name == names[0]:

@@ -69,8 +69,8 @@ def create_arrays(
         path.mkdir(parents=True, exist_ok=True) if path.suffix not in KINDS else None
     elif len(shapes) != 1:
         raise PlanError(
-            f"{path} is the file of one array; there are {', '.join(shapes)}: give a "
-            "folder, or a file of HDF5 or Zarr",
+            f"{path} is a file for one array, but there are {', '.join(shapes)}: give "
+            "a folder, an HDF5 file or a Zarr store",
             rules=("files",),
         )
     with _opened(path, "w") as arrays:

@@ -71,7 +71,7 @@ def fleet_of(engine: EngineName, places: Iterable[Place]) -> Fleet:
     if len(kinds) != 1:
         raise PlanError(
             f"the ranks have {len(kinds)} kinds of processors or numbers of threads; "
-            "a fact is of ranks that are alike",
+            "a fact needs identical ranks",
             rules=("fleet",),
         )
     ((threads, device),) = kinds

@@ -108,12 +108,12 @@ def _require_plain(einsum: BatchedEinsum) -> None:
             rules=("batch",),
         )
     if not einsum.inputs:
-        raise PlanError("an einsum without operands", rules=("batch",))
+        raise PlanError("the einsum has no operands", rules=("batch",))
     for term in (*einsum.inputs, einsum.output):
         if len(set(term)) != len(term):
             raise PlanError(
-                f"{einsum.subscripts} has an index twice in one term; take the "
-                "diagonal before the plan",
+                f"{einsum.subscripts} has a repeated index in a term; take the "
+                "diagonal before planning",
                 rules=("diagonal",),
             )
 
@@ -130,8 +130,7 @@ def _steps(einsum: BatchedEinsum, path: Path) -> Iterator[Group]:
             or not set(step) <= set(range(len(left)))
         ):
             raise PlanError(
-                f"step {step} of the path names operands that {len(left)} tensors do "
-                "not have",
+                f"step {step} of the path is out of range for {len(left)} tensors",
                 rules=("path",),
             )
         chosen = tuple(left[k] for k in step)

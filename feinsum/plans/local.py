@@ -63,7 +63,7 @@ def in_letters(indices: Sequence[str]) -> Sequence[str]:
         return indices
     if len(indices) > len(ascii_letters):
         raise PlanError(
-            f"{len(indices)} indices in one group; numpy knows {len(ascii_letters)}",
+            f"{len(indices)} indices in one group; numpy supports {len(ascii_letters)}",
             rules=("blocks",),
         )
     return ascii_letters[: len(indices)]

@@ -86,7 +86,9 @@ def machine_violations(machine: Machine, n_processes: int) -> Iterator[Violation
     for axis, size in enumerate(machine.sizes):
         if size < 1:
             yield Violation(
-                "machine", f"axis {axis_name(axis)} of a machine has {size} processes"
+                "machine",
+                f"axis {axis_name(axis)} of a machine has {size} processes; expected 1 "
+                "or more",
             )
     if machine.n_processes > n_processes:
         yield Violation(

@@ -70,9 +70,8 @@ def world() -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise PlanError(
-            f"MPI cannot be loaded ({error}); pip install 'feinsum[mpi]', or "
-            "mpi4py with "
-            "an MPI of the system",
+            f"MPI cannot be loaded ({error}); pip install 'feinsum[mpi]', or install "
+            "mpi4py with a system MPI",
             rules=("mpi",),
         ) from None
     return MPI.COMM_WORLD
@@ -203,8 +202,8 @@ def agree(plan: Agreed, comm: Any, wrong: PlanError | None, meaning: str = "") -
     differing = [k for k in range(size) if (theirs[k] != theirs[0]).any()]
     if differing:
         raise PlanError(
-            f"rank {differing[0]} has another plan than rank 0; give all ranks "
-            "one plan",
+            f"rank {differing[0]} has a different plan than rank 0; give all ranks the "
+            "same plan",
             rules=("digest",),
         )
     reason = wrong.rules[0] if wrong else ""

@@ -66,7 +66,7 @@ def named_plan(
     """
     if name not in NAMES:
         raise PlanError(
-            f"no schedule is named {name!r}; there are {', '.join(NAMES)}",
+            f"there is no schedule {name!r}; expected one of {', '.join(NAMES)}",
             rules=("named",),
         )
     found = _like(_bare(einsum, sizes, processes, path), name)

@@ -248,16 +248,16 @@ class DaskEngine:
         else:
             self.client.cancel(list(run.results))
             raise PlanError(
-                f"worker {self._missing(run)} was lost and is not there again after "
-                f"{RETURN_LIMIT_S:g} s; give workers a nanny, or plan for those that "
-                "are left",
+                f"worker {self._missing(run)} was lost and did not return within "
+                f"{RETURN_LIMIT_S:g} s; run workers with a nanny, or plan for "
+                "fewer workers",
                 rules=("workers",),
             )
         for rank, future in enumerate(run.results):
             error = future.exception() if future.status == "error" else None
             if isinstance(error, KilledWorker):
                 raise PlanError(
-                    f"the worker of rank {rank} died again and again: {error}",
+                    f"the worker of rank {rank} died repeatedly: {error}",
                     rules=("workers",),
                 ) from None
 

@@ -243,7 +243,7 @@ def paper_cost(name: str, plan: Plan) -> float:
     """
     if name not in PAPER_COSTS:
         raise PlanError(
-            f"there is no cost named {name!r}; there are {', '.join(PAPER_COSTS)}",
+            f"there is no cost {name!r}; expected one of {', '.join(PAPER_COSTS)}",
             rules=("named",),
         )
     return PAPER_COSTS[name](plan)

@@ -346,12 +346,12 @@ def extents_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Mapping[str, 
     known = {p.name for p in einsum.size_params}
     if missing := sorted(known - set(sizes)):
         raise PlanError(
-            f"no value of {', '.join(missing)}; a plan is for given sizes",
+            f"no value of {', '.join(missing)}; a plan needs the value of every size",
             rules=("sizes",),
         )
     if unknown := sorted(set(sizes) - known):
         raise PlanError(
-            f"no size parameter is named {', '.join(unknown)}; there are "
+            f"there is no size parameter {', '.join(unknown)}; there are "
             f"{', '.join(sorted(known)) or 'none'}",
             rules=("sizes",),
         )
@@ -423,7 +423,11 @@ def plan_violations(plan: Plan) -> Iterator[Violation]:
     if plan.statements is not None:
         broken = list(statement_violations(plan.statements))
         if plan.einsum or plan.path or plan.sizes:
-            broken.append(Violation("statements", "an einsum beside statements"))
+            broken.append(
+                Violation(
+                    "statements", "a plan has either an einsum or statements, not both"
+                )
+            )
         if broken:
             yield from broken
             return
@@ -472,6 +476,6 @@ def _leaves(plan: Plan) -> Iterator[Violation]:
         wrong = [a.key for a, b in zip(plan.leaves, expected, strict=False) if a != b]
         yield Violation(
             "leaf",
-            f"the leaves are not those of the blocks ({', '.join(wrong)[:80]}); write "
-            "the plan anew",
+            f"the leaves do not match the blocks ({', '.join(wrong)[:80]}); create the "
+            "plan again",
         )

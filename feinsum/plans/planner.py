@@ -201,8 +201,8 @@ def _check_work(most_work: object) -> None:
     is_number = isinstance(most_work, int | float) and not isinstance(most_work, bool)
     if not (is_number and most_work >= 1):  # type: ignore[operator]
         raise PlanError(
-            f"most_work={most_work!r}; expected a number from 1: the most work of a "
-            "process over the average",
+            f"most_work={most_work!r}; expected a number of at least 1: the maximum "
+            "work of a process over the average",
             rules=("work",),
         )
 

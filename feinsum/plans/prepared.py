@@ -133,7 +133,7 @@ def prepare(
     if engine == "local":
         if on is not None:
             raise PlanError(
-                f"the engine local runs in this process, not on {on!r:.80}; name the "
+                f"the engine local runs in this process, not on {on!r:.80}; use the "
                 "engine mpi or dask",
                 rules=("engine",),
             )

@@ -139,7 +139,9 @@ def schedule_violations(
     for k, index in enumerate(schedule.axes):
         if index is not None and index not in group.indices:
             yield Violation(
-                "axes", f"{name}: axis {axis_name(k)} cuts {index!r}, which is no index"
+                "axes",
+                f"{name}: axis {axis_name(k)} partitions {index!r}, which is not an "
+                "index",
             )
     yield from distribution_violations(
         f"the result {name}", schedule.result, len(group.output.indices), n_processes
@@ -151,21 +153,23 @@ def schedule_violations(
 def _result_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violation]:
     name, result = group.output.tensor, schedule.result
     if result.machine != schedule.machine:
-        yield Violation("result", f"{name}: the result is on another machine")
+        yield Violation(
+            "result", f"{name}: the result is distributed over another machine"
+        )
         return
     for k in result.copied_axes:
         if schedule.axes[k] is not None:
             yield Violation(
                 "result",
-                f"{name}: copies of the result along axis {axis_name(k)}; leave them "
-                "to the group that needs them",
+                f"{name}: the result is replicated along axis {axis_name(k)}, which "
+                "partitions an index; let the group that needs copies fetch them",
             )
     for k in set(range(result.machine.n_axes)) - set(result.copied_axes):
         if schedule.axes[k] is None:
             yield Violation(
                 "result",
-                f"{name}: all along axis {axis_name(k)} compute the same, so all keep "
-                "the same",
+                f"{name}: all processes along axis {axis_name(k)} compute the same, so "
+                "the result must be replicated there",
             )
 
 
@@ -175,13 +179,17 @@ def _loop_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violatio
         return
     if loop.index not in group.summed:
         yield Violation(
-            "loop", f"{name}: a loop in time over {loop.index!r}, which is not summed"
+            "loop",
+            f"{name}: a sequential loop over {loop.index!r}, which is not summed",
         )
     if not 1 <= loop.parts <= MOST_PARTS:
         yield Violation(
             "loop",
-            f"{name}: a loop in time of {loop.parts} parts; expected 1 to {MOST_PARTS}",
+            f"{name}: a sequential loop of {loop.parts} parts; expected 1 to "
+            f"{MOST_PARTS}",
         )
     for k in loop.rotate:
         if not 0 <= k < schedule.machine.n_axes:
-            yield Violation("loop", f"{name}: rotation by axis {k}, which is not there")
+            yield Violation(
+                "loop", f"{name}: rotation by axis {k}, which does not exist"
+            )

@@ -242,8 +242,8 @@ class ProgramBuilder:
         if not isinstance(plan, ProgramPlan):
             if isinstance(plan, bool) or not isinstance(plan, int):
                 raise ProgramError(
-                    f"plan is {plan!r:.80}; expected what plan() gives, or a number of "
-                    f"processes, for the engine {engine}",
+                    f"plan is {plan!r:.80}; expected the result of plan(), or a number "
+                    f"of processes, for the engine {engine}",
                     rules=("plan",),
                 )
             plan = self.plan(plan, sizes=sizes_of(built, arrays))
@@ -277,7 +277,7 @@ class ProgramBuilder:
     ) -> Tensor:
         result = name or self._fresh_name()
         if result in self._tensors:
-            raise ProgramError(f"an array {result!r} exists already", rules=("name",))
+            raise ProgramError(f"an array {result!r} already exists", rules=("name",))
         names = tuple(x.name for x in tensors)
         statement = Statement(result, output, tuple(inputs), names, body, reduction)
         given = {x.name: x.operand for x in tensors}
@@ -295,7 +295,7 @@ class ProgramBuilder:
         if not isinstance(value, Operand):
             raise ProgramError(
                 f"expected a tensor of this program or feinsum.array(...), got "
-                f"{type(value).__name__}; arrays of numbers are given to run()",
+                f"{type(value).__name__}; pass numeric arrays to run()",
                 rules=("name",),
             )
         known = self._tensors.get(value.name)
@@ -347,7 +347,7 @@ def _without(
     for one in [axis] if isinstance(axis, int) else axis:
         if not -tensor.rank <= one < tensor.rank:
             raise ProgramError(
-                f"{tensor!r} has {tensor.rank} axes, and none of number {one}",
+                f"{tensor!r} has {tensor.rank} axes, but no axis {one}",
                 rules=("term",),
             )
         gone.add(one % tensor.rank)

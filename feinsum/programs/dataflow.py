@@ -44,5 +44,5 @@ def _value(extent: int | SizeParam, sizes: Mapping[str, int]) -> int:
     if isinstance(extent, int):
         return extent
     if extent.name not in sizes:
-        raise ProgramError(f"size {extent} is not known; give sizes={{...}}")
+        raise ProgramError(f"size {extent} has no value; pass sizes={{...}}")
     return sizes[extent.name]

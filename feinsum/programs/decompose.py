@@ -215,10 +215,12 @@ def decompose(
       C[i,k]: i/2 k/4 j/2
     """
     if processes < 1:
-        raise ProgramError(f"a program is cut for 1 process or more, got {processes}")
+        raise ProgramError(
+            f"a program is partitioned for at least 1 process, got {processes}"
+        )
     if method not in METHODS:
         raise ProgramError(
-            f"there is no method {method!r}; take one of {', '.join(METHODS)}"
+            f"there is no method {method!r}; expected one of {', '.join(METHODS)}"
         )
     model = Model(program, sizes or {})
     choices = model.choices(processes)
@@ -302,7 +304,7 @@ def _tree(model: Model, choices: Choices) -> dict[str, int]:
         if len(readers := model.program.readers(name)) > 1:
             raise ProgramError(
                 f"result {name!r} has {len(readers)} readers, and the dynamic program "
-                "is for trees; take method='exact'"
+                "requires a tree; use method='exact'"
             )
     least: dict[str, NDArray[np.float64]] = {}
     behind: dict[str, dict[str, NDArray[np.int64]]] = {}

@@ -127,11 +127,12 @@ def _read(text: str) -> AnyPlan:
     made = read_plan(text)
     plan = plan_in(made)
     if max(plan.extents.values(), default=0) > MOST_EXTENT:
-        raise PlanError(f"an extent above {MOST_EXTENT}", rules=("sizes",))
+        raise PlanError(f"an extent is larger than {MOST_EXTENT}", rules=("sizes",))
     n_steps = plan.processes * sum(one.n_steps for one in plan.schedules)
     if n_steps > MOST_STEPS:
         raise PlanError(
-            f"{n_steps} steps of all ranks; at most {MOST_STEPS} are counted again",
+            f"{n_steps} steps over all ranks; at most {MOST_STEPS} can be counted "
+            "again",
             rules=("loop",),
         )
     return made

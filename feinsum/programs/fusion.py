@@ -67,7 +67,7 @@ class FusedRow:
         return tuple(tuple(names[i] for i in term) for term in terms)
 
     def factors(self) -> tuple[str, ...]:
-        """For each operand, an expression over arrays with their names in the program."""
+        """For each operand, an expression over arrays, by their program names."""
         one = self.contraction
         return tuple(
             self._read(name, [self.indices[i] for i in term])

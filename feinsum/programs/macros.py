@@ -128,7 +128,7 @@ def chain(p: ProgramBuilder, *factors: Tensor) -> Tensor:
     'r1'
     """
     if len(factors) < 2:
-        raise ProgramError(f"a chain has two factors or more, got {len(factors)}")
+        raise ProgramError(f"a chain has at least two factors, got {len(factors)}")
     product, *others = factors
     for factor in others:
         product = p.einsum("ij,jk->ik", product, factor)

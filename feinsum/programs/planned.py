@@ -85,7 +85,8 @@ class ProgramPlan:
         """
         if self.plan.statements != statements_of(self.program, self.sizes):
             raise PlanError(
-                "the plan is not of the statements of its program; write it anew",
+                "the plan does not match the statements of its program; create it "
+                "again",
                 rules=("statements",),
             )
         self.plan.check()

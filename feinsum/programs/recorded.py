@@ -82,7 +82,7 @@ def record_run(
     meaning = made.meaning if isinstance(made, ProgramPlan) else None
     if engine == "mpi":
         raise PlanError(
-            "no rank has whole arrays with MPI; call record_on_ranks on all of them",
+            "with MPI no rank has whole arrays; call record_on_ranks on all ranks",
             rules=("engine",),
         )
     ready = prepare(plan, engine, on, meaning=meaning)
@@ -168,7 +168,7 @@ def _n_runs(fleet: Fleet, runs: int) -> int:
     """
     if runs < RUNS:
         raise PlanError(
-            f"{runs} runs to be timed; expected at least {RUNS}", rules=("engine",)
+            f"{runs} timed runs; expected at least {RUNS}", rules=("engine",)
         )
     return WARM_UP + runs if fleet.is_timed else 1
 

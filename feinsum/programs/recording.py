@@ -166,7 +166,7 @@ def einsum(subscripts: Any, *operands: Any, **more: Any) -> View:
         refuse(f"numpy.einsum with {sorted(more) or 'lists of indices'}")
     arrays = [one for one in operands if isinstance(one, View)]
     if len(arrays) != len(operands):
-        refuse("an array of its own in numpy.einsum (make it an operand)")
+        refuse("an array of its own in numpy.einsum (pass it as an operand)")
     try:
         terms, output = parse_subscripts(subscripts, [one.ndim for one in arrays])
     except InvalidEinsumError as error:

@@ -55,8 +55,7 @@ def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
         return values
     if any(values.shape[axis] == 0 for axis in axes) and not _has_neutral(reduction):
         raise ProgramError(
-            f"the {reduction} of no values is not defined: an index that is reduced "
-            "has extent 0"
+            f"the {reduction} of no values is undefined: a reduced index has extent 0"
         )
     if (function := REDUCTIONS.get(reduction)) is not None:
         return np.asarray(function.reduce(values, axis=tuple(axes)))
@@ -118,7 +117,7 @@ def check_reduction(reduction: str) -> None:
         right = _combined(reduction, a, _combined(reduction, b, c))
     except InvalidEinsumError as error:
         raise ProgramError(
-            f"reduction {reduction!r} is none of {', '.join(REDUCTIONS)}, and no "
+            f"reduction {reduction!r} is neither one of {', '.join(REDUCTIONS)} nor an "
             f"expression over a and b: {error}"
         ) from None
     for law, one, other in (
@@ -129,8 +128,8 @@ def check_reduction(reduction: str) -> None:
             k = int(np.argmax(~np.isclose(one, other, TOLERANCE, TOLERANCE)))
             raise ProgramError(
                 f"reduction {reduction!r} is not {law}: of {a[k]:.3g}, {b[k]:.3g} and "
-                f"{c[k]:.3g} it makes {one[k]:.3g} in one order and {other[k]:.3g} in "
-                "another; give one in which the order does not count"
+                f"{c[k]:.3g} it gives {one[k]:.3g} in one order and {other[k]:.3g} in "
+                "another; use one that does not depend on the order"
             )
 
 

@@ -134,7 +134,7 @@ def _check_room(output: str, wanted: Mapping[str, Box]) -> None:
     if n_bytes > (free := free_bytes()):
         raise PlanError(
             f"a block of {output} depends on {n_bytes:,} bytes, and {free:,} are free: "
-            "it cannot be verified. Record a run of smaller arrays",
+            "it cannot be verified. Record a run with smaller arrays",
             rules=("memory",),
         )
 

@@ -93,8 +93,8 @@ def trace(function: Callable[..., Any], **operands: Operand) -> Program:
     for one in _results(function(**arrays)):
         if not isinstance(one, Traced):
             raise ProgramError(
-                f"the function gives {type(one).__name__}; it has to give arrays that "
-                "it computed from its arguments"
+                f"the function returns {type(one).__name__}; it must return arrays "
+                "computed from its arguments"
             )
         builder.output(as_result(builder, one))
     return builder.build()

@@ -112,8 +112,8 @@ class Privates:
         )
         if not is_seen:
             raise NotAnEinsumError(
-                f"instruction {insn.id!r}: it may read {name!r} before or outside of "
-                "the loops that make it; state that it depends on them",
+                f"instruction {insn.id!r}: it may read {name!r} before or outside the "
+                "loops that compute it; declare the dependency",
                 rule="compressed",
                 instructions=(insn.id,),
             )

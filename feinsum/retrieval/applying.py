@@ -192,8 +192,8 @@ def _check_program(
         )
     if not target_of(alone.target).runs_programs(alone.target):
         raise TransformError(
-            f"{spec} is no code; that of kernel {name!r}, which is for {alone.target}, "
-            "is run by others"
+            f"{spec} has no code, but kernel {name!r}, for {alone.target}, is run "
+            "outside of this process"
         )
 
 

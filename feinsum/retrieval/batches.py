@@ -107,7 +107,7 @@ class _Cells:
         while left:
             ready = next((i for i in left if i.depends_on <= ids), None)
             if ready is None:
-                raise TransformError("its instructions wait for each other")
+                raise TransformError("its instructions depend on each other in a cycle")
             left.remove(ready)
             ids.add(ready.id)
             done.append(ready)
@@ -143,7 +143,7 @@ class _Cells:
             )
             if not is_plain or self.loop not in insn.within_inames:
                 raise TransformError(
-                    f"instruction {insn.id!r} is no plain assignment in the loop "
+                    f"instruction {insn.id!r} is not a plain assignment in the loop "
                     f"{self.loop!r}"
                 )
         self._check_domains()

@@ -179,7 +179,7 @@ def _written(kernel: lp.LoopKernel) -> list[str]:
     names = sorted(kernel.get_written_variables() & set(kernel.arg_dict))
     dtypes = [getattr(kernel.arg_dict[n].dtype, "numpy_dtype", None) for n in names]
     if not names or any(dtype is None or dtype.kind not in "fc" for dtype in dtypes):
-        raise MeasurementError(f"{names} are no results of floating point numbers")
+        raise MeasurementError(f"{names} are not floating-point results")
     return names
 
 
@@ -251,7 +251,7 @@ def _ordered_bounds(kernel: lp.LoopKernel) -> list[lp.ValueArg]:
 
 def _shape(arg: lp.ArrayArg, sizes: Mapping[str, int]) -> list[int]:
     if not isinstance(arg.shape, tuple) or arg.dtype is None:
-        raise MeasurementError(f"nothing is known of the shape of {arg.name!r}")
+        raise MeasurementError(f"the shape of {arg.name!r} is unknown")
     shape = [
         N_CELLS if extent is None else int(evaluate(extent, sizes))
         for extent in arg.shape

@@ -429,7 +429,7 @@ def _in_frame(
         found = canonicalize(from_text(frame))
     except FeinsumError as error:
         raise InvalidRecordError(
-            f"its text {frame!r} is no einsum that can be canonicalized: {error}"
+            f"its text {frame!r} is not an einsum that can be canonicalized: {error}"
         ) from None
     if found.text != form.text:
         raise InvalidRecordError(

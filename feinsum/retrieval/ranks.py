@@ -100,7 +100,7 @@ def found_together(
     if n_failed:
         raise RecordNotFoundError(
             f"the recipes of rank 0 cannot be applied on {n_failed} of {ranks.size} "
-            "ranks; the warning of one of these says why"
+            "ranks; see the warning on one of these"
         )
     assert found is not None
     return found

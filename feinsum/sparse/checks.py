@@ -82,7 +82,7 @@ def check_pointers(pointers: object, n_nodes: int, n_children: int, what: str) -
         reject(
             "pointer-order",
             f"{what} falls from {array[at]} to {array[at + 1]} at place {at + 1}; "
-            "expected no falls",
+            "expected pointers that do not decrease",
         )
     if array[-1] != n_children:
         reject(

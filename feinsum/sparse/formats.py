@@ -208,7 +208,7 @@ def _require_children(pointers: Array, what: str) -> None:
     if len(empty):
         reject(
             "empty-node",
-            f"{what} gives node {empty[0]} no children; leave such nodes out",
+            f"{what} gives node {empty[0]} no children; omit such nodes",
         )
 
 

@@ -35,7 +35,7 @@ def random_uniform(
     extents = check_shape(tuple(shape))
     n_places = prod(extents)
     if n_places > _MAX_PLACES:
-        reject("shape", f"{extents} has more than {_MAX_PLACES} places; "
+        reject("shape", f"{extents} has more than {_MAX_PLACES} positions; "
                "use random_profile")  # fmt: skip
     if not 0 <= nnz <= n_places:
         reject("profile", f"given {nnz} entries; expected 0 to {n_places}")

@@ -103,7 +103,7 @@ class ClusterBench(TrialBench):
             except ConnectionLost:
                 raise DeviceUnavailableError(
                     f"the scheduler {self._connection.address} ended while workers "
-                    "were asked for their devices"
+                    "were queried for their devices"
                 ) from None
             self.environment = check_agreement(answers)
             self._ready = {w for w, a in answers.items() if a.environment is not None}
@@ -191,8 +191,8 @@ class ClusterBench(TrialBench):
             raise DeviceUnavailableError(
                 f"the scheduler {self._connection.address} has had no worker for "
                 f"{self._workers_limit_s:g} s on which the problem can be set up; "
-                "start some (dask worker ADDRESS --nthreads 1), and start the tuning "
-                "again: trials that ended are kept"
+                "start some (dask worker ADDRESS --nthreads 1) and restart the tuning; "
+                "finished trials are kept"
             )
 
     def _hand_out(self, take: Callable[[], Request | None]) -> bool:

@@ -82,9 +82,9 @@ class Connection:
                 if not isinstance(error, OSError) or monotonic() > deadline:
                     raise DeviceUnavailableError(
                         f"no scheduler answers at {self.address!r} within {limit_s:g} "
-                        f"s: {error}; expected an address such as tcp://host:8786 of "
-                        "a scheduler that runs. Trials that ended are kept: the same "
-                        "tuning, started again, goes on"
+                        f"s: {error}; expected an address such as tcp://host:8786 of a "
+                        "running scheduler. Finished trials are kept: restart the same "
+                        "tuning to resume it"
                     ) from None
                 sleep(0.2)
 

@@ -200,7 +200,7 @@ class IsolatedBench(TrialBench):
             answer = None
         except InvalidRecordError as error:
             raise TrialCrashError(
-                f"the process of the trial gave no proper answer: {error}"
+                f"the process of the trial gave an invalid answer: {error}"
             ) from None
         if answer is None:
             raise TrialCrashError(_obituary(self._process, self._log))
@@ -236,7 +236,7 @@ class IsolatedBench(TrialBench):
             with suppress(queue.Empty):
                 return self._lines.get(timeout=max(0.0, min(limit_s, STEP_S)))
             if self.is_abandoned:
-                raise TrialCrashError("it was abandoned")
+                raise TrialCrashError("the trial was abandoned")
             if monotonic() >= end:
                 raise queue.Empty
 

@@ -96,8 +96,8 @@ def check_need(problem: Problem) -> None:
     if need.n_bytes > limit:
         raise MeasurementError(
             f"{what} takes at least {need.n_bytes / 1e9:.3g} GB of memory; expected at "
-            f"most {limit / 1e9:.3g} GB, which are free or allowed by "
-            f"{MEMORY_VARIABLE}: tune it at smaller sizes"
+            f"most {limit / 1e9:.3g} GB (free memory, or {MEMORY_VARIABLE}): tune it "
+            "at smaller sizes"
         )
     if need.seconds > LONGEST_S:
         raise MeasurementError(

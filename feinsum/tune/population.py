@@ -35,9 +35,9 @@ def check_agreement(answers: Mapping[str, Answer]) -> Environment:
             for worker, other in there.items()
         )
         raise DeviceUnavailableError(
-            "the workers have different environments, and timings of one tuning must "
-            f"be of one: {listed}. Choose among devices with --device, or give each "
-            "kind of worker a scheduler of its own"
+            "the workers have different environments, but the timings of one tuning "
+            f"must come from one: {listed}. Select a device with --device, or give "
+            "each kind of worker its own scheduler"
         )
     return environment
 

@@ -47,7 +47,7 @@ def take_turn(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]:
         _acquire(lock, on_wait)
     except OSError as error:
         raise MeasurementError(
-            f"no turn on the device can be taken: {path}: {error.strerror}"
+            f"cannot take a turn on the device: {path}: {error.strerror}"
         ) from None
     try:
         yield

@@ -222,7 +222,7 @@ def test_no_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("executable", "match"),
-    [("/nowhere/python", "could not be started"), (None, "here is none")],
+    [("/nowhere/python", "could not be started"), (None, "but none was found")],
 )
 def test_search_that_cannot_start(
     executable: str | None, match: str, monkeypatch: pytest.MonkeyPatch

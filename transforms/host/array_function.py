@@ -274,12 +274,14 @@ class _Checker(Mapper[None, []]):  # type: ignore[misc]
     def map_variable(self, expr: p.Variable) -> None:
         arg = self.kernel.arg_dict.get(expr.name)
         if not isinstance(arg, lp.ValueArg) or not _is_inexact(arg):
-            raise _refused(expr, "is no floating point scalar")
+            raise _refused(expr, "is not a floating-point scalar")
 
     def map_subscript(self, expr: p.Subscript) -> None:
         arg = self.kernel.arg_dict.get(getattr(expr.aggregate, "name", ""))
         if not isinstance(arg, lp.ArrayArg) or not _is_inexact(arg):
-            raise _refused(expr, "reads no floating point array of the caller")
+            raise _refused(
+                expr, "reads something other than a floating-point array of the caller"
+            )
         seen = [self._index(expr, *axis) for axis in _axes(expr, arg)]
         named = [index for index in seen if index is not None]
         if len(set(named)) != len(named):
@@ -329,7 +331,7 @@ class _Checker(Mapper[None, []]):  # type: ignore[misc]
         """Functions and comparisons of complex numbers mean different things."""
         dtypes = (arg.dtype for arg in self.kernel.args if arg.dtype is not None)
         if any(dtype.numpy_dtype.kind == "c" for dtype in dtypes):
-            raise _refused(expr, "is no arithmetic, among complex arguments")
+            raise _refused(expr, "is not arithmetic, which complex arguments require")
 
     def _all(self, parts: Sequence[Expression]) -> None:
         for part in parts:

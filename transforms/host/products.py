@@ -86,7 +86,7 @@ def check_extents(kernel: lp.LoopKernel, nest: LoopNest) -> None:
     for index in nest.einsum.indices:
         extent = nest.extent(index)
         if isinstance(extent, SizeParam) and extent.name not in kernel.arg_dict:
-            raise TransformError(f"the extent {extent.name} is no argument")
+            raise TransformError(f"the extent {extent.name} is not an argument")
 
 
 def products_of(
@@ -147,7 +147,7 @@ class _Maker:
         if isinstance(assignee, p.Variable):  # an array of rank 0
             assignee = p.Subscript(assignee, ())
         if not isinstance(assignee, p.Subscript):
-            raise TransformError(f"the result {assignee} is no array")
+            raise TransformError(f"the result {assignee} is not an array")
         return self._read(assignee, self._output_inames())
 
     def _finish(self, k: int) -> ArrayFunction:

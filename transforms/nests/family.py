@@ -125,8 +125,7 @@ def _apply(
     """
     if nest.tree is None:
         raise TransformError(
-            f"kernel {nest.kernel_name!r} reads dense arrays; a sparse nest is for "
-            "trees"
+            f"kernel {nest.kernel_name!r} reads dense arrays; sparse_nest needs a tree"
         )
     found, form = recipe_of(nest.einsum, parameters)
     return over_given_arrays(t_unit, nest, found, form)

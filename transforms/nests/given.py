@@ -68,8 +68,8 @@ def _check(
 ) -> None:
     if form.has_copies:
         raise TransformError(
-            "copies of the result need arrays of their own, which a kernel does not "
-            "have; expected threads 'none', or chunks of an output index"
+            "copies of the result need extra arrays, which a kernel does not have; "
+            "expected threads 'none', or chunks of an output index"
         )
     if form.lane and form.lane not in dense:
         raise TransformError(
@@ -79,8 +79,8 @@ def _check(
     large = [b for b in found.buffers if not is_private(b.indices, dense)]
     if large:
         raise TransformError(
-            f"a buffer over {sorted(large[0].indices)} needs an array of its own, "
-            "which a kernel does not have"
+            f"a buffer over {sorted(large[0].indices)} needs an extra array, which a "
+            "kernel does not have"
         )
 
 

@@ -38,5 +38,5 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     except CommandError as error:
         raise StoreUnavailableError(
             f"the schema could not be brought to revision {revision!r}: {error}; "
-            "install feinsum again"
+            "reinstall feinsum"
         ) from None

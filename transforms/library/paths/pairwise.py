@@ -115,7 +115,8 @@ class PairwisePath:
             first, second = map(int, step.split(","))
             if not first < second < n_left:
                 raise _refuse(
-                    text, f"the step {step} names no two of {n_left} arrays in order"
+                    text,
+                    f"the step {step} does not name two of {n_left} arrays in order",
                 )
             pairs.append((first, second))
         return cls(tuple(pairs))
