@@ -1,4 +1,4 @@
-"""Documents that a service sent: checked as the rows of a database are."""
+"""Documents from a service, checked like the rows of a database."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_content_id(text: object) -> bool:
 
 
 def record_of(record_id: str, document: Any) -> TuningRecord:
-    """The record of a document that has that id.
+    """The record in a document, after checking its id.
 
     Raises:
         InvalidRecordError: if it is not well formed, or is another one.
@@ -86,10 +86,9 @@ def retraction_of(entry: Any) -> Retraction:
 def sound(
     entries: Iterable[Any], workload: WorkloadKey | None = None
 ) -> list[TuningRecord]:
-    """The records of a list of facts that are what their ids say, in order.
+    """The records of a list of facts that match their ids, in order.
 
-    What is damaged, or of another workload than was asked for, is left out, and the
-    log says so once.
+    Damaged records, and records of other workloads, are skipped, which is logged once.
     """
     return _sound(entries, record_of, workload)
 

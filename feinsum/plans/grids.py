@@ -111,10 +111,9 @@ def _solved(
 
 
 def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[int, ...]:
-    """The grid with the fewest elements in the blocks of a process; ties go to the
-    first.
+    """The grid with the fewest elements in the blocks of a process.
 
-    This measures what a process holds, not what it moves.
+    This measures what a process holds, not what it moves. Ties go to the first grid.
     """
     indices = by_first_use(group)
     grids = most_within(n, indices, extents)

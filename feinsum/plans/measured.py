@@ -90,8 +90,7 @@ def _plan_of(record: PlanRecord) -> Plan | None:
 
 
 def identity(plan: Plan) -> Hashable:
-    """Equal for plans that do the same, whatever einsums, operands and plans are
-    called.
+    """Equal for plans that do the same, whatever the names in them.
 
     Plans that differ by a symmetry of their einsum may have different ones.
     """

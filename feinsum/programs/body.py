@@ -152,8 +152,7 @@ def linear_in(body: str, name: str) -> tuple[str, str] | None:
 
 
 def is_cheap(body: str, indices: Collection[str]) -> bool:
-    """Whether compilers generate fast vector code for a body: arithmetic and
-    conditions.
+    """Whether compilers generate fast vector code for a body.
 
     >>> is_cheap("max(x0, 0.0) if t <= s else x1 / 2", "st"), is_cheap("exp(x0)", ())
     (True, False)

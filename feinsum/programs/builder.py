@@ -112,8 +112,7 @@ class ProgramBuilder:
         return self._add(inputs, output, tensors, body, reduction, name)
 
     def map(self, body: str, *operands: Tensor | Operand, name: str = "") -> Tensor:
-        """Apply a function elementwise; axes are aligned from the last one, as in
-        numpy.
+        """Apply a function elementwise, with axes aligned as in numpy.
 
         >>> p = program()
         >>> p.map("max(x0 + x1, 0.0)", array("X", (3, 4)), array("b", 4))

@@ -1,4 +1,4 @@
-"""Files of sparse tensors as FROSTT has them, written as a stream."""
+"""Writing sparse tensor files in FROSTT's format as a stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENTRIES = 2**16
 def write_tns(path: str | PathLike[str], array: SparseArray) -> None:
     """Write a tensor as ``.tns``, compressed if the name ends with ``.gz``.
 
-    Values come back as they were. The extents are not in such a file.
+    Values round-trip exactly. The file does not contain the extents.
 
     Raises:
         InvalidSparseArrayError: ``value-dtype`` for complex values, and

@@ -30,8 +30,7 @@ class Confirmed:
 
 
 def winners(facts: Iterable[TuningRecord], device: Device) -> tuple[TuningRecord, ...]:
-    """For each workload measured on a device, the fact with the highest claim; best
-    first.
+    """For each workload measured on a device, the fact that claims most; best first.
 
     Facts of other devices, which cannot be settled here, and facts that are no faster
     than the untransformed kernel, which would win nothing, are omitted.

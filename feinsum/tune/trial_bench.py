@@ -32,8 +32,7 @@ class TrialBench(Protocol):
         ...
 
     def outcomes(self, ask: Ask) -> Iterator[TrialOutcome]:
-        """Try the requested recipes until there are no more, yielding outcomes as they
-        come.
+        """Try the requested recipes until none is left; yields outcomes as they come.
 
         As many recipes as can be tried at once are requested before an outcome is
         known. Closing the iteration early ends the trials under way.

@@ -1,4 +1,4 @@
-"""An einsum of two operands as matrix products: which index plays which part.
+"""An einsum of two operands as matrix products: the roles of its indices.
 
 Source: Springer and Bientinesi 2018, section 2 (transpose, transpose, multiply,
 transpose; loops over matrix products).
@@ -30,7 +30,7 @@ WHOLE = ""
 
 @dataclass(frozen=True)
 class Roles:
-    """What the indices of a product of two operands are.
+    """The roles of the indices in a product of two operands.
 
     Attributes:
         right: the position of the operand that has the last free output index.
@@ -54,7 +54,7 @@ class Roles:
 
 
 def find_roles(einsum: BatchedEinsum) -> Roles | None:
-    """The parts of the indices; None if the einsum is no matrix product.
+    """The roles of the indices; None if the einsum is not a matrix product.
 
     >>> from feinsum.ir import array, einsum
     >>> find_roles(einsum("ik,kj->ij", array("A", (4, 5)), array("B", (5, 6))))
@@ -78,7 +78,7 @@ def find_roles(einsum: BatchedEinsum) -> Roles | None:
 
 
 def check_extents(kernel: lp.LoopKernel, nest: LoopNest) -> None:
-    """Refuse a nest with an extent that the caller does not give.
+    """Refuse a nest with an extent that the caller does not provide.
 
     Raises:
         TransformError: naming it.

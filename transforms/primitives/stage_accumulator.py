@@ -1,4 +1,4 @@
-"""Accumulators in private memory: zero, update and store as loops of their own."""
+"""Accumulators in private memory: zero, update and store as separate loops."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ __all__ = ["StreamedNest", "Streams"]
 
 @dataclass(frozen=True)
 class Streams:
-    """Which index plays which part; see :class:`StreamedNest`.
+    """The roles of the indices; see :class:`StreamedNest`.
 
     Attributes:
         vector: the index of the innermost loop; none if there are no indices.
