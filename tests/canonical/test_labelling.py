@@ -216,7 +216,7 @@ def test_answer_is_found_in_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """So is a process that ends well and says nothing."""
     monkeypatch.setattr(search, "run_to_end", lambda *_, **__: Ended(0, "hello"))
-    with pytest.raises(CanonicalizationError, match="gave no answer"):
+    with pytest.raises(CanonicalizationError, match="gave an unreadable answer"):
         search.bounded_order(*ring(200), Deadline())
 
 

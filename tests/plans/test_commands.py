@@ -177,7 +177,7 @@ WRONG = {
     "changed": (lambda: johnson(2).divide("io", "a", "b", 2), "counts parts"),
     "fetched once": (
         lambda: summa(3).communicate(["A"], "ko").plan(),
-        "cannot be fetched at ko only",
+        "cannot be fetched only at ko",
     ),
     "two in time": (
         lambda: summa(3).divide("ii", "a", "b", 2).communicate(["out"], "a").plan(),

@@ -148,6 +148,6 @@ def test_what_is_no_program_is_refused(instructions, words):
 
 
 def test_a_part_of_an_array_is_no_result():
-    with pytest.raises(ProgramError, match="a part of 'y' only") as caught:
+    with pytest.raises(ProgramError, match="only a part of 'y'") as caught:
         program_from_kernel(kernel("y[i] = x[i]", shape=5))
     assert caught.value.rules == ("kernel",)
