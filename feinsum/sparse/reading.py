@@ -101,8 +101,8 @@ class _Columns:
             reject(
                 "memory",
                 f"the first {n_read} entries take {self.n_bytes} bytes; allowed are "
-                f"{self.max_bytes}: raise max_bytes, or go through the file in blocks "
-                "with iterate_tns",
+                f"{self.max_bytes}: raise max_bytes, or read the file in blocks with "
+                "iterate_tns",
             )
 
     def taken_columns(self) -> tuple[Array, ...]:
@@ -178,7 +178,7 @@ def _read(file: BinaryIO, n_bytes: int, path: Path) -> bytes:
     except EOFError:
         reject("cut", f"{path.name} ends within its compressed data; fetch it again")
     except (gzip.BadGzipFile, zlib.error) as error:
-        reject("compression", f"{path.name} is no whole file of gzip: {error}")
+        reject("compression", f"{path.name} is not a complete gzip file: {error}")
 
 
 def _tokens(text: bytes, line: int) -> tuple[Array, Array]:
@@ -247,7 +247,7 @@ def _reject_words(text: bytes, line: int) -> NoReturn:
                     f"line {number} has the word {word.decode('ascii', 'replace')!r}; "
                     "expected a number, with spaces between numbers",
                 )
-    reject("line", f"the numbers from line {line} on cannot be read")
+    reject("line", f"the numbers from line {line} on cannot be parsed")
 
 
 def _is(word: bytes) -> bool:

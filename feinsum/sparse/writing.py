@@ -29,9 +29,9 @@ def write_tns(path: str | PathLike[str], array: SparseArray) -> None:
     """
     entries = to_coo(array)
     if entries.values.dtype.kind == "c":
-        reject("value-dtype", "complex values have no place in a .tns file")
+        reject("value-dtype", "a .tns file cannot store complex values")
     if not np.isfinite(entries.values).all():
-        reject("not-finite", "values that are not finite could not be read back")
+        reject("not-finite", "a .tns file cannot store values that are not finite")
     file = _opened(Path(path))
     with file:
         for start in range(0, entries.nnz, _ENTRIES):

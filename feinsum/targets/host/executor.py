@@ -112,7 +112,7 @@ def _check_array(name: str, value: Any, *, is_written: bool) -> None:
     """Loopy checks the rest. To a read-only array the kernel would write, or crash."""
     if not isinstance(value, np.ndarray):
         kind = type(value).__name__
-        raise MeasurementError(f"{name!r} is a {kind}; expected an array of numpy")
+        raise MeasurementError(f"{name!r} is a {kind}; expected a numpy array")
     if is_written and not value.flags.writeable:
         raise MeasurementError(f"the kernel writes {name!r}, which is read-only")
 
