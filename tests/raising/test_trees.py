@@ -153,7 +153,7 @@ def test_two_trees_in_one_nest_are_refused():
         {**VECTORS, "ptr2": "n_i+1", "w": "nnz"},
     )
     row = next(r for r in raise_kernel(unit).refused if r.instructions == ("row",))
-    assert "no path of a tree" in row.reason
+    assert "do not form a path of a tree" in row.reason
 
 
 def test_part_of_the_rows_is_refused():

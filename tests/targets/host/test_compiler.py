@@ -197,7 +197,7 @@ def test_what_a_compiler_started_ends_with_it(named, tmp_path, monkeypatch):
     alive = tmp_path / "alive"
     found = named(f"(sleep 1.5; touch {alive}) & sleep 60")
     monkeypatch.setattr(compiler, "LIMIT_S", 0.5)
-    with pytest.raises(BuildError, match="did not end"):
+    with pytest.raises(BuildError, match="did not finish"):
         found.compile(SOURCE, ())
     time.sleep(2)
     assert not alive.exists()
