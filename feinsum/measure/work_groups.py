@@ -58,7 +58,7 @@ class Race(NamedTuple):
 
     Attributes:
         array: its name; empty for what not all work-items reach.
-        entry: counted in C's order.
+        entry: counted in C order.
         kind: ``write-write``, ``read-write``, ``group-write`` for two groups at an
             entry of global memory, ``barrier``, or ``warp`` for a product of a warp.
     """
