@@ -1,6 +1,6 @@
-"""Where facts are kept, and which of these places are asked.
+"""Where facts are stored, and which of these stores are queried.
 
-The rooms: :mod:`feinsum.db.sql` (a database), :mod:`feinsum.db.remote` (a service as
+Subpackages: :mod:`feinsum.db.sql` (a database), :mod:`feinsum.db.remote` (a service as
 its clients see it), :mod:`feinsum.db.server` (a database as the service sees it),
 :mod:`feinsum.db.exchange` (between databases and files).
 """

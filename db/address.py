@@ -1,4 +1,4 @@
-"""Where a service is, and the key that is sent there."""
+"""The address of a service, and the key to send there."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Address:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody on the way can read what is sent."""
+        """Whether nobody on the network path can read what is sent."""
         return self.scheme == "https" or _is_this_machine(self.host)
 
     def __str__(self) -> str:
@@ -71,17 +71,17 @@ class Address:
 
 
 def is_service(location: object) -> bool:
-    """Whether a location is the URL of a service, and not a database."""
+    """Whether a location is the URL of a service rather than a database."""
     if not isinstance(location, str):
         return False
     return location.strip().lower().startswith(("http://", "https://"))
 
 
 def address_of(url: str) -> Address:
-    """The address that a URL names.
+    """The address given by a URL.
 
     Raises:
-        StoreUnavailableError: if it is none; what may be a password is not quoted.
+        StoreUnavailableError: if it is invalid; possible passwords are not quoted.
     """
     try:
         parts = urlsplit(url.strip())
@@ -103,32 +103,33 @@ def address_of(url: str) -> Address:
 
 
 def remote_url() -> str:
-    """The URL that the variable names; empty if it is not set."""
+    """The URL in the environment variable; empty if it is not set."""
     return os.environ.get(REMOTE_VARIABLE, "").strip()
 
 
 def key_for(address: Address) -> str | None:
     """The key to send to a service, if there is one for it.
 
-    Where a service is set for look-ups, the key is that one's, and is sent to no other.
+    If a service is configured for look-ups, the key belongs to it and is sent to no
+    other.
 
     Raises:
-        StoreUnavailableError: if the key cannot be read, or if it would be sent for
-            all to see. The message does not quote it.
+        StoreUnavailableError: if the key cannot be read, or would be sent in plain
+            text. The message does not quote it.
     """
     key = os.environ.get(KEY_VARIABLE, "").strip() or _key_of_file()
     if not key or not _is_of_the_key(address):
         return None
     if not _KEY.fullmatch(key):
         raise StoreUnavailableError(
-            f"the key for {address} has characters that a key cannot have; set "
+            f"the key for {address} has invalid characters; set "
             f"{KEY_VARIABLE} to what 'feinsum keys create' printed"
         )
     may_be_read = os.environ.get(KEY_OVER_HTTP_VARIABLE, "").strip().lower() == "on"
     if not (address.is_private or may_be_read):
         raise StoreUnavailableError(
-            f"the key is not sent to {address}, because anybody on the way could "
-            "read it; "
+            f"the key is not sent to {address}, because anyone on the network path "
+            "could read it; "
             f"use https, or set {KEY_OVER_HTTP_VARIABLE}=on in a network that you trust"
         )
     return key

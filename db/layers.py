@@ -1,4 +1,4 @@
-"""Several sources of facts as one store: all are asked, one takes what is new."""
+"""Several sources of facts as one store: all are queried, one stores new facts."""
 
 from __future__ import annotations
 
@@ -36,25 +36,23 @@ class _Told(set[str]):
 
 
 class ToldError(StoreUnavailableError):
-    """A layer cannot be asked, and the log has said so already."""
+    """A layer cannot be queried, which was already logged."""
 
 
 class LayeredStore(FactStore):
     """Several sources of facts as one store.
 
-    What is known is the union, but for what any of them retracts; which record serves
-    is decided by how well it fits, not by where it lies. A layer that fails is passed
-    over when something is read: the log says so once, and :attr:`problems` says why.
-    Only if all fail is that an error.
+    The facts are the union of all layers, without those that any of them retracts;
+    which record is used depends on how well it fits, not on its layer. A layer that
+    fails is skipped on reads: this is logged once, and :attr:`problems` has the reason.
+    It is an error only if all fail.
 
     Args:
-        layers: in the order in which they are asked; in place of one that could not be
-            opened, why.
-        written: the one that takes what is new, or why there is none; by default the
-            first.
+        layers: the layers in query order; for one that could not be opened, the error.
+        written: the layer for new facts, or why there is none; by default the first.
 
     Attributes:
-        problems: why layers were passed over, by their number.
+        problems: why layers were skipped, by number.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class LayeredStore(FactStore):
 
     @property
     def written(self) -> FactStore:
-        """The layer that takes what is new.
+        """The layer that stores new facts.
 
         Raises:
             StoreError: if there is none.

@@ -1,7 +1,7 @@
-"""Opening a database for as long as it is needed, whatever names it.
+"""Opening a database, given as a path, URL or store, for as long as it is needed.
 
 The user's own database is one of several layers: facts of this process, of the user, of
-the site, of the package, of a service. Which ones are asked is a setting.
+the site, of the package, of a service. A setting selects the layers to query.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ REMOTE = "remote"
 
 @dataclass(frozen=True)
 class LayerState:
-    """A layer that was asked.
+    """A layer that was queried.
 
     Attributes:
-        location: path or URL, or what else it is.
-        problem: why it was passed over; empty if it was not.
-        n_records: how many facts it has, if they were counted.
-        note: why it answered from what it said before; mostly empty.
+        location: path, URL or other description.
+        problem: why it was skipped; empty if it was not.
+        n_records: number of facts, if counted.
+        note: why it answered from earlier responses; usually empty.
     """
 
     name: str
@@ -102,7 +102,7 @@ class _ProcessFacts(InMemoryStore):
 
 
 def process_facts() -> InMemoryStore:
-    """The facts of this process, which a program may add to."""
+    """The facts of this process, to which a program may add."""
     return remembered(_ProcessFacts)
 
 
@@ -118,9 +118,9 @@ class LayerKind:
     """A kind of layer.
 
     Attributes:
-        open: makes the store, or raises a StoreError.
-        location: where it is, in words.
-        is_there: whether it is asked if nothing else is said.
+        open: opens the store, or raises a StoreError.
+        location: describes where it is.
+        is_there: whether it is queried by default.
     """
 
     open: Opener
@@ -145,10 +145,10 @@ OPENERS: dict[str, LayerKind] = {
 
 
 def layer_names() -> tuple[str, ...]:
-    """The layers that are asked, in their order.
+    """The layers to query, in order.
 
     Raises:
-        StoreUnavailableError: if the variable names one that there is not.
+        StoreUnavailableError: if the variable names an unknown layer.
     """
     chosen = os.environ.get(LAYERS_VARIABLE, "")
     names = [name.strip() for name in chosen.split(",") if name.strip()]
@@ -166,12 +166,12 @@ def layer_names() -> tuple[str, ...]:
 def opened_store(
     database: Database, *, has_shipped: bool = False, may_create: bool = False
 ) -> Iterator[FactStore]:
-    """The store that ``database`` names; closed at the end if opened here.
+    """The store given by ``database``; closed at the end if opened here.
 
     Args:
-        has_shipped: the other layers are asked too, if ``database`` is the user's own.
-            Then a layer that cannot be opened or read is passed over.
-        may_create: make the database where there is none, to write to it.
+        has_shipped: whether to query the other layers too, if ``database`` is the
+            user's own. Then a layer that cannot be opened or read is skipped.
+        may_create: whether to create a missing database, to write to it.
 
     Raises:
         StoreUnavailableError, SchemaVersionError: see :func:`open_store`.
@@ -196,12 +196,12 @@ def opened_store(
 
 @contextmanager
 def looked_up_store(database: Database) -> Iterator[FactSource]:
-    """The store that ``database`` names, for a look-up that must not be held up.
+    """The store given by ``database``, for a look-up that must not be delayed.
 
-    As :func:`opened_store` with the other layers; but a service that is named, or whose
-    store is given, is asked as the layer of one is: within its budget, and else from
-    what it said before. A database that is not there yet has no facts, and the log says
-    so: a build may come before the first tuning.
+    Like :func:`opened_store` with the other layers; but a service that is named, or
+    whose store is given, is queried like a layer: within its budget, or else from
+    earlier responses. A missing database has no facts, which is logged: a build may
+    precede the first tuning.
     """
     if isinstance(database, str) and is_service(database):
         yield open_remote(database)
@@ -225,7 +225,7 @@ def opened_documents(
 ) -> Iterator[SqlStore | HttpStore]:
     """A database or a service as a set of documents; closed at the end.
 
-    Whoever adds facts to a database vouches for them; see :mod:`feinsum.db.server`.
+    Adding facts to a database vouches for them; see :mod:`feinsum.db.server`.
 
     Raises:
         StoreUnavailableError, SchemaVersionError: see :func:`open_store`.
@@ -241,7 +241,7 @@ def opened_documents(
 
 
 def states_of(store: FactSource) -> tuple[LayerState, ...]:
-    """The layers of a store, as far as it has some."""
+    """The layers of a store, if it has any."""
     if isinstance(store, RemoteLayer):
         return (LayerState(REMOTE, str(store.address), note=store.note),)
     if not isinstance(store, NamedLayers):
@@ -258,7 +258,7 @@ def states_of(store: FactSource) -> tuple[LayerState, ...]:
 
 
 def _problem(error: StoreError | None, layer: FactSource | StoreError) -> str:
-    """Why a layer was passed over, or the database that should be in it."""
+    """Why a layer was skipped, or the database that should be in it."""
     inner = layer.problems.values() if isinstance(layer, LayeredStore) else ()
     return str(next((found for found in (error, *inner) if found), ""))
 
@@ -277,13 +277,13 @@ def opened_layers(names: Iterable[str]) -> Iterator[LayerState]:
 
 
 class NamedLayers(LayeredStore):
-    """The layers that the settings name; what is new goes to the user's."""
+    """The layers named in the settings; new facts go to the user's."""
 
     def __init__(self, names: tuple[str, ...], may_create: bool = False) -> None:
         stores = {name: _opened(name, may_create) for name in names}
         none = StoreUnavailableError(
-            f"{LAYERS_VARIABLE} leaves out the layer {USER!r}, which is the one that "
-            "takes new facts; give the path of a database"
+            f"{LAYERS_VARIABLE} excludes the layer {USER!r}, which stores new facts; "
+            "give the path of a database"
         )
         super().__init__([*stores.values()], stores.get(USER, none))
         self.names = names

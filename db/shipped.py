@@ -1,4 +1,4 @@
-"""Facts that come with the package: text that diffs, one record a line, read only."""
+"""Packaged facts: diffable text, one record per line, read-only."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def shipped_facts() -> ShippedStore:
 
 
 def write_facts(records: Iterable[TuningRecord], path: Path) -> None:
-    """Write records as text, in an order that does not depend on theirs."""
+    """Write records as text, in an order independent of theirs."""
     lines = {record.id: to_json(record) for record in records}
     ordered = sorted(lines.values(), key=lambda line: _workload(line) + line)
     path.write_text("".join(f"{line}\n" for line in ordered), "utf-8")
 
 
 class ShippedStore(FactSource):
-    """Facts in texts, which are read when asked for.
+    """Facts in texts, which are read on demand.
 
     Args:
-        texts: files of one JSON document a line; see :func:`write_facts`.
+        texts: files with one JSON document per line; see :func:`write_facts`.
     """
 
     def __init__(self, texts: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""``python -m feinsum.run``: a plan on the ranks of MPI, arrays from files.
+"""``python -m feinsum.run``: a plan on MPI ranks, arrays from files.
 
 ``mpiexec -n 8 python -m feinsum.run plan.json --inputs arrays --output out.npy`` maps
 ``arrays/NAME.npy`` for every operand, reads the blocks of each rank, and writes those

@@ -83,7 +83,7 @@ async def read_body(receive: Receive, most: int) -> bytes:
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise InvalidRequestError("the body ended before its length")
+            raise InvalidRequestError("the body is shorter than its announced length")
         body += message.get("body", b"")
         if len(body) > most:
             raise _too_large(f"more than {most}", most)

@@ -29,8 +29,8 @@ WORKER_STARTS_S = 60
 def run(settings: Settings, tell: Callable[[], None] = lambda: None) -> None:
     """Serve until the process is interrupted or told to end.
 
-    Each worker is a process of its own, which reads the settings from its
-    environment. Requests that are under way get ``shutdown_s`` to end.
+    Each worker is a separate process, which reads the settings from its environment.
+    Requests that are under way get ``shutdown_s`` to end.
 
     Args:
         tell: called once the database was opened.

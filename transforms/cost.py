@@ -1,7 +1,7 @@
-"""What a recipe costs, by arithmetic: seconds from work and from what a machine can do.
+"""Analytic costs of recipes: seconds, from the work and the rates of a machine.
 
-Costs order recipes; they need not be right to the second. A family counts the cycles
-of its loops and the bytes that it moves; :func:`region_s` makes seconds of them.
+Costs rank recipes; they need not be accurate. A family counts the cycles of its loops
+and the bytes that it moves; :func:`region_s` converts them to seconds.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the analytic cost knows of a device.
+    """What analytic costs know about a device.
 
     Attributes:
-        n_cores: threads that share a region.
-        cycles_per_s: of one core.
-        vector_bytes: of the longest vectors.
-        fma_bytes: of vectors whose multiply-adds a core begins in a cycle, in no more
-            than two instructions.
-        cache_bytes: of ``L2``, for each core, and of ``L3``, for all.
-        cache_bytes_per_s: what one core reads from each level.
-        bandwidth_bytes_per_s: of the memory, for all cores together.
-        region_s: what it takes to share a region among threads.
-        call_s: what a call of a library through numpy takes.
-        gpu: what is known of a GPU, for families that are made for these.
+        n_cores: number of threads that share a region.
+        cycles_per_s: cycles per second of one core.
+        vector_bytes: length of the longest vectors.
+        fma_bytes: bytes of vector multiply-adds that a core starts per cycle, in at
+            most two instructions.
+        cache_bytes: size of ``L2`` per core, and of ``L3`` for all cores.
+        cache_bytes_per_s: read bandwidth of one core from each level.
+        bandwidth_bytes_per_s: memory bandwidth of all cores together.
+        region_s: overhead of sharing a region among threads.
+        call_s: overhead of a library call through numpy.
+        gpu: what is known of a GPU, for families made for GPUs.
     """
 
     n_cores: int = 2
@@ -80,15 +80,15 @@ class Machine:
         return max(1, min(self.vector_bytes, most_bytes) // dtype.itemsize)
 
     def fma_cycles(self, vector_bytes: int) -> float:
-        """From one multiply-add of such vectors to the next."""
+        """Cycles between multiply-adds of such vectors."""
         return max(0.5, vector_bytes / self.fma_bytes)
 
     def operations_per_s(self, dtype: np.dtype[np.generic]) -> float:
-        """Of one core; a multiply-add is two."""
+        """Operations per second of one core; a multiply-add is two."""
         return 2 * self.fma_bytes / dtype.itemsize * self.cycles_per_s
 
     def stream_bytes_per_s(self, footprint: float) -> float:
-        """What all cores read together from where arrays of this size stay."""
+        """Read bandwidth of all cores from the level that holds arrays of this size."""
         for level in LEVELS:
             per_core = 1 if level == "L3" else self.n_cores
             if footprint <= per_core * self.cache_bytes.get(level, 0):
@@ -107,11 +107,12 @@ def region_s(
     """Seconds of one parallel region.
 
     Args:
-        cycles: of all cores together.
-        n_bytes: moved between the caches and where the arrays are.
-        n_groups: pieces of work that threads can take, the last of which may be a part
-            of one; those that are left over keep some threads idle.
-        footprint: of all arrays, which says where they are; by default ``n_bytes``.
+        cycles: cycles of all cores together.
+        n_bytes: bytes moved between the caches and the level that holds the arrays.
+        n_groups: number of pieces of work for threads, the last of which may be
+            partial; leftover pieces keep some threads idle.
+        footprint: size of all arrays, which determines where they are; by default
+            ``n_bytes``.
 
     >>> machine = Machine(n_cores=2, cycles_per_s=1e9, region_s=0)
     >>> [region_s(machine, 2e6, 0, n_groups=n) for n in (100, 1, 1.25)]
@@ -142,7 +143,7 @@ def padding(extent: int, unit: int) -> float:
 
 
 def points(einsum: BatchedEinsum, indices: Iterable[str]) -> int:
-    """Index tuples, of an einsum whose extents are all known."""
+    """Number of index tuples of an einsum whose extents are all known."""
     return prod(_known(einsum, index) for index in indices)
 
 
@@ -153,7 +154,7 @@ def _known(einsum: BatchedEinsum, index: str) -> int:
 
 
 def distinct_bytes(einsum: BatchedEinsum) -> tuple[int, int]:
-    """Bytes of all arrays that are read, as far as they are, and of all results."""
+    """Bytes of all operands, as far as they are read, and of all results."""
     seen: dict[tuple[str, IndexList], int] = {}
     for row in einsum.rows:
         for operand, term in zip(row, einsum.inputs, strict=True):

@@ -1,4 +1,4 @@
-"""Transforms of a script or a notebook, handed to the processes that try them."""
+"""Passing transforms from a script or notebook to the processes that try them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _KNOWN: set[tuple[str, int]] = set()
 
 
 def note_known() -> None:
-    """Remember that all that is registered now is found by other processes."""
+    """Note that other processes find all currently registered transforms themselves."""
     _KNOWN.update(REGISTRY)
 
 
 def of_this_process() -> tuple[Transform, ...]:
-    """Transforms that other processes do not find by themselves."""
+    """Transforms that other processes do not find themselves."""
     return tuple(t for key, t in REGISTRY.items() if key not in _KNOWN)
 
 
 def hand_over(folder: str | Path) -> tuple[str, ...]:
-    """Write the transforms of this process into a folder.
+    """Write the transforms of this process to a folder.
 
     Returns:
-        the arguments with which :func:`take_over` finds them; none if there are none.
+        the arguments for :func:`take_over`; empty if there are none.
 
     Raises:
         TransformError: if one cannot be written.
@@ -47,8 +47,8 @@ def hand_over(folder: str | Path) -> tuple[str, ...]:
     except Exception as error:  # whatever a foreign function refers to
         names = ", ".join(f"{t.name}@{t.version}" for t in transforms)
         raise TransformError(
-            f"{names} cannot be handed to the processes of trials: {error}; put them "
-            "into a module, and name that in FEINSUM_TRANSFORMS"
+            f"{names} cannot be passed to trial processes: {error}; put them "
+            "into a module, and name the module in FEINSUM_TRANSFORMS"
         ) from error
     path = Path(folder) / "transforms.pickle"
     path.write_bytes(content)
@@ -56,9 +56,9 @@ def hand_over(folder: str | Path) -> tuple[str, ...]:
 
 
 def take_over(arguments: Sequence[str]) -> None:
-    """Register what the parent of this process wrote; it may name nothing.
+    """Register the transforms written by the parent process, if any.
 
-    What cannot be read is logged, and its recipes are then unknown transforms.
+    Unreadable ones are logged, and their recipes are then unknown transforms.
     """
     if not arguments:
         return

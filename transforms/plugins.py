@@ -1,4 +1,4 @@
-"""Transforms of other packages: entry points, and modules named in a variable."""
+"""User-defined transforms: entry points, and modules named in a variable."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ VARIABLE = "FEINSUM_TRANSFORMS"
 
 
 def load_plugins() -> None:
-    """Import every module that registers transforms of its own.
+    """Import every module that registers user-defined transforms.
 
-    A module that cannot be imported is logged and passed over, so that it
-    breaks no build; its recipes are then unknown transforms.
+    A module that cannot be imported is logged and skipped, so that it breaks no build;
+    its recipes are then unknown transforms.
     """
     named = os.environ.get(VARIABLE, "").split(",")
     modules = [name.strip() for name in named if name.strip()]

@@ -1,4 +1,4 @@
-"""Configurations of all families in the order of their costs."""
+"""Configurations of all families, ordered by cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Costed", "at_sizes", "ranked"]
 
 
 class Costed(NamedTuple):
-    """A recipe and about how many seconds it takes."""
+    """A recipe and its estimated time in seconds."""
 
     seconds: float
     spec: TransformSpec
@@ -44,11 +44,11 @@ def ranked(
     transforms: Iterable[Transform],
     machine: Machine,
 ) -> list[Costed]:
-    """The proposals of all families that have a cost, the cheapest first.
+    """The proposals of all families with a cost, cheapest first.
 
     Args:
-        einsum: in whose names recipes speak.
-        sizes: of its size parameters, as far as they are known.
+        einsum: the einsum to whose names recipes refer.
+        sizes: values of its size parameters, as far as they are known.
     """
     known, workload = at_sizes(einsum, sizes), Workload(einsum, sizes)
     found = [

@@ -1,4 +1,4 @@
-"""The registry: which transforms are installed here, and how a spec is applied.
+"""The registry: which transforms are installed, and how a spec is applied.
 
 A record can only name what is registered; nothing else can run.
 """
@@ -56,33 +56,33 @@ Cost = Callable[[BatchedEinsum, Parameters, Machine], float]
 
 @dataclass(frozen=True)
 class Transform:
-    """A family of recipes: a rewriting of loop nests with parameters.
+    """A family of recipes: a parametrized rewrite of loop nests.
 
     Attributes:
-        space: the parameter space for a workload, whose einsum is canonical; empty
-            tuple values, or no space at all, say that the family does not fit it. What
-            only some sizes offer has to be admitted at others.
+        space: the parameter space for a workload, whose einsum is canonical; an empty
+            tuple of values, or no space at all, means that the family does not fit it.
+            Values offered only at some sizes must be admitted at others.
         apply: rewrites a nest, given every parameter.
-        constraint: why a configuration of the space is pointless, if it is; at
-            unknown sizes there is no more against one than at some known ones.
-        is_searched: whether a search should try the family at all. Recipes that are
-            on record serve in any case.
-        devices: the kinds of devices that its recipes are for.
-        starts: configurations of the space, beside the recommended one, with which a
-            search begins: such as for devices of another kind of registers.
-        admits: whether a recipe on record may have a value that is not offered; it may
+        constraint: returns why a configuration of the space is pointless, if it is; at
+            unknown sizes it must reject no more than at some known ones.
+        is_searched: whether a search should try the family at all. Recorded recipes are
+            used in any case.
+        devices: the kinds of devices for its recipes.
+        starts: configurations of the space, besides the recommended one, with which a
+            search begins, for example for devices with other registers.
+        admits: whether a recorded recipe may have a value that is not offered; may
             raise InvalidParameterError itself.
-        cost: by which :mod:`feinsum.predict` chooses among configurations of all
-            families; a family without one is never predicted.
+        cost: the cost by which :mod:`feinsum.predict` chooses among configurations of
+            all families; a family without one is never predicted.
         proposals: the configurations to choose from; by default the recommended one
             and the starts. Some may be pointless.
-        intermediate_bytes: of the arrays that hold products of operands, for an einsum
-            of known extents; for families that have such arrays.
-        in_full: the same configuration in parameters that mean the same in every
-            version of this package, as facts have them; for families that leave
-            something to costs.
-        is_sparse: whether it is for einsums with a sparse operand; others are for those
-            without.
+        intermediate_bytes: size of the arrays that hold products of operands, for an
+            einsum with known extents; for families that have such arrays.
+        in_full: the same configuration with parameters that mean the same in every
+            version of this package, as stored in facts; for families that leave choices
+            to costs.
+        is_sparse: whether it is for einsums with a sparse operand; all others are for
+            those without.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Transform:
     def offered(self, subject: WorkloadLike) -> Space | None:
         """The parameter space; None if the family does not fit.
 
-        None, too, if it is for operands that are stored in another way.
+        Also None if it is for operands with other storage.
         """
         workload = workload_of(subject)
         has_tree = workload.einsum.sparse_position is not None
@@ -129,14 +129,14 @@ REGISTRY: dict[tuple[str, int], Transform] = {}
 
 
 def register(transform: Transform) -> Transform:
-    """Make a transform known.
+    """Register a transform.
 
-    One of a script or a notebook takes the place of an earlier one there, as when a
-    cell is run again.
+    A transform of a script or notebook replaces an earlier one, as when a cell is run
+    again.
 
     Raises:
-        TransformError: if another one has its name and version, or if these cannot
-            stand in a recipe.
+        TransformError: if another one has its name and version, or these cannot occur
+            in a recipe.
     """
     _check_transform(transform)
     key = transform.name, transform.version
@@ -144,7 +144,7 @@ def register(transform: Transform) -> Transform:
         REGISTRY[key] = transform
     if REGISTRY.setdefault(key, transform) is not transform:
         raise TransformError(
-            f"a transform {transform.name}@{transform.version} is registered already; "
+            f"a transform {transform.name}@{transform.version} is already registered; "
             "give the new one a different version"
         )
     return transform
@@ -176,7 +176,7 @@ def find_transform(name: str, version: int) -> Transform:
     """The registered transform.
 
     Raises:
-        UnknownTransformError: saying which ones there are.
+        UnknownTransformError: listing the registered ones.
 
     >>> import feinsum.transforms.library
     >>> find_transform("rowwise", 1).name
@@ -197,11 +197,11 @@ def find_transform(name: str, version: int) -> Transform:
 def applicable_transforms(
     subject: WorkloadLike, kind: DeviceKind | None = None
 ) -> tuple[Transform, ...]:
-    """The transforms to search for a canonical einsum, by name; the newest version.
+    """The transforms to search for a canonical einsum, by name; newest versions.
 
     Args:
         subject: the einsum, or the workload with its sizes.
-        kind: of the device; by default only transforms for every kind are given.
+        kind: kind of device; by default, only transforms for every kind are returned.
     """
     kinds = ALL_DEVICES if kind is None else {kind}
     suited = sorted(key for key, t in REGISTRY.items() if kinds <= t.devices)
@@ -213,13 +213,13 @@ def applicable_transforms(
 
 
 def in_full(spec: TransformSpec, einsum: BatchedEinsum) -> TransformSpec:
-    """The recipe as a fact has it: nothing is left to costs, which get corrected."""
+    """The recipe as stored in a fact: nothing is left to costs, which may change."""
     transform = find_transform(spec.name, spec.version)
     return transform.spec(transform.in_full(einsum, spec.parameters))
 
 
 def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:
-    """Whether a recipe is for a kind of devices; so is one that is not known here."""
+    """Whether a recipe is for a kind of device; True for unknown recipes."""
     transform = REGISTRY.get((spec.name, spec.version))
     return transform is None or kind in transform.devices
 
@@ -227,9 +227,9 @@ def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:
 def configurations(
     transform: Transform, subject: WorkloadLike
 ) -> Iterator[TransformSpec]:
-    """Every configuration of the space that meets the constraints.
+    """Every configuration of the space that satisfies the constraints.
 
-    There is none if the transform does not fit the einsum.
+    There are none if the transform does not fit the einsum.
     """
     workload = workload_of(subject)
     space = transform.offered(workload)
@@ -244,7 +244,7 @@ def points(
     workload: Workload,
     constraint: Callable[[Workload, Parameters], str | None],
 ) -> Iterator[Parameters]:
-    """Every choice of values that a constraint has nothing against."""
+    """Every choice of values that the constraint allows."""
     for values in product(*space.values()):
         parameters = dict(zip(space, values, strict=True))
         if constraint(workload, parameters) is None:
@@ -266,7 +266,7 @@ def every(
 
 
 def proposed(transform: Transform, subject: WorkloadLike) -> Iterator[Parameters]:
-    """The configurations of a family that a prediction chooses from."""
+    """The configurations of a family from which predictions choose."""
     workload = workload_of(subject)
     space = transform.offered(workload)
     if space is None:
@@ -281,10 +281,10 @@ def proposed(transform: Transform, subject: WorkloadLike) -> Iterator[Parameters
 
 
 def check_spec(spec: TransformSpec, subject: WorkloadLike) -> Transform:
-    """The transform of ``spec``, if its parameters lie in the space, or are admitted.
+    """The transform of ``spec``, if its parameters are in the space, or are admitted.
 
     Args:
-        subject: the canonical einsum that the parameters speak of.
+        subject: the canonical einsum to which the parameters refer.
 
     Raises:
         UnknownTransformError: if it is not registered.

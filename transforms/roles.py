@@ -1,4 +1,4 @@
-"""Which roles the indices of an einsum can play in a recipe."""
+"""The roles that the indices of an einsum can play in a recipe."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def typical(extent: Extent) -> int:
 
 
 def is_long(extent: Extent) -> bool:
-    """Whether an index is worth cutting into blocks for a grid."""
+    """Whether an index is worth splitting into blocks for a grid."""
     return typical(extent) >= 64
 
 
@@ -61,10 +61,10 @@ def carriers(einsum: BatchedEinsum, index: str) -> tuple[int, ...]:
 
 
 def element_indices(einsum: BatchedEinsum) -> tuple[str, ...]:
-    """Long output indices beside which every extent is known, as those of elements.
+    """Long output indices, such as those of elements, if all other extents are known.
 
-    There is none if an operand has an index twice: a tile of a diagonal would have one
-    axis twice.
+    There are none if an operand has a repeated index: a tile of a diagonal would repeat
+    an axis.
 
     >>> from feinsum import array, einsum
     >>> element_indices(einsum("ij,ej->ei", array("D", (4, 4)), array("u", ("N", 4))))
@@ -92,13 +92,13 @@ def fitting_lanes(extent: Extent, lanes: int) -> int:
 
 
 def has_real_dtype(einsum: BatchedEinsum) -> bool:
-    """Whether all operands are of one native floating point dtype."""
+    """Whether all operands have the same native floating-point dtype."""
     dtypes = {operand.dtype for operand in einsum.operands}
     return len(dtypes) == 1 and dtypes <= {np.dtype(np.float64), np.dtype(np.float32)}
 
 
 def has_blas_dtype(einsum: BatchedEinsum) -> bool:
-    """Whether all operands are of one dtype of which BLAS multiplies matrices."""
+    """Whether all operands have the same dtype, for which BLAS multiplies matrices."""
     dtypes = {operand.dtype for operand in einsum.operands}
     return len(dtypes) == 1 and dtypes <= set(map(np.dtype, ("f4", "f8", "c8", "c16")))
 

@@ -1,4 +1,4 @@
-"""An audit: what of a database is not plausible. Nothing is changed."""
+"""An audit: what in a database is not plausible. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Odd:
 
     @property
     def is_refused(self) -> bool:
-        """Whether it would be refused if it came today."""
+        """Whether it would be refused if it arrived today."""
         return any(finding.is_refused for finding in self.findings)
 
 
@@ -41,9 +41,9 @@ def audit(
     judge_recipe: JudgeRecipe = shipped_recipe,
     on_step: Callable[[int], None] = lambda _n: None,
 ) -> Iterator[Odd]:
-    """The facts, plans and limits in which something is found, by kind and id.
+    """The facts, plans and limits with findings, by kind and id.
 
-    Facts in quarantine are left out, as in all that a database lists.
+    Quarantined facts are omitted, as in all listings of a database.
     """
     found = partial(judge, judge_recipe=judge_recipe)
     kinds: tuple[DocumentKind, ...] = ("record", "peaks", "plan")

@@ -1,8 +1,8 @@
 """Backups: a copy of a whole database, made while others write.
 
-A file is copied by SQLite's online backup, which sees one moment of it. A server is
-written as JSON Lines, trials included: all documents that were there at the start,
-and perhaps some that came while it was written.
+A file is copied by SQLite's online backup, a consistent snapshot. A server is written
+as JSON Lines, trials included: all documents present at the start, and perhaps some
+that arrived during the copy.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["back_up_store"]
 
 
 def back_up_store(store: SqlStore, path: Path) -> Path:
-    """Write a copy of a database to a new file, which is whole when it has its name.
+    """Write a copy of a database to a new file, which gets its name when complete.
 
     Args:
-        path: of the copy; for a server, ``.jsonl`` is added if it does not end so.
+        path: path of the copy; for a server, ``.jsonl`` is appended if missing.
 
     Returns:
         The path of the copy.
@@ -46,8 +46,8 @@ def back_up_store(store: SqlStore, path: Path) -> Path:
             part.rename(path)
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailableError(
-            f"no backup can be written to {path}: {error}; give the path of a new file "
-            "in a folder that can be written"
+            f"cannot write a backup to {path}: {error}; give the path of a new file in "
+            "a writable folder"
         ) from None
     finally:
         part.unlink(missing_ok=True)

@@ -18,9 +18,9 @@ PARQUET = ".parquet"
 
 
 def write_file(documents: Iterable[Document], path: Path) -> Counter[str]:
-    """Write documents to a file; how many there are of a kind.
+    """Write documents to a file; returns their number by kind.
 
-    A file that exists is replaced when the new one is complete and on disk.
+    An existing file is replaced once the new one is complete and on disk.
 
     Raises:
         StoreUnavailableError: if it cannot be written.
@@ -48,7 +48,7 @@ def read_file(path: Path) -> Iterator[Entry]:
 
     Raises:
         StoreUnavailableError: if it cannot be read.
-        InvalidRecordError, SchemaVersionError: if it is no file of documents.
+        InvalidRecordError, SchemaVersionError: if it is not a file of documents.
     """
     try:
         with path.open("rb") as stream:

@@ -1,17 +1,17 @@
-"""Garbage: facts that no look-up can prefer, and taking them out of a database.
+"""Garbage: finding and removing facts that no look-up can prefer.
 
-Kept are all facts of a recipe that was somewhere no faster than the untransformed
-kernel: they keep a look-up from taking it where it fits worse. Such a recipe may be
-passed over, so the others compete without it, in groups: of one workload as it was
-written, on one device with one driver, at the same sizes, with the same version of a
-transform. Of them those are kept that are tied for the best place of their group, and
-some more after them; and what any kept fact was rekeyed from.
+All facts of a recipe that was anywhere no faster than the untransformed kernel are
+kept: they stop a look-up from taking it from a worse-fitting level. Such a recipe may
+be skipped, so the others compete without it, in groups: one workload as written, one
+device and driver, the same sizes, the same version of a transform. In each group, the
+facts tied for first place and some more after them are kept, together with those from
+which any kept fact was rekeyed.
 
-So every look-up has the same answer as before: whatever machine asks, under whatever
-policy, whatever is installed.
+So every look-up has the same answer as before, for any machine, policy and
+installation.
 
-Limits of devices and trials are left alone. Retracted facts can go, too, if that is
-wanted: their retractions stay, so that no merge brings them back.
+Device limits and trials are not touched. Retracted facts can be removed on request:
+their retractions stay, so that no merge restores them.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ NEXT = 3
 
 @dataclass(frozen=True)
 class Surplus:
-    """A fact that can go, and why.
+    """A fact that can be removed, and why.
 
     Attributes:
-        place: its place in its group, from 1 on, of ``n_group`` facts.
-        speedup, best_speedup: its own, and that of the first one.
+        place: its rank in its group of ``n_group`` facts, from 1.
+        speedup, best_speedup: its own speed-up, and that of the first fact.
     """
 
     id: str
@@ -68,11 +68,11 @@ class Surplus:
 
 @dataclass(frozen=True)
 class GarbagePlan:
-    """What can go.
+    """What can be removed.
 
     Attributes:
-        n_records: facts that were looked at.
-        retracted: ids of retracted facts; they are in no look-up already.
+        n_records: number of facts examined.
+        retracted: ids of retracted facts, which are in no look-up.
     """
 
     n_records: int
@@ -86,11 +86,11 @@ class GarbagePlan:
 
 @dataclass(frozen=True)
 class Collected:
-    """What was done.
+    """What was removed.
 
     Attributes:
-        backup: a copy of the database as it was.
-        removed: the facts that are gone, as JSON Lines.
+        backup: path of a copy of the database as it was.
+        removed: path of the removed facts, as JSON Lines.
     """
 
     n_removed: int
@@ -104,8 +104,8 @@ def find_garbage(
     """Find the facts that no look-up can prefer; nothing is written.
 
     Args:
-        workloads: for each workload its facts.
-        n_next: how many are kept after those that are tied for the best place.
+        workloads: the facts of each workload.
+        n_next: number of facts to keep after those tied for first place.
     """
     n_records, surplus = 0, dict[str, Surplus]()
     origins: set[object] = set()
@@ -124,13 +124,13 @@ def find_garbage(
 
 
 def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collected:
-    """Take out of a database what a plan names, after it was written down twice.
+    """Remove the facts in a plan from a database, after saving them twice.
 
-    A copy of the database is made, then what goes is written as JSON Lines, which
-    ``feinsum db import`` reads back; only then it is removed.
+    First a copy of the database is made, then the facts are written as JSON Lines,
+    which ``feinsum db import`` can restore; only then are they removed.
 
     Args:
-        folder: where the two files are put.
+        folder: folder for the two files.
 
     Raises:
         StoreUnavailableError: if the database or the folder cannot be written.

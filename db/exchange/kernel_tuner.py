@@ -1,7 +1,7 @@
-"""Kernel Tuner's T4 format: what was tuned, for other people's tools.
+"""Kernel Tuner's T4 format, for other people's tools.
 
-A file holds the results of one workload in one environment: a result for every fact
-and every trial. It is written only: T4 has no place for much of a fact.
+A file holds the results of one workload in one environment: one for every fact and
+every trial. The format is write-only here, since T4 cannot represent all of a fact.
 
 Source: schemas "results" and "metadata" of T4, version 1.0.0, at
 https://github.com/odgaard/TuningSchema.
@@ -45,7 +45,7 @@ INVALIDITY = {
 
 
 def write_t4(documents: Iterable[Document], folder: Path) -> Counter[str]:
-    """Write a file for every workload and environment; how many documents of a kind.
+    """Write a file for every workload and environment; returns counts by kind.
 
     Complexity: all facts and trials are in memory.
 
@@ -71,7 +71,7 @@ def write_t4(documents: Iterable[Document], folder: Path) -> Counter[str]:
 def t4_document(results: Iterable[TuningRecord | Trial]) -> dict[str, Any]:
     """The document of the facts and trials of one workload in one environment.
 
-    Times are in milliseconds, as Kernel Tuner has them.
+    Times are in milliseconds, as in Kernel Tuner.
 
     Args:
         results: at least one.

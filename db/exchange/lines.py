@@ -1,7 +1,7 @@
 """JSON Lines: a database as text, one document a line, and its schema.
 
-The first line is a header. Every other line is an envelope: the kind of a document,
-its content id, and the document. Files may be joined: a header may come again.
+The first line is a header. Every other line is an envelope: the kind of a document, its
+content id, and the document. Files may be concatenated, so headers may repeat.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ _LINE = _line_type()
 
 @dataclass(frozen=True)
 class Bad:
-    """What cannot be kept, and why.
+    """An invalid entry, and why it is invalid.
 
     Attributes:
-        place: where it is, such as ``line 7``.
+        place: its position, such as ``line 7``.
     """
 
     place: str
@@ -108,7 +108,7 @@ def line_schema() -> dict[str, Any]:
 
 
 def write_lines(documents: Iterable[Document], stream: BinaryIO) -> Counter[str]:
-    """Write a header and a line for every document; how many there are of a kind."""
+    """Write a header and a line for every document; returns counts by kind."""
     header = Header("header", "feinsum", FORMAT_VERSION)
     stream.write(to_json(header).encode() + b"\n")
     n_written: Counter[str] = Counter()
@@ -122,11 +122,11 @@ def write_lines(documents: Iterable[Document], stream: BinaryIO) -> Counter[str]
 
 
 def read_lines(stream: BinaryIO) -> Iterator[Entry]:
-    """The documents of a stream, each checked; no more than one line is in memory.
+    """The documents of a stream, each checked; holds one line in memory.
 
     Raises:
-        InvalidRecordError: if the first line is no header.
-        SchemaVersionError: if it is that of a newer format.
+        InvalidRecordError: if the first line is not a header.
+        SchemaVersionError: if it is a header of a newer format.
     """
     has_header = False
     for number, text in _lines(stream):
@@ -154,15 +154,15 @@ def read_lines(stream: BinaryIO) -> Iterator[Entry]:
 
 
 def checked(kind: DocumentKind, given_id: str, document: Document) -> Document:
-    """The document, if that id is its own.
+    """The document, after checking its id.
 
     Raises:
-        InvalidRecordError: if it is not.
+        InvalidRecordError: if the id does not match.
     """
     if document.id != given_id:
         raise InvalidRecordError(
             f"the {kind} {given_id} has the content id {document.id}; expected them to "
-            "be equal: the document was changed"
+            "be equal; the document was changed"
         )
     return document
 

@@ -1,7 +1,7 @@
 """Between databases, and between a database and a file: unions of documents.
 
-A database is a set of documents that are known by their content. So whatever is read
-into it is united with it: in any order, any number of times, with the same result.
+A database is a set of documents identified by their content. So reading documents into
+it is a set union: in any order, any number of times, with the same result.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ Check = Callable[[Document], None]
 
 @dataclass(frozen=True)
 class Difference:
-    """What two databases have of a kind.
+    """The differences between two databases for one kind.
 
     Attributes:
-        only_a, only_b: ids of what the other one lacks, in order.
-        n_both: how many documents both have.
+        only_a, only_b: sorted ids that the other one lacks.
+        n_both: number of documents that both have.
     """
 
     kind: DocumentKind
@@ -75,12 +75,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Imported:
-    """What became of the documents of a file.
+    """The result of importing a file.
 
     Attributes:
         n_read: well-formed documents by kind.
-        n_new: how many of these were not there before.
-        n_bad: how many entries could not be kept.
+        n_new: how many of these were new.
+        n_bad: number of invalid entries.
     """
 
     n_read: Counter[DocumentKind]
@@ -93,16 +93,16 @@ def _log(bad: Bad) -> None:
 
 
 def all_documents(store: DocumentStore, *, has_trials: bool) -> Iterator[Document]:
-    """What a store holds: facts, limits of devices, retractions and, if wanted, trials.
+    """The contents of a store: facts, device limits, retractions, optionally trials.
 
-    What is retracted is left out.
+    Retracted documents are omitted.
     """
     kinds = [kind for kind in ORDER if kind != "trial" or has_trials]
     return chain.from_iterable(store.documents(kind) for kind in kinds)
 
 
 def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
-    """The items in lists of that size; the last one may be shorter.
+    """The items in lists of the given size; the last one may be shorter.
 
     >>> list(batches("abcde", 2))
     [['a', 'b'], ['c', 'd'], ['e']]
@@ -113,7 +113,7 @@ def batches(items: Iterable[T], size: int = BATCH) -> Iterator[list[T]]:
 
 
 def compare(a: DocumentStore, b: DocumentStore) -> tuple[Difference, ...]:
-    """What each of two stores has that the other one lacks, by kind.
+    """What each of two stores has that the other lacks, by kind.
 
     Complexity: the ids of one kind are in memory.
     """
@@ -129,16 +129,17 @@ def merge(
     check: Check = check_plausible,
     has_retractions: bool = True,
 ) -> Counter[DocumentKind]:
-    """Add to a store what another one has and it lacks; how many were new of a kind.
+    """Add to a store what it lacks of another one; returns counts of new documents.
 
-    Nothing is changed or removed. Merging is a union of what is plausible: commutative,
-    associative, idempotent; what either of them retracts is in no answer of it. What
-    was added before an interruption stays. Damaged documents are logged and left out.
+    Nothing is changed or removed. Merging is the union of plausible documents:
+    commutative, associative, idempotent; what either store retracts is in no answer of
+    the result. What was added before an interruption stays. Damaged documents are
+    logged and skipped.
 
     Args:
-        on_bad: is given what is refused; by default it is logged.
-        check: what raises an InvalidRecordError for a document is refused.
-        has_retractions: whether the retractions of the source are believed.
+        on_bad: called with what is refused; by default it is logged.
+        check: a document for which this raises an InvalidRecordError is refused.
+        has_retractions: whether to accept the retractions of the source.
 
     Raises:
         StoreUnavailableError: if a store cannot be read or written.
@@ -161,13 +162,13 @@ def take_in(
     *,
     check: Check = check_plausible,
 ) -> Imported:
-    """Keep the documents of a file.
+    """Import the documents of a file.
 
     Args:
-        on_bad: is given what cannot be kept, when all that stands before it is kept;
-            what it raises ends the import.
-        on_step: is called after each batch.
-        check: what raises an InvalidRecordError for a document is not kept.
+        on_bad: called with an invalid entry once everything before it is stored; if it
+            raises, the import ends.
+        on_step: called after each batch.
+        check: a document for which this raises an InvalidRecordError is invalid.
     """
     result = Imported(Counter(), Counter(), 0)
     n_bad = 0

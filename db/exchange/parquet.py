@@ -35,9 +35,9 @@ READ = ("kind", "id", "document")
 
 
 def write_parquet(documents: Iterable[Document], stream: BinaryIO) -> Counter[str]:
-    """Write a table with a row for every document; how many there are of a kind.
+    """Write a table with a row for every document; returns counts by kind.
 
-    The columns that a kind does not have are null. Times are in UTC.
+    Columns that a kind lacks are null. Times are in UTC.
 
     Raises:
         FeinsumError: if pyarrow is not installed.
@@ -54,10 +54,10 @@ def write_parquet(documents: Iterable[Document], stream: BinaryIO) -> Counter[st
 
 
 def read_parquet(stream: BinaryIO) -> Iterator[Entry]:
-    """The documents of a table, each checked; the other columns are not looked at.
+    """The documents of a table, each checked; other columns are ignored.
 
     Raises:
-        InvalidRecordError: if it is no table that :func:`write_parquet` wrote.
+        InvalidRecordError: if :func:`write_parquet` did not write the table.
         FeinsumError: if pyarrow is not installed.
     """
     arrow = _arrow()

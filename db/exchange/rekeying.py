@@ -1,12 +1,12 @@
-"""Rekeying: facts and trials under older keys are added again under those of today.
+"""Rekeying: adding facts and trials of older keys again under current keys.
 
-A key carries the versions of the canonical form and of the canonicalizer. When
-one of them changes, an older fact is not found any more, though it is as true
-as before. It is added again under the key that its own text gets now. The text
-stays: its names are those that the recipe speaks of. So it is with a trial.
+A key contains the versions of the canonical form and of the canonicalizer. When one of
+them changes, an older fact is no longer found, though it is as true as before. It is
+added again under the current key of its own text. The text is unchanged, because the
+recipe refers to its names. The same applies to trials.
 
-Nothing is deleted or changed, and what is added depends on the fact or trial
-alone. So rekeying twice is rekeying once, and it commutes with merging.
+Nothing is deleted or changed, and what is added depends on the fact or trial alone. So
+rekeying is idempotent and commutes with merging.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ Kind: TypeAlias = Literal["record", "trial"]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A record or a trial that belongs under another key.
+    """A record or trial that belongs under another key.
 
     Attributes:
-        old, new: the key that it has, and the key that its text gets now.
-        is_there: it is stored under the new key, or another move adds it.
+        old, new: its key, and the current key of its text.
+        is_there: whether it is already stored under the new key, or another move adds
+            it.
     """
 
     kind: Kind
@@ -65,7 +66,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A record or a trial whose text gets no key, and why; it is left as it is."""
+    """A record or trial whose text gets no key, and why; it is left alone."""
 
     kind: Kind
     id: str
@@ -75,15 +76,15 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class PrefixCount:
-    """What a plan has of one kind for the keys that begin alike.
+    """Counts of a plan for one kind and one key prefix.
 
     Attributes:
-        old, new: what the keys begin with: version of the form, canonicalizer.
-        n: all of these; the sum of the last three.
-        n_workloads: keys among them.
-        n_there: stored under the new key already.
-        n_missing: to be added.
-        n_unreadable: left, since their text gets no key.
+        old, new: key prefixes: version of the form, and canonicalizer.
+        n: total number; the sum of the last three.
+        n_workloads: number of distinct keys.
+        n_there: number already stored under the new key.
+        n_missing: number to add.
+        n_unreadable: number left alone, since their text gets no key.
     """
 
     kind: Kind
@@ -101,8 +102,8 @@ class RekeyPlan:
     """What rekeying a store would do.
 
     Attributes:
-        n_records, n_trials: what was looked at; those that are named neither in
-            ``moves`` nor in ``unreadable`` have the right key.
+        n_records, n_trials: numbers examined; those in neither ``moves`` nor
+            ``unreadable`` have the right key.
     """
 
     n_records: int
@@ -116,7 +117,7 @@ class RekeyPlan:
         return tuple(move for move in self.moves if not move.is_there)
 
     def count(self) -> tuple[PrefixCount, ...]:
-        """The numbers of the plan, by kind and by the prefix of the old keys."""
+        """The counts of the plan, by kind and prefix of the old keys."""
         found: dict[tuple[Kind, str], list[tuple[WorkloadKey, str]]] = {}
         for move in self.moves:
             state = "there" if move.is_there else "missing"
@@ -129,10 +130,10 @@ class RekeyPlan:
 def rekeyed(record: TuningRecord, key: WorkloadKey) -> TuningRecord:
     """The same fact under another key.
 
-    Its provenance names the record that was measured, by whatever keys it came
-    here; under the key of that record it is that record again. So for all keys,
-    ``rekeyed(rekeyed(r, k), l) == rekeyed(r, l)`` and
-    ``rekeyed(r, r.workload) == r``. A trial has no provenance: only its key changes.
+    Its provenance names the measured record, whatever keys it had in between; under the
+    key of that record, it is that record again. So for all keys,
+    ``rekeyed(rekeyed(r, k), l) == rekeyed(r, l)`` and ``rekeyed(r, r.workload) == r``.
+    A trial has no provenance: only its key changes.
     """
     origin = record.provenance.get(REKEYED_FROM, record.id)
     topics = {k: v for k, v in record.provenance.items() if k != REKEYED_FROM}
@@ -145,11 +146,10 @@ def rekeyed(record: TuningRecord, key: WorkloadKey) -> TuningRecord:
 def plan_rekey(
     store: FactStore, on_progress: OnProgress = lambda _done, _total: None
 ) -> RekeyPlan:
-    """Find what a store has under another key than that of today; write nothing.
+    """Find what a store has under outdated keys; writes nothing.
 
     Args:
-        on_progress: is called after each record, and after the trials of each
-            workload.
+        on_progress: called after each record, and after the trials of each workload.
 
     Complexity: every distinct text is canonicalized once.
     """
@@ -176,13 +176,13 @@ def rekey(
     plan: RekeyPlan,
     on_progress: OnProgress = lambda _done, _total: None,
 ) -> Counter[Kind]:
-    """Add what a plan found missing; how many of each kind were new.
+    """Add what a plan found missing; returns counts of new documents.
 
-    Everything is on its own: what was added before an interruption stays, and
+    Each document is added separately: what was added before an interruption stays, and
     the next plan has the rest.
 
     Args:
-        on_progress: is called after each record and each trial.
+        on_progress: called after each record and each trial.
 
     Raises:
         StoreUnavailableError: if the store cannot be written.

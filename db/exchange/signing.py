@@ -1,4 +1,4 @@
-"""Signing the facts of a database: each again with a signature, the other retracted."""
+"""Signing the facts of a database: adding signed copies, retracting the originals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Signed:
     """What was signed, or would be.
 
     Attributes:
-        n_records: facts that look-ups saw.
+        n_records: number of facts visible to look-ups.
     """
 
     n_records: int
@@ -36,9 +36,10 @@ def sign_facts(
     retracted_by: str = "",
     is_dry_run: bool = True,
 ) -> Signed:
-    """Sign the facts that this key has not signed; signing twice is signing once.
+    """Sign the facts that this key has not signed yet; idempotent.
 
-    A signed fact comes together with the retraction of the one without: both or none.
+    A signed fact is added together with the retraction of the unsigned one: both or
+    none.
 
     Raises:
         StoreUnavailableError: if the database cannot be read or written.

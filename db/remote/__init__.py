@@ -1,4 +1,4 @@
-"""A service of facts as a store: its client, quick for look-ups, patient for others."""
+"""A service of facts as a store: its client, quick for look-ups, otherwise patient."""
 
 from feinsum.db.address import (
     KEY_FILE_VARIABLE,

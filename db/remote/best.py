@@ -1,7 +1,7 @@
-"""``best``: what a service knows of workloads, for a device and a policy.
+"""``best``: what a service knows about workloads, for a device and a policy.
 
-Its ranking is not believed, for it does not know the driver here: all that it sends
-are candidates, from which :func:`feinsum.records.best_match` chooses.
+Its ranking is not used, since it does not know the driver here: what it sends are
+candidates, from which :func:`feinsum.records.best_match` chooses.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _MAX_AGE = re.compile(r"\bmax-age=(\d{1,9})\b")
 
 
 class BestAnswer(NamedTuple):
-    """What a service says of a workload.
+    """A service's answer about a workload.
 
     Attributes:
         document: None for a miss.
-        is_unchanged: it is what was answered before, and is not sent again.
-        etag: empty if it has none.
+        is_unchanged: whether it equals the earlier answer, and is not sent again.
+        etag: its ETag; empty if it has none.
         max_age_s: for how long one need not ask again.
     """
 
@@ -63,10 +63,10 @@ class BestAnswer(NamedTuple):
 def best_of(
     client: Client, look_up: LookUp, etags: Mapping[WorkloadKey, str] | None = None
 ) -> dict[WorkloadKey, BestAnswer]:
-    """Ask for one workload by itself, for more of them together.
+    """Request one workload alone, or several together.
 
     Args:
-        etags: of answers that are known already.
+        etags: ETags of known answers.
 
     Raises:
         StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
@@ -83,10 +83,10 @@ def best_of(
 
 
 def facts_in(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
-    """The sound records of an answer, ordered by id; none for a miss.
+    """The valid records of an answer, ordered by id; none for a miss.
 
     Raises:
-        ServiceError: if it is no answer about that workload.
+        ServiceError: if it is not an answer about that workload.
     """
     if document is None:
         return ()
@@ -102,7 +102,7 @@ def facts_in(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
 
 
 def cut_off(workload: WorkloadKey, body: bytes) -> BestAnswer:
-    """What can be read of an answer about one workload that is too large: whole facts.
+    """The complete facts in a truncated answer about one workload.
 
     >>> body = b'{"workload": "k", "facts": [{"id": "a"}, {"id": "b"}, {"id": '
     >>> cut_off(WorkloadKey("k"), body).document["facts"]

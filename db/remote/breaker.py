@@ -1,4 +1,4 @@
-"""A breaker: who failed just now is not asked again, by this process nor by others."""
+"""A circuit breaker: after a failure, no process of the user queries the service."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class _Failures(dict[str, tuple[float, str]]):
 
 
 class Breaker:
-    """Whether a service may be asked now.
+    """Whether a service may be queried now.
 
-    The time of a failure and its reason are known to this process and, through a file
-    in the cache, to the others of the user. With another key a service may be asked.
+    The time and reason of a failure are known to this process and, through a file in
+    the cache, to the user's other processes. With a different key, a service may be
+    queried.
     """
 
     def __init__(self, address: Address, key: str | None) -> None:
@@ -32,7 +33,7 @@ class Breaker:
         self._name = hashlib.sha256(asked.encode()).hexdigest()
 
     def why_open(self) -> str:
-        """Why the service is not asked now; empty if it may be."""
+        """Why the service must not be queried now; empty if it may be."""
         known = remembered(_Failures).get(self._name)
         if known is None or not _counts(known[0]):
             known = self._of_others()
@@ -48,7 +49,7 @@ class Breaker:
             cache.write(self._name, json.dumps(failure).encode())
 
     def reset(self) -> None:
-        """It answered: forget the failure, if there was one."""
+        """Forget the failure, if any, after an answer."""
         failed = remembered(_Failures).pop(self._name, None)
         if failed and (cache := default_cache()):
             cache.remove(self._name)

@@ -1,4 +1,4 @@
-"""Asking a service: requests as it expects them, its refusals as errors of ours."""
+"""The client of a service: sends requests, and raises its refusals as our errors."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _BUSY = (429, 503)
 
 @dataclass(frozen=True)
 class Client:
-    """Asks one service.
+    """Sends requests to one service.
 
     Args:
-        key: is sent with every request; None to send none.
-        waiting_s: how long to come back where it says that it is busy, and when to.
+        key: key to send with every request; None for none.
+        waiting_s: how long to retry while it is busy, at the times that it asks for.
     """
 
     address: Address
@@ -61,8 +61,8 @@ class Client:
         """A patient client of the service at a URL, with the key for it.
 
         Raises:
-            StoreUnavailableError: if it is no URL of a service, or if its key cannot
-                be sent.
+            StoreUnavailableError: if it is not the URL of a service, or if its key
+                cannot be sent.
         """
         address = address_of(url)
         return cls(address, key_for(address))
@@ -78,7 +78,7 @@ class Client:
 
         Raises:
             StoreUnavailableError: if no answer comes.
-            FeinsumError: as the service says, by its code.
+            FeinsumError: the error reported by the service, by its code.
         """
         target = f"{path}?{urlencode(query)}" if query else path
         headers = {"If-None-Match": etag} if etag else {}
@@ -128,7 +128,7 @@ def parsed(address: Address, reply: Reply) -> Any:
     """The document of an answer.
 
     Raises:
-        ServiceError: if it is no JSON.
+        ServiceError: if it is not JSON.
     """
     if reply.media_type != JSON:
         given = _words(reply.media_type) or "no type"
@@ -145,10 +145,10 @@ def pages(
     """The entries of a list, page by page.
 
     Args:
-        name: of the list in a page.
+        name: name of the list in a page.
 
     Raises:
-        ServiceError: for an answer that is no page, or that does not go on.
+        ServiceError: for an answer that is not a page, or does not advance.
         StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
     """
     cursor: str | None = ""
@@ -213,6 +213,6 @@ def _words(text: str) -> str:
 
 def _no_service(address: Address, problem: str) -> ServiceError:
     return ServiceError(
-        f"the service at {address} {problem}; check that the address is that of a "
-        "service of feinsum"
+        f"the service at {address} {problem}; check that this is the address of a "
+        "feinsum service"
     )

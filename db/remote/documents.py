@@ -1,4 +1,4 @@
-"""Documents that a service sent: checked as the rows of a database are."""
+"""Documents from a service, checked like the rows of a database."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_content_id(text: object) -> bool:
 
 
 def record_of(record_id: str, document: Any) -> TuningRecord:
-    """The record of a document that has that id.
+    """The record in a document, after checking its id.
 
     Raises:
         InvalidRecordError: if it is not well formed, or is another one.
@@ -57,7 +57,9 @@ def _text(record_id: str, document: Any) -> str:
             document, sort_keys=True, separators=(",", ":"), allow_nan=False
         )
     except (ValueError, RecursionError) as error:
-        raise InvalidRecordError(f"record {record_id}: no document: {error}") from None
+        raise InvalidRecordError(
+            f"record {record_id} is not a valid document: {error}"
+        ) from None
 
 
 def retraction_of(entry: Any) -> Retraction:
@@ -70,7 +72,9 @@ def retraction_of(entry: Any) -> Retraction:
     try:
         found = from_json(Retraction, json.dumps(document))
     except (ValueError, RecursionError) as error:
-        raise InvalidRecordError(f"a retraction of a service: {error}") from None
+        raise InvalidRecordError(
+            f"a service sent an invalid retraction: {error}"
+        ) from None
     if found.id != retraction_id:
         raise InvalidRecordError(
             f"the retraction {retraction_id} has the content id {found.id}; expected "
@@ -82,10 +86,9 @@ def retraction_of(entry: Any) -> Retraction:
 def sound(
     entries: Iterable[Any], workload: WorkloadKey | None = None
 ) -> list[TuningRecord]:
-    """The records of a list of facts that are what their ids say, in order.
+    """The records of a list of facts that match their ids, in order.
 
-    What is damaged, or of another workload than was asked for, is left out, and the
-    log says so once.
+    Damaged records, and records of other workloads, are skipped, which is logged once.
     """
     return _sound(entries, record_of, workload)
 
@@ -112,7 +115,9 @@ def _sound(
         try:
             record = read(*_parts(entry))
             if workload not in (None, record.workload):
-                raise InvalidRecordError(f"record {record.id}: of another workload")
+                raise InvalidRecordError(
+                    f"record {record.id} belongs to another workload"
+                )
         except InvalidRecordError as error:
             doubts.append(str(error))
         else:
@@ -134,7 +139,9 @@ def peaks_of(document: Any, device_id: str) -> DevicePeaks:
     try:
         peaks = from_json(DevicePeaks, json.dumps(document))
     except (ValueError, RecursionError) as error:
-        raise InvalidRecordError(f"limits of a service: {error}") from None
+        raise InvalidRecordError(
+            f"a service sent invalid device limits: {error}"
+        ) from None
     if peaks.device.id != device_id:
         raise InvalidRecordError(
             f"a service sent the limits of the device {peaks.device.id}, expected "
@@ -145,5 +152,7 @@ def peaks_of(document: Any, device_id: str) -> DevicePeaks:
 
 def _parts(entry: Any) -> tuple[str, Any]:
     if not isinstance(entry, dict) or not is_content_id(entry.get("id")):
-        raise InvalidRecordError("an entry without a content id")
+        raise InvalidRecordError(
+            "an entry has no content id; expected 64 hexadecimal digits"
+        )
     return entry["id"], entry.get("document")

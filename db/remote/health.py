@@ -1,4 +1,4 @@
-"""Whether a service can be asked now: for a doctor, who changes nothing."""
+"""Whether a service can be queried now, for ``feinsum doctor``; changes nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MOST_BYTES = 2**20
 
 @dataclass(frozen=True)
 class ServiceHealth:
-    """What was seen of a service.
+    """The observed state of a service.
 
     Attributes:
         problem: why it cannot be read; empty if it can.
-        left_alone: why look-ups do not ask it now, after a failure; mostly empty.
-        version: of the program that answers, as it says.
+        left_alone: why look-ups skip it now, after a failure; usually empty.
+        version: version of the server, as it reports.
     """
 
     location: str
@@ -33,10 +33,10 @@ class ServiceHealth:
 
 
 def examine_service(url: str, *, patience_s: float = 2.0) -> ServiceHealth:
-    """Ask a service what it is, and read a little with the key that there is.
+    """Query the capabilities of a service, and test reading with the configured key.
 
     Args:
-        patience_s: for each of the two questions.
+        patience_s: time limit for each of the two requests.
     """
     try:
         address = address_of(url)

@@ -1,4 +1,4 @@
-"""A service as one of the places where a look-up asks: quick, or passed over."""
+"""A service as a layer of a look-up: quick, or skipped."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ class _Told(set[str]):
 
 
 class RemoteLayer(FactSource):
-    """What a service knows, for a look-up that must neither wait nor fail.
+    """A service's facts, for a look-up that must neither wait nor fail.
 
-    It is asked for what is needed, and not read as a whole.
+    Only what is needed is requested.
 
-    All questions together may take the budget. Of an answer that is too large what
-    comes within the budget counts, and it is no failure. Answers are kept on disk:
-    fresh ones are not asked for again, and old ones answer when the service does not.
-    After a failure it is left alone for a minute, by all processes of the user. The
-    log says so once in a process.
+    All requests together must fit into the budget. From a response that is too large,
+    what arrives within the budget counts, which is not a failure. Responses are cached
+    on disk: fresh ones are not requested again, and old ones are used when the service
+    does not respond. After a failure, all processes of the user skip the service for a
+    minute, which is logged once per process.
 
     Args:
-        key: is sent with every question; None to send none.
-        budget_s: for all questions of this layer.
+        key: key to send with every request; None for none.
+        budget_s: time budget for all requests of this layer.
 
     Attributes:
-        note: what is to be said of the answers; empty if they came as they should.
-        is_cut_off: whether an answer was too large to be read as a whole.
+        note: remark on the answers; empty if they arrived as usual.
+        is_cut_off: whether a response was truncated.
     """
 
     def __init__(self, address: Address, key: str | None, budget_s: float) -> None:
@@ -86,10 +86,10 @@ class RemoteLayer(FactSource):
         self._breaker = Breaker(address, key)
 
     def candidates(self, look_up: LookUp) -> Candidates:
-        """What the service says, or said when it last answered.
+        """The service's current or last answer.
 
         Raises:
-            StoreUnavailableError: if nothing at all can be answered.
+            StoreUnavailableError: if there is no answer at all.
         """
         shelf = Shelf(self.address, look_up)
         kept = {key: shelf.read(key) for key in look_up.workloads}
@@ -107,7 +107,7 @@ class RemoteLayer(FactSource):
     def query(
         self, workload: WorkloadKey, *, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
-        """The facts that may serve anywhere, or on a device; never all there are."""
+        """The facts usable anywhere, or on a device; never all facts."""
         found = self.candidates(LookUp({workload: ""}))[workload]
         return tuple(r for r in found if device_id in (None, r.environment.device.id))
 
@@ -124,7 +124,7 @@ class RemoteLayer(FactSource):
             raise self._failed(error) from None
 
     def plans(self, workload: str) -> tuple[PlanRecord, ...]:
-        """The first page of them; none of a service that is older."""
+        """The first page of plans; none from an older service."""
         asked: dict[str, str | int] = {"workload": workload, "limit": MOST_PLANS}
         try:
             with self._asking() as client:
@@ -186,7 +186,7 @@ class RemoteLayer(FactSource):
             raise _OpenError(reason)
         if self._left_s <= 0:
             raise _SpentError(
-                f"the service at {self.address} took all of the "
+                f"the service at {self.address} used up the "
                 f"{self._budget_s * 1e3:g} ms of this look-up"
             )
         connect_s = min(self._left_s, self._budget_s * CONNECT_SHARE)
@@ -232,11 +232,11 @@ class _SpentError(StoreUnavailableError):
 
 
 def open_remote(url: str | None = None) -> RemoteLayer:
-    """The service at a URL, or at that of ``FEINSUM_REMOTE``, for one look-up.
+    """The service at a URL, by default that of ``FEINSUM_REMOTE``, for one look-up.
 
     Raises:
-        StoreUnavailableError: if it is no URL of a service, if its key cannot be sent,
-            or if ``FEINSUM_REMOTE_BUDGET_MS`` is no number of milliseconds.
+        StoreUnavailableError: if it is not the URL of a service, if its key cannot be
+            sent, or if ``FEINSUM_REMOTE_BUDGET_MS`` is invalid.
     """
     address = address_of(remote_url() if url is None else url)
     return RemoteLayer(address, key_for(address), _budget_s())
@@ -246,8 +246,7 @@ def quick_layer(store: HttpStore) -> RemoteLayer:
     """The service of a store, for one look-up that must neither wait nor fail.
 
     Raises:
-        StoreUnavailableError: if ``FEINSUM_REMOTE_BUDGET_MS`` is no number of
-            milliseconds.
+        StoreUnavailableError: if ``FEINSUM_REMOTE_BUDGET_MS`` is invalid.
     """
     return RemoteLayer(store.client.address, store.client.key, _budget_s())
 

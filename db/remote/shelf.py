@@ -1,6 +1,6 @@
-"""Answers of a service that are kept: in this process, and on disk for all others.
+"""Cached answers of a service: in this process, and on disk for all others.
 
-On disk is the text of each record. It is read and checked like what a service sends.
+The disk has the text of each record, which is read and checked like a response.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MOST_IN_MEMORY = 2000
 
 @dataclass(frozen=True)
 class Kept:
-    """An answer, and when it was given.
+    """A cached answer and its time.
 
     Attributes:
         records: none for a miss.
         at: seconds since the epoch.
         max_age_s: for how long one need not ask again.
-        etag: by which the service knows it again; may be empty.
+        etag: its ETag; may be empty.
     """
 
     records: tuple[TuningRecord, ...]
@@ -78,9 +78,9 @@ class Shelf:
         self._cache: DiskCache | None = default_cache()
 
     def read(self, workload: WorkloadKey) -> Kept | None:
-        """What was answered about a workload, however long ago.
+        """The cached answer about a workload, however old.
 
-        That of another process counts if it is fresher than what this one has.
+        One from another process counts if it is fresher than that of this process.
         """
         name = self._name(workload)
         answers = remembered(_Answers)
@@ -96,7 +96,7 @@ class Shelf:
         return known
 
     def put(self, workload: WorkloadKey, kept: Kept) -> None:
-        """Keep an answer, in place of the one before."""
+        """Cache an answer, replacing the previous one."""
         name = self._name(workload)
         remembered(_Answers).put(name, kept)
         if self._cache is not None:
@@ -115,7 +115,7 @@ class Shelf:
 
 
 def forget_answers(address: Address) -> None:
-    """Believe nothing that a service answered until now, in any process of the user."""
+    """Invalidate all cached answers, in all processes of the user."""
     name, now = _mark(address), time.time()
     remembered(_Forgotten)[name] = now
     if cache := default_cache():

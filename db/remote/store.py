@@ -1,4 +1,4 @@
-"""The store of a service: for who must have an answer, or know why there is none."""
+"""A service as a store: every request gets an answer or an error."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ PAGE = 200
 class HttpStore(FactStore):
     """The facts of a service.
 
-    A fact is on the disk of the service when ``add`` returns. Facts that are not what
-    their ids say are left out and logged, as are rows of a database. Trials are not
-    kept there.
+    When ``add`` returns, the fact is on the disk of the service. Facts that do not
+    match their ids are skipped and logged, like rows of a database. Trials are not
+    stored there.
 
     Every method raises a :class:`StoreUnavailableError` if the service does not answer,
-    and what it says, by its code, if it refuses: a :class:`feinsum.errors.ServiceError`
-    for a key that is missing or does not suffice.
+    and the error of its code if it refuses: a :class:`feinsum.errors.ServiceError` for
+    a missing or insufficient key.
 
     >>> HttpStore.at("https://facts.example/team/")
     HttpStore('https://facts.example/team')
@@ -71,17 +71,17 @@ class HttpStore(FactStore):
 
     @classmethod
     def at(cls, url: str) -> Self:
-        """The store of the service at a URL, with the key that is set for it.
+        """The store of the service at a URL, with the configured key.
 
         Raises:
-            StoreUnavailableError: if it is no URL of a service, or if its key cannot
-                be sent.
+            StoreUnavailableError: if it is not the URL of a service, or if its key
+                cannot be sent.
         """
         return cls(Client.of(url))
 
     @property
     def client(self) -> Client:
-        """What asks the service."""
+        """The client of the service."""
         return self._client
 
     def add(self, record: TuningRecord) -> bool:
@@ -108,7 +108,7 @@ class HttpStore(FactStore):
         return tuple(sound(self._facts(wanted), workload))
 
     def candidates(self, look_up: LookUp) -> Candidates:
-        """In as few requests as there can be."""
+        """Candidates, with as few requests as possible."""
         found = best_of(self._client, look_up)
         return {key: facts_in(answer.document, key) for key, answer in found.items()}
 
@@ -129,7 +129,7 @@ class HttpStore(FactStore):
             raise self._odd("does not say how many facts it has") from None
 
     def add_trial(self, trial: Trial) -> bool:
-        """Trials are not kept there."""
+        """Does nothing: services store no trials."""
         return False
 
     def add_peaks(self, peaks: DevicePeaks) -> bool:
@@ -171,10 +171,10 @@ class HttpStore(FactStore):
     ) -> Retracted:
         """Retract facts; the key needs the scope ``admin``.
 
-        What this user's look-ups were answered before is forgotten.
+        Cached answers of this user's look-ups are cleared.
 
         Args:
-            retracted_by: is not sent: the service takes the name of the key.
+            retracted_by: not sent; the service uses the name of the key.
         """
         asked = {**vars(query), "reason": reason, "is_dry_run": is_dry_run}
         reply = self._client.post("/v1/facts:retract", json.dumps(asked))
@@ -187,7 +187,7 @@ class HttpStore(FactStore):
             raise self._odd(f"does not say what was retracted: {error}") from None
 
     def ids(self, kind: DocumentKind) -> Iterator[str]:
-        """The ids of what a service lists: of trials none."""
+        """The ids of what a service lists; none for trials."""
         yield from (document.id for document in self.documents(kind))
 
     def documents(
@@ -195,7 +195,7 @@ class HttpStore(FactStore):
     ) -> Iterator[Document]:
         """Facts, plans, retractions, and the latest limits of every device; no trials.
 
-        Of a service that is older there are no plans and no retractions.
+        An older service has no plans and no retractions.
         """
         found: Iterable[Document] = ()
         if kind == "record":
@@ -209,9 +209,9 @@ class HttpStore(FactStore):
         yield from (d for d in found if among is None or d.id in among)
 
     def add_all(self, documents: Iterable[Document]) -> int:
-        """Send documents one after the other, but no trials; how many were new.
+        """Send documents one by one, except trials; returns how many were new.
 
-        What was sent before a failure stays there: sending it again is no matter.
+        What was sent before a failure stays there; sending it again is harmless.
         """
         return sum(map(self._add, documents))
 
@@ -241,7 +241,7 @@ class HttpStore(FactStore):
         raise self._odd("took a fact that is none")
 
     def demands(self) -> Iterator[Demand]:
-        """What was asked for in vain, the most wanted first."""
+        """Unanswered requests, most wanted first."""
         for entry in pages(self._client, "/v1/demand", "demands", {"limit": 1000}):
             try:
                 demand = from_json(Demand, json.dumps(entry))

@@ -1,9 +1,9 @@
-"""One exchange over HTTP, under one limit of time and one of size.
+"""One HTTP exchange, with a total time limit and a size limit.
 
-The one door to urllib3, whose time-outs hold for each single read: a server that
-drips could hold a reader for ever, and so could the look-up of a name. So the
-exchange runs in a thread of its own; when its time is over the connection is shut
-down, and nobody waits for that thread. Redirects are not followed.
+The one door to urllib3, whose time-outs apply to single reads: a slow-drip server, or
+name resolution, could block a reader forever. So the exchange runs in a separate
+thread; when its time is up, the connection is shut down, and nobody waits for that
+thread. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MUCH_BYTES = 1 << 18
 
 
 class CutOffError(StoreUnavailableError):
-    """An answer is larger than what is read of one, or than there is time for.
+    """A response exceeds the size limit or the time limit.
 
     Attributes:
-        body: what came of it.
+        body: the part that arrived.
     """
 
     def __init__(self, message: str, body: bytes) -> None:
@@ -44,12 +44,12 @@ class CutOffError(StoreUnavailableError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one exchange may take.
+    """The limits of one exchange.
 
     Attributes:
-        total_s: from the look-up of the name to the last byte.
-        connect_s: of these, for one attempt to connect.
-        most_bytes: of the body of an answer, when it is decompressed.
+        total_s: from name resolution to the last byte.
+        connect_s: share of this for one connection attempt.
+        most_bytes: maximum size of a decompressed response body.
     """
 
     total_s: float
@@ -59,7 +59,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent; headers may hold a key, and are not printed."""
+    """A request; its headers may hold a key, and are not printed."""
 
     method: str
     target: str
@@ -69,10 +69,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back, complete.
+    """A complete response.
 
     Attributes:
-        headers: by their names in small letters.
+        headers: headers by lower-case name.
     """
 
     status: int
@@ -86,11 +86,11 @@ class Reply:
 
 
 def exchange(address: Address, request: Request, limits: Limits) -> Reply:
-    """Send a request, and wait for the whole answer.
+    """Send a request, and wait for the complete response.
 
     Raises:
         CutOffError: if it is too large.
-        StoreUnavailableError: if it does not come, not in time, or not whole.
+        StoreUnavailableError: if it does not arrive, or not in time, or not completely.
     """
     call = _Call(address, request, limits)
     thread = Thread(target=call.run, name="feinsum-remote", daemon=True)

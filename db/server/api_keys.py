@@ -30,9 +30,9 @@ class ApiKey:
     """A key of the service.
 
     Attributes:
-        id: the public part of the secret; names the key in lists and logs.
-        name: whom facts are said to be recorded by; two keys may share it, so
-            that a key can be replaced.
+        id: the public part of the secret; identifies the key in lists and logs.
+        name: recorder name of its facts; two keys may share it, so that a key can be
+            replaced.
         digest: SHA-256 of the whole secret, in hexadecimal digits. The secret is
             256 random bits, so that no slower digest is needed.
         is_trusted: whether facts sent with it are served at once. Administrators are
@@ -49,7 +49,7 @@ class ApiKey:
     is_trusted: bool = False
 
     def state(self, now: datetime) -> Literal["valid", "revoked", "expired"]:
-        """Whether it opens anything at that time."""
+        """Whether it is valid at that time."""
         if self.revoked_at is not None and self.revoked_at <= now:
             return "revoked"
         if self.expires_at is not None and self.expires_at <= now:
@@ -70,19 +70,19 @@ COLUMNS = (
 
 
 def add_key(connection: Connection, key: ApiKey) -> None:
-    """Keep a new key."""
+    """Store a new key."""
     values = {column.key: getattr(key, column.key) for column in COLUMNS}
     connection.execute(insert(ApiKeyRow).values(values))
 
 
 def find_key(connection: Connection, key_id: str) -> ApiKey | None:
-    """The key of an id."""
+    """The key with an id."""
     row = connection.execute(select(*COLUMNS).where(ApiKeyRow.id == key_id)).first()
     return None if row is None else _key_of(row)
 
 
 def all_keys(connection: Connection) -> tuple[ApiKey, ...]:
-    """Every key, the oldest first."""
+    """Every key, oldest first."""
     rows = connection.execute(
         select(*COLUMNS).order_by(ApiKeyRow.created_at, ApiKeyRow.id)
     )
@@ -90,7 +90,7 @@ def all_keys(connection: Connection) -> tuple[ApiKey, ...]:
 
 
 def revoke_key(connection: Connection, key_id: str) -> ApiKey:
-    """Close a key for good; one that is revoked stays so since then.
+    """Revoke a key permanently; an already revoked key keeps its time.
 
     Raises:
         RecordNotFoundError: if there is no such key.
@@ -105,7 +105,7 @@ def revoke_key(connection: Connection, key_id: str) -> ApiKey:
 
 
 def trust_key(connection: Connection, key_id: str, *, is_trusted: bool) -> ApiKey:
-    """Mark a key trusted, or no more; what was sent with it before stays as it is.
+    """Mark a key as trusted or not; facts sent before are unaffected.
 
     Raises:
         RecordNotFoundError: if there is no such key.

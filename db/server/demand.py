@@ -1,8 +1,8 @@
-"""Demand: workloads that were asked for in vain, counted for whoever tunes.
+"""Demand: unanswered requests for workloads, counted for tuning.
 
-A demand is counted by caller, so that what many ask for comes before what one asks for
-very often, and so that nobody takes the room of others. What nobody asks for any more
-expires, and soon if nobody said what it is.
+Demand is counted per caller, so that workloads wanted by many precede those that one
+caller requests often, and so that nobody uses up the space of others. Demands that are
+not repeated expire, soon if their text is unknown.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ CHUNK = 400
 
 
 class Asked(NamedTuple):
-    """That a caller asked in vain.
+    """An unanswered request of a caller.
 
     Attributes:
-        caller: a name that tells callers apart.
+        caller: identifies the caller.
     """
 
     miss: Miss
@@ -60,12 +60,13 @@ class Asked(NamedTuple):
 
 
 class DemandLimits(NamedTuple):
-    """How many demands are kept.
+    """Limits on stored demands.
 
     Attributes:
-        most: of all callers; beyond, those that fewest asked for go.
-        of_caller: of one caller; beyond, new ones are not kept.
-        days: after which one expires that nobody asked for again.
+        most: maximum over all callers; beyond it, those with the fewest callers are
+            dropped.
+        of_caller: maximum per caller; beyond it, new ones are not stored.
+        days: lifetime of a demand that is not repeated.
     """
 
     most: int = 100_000
@@ -79,10 +80,10 @@ def add_misses(
     texts: Mapping[WorkloadKey, str],
     limits: DemandLimits,
 ) -> None:
-    """Add to the counts of demands; forget what expired, or has no room.
+    """Add to the counts of demands, and drop those that expired or exceed the limits.
 
     Args:
-        texts: canonical texts of the workloads, where they are known.
+        texts: canonical texts of the workloads, if known.
     """
     now = datetime.now(UTC)
     _expire(connection, now, limits)
@@ -208,7 +209,7 @@ def _remove(connection: Connection, which: ColumnElement[bool]) -> int:
 
 
 def clear_demands(connection: Connection, workload: str | None = None) -> int:
-    """Forget all demands, or those for a workload; how many there were."""
+    """Delete all demands, or those for a workload; returns their number."""
     every = DemandRow.workload_key.is_not(None)
     return _remove(
         connection, every if workload is None else DemandRow.workload_key == workload
@@ -218,10 +219,10 @@ def clear_demands(connection: Connection, workload: str | None = None) -> int:
 def open_demands(
     connection: Connection, after: tuple[int, int, str, str] | None, limit: int
 ) -> tuple[Demand, ...]:
-    """Demands for which no fact is recorded yet, the most wanted first.
+    """Demands without a recorded fact, most wanted first.
 
     Args:
-        after: the place of the last demand that was seen.
+        after: position of the last demand seen.
     """
     columns = (
         DemandRow.workload_key,

@@ -1,4 +1,4 @@
-"""Overviews for people: how much there is, what came last, with which drivers."""
+"""Overviews for people: totals, latest facts, drivers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_DRIVERS = 100
 
 @dataclass(frozen=True)
 class Overview:
-    """How much a database holds; facts that no look-up sees are not counted."""
+    """Totals of a database; facts hidden from look-ups are not counted."""
 
     n_facts: int
     n_workloads: int
@@ -58,7 +58,7 @@ class DriverOf:
 
 
 def overview(connection: Connection) -> Overview:
-    """Count what there is."""
+    """Count the contents."""
     n_facts = count(connection, RecordRow) - hidden(connection)
     known = select(func.count()).select_from(WorkloadRow).where(HAS_FACT)
     n_workloads = connection.execute(known).scalar_one()
@@ -68,7 +68,7 @@ def overview(connection: Connection) -> Overview:
 def latest_facts(
     connection: Connection, limit: int, device_id: str | None = None
 ) -> tuple[TuningRecord, ...]:
-    """The facts that were recorded last, the newest first."""
+    """The facts recorded last, newest first."""
     latest = LENGTHS.where(TRUSTED)
     if device_id is not None:
         latest = latest.where(RecordRow.device_id == device_id)
@@ -79,7 +79,7 @@ def latest_facts(
 def fastest_facts(
     connection: Connection, workload: str, limit: int
 ) -> tuple[TuningRecord, ...]:
-    """The facts of a workload by speed-up, the best first, as many as have room."""
+    """The facts of a workload by speed-up, best first, as many as fit."""
     found = LENGTHS.where(RecordRow.workload_key == workload, TRUSTED)
     ordered = found.order_by(RecordRow.speedup.desc(), RecordRow.id)
     return _records(connection, fitting(connection, ordered, limit))
@@ -93,7 +93,7 @@ def _records(connection: Connection, ids: Sequence[str]) -> tuple[TuningRecord, 
 
 
 def drivers_of(connection: Connection, device_id: str) -> tuple[DriverOf, ...]:
-    """The drivers with which a device was measured, the latest first."""
+    """The drivers with which a device was measured, latest first."""
     newest = func.max(RecordRow.recorded_at)
     drivers = (
         select(

@@ -1,4 +1,4 @@
-"""Pages: what a database holds, in order and a part at a time."""
+"""Pages: the contents of a database, in order and part by part."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Having:
-    """What workloads of a list have to have; what is empty says nothing.
+    """Filters for a list of workloads; empty ones do not apply.
 
     Attributes:
-        key: how the key begins, or its digest.
-        transform: how the name of a transform begins of which there is a fact.
+        key: prefix of the key or of its digest.
+        transform: prefix of the name of a transform with facts.
         dtype: numpy's name of the dtype of an operand.
     """
 
@@ -69,7 +69,7 @@ class ListedDevice:
     """A device, and how many facts were measured there.
 
     Attributes:
-        n_characters: of its texts.
+        n_characters: length of its texts.
     """
 
     id: str
@@ -164,7 +164,7 @@ def page_of_workloads(
     notations: Collection[str] | None = None,
     having: Having | None = None,
 ) -> tuple[ListedWorkload, ...]:
-    """Workloads by key, from behind ``after``; none whose facts are all retracted.
+    """Workloads by key, after ``after``, without those whose facts are all retracted.
 
     Args:
         notations: only workloads whose texts begin so; see :func:`notations_in`.
@@ -197,7 +197,7 @@ def _conditions(having: Having) -> Iterator[ColumnElement[bool]]:
 def devices_named(
     connection: Connection, part: str, limit: int
 ) -> tuple[ListedDevice, ...]:
-    """Devices whose names have a part, in whatever case."""
+    """Devices whose names contain a text, ignoring case."""
     is_named = func.lower(DeviceRow.name).contains(part.lower(), autoescape=True)
     page = select(DeviceRow.id, CHARACTERS).where(is_named)
     among = fitting(connection, page.order_by(DeviceRow.id), limit)
@@ -213,7 +213,7 @@ def find_workload(connection: Connection, key: str) -> ListedWorkload | None:
 
 
 def notations_in(connection: Connection) -> frozenset[str]:
-    """What stands before the operands in the texts of workloads: ``i j, j -> i``.
+    """The subscripts in the texts of workloads: ``i j, j -> i``.
 
     Complexity: reads the text of every workload.
     """
@@ -232,7 +232,7 @@ def _notation(connection: Connection) -> ColumnElement[str]:
 def page_of_devices(
     connection: Connection, after: str, limit: int
 ) -> tuple[ListedDevice, ...]:
-    """Devices by id, from behind ``after``."""
+    """Devices by id, after ``after``."""
     page = select(DeviceRow.id, CHARACTERS).where(DeviceRow.id > after)
     among = fitting(connection, page.order_by(DeviceRow.id), limit)
     rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.id)
@@ -269,7 +269,7 @@ def page_of_facts(
 def page_of_plans(
     connection: Connection, after: str, limit: int, workload: str | None = None
 ) -> tuple[ListedFact, ...]:
-    """Plans by id, from behind ``after``."""
+    """Plans by id, after ``after``."""
     page = PLANS.where(PlanRow.id > after)
     if workload is not None:
         page = page.where(PlanRow.workload_key == workload)

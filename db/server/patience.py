@@ -1,4 +1,4 @@
-"""Patience with a server of databases that is started anew, or ends connections."""
+"""Patience with a database server that restarts or drops connections."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4)
 
 
 class Patience:
-    """Asks again where a connection was lost, until the server is back.
+    """Retries after a lost connection, until the server is back.
 
-    Once a server was away for :data:`PATIENCE_S`, questions fail at once until one is
-    answered again.
+    Once a server was away for :data:`PATIENCE_S`, requests fail at once until one
+    succeeds.
 
     >>> answers = iter([LostConnectionError("ended"), 7])
     >>> def ask():
@@ -63,9 +63,9 @@ class Patience:
 
 
 def patiently(*names: str) -> Callable[[type[T]], type[T]]:
-    """A class whose methods of these names ask again where a connection was lost.
+    """A class whose methods with these names retry after a lost connection.
 
-    Each of them has to be one transaction that may be run twice. The instances have a
+    Each of them must be one transaction that may run twice. The instances have a
     :class:`Patience` as ``patience``.
     """
 

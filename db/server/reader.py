@@ -1,9 +1,9 @@
-"""Fast reads for a server: plain statements, over connections that are kept.
+"""Fast reads for a server: plain statements over pooled connections.
 
-:meth:`Reader.generation` says whether anything was committed since it was last
-asked, whoever wrote it, and costs the writers nothing. With it a server may keep
-answers. For SQLite it is ``PRAGMA data_version``. For PostgreSQL it is the
-snapshot: as long as it is equal, the same transactions are visible.
+:meth:`Reader.generation` tells whether anyone committed anything since the last call,
+at no cost to writers, so that a server can cache answers. For SQLite it is
+``PRAGMA data_version``. For PostgreSQL it is the snapshot: while it is equal, the same
+transactions are visible.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ CHUNK = 500
 
 @dataclass(frozen=True)
 class StoredFact:
-    """A record with the JSON text that it is kept as.
+    """A record with its stored JSON text.
 
     Attributes:
         recorder: who sent it first; empty if nobody did.
@@ -115,7 +115,7 @@ class StoredFact:
 
 
 class Claim(NamedTuple):
-    """What a fact says, without its document; see :data:`CLAIMS`."""
+    """What a fact claims, without its document; see :data:`CLAIMS`."""
 
     id: str
     device_id: str
@@ -127,7 +127,7 @@ class Claim(NamedTuple):
 
 
 class Size(NamedTuple):
-    """How many facts a workload has, and the characters of their documents."""
+    """The number of facts of a workload, and the length of their documents."""
 
     n_facts: int
     n_bytes: int
@@ -144,8 +144,8 @@ class Row(NamedTuple):
 class Reader:
     """Reads of one database, from any thread; :meth:`close` ends all of them.
 
-    There are as many connections as there were reads at once. The one that was used
-    last is used next. One that its server ended is replaced before a read fails.
+    There are as many connections as concurrent reads so far; the most recently used one
+    is used next. One dropped by its server is replaced before a read fails.
     """
 
     def __init__(self, engine: Engine, location: Location) -> None:
@@ -161,7 +161,7 @@ class Reader:
         self._patience = Patience()
 
     def generation(self) -> object:
-        """A value that differs from all before it once anything was committed."""
+        """A value that differs from all earlier ones once anything is committed."""
         return self._patience(self._generation)
 
     def _generation(self) -> object:
@@ -178,7 +178,7 @@ class Reader:
             return self._n_watches, row[0]
 
     def facts(self, workloads: Sequence[str]) -> dict[str, list[StoredFact]]:
-        """The sound facts of workloads, as look-ups see them."""
+        """The valid facts of workloads, as look-ups see them."""
         found: dict[str, list[StoredFact]] = {key: [] for key in workloads}
         for workload, fact in _sound(self._rows_of(FACTS, workloads)):
             found[workload].append(fact)
@@ -193,15 +193,15 @@ class Reader:
         return found
 
     def claims(self, workload: str) -> list[Claim]:
-        """What the facts of a workload say that is too large to be read as a whole.
+        """The claims of a workload that has too many facts to read them all.
 
-        Those that are faster than the untransformed kernel come first, by recorder.
+        Those faster than the untransformed kernel come first, by recorder.
         """
         statement = CLAIMS.replace("{length}", LENGTH[self._dialect])
         return list(map(Claim._make, self._rows_of(statement, [workload])))
 
     def documents(self, record_ids: Sequence[str]) -> list[StoredFact]:
-        """The sound facts of some ids that are not in quarantine."""
+        """The valid facts with some ids that are not in quarantine."""
         return [fact for _, fact in _sound(self._rows_of(DOCUMENTS, record_ids))]
 
     def ids(self, workloads: Sequence[str]) -> dict[str, frozenset[str]]:
@@ -216,7 +216,7 @@ class Reader:
         return {row[0]: device_of(row[1:]) for row in self._rows(DEVICES, ())}
 
     def close(self) -> None:
-        """Give all connections back; only when no thread reads any more."""
+        """Close all connections; only when no thread reads any more."""
         self._is_closed = True
         for connection in self._open:
             connection.close()

@@ -1,4 +1,4 @@
-"""Recorders: what they sent, what became of it, and decisions about all of it."""
+"""Recorders: what they sent, its state, and decisions about all of it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["Judged", "Reputation", "judge_recorder", "reputations"]
 
 @dataclass(frozen=True)
 class Reputation:
-    """What became of the facts that one name sent.
+    """The state of the facts sent under one name.
 
     Attributes:
-        is_trusted: whether a key of that name that is not revoked is trusted.
-        n_sent: facts, of which ``n_served`` are in look-ups, ``n_waiting`` in
-            quarantine, and ``n_rejected`` there for good.
-        n_accepted: of all, those that an operator accepted.
-        best_speedup: the highest one that it claims.
+        is_trusted: whether an unrevoked key with that name is trusted.
+        n_sent: number of facts, of which ``n_served`` are in look-ups, ``n_waiting`` in
+            quarantine, and ``n_rejected`` rejected.
+        n_accepted: number accepted by an operator.
+        best_speedup: the highest speed-up claimed.
     """
 
     recorder: str
@@ -49,12 +49,12 @@ class Reputation:
 
 @dataclass(frozen=True)
 class Judged:
-    """Facts of one recorder that a decision is about.
+    """The facts of one recorder affected by a decision.
 
     Attributes:
-        is_accepted: or rejected.
-        ids: of those that the decision changes, ordered.
-        n_decided: of those that were decided so before.
+        is_accepted: whether they are accepted, otherwise rejected.
+        ids: sorted ids of the facts that the decision changes.
+        n_decided: number of facts already decided this way.
     """
 
     recorder: str
@@ -69,7 +69,7 @@ IS_ACCEPTED = VerdictRow.is_accepted.is_(True)
 
 
 def reputations(connection: Connection) -> tuple[Reputation, ...]:
-    """Everybody who sent facts, by name."""
+    """All senders of facts, by name."""
     trusted = select(ApiKeyRow.name).where(
         ApiKeyRow.revoked_at.is_(None),
         ApiKeyRow.is_trusted | (ApiKeyRow.scope == "admin"),
@@ -106,12 +106,12 @@ def judge_recorder(
     is_accepted: bool,
     is_dry: bool,
 ) -> Judged:
-    """Accept or reject all that a recorder sent since a time.
+    """Accept or reject all facts that a recorder sent since a time.
 
-    A fact that others sent as well is among them, for it is one measurement.
+    This includes facts that others sent too, since each is one measurement.
 
     Args:
-        is_dry: only say which facts these are.
+        is_dry: only return which facts these are.
     """
     sent = (
         select(RecordingRow.record_id, VerdictRow.is_accepted)

@@ -137,7 +137,7 @@ def open_serving_store(
 class ServingStore(SqlStore):
     """An SQL store with what only the service needs.
 
-    To add a fact here, and not through the service, is to vouch for it.
+    Adding a fact here directly, not through the service, vouches for it.
     """
 
     def __init__(self, engine: Engine, location: Location) -> None:
@@ -159,13 +159,13 @@ class ServingStore(SqlStore):
         return n_new
 
     def check_room(self) -> None:
-        """Refuse to take facts where the last write failed, or the disk is full.
+        """Refuse to store facts if the last write failed, or the disk is full.
 
-        Where a write failed, another one is tried, which leaves nothing. The disk
-        of a server of databases is not seen from here.
+        After a failed write, another one is tried, which leaves nothing behind. The
+        disk of a database server is not visible from here.
 
         Raises:
-            StoreUnavailableError: if a fact that is sent now could not be kept.
+            StoreUnavailableError: if a fact could not be stored now.
         """
         path = self._location.path
         if path is None or self._location.is_read_only:
@@ -188,7 +188,7 @@ class ServingStore(SqlStore):
         self._has_failed = False
 
     def stored(self, record_id: str) -> TuningRecord:
-        """The record of that id; the error does not say where the database is."""
+        """The record with an id; the error does not reveal where the database is."""
         try:
             return super().stored(record_id)
         except RecordNotFoundError:
@@ -206,14 +206,14 @@ class ServingStore(SqlStore):
         *,
         is_trusted: bool = False,
     ) -> bool:
-        """Keep a fact that somebody sent (:func:`feinsum.db.server.trust.receive`)."""
+        """Store a fact that somebody sent (:func:`feinsum.db.server.trust.receive`)."""
         with self._writing() as connection:
             return receive(
                 connection, record, recorder, n_confirmations, is_trusted=is_trusted
             )
 
     def trust(self, record_id: str) -> Trust:
-        """Who stands behind a fact, or :class:`RecordNotFoundError`."""
+        """The trust in a fact, or :class:`RecordNotFoundError`."""
         with self._reading() as connection:
             return trust_in(connection, record_id)
 
@@ -223,14 +223,14 @@ class ServingStore(SqlStore):
             confirm(connection, record_id)
 
     def reputations(self) -> tuple[Reputation, ...]:
-        """Everybody who sent facts to the service, by name."""
+        """All senders of facts to the service, by name."""
         with self._reading() as connection:
             return reputations(connection)
 
     def judge_recorder(
         self, recorder: str, since: datetime, *, is_accepted: bool, is_dry: bool
     ) -> Judged:
-        """Accept or reject all that a recorder sent since a time, or say what it is."""
+        """Accept or reject all that a recorder sent since a time, or list it."""
         opened = self._reading if is_dry else self._writing
         with opened() as connection:
             return judge_recorder(
@@ -240,12 +240,12 @@ class ServingStore(SqlStore):
     def retractions(
         self, before: tuple[datetime, str] | None = None, limit: int = 100
     ) -> tuple[Retraction, ...]:
-        """The latest retractions, the newest first; see :func:`known_retractions`."""
+        """The latest retractions, newest first; see :func:`known_retractions`."""
         with self._reading() as connection:
             return known_retractions(connection, before, limit)
 
     def stored_ids(self, record_ids: list[str]) -> frozenset[str]:
-        """Those ids that are of facts here, in any look-up or not."""
+        """Those ids that belong to facts here, visible to look-ups or not."""
         with self._reading() as connection:
             return known_ids(connection, record_ids)
 
@@ -277,7 +277,7 @@ class ServingStore(SqlStore):
             return find_workload(connection, key)
 
     def notations(self) -> frozenset[str]:
-        """How the texts of workloads begin; see :func:`notations_in`."""
+        """The subscripts of workloads; see :func:`notations_in`."""
         with self._reading() as connection:
             return notations_in(connection)
 
@@ -327,12 +327,12 @@ class ServingStore(SqlStore):
             return page_of_plans(connection, after, limit, workload)
 
     def sound_plans(self, ids: Collection[str]) -> tuple[PlanRecord, ...]:
-        """The plans of some ids that are what they say, ordered by id."""
+        """The valid plans with some ids, ordered by id."""
         found = self.documents("plan", ids)
         return tuple(one for one in found if isinstance(one, PlanRecord))
 
     def plan(self, record_id: str) -> PlanRecord:
-        """The plan of that id, or :class:`RecordNotFoundError`."""
+        """The plan with an id, or :class:`RecordNotFoundError`."""
         for found in self.sound_plans([record_id]):
             return found
         raise RecordNotFoundError(f"no plan has the id {record_id!r}")
@@ -347,7 +347,7 @@ class ServingStore(SqlStore):
         texts: Mapping[WorkloadKey, str],
         limits: DemandLimits,
     ) -> None:
-        """Count unanswered questions (:func:`feinsum.db.server.demand.add_misses`)."""
+        """Count unanswered requests (:func:`feinsum.db.server.demand.add_misses`)."""
         with self._writing() as connection:
             add_misses(connection, counts, texts, limits)
 
@@ -358,7 +358,7 @@ class ServingStore(SqlStore):
             return open_demands(connection, after, limit)
 
     def clear_demands(self, workload: str | None = None) -> int:
-        """Forget all demands, or those for a workload; how many there were."""
+        """Delete all demands, or those for a workload; returns their number."""
         with self._writing() as connection:
             return clear_demands(connection, workload)
 
@@ -375,11 +375,11 @@ class ServingStore(SqlStore):
             return all_keys(connection)
 
     def revoke_key(self, key_id: str) -> ApiKey:
-        """Close a key, or :class:`RecordNotFoundError`."""
+        """Revoke a key, or :class:`RecordNotFoundError`."""
         with self._writing() as connection:
             return revoke_key(connection, key_id)
 
     def trust_key(self, key_id: str, *, is_trusted: bool) -> ApiKey:
-        """Mark a key trusted, or no more; or :class:`RecordNotFoundError`."""
+        """Mark a key as trusted or not, or :class:`RecordNotFoundError`."""
         with self._writing() as connection:
             return trust_key(connection, key_id, is_trusted=is_trusted)

@@ -1,10 +1,10 @@
-"""Trust: who recorded a fact, and which facts wait in quarantine for others.
+"""Trust: who recorded a fact, and which facts are in quarantine.
 
-A fact in quarantine is in the database and in no look-up. Facts are compared that make
-one claim: one recipe for one workload at the same sizes, on one device and driver. One
-is *vouched for* if an operator accepted it, if a trusted recorder sent it, or if it was
-recorded into the database itself and not through the service. One of another recorder
-is released
+A quarantined fact is in the database but in no look-up. Facts are compared if they make
+the same claim: one recipe for one workload at the same sizes, on one device and driver.
+A fact is *vouched for* if an operator accepted it, if a trusted recorder sent it, or if
+it was recorded directly in the database rather than through the service. A fact of
+another recorder is released
 
 - where facts of its claim are vouched for, if one of them claims at least as much; so
   it changes no answer;
@@ -73,7 +73,7 @@ Standing: TypeAlias = Literal["vouched", "served", "waiting", "rejected"]
 
 @dataclass(frozen=True)
 class Recording:
-    """That somebody sent a fact to the service, and when."""
+    """Who sent a fact to the service, and when."""
 
     recorder: str
     received_at: datetime
@@ -81,12 +81,13 @@ class Recording:
 
 @dataclass(frozen=True)
 class Trust:
-    """Who stands behind a fact.
+    """The trust in a fact.
 
     Attributes:
-        recordings: by time; none if it was recorded into the database itself.
-        is_rejected: whether an operator decided against it.
-        retractions: none unless it is believed no more.
+        recordings: recordings by time; none if it was recorded directly in the
+            database.
+        is_rejected: whether an operator rejected it.
+        retractions: its retractions, if any.
     """
 
     id: str
@@ -98,7 +99,7 @@ class Trust:
 
 @dataclass(frozen=True)
 class Witness:
-    """A fact, as far as trust goes.
+    """A fact, reduced to what trust depends on.
 
     Attributes:
         recorder: who sent it first; empty if nobody did.
@@ -114,11 +115,11 @@ class Witness:
 
     @property
     def claims(self) -> tuple[float, float, float]:
-        """All by which facts are ranked."""
+        """Everything by which facts are ranked."""
         return self.speedup, self.low, self.high
 
     def agrees(self, other: Witness) -> bool:
-        """Whether both say about the same."""
+        """Whether both claim about the same."""
         low, high = sorted((self.speedup, other.speedup))
         return high <= AGREEMENT * low
 
@@ -127,7 +128,7 @@ def agreed(witnesses: Iterable[Witness], n_confirmations: int) -> tuple[str, ...
     """The facts of one claim that may leave quarantine.
 
     Args:
-        n_confirmations: how many other recorders have to reach what a fact claims.
+        n_confirmations: number of other recorders that must reach what a fact claims.
 
     >>> ann, bob = (Witness(name, name, 3.0, 2.9, 3.1) for name in ("ann", "bob"))
     >>> eve = Witness("eve", "eve", 99.0, 98.0, 100.0)
@@ -188,14 +189,15 @@ def receive(
     *,
     is_trusted: bool = False,
 ) -> bool:
-    """Keep a fact that somebody sent; whether it was new.
+    """Store a fact that somebody sent; returns whether it was new.
 
     Args:
-        n_confirmations: how many others have to agree before it is served, if the
-            recorder is not trusted; with 0 it is served at once.
+        n_confirmations: number of others that must agree before it is served, if the
+            recorder is not trusted; 0 serves it at once.
 
     Raises:
-        TooManyRequestsError: if :data:`MOST_WAITING` of its facts of the workload wait.
+        TooManyRequestsError: if the recorder already has :data:`MOST_WAITING` facts of
+            the workload in quarantine.
     """
     _take_turns(connection, record)
     if n_confirmations and not is_trusted:
@@ -222,9 +224,9 @@ def receive(
 
 
 def vouch_for(connection: Connection, records: Sequence[TuningRecord]) -> None:
-    """Release facts that are trusted from now on, and those that claim no more.
+    """Release facts that are now trusted, and those that claim no more.
 
-    What an operator rejected stays where it is.
+    Facts that an operator rejected are unaffected.
     """
     if not _has_waiting(connection):
         return
@@ -239,7 +241,7 @@ def vouch_for(connection: Connection, records: Sequence[TuningRecord]) -> None:
 
 
 def confirm(connection: Connection, record_id: str) -> None:
-    """Release a fact on somebody's word, and those that claim no more.
+    """Accept a fact on somebody's word, and release those that claim no more.
 
     Raises:
         RecordNotFoundError: if there is no such fact, or if it is retracted.
@@ -252,7 +254,7 @@ def confirm(connection: Connection, record_id: str) -> None:
 def decide(
     connection: Connection, record_ids: Sequence[str], *, is_accepted: bool
 ) -> None:
-    """Accept facts, and release those that claim no more; or reject them for good."""
+    """Accept facts and release those that claim no more, or reject them."""
     for record_id in record_ids:
         _decide(connection, record_id, is_accepted=is_accepted)
         if not is_accepted:
@@ -266,7 +268,7 @@ def decide(
 
 
 def trust_in(connection: Connection, record_id: str) -> Trust:
-    """Who stands behind a fact.
+    """The trust in a fact.
 
     Raises:
         RecordNotFoundError: if there is no such fact.
@@ -289,9 +291,9 @@ def trust_in(connection: Connection, record_id: str) -> Trust:
 def keep_owner(
     connection: Connection, record_ids: Sequence[str], *, is_sent: bool
 ) -> None:
-    """Note that facts are also in the database by the will of its owner.
+    """Note that the owner of the database added facts too.
 
-    So a key that sends them, too, is not taken for the one that they are from.
+    So a key that also sends them is not considered their origin.
 
     Args:
         is_sent: of the facts, whether those that somebody sent are meant, or those that
@@ -363,7 +365,7 @@ def _verdict(connection: Connection, record_id: str) -> bool | None:
 
 
 def _decide(connection: Connection, record_id: str, *, is_accepted: bool) -> None:
-    """Write a verdict in the place of an earlier one."""
+    """Write a verdict in place of an earlier one."""
     connection.execute(delete(VerdictRow).where(VerdictRow.record_id == record_id))
     now = datetime.now(UTC)
     row = {"record_id": record_id, "is_accepted": is_accepted, "decided_at": now}

@@ -1,8 +1,8 @@
-"""Engines: connections to a database that are right for many processes at once.
+"""Engines: database connections that are safe for many concurrent processes.
 
-SQLite: write-ahead log, foreign keys checked, a busy timeout, and writers that
-take the write lock at their beginning (``BEGIN IMMEDIATE``). So writers wait in
-line; none fails half-way because another one was first.
+SQLite: write-ahead log, foreign keys checked, a busy timeout, and writers that acquire
+the write lock at the start (``BEGIN IMMEDIATE``). So writers queue; none fails half-way
+because another one was first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WAL_PATIENCE_S = 2.0
 
 
 def engine_of(location: Location) -> Engine:
-    """An engine for a location; nothing is opened yet.
+    """An engine for a location, without opening it.
 
     Raises:
         StoreUnavailableError: if the driver is not installed.
@@ -54,16 +54,15 @@ def engine_of(location: Location) -> Engine:
 
 
 def writer(engine: Engine) -> Engine:
-    """The same engine, whose transactions hold the write lock from the start."""
+    """The same engine, with transactions that hold the write lock from the start."""
     return engine.execution_options(**{IS_WRITER: True})
 
 
 def use_write_ahead_log(path: Path, patience_s: float = WAL_PATIENCE_S) -> bool:
-    """Turn on the write-ahead log; whether it is on now.
+    """Turn on the write-ahead log; returns whether it is on.
 
-    With it, readers do not wait for writers. A file system without shared
-    memory, or a file in use all the time, keeps the older journal: slower, but
-    just as safe.
+    With it, readers do not wait for writers. A file system without shared memory, or a
+    file in constant use, keeps the rollback journal: slower, but equally safe.
     """
     deadline = time.monotonic() + patience_s
     with closing(sqlite3.connect(path, timeout=patience_s)) as connection:

@@ -1,4 +1,4 @@
-"""The one place where errors of the database libraries become errors of ours."""
+"""The one place that translates errors of database libraries to ours."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ https://www.postgresql.org/docs/current/errcodes-appendix.html
 
 
 class LostConnectionError(StoreUnavailableError):
-    """A server of databases ended a connection, or takes none at the moment.
+    """A database server dropped a connection, or accepts none at the moment.
 
-    Asking again may help, for a server that is started anew is away for seconds.
+    Retrying may help, since a restarting server is away for seconds.
     """
 
 
@@ -69,7 +69,7 @@ def translated(location: Location) -> Iterator[None]:
 
 
 def read_only(location: Location) -> StoreUnavailableError:
-    """The error of a write into a database that is only read."""
+    """The error of a write to a read-only database."""
     return StoreUnavailableError(
         f"the database {location} is open for reading only and cannot take new "
         "facts: ask for write permission on the file and on its folder, or set "

@@ -1,4 +1,4 @@
-"""Whether a database can be used now: for a doctor, who changes nothing."""
+"""Whether a database can be used now, for ``feinsum doctor``; changes nothing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["DatabaseHealth", "examine"]
 
 @dataclass(frozen=True)
 class DatabaseHealth:
-    """What was seen of a database.
+    """The observed state of a database.
 
     Attributes:
         location: path or URL, without a password.
-        problem: why it cannot be used, or not in full; empty if it can.
-        n_records: None if there is none yet, or if it cannot be read.
+        problem: why it cannot be used, or not fully; empty if it can.
+        n_records: None if there is no database yet, or it cannot be read.
     """
 
     location: str
@@ -34,7 +34,7 @@ class DatabaseHealth:
 def examine(
     given: str | os.PathLike[str] | None, *, patience_s: float = 2.0
 ) -> DatabaseHealth:
-    """Open a database that is there, count, and take its write lock for a moment.
+    """Open an existing database, count, and briefly acquire its write lock.
 
     Args:
         given: path or URL; None for the user's database.

@@ -1,4 +1,4 @@
-"""What a database is and holds, in numbers."""
+"""Properties and totals of a database."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ SIZES = {
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """What a store is and holds.
+    """Properties and totals of a store.
 
     Attributes:
         location: path or URL, without a password.
-        schema_version: of the tables.
-        n_records, n_workloads, n_devices, n_trials, n_retractions, n_plans: rows that
-            are stored, damaged and retracted ones included. The workloads are those of
-            records.
-        size_bytes: of the file, or of the whole database on a server.
+        schema_version: version of the tables.
+        n_records, n_workloads, n_devices, n_trials, n_retractions, n_plans: stored
+            rows, including damaged and retracted ones. Workloads are those of records.
+        size_bytes: size of the file, or of the whole database on a server.
     """
 
     location: str
@@ -52,7 +51,7 @@ class StoreInfo:
 
 
 def describe(connection: Connection, location: Location) -> StoreInfo:
-    """Count and measure a database of the newest schema."""
+    """Count and measure a database with the newest schema."""
     size = connection.execute(text(SIZES[connection.dialect.name])).scalar_one()
     return StoreInfo(
         location=str(location),

@@ -1,4 +1,4 @@
-"""Where a database is: a file of SQLite, or a PostgreSQL server by URL."""
+"""Where a database is: an SQLite file, or a PostgreSQL server by URL."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ class Location:
     Attributes:
         url: what SQLAlchemy opens; may hold a password, so it is never printed.
         path: the file of an SQLite database; None for a server.
-        is_read_only: the database is only read, by wish or by permissions.
-        is_immutable: a file that is read without locks, and without files beside it.
-        may_create: whether a database is made where there is none.
+        is_read_only: whether the database is only read, by request or by permissions.
+        is_immutable: whether the file is read without locks, and without files beside
+            it.
+        may_create: whether to create a missing database.
         busy_timeout_s: how long to wait for the locks of others.
     """
 
@@ -67,8 +68,8 @@ class Location:
 def default_location() -> str:
     """Path or URL of the user's database.
 
-    The variable ``FEINSUM_DATABASE`` where it is set, otherwise
-    ``facts.sqlite`` in the user's data folder.
+    The value of ``FEINSUM_DATABASE`` if set, otherwise ``facts.sqlite`` in the user's
+    data folder.
     """
     chosen = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
     return chosen or str(_own_folder() / "facts.sqlite")
@@ -79,13 +80,13 @@ def _own_folder() -> Path:
 
 
 def is_not_made_yet() -> bool:
-    """Whether the user's database is where it always is, and nothing was recorded."""
+    """Whether the default database is meant, and does not exist yet."""
     chosen = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
     return not chosen and not Path(default_location()).exists()
 
 
 def is_there(given: str | os.PathLike[str] | None) -> bool:
-    """Whether a file that is named exists; of a server only its answer can tell.
+    """Whether the given file exists; for a server, only connecting can tell.
 
     Raises:
         StoreUnavailableError: see :func:`locate`.
@@ -95,10 +96,10 @@ def is_there(given: str | os.PathLike[str] | None) -> bool:
 
 
 def missing(place: Location) -> StoreUnavailableError:
-    """Why a database that is not there is not read."""
+    """The error for a missing database."""
     return StoreUnavailableError(
-        f"there is no database {place}: check its name; 'feinsum tune' and "
-        "'feinsum db import' make one"
+        f"there is no database {place}: check the path, or create one with 'feinsum "
+        "tune' or 'feinsum db import'"
     )
 
 
@@ -108,18 +109,18 @@ def locate(
     is_read_only: bool = False,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
 ) -> Location:
-    """The location that a path, a URL or the default names.
+    """The location given by a path, a URL or the default.
 
     Raises:
-        StoreUnavailableError: if it names no SQLite file and no PostgreSQL
-            server, or if it is no regular file.
+        StoreUnavailableError: if it is neither an SQLite file nor a PostgreSQL server,
+            or not a regular file.
     """
     text = _text(default_location() if given is None else given)
     if is_service(text):
         raise StoreUnavailableError(
             "the URL of a service was given, expected a database: a path or "
-            "postgresql://user@host/database; a service is asked by FEINSUM_REMOTE, or "
-            "as the database of retrieve, tune, query, merge, import and export"
+            "postgresql://user@host/database; use a service with FEINSUM_REMOTE, or as "
+            "the database of retrieve, tune, query, merge, import and export"
         )
     if "://" not in text:
         return _file(_path(text), is_read_only, busy_timeout_s)
@@ -222,16 +223,16 @@ def _is_present(path: Path) -> bool:
 
 
 def make_room(path: Path) -> None:
-    """Check the folder of a new database; feinsum's own folder is made, no other.
+    """Check the folder of a new database; only feinsum's own folder is created.
 
     Raises:
-        StoreUnavailableError: if there is no such folder, or nothing can be made in it.
+        StoreUnavailableError: if there is no such folder, or it is not writable.
     """
     problem = _problem_of_room(path.parent)
     if problem:
         raise StoreUnavailableError(
-            f"no database can be made at {path}: the folder {path.parent} cannot be "
-            f"used ({problem}); give another path, or set {ENVIRONMENT_VARIABLE}"
+            f"cannot create a database at {path}: the folder {path.parent} is not "
+            f"usable ({problem}); give another path, or set {ENVIRONMENT_VARIABLE}"
         )
 
 
@@ -252,7 +253,7 @@ def _is_writable(path: Path) -> bool:
 
 
 def may_write(path: Path) -> bool:
-    """Whether this process may write a file, or make files in a folder."""
+    """Whether this process may write a file, or create files in a folder."""
     is_effective = os.access in os.supports_effective_ids
     wanted = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
     return os.access(path, wanted, effective_ids=is_effective)

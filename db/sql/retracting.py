@@ -1,7 +1,7 @@
-"""Retracting facts: find those that are doubted, write that they are believed no more.
+"""Retracting facts: finding them, and adding retractions.
 
-A retraction is a row of its own, and the fact stays as it is. Statements of look-ups
-leave out what is retracted, so it is gone from all answers when the row is written.
+A retraction is a separate row, and the fact is unchanged. Look-up statements exclude
+retracted facts, so a fact disappears from all answers when the row is written.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Suspect:
 
     Attributes:
         transform: name and version.
-        device: its id.
+        device: device id.
     """
 
     id: str
@@ -70,10 +70,12 @@ class Retracted:
     """What was retracted, or would be.
 
     Attributes:
-        suspects: facts of this database; of a service, the first ones.
-        n_facts: how many there are.
-        n_shared: facts of these recorders that are left, for others vouch for them.
-        unknown: ids of no fact here; they are retracted wherever they may come from.
+        suspects: facts of this database; for a service, only the first ones.
+        n_facts: total number.
+        n_shared: number of facts of these recorders that are kept, because others sent
+            them too.
+        unknown: ids without a fact here; they are retracted wherever they may come
+            from.
         is_dry_run: whether nothing was written.
     """
 
@@ -95,17 +97,17 @@ def retract(
     """Retract the facts of a query that are not retracted yet.
 
     Args:
-        reason: expected where something is written.
+        reason: required if anything is written.
 
     Raises:
-        InvalidRequestError: without a reason, or if the beginning of an id is that of
-            several facts.
-        RecordNotFoundError: if it is that of none.
+        InvalidRequestError: without a reason, or if the prefix of an id matches several
+            facts.
+        RecordNotFoundError: if it matches none.
     """
     if not (is_dry_run or reason.strip()):
         raise InvalidRequestError(
-            "facts were to be retracted without a reason; say why, for those who ask "
-            "where they are"
+            "no reason was given for the retraction; state one, for those who look for "
+            "these facts"
         )
     suspects = _suspects(connection, query)
     unknown = _unknown(connection, query, suspects)
@@ -138,10 +140,10 @@ def find_retractions(
 def known_retractions(
     connection: Connection, before: tuple[datetime, str] | None, limit: int
 ) -> tuple[Retraction, ...]:
-    """The latest retractions, the newest first.
+    """The latest retractions, newest first.
 
     Args:
-        before: time and id of the last one that was seen.
+        before: time and id of the last one seen.
     """
     at, name = RetractionRow.retracted_at, RetractionRow.id
     wanted = RETRACTIONS.order_by(at.desc(), name)
@@ -152,7 +154,7 @@ def known_retractions(
 
 
 def hidden(connection: Connection) -> int:
-    """How many facts are in no look-up: in quarantine, or retracted."""
+    """The number of facts hidden from look-ups: quarantined or retracted."""
     ids = select(QuarantineRow.record_id).union(select(RetractionRow.document_id))
     there = select(func.count()).select_from(RecordRow).where(RecordRow.id.in_(ids))
     return connection.execute(there).scalar_one()

@@ -1,4 +1,4 @@
-"""Between facts and rows of the tables."""
+"""Converting between facts and table rows."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ Row: TypeAlias = tuple[type[Base], dict[str, Any]]
 
 
 def rows_of(document: Document) -> tuple[Row, ...]:
-    """The rows that keep a document, each after those that it refers to.
+    """The rows that store a document, each after those that it refers to.
 
     Raises:
-        InvalidRecordError: if it would not read back as it is, or has a value that
-            a column cannot hold in SQLite or in PostgreSQL. What was once accepted
-            can always be served, and merged into any other database.
+        InvalidRecordError: if it would not round-trip, or has a value that a column
+            cannot hold in SQLite or in PostgreSQL. So accepted documents can always be
+            served, and merged into any other database.
     """
     rows = ROWS[kind_of(document)](document)
     for _, values in rows:
@@ -83,11 +83,10 @@ def rows_of(document: Document) -> tuple[Row, ...]:
 
 
 def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
-    """The document of that text.
+    """The document parsed from a text.
 
     Raises:
-        InvalidRecordError: if it is not well formed, or if the id is not that of the
-            text.
+        InvalidRecordError: if it is not well formed, or does not match the id.
     """
     if not isinstance(text, str) or _digest(text) != document_id:
         raise InvalidRecordError(
@@ -102,8 +101,8 @@ def document_of(kind: DocumentKind, document_id: str, text: str) -> Document:
 def device_of(columns: Sequence[Any]) -> Device:
     """The device of its :data:`DEVICE_COLUMNS`.
 
-    A processor that cannot be read is left out and logged: such a row is good enough
-    to be shown, and facts have devices of their own.
+    An unreadable processor is omitted and logged: such a row is good enough to show,
+    and facts contain their own devices.
     """
     fields = dict(zip(DEVICE_COLUMNS, columns, strict=True))
     text = fields["processor"]
@@ -219,14 +218,14 @@ def _text(document: D) -> str:
         text = to_json(document)
     except ValueError as error:
         raise InvalidRecordError(
-            f"a fact was given that has no text form ({error}); expected finite "
+            f"a fact without a text form was given ({error}); expected finite "
             "numbers everywhere"
         ) from None
     if to_json(from_json(type(document), text)) != text:
         raise InvalidRecordError(
-            f"{type(document).__name__} {document.id}: it does not read back as it is; "
-            "expected every field to have its type: one is, for example, an int where "
-            "a float belongs"
+            f"{type(document).__name__} {document.id}: it does not round-trip; "
+            "expected every field to have its declared type, for example no int in "
+            "place of a float"
         )
     digest = _digest(text)
     if vars(document).setdefault("id", digest) != digest:

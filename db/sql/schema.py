@@ -1,7 +1,7 @@
-"""Versions of the schema: make it, migrate it, or refuse it.
+"""Schema versions: create, migrate or refuse a schema.
 
-A new database is made at the newest version. An older one is migrated, after a
-copy was put beside it. A newer one is refused: it would be read wrongly.
+A new database is created with the newest version. An older one is migrated, after
+making a copy beside it. A newer one is refused: it would be read wrongly.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ POSTGRESQL_LOCK = 0x6665696E73756D
 
 
 def prepare(engine: Engine, location: Location) -> None:
-    """Bring the database to the newest version of the schema.
+    """Upgrade the database to the newest version of the schema.
 
-    Processes that open a new or an old database at the same time take turns:
-    one does the work, the others find it done.
+    Processes that open a new or old database concurrently take turns: one does the
+    work, the others find it done.
 
     Raises:
-        SchemaVersionError: if the database has a version not known here.
-        StoreUnavailableError: if it is not a database of ours, or if it would
-            have to be written and can only be read.
+        SchemaVersionError: if the database has a version unknown here.
+        StoreUnavailableError: if it is not a feinsum database, or needs an upgrade but
+            is read-only.
     """
     if location.path is not None:
         check_file(location.path)
@@ -140,5 +140,5 @@ def _refuse_read_only(location: Location, version: str | None) -> None:
     if location.is_read_only:
         raise StoreUnavailableError(
             f"the database {location} has schema {version}, expected {NEWEST}, and is "
-            "read-only: open it once with an account that can write it"
+            "read-only: open it once with an account that has write access"
         )

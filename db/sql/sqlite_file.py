@@ -1,7 +1,6 @@
-"""The file of an SQLite database: is it whole, is it ours, and its backup.
+"""The file of an SQLite database: is it complete, is it ours, and its backup.
 
-All is told from the first bytes of the file, so that a file of somebody else is
-looked at but never opened for writing.
+Checks read only the first bytes, so that a foreign file is never opened for writing.
 
 Source: "Database File Format", https://www.sqlite.org/fileformat2.html.
 """
@@ -36,13 +35,13 @@ HEADER_BYTES = 100
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that is no whole database of ours; leave it as it is.
+    """Refuse a file that is not a complete feinsum database, without changing it.
 
-    A missing file is fine: a database can be made there.
+    A missing file is fine: a database can be created there.
 
     Raises:
-        StoreUnavailableError: if it is no SQLite database, if it is empty, if a part
-            of it is missing, or if it belongs to another program.
+        StoreUnavailableError: if it is not an SQLite database, is empty or truncated,
+            or belongs to another program.
         OSError: if it cannot be read.
     """
     if not path.exists():
@@ -52,7 +51,7 @@ def check_file(path: Path) -> None:
     if not header and not has_log(path):
         raise StoreUnavailableError(
             f"{path} is an empty file; expected a database of feinsum: remove it to "
-            "begin a new one there, restore a backup, or give another path"
+            "create a new one there, restore a backup, or give another path"
         )
     if header and not header.startswith(MAGIC[: len(header)]):
         raise StoreUnavailableError(
@@ -62,14 +61,14 @@ def check_file(path: Path) -> None:
     if len(header) < HEADER_BYTES or _is_truncated(path, header):
         raise StoreUnavailableError(
             f"the database {path} is truncated: a part of it is missing; restore "
-            "a copy from a backup beside it, or move the file away to begin a new one"
+            "a copy from a backup beside it, or move the file away to create a new one"
         )
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         _check_tables(path)
 
 
 def foreign(location: object) -> StoreUnavailableError:
-    """The error for a database with tables of somebody else."""
+    """The error for a database with tables of another program."""
     return StoreUnavailableError(
         f"the database {location} belongs to another program: it has tables, but "
         f"not {VERSION_TABLE!r}; give feinsum a database of its own"
@@ -89,10 +88,10 @@ def back_up(path: Path, version: str) -> Path:
 
 
 def copy_database(path: Path, copy: Path) -> None:
-    """Copy a database as it is at one moment, even while others use it.
+    """Copy a consistent snapshot of a database, even while others use it.
 
     Raises:
-        sqlite3.Error, OSError: if it cannot be read or written; nothing is left.
+        sqlite3.Error, OSError: if it cannot be read or written; nothing is left behind.
     """
     try:
         with (
@@ -106,7 +105,7 @@ def copy_database(path: Path, copy: Path) -> None:
 
 
 def has_log(path: Path) -> bool:
-    """Whether a log or a journal beside the file holds a part of the database."""
+    """Whether a log or journal beside the file holds part of the database."""
     return any(_is_filled(path, suffix) for suffix in ("-wal", "-journal"))
 
 

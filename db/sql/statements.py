@@ -1,4 +1,4 @@
-"""The statements of the store: insert what is missing, read what is sound."""
+"""The statements of the store: inserting missing rows, reading valid ones."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ SELECTS: dict[DocumentKind, Select[*tuple[Any, ...]]] = {
 
 
 def insert_missing(connection: Connection, row: Row) -> bool:
-    """Insert a row unless its key is there already; whether it was inserted."""
+    """Insert a row unless its key exists; returns whether it was inserted."""
     kind, values = row
     table = cast(Table, kind.__table__)
     insert = INSERTS[connection.dialect.name](table).values(values)
@@ -153,7 +153,7 @@ def insert_missing(connection: Connection, row: Row) -> bool:
 
 
 def insert_missing_rows(connection: Connection, rows: Iterable[Row]) -> bool:
-    """Insert those of some rows that are missing, in order; whether the last was."""
+    """Insert missing rows, in order; returns whether the last one was missing."""
     is_new = False
     for row in rows:
         is_new = insert_missing(connection, row)
@@ -161,7 +161,7 @@ def insert_missing_rows(connection: Connection, rows: Iterable[Row]) -> bool:
 
 
 def insert_all_missing(connection: Connection, rows: Iterable[Row]) -> int:
-    """Insert those of many rows whose keys are not there; one statement a table.
+    """Insert those of many rows whose keys are missing; one statement per table.
 
     Returns:
         How many rows of :data:`TABLES` are new.
@@ -183,9 +183,9 @@ def insert_all_missing(connection: Connection, rows: Iterable[Row]) -> int:
 
 
 def sound(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document]:
-    """The documents of those rows of :data:`SELECTS` that are what they say.
+    """The documents of the rows of :data:`SELECTS` that match their ids.
 
-    The others are logged and left out.
+    The others are logged and skipped.
     """
     for row in rows:
         document = _read(kind, row)

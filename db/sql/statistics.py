@@ -1,4 +1,4 @@
-"""What the facts of a database are of: devices with their drivers, and transforms."""
+"""Facts of a database by device and driver, and by transform."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DriverCount", "Statistics", "TransformCount", "summarize"]
 
 @dataclass(frozen=True)
 class DriverCount:
-    """What is recorded on a device with a driver."""
+    """Counts for a device with a driver."""
 
     device_id: str
     device: str
@@ -30,7 +30,7 @@ class DriverCount:
 
 @dataclass(frozen=True)
 class TransformCount:
-    """What is recorded of a version of a transform."""
+    """Counts for a version of a transform."""
 
     name: str
     version: int
@@ -44,8 +44,8 @@ class Statistics:
     """The facts of a database, counted.
 
     Attributes:
-        drivers: those with most records first; likewise the transforms.
-        oldest, newest: when records were made; None if there are none.
+        drivers: drivers with the most records first; likewise transforms.
+        oldest, newest: times of records; None if there are none.
     """
 
     drivers: tuple[DriverCount, ...]
@@ -105,7 +105,7 @@ TRANSFORMS = (
 
 
 def summarize(connection: Connection) -> Statistics:
-    """Count the facts of a database by driver and by transform; retracted ones not."""
+    """Count the unretracted facts of a database by driver and by transform."""
     return Statistics(
         tuple(DriverCount(*row) for row in connection.execute(DRIVERS)),
         tuple(TransformCount(*row) for row in connection.execute(TRANSFORMS)),

@@ -77,24 +77,24 @@ def open_store(
     may_create: bool = True,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
 ) -> SqlStore:
-    """Open a database of tuning records; make or migrate it where needed.
+    """Open a database of tuning records, creating or migrating it if needed.
 
     Args:
         location: path of an SQLite file, ``sqlite:///path`` or
             ``postgresql://user@host/database``; None for the user's database
             (:func:`feinsum.db.default_location`).
-        is_read_only: do not write. A file or folder without write permission is
-            opened so in any case.
-        is_immutable: do not even make files beside an SQLite file, and take no locks:
-            for a file on a network that is replaced as a whole. What is in its log is
-            not seen.
-        may_create: make a database where there is none. Who only reads says no.
+        is_read_only: do not write. A file or folder without write permission is always
+            opened this way.
+        is_immutable: do not create files beside an SQLite file, and acquire no locks:
+            for a file on a network that is replaced as a whole. The contents of its log
+            are not seen.
+        may_create: create a missing database. False for readers.
         busy_timeout_s: how long to wait for the locks of other processes.
 
     Raises:
-        StoreUnavailableError: if it cannot be opened, is not ours, or is not there
-            and may not be made.
-        SchemaVersionError: if it was written by a newer version.
+        StoreUnavailableError: if it cannot be opened, is not a feinsum database, or is
+            missing and must not be created.
+        SchemaVersionError: if a newer version wrote it.
     """
     only_read = is_read_only or is_immutable
     place = locate(location, is_read_only=only_read, busy_timeout_s=busy_timeout_s)
@@ -107,7 +107,7 @@ def open_store(
 
 
 def prepared_engine(place: Location) -> Engine:
-    """An engine for a database that has the newest schema; see :func:`open_store`."""
+    """An engine for a database with the newest schema; see :func:`open_store`."""
     engine = engine_of(place)
     try:
         with translated(place):
@@ -121,11 +121,11 @@ def prepared_engine(place: Location) -> Engine:
 class SqlStore(FactStore):
     """A store of records and of trials in SQLite or PostgreSQL.
 
-    A fact is on disk when ``add`` returns. Rows that do not read back as the
-    fact that their id names are left out and logged; they are never served. Facts
-    in quarantine (:mod:`feinsum.db.server.trust`) are got by their ids alone, retracted
-    ones (:mod:`feinsum.db.sql.retracting`) by :meth:`stored` alone. It may be used from
-    several threads; use :func:`open_store` to make one.
+    When ``add`` returns, the fact is on disk. Rows that do not match their ids are
+    skipped and logged, and never served. Quarantined facts
+    (:mod:`feinsum.db.server.trust`) can only be read by id, retracted ones
+    (:mod:`feinsum.db.sql.retracting`) only by :meth:`stored`. Thread-safe; create one
+    with :func:`open_store`.
     """
 
     def __init__(self, engine: Engine, location: Location) -> None:
@@ -137,7 +137,7 @@ class SqlStore(FactStore):
         return self._insert(rows_of(record))
 
     def add_all(self, documents: Iterable[Document]) -> int:
-        """Keep documents of any kind, all or none of them; how many were new."""
+        """Store documents of any kind, all or none; returns how many were new."""
         rows = [row for document in documents for row in rows_of(document)]
         with self._writing() as connection:
             return insert_all_missing(connection, rows)
@@ -150,7 +150,7 @@ class SqlStore(FactStore):
         return self.stored(record_id)
 
     def stored(self, record_id: str) -> TuningRecord:
-        """The record of that id, retracted or not, or :class:`RecordNotFoundError`."""
+        """The record with an id, retracted or not, or :class:`RecordNotFoundError`."""
         found = self._select(RECORDS.where(RecordRow.id == record_id))
         for record in sound_records(found):
             return record
@@ -180,7 +180,7 @@ class SqlStore(FactStore):
         yield from sound_records(rows)
 
     def ids(self, kind: DocumentKind) -> Iterator[str]:
-        """Those of damaged rows included."""
+        """All ids, including those of damaged rows."""
         column = TABLES[kind].id
         ids = SELECTS[kind].with_only_columns(column).order_by(column)
         with self._reading() as connection:
@@ -194,21 +194,21 @@ class SqlStore(FactStore):
     def documents(
         self, kind: DocumentKind, among: Collection[str] | None = None
     ) -> Iterator[Document]:
-        """As in :meth:`records`, no lock is held."""
+        """All documents; as in :meth:`records`, no lock is held."""
         for rows in self._pages(kind, among):
             yield from sound(kind, rows)
 
     def workloads(self) -> Iterator[WorkloadKey]:
-        """The keys that records have, in order."""
+        """The workload keys of all records, sorted."""
         with self._reading() as connection:
             found = sorted(connection.scalars(WORKLOADS))
         yield from map(WorkloadKey, found)
 
     def remove(self, record_ids: Collection[str]) -> int:
-        """Take records away, all or none; how many there were.
+        """Delete records, all or none; returns their number.
 
-        Nothing recorded is to be lost:
-        :func:`feinsum.db.exchange.collect_garbage` writes them to a file first.
+        Nothing recorded should be lost: :func:`feinsum.db.exchange.collect_garbage`
+        writes them to a file first.
         """
         ids, n_removed = sorted(record_ids), 0
         with self._writing() as connection:
@@ -253,7 +253,7 @@ class SqlStore(FactStore):
         return tuple(sound_plans(self._select(wanted)))
 
     def add_retraction(self, retraction: Retraction) -> bool:
-        """Hide what it retracts, now and whenever it comes; whether it was new."""
+        """Hide a document, now or when it arrives; returns whether that was new."""
         return self._insert(rows_of(retraction))
 
     def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
@@ -294,22 +294,23 @@ class SqlStore(FactStore):
         if self._location.is_read_only:
             raise StoreUnavailableError(
                 f"the database {self._location} is open for reading only and cannot "
-                "take what a tuning finds: ask for write permission on the file and on "
+                "store the results of a tuning: ask for write permission on the file "
+                "and on "
                 "its folder, or give another database"
             )
 
     def info(self) -> StoreInfo:
-        """Numbers of an operator: where, which version, how many, how large."""
+        """Location, version, totals and size, for operators."""
         with self._reading() as connection:
             return describe(connection, self._location)
 
     def statistics(self) -> Statistics:
-        """What the facts are of: devices with their drivers, and transforms."""
+        """Facts by device and driver, and by transform."""
         with self._reading() as connection:
             return summarize(connection)
 
     def listed_workloads(self) -> tuple[WorkloadCount, ...]:
-        """Every workload with facts or trials; those with most facts come first."""
+        """Every workload with facts or trials; most facts first."""
         with self._reading() as connection:
             return list_workloads(connection)
 
@@ -319,7 +320,7 @@ class SqlStore(FactStore):
         return self._location.path
 
     def close(self) -> None:
-        """Release all connections; the store cannot be used any more."""
+        """Release all connections; the store cannot be used afterwards."""
         self._is_closed = True
         self._engine.dispose()
 

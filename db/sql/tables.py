@@ -1,11 +1,11 @@
-"""The tables: facts by content id, with a column for all that is searched.
+"""The tables: facts by content id, with a column for everything that is searched.
 
-Every fact keeps its whole document as JSON text, so that nothing is lost; the
-other columns are taken from it and serve look-ups. Rows are only ever added; see
-``garbage.py`` for the one exception.
+Every fact stores its whole document as JSON text, so that nothing is lost; the other
+columns are derived from it for look-ups. Rows are only ever added; see ``garbage.py``
+for the one exception.
 
-The tables of the service (keys, recordings, quarantine, demands) stand beside the
-facts; their rows change and go.
+The tables of the service (keys, recordings, quarantine, demands) are separate; their
+rows change and are deleted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An instant: converted to UTC on the way in, aware on the way out."""
+    """An instant: converted to UTC when written, timezone-aware when read."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -187,9 +187,9 @@ class TrialRow(Base):
 
 
 class PlanRow(Base):
-    """What a plan moved and took on a fleet; since schema version 0009.
+    """The traffic and run times of a plan on a fleet; since schema version 0009.
 
-    The key is that of an einsum or of a program, which has no row of its own.
+    The key is that of an einsum, or of a program, which has no row of its own.
     """
 
     __tablename__ = "plans"
@@ -206,9 +206,9 @@ class PlanRow(Base):
 
 
 class RetractionRow(Base):
-    """That a fact or limits of a device are believed no more; since version 0007.
+    """The retraction of a fact or of device limits; since version 0007.
 
-    It may come before what it retracts, so that column refers to no table.
+    It may arrive before what it retracts, so that column refers to no table.
     """
 
     __tablename__ = "retractions"
@@ -244,10 +244,10 @@ class QuarantineRow(Base):
 
 
 class VerdictRow(Base):
-    """What an operator decided about a fact that was sent; since version 0006.
+    """An operator's decision about a received fact; since version 0006.
 
-    A fact that was accepted vouches for others; one that was rejected stays in
-    quarantine, whoever agrees with it.
+    An accepted fact vouches for others; a rejected one stays in quarantine, whoever
+    agrees with it.
     """
 
     __tablename__ = "verdicts"
@@ -258,10 +258,10 @@ class VerdictRow(Base):
 
 
 class DemandRow(Base):
-    """A workload that was asked for in vain; since schema version 0004.
+    """An unanswered request for a workload; since schema version 0004.
 
-    ``device`` is what the question said, or empty; ``workload_text`` is the
-    canonical text, once a question had it. ``n_callers`` is of version 0008.
+    ``device`` is as given in the request, or empty; ``workload_text`` is the canonical
+    text, once a request had it. ``n_callers`` is of version 0008.
     """
 
     __tablename__ = "demands"
@@ -276,9 +276,9 @@ class DemandRow(Base):
 
 
 class DemandCallerRow(Base):
-    """That a caller asked for a workload in vain; since schema version 0008.
+    """A caller's unanswered request for a workload; since schema version 0008.
 
-    ``caller`` tells callers apart: the name of a key, or the digest of an address.
+    ``caller`` identifies the caller: the name of a key, or the digest of an address.
     """
 
     __tablename__ = "demand_callers"
@@ -291,7 +291,7 @@ class DemandCallerRow(Base):
 
 
 class ApiKeyRow(Base):
-    """A key of the service, of which only a digest is kept; since version 0004.
+    """A key of the service, stored only as a digest; since version 0004.
 
     ``is_trusted``, of version 0006, is whether facts sent with it are served at once.
     """

@@ -1,4 +1,4 @@
-"""The workloads of a database, each with what is known of it."""
+"""The workloads of a database, each with its totals."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["WorkloadCount", "list_workloads"]
 
 @dataclass(frozen=True)
 class WorkloadCount:
-    """What there is of a workload.
+    """Totals of a workload.
 
     Attributes:
         text: its canonical einsum.
-        n_records: facts that are not retracted.
-        n_devices: that these were measured on.
-        highest_speedup: of these facts; None without one.
+        n_records: number of facts that are not retracted.
+        n_devices: number of devices on which these were measured.
+        highest_speedup: highest speed-up of these facts; None without one.
     """
 
     key: str
@@ -52,7 +52,7 @@ A_TRIAL = select(TrialRow.workload_key, func.min(TrialRow.document)).group_by(
 
 
 def list_workloads(connection: Connection) -> tuple[WorkloadCount, ...]:
-    """Those with facts or trials: most facts first, then most trials, then by key."""
+    """Workloads with facts or trials, by number of facts, of trials, then by key."""
     n_trials = {row[0]: row[1] for row in connection.execute(N_TRIALS)}
     found = [
         WorkloadCount(key, text, n, n_devices, n_trials.get(key, 0), speedup)

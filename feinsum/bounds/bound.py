@@ -127,7 +127,7 @@ class Bound:
             if one.level.name == name:
                 return one
         names = ", ".join(one.level.name for one in self.levels)
-        raise BoundError(f"no level is named {name!r}; there are {names}")
+        raise BoundError(f"there is no memory level {name!r}; expected one of {names}")
 
     def with_operations(self, operations_s: float) -> Bound:
         """The same with the least time of the arithmetic."""
@@ -198,10 +198,11 @@ def bound_at(
             an operand is sparse.
     """
     if not levels:
-        raise BoundError("no level of memory is given; expected one at least")
+        raise BoundError("no memory level is given; expected at least one")
     if isinstance(einsum, BatchedEinsum) and einsum.sparse_position is not None:
         raise BoundError(
-            f"an operand of {einsum.subscripts} is sparse; bounds are for dense ones"
+            f"an operand of {einsum.subscripts} is sparse; bounds are computed for "
+            "dense operands only"
         )
     factors = factors_of(einsum, sizes)
     ahead = [memory_ahead(levels, place) for place in range(len(levels))]

@@ -1,7 +1,7 @@
 """Certificates: exponents that prove how many bytes a statement must move.
 
 Cut an execution where each piece moves ``X - S`` bytes, for a memory of S bytes. What a
-piece accesses lay in the memory before or is moved, X bytes at the most. With exponents
+piece accesses lay in the memory before or is moved, X bytes at most. With exponents
 ``s_a`` of arrays and ``t_v`` of indices that cover every index,
 ``s(arrays with v) + t_v >= 1``, it can do no more steps than::
 

@@ -22,7 +22,7 @@ class Access:
         entry_bytes: what an entry counts, at the least. An array at several places of
             an einsum counts a part at each.
         total_bytes: what all entries of all of them count.
-        most_shared: so many instances of the statement share one array, at the most.
+        most_shared: so many instances of the statement share one array, at most.
     """
 
     name: str

@@ -46,7 +46,7 @@ def best_tiles(
             array.
         log_extents: ``(G, V)``; 0 where there is no index.
         log_prices: ``(G, P)``.
-        n_sweeps: over all indices, at the most.
+        n_sweeps: over all indices, at most.
         converged: change of a logarithm in a sweep that counts as none.
 
     Returns:

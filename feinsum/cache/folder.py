@@ -131,7 +131,7 @@ class DiskCache:
             too_much -= size
 
     def _secret(self) -> bytes:
-        """The key of the digests; drawn where there is none.
+        """The key of the digests; drawn if there is none.
 
         Raises:
             OSError: if there is no folder, or others than the user have access.

@@ -1,11 +1,11 @@
-"""Einsums of arrays, as a call: the numpy-style client of retrieval.
+"""Calls of einsums on arrays: the numpy-style client of retrieval.
 
-Three values lead from arrays to a result: a :class:`Reading` (what einsum the
-arguments are), a :class:`CallKernel` (the retrieved kernel, built) and a
+Three values lead from arrays to a result: a :class:`Reading` (the einsum of the
+arguments), a :class:`CallKernel` (the retrieved and built kernel) and a
 :class:`PreparedCall` (both, kept for the next call of the same kind).
 
-The public names are those of ``__init__.pyi``. They are imported when they are first
-used: a first call, which numpy answers, loads no code generator.
+The public names are those of ``__init__.pyi``. They are imported on first use: a first
+call, which numpy answers, loads no code generator.
 """
 
 import lazy_loader

@@ -1,9 +1,9 @@
-"""Calls that get faster as they are used, out of the time that they have taken.
+"""Calls that get faster as they are used, on a budget earned by the calls.
 
 Building, checking and timing another recipe takes some tenths of a second. That pays
-only where a call is made often enough, and how often is not known. So no more than a
-quarter of the time that the calls have taken goes into it: a program is never slower
-by more than that, however it goes on, and what is found is used from then on.
+off only if the call is repeated often enough, which is not known in advance. So at most
+a quarter of the time that the calls have taken is invested: a program is never slower
+by more than that, whenever it ends, and improvements take effect at once.
 
 Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
 """
@@ -36,7 +36,7 @@ N_RIVALS = 2
 BUILD_S = 0.5
 """What code that is generated, compiled and checked takes."""
 RECORD_S = 6.0
-"""What a fact takes: it is measured in a process of its own, beside what it beats."""
+"""What a fact takes: it is measured in a separate process, beside what it beats."""
 ROUNDS = 3
 MIN_TOTAL_S = 0.002
 """Of runs of each recipe, in turns: enough to tell apart what :data:`BETTER` tells."""
@@ -48,15 +48,15 @@ Arrays = Sequence[Any]
 
 @dataclass(eq=False)
 class AmortizedCall:
-    """A call whose kernel was predicted, with the ones that may be faster.
+    """A call with a predicted kernel, and rivals that may be faster.
 
     Attributes:
         call: the fastest so far.
-        rivals: recipes that were not tried, the most promising first.
-        build: the call with a recipe, for operands that lie as those of this one.
-        record: makes a fact of what was found; None where that says nothing of others.
-        spent_s: in calls.
-        invested_s: in making them faster.
+        rivals: untried recipes, the most promising first.
+        build: builds the call with a recipe, for operands with this memory layout.
+        record: records the result as a fact; None if it would not apply to other calls.
+        spent_s: time spent in calls.
+        invested_s: time spent on making them faster.
     """
 
     call: PreparedCall
@@ -75,7 +75,7 @@ class AmortizedCall:
         return self.call
 
     def run(self, arrays: Arrays, out: Any = None) -> Any:
-        """What :meth:`PreparedCall.run` gives; now and then it takes longer."""
+        """The result of :meth:`PreparedCall.run`; occasionally invests in a rival."""
         start_s = perf_counter()
         result = self.call.run(arrays, out)
         self.spent_s += perf_counter() - start_s
@@ -88,7 +88,7 @@ class AmortizedCall:
         return result
 
     def _invest(self, arrays: Arrays) -> None:
-        """The next step if it is paid for, or else when it will be."""
+        """Take the next step if the budget allows, or compute when it will."""
         expected_s = self._next_step_s()
         self._due_s = (self.invested_s + expected_s) / SHARE
         if self.spent_s < self._due_s or expected_s == inf:
@@ -113,7 +113,7 @@ class AmortizedCall:
             logger.exception("what calls found is not recorded")
 
     def _next_step_s(self) -> float:
-        """About how long it takes; infinite if there is none."""
+        """Estimated time of the next step; infinite if there is none."""
         if not self.rivals:
             return inf if self.record is None else RECORD_S
         each_s = self.spent_s / self._n_calls
@@ -122,7 +122,7 @@ class AmortizedCall:
         return runs_s + (2 * ROUNDS * SPIN_S if is_library else BUILD_S)
 
     def _try(self, spec: TransformSpec, arrays: Arrays) -> None:
-        """Time a rival in turns with the kernel in use; the faster one stays."""
+        """Time a rival in turns with the kernel in use, and keep the faster one."""
         try:
             rival = self.build(spec, arrays)
             ours, theirs = interleave(

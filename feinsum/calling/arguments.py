@@ -1,9 +1,9 @@
-"""How the arguments of a call lie in memory, and which of them a kernel can read there.
+"""The memory layout of arguments, and which of them a kernel can read in place.
 
-A kernel on the host counts from the first entry of an array in steps of whole entries.
-So views, transposed, reversed, broadcast and strided arrays are read where they are.
-Copied is what has another dtype or byte order, or does not lie at multiples of its
-entries' size.
+A kernel on the host addresses an array from its first entry, in strides of whole
+entries. So views, including transposed, reversed, broadcast and strided arrays, are
+read in place. Arrays of another dtype or byte order, or with strides that are not
+multiples of the entry size, are copied.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ MAX_SPAN = 2**31
 
 @dataclass(frozen=True)
 class Lie:
-    """How a kernel finds the entries of an array.
+    """The layout with which a kernel addresses an array.
 
     Attributes:
-        is_in_place: the array itself is passed, and not a copy.
-        strides: for :func:`feinsum.codegen.generate_loopy`; None for C's order.
-        values: of the strides that have names.
+        is_in_place: whether the array itself is passed, not a copy.
+        strides: for :func:`feinsum.codegen.generate_loopy`; None for C order.
+        values: values of the named strides.
     """
 
     is_in_place: bool
@@ -59,11 +59,11 @@ COPIED = Lie(is_in_place=False)
 
 
 def lie_of(feed: Feed, form: Form, dtype: DType) -> Lie:
-    """How a kernel reads an operand.
+    """The layout with which a kernel reads an operand.
 
     Args:
-        form: of the operand as it was given, with axes that are broadcast.
-        dtype: of the kernel's array.
+        form: form of the operand as given, with broadcast axes.
+        dtype: dtype of the kernel's array.
 
     >>> from feinsum.calling.forms import form_of
     >>> transposed = np.ones((3, 2)).T
@@ -84,16 +84,16 @@ def lie_of(feed: Feed, form: Form, dtype: DType) -> Lie:
 
 
 def lie_at(name: str, array: Lying) -> Lie:
-    """How a kernel reads what lies like this; see :func:`lie_of`."""
+    """The layout for this position in memory; see :func:`lie_of`."""
     if array.steps == c_steps(array.extents):
         return IN_ORDER
     return _named_steps(name, array.steps)
 
 
 def can_write(name: str, form: Form, dtype: DType) -> Lie:
-    """How a kernel writes an array, or that it writes another one, which is copied.
+    """The layout for writing an array; one that cannot be written is copied to.
 
-    Entries that share their memory cannot be written in parallel.
+    Entries that share memory cannot be written in parallel.
     """
     lie = _lie(name, form, dtype)
     order = sorted(
@@ -134,7 +134,7 @@ def _named_steps(name: str, steps: Sequence[int]) -> Lie:
 
 
 def _is_in_order(form: Form) -> bool:
-    """C's order; along an axis of one entry any step will do."""
+    """C order; along an axis of one entry any step will do."""
     expected = form.dtype.itemsize
     for extent, step in zip(form.shape[::-1], form.strides[::-1], strict=True):
         if extent != 1 and step != expected:
@@ -144,20 +144,20 @@ def _is_in_order(form: Form) -> bool:
 
 
 def packed(array: Array, shape: Shape, dtype: DType) -> Array:
-    """A copy in C's order, aligned and in the machine's byte order.
+    """An aligned copy in C order and native byte order.
 
     Raises:
-        MeasurementError: if the memory has no room for it.
+        MeasurementError: if it does not fit into memory.
     """
     check_room(prod(shape) * dtype.itemsize, "a copy of an operand")
     return np.require(array.reshape(shape), dtype, ["C", "A"])
 
 
 def strides_of(lies: Mapping[str, Lie]) -> dict[str, Strides]:
-    """The strides of the arrays that are not in C's order, by name."""
+    """Strides of the arrays that are not in C order, by array name."""
     return {n: lie.strides for n, lie in lies.items() if lie.strides is not None}
 
 
 def values_of(lies: Mapping[str, Lie]) -> dict[str, int]:
-    """The values of all strides that have names."""
+    """Values of all named strides."""
     return {name: value for x in lies.values() for name, value in x.values.items()}

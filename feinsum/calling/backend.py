@@ -1,4 +1,4 @@
-"""What opt_einsum asks of a backend beside ``einsum``."""
+"""The functions, besides ``einsum``, that opt_einsum requires of a backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Sum products over pairs of axes, as :func:`numpy.tensordot` does.
 
     Args:
-        axes: how many last axes of ``a`` and first axes of ``b`` are summed over; or
+        axes: the number of last axes of ``a`` and first axes of ``b`` to sum over; or
             the axes of ``a`` and, in the same order, of ``b``.
 
     Raises:
@@ -33,8 +33,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
         left, right = _pairs(axes, *ranks)
     except (IndexError, TypeError, ValueError):
         raise InvalidEinsumError(
-            f"axes={axes!r} do not pair axes of arrays of {ranks[0]} and {ranks[1]} "
-            "axes; give a number, or the axes of both: ([1, 2], [0, 1])",
+            f"axes={axes!r} do not match arrays of rank {ranks[0]} and {ranks[1]}; "
+            "give a number, or the axes of both: ([1, 2], [0, 1])",
             rules=("option",),
         ) from None
     of_a = list(range(ranks[0]))

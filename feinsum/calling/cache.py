@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """Values that are made on demand, one at a time; the one used longest ago goes.
+    """Values created on demand, one at a time; evicts the least recently used.
 
     >>> squares = BoundedCache(2)
     >>> [squares.get(n, lambda n=n: n * n) for n in (1, 2, 3)], len(squares)
@@ -31,7 +31,7 @@ class BoundedCache(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """The value of a key; ``make`` is called once for all threads that ask."""
+        """The value of a key; ``make`` runs once for all threads that request it."""
         value = self._known(key)
         if value is not None:
             return value

@@ -1,4 +1,4 @@
-"""``call_einsum``: what :func:`numpy.einsum` computes, by a retrieved kernel."""
+"""``call_einsum``: :func:`numpy.einsum` with a retrieved kernel."""
 
 from __future__ import annotations
 
@@ -41,43 +41,43 @@ def call_einsum(
     effort: Effort | None = None,
     out: Any = None,
 ) -> Any:
-    """Evaluate an einsum of arrays with the best recipe known or predicted for it.
+    """Evaluate an einsum of arrays with the best known or predicted recipe.
 
-    The first call of a notation with these shapes and dtypes is answered by numpy,
-    unless that may take long. The second one retrieves and builds a kernel, later ones
-    only run it, also if facts were recorded in between: see
+    numpy answers the first call with these subscripts, shapes and dtypes, unless that
+    may take long. The second call retrieves and builds a kernel. Later calls only run
+    it, even if facts were recorded in between: see
     :func:`feinsum.calling.clear_call_cache`.
 
     Args:
-        subscripts: as for :func:`numpy.einsum`, or with words for indices. Axes
-            of extent 1 are broadcast.
-        operands: arrays, also views with any strides, or what numpy takes for arrays,
-            or what offers its memory by DLPack; or all of them C-contiguous
-            :class:`pyopencl.array.Array` of one context. One object given twice is one
-            operand to the kernel. The host reads arrays of the result's dtype where
-            they are. One operand may be sparse: of :mod:`feinsum.sparse`,
-            ``scipy.sparse`` or pydata's ``sparse``.
-        device: part of a device's name, for operands on the host; see
+        subscripts: as for :func:`numpy.einsum`, or with words as indices. Axes of
+            extent 1 are broadcast.
+        operands: arrays, including views with any strides; anything that numpy can
+            convert to an array, or that supports DLPack; or all of them C-contiguous
+            :class:`pyopencl.array.Array` of one context. An object passed twice is one
+            operand of the kernel. The host reads arrays of the result's dtype in place.
+            One operand may be sparse, from :mod:`feinsum.sparse`, ``scipy.sparse`` or
+            pydata's ``sparse``.
+        device: part of a device name, for operands on the host; see
             :func:`feinsum.measure.open_device`.
         database, policy, on_miss: as for :func:`feinsum.retrieve`.
-        effort: as for :func:`feinsum.retrieve`. By default ``amortized``: the recipe is
-            used that is predicted to be the fastest, and the next best ones are timed
-            out of a quarter of the time that calls have taken. With any other one, and
-            with a device, policy or ``on_miss``, the first call builds the kernel.
-        out: an array of the host for the result, of its very shape and dtype.
+        effort: as for :func:`feinsum.retrieve`. The default is ``amortized``: use the
+            recipe predicted to be the fastest, and invest up to a quarter of the time
+            of the calls in timing the next best ones. With any other effort, and with a
+            device, policy or ``on_miss``, the first call builds the kernel.
+        out: a host array for the result, of exactly its shape and dtype.
 
     Returns:
-        A new array, of rank 0 for a scalar, of numpy's result type; on the device
-        if the operands are there. Of one operand without a sum, a view of it. With
-        ``out``, that array. A result with the indices of a sparse operand, and no
-        other, is a :class:`feinsum.sparse.CSF` of its pattern.
+        A new array of numpy's result type (of rank 0 for a scalar), on the device if
+        the operands are there. For a single operand without a sum, a view of it. With
+        ``out``, that array. If the output has exactly the indices of a sparse operand,
+        a :class:`feinsum.sparse.CSF` with its pattern.
 
     Raises:
-        InvalidEinsumError: if notation, shapes or dtypes do not fit, or the dtype
-            is none that is computed; operands are counted from 0.
+        InvalidEinsumError: if subscripts, shapes or dtypes do not match, or the dtype
+            is not supported; operands are counted from 0.
         MeasurementError: if there is no device, or if it refuses or fails.
-        FeinsumError: with ``on_miss="raise"`` why there is no recipe; if the effort is
-            none.
+        FeinsumError: with ``on_miss="raise"``, the reason why there is no recipe; also
+            for an unknown effort.
 
     >>> from feinsum.records import InMemoryStore
     >>> facts = InMemoryStore()
@@ -180,7 +180,7 @@ def prepare_call(
     effort: Effort | None = None,
     out: Any = None,
 ) -> PreparedCall:
-    """What :func:`call_einsum` keeps for these arguments; nothing is computed."""
+    """Build what :func:`call_einsum` keeps for these arguments, without computing."""
     arrays = [_as_array(operand) for operand in operands]
     options = CallOptions(database, policy, on_miss, _effort(effort))
     call = _prepared(subscripts, operands, arrays, device, options, out)
@@ -240,7 +240,7 @@ def _prepared(
 
 
 def _form_there(array: Any) -> Form:
-    """That of an array of a device, which is in C's order."""
+    """That of an array of a device, which is in C order."""
     return Form(array.shape, (), array.dtype, True)
 
 
@@ -251,7 +251,7 @@ def _check_out(out: Any) -> None:
         )
     if not out.flags.writeable:
         raise InvalidEinsumError(
-            "out is read-only; expected an array that can be written", rules=("shape",)
+            "out is read-only; expected a writable array", rules=("shape",)
         )
 
 

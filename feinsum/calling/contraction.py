@@ -1,4 +1,4 @@
-"""``contract`` and its companions, as users of opt_einsum call them."""
+"""``contract`` and its companions, with opt_einsum's interface."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def contract(
     backend: str | None = "auto",
     **options: Any,
 ) -> Any:
-    """Evaluate an einsum of arrays, called as ``opt_einsum.contract`` is.
+    """Evaluate an einsum of arrays; same interface as ``opt_einsum.contract``.
 
     Args:
         subscripts, operands, out: as for :func:`feinsum.einsum`.
-        use_blas: has no effect; recipes decide what a library computes.
-        optimize: a path is followed, and a search that is an object or a function is
-            asked for one. Otherwise feinsum chooses the order itself.
-        memory_limit: entries of the largest product; opt_einsum searches for a path
-            within it, and that is followed.
+        use_blas: has no effect; recipes decide when to call a library.
+        optimize: a path is followed; an object or function that searches for a path is
+            called. Otherwise feinsum chooses the order itself.
+        memory_limit: maximum entries of an intermediate; opt_einsum searches for a path
+            within it, which is followed.
         backend: ``auto``, ``numpy`` or ``feinsum``, which are the same.
         options: as for :func:`feinsum.einsum`.
 
     Raises:
-        InvalidEinsumError: as :func:`feinsum.einsum`; for a backend of another library.
+        InvalidEinsumError: as :func:`feinsum.einsum`; also for any other backend.
 
     >>> from feinsum.records import InMemoryStore
     >>> A, B = np.ones((2, 3)), np.ones((3, 2))
@@ -72,14 +72,14 @@ def contract_path(
     shapes: bool = False,
     **options: Any,
 ) -> tuple[list[tuple[int, ...]], Any]:
-    """The path that opt_einsum finds, and its report, as ``opt_einsum.contract_path``.
+    """The path found by opt_einsum and its report, as ``opt_einsum.contract_path``.
 
-    :func:`contract` and :func:`feinsum.einsum` follow it when it is given to them as
-    ``optimize``; by themselves they may choose another one.
+    :func:`contract` and :func:`feinsum.einsum` follow this path if it is passed as
+    ``optimize``; otherwise they may choose another one.
 
     Args:
-        subscripts, operands: as for :func:`feinsum.einsum`; with ``shapes`` tuples of
-            integers in the place of arrays.
+        subscripts, operands: as for :func:`feinsum.einsum`; with ``shapes``, tuples of
+            integers in place of arrays.
 
     >>> contract_path("ij,jk,kl->il", (9, 2), (2, 9), (9, 2), shapes=True)[0]
     [(1, 2), (0, 1)]
@@ -96,9 +96,9 @@ class ContractExpression:
 
     Attributes:
         contraction: the subscripts, with constants in brackets.
-        text, known: the einsum that is left, and its constant operands by position;
-            products of constants alone are computed already.
-        num_args: how many arrays it is called with.
+        text, known: the remaining einsum, and its constant operands by position;
+            products of constants are already computed.
+        num_args: the number of arrays that it takes.
         options: for :func:`feinsum.einsum`.
     """
 
@@ -115,11 +115,10 @@ class ContractExpression:
         backend: str | None = "auto",
         **how: Any,
     ) -> Any:
-        """The result for these arrays, in the order of the operands that are no
-        constants.
+        """The result for these arrays, in the order of the non-constant operands.
 
         Raises:
-            InvalidEinsumError: for another number of arrays, and as :func:`contract`.
+            InvalidEinsumError: for the wrong number of arrays, and as :func:`contract`.
         """
         _check_backend(backend)
         if len(arrays) != self.num_args:
@@ -147,12 +146,12 @@ def contract_expression(
     memory_limit: int | str | None = None,
     **options: Any,
 ) -> ContractExpression:
-    """An einsum to be called with arrays of these ranks, as opt_einsum's.
+    """An einsum to be called later with arrays, as in opt_einsum.
 
     Args:
-        shapes: of the operands; an array for each that is constant.
-        constants: positions of these. Products of constants alone, along the path that
-            opt_einsum finds, are computed once, unless a path or a limit is given.
+        shapes: shapes of the operands; for a constant operand, the array itself.
+        constants: positions of the constant operands. Products of constants along
+            opt_einsum's path are computed once, unless a path or a limit is given.
         optimize, memory_limit, options: as for :func:`contract`.
 
     Raises:
@@ -228,10 +227,10 @@ def path_asked_for(
     *,
     shapes: bool = False,
 ) -> Path | None:
-    """The path that a call names, or that a search of its own finds.
+    """The path given in a call, or found by the search given there.
 
     Returns:
-        None where the order is left to feinsum.
+        None if the order is left to feinsum.
     """
     is_left = isinstance(optimize, bool) or optimize is None
     if isinstance(optimize, Sequence) and not isinstance(optimize, str):
@@ -336,7 +335,7 @@ def _shape(operand: Any) -> tuple[int, ...]:
 def _check_backend(backend: str | None) -> None:
     if backend not in BACKENDS:
         raise InvalidEinsumError(
-            f"backend={backend!r}; feinsum computes by itself: leave the backend out, "
-            "and give arrays that numpy or DLPack can read",
+            f"backend={backend!r}; feinsum computes the result itself: omit the "
+            "backend, and pass arrays that numpy or DLPack can read",
             rules=("option",),
         )

@@ -1,4 +1,4 @@
-"""``einsum``: of arrays a result, of symbolic operands a symbolic einsum."""
+"""``einsum``: a result for arrays, a symbolic einsum for symbolic operands."""
 
 from __future__ import annotations
 
@@ -60,31 +60,30 @@ def einsum(
     optimize: Any = True,
     **how: Any,
 ) -> Any:
-    """Evaluate an einsum of arrays, as numpy does; or make one of symbolic operands.
+    """Evaluate an einsum of arrays, like numpy, or build one of symbolic operands.
 
     Args:
-        subscripts, operands: as for :func:`numpy.einsum`, lists of indices in turn with
-            operands included, or with words for indices. Operands are arrays, as for
-            :func:`feinsum.call_einsum`, or all of them symbolic, made by
+        subscripts, operands: as for :func:`numpy.einsum`, including operands that
+            alternate with index lists, or with words as indices. Operands are arrays,
+            as for :func:`feinsum.call_einsum`, or all of them symbolic, made by
             :func:`feinsum.array`.
-        out: an array of the host for the result.
-        dtype: in which to compute; by default numpy's result type.
-        order: of the memory of the result. ``K``, the default, is C's order here.
-        casting: what may be done to operands for ``dtype``, and to the result for
-            ``out``.
-        optimize: a path, as of :func:`feinsum.contract_path`, is followed. For
-            booleans and names of searches feinsum chooses the order itself.
+        out: a host array for the result.
+        dtype: dtype of the computation; by default numpy's result type.
+        order: memory order of the result. ``K``, the default, means C order here.
+        casting: allowed casts of operands to ``dtype``, and of the result to ``out``.
+        optimize: a path, such as one from :func:`feinsum.contract_path`, is followed.
+            For booleans and names of searches, feinsum chooses the order itself.
         how: ``device``, ``database``, ``policy``, ``on_miss`` and ``effort``, as for
             :func:`feinsum.call_einsum`.
 
     Returns:
-        Of arrays, a new array, a scalar of numpy if there is no index; a view of a
-        single operand without a sum; or ``out``. Of symbolic operands, a
+        For arrays, a new array, or a numpy scalar if the result has no index; a view of
+        a single operand without a sum; or ``out``. For symbolic operands, a
         :class:`feinsum.BatchedEinsum` of one row.
 
     Raises:
-        InvalidEinsumError: as :func:`feinsum.call_einsum`; for an option that is not
-            understood; for arrays among symbolic operands.
+        InvalidEinsumError: as :func:`feinsum.call_einsum`; for an unknown option; for a
+            mix of arrays and symbolic operands.
         MeasurementError, FeinsumError: as :func:`feinsum.call_einsum`.
 
     >>> from feinsum.records import InMemoryStore
@@ -123,7 +122,7 @@ def einsum(
 
 
 def _as_scalar(result: Any) -> Any:
-    """Numpy's scalar in the place of an array of rank 0."""
+    """Numpy's scalar in place of an array of rank 0."""
     return result[()] if type(result) is np.ndarray and not result.ndim else result
 
 
@@ -176,15 +175,15 @@ def _check_symbolic(given: Sequence[Any], n_symbolic: int, is_plain: bool) -> No
     if n_symbolic < len(given):
         other = next(k for k, x in enumerate(given) if not isinstance(x, Operand))
         raise InvalidEinsumError(
-            f"operand {other} is of type {type(given[other]).__name__}, and others are "
-            "symbolic; give arrays, to compute, or operands made by feinsum.array, for "
-            "a symbolic einsum",
+            f"operand {other} is of type {type(given[other]).__name__}, while others "
+            "are symbolic; pass only arrays to compute a result, or only operands from "
+            "feinsum.array for a symbolic einsum",
             rules=("operand",),
         )
     if not is_plain:
         raise InvalidEinsumError(
-            "options such as out, dtype and device are of arrays; a symbolic einsum "
-            "takes subscripts and operands",
+            "options such as out, dtype and device apply to arrays; a symbolic einsum "
+            "takes only subscripts and operands",
             rules=("option",),
         )
 

@@ -1,8 +1,8 @@
-"""The first call of its kind, which numpy answers: what is called once is not built.
+"""The first call of its kind, which numpy answers without building a kernel.
 
-To build and check a kernel takes about half a second, which a single call does not earn
-back. Who calls once may do so again, so the second call builds: as with skis that are
-rented on the first day and bought on the second.
+Building and checking a kernel takes about half a second, which a single call does not
+recover. A call that is repeated once may be repeated again, so the second call builds:
+like renting skis on the first day and buying them on the second.
 
 Source: Karlin, Manasse, Rudolph and Sleator 1988 (when to rent, when to buy).
 """
@@ -40,12 +40,12 @@ Arrays = Sequence[Any]
 
 @dataclass(eq=False)
 class FirstCall:
-    """A call that numpy evaluates the first time, and a kernel from then on.
+    """A call that numpy evaluates the first time, and a kernel after that.
 
     Attributes:
-        path: the order of products for numpy.
-        build: the call with a kernel, of operands that lie as those of this one.
-        built: that call, when there is one.
+        path: the contraction order for numpy.
+        build: builds the call with a kernel, for operands with this memory layout.
+        built: that call, once it exists.
     """
 
     reading: Reading
@@ -56,14 +56,14 @@ class FirstCall:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def run(self, arrays: Arrays, out: Any = None) -> Any:
-        """What :meth:`PreparedCall.run` gives."""
+        """The result of :meth:`PreparedCall.run`."""
         if not self._is_first:
             return self.with_kernel(arrays).run(arrays, out)
         self._is_first = False
         return _by_numpy(self.reading, self.path, arrays)
 
     def with_kernel(self, arrays: Arrays) -> PreparedCall | AmortizedCall:
-        """The call with a kernel, built if it was not yet."""
+        """The call with a kernel, built unless it already was."""
         with self._lock:
             if self.built is None:
                 self.built = self.build(arrays)
@@ -71,11 +71,11 @@ class FirstCall:
 
 
 def path_for_numpy(reading: Reading) -> Path | None:
-    """In which order numpy multiplies the operands of a first call.
+    """The order in which numpy contracts the operands of a first call.
 
     Returns:
-        None where numpy is not asked: for views and zeros, for what may take it long or
-        much memory, and for half precision and truth values.
+        None if numpy is not used: for views and zeros, for calls that may take it much
+        time or memory, and for half precision and booleans.
 
     >>> from feinsum.calling.reading import read_shapes
     >>> dtype = np.dtype(float)
@@ -117,7 +117,7 @@ def _points(reading: Reading, path: Path, extents: dict[str, int]) -> int:
 
 
 def _by_numpy(reading: Reading, path: Path, arrays: Arrays) -> Any:
-    """A new array in C's order."""
+    """A new array in C order."""
     einsum = reading.einsum
     number = {index: k for k, index in enumerate(einsum.extents)}
     given = {

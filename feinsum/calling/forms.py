@@ -1,4 +1,4 @@
-"""Operands of a call as arrays, and what a call depends on of them."""
+"""Operands of a call as arrays, and the properties that a call depends on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ON_HOST = frozenset({1, 3, 13})
 
 
 class Form(NamedTuple):
-    """What a call depends on, of an array."""
+    """The properties of an array that a call depends on."""
 
     shape: Shape
     strides: Shape
@@ -29,11 +29,11 @@ class Form(NamedTuple):
 
 
 def as_array(operand: Any) -> np.ndarray[Any, Any]:
-    """An operand as numpy sees it, without a copy where there is a way.
+    """An operand as a numpy array, without a copy if possible.
 
     Raises:
-        InvalidEinsumError: if it is sparse; or if it offers its memory by DLPack alone,
-            and that is not on the host.
+        InvalidEinsumError: if it is sparse; or if it only supports DLPack, and its
+            memory is not on the host.
 
     >>> as_array([1.0, 2.0])
     array([1., 2.])
@@ -41,7 +41,7 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
     if is_sparse(operand):
         raise InvalidEinsumError(
             f"a {type(operand).__name__} of shape {tuple(operand.shape)} is sparse; a "
-            "prepared call takes dense arrays, and feinsum.call_einsum sparse ones",
+            "prepared call takes dense arrays only: use feinsum.call_einsum",
             rules=("operand",),
         )
     has_way = hasattr(operand, "__array__") or hasattr(operand, "__array_interface__")
@@ -58,9 +58,9 @@ def as_array(operand: Any) -> np.ndarray[Any, Any]:
 
 
 def has_sparse(operands: Sequence[Any]) -> bool:
-    """Whether one of them is sparse: neither numpy's nor an array of a device.
+    """Whether any operand is sparse: neither a numpy nor a device array.
 
-    So are several trees of a tensor.
+    Several trees of one tensor count as sparse.
     """
     return any(
         not isinstance(operand, np.ndarray)
@@ -76,5 +76,5 @@ def _begins_with_tree(operand: Any) -> bool:
 
 
 def form_of(array: np.ndarray[Any, Any]) -> Form:
-    """The form of an array of the host."""
+    """The form of a host array."""
     return Form(array.shape, array.strides, array.dtype, array.flags.aligned)

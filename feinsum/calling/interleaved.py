@@ -1,4 +1,4 @@
-"""Operands and lists of indices in turn, as numpy and opt_einsum take them."""
+"""Operands alternating with index lists, as accepted by numpy and opt_einsum."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def as_subscripts(arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     """Subscripts and operands of a call in either form.
 
     Args:
-        arguments: subscripts and operands; or operands and lists of indices in turn,
-            and a last list for the result if there is one. An index is a number, or
-            anything that can be hashed and sorted beside the others.
+        arguments: subscripts and operands; or operands alternating with index lists,
+            optionally followed by a list for the result. An index is a number, or
+            anything hashable that can be sorted with the others.
 
     Raises:
         InvalidEinsumError: with the rule ``subscripts``.
@@ -55,7 +55,7 @@ def _indices(term: Any) -> tuple[Hashable, ...]:
             return tuple(index for index in term if hash(index) is not None)
         except TypeError:
             pass
-    raise _refused(f"{term!r:.60} is no list of indices")
+    raise _refused(f"{term!r:.60} is not a list of indices")
 
 
 def _names(indices: set[Hashable]) -> dict[Hashable, str]:
@@ -74,7 +74,7 @@ def _names(indices: set[Hashable]) -> dict[Hashable, str]:
 
 def _refused(why: str) -> InvalidEinsumError:
     return InvalidEinsumError(
-        f"{why}; an einsum begins with subscripts such as 'ij,jk->ik', or has operands "
-        "and lists of indices in turn: A, [0, 1], B, [1, 2], [0, 2]",
+        f"{why}; expected subscripts such as 'ij,jk->ik' first, or operands "
+        "alternating with index lists: A, [0, 1], B, [1, 2], [0, 2]",
         rules=("subscripts",),
     )

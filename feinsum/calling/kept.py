@@ -1,4 +1,4 @@
-"""What a process keeps of calls: how they are made, and the kernels they share."""
+"""The per-process cache of calls: how they are computed, and their shared kernels."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Call: TypeAlias = "PreparedCall | AmortizedCall | FirstCall"
 
 
 class Calls:
-    """What is kept of calls.
+    """The cache of calls.
 
     Attributes:
-        kernels: those that several calls share, for as long as one of these is kept.
-        quick: the same calls under keys that are made sooner; dropped when there are
-            many.
+        kernels: kernels shared by several calls, kept as long as one of those is.
+        quick: the same calls under keys that are cheaper to compute; dropped when there
+            are many.
         gpu: calls of arrays on a GPU.
         sparse: nests and kernels of calls with a sparse operand.
-        trees: such calls, ready to be repeated, for as long as their tree lives.
+        trees: such calls, ready to be repeated, kept as long as their tree lives.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Calls:
 
 
 def clear_call_cache() -> None:
-    """Forget all kernels of calls, so that new facts are asked for."""
+    """Clear all cached kernels of calls, so that the next calls query new facts."""
     calls = remembered(Calls)
     calls.prepared.clear()
     calls.kernels.clear()
@@ -68,7 +68,7 @@ Make: TypeAlias = "Callable[[], CallKernel | None]"
 
 
 def kept(key: Hashable, make: Make) -> CallKernel | None:
-    """A kernel that calls share, for as long as one of them is kept."""
+    """A kernel shared by calls, kept as long as one of them is."""
     kernels = remembered(Calls).kernels
     kernel = kernels.get(key)
     if kernel is None:
@@ -80,7 +80,7 @@ def kept(key: Hashable, make: Make) -> CallKernel | None:
 
 @dataclass(frozen=True)
 class SharedKernels:
-    """The kernels of calls that are looked up in the same way."""
+    """The kernels of calls with the same look-up options."""
 
     where: Hashable
 

@@ -67,17 +67,17 @@ def recorded_kernel(
     opened: OpenDevice,
     options: CallOptions,
 ) -> CallKernel | None:
-    """The kernel with the best recipe on record; None if there is none that works.
+    """The kernel with the best recorded recipe; None if none works.
 
-    With an effort that measures, the einsum is tuned if it was not yet. A recipe that
-    takes more memory than it may at these sizes counts as none.
+    With an effort that measures, the einsum is tuned unless it already was. Recipes
+    that exceed the memory limit at these sizes are ignored.
 
     Args:
-        sizes: of its size parameters.
-        strides: of arrays that are not in C's order.
+        sizes: values of its size parameters.
+        strides: strides of arrays that are not in C order.
 
     Raises:
-        FeinsumError: with ``on_miss="raise"`` the reason why there is no recipe.
+        FeinsumError: with ``on_miss="raise"``, the reason why there is no recipe.
     """
     if options.effort in MEASURING:
         measure_if_possible(
@@ -115,7 +115,7 @@ def untransformed_kernel(
 ) -> CallKernel:
     """A kernel without a recipe; more than two operands are contracted pairwise.
 
-    What these products may take is limited; see
+    The memory for these products is limited; see
     :func:`feinsum.measure.intermediates.intermediate_limit_bytes`.
 
     Raises:
@@ -130,7 +130,7 @@ def untransformed_kernel(
 def untransformed_path(
     einsum: BatchedEinsum, sizes: Mapping[str, int]
 ) -> ContractionPath | None:
-    """The order of the kernel without a recipe; None if one nest computes everything.
+    """The contraction order without a recipe; None if one nest computes everything.
 
     Raises:
         MeasurementError: if the limit that is set is no number.
@@ -141,13 +141,13 @@ def untransformed_path(
 
 
 def fits_memory(t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
-    """Whether the temporaries of a kernel take no more than they may."""
+    """Whether the temporaries of a kernel fit into the memory limit."""
     n_bytes = temporary_bytes(t_unit, sizes)
     return not n_bytes or n_bytes <= intermediate_limit_bytes(einsum, sizes)
 
 
 def compiled_quietly(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
-    """Compiled without warnings of others that no user can heed."""
+    """Compile without third-party warnings that users cannot act on."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
         return compile_kernel(t_unit, opened)

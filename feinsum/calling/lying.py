@@ -1,9 +1,9 @@
-"""Einsums made simpler by how their arrays lie: fewer axes, in the order of memory.
+"""Einsums simplified by memory layout: fewer axes, in memory order.
 
-A kernel on the host is given addresses, and no shapes. So an einsum may speak of an
-array as of any other one that has its entries in the same places: axes in another
-order, two axes as one, or none along which nothing changes. More calls then share a
-kernel, and its loops are longer.
+A kernel on the host gets addresses, not shapes. So an einsum may treat an array as any
+other array with its entries at the same addresses: with axes permuted or merged, or
+without axes along which it is constant. More calls then share a kernel, and its loops
+are longer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ __all__ = ["Lying", "c_steps", "simplified"]
 
 @dataclass(frozen=True)
 class Lying:
-    """The term of an array, and how it lies.
+    """The term of an array, and its memory layout.
 
     Attributes:
-        extents: of its axes.
-        steps: from one entry to the next along each axis, in entries.
+        extents: extents of its axes.
+        steps: stride along each axis, in entries.
     """
 
     term: IndexList
@@ -42,7 +42,7 @@ class Lying:
 
 
 def c_steps(extents: Sequence[int]) -> tuple[int, ...]:
-    """Those of an array in C's order.
+    """Strides of an array in C order.
 
     >>> c_steps((2, 3, 4))
     (12, 4, 1)
@@ -57,7 +57,7 @@ def c_steps(extents: Sequence[int]) -> tuple[int, ...]:
 def simplified(
     inputs: Sequence[Lying], output: Lying
 ) -> tuple[tuple[Lying, ...], Lying]:
-    """The same sums of products over the same entries, in as few axes as can be.
+    """The same sums of products over the same entries, with as few axes as possible.
 
     >>> A, x = Lying(("i", "j"), (2, 3), (3, 1)), Lying(("i", "j"), (2, 3), (3, 1))
     >>> simplified([A, x], A)[1]

@@ -1,4 +1,4 @@
-"""How a call is made: a view, by the simplest einsum, or by the einsum as it is."""
+"""How a call is computed: as a view, by the simplified einsum, or by the given one."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def made_call(
     where: Where,
     options: CallOptions,
 ) -> PreparedCall | AmortizedCall:
-    """A call with what computes it.
+    """A call together with what computes it.
 
     Args:
-        arrays: the operands, of the forms that are given.
+        arrays: the operands, with the given forms.
         target: the form of ``out``.
     """
     place = where[0]
@@ -70,7 +70,7 @@ def made_call(
 
 
 def view_call(reading: Reading, forms: Sequence[Form]) -> Take | None:
-    """See :func:`feinsum.calling.prepared.view_of`; none of another byte order."""
+    """See :func:`feinsum.calling.prepared.view_of`; native byte order only."""
     if reading.einsum.n_operands != 1 or forms[0].dtype != reading.dtype:
         return None
     return view_of(reading, reading.einsum.inputs[0], reading.einsum.output)
@@ -84,7 +84,7 @@ def host_call(
     where: Where,
     options: CallOptions,
 ) -> PreparedCall | AmortizedCall:
-    """A call of arrays of the host, on whatever device."""
+    """A call of host arrays, on any device."""
     opened, dtype = open_device(where[0].selector), reading.work_dtype
     lies = {x.name: lie_of(x, forms[x.position], dtype) for x in reading.feeds}
     into = IN_ORDER if target is None else can_write(OUTPUT, target, dtype)
@@ -128,7 +128,7 @@ def host_call(
 def device_call(
     reading: Reading, arrays: Sequence[Any], where: Where, options: CallOptions
 ) -> PreparedCall:
-    """A call of arrays of an OpenCL device."""
+    """A call of arrays on an OpenCL device."""
     opened, dtype = device_of(arrays[0]), reading.work_dtype
     einsum, sizes = reading.einsum, reading.sizes
     kernel = kept(
@@ -151,7 +151,7 @@ def device_call(
 
 
 def _check_room(reading: Reading, lies: Mapping[str, Lie], into: Lie) -> None:
-    """Refuse copies and a result that do not fit the memory, before all else.
+    """First, refuse copies and a result that do not fit into memory.
 
     Args:
         into: whether the result is written into an array that is there.

@@ -1,4 +1,4 @@
-"""Where a call is computed, and by which facts: all that decides on its kernel."""
+"""Where a call is computed, and with which facts: all that determines its kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Place", "Where", "name_of", "place_of"]
 
 
 class Place(NamedTuple):
-    """Where a call is computed: a context does not survive a fork."""
+    """Where a call is computed; a context does not survive a fork."""
 
     process: int
     queue: int
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
     @property
     def is_host(self) -> bool:
-        """The operands are on the host; any device that matches will do."""
+        """For operands on the host; any matching device will do."""
         return not self.queue
 
 
@@ -42,8 +42,8 @@ def place_of(arrays: Sequence[Any], device: str | None) -> Place:
         return Place(os.getpid(), 0, named)
     if device is not None:
         raise DeviceUnavailableError(
-            f"device={device!r} is given for operands that lie on a device; leave it "
-            "out, the einsum is evaluated where they are"
+            f"device={device!r} was given, but the operands are on a device already; "
+            "omit it: the einsum is evaluated where they are"
         )
     from feinsum.targets.opencl.residence import check_device_arrays
 
@@ -53,7 +53,7 @@ def place_of(arrays: Sequence[Any], device: str | None) -> Place:
 
 
 def name_of(database: Database) -> Hashable:
-    """What tells databases apart; a store is kept by the call, so its id is its own."""
+    """Identifies a database; the call keeps a store alive, so its id is unique."""
     if database is None:
         return os.environ.get(DATABASE_VARIABLE, "")
     if isinstance(database, str | os.PathLike):

@@ -1,7 +1,7 @@
-"""Kernels of calls of which nothing is recorded: predicted, built and checked here.
+"""Kernels for calls without a record: predicted, built and checked here.
 
-A candidate is checked in this process, on the very kernel that the call will run. It is
-one of this project's own recipes, and a process of its own would take longer than
+A candidate is checked in this process, on the kernel that the call will run. It is one
+of feinsum's own recipes, and starting a separate process would take longer than
 everything else together.
 """
 
@@ -46,14 +46,15 @@ CHECKED_BYTES = 1 << 27
 
 @dataclass(frozen=True)
 class Problem:
-    """A call of which nothing is recorded.
+    """A call without a record.
 
     Attributes:
-        einsum: canonical, in whose names recipes speak.
-        sizes: of its size parameters.
-        strides: of arrays that are not in C's order.
-        given: the operands of the call by name; none if they are not on the host.
-        steps: the values of the strides that have names.
+        einsum: the canonical einsum, to whose names recipes refer.
+        sizes: values of its size parameters.
+        strides: of arrays that are not in C order.
+        given: the operands of the call, by name; none if they are not on the
+            host.
+        steps: values of the named strides.
     """
 
     einsum: BatchedEinsum
@@ -68,14 +69,14 @@ def predicted_kernel(
     opened: OpenDevice,
     accept: Callable[[CallKernel], None] = lambda _kernel: None,
 ) -> tuple[CallKernel, list[TransformSpec]] | None:
-    """The kernel that is expected to be the fastest, of those that are right.
+    """The kernel expected to be the fastest among the correct ones.
 
     Args:
         accept: raises a FeinsumError for a kernel that is not to be taken.
 
     Returns:
-        With the recipes that come next, as far as they may turn out to be faster; or
-        None if no family has a prediction, or none of those tried works.
+        The kernel, with the next recipes that may turn out to be faster; or None if no
+        family has a prediction, or none of those tried works.
     """
     found = _predictions(problem, opened)
     for k, one in enumerate(found[:N_TRIED]):
@@ -95,7 +96,7 @@ def predicted_kernel(
 def checked_kernel(
     spec: TransformSpec, problem: Problem, opened: OpenDevice
 ) -> CallKernel:
-    """The kernel with a recipe, if it is right.
+    """The kernel with a recipe, if it is correct.
 
     Raises:
         FeinsumError: if it cannot be built, or is wrong.

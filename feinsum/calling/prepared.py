@@ -1,4 +1,4 @@
-"""A call that is ready: what it reads, and the kernel that computes it."""
+"""A prepared call: what it reads, and the kernel that computes it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ Take = Callable[[Any], Any]
 
 @dataclass(frozen=True, eq=False)
 class PreparedCall:
-    """What is kept for calls of one notation, of arrays that lie alike.
+    """The state kept for calls with the same subscripts and memory layouts.
 
     Attributes:
-        kernel: None where nothing is to be computed, since an extent is zero.
-        options: how the kernel was looked up.
-        takes: for each array of the kernel the position of an operand, and what is
-            made of it.
+        kernel: None if an extent is zero, so that there is nothing to compute.
+        options: the look-up options of the kernel.
+        takes: for each array of the kernel, the position of an operand, and how it is
+            converted.
         caller: the kernel with its scalars; None without a kernel.
-        writes_out: whether ``out`` is written by the kernel itself.
-        give: what the kernel is given of an array for the result.
-        view: the result as a view of the operand, if it is one; see
-            :func:`view_of`.
+        writes_out: whether the kernel writes directly into ``out``.
+        give: converts a result array to what the kernel takes.
+        view: the result as a view of the operand, if it is a view; see :func:`view_of`.
     """
 
     reading: Reading
@@ -51,17 +50,17 @@ class PreparedCall:
 
     @property
     def settled(self) -> PreparedCall:
-        """Itself: there is nothing to be found out."""
+        """Itself: there is nothing left to try."""
         return self
 
     def run(self, arrays: Sequence[Any], out: Any = None) -> Any:
-        """The result, a new array beside the operands, or ``out``.
+        """Compute the result: a new array where the operands are, or ``out``.
 
         Args:
-            arrays: of the shapes, dtypes and strides that were read, all on the host
-                or all in one context.
-            out: of the shape and dtype of the result, and of the strides that were
-                read.
+            arrays: operands with the prepared shapes, dtypes and strides, all on the
+                host or all in one context.
+            out: an array with the shape and dtype of the result, and the prepared
+                strides.
         """
         if out is None and self.is_direct:
             result = aligned_empty(self.reading.shape, self.reading.dtype)
@@ -96,7 +95,7 @@ class PreparedCall:
 
     @cached_property
     def is_direct(self) -> bool:
-        """Whether the kernel takes the arguments and makes the result as they are."""
+        """Whether the kernel takes arguments and result without conversion."""
         is_plain = all(take is None for _, take in self.takes) and self.give is None
         is_same = self.reading.dtype == self.reading.work_dtype
         has_kernel = self.caller is not None and not self.is_on_device
@@ -104,7 +103,7 @@ class PreparedCall:
 
     @property
     def is_on_device(self) -> bool:
-        """Whether arrays are those of a device, or a device copies them."""
+        """Whether arrays are on a device, or are copied to one."""
         kernel = self.kernel
         return kernel is not None and not kernel.compiled.opened.reads_in_place
 
@@ -146,7 +145,7 @@ def _put(result: Any, out: Any) -> Any:
 
 
 def view_of(reading: Reading, term: IndexList, output: IndexList) -> Take | None:
-    """The result of a single operand without sums, as numpy gives it: a view.
+    """The result for a single operand without sums: a view, as in numpy.
 
     Args:
         term: the indices of the operand.
@@ -173,7 +172,7 @@ def view_of(reading: Reading, term: IndexList, output: IndexList) -> Take | None
 
 
 def from_host(feed: Feed, dtype: np.dtype[Any]) -> Take:
-    """A copy of an operand that a kernel cannot read where it is."""
+    """A copy of an operand that a kernel cannot read in place."""
 
     def take(array: Array) -> Array:
         return packed(array, feed.shape, dtype)

@@ -1,4 +1,4 @@
-"""From the arguments of a call to an einsum over the arrays that they become."""
+"""From the arguments of a call to an einsum over arrays."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ beyond the end of an array: rounded up to whole tiles, a count has to fit as wel
 
 @dataclass(frozen=True)
 class Feed:
-    """Which argument of the call a kernel's array is, and in which shape."""
+    """Which argument of the call feeds an array of the kernel, and with which shape."""
 
     name: str
     position: int
@@ -60,10 +60,10 @@ class Reading:
     """A call as an einsum.
 
     Attributes:
-        einsum: in names of its own, so that two notations of one einsum are
-            equal; long extents are size parameters.
+        einsum: with normalized names, so that two notations of one einsum are equal;
+            long extents are size parameters.
         sizes: the values of the size parameters.
-        feeds: what is passed for each operand of :attr:`einsum`.
+        feeds: what to pass for each operand of :attr:`einsum`.
         shape, dtype: of the result.
     """
 
@@ -75,17 +75,17 @@ class Reading:
 
     @property
     def work_dtype(self) -> DType:
-        """That of all operands in a kernel; see :func:`_work_dtype`."""
+        """The dtype of all operands in a kernel; see :func:`_work_dtype`."""
         return _work_dtype(self.dtype)
 
     @property
     def is_empty(self) -> bool:
-        """No product is formed: the result has no entries, or only zeros."""
+        """Whether no product is formed: the result has no entries, or only zeros."""
         return 0 in self.einsum.extents.values()
 
 
 def first_uses(operands: Sequence[object]) -> tuple[int, ...]:
-    """For each operand the first position at which the same object stands.
+    """For each operand, the first position with the same object.
 
     >>> x, y = object(), object()
     >>> first_uses([x, y, x])
@@ -98,7 +98,7 @@ def first_uses(operands: Sequence[object]) -> tuple[int, ...]:
 def read_shapes(
     subscripts: str, given: Sequence[tuple[Shape, DType]], first: Sequence[int]
 ) -> Reading:
-    """The einsum that a call evaluates, in the axes of its arguments.
+    """The einsum that a call evaluates, over the axes of its arguments.
 
     Args:
         given: shape and dtype of each operand.
@@ -131,7 +131,7 @@ def read_shapes(
 
 
 def terms_of(reading: Reading) -> tuple[list[int], list[IndexList]]:
-    """Which feed each operand of the einsum is, and its indices."""
+    """The feed of each operand of the einsum, and its indices."""
     number = {feed.name: k for k, feed in enumerate(reading.feeds)}
     (row,) = reading.einsum.rows
     return [number[operand.name] for operand in row], [*reading.einsum.inputs]
@@ -188,9 +188,8 @@ def _result_dtype(dtypes: Sequence[DType]) -> DType:
         return dtype
     names = ", ".join(map(str, dtypes))
     raise InvalidEinsumError(
-        f"operands of dtype {names} give {dtype}; computed are integers and truth "
-        "values, float16, float32, float64, complex64 and complex128: convert the "
-        "operands",
+        f"operands of dtype {names} give {dtype}; supported are integers, booleans, "
+        "float16, float32, float64, complex64 and complex128: convert the operands",
         rules=("dtype",),
     )
 
@@ -199,8 +198,8 @@ def _check_sizes(shapes: Sequence[Shape]) -> None:
     for shape in shapes:
         if prod(shape) >= _MAX_ENTRIES:
             raise InvalidEinsumError(
-                f"an array of shape {shape} has {prod(shape)} entries; a kernel "
-                f"counts to {_MAX_ENTRIES - 1}: split the call",
+                f"an array of shape {shape} has {prod(shape)} entries; a kernel can "
+                f"address at most {_MAX_ENTRIES - 1}: split the call",
                 rules=("extent",),
             )
 

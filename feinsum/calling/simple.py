@@ -1,4 +1,4 @@
-"""Calls by the simplest einsum that computes them: recorded, or else predicted."""
+"""Calls by the simplified einsum, with a recorded or else a predicted recipe."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ __all__ = ["read_call", "simple_call"]
 
 
 class Kernels(Protocol):
-    """Kernels that calls share, by what they compute."""
+    """Kernels shared by calls, by what they compute."""
 
     def get(self, key: Hashable, /) -> CallKernel | None: ...
 
@@ -56,11 +56,11 @@ class Kernels(Protocol):
 
 @dataclass(frozen=True)
 class Simple:
-    """A reading in as few axes as can be.
+    """A reading with as few axes as possible.
 
     Attributes:
-        lying: how the array of each feed lies, by its name.
-        output: how the result lies.
+        lying: the memory layout of each feed's array, by name.
+        output: the memory layout of the result.
     """
 
     reading: Reading
@@ -69,12 +69,12 @@ class Simple:
 
 
 def read_call(subscripts: str, *operands: Any) -> Reading:
-    """The einsum that a call evaluates, as it is best tuned: in as few axes as can be.
+    """The einsum that a call evaluates, as best tuned: with as few axes as possible.
 
     Args:
         subscripts: as for :func:`feinsum.call_einsum`.
-        operands: arrays, or what numpy takes for arrays; one object given twice
-            is one operand.
+        operands: arrays, or anything that numpy can convert to arrays; an object passed
+            twice is one operand.
 
     Raises:
         InvalidEinsumError: as :func:`feinsum.call_einsum` does.
@@ -103,13 +103,13 @@ def _lies(reading: Reading, forms: Sequence[Form]) -> dict[str, Lie]:
 
 @dataclass(frozen=True)
 class Site:
-    """A call of operands that lie in one way; all but the operands themselves.
+    """A call for operands with given memory layouts, without the operands themselves.
 
     Attributes:
-        simple: the reading in as few axes as can be.
-        form: of its einsum.
-        feeds: of the simple reading, by their canonical names.
-        copies: what is made of the operands that a kernel cannot read where they are.
+        simple: the reading with as few axes as possible.
+        form: the canonical form of its einsum.
+        feeds: the feeds of the simple reading, by canonical name.
+        copies: conversions of the operands that a kernel cannot read in place.
         target: the form of ``out``.
         kernels: those of other calls, to be shared.
     """
@@ -126,14 +126,14 @@ class Site:
 
     @cached_property
     def lies(self) -> Mapping[str, Lie]:
-        """Of the arrays of the simple einsum and of its result, by canonical names."""
+        """Layouts of the simple einsum's arrays and result, by canonical name."""
         lying = self.simple.lying
         lies = {name: lie_at(name, lying[x.name]) for name, x in self.feeds.items()}
         return {**lies, OUTPUT: lie_at(OUTPUT, self.simple.output)}
 
     @cached_property
     def key(self) -> Hashable:
-        """What all calls have in common that can share a kernel."""
+        """Equal for all calls that can share a kernel."""
         return "simple", self.form.text, tuple(sorted(strides_of(self.lies).items()))
 
     @property
@@ -187,7 +187,7 @@ class Site:
         )
 
     def with_recipe(self, spec: TransformSpec, arrays: Sequence[Any]) -> PreparedCall:
-        """The call with another recipe, if that is right for these operands.
+        """The call with another recipe, if that is correct for these operands.
 
         Raises:
             FeinsumError: if it cannot be built, or is wrong.
@@ -195,7 +195,7 @@ class Site:
         return self.prepared(checked_kernel(spec, self.problem(arrays), self.opened))
 
     def record(self, call: PreparedCall) -> None:
-        """Make a fact of the recipe of a call.
+        """Record the recipe of a call as a fact.
 
         Raises:
             FeinsumError: if it cannot be measured or recorded.
@@ -220,11 +220,11 @@ def simple_call(
     options: CallOptions,
     kernels: Kernels,
 ) -> PreparedCall | AmortizedCall | None:
-    """The call with a recorded or a predicted recipe; None if there is none that works.
+    """The call with a recorded or predicted recipe; None if none works.
 
     Args:
         arrays: the operands of the call.
-        lies: of the arrays that the reading speaks of.
+        lies: layouts of the arrays of the reading.
         target: the form of ``out``.
         kernels: those of other calls, to be shared.
     """
@@ -312,7 +312,7 @@ def _copies(reading: Reading, lies: Mapping[str, Lie]) -> dict[int, Take]:
 def _placed(
     term: tuple[str, ...], feed: Feed, lies: Mapping[str, Lie], arrays: Sequence[Any]
 ) -> Lying:
-    """How the array that a kernel reads lies; copies are in C's order."""
+    """How the array that a kernel reads lies; copies are in C order."""
     if not lies[feed.name].is_in_place:
         return Lying(term, feed.shape, c_steps(feed.shape))
     array = arrays[feed.position]

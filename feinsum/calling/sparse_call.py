@@ -1,4 +1,4 @@
-"""Calls with a sparse operand: by the recipe on record, or the nest of the estimate."""
+"""Calls with a sparse operand, by the recorded recipe or the estimated best nest."""
 
 from __future__ import annotations
 
@@ -57,32 +57,33 @@ def call_sparse(
     device: str | None,
     options: CallOptions | None = None,
 ) -> Any:
-    """The einsum of dense arrays and one sparse one.
+    """Evaluate the einsum of dense arrays and one sparse array.
 
     Args:
         subscripts: as for :func:`feinsum.call_einsum`.
-        operands: as given; a tree is read as it is, and of several trees one. Others
-            become one: CSR by rows, CSC by columns, coordinates in the order of levels
-            that :func:`feinsum.calling.sparse_levels.in_levels` chooses.
+        operands: as given. A tree is read as it is, and one of several trees is chosen.
+            Other formats are converted to a tree: CSR by rows, CSC by columns,
+            coordinates in the level order that
+            :func:`feinsum.calling.sparse_levels.in_levels` chooses.
         device: None, or the host.
-        options: how a recipe is looked up; where there is none, the nest is taken that
-            is estimated to be the fastest.
+        options: how to look up a recipe; if there is none, the nest estimated to be the
+            fastest is used.
 
     Returns:
-        A dense array. If the output has the indices of the sparse operand and no
-        other, a :class:`feinsum.sparse.CSF` of its pattern.
+        A dense array. If the output has exactly the indices of the sparse operand, a
+        :class:`feinsum.sparse.CSF` with its pattern.
 
     Raises:
         InvalidEinsumError: with the rule ``operand`` for two sparse operands,
             ``dtype``, ``shape``, ``network`` or ``subscripts``.
         DeviceUnavailableError: for another device.
-        MeasurementError: if a dense result does not fit the memory.
-        RecordNotFoundError: where the options want a recipe, and there is none.
+        MeasurementError: if a dense result does not fit into memory.
+        RecordNotFoundError: if the options require a recipe, and there is none.
     """
     if device is not None and device.strip().lower() not in ("", "host"):
         raise DeviceUnavailableError(
-            f"sparse operands are multiplied on the host, not on {device!r}; leave the "
-            "device out"
+            f"sparse operands are multiplied on the host, not on {device!r}; omit the "
+            "device"
         )
     options = options or CallOptions()
     arrays = _in_levels(subscripts, [_read(operand) for operand in operands], options)
@@ -160,7 +161,7 @@ def _with(arrays: list[Any], position: int, tree: CSF) -> list[Any]:
 def _check_one(sparse: list[int]) -> None:
     if len(sparse) > 1:
         raise InvalidEinsumError(
-            f"operands {sparse} are sparse; one may be: make the others dense",
+            f"operands {sparse} are sparse; at most one may be: make the others dense",
             rules=("operand",),
         )
 

@@ -1,7 +1,8 @@
-"""The tree of a call: in which order of its levels a tensor is read.
+"""The tree of a call: the level order in which a tensor is read.
 
-Coordinates become a tree, and of several trees of one tensor one is read. A recorded
-recipe decides, for the order of the axes; else the estimated times do.
+Coordinates become a tree, and one of several trees of a tensor is chosen. If a recipe
+is recorded for the order of the axes, that order is used; otherwise estimated times
+decide.
 """
 
 from __future__ import annotations
@@ -52,14 +53,15 @@ def in_levels(
     """The tree that a call reads.
 
     Args:
-        network_of: the network of the call, for an order of levels.
-        operand: coordinates, or trees of one tensor.
-        arrays: the other operands, and anything in the place of the sparse one.
+        network_of: returns the network of the call for a level order.
+        operand: coordinates, or several trees of one tensor.
+        arrays: the other operands, and anything in place of the sparse one.
         options: of the call.
-        is_recorded: whether a recipe is known for a tree.
+        is_recorded: whether a recipe is recorded for a tree.
 
     Raises:
-        InvalidEinsumError: with the rule ``operand``, if trees are of several tensors.
+        InvalidEinsumError: with the rule ``operand``, if the trees are of different
+            tensors.
     """
     if not isinstance(operand, COO):
         _check_alike(operand)
@@ -97,7 +99,7 @@ def _check_alike(trees: Trees) -> None:
         raise InvalidEinsumError(
             f"trees of the shapes {[tree.shape for tree in trees]} with "
             f"{[tree.profile[-1] for tree in trees]} entries are given as one operand; "
-            "expected one tensor in several orders of levels",
+            "expected trees of one tensor in several level orders",
             rules=("operand",),
         )
 

@@ -1,7 +1,7 @@
-"""Calls with a sparse operand that are ready: the tree is bound, dense operands come.
+"""Prepared calls with a sparse operand: the tree is bound, dense operands vary.
 
-Programs multiply one tree by ever new dense operands, such as those of a decomposition.
-What depends on the tree alone is found out once.
+Programs such as decompositions multiply one tree by many dense operands. Work that
+depends on the tree alone is done once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MadeNest(NamedTuple):
 
 
 class RepeatedCall(NamedTuple):
-    """A call as it was made: by the same tree with arrays alike, it is ready sooner."""
+    """A call as made; repeating it with the same tree and like arrays is faster."""
 
     tree: CSF
     key: Hashable
@@ -46,7 +46,7 @@ class RepeatedCall(NamedTuple):
     def of(
         cls, subscripts: str, arrays: Sequence[Any], options: CallOptions
     ) -> Self | None:
-        """None if there is not one tree; the call says what is wrong with that."""
+        """None unless there is exactly one tree; the call itself reports the error."""
         trees = [array for array in arrays if isinstance(array, CSF)]
         if len(trees) != 1:
             return None
@@ -68,14 +68,14 @@ class RepeatedCall(NamedTuple):
 
 
 class ReadyCall(NamedTuple):
-    """A call with its tree: what is left are dense operands.
+    """A call with its tree bound; only dense operands are missing.
 
     Attributes:
         held: the arrays of the tree and of its chunks.
-        shapes: of what begins as zeros in every call.
-        call: runs the kernel on what is held, then on dense operands, then on zeros.
-        is_lasting: the arrays of the tree are read where they are, so that a value
-            that changes in its place counts in the next call.
+        shapes: shapes of the arrays that every call starts with zeros.
+        call: runs the kernel; takes the held arrays, then dense operands, then zeros.
+        is_lasting: whether the arrays of the tree are read in place, so that values
+            changed in place affect the next call.
     """
 
     network: Network
@@ -88,7 +88,7 @@ class ReadyCall(NamedTuple):
     is_lasting: bool
 
     def run(self, arrays: Sequence[Any]) -> Any:
-        """The result for other dense operands."""
+        """Compute the result for other dense operands."""
         from feinsum.codegen import dense_arguments, nest_result
 
         nest, form = self.made.nest, self.made.form

@@ -44,11 +44,11 @@ DEVICE = "host"
 def einsum_of_call(
     network: Network, arrays: Sequence[Any]
 ) -> tuple[BatchedEinsum, dict[str, int]]:
-    """The einsum of a call, with the extents of its indices, and its profile.
+    """The einsum of a call, with the extents of its indices and its profile.
 
     Args:
-        network: what is computed.
-        arrays: the operands, and a number beside a single one.
+        network: the network to compute.
+        arrays: the operands; for a single operand, also the number 1.
 
     >>> from feinsum.nests import network
     >>> from feinsum.sparse import random_uniform, to_csf
@@ -76,7 +76,7 @@ def einsum_of_call(
 def recorded_recipe(
     network: Network, arrays: Sequence[Any], options: CallOptions
 ) -> tuple[NestRecipe | None, str]:
-    """The best recipe on record that can be used here, and what is known in words.
+    """The best recorded recipe that can be used here, and a description of the facts.
 
     Efforts that measure tune the einsum first.
 

@@ -1,4 +1,4 @@
-"""Subscripts beside the shapes of a call: extents, and what numpy broadcasts."""
+"""Subscripts matched with the shapes of a call: extents and broadcasting."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Terms:
 
 
 def read_terms(subscripts: str, shapes: Sequence[Shape]) -> Terms:
-    """Read subscripts as :func:`numpy.einsum` does, or as words.
+    """Parse subscripts like :func:`numpy.einsum`, or as words.
 
     Raises:
         InvalidEinsumError: with the rule ``subscripts``, ``rank``,

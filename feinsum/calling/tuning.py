@@ -1,4 +1,4 @@
-"""``tune``: the search for a recipe, of a call as it is made."""
+"""``tune``: the search for the recipe of a call."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def tune(
 ) -> TuningReport:
     """Search for the fastest recipe of a call, an einsum or a kernel, and record it.
 
-    Calls of :func:`feinsum.einsum` that are made afterwards use what was found.
+    Later calls of :func:`feinsum.einsum` use the result.
 
     Args:
-        target, operands: what :func:`feinsum.einsum` is called with, arrays or symbolic
-            operands; or one symbolic einsum; or a kernel that is an einsum.
-        progress: whether a bar is shown; by default in terminals and notebooks.
+        target, operands: the arguments of :func:`feinsum.einsum`, with arrays or
+            symbolic operands; or one symbolic einsum; or a kernel that is an einsum.
+        progress: whether to show a progress bar; by default in terminals and notebooks.
         on_start, on_progress, options: as for :func:`feinsum.autotune`, such as
             ``n_trials``, ``budget_s`` and ``database``.
 
     Raises:
-        InvalidEinsumError: as :func:`feinsum.einsum`; for a call that forms no sums or
-            products, or has no entries; for sparse arrays, which are tuned as symbolic
-            einsums.
+        InvalidEinsumError: as :func:`feinsum.einsum`; for a call without sums or
+            products, or without entries; for sparse arrays, which must be tuned as
+            symbolic einsums.
         TransformError, MeasurementError, StoreError: as :func:`feinsum.autotune`.
 
     >>> import feinsum
@@ -90,8 +90,8 @@ def _einsum_of(target: Any, operands: tuple[Any, ...]) -> tuple[Any, dict[str, i
         return symbolic_einsum(text, *given), {}
     if any(is_sparse(operand) for operand in given):
         raise InvalidEinsumError(
-            "a sparse array was given; tune the einsum of feinsum.sparse_array, with "
-            "the sizes of its profile",
+            "a sparse array was given; tune a symbolic einsum with "
+            "feinsum.sparse_array and the sizes of its profile",
             rules=("storage",),
         )
     from feinsum.calling.simple import read_call

@@ -83,8 +83,8 @@ def bounded_order(
 ) -> list[int]:
     """The vertices 0, 1, ... in the order of the canonical labelling.
 
-    nauty's worst case is exponential: a graph of more than :data:`QUICK` vertices
-    is searched in a process of its own, which is stopped at the deadline.
+    nauty's worst case is exponential: a graph of more than :data:`QUICK` vertices is
+    searched in a separate process, which is stopped at the deadline.
 
     Args:
         n_vertices: how many there are.
@@ -102,7 +102,7 @@ def bounded_order(
             f"most {MAX_VERTICES}; split the batch or the product"
         )
     if sys.executable is None or getattr(sys, "frozen", False):
-        raise _failed(n_vertices, "needs a Python interpreter, and here is none")
+        raise _failed(n_vertices, "needs a Python interpreter, but none was found")
     limit_s = deadline.left_s
     given = [limit_s + 1, n_vertices, [sorted(cell) for cell in cells], edges]
     command = [sys.executable, "-P", search_process.__file__]
@@ -114,7 +114,7 @@ def bounded_order(
     if ended.code is None:
         raise _failed(
             n_vertices,
-            f"was stopped after {deadline.limit_s:g} s; more time is given by "
+            f"was stopped after {deadline.limit_s:g} s; raise the limit with "
             f"time_limit_s= or {SETTING}",
         )
     if not ended.is_ok:
@@ -122,7 +122,7 @@ def bounded_order(
     try:
         order: list[int] = json.loads(ended.said.rpartition(ANSWER)[2])
     except ValueError:
-        raise _failed(n_vertices, "gave no answer that can be read") from None
+        raise _failed(n_vertices, "gave an unreadable answer") from None
     return order
 
 

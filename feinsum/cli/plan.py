@@ -32,7 +32,7 @@ Examples:
 PICTURES = (".png", ".svg", ".pdf")
 
 Processes: TypeAlias = Annotated[
-    int, typer.Option("--processes", metavar="P", min=1, help="Number of them.")
+    int, typer.Option("--processes", metavar="P", min=1, help="Number of processes.")
 ]
 
 Values: TypeAlias = Annotated[
@@ -43,7 +43,7 @@ Values: TypeAlias = Annotated[
 Memory: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--memory", metavar="BYTES", help="That each process may hold, such as 8GB."
+        "--memory", metavar="BYTES", help="Memory limit per process, such as 8GB."
     ),
 ]
 
@@ -65,7 +65,7 @@ Compare: TypeAlias = Annotated[
 
 Save: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--save", metavar="FILE", help="Write the plan as a document."),
+    typer.Option("--save", metavar="FILE", help="Write the plan to a JSON document."),
 ]
 
 
@@ -93,9 +93,8 @@ Record: TypeAlias = Annotated[
     typer.Option(
         "--record",
         metavar="DATABASE",
-        help="Run it here once, on random operands, with all processes in turns; "
-        "count what moves, verify blocks of the result, and record that. A path or "
-        "a URL.",
+        help="Run the plan here once, rank by rank, on random operands; count what "
+        "moves, verify blocks of the result, and record this there: a path or a URL.",
     ),
 ]
 
@@ -105,8 +104,8 @@ Measured: TypeAlias = Annotated[
     typer.Option(
         "--database",
         metavar="DATABASE",
-        help="Of the best plans take the one that was the fastest there, on MPI ranks "
-        "on this machine. By default counts alone decide.",
+        help="Choose, among the best plans, the fastest recorded there for MPI ranks "
+        "on this machine. By default, counts alone decide.",
     ),
 ]
 
@@ -128,12 +127,12 @@ def plan(
     database: Measured = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print which process computes what of an einsum.
+    """Plan an einsum or a program on many processes.
 
-    Or of a program. The plan moves the fewest elements between processes.
+    The plan moves the fewest elements between processes.
 
-    Of every group of the contraction path: which axis of the machine cuts which
-    index, where operands start, where the result ends, and what is moved.
+    For every group of the contraction path, prints which machine axis partitions which
+    index, where operands start, where the result ends, and what moves.
     """
     values = read_values(size or (), "--size")
     if program is not None:

@@ -71,7 +71,7 @@ def query(
     Candidates are ranked, best first. Exits with code 3 if the policy accepts
     none. The column "roof" is the fraction of the roofline,
     shown if the limits of the device were measured (feinsum devices --measure).
-    Below are the plans for many processes that were recorded.
+    Recorded plans for many processes follow.
     """
     if program is not None:
         of_einsums = (subscripts, sizes, operands, rows, sparse, device, policy)

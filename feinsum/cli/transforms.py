@@ -50,7 +50,7 @@ def transforms(
     """List the transforms, or those that fit an einsum.
 
     With an einsum, also count the configurations of each. With an architecture,
-    show what recipes for GPUs take of a multiprocessor.
+    show the resource use of GPU recipes.
     """
     if architecture is not None:
         if subscripts is None:

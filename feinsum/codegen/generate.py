@@ -52,9 +52,9 @@ def generate_loopy(
         path: contract pairwise in this order, by way of arrays in global
             memory; by default a row is a single sum over one product. See
             :func:`feinsum.codegen.contraction_path`.
-        strides: for operands and outputs whose entries lie otherwise than in C's
-            order, the distance of neighbours along each axis, in entries: a number,
-            or the name of a new argument, of 64 bits.
+        strides: for operands and outputs whose entries lie otherwise than in C order,
+            the distance of neighbours along each axis, in entries: a number, or the
+            name of a new argument, of 64 bits.
         name: of the kernel.
         target: one of Loopy's; by default that of the host.
 

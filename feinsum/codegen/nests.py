@@ -84,8 +84,8 @@ def generate_nest(
     missing = sorted(dense.difference(extents))
     if missing:
         raise InvalidEinsumError(
-            f"no extent is given of {missing}; the kernel of a nest needs those of all "
-            "indices that the tree does not have",
+            f"no extent is given for {missing}; the kernel of a nest needs the extents "
+            "of all indices that the tree lacks",
             rules=("size",),
         )
     form.check(nest)

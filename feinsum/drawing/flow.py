@@ -21,7 +21,7 @@ class Node:
 
     Attributes:
         layer: from the top; arrows go down.
-        cells: for each axis of the machine what it cuts; each axis has a color.
+        cells: for each machine axis what it cuts; each axis has a color.
     """
 
     name: str

@@ -68,8 +68,8 @@ def c_source(
     """The best known or predicted recipe of an einsum, as C with GNU vector types.
 
     The function has the outputs, the operands and the sizes as its arguments. Arrays
-    lie in C's order and do not overlap. Compiled with ``-fopenmp`` it runs on the
-    threads of OpenMP, else on that of the caller; it can be called from many threads.
+    lie in C order and do not overlap. Compiled with ``-fopenmp`` it runs on the threads
+    of OpenMP, else on that of the caller; it can be called from many threads.
 
     Args:
         name: of the function.
@@ -111,8 +111,8 @@ def c_source(
 def _check_name(name: str) -> None:
     if name in _KEYWORDS.split() or not _IDENTIFIER.fullmatch(name):
         raise FeinsumError(
-            f"{name!r} cannot be a name in C: expected letters, digits and _, "
-            "beginning with a letter, and no keyword; rename it"
+            f"{name!r} is not a valid C identifier; expected letters, digits and _, "
+            "starting with a letter, and no keyword: rename it"
         )
 
 

@@ -41,7 +41,7 @@ def transform_program(
         device, database, policy: as for :func:`feinsum.retrieve`.
 
     Raises:
-        InvalidOptionError: if ``policy`` is none of those that ``retrieve`` names.
+        InvalidOptionError: if ``policy`` is not one that ``retrieve`` names.
     """
     found = t_unit
     names = sorted(t_unit.entrypoints)

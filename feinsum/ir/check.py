@@ -120,7 +120,10 @@ def storage(einsum: BatchedEinsum) -> Iterator[str]:
     if len(einsum.rows) > 1:
         yield f"operands {names} are sparse in a batch of {len(einsum.rows)} rows"
     if len(stored) > 1:
-        yield f"operands {names} are sparse; one may be, once: make the others dense"
+        yield (
+            f"operands {names} are sparse; at most one may be, and only once: make "
+            "the others dense"
+        )
     for term, operand in stored:
         if len(set(term)) < len(term):
             yield f"an index is repeated in the term {term} of sparse {operand.name!r}"

@@ -173,9 +173,9 @@ def require_dense(einsum: BatchedEinsum) -> BatchedEinsum:
     if not sparse:
         return einsum
     raise InvalidEinsumError(
-        f"operand {sparse[0]!r} of {einsum.subscripts} is sparse, and this is for "
-        "dense ones; feinsum.call_einsum computes with sparse operands, and "
-        "feinsum.nests finds loops for them",
+        f"operand {sparse[0]!r} of {einsum.subscripts} is sparse, but dense operands "
+        "are required here; use feinsum.call_einsum to compute with sparse operands, "
+        "or feinsum.nests to find loop nests for them",
         rules=("storage",),
     )
 

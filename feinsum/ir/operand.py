@@ -110,7 +110,7 @@ def _plain(extent: Extent) -> Extent:
 def _violations(operand: Operand) -> Iterator[Violation]:
     name, dtype = operand.name, operand.dtype
     if not (isinstance(name, str) and name.isidentifier()):
-        yield Violation("operand-name", f"operand name {name!r} is no identifier")
+        yield Violation("operand-name", f"operand name {name!r} is not an identifier")
     if not isinstance(dtype, np.dtype) or dtype.kind not in "biufc":
         yield Violation(
             "dtype", f"operand {name!r} has dtype {dtype!r}; expected a numeric one"
@@ -135,13 +135,13 @@ def _extent_violations(
             if not (isinstance(name, str) and name.isidentifier()):
                 yield Violation(
                     "size-param-name",
-                    f"size parameter {name!r} (axis {axis} of {operand.name!r}) is no "
-                    "identifier",
+                    f"size parameter {name!r} (axis {axis} of {operand.name!r}) is not "
+                    "an identifier",
                 )
         case bool():
             yield Violation(
                 "extent",
-                f"axis {axis} of {operand.name!r} has extent {extent!r}, no int",
+                f"axis {axis} of {operand.name!r} has extent {extent!r}, not an int",
             )
         case int() if 0 <= extent <= MAX_EXTENT:
             pass

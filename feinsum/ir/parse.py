@@ -134,7 +134,7 @@ def _tokens(subscripts: str, text: str, as_words: bool) -> IndexList:
     for name in (name for part in lists for name in part):
         if not name.isidentifier():
             hint = "; an arrow is written '->'" if name in {"-", ">", "="} else ""
-            raise _refuse(subscripts, f"has {name!r}, which is no index name{hint}")
+            raise _refuse(subscripts, f"has {name!r}, which is not an index name{hint}")
     if len(parts) == 1:
         return tuple(lists[0])
     return (*lists[0], ELLIPSIS, *lists[1])

@@ -34,7 +34,7 @@ def profile_names(einsum: BatchedEinsum) -> tuple[str, ...]:
 
 
 def size_names(einsum: BatchedEinsum) -> tuple[str, ...]:
-    """The names of all sizes: of its size parameters, then of its profile."""
+    """The names of all sizes: values of its size parameters, then of its profile."""
     return (*(x.name for x in einsum.size_params), *profile_names(einsum))
 
 

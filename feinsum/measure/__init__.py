@@ -2,8 +2,8 @@
 
 On any target: see :mod:`feinsum.targets`.
 
-The public names are those of ``__init__.pyi``. They are imported when they are first
-used: a process that compares and times kernels loads no code generator.
+The public names are those of ``__init__.pyi``. They are imported on first use: a
+process that compares and times kernels loads no code generator.
 """
 
 import lazy_loader

@@ -25,23 +25,23 @@ def random_arguments(
     *,
     interval: tuple[float, float] = INTERVAL,
 ) -> dict[str, Any]:
-    """A value for every array that the kernel reads and for every scalar.
+    """Random values for every array that a kernel reads, and for every scalar.
 
     Args:
         t_unit: a translation unit with one entry point; dtypes left open are
             inferred.
         sizes: values of the scalar arguments that are sizes; every symbolic
             shape must be computable from them.
-        interval: where floating point values (real and imaginary parts) are
-            drawn from. The default keeps roots, logarithms and quotients finite.
+        interval: range of floating-point values (of real and imaginary parts). The
+            default keeps roots, logarithms and quotients finite.
 
     Returns:
-        Arrays of the declared shapes and dtypes, and scalars, by name. Arrays
-        that are only written are left out. Integers are drawn from 1 to 9, but
-        integer arrays that index another array are kept within its extent.
+        Arrays of the declared shapes and dtypes, and scalars, by name. Arrays that are
+        only written are omitted. Integers are drawn from 1 to 9; integer arrays that
+        index another array stay within its extent.
 
     Raises:
-        MeasurementError: if a shape needs a size that is not given.
+        MeasurementError: if a shape needs a missing size.
     """
     kernel = entry_kernel(typed(t_unit))
     bounds = _index_bounds(t_unit, sizes)

@@ -1,4 +1,4 @@
-"""How fast all cores together read from each of their caches."""
+"""The rate at which all cores together read from each of their caches."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ KERNEL(reads, __global const {T} *restrict x, __global {T} *restrict out,
 def cache_rates(opened: OpenDevice, min_run_s: float, repeats: int) -> dict[str, float]:
     """Bytes per second that all cores together read from ``L1``, ``L2`` and ``L3``.
 
-    Each core reads an array of its own that takes half of the cache, or of its share.
-    The best of several widths of vectors and of all repeats is taken. A cache is left
-    out whose share is not much larger than the one before, and so are all of a device
-    whose processor is not known, or that lacks double precision.
+    Each core reads a private array half the size of the cache, or of its share. The
+    best of several vector widths and all repeats counts. Caches whose share is not much
+    larger than the previous level are omitted, as are all caches of a device with an
+    unknown processor or without double precision.
 
     Raises:
         WrongResultError: if a sum is wrong.

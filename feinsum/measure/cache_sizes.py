@@ -1,4 +1,4 @@
-"""How large the caches are, by how fast parts of growing size are read."""
+"""Cache sizes, derived from the read rates of parts of increasing size."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ LEAST_DROP = 0.4
 def cache_sizes(
     opened: OpenDevice, most_bytes: int, min_run_s: float, repeats: int
 ) -> dict[str, int]:
-    """Bytes of ``L1``, ``L2`` and ``L3`` that every core has while all of them read.
+    """Bytes of ``L1``, ``L2`` and ``L3`` available to each core while all of them read.
 
-    Of a cache that cores share it is the share. A size is that of the smallest parts
-    that are read at the rate of what is beyond, so it is rather too large than too
-    small: between sizes that are tried there is a factor of 1.4. Caches whose rates
-    differ by less than a quarter count as one. None is found on a GPU, where one
-    work-item a core reads at no such rate, or without double precision.
+    For a shared cache, this is the share. A size is that of the smallest parts that are
+    read at the rate of the next level, so it errs on the large side: sizes are tried in
+    steps of a factor of 1.4. Caches whose rates differ by less than a quarter count as
+    one. None is found on a GPU, where one work-item per core does not reach such rates,
+    or without double precision.
 
     Args:
-        most_bytes: that all cores together read.
+        most_bytes: maximum bytes that all cores together read.
 
     Raises:
         WrongResultError: if a sum is wrong.

@@ -1,4 +1,4 @@
-"""Cases of an einsum: a kernel, arguments, and the results that are right."""
+"""Test cases of an einsum: a kernel, arguments, and the correct results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """An untransformed kernel with arguments and the results that are right."""
+    """An untransformed kernel with arguments and the correct results."""
 
     einsum: BatchedEinsum
     t_unit: lp.TranslationUnit
@@ -46,7 +46,7 @@ class Case:
 
 
 def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
-    """Random arguments of an einsum, and what numpy makes of them.
+    """Random arguments of an einsum, and numpy's results for them.
 
     Raises:
         MeasurementError: if the results are not finite.
@@ -61,13 +61,13 @@ def make_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
 
 
 def posed_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
-    """Random arguments of an einsum, of which nobody knows the results yet."""
+    """Random arguments of an einsum, without results."""
     arguments = reference_of(einsum).arguments(sizes)
     return replace(bare_case(einsum, sizes), arguments=arguments)
 
 
 def bare_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
-    """The kernel of an einsum, and how exact it has to be, for arguments of others."""
+    """The kernel of an einsum and its tolerance, for arguments from elsewhere."""
     reference = reference_of(einsum)
     t_unit, nest = reference.kernel()
     dtype = min(einsum.output_dtypes, key=lambda d: d.itemsize)
@@ -78,19 +78,19 @@ def bare_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
 def pairwise_baseline(case: Case) -> lp.TranslationUnit | None:
     """The kernel to compare with; None if it is the untransformed one.
 
-    Of many operands one nest may run for days, and nobody would run it.
+    With many operands, one nest may run for days, and nobody would run it.
 
     Raises:
-        MeasurementError: if the limit of intermediates that is set is no number.
+        MeasurementError: if the configured limit on intermediates is not a number.
     """
     return reference_of(case.einsum).baseline(case.sizes)
 
 
 def functional_case(case: Case) -> Case:
-    """The same case with functions for operands: each is an array times a scalar.
+    """The same case with functions as operands: each is an array times a scalar.
 
-    The scalars are 1 and known at run time only, so that results stay the same.
-    A recipe of a library has to evaluate such operands before it can call it.
+    The scalars are 1 but known only at run time, so results stay the same. A recipe
+    that calls a library has to evaluate such operands first.
 
     >>> from feinsum.ir import array, einsum
     >>> case = make_case(einsum("ij,j->i", array("A", (3, 4)), array("x", 4)), {})
@@ -128,7 +128,7 @@ def ragged_unit(spec: TransformSpec, case: Case) -> lp.TranslationUnit:
         raise
     except Exception as error:  # Loopy raises errors of many kinds
         raise TransformError(
-            f"{spec} cannot be applied where extents are known at run time only: "
+            f"{spec} cannot be applied to run-time extents: "
             f"{type(error).__name__}: {error}"
         ) from error
 

@@ -1,7 +1,7 @@
-"""How much there is to do: operations of an einsum, of a kernel, bytes touched.
+"""Work counts: operations of an einsum or a kernel, bytes touched.
 
-The count of an einsum is that of the cheapest way to evaluate every row on its
-own, which is what a Gop/s rate refers to whatever a kernel really does:
+The count of an einsum is that of the cheapest way to evaluate each row separately. A
+Gop/s rate refers to this count, whatever the kernel actually does:
 
 1. An index that occurs in one operand only and not in the output is summed over
    that operand alone: ``I - O`` additions, with I entries before and O after.
@@ -15,8 +15,8 @@ A multiplication or an addition of complex numbers is one operation of a complex
 dtype. Nothing is shared between rows. The dtype of a step is numpy's result type
 of all operands that enter it.
 
-Of a sparse operand only entries count: a step runs over nodes of the tree, as far as it
-has its levels from the root, and takes two operations each time.
+For a sparse operand, only stored entries count: a step runs over the nodes of the tree,
+down to the deepest level that it contains from the root, with two operations each.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def dense_operations(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[st
 def sparse_operations(
     einsum: BatchedEinsum, sizes: Mapping[str, int]
 ) -> dict[str, int]:
-    """Of the path that takes the fewest, by the profile of the tree."""
+    """Operations of the path with the fewest, by the profile of the tree."""
     network, known = network_of(einsum), sizes_at(einsum, sizes)
     if einsum.n_operands == 1:
         least = float(known.nodes[-1])
@@ -110,16 +110,16 @@ def dense_footprint_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> in
 
 
 def dense_n_terms(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """Number of products that are summed for one entry of a result."""
+    """Number of products summed for one entry of a result."""
     return _n_entries((einsum.extents[i] for i in einsum.summation_indices), sizes)
 
 
 def kernel_operations(t_unit: Any, sizes: Mapping[str, int]) -> dict[str, int]:
-    """What a Loopy kernel does, by dtype, index arithmetic left out.
+    """Operations of a Loopy kernel by dtype, without index arithmetic.
 
-    Every work-item counts as one, also those that a guard keeps idle, and a sum
-    of n terms is n additions, since kernels accumulate onto zero. A translation
-    unit of several OpenCL kernels is counted with the largest work-group.
+    Every work-item counts, even if a guard keeps it idle. A sum of n terms is n
+    additions, since kernels accumulate onto zero. A translation unit with several
+    OpenCL kernels is counted with the largest work-group.
 
     Args:
         sizes: the value of every size.

@@ -29,12 +29,12 @@ def measure_giga_op_rate(
 
     Args:
         t_unit: a kernel that computes ``einsum``.
-        einsum: what is counted, see :mod:`feinsum.measure.counts`; a kernel that
-            does more work than needed gets no credit for it.
+        einsum: the einsum to count, see :mod:`feinsum.measure.counts`; a kernel that
+            does more work than necessary gets no credit for it.
         arguments: sizes or arguments of the kernel, see :func:`timeit`.
-        sizes: values of the size parameters of ``einsum``, by default those of
-            the kernel's sizes of the same names.
-        policy: ``rounds`` and the like, see :func:`timeit`.
+        sizes: values of the size parameters of ``einsum``, by default those of the
+            kernel's sizes with the same names.
+        policy: ``rounds`` and other options of :func:`timeit`.
 
     Returns:
         Giga-operations per second for each dtype text.

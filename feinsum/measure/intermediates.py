@@ -1,7 +1,7 @@
-"""How much memory products of operands may take, on the way to a result.
+"""The memory limit on intermediate products.
 
-A contraction path makes einsums of many operands fast by way of such products, and the
-fastest one may need products that are far larger than operands and results.
+Contraction paths make einsums of many operands fast by computing intermediates, and the
+fastest path may need intermediates far larger than operands and results.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ SHARE = 4
 
 
 def intermediate_limit_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
-    """What the variable says; by default a part of the memory that is free.
+    """The value of the environment variable; by default a part of the free memory.
 
-    The part is rounded down to a power of two, so that it seldom changes. It is no
-    less than the largest operand or result, which have a place as well.
+    The part is rounded down to a power of two, so that it seldom changes. It is at
+    least the size of the largest operand or result.
 
     Args:
-        sizes: of the size parameters of ``einsum``.
+        sizes: values of the size parameters of ``einsum``.
 
     Raises:
-        MeasurementError: if the variable is no number.
+        MeasurementError: if the variable is not a number.
     """
     named = os.environ.get(INTERMEDIATE_VARIABLE, "").strip()
     if named and not named.isdecimal():
@@ -68,13 +68,13 @@ def has_room(
     sizes: Mapping[str, int],
     limit: int | None = None,
 ) -> bool:
-    """Whether the intermediates of a recipe take no more than they may.
+    """Whether the intermediates of a recipe fit into the limit.
 
-    Nothing is held against a recipe that is not known here, that does not fit the
-    einsum, or where a size is not known: it is refused elsewhere, or taken.
+    A recipe that is unknown here, does not fit the einsum, or depends on an unknown
+    size passes: it is refused elsewhere, or accepted.
 
     Args:
-        einsum: in whose names the recipe speaks.
+        einsum: the einsum to whose names the recipe refers.
         limit: bytes; by default :func:`intermediate_limit_bytes`.
     """
     transform = REGISTRY.get((spec.name, spec.version))
@@ -94,7 +94,7 @@ def has_room(
 
 
 def all_have_room(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
-    """Whether no recipe that is proposed takes more than it may at these sizes."""
+    """Whether all proposed recipes fit into the limit at these sizes."""
     limit = intermediate_limit_bytes(einsum, sizes)
     return all(
         has_room(transform.spec(parameters), einsum, sizes, limit)
@@ -105,7 +105,7 @@ def all_have_room(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
 
 
 def temporary_bytes(t_unit: Any, sizes: Mapping[str, int]) -> int:
-    """Of the arrays that all work-groups of a kernel share, beside its arguments."""
+    """Bytes of the arrays shared by all work-groups of a kernel, except arguments."""
     return sum(
         prod(int(evaluate(extent, dict(sizes))) for extent in temporary.shape)
         * temporary.dtype.numpy_dtype.itemsize

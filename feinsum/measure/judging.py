@@ -1,4 +1,4 @@
-"""Verifying and timing a recipe: its kernels are generated, built and run here."""
+"""Verifying and timing a recipe: generating, building and running its kernels."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ LITERAL_OPERATIONS = 200_000_000
 
 
 def prepare(question: Question) -> None:
-    """Build what the forks share: the untransformed kernel of all recipes of an einsum.
+    """Build what all forks share: the untransformed kernel of an einsum.
 
-    Drivers of devices do not survive a fork; the host has none.
+    Device drivers do not survive a fork; the host has none.
     """
     if question.device not in {device.id for device in HOST.devices()}:
         return
@@ -61,8 +61,8 @@ def prepare(question: Question) -> None:
 def judge_recipe(question: Question, opened: OpenDevice) -> Verdict:
     """Compare a recipe with numpy, and time it against the untransformed kernel.
 
-    It is compared at extents that no tile divides, and at 1, and at those at which it
-    is timed.
+    It is compared at extents that no tile divides, at 1, and at those at which it is
+    timed.
 
     Raises:
         TransformError, BuildError, MeasurementError, WrongResultError: what went wrong.

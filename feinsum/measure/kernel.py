@@ -46,22 +46,22 @@ SPIN_S = 0.12
 def compile_kernel(t_unit: Any, opened: OpenDevice) -> CompiledKernel:
     """Generate and build the code of a translation unit with one entry point.
 
-    The unit may be for any of Loopy's targets; it is built for that of the device.
-    Nothing is printed: what Loopy prints about a kernel that it cannot
-    translate becomes a note of the error.
+    The unit may be for any Loopy target; it is built for the target of the device.
+    Nothing is printed: what Loopy prints about a kernel that it cannot translate
+    becomes a note of the error.
 
     Raises:
-        DeviceUnavailableError: if what builds is gone, such as a compiler.
-        BuildError: with the first lines of the cause, of the build log if it
-            is a compiler that failed.
+        DeviceUnavailableError: if a build tool, such as a compiler, is gone.
+        BuildError: with the first lines of the cause, or of the build log if a compiler
+            failed.
     """
     return CompiledKernel(opened, _made(t_unit, opened, opened.build))
 
 
 def generate_for_host(t_unit: Any, opened: HostDevice) -> HostCode:
-    """Generate the code of a translation unit, and leave it at that.
+    """Generate the code of a translation unit without building it.
 
-    Nobody asks Loopy for the same again, so its caches on disk are left alone.
+    The same code is never requested again, so Loopy's caches on disk are bypassed.
 
     Raises:
         BuildError: if there is none.
@@ -104,20 +104,20 @@ class CompiledKernel:
 
     @property
     def timer(self) -> Timer:
-        """The clock to be trusted."""
+        """The clock to use."""
         return self.built.timer
 
     def bind(self, arguments: Mapping[str, Any]) -> BoundKernel:
         """Move the arguments to the device.
 
         Args:
-            arguments: the array or scalar of each argument by name, of the
-                kernel's shapes and dtypes. Sizes that shapes tell may be left
-                out. Arrays that are only written may be left out.
+            arguments: the array or scalar of each argument by name, with the kernel's
+                shapes and dtypes. Sizes that follow from shapes, and arrays that are
+                only written, may be omitted.
 
         Raises:
-            MeasurementError: if arguments are missing, unknown or of another
-                shape or dtype, or if the device lacks the memory.
+            MeasurementError: if arguments are missing, unknown or of the wrong shape or
+                dtype, or if the device lacks memory.
         """
         kernel = entry_kernel(self.t_unit)
         _check_names(kernel, arguments)
@@ -193,10 +193,10 @@ class BoundKernel:
         return elapsed_s
 
     def sharing(self, other: BoundKernel) -> BoundKernel:
-        """The same kernel on the arrays of another one, where they lie alike.
+        """The same kernel on the arrays of another one, where layouts match.
 
-        Kernels that are timed in turns find the caches as the one before left them.
-        With the same arrays that is the same for all, however many they are.
+        Kernels that are timed in turns find the caches as the previous one left them.
+        With shared arrays, this is the same for all of them.
         """
         slots = {
             name: other.slots[name]
@@ -213,11 +213,11 @@ class BoundKernel:
         return {name: self._read(self.slots[name]) for name in self.outputs}
 
     def poison(self) -> None:
-        """Make the outputs unfit to pass for results.
+        """Overwrite the outputs, so that stale values cannot pass for results.
 
         Outputs that are only written are filled with
-        :func:`feinsum.measure.verification.poison_value`; those that are read too get
-        back the values with which they were bound.
+        :func:`feinsum.measure.verification.poison_value`; those that are also read get
+        back their initial values.
         """
         for name in self.outputs:
             layout = self.slots[name].layout

@@ -1,4 +1,4 @@
-"""A ladder of kernels: the triad with ever more multiply-adds, up to saturation."""
+"""A ladder of kernels: the triad with more and more multiply-adds, up to saturation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KERNEL(rung, __global {T} *restrict out, __global const {T} *restrict b,
 
 @dataclass(frozen=True)
 class Rung:
-    """What a kernel of one arithmetic intensity reached.
+    """The result of a kernel with one arithmetic intensity.
 
     Attributes:
         n_steps: multiply-adds, of two operations each, on two loaded entries

@@ -1,7 +1,8 @@
 """Which facts this installation measured itself, on this machine.
 
-Nothing in a fact can say so, for whoever sends a fact writes all of it. So the tuner
-leaves a mark in the user's cache, whose entries are signed, when it records a fact.
+Nothing in a fact can prove this, because the sender of a fact writes all of it. So when
+the tuner records a fact, it leaves a mark in the user's cache, whose entries are
+signed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def mark_as_own(record_id: str) -> None:
 
 
 def is_own(record_id: str) -> bool:
-    """Whether a fact was measured here, as far as that is remembered."""
+    """Whether a fact was measured here, if the cache still has the mark."""
     mark = _mark(record_id)
     if mark in remembered(_Own):
         return True
@@ -49,7 +50,7 @@ def is_own(record_id: str) -> bool:
 
 @cache
 def machine_id() -> str:
-    """What tells this machine from others that share a folder with it; may be empty.
+    """Distinguishes this machine from others that share its folders; may be empty.
 
     Containers of one image are one machine.
     """

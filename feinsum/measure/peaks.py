@@ -135,7 +135,9 @@ def _check_triad(result: np.ndarray[Any, np.dtype[Any]]) -> None:
     """Compare with 1 + 3*2."""
     if not np.all(result == 7.0):
         wrong = int(np.flatnonzero(result != 7.0)[0])
-        raise WrongResultError(f"entry {wrong} of the triad is {result[wrong]}, not 7")
+        raise WrongResultError(
+            f"entry {wrong} of the triad is {result[wrong]}, expected 7"
+        )
 
 
 def _fma_rate(

@@ -20,7 +20,7 @@ class Program:
     Attributes:
         path: of the shared object.
         arguments: the name of each, in the order of the entry point; the dtype of those
-            that are scalars, and nothing for arrays, which lie in C's order.
+            that are scalars, and nothing for arrays, which lie in C order.
     """
 
     __pydantic_config__ = STRICT
@@ -86,7 +86,8 @@ class Question:
         frame: the text of the workload whose names the recipe speaks of.
         device: the id of the device.
         memory_bytes: how much the process may allocate, if the device is the CPU.
-        sizes: of the size parameters of the workload, at which the recipe is timed.
+        sizes: values of the size parameters of the workload, at which the recipe is
+            timed.
         limit_s: after which it is stopped.
         timing_lock: a file that is locked while times are taken, by all that compute at
             the same time; there is none if this process is alone.

@@ -1,4 +1,4 @@
-"""What a workload means and what there is to do: the one place that all else asks.
+"""The meaning of a workload and its work: the one place that all code asks.
 
 Cases, ragged sizes, baselines, rooflines and counts are those of a :class:`Reference`.
 A new kind of einsum is one class here, with an entry in :data:`REFERENCES`.
@@ -88,11 +88,11 @@ class Reference(Protocol):
         ...
 
     def results(self, arguments: Mapping[str, Any]) -> tuple[Array, ...]:
-        """What the einsum makes of arguments: one array for each row."""
+        """The results of the einsum for arguments: one array for each row."""
         ...
 
     def ragged(self) -> tuple[Reference, list[dict[str, int]]]:
-        """That of the einsum with run-time extents, and sizes that no tile divides."""
+        """The reference with run-time extents, and sizes that no tile divides."""
         ...
 
     def baseline(self, sizes: Sizes) -> lp.TranslationUnit | None:
@@ -108,13 +108,13 @@ class Reference(Protocol):
         ...
 
     def n_terms(self, sizes: Sizes) -> int:
-        """The most products that are summed for one entry of a result."""
+        """The maximum number of products summed for one entry of a result."""
         ...
 
 
 @dataclass(frozen=True)
 class DenseReference:
-    """That of arrays of which every entry is stored."""
+    """The reference for arrays that store every entry."""
 
     einsum: BatchedEinsum
 
@@ -190,7 +190,7 @@ class DenseReference:
 
 @dataclass(frozen=True)
 class SparseReference(DenseReference):
-    """That of an einsum with a tree; its kernels are those of recipes.
+    """The reference for an einsum with a tree; its kernels come from recipes.
 
     Cases of it are in :mod:`feinsum.measure.sparse_cases`.
     """
@@ -226,7 +226,7 @@ REFERENCES: dict[EinsumKind, Callable[[Workload], Reference]] = {
 
 
 def kind_of_einsum(einsum: BatchedEinsum) -> EinsumKind:
-    """Which reference an einsum has."""
+    """The kind of reference of an einsum."""
     return "dense" if einsum.sparse_position is None else "sparse"
 
 

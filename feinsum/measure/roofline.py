@@ -1,4 +1,4 @@
-"""Rooflines: the least time that a device's measured limits allow."""
+"""Rooflines: the minimum time that the measured limits of a device allow."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Work", "fraction_of_roofline", "roofline_s"]
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to do at the least: operations by dtype, bytes to be moved."""
+    """The minimum work: operations by dtype, and bytes to move."""
 
     operations: Mapping[str, int]
     footprint_bytes: int
 
     @classmethod
     def of(cls, einsum: WorkloadLike, sizes: Mapping[str, int]) -> Work:
-        """That of an einsum, by the counts of its reference."""
+        """The work of an einsum, by the counts of its reference."""
         reference = reference_of(einsum)
         return cls(reference.operations(sizes), reference.footprint_bytes(sizes))
 
@@ -48,6 +48,6 @@ def fraction_of_roofline(
 ) -> float:
     """Roofline time over measured time; 1 for a kernel at the limit.
 
-    Above 1 if the data stay in caches that are faster than the memory.
+    Above 1 if the data stay in caches, which are faster than main memory.
     """
     return roofline_s(operations, footprint_bytes, peaks) / measured_s

@@ -1,4 +1,4 @@
-"""Checks of a result by some of its entries, at a small part of what all would cost."""
+"""Checking a result by a few of its entries, at a fraction of the full cost."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def check_samples(
 ) -> None:
     """Compare the first, the last and some random entries of a result with numpy.
 
-    An error is measured against the sum of the magnitudes that an entry adds up.
-    Where numpy's own entry is not finite, it proves nothing and is left out.
+    An error is relative to the sum of the magnitudes of the terms of an entry. Entries
+    for which numpy's own result is not finite prove nothing and are skipped.
 
     Args:
         einsum: of one row.

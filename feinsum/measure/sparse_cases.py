@@ -64,7 +64,7 @@ class SparseCase:
 
     Attributes:
         einsum: canonical.
-        sizes: of its size parameters, and the profile.
+        sizes: values of its size parameters, and the profile.
         operands: by position; the sparse one is a tree. One of rank 0 follows a single
             operand.
     """

@@ -1,8 +1,8 @@
-"""How much faster a recipe is than the untransformed kernel, found out in no time.
+"""A quick estimate of the speed-up of a recipe over the untransformed kernel.
 
-The tuner measures for a record, and takes seconds for it. Here the question is only
-whether a recipe that somebody recommends pays on this machine, and a fraction of a
-second has to do: on arrays of a few megabytes, with few runs.
+The tuner takes seconds to measure for a record. Here the question is only whether a
+recommended recipe pays off on this machine, which has to be answered in a fraction of a
+second: on arrays of a few megabytes, with few runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LONGEST = 1 << 20
 
 
 def quick_sizes(einsum: BatchedEinsum, known: Mapping[str, int]) -> dict[str, int]:
-    """Sizes at which an einsum is timed: near those of a kernel, or as large as may be.
+    """Sizes for timing an einsum: near those of a kernel, or as large as allowed.
 
     They are powers of two, so that kernels of about the same size share an answer.
 
@@ -92,11 +92,11 @@ def _is_large(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
 def race_of(
     compiled: CompiledKernel, case: Case, sizes: Mapping[str, int], opened: OpenDevice
 ) -> Race:
-    """The race of a recipe and of the untransformed kernel at some sizes.
+    """The race between a recipe and the untransformed kernel at given sizes.
 
     Args:
         compiled: the kernel with the recipe, of the einsum of ``case``.
-        sizes: of the size parameters of that einsum.
+        sizes: values of the size parameters of that einsum.
 
     Raises:
         BuildError: if the untransformed kernel cannot be built.

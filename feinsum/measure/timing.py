@@ -41,12 +41,12 @@ def timeit(
     min_total_s: float = 0.05,
     max_total_s: float = 30.0,
 ) -> tuple[float, ...]:
-    """Times of one kernel, in seconds; see :func:`interleave` for the policy.
+    """Time one kernel, in seconds; see :func:`interleave` for the policy.
 
     Args:
         t_unit: a Loopy translation unit with one entry point.
-        arguments: values by name. Sizes alone are enough: arrays and scalars
-            that are left out are drawn at random (fixed seed).
+        arguments: values by name. Sizes are enough: missing arrays and scalars are
+            drawn at random (with a fixed seed).
         device: an open device, or a selector for :func:`open_device`.
     """
     bound = bind_at(t_unit, arguments, device=device)
@@ -66,7 +66,7 @@ def bind_at(
     *,
     device: OpenDevice | str | None = None,
 ) -> BoundKernel:
-    """Compile and bind, drawing at random what ``arguments`` leave out."""
+    """Compile and bind, drawing missing ``arguments`` at random."""
     if device is None or isinstance(device, str):
         device = open_device(device)
     compiled = compile_kernel(t_unit, device)
@@ -86,27 +86,26 @@ def interleave(
     is_rotating: bool = False,
     clock: Callable[[], float] = perf_counter,
 ) -> tuple[tuple[float, ...], ...]:
-    """Times of several kernels, one run of each per round: A B C A B C ...
+    """Time several kernels, one run of each per round: A B C A B C ...
 
-    Slow drifts of the machine reach all kernels alike, so that ratios hold. All
-    kernels are read from the clock that :func:`common_timer` names. The k-th sample
-    of a kernel is from the k-th of the rounds that it takes part in.
+    Slow drift of the machine affects all kernels equally, so ratios are preserved. All
+    kernels use the clock named by :func:`common_timer`. The k-th sample of a kernel is
+    from the k-th round in which it takes part.
 
     Args:
-        rounds: least number of samples of a kernel that is not capped.
-        warmup: rounds before the first sample, which are not kept.
-        min_total_s: rounds go on until every kernel has run that long.
-        max_total_s: a kernel that has run that long gets no more rounds. The
-            first run, which may compile, does not count; all others do. A
-            capped kernel still has one warm-up run (if ``warmup`` is not zero)
-            and :data:`MIN_SAMPLES` samples.
-        every: for each kernel, that it takes part in the rounds whose number this
-            divides, and once in the warm-up if it is not 1; by default in all.
+        rounds: minimum number of samples of a kernel that is not capped.
+        warmup: rounds before the first sample, which are discarded.
+        min_total_s: rounds continue until every kernel has run this long.
+        max_total_s: a kernel that has run this long gets no more rounds. The first run,
+            which may compile, does not count. A capped kernel still gets one warm-up
+            run (unless ``warmup`` is zero) and :data:`MIN_SAMPLES` samples.
+        every: for each kernel, it takes part in the rounds whose number is divisible by
+            this, and once in the warm-up unless it is 1; by default in all rounds.
         is_rotating: each round begins with the next kernel: A B C B C A C A B ...
-        clock: host clock behind the two bounds, in seconds.
+        clock: host clock for these two bounds, in seconds.
 
     Returns:
-        For each kernel all samples in the order of the rounds, in seconds.
+        For each kernel, all samples in seconds, in the order of the rounds.
     """
     timer = common_timer(kernels)
     runs = [
@@ -132,8 +131,8 @@ def interleave(
 def thinned(samples: tuple[float, ...]) -> tuple[float, ...]:
     """At most :data:`MOST_SAMPLES` of the samples, evenly spread over the rounds.
 
-    Which ones depends on their number alone: two kernels that took part in the same
-    rounds still have their k-th samples from the same round.
+    The choice depends only on the number of samples: if two kernels took part in the
+    same rounds, their k-th samples are still from the same round.
 
     >>> len(thinned((1e-6,) * 5000)), thinned((3.0, 1.0, 2.0))
     (512, (3.0, 1.0, 2.0))

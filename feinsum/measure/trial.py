@@ -1,6 +1,6 @@
-"""Verifying and timing kernels of the host that are compiled already.
+"""Verifying and timing host kernels that are already compiled.
 
-Nothing here needs the code generator: a process that only does this starts at once.
+Nothing here needs the code generator, so a process that only does this starts at once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def judge_trial(trial: Trial, timing_lock: str = "") -> Verdict:
 
 @contextmanager
 def locked(path: str, kind: int) -> Iterator[None]:
-    """Those who compute share a lock; who takes times has it alone."""
+    """Computing takes a shared lock; timing takes it exclusively."""
     if not path:
         yield
         return

@@ -1,4 +1,4 @@
-"""Two kernels in turns: how fast one is beside the other, on this machine, now."""
+"""Timing two kernels in turns: their relative speed on this machine, now."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class Timeable(Protocol):
 
 
 class Racer(Timeable, Verifiable, Protocol):
-    """What can be timed, and verified first."""
+    """Anything that can be timed and verified."""
 
 
 def common_timer(kernels: Sequence[Timeable]) -> Timer:
-    """The one clock for kernels that are compared: ``wall`` if they have several."""
+    """The common clock of kernels to compare: ``wall`` if their clocks differ."""
     timers = {kernel.timer for kernel in kernels}
     return timers.pop() if len(timers) == 1 else "wall"
 
 
 @dataclass(frozen=True)
 class Race:
-    """A recipe and the untransformed kernel, ready to run: both compute the same.
+    """A recipe and the untransformed kernel, ready to run.
 
     Attributes:
-        tolerance: of the results, which are compared first.
+        tolerance: tolerance for the results, which are compared first.
     """
 
     kernel: Racer
@@ -76,12 +76,11 @@ class Race:
 def in_turns(
     kernel: Timeable, baseline: Timeable, baseline_s: float
 ) -> tuple[float, float]:
-    """The least times of two kernels that ran before.
+    """The minimum times of two kernels that ran before.
 
-    Other load makes times longer, and those of kernels with threads most of all.
-    So the least ones count, and a kernel that seems slow gets more time.
-    A baseline that takes long is not run again: nobody is mistaken about a kernel that
-    is faster than that.
+    Other load makes times longer, especially those of threaded kernels. So minimum
+    times count, and a kernel that seems slow gets more time. A slow baseline is not run
+    again: a kernel that is faster than that is clearly faster.
 
     Args:
         baseline_s: the time of its first run.

@@ -45,9 +45,9 @@ def verify(
     """Poison the outputs, run once, compare every expected output.
 
     Args:
-        expected: the correct array of each output, by name; outputs that are
-            not named are not compared.
-        tolerance: largest error allowed, see :func:`largest_error`.
+        expected: the correct array of each output, by name; other outputs are not
+            compared.
+        tolerance: largest allowed error; see :func:`largest_error`.
 
     Returns:
         The largest error over all outputs.
@@ -84,8 +84,8 @@ def check_result(
     """The error of :func:`largest_error`, if it is within ``tolerance``.
 
     Raises:
-        WrongResultError: saying where the error is largest, what stands there
-            and what was expected; or that the shapes differ.
+        WrongResultError: naming where the error is largest, the value there and the
+            expected one; or that the shapes differ.
     """
     if result.shape != expected.shape:
         raise WrongResultError(
@@ -141,9 +141,9 @@ def tolerance_for(dtype: DTypeLike, n_terms: int) -> float:
 
 
 def poison_value(dtype: DTypeLike) -> Any:
-    """What no kernel should leave: NaN, or the extreme value of an integer.
+    """A value that no kernel should leave: NaN, or the extreme value of an integer.
 
-    A truth value has no room for poison; it is True.
+    A boolean has no room for poison; it is True.
 
     >>> poison_value("int8"), poison_value("uint8")
     (np.int8(-128), np.uint8(255))

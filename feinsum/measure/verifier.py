@@ -1,10 +1,10 @@
-"""The process in which recipes are verified and timed: whatever happens, happens here.
+"""The process in which recipes are verified and timed, isolated from the caller.
 
-It reads a :class:`Question` per line from standard input, and writes a
-:class:`Verdict` per line to standard output. Every question is answered by a fork of
-it, so that what is needed is loaded once, and what a recipe breaks is gone after the
-answer. Loopy is loaded only for questions about kernels that are yet to be generated.
-It ends with its input, or when nobody asks for a while.
+It reads a :class:`Question` per line from standard input, and writes a :class:`Verdict`
+per line to standard output. A fork answers each question, so imports are loaded once,
+and any damage by a recipe is gone after the answer. Loopy is loaded only for questions
+about kernels that are not generated yet. The process ends with its input, or when idle
+for a while.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Scheduled kernels, executed work-group by work-group: the meaning of barriers.
+"""Scheduled kernels, executed work-group by work-group, to define what barriers mean.
 
-This is for small instances. All work-items of a group go through the schedule together,
-each statement for all of them at once, and every access to memory is noted. It tells
-whether two of them touch one entry of an array, one of them writing, with no barrier
-between; devices that happen to be in time do not show that.
+This is for small instances. All work-items of a group execute the schedule together,
+each statement for all of them at once, and every memory access is recorded. This
+detects races: two accesses to one entry of an array, at least one of them a write,
+without a barrier between. On a device, lucky timing can hide them.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ NOBODY, SEVERAL = -1, -2
 
 
 class Race(NamedTuple):
-    """Two work-items, or groups, that do not wait for each other.
+    """A race between two work-items, or two groups.
 
     Attributes:
         array: its name; empty for what not all work-items reach.
-        entry: counted in C's order.
+        entry: counted in C order.
         kind: ``write-write``, ``read-write``, ``group-write`` for two groups at an
             entry of global memory, ``barrier``, or ``warp`` for a product of a warp.
     """
@@ -70,11 +70,11 @@ class Race(NamedTuple):
 
 @dataclass(frozen=True)
 class Execution:
-    """What a kernel did.
+    """The result of an execution.
 
     Attributes:
-        outputs: what its arguments hold at the end, by name.
-        races: none if the barriers do.
+        outputs: final contents of the arguments, by name.
+        races: empty if the barriers suffice.
     """
 
     outputs: Mapping[str, Array]
@@ -90,12 +90,12 @@ def execute_groups(t_unit: Any, arguments: Mapping[str, Any]) -> Execution:
     """Execute a kernel, and look for races.
 
     Args:
-        t_unit: typed; if it is :func:`scheduled`, as it is.
-        arguments: all arrays, those that are written as well, and all scalars.
+        t_unit: a typed unit; one from :func:`scheduled` is used as it is.
+        arguments: all arrays, including those that are written, and all scalars.
 
     Raises:
-        MeasurementError: if a work-item leaves the bounds of an array, or for a
-            statement that is none of arithmetic.
+        MeasurementError: if a work-item exceeds the bounds of an array, or for a
+            statement other than arithmetic.
 
     >>> unit = lp.make_kernel("{[i]: 0<=i<5}", "y[i] = 2*x[i]",
     ...     [lp.GlobalArg("x,y", np.float64, shape=5)], lang_version=(2018, 2))
@@ -176,7 +176,9 @@ class _Run:
     def temporaries(self, space: Any) -> Iterator[str]:
         for name, array in self.kernel.temporary_variables.items():
             if array.base_storage is not None:
-                raise MeasurementError(f"{name!r} shares its storage with others")
+                raise MeasurementError(
+                    f"{name!r} shares its storage with others, which is not supported"
+                )
             if array.address_space == space:
                 yield name
 
@@ -462,7 +464,7 @@ class _Group:
         raise MeasurementError(f"the kernel has no array {name!r}")
 
     def _places(self, name: str, indices: Sequence[Any], mask: Array) -> Array:
-        """The entry of each work-item, in C's order."""
+        """The entry of each work-item, in C order."""
         value_of = _Values(self, mask)
         points = [np.broadcast_to(value_of(i), self.n_items) for i in indices]
         array = self.array(name)
@@ -476,7 +478,8 @@ class _Group:
             if outside.any():
                 worst = int(point[outside][0])
                 raise MeasurementError(
-                    f"{name!r} has extent {extent} on axis {axis}, a work-item is at "
+                    f"{name!r} has extent {extent} on axis {axis}, but a work-item "
+                    "accesses "
                     f"{worst}"
                 )
         return np.ravel_multi_index(
@@ -582,5 +585,5 @@ class _Values(EvaluationMapper):  # type: ignore[misc]
         if name in ("min", "max"):
             return (np.minimum if name == "min" else np.maximum)(*parameters)
         if name not in _FUNCTIONS:
-            raise MeasurementError(f"the function {name!r} is not known here")
+            raise MeasurementError(f"the function {name!r} is not supported here")
         return _FUNCTIONS[name](*parameters)

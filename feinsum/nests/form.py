@@ -83,7 +83,7 @@ class NestForm:
             )
         if self.has_copies and not self.is_chunked:
             raise InvalidEinsumError(
-                "copies of the result are for chunks of the root", rules=("nest",)
+                "copies of the result need a chunked root", rules=("nest",)
             )
 
     def check(self, nest: Nest) -> None:
@@ -107,7 +107,7 @@ class NestForm:
             )
         if self.is_chunked and not self.has_copies and not is_apart(nest.network):
             raise InvalidEinsumError(
-                "chunks of this nest add to the same entries; give them copies",
+                "chunks of this nest add to the same entries; use copies",
                 rules=("nest",),
             )
 

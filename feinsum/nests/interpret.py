@@ -182,5 +182,5 @@ class _State:
 
 def _refuse(message: str) -> None:
     raise InvalidEinsumError(
-        f"the operands do not fit the subscripts: {message}", rules=("shape",)
+        f"the operands do not match the subscripts: {message}", rules=("shape",)
     )

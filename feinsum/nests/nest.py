@@ -172,4 +172,4 @@ def _statement(nest: Nest, number: int) -> str:
 
 
 def _refuse(message: str) -> None:
-    raise InvalidEinsumError(f"no loop nest: {message}", rules=("nest",))
+    raise InvalidEinsumError(f"invalid loop nest: {message}", rules=("nest",))

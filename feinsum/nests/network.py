@@ -58,7 +58,7 @@ class Network:
         for term in (*self.inputs, self.output):
             if len(set(term)) < len(term):
                 _refuse(
-                    f"an index is twice in {' '.join(term)}; take the diagonal first"
+                    f"an index is repeated in {' '.join(term)}; take the diagonal first"
                 )
         known = {index for term in self.inputs for index in term}
         if not known >= {*self.output}:
@@ -72,7 +72,7 @@ class Network:
             self.sparse is None or sorted(self.output) != sorted(self.levels)
         ):
             _refuse(
-                "a sparse output has the indices of the sparse operand, and no other"
+                "a sparse output must have exactly the indices of the sparse operand"
             )
 
     @cached_property
@@ -186,4 +186,4 @@ def sizes_at(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Sizes:
 
 
 def _refuse(message: str) -> None:
-    raise InvalidEinsumError(f"no network for a nest: {message}", rules=("network",))
+    raise InvalidEinsumError(f"invalid network: {message}", rules=("network",))

@@ -78,7 +78,7 @@ def _pair(text: str, words: str) -> tuple[int, int]:
     numbers = words.split()
     is_pair = len(numbers) == 2 and all(re.fullmatch("[0-9]{1,3}", n) for n in numbers)
     if not is_pair:
-        raise _refuse(text, f"{words.strip()!r} is no pair of numbers")
+        raise _refuse(text, f"{words.strip()!r} is not a pair of numbers")
     return int(numbers[0]), int(numbers[1])
 
 
@@ -89,7 +89,7 @@ def _require_path(text: str, pairs: list[tuple[int, int]], n: int) -> None:
     left = set(range(n))
     for made, (first, second) in enumerate(pairs, n):
         if first == second or not {first, second} <= left:
-            raise _refuse(text, f"{first} {second} takes what is not there")
+            raise _refuse(text, f"{first} {second} is out of range")
         left = left - {first, second} | {made}
 
 

@@ -110,7 +110,7 @@ def join(left: Subset, right: Subset) -> Subset:
 
 
 def _optimal_order(costs: _Costs) -> tuple[tuple[Subset, Subset], ...]:
-    """The pairwise order of least cost, by dynamic programming over subsets.
+    """The pairwise order of lowest cost, by dynamic programming over subsets.
 
     Complexity: 3**n for n operands.
     """

@@ -31,7 +31,7 @@ PathMethod: TypeAlias = Literal["auto", "greedy", "flops", "combo", "write", "si
 OPTIMAL_UP_TO = 6
 """Operands of which ``auto`` tries all orders; there are 2700 of them for six."""
 EXACT_UP_TO = 7
-"""Operands for which something is made as small as can be; for more, all is greedy."""
+"""Operands for which something is minimized; for more, the order is greedy."""
 MINIMIZED: tuple[PathMethod, ...] = ("flops", "combo", "write", "size")
 """What can be made small: operations, operations and entries written, entries written,
 the largest product.
@@ -60,7 +60,7 @@ def find_path(
         extents: of the indices. Their order decides between equals, and not that of
             sets of text, which is another in every process.
         method: ``auto`` for few operations, ``greedy``, or what is made as small as
-            can be; see :data:`MINIMIZED`.
+            possible; see :data:`MINIMIZED`.
         max_entries: of any product ahead of the result. Where no product is that
             small, one step takes all that is left.
 

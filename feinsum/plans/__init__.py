@@ -1,4 +1,4 @@
-"""Plans: einsums on many processes, with the fewest elements moved."""
+"""Plans: einsums on many processes, moving the fewest elements."""
 
 from feinsum.plans.assembly import assemble, assemble_statements
 from feinsum.plans.boxes import Box

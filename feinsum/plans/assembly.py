@@ -1,4 +1,4 @@
-"""Plans of given schedules: starts, leaves and the check."""
+"""Building plans from given schedules: initial distributions, leaves, checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def assemble(
     starts: Starts | None = None,
     name: str = "planned",
 ) -> Plan:
-    """A checked plan of schedules: operands start where they are needed first.
+    """A checked plan from schedules; operands start where they are first needed.
 
     Raises:
         PlanError: naming every rule that is broken.
@@ -47,7 +47,7 @@ def assemble_statements(
     starts: Starts | None = None,
     name: str = "planned",
 ) -> Plan:
-    """Likewise a plan of statements, with a schedule for each of them.
+    """A checked plan of statements, with a schedule for each of them.
 
     Raises:
         PlanError: naming every rule that is broken.
@@ -83,7 +83,7 @@ def starts_of(
     schedules: Sequence[GroupSchedule],
     extents: Mapping[str, int],
 ) -> dict[str, Distribution]:
-    """One copy of every operand, in blocks that lie where it is needed first."""
+    """One copy of every operand, in blocks placed where they are first needed."""
     found: dict[str, Distribution] = {}
     for group, schedule in zip(groups, schedules, strict=False):
         for access in group.inputs:

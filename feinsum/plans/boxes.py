@@ -21,9 +21,9 @@ class Boxes:
     """A box for every rank.
 
     Attributes:
-        first: shape (n_ranks, n_axes).
-        end: likewise.
-        is_there: whether a rank has a box at all; one of a scalar has no axis.
+        first: the start of each box, shape (n_ranks, n_axes).
+        end: the end of each box, likewise.
+        is_there: whether a rank has a box at all; a scalar's box has no axes.
     """
 
     first: NDArray[np.int64]
@@ -38,14 +38,14 @@ class Boxes:
         return len(self.is_there)
 
     def box(self, rank: int) -> Box | None:
-        """That of a rank; None if it has none, or an empty one."""
+        """The box of a rank; None if it has none, or an empty one."""
         if not self.is_there[rank]:
             return None
         pairs = zip(self.first[rank].tolist(), self.end[rank].tolist(), strict=True)
         return tuple(pairs)
 
     def sizes(self) -> list[int]:
-        """Entries of every rank, exactly."""
+        """The exact number of entries of every rank."""
         lengths = (self.end - self.first).tolist()
         return [
             prod(row) if here else 0
@@ -53,18 +53,18 @@ class Boxes:
         ]
 
     def ranks(self) -> list[int]:
-        """Those that have a box."""
+        """The ranks that have a box."""
         found: list[int] = np.nonzero(self.is_there)[0].tolist()
         return found
 
     def contains(self, other: Boxes) -> NDArray[np.bool_]:
-        """Of which ranks the other's boxes are inside these."""
+        """For each rank, whether the other's box is inside this one."""
         inside = (self.first <= other.first) & (other.end <= self.end)
         found: NDArray[np.bool_] = inside.all(axis=1) & self.is_there & other.is_there
         return found
 
     def where(self, is_there: NDArray[np.bool_]) -> Boxes:
-        """Those of some ranks only."""
+        """The boxes of some ranks only."""
         return Boxes(self.first, self.end, self.is_there & is_there)
 
 
@@ -98,10 +98,10 @@ def cut(
 
 @dataclass(frozen=True, eq=False)
 class Overlap:
-    """The boxes that sources and targets share, by target and then by source.
+    """The boxes shared by sources and targets, by target and then by source.
 
     Attributes:
-        source, target: ranks, one of each for every box.
+        source, target: ranks, one of each per box.
         first, end: the boxes, shape (n_boxes, n_axes).
     """
 
@@ -128,13 +128,13 @@ class Overlap:
             yield source, target, tuple(zip(low, high, strict=True))
 
     def here(self, boxes: Boxes) -> Overlap:
-        """What targets find in boxes of their own."""
+        """What targets already hold."""
         first, end, meets = self._shared(boxes)
         ranks = self.target[meets]
         return Overlap(ranks, ranks, first[meets], end[meets])
 
     def without(self, boxes: Boxes) -> Overlap:
-        """What targets do not find in boxes of their own, in rectangles."""
+        """What targets do not hold yet, in rectangles."""
         first, end, meets = self._shared(boxes)
         left = [(self.first[~meets], self.end[~meets], np.nonzero(~meets)[0])]
         at = np.nonzero(meets)[0]
@@ -163,10 +163,10 @@ class Overlap:
 def overlaps(
     sources: Boxes, targets: Boxes, mask: NDArray[np.bool_] | None = None
 ) -> Overlap:
-    """What the boxes of every source and every target share.
+    """The intersections of the boxes of every source and every target.
 
     Args:
-        mask: which pairs count, shape (n_targets, n_sources); all by default.
+        mask: which pairs to include, shape (n_targets, n_sources); all by default.
     """
     is_pair = targets.is_there[:, None] & sources.is_there[None, :]
     if mask is not None:

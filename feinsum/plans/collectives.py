@@ -1,9 +1,10 @@
-"""Collectives: messages of one tag that MPI has a function of its own for.
+"""Collectives: sets of messages with one tag that an MPI function implements.
 
-Messages of one tag are what passes at one time from one buffer to another. Among ranks
-that pass each other messages there are four patterns: all get what each one has, or
-what one of them has; all reduce a part each of what the others have, or one of them
-does. What fits none stays point to point: rotations, and most redistributions.
+Messages with one tag are those that pass between two buffers at one time. There are
+four patterns among communicating ranks: all get what each one has (all-gather), or what
+one of them has (broadcast); each reduces its part of what the others have
+(reduce-scatter), or one of them reduces all (reduce). Anything else stays point to
+point: rotations, and most redistributions.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ FEWEST_RANKS = 3
 
 @dataclass(frozen=True)
 class Collective:
-    """What some ranks pass each other at one time.
+    """A collective among some ranks.
 
     Attributes:
         kind: ``allgather`` and ``bcast``, ``reduce-scatter`` and ``reduce``.
-        tag: of the messages that it stands for.
-        ranks: that take part, in order.
-        pieces: for each rank what it sends to all others; of reductions, what all
+        tag: tag of the messages that it replaces.
+        ranks: participating ranks, in order.
+        pieces: for each rank, what it sends to all others; for reductions, what all
             others send to it.
     """
 
@@ -44,12 +45,12 @@ class Collective:
 
     @property
     def root(self) -> int:
-        """The place of the only rank that has pieces, among the ranks."""
+        """The position, among the ranks, of the only one that has pieces."""
         return next(k for k, pieces in enumerate(self.pieces) if pieces)
 
 
 def collectives_of(steps: Steps) -> tuple[Collective, ...]:
-    """The collectives of all ranks, in the order in which they happen.
+    """The collectives of all ranks, in execution order.
 
     >>> from feinsum.plans.steps import Receive
     >>> box = ((0, 4),)

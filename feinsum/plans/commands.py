@@ -1,10 +1,10 @@
-"""DISTAL's commands: a schedule written loop by loop, and lowered to a plan.
+"""DISTAL's scheduling commands, lowered to a plan.
 
-The loops of an einsum are divided, distributed over processes, and communicated for. No
-command changes the result. What is lowered to is the normal form, a ``GroupSchedule``;
-the list of commands is not kept.
+Commands divide the loops of an einsum, distribute them over processes, and place
+communication. No command changes the result. They are lowered to a normal form, a
+``GroupSchedule``; the list of commands is not kept.
 
-Source: DISTAL, section 3.3, and sections 4.1 to 4.5 for what they are used for.
+Source: DISTAL, section 3.3, and sections 4.1 to 4.5 for applications.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Variable:
 
 @dataclass(frozen=True)
 class Commands:
-    """A schedule that is being written: every command gives a new one.
+    """A schedule under construction; every command returns a new one.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (576, 576)), feinsum.array("B", (576, 576))
@@ -69,19 +69,23 @@ class Commands:
     products: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def divide(self, index: str, outer: str, inner: str, parts: int) -> Commands:
-        """A loop becomes two, of which the outer one has so many values."""
+        """Split a loop in two, the outer one with the given number of values."""
         loop = self.loop(index)
         if len(loop.indices) != 1:
-            raise _wrong(f"divide {index}: parts of a collapsed loop are no boxes")
+            raise _wrong(
+                f"divide {index}: a collapsed loop cannot be divided into boxes"
+            )
         if parts < 1:
             raise _wrong(f"divide {index} in {parts} parts; expected 1 or more")
         if loop.parts[0] is not None:
-            raise _wrong(f"divide {index}: it counts parts; divide the loop below it")
+            raise _wrong(
+                f"divide {index}: this loop counts parts; divide the loop below it"
+            )
         made = {outer: _Variable(loop.indices, (parts,)), inner: loop}
         return self._replaced([index], made)
 
     def split(self, index: str, outer: str, inner: str, size: int) -> Commands:
-        """A loop becomes two, of which the inner one has so many values."""
+        """Split a loop in two, the inner one with the given number of values."""
         loop = self.loop(index)
         extents = extents_of(self.einsum, self.sizes)
         if size < 1:
@@ -93,16 +97,16 @@ class Commands:
         return self.divide(index, outer, inner, max(1, -(-length // size)))
 
     def collapse(self, first: str, second: str, fused: str) -> Commands:
-        """Two loops become one over the pairs of their values."""
+        """Fuse two adjacent loops into one over the pairs of their values."""
         a, b = self.loop(first), self.loop(second)
         names = list(self.loops)
         if names.index(second) != names.index(first) + 1:
-            raise _wrong(f"collapse {first}, {second}: they are not next to each other")
+            raise _wrong(f"collapse {first}, {second}: they are not adjacent")
         made = _Variable((*a.indices, *b.indices), (*a.parts, *b.parts))
         return self._replaced([first, second], {fused: made})
 
     def reorder(self, *names: str) -> Commands:
-        """These loops take each other's places, in the order given."""
+        """Permute these loops among their positions, in the given order."""
         for name in names:
             self.loop(name)
         if len(set(names)) != len(names):
@@ -118,10 +122,10 @@ class Commands:
         inner: Sequence[str] | None = None,
         grid: Sequence[int] | None = None,
     ) -> Commands:
-        """All values of these loops at the same time, on an axis of the machine each.
+        """Run these loops in parallel, each along a machine axis.
 
-        With ``outer``, ``inner`` and ``grid``, loops are divided first, and what is
-        distributed comes before all other loops.
+        With ``outer``, ``inner`` and ``grid``, loops are divided first, and the
+        distributed ones come before all other loops.
         """
         made, names = self, list(targets)
         if outer is not None or inner is not None or grid is not None:
@@ -139,7 +143,7 @@ class Commands:
         return replace(made, distributed=(*made.distributed, *names))
 
     def communicate(self, tensors: Sequence[str], loop: str) -> Commands:
-        """What is needed of these tensors is fetched whenever this loop goes on."""
+        """Fetch what is needed of these tensors at every iteration of this loop."""
         self.loop(loop)
         known = {op.name for op in self.einsum.operands} | {self._group.output.tensor}
         if unknown := sorted(set(tensors) - known):
@@ -148,7 +152,7 @@ class Commands:
         return replace(self, communicated={**self.communicated, **new})
 
     def rotate(self, loop: str, by: Sequence[str], result: str) -> Commands:
-        """A loop in time begins with the value that the sum of others names."""
+        """Start a sequential loop at the value given by the sum of other loops."""
         turned = self.loop(loop)
         if wrong := sorted(set(by) - set(self.distributed)):
             raise _wrong(
@@ -162,17 +166,17 @@ class Commands:
         return replace(made, rotated={**made.rotated, result: tuple(by)})
 
     def precompute(self, tensors: Sequence[str], name: str) -> Commands:
-        """The product of some operands is computed first, where it is needed."""
+        """Compute the product of some operands first, where it is needed."""
         names = {op.name for op in self.einsum.operands}
         if not set(tensors) <= names or len(tensors) < 2:
             raise _wrong(f"precompute {', '.join(tensors)}: expected operands")
         return replace(self, products=(*self.products, (name, tuple(tensors))))
 
     def substitute(self, loops: Sequence[str], key: str | None = None) -> Commands:
-        """These innermost loops are the leaf, whose recipe is looked up.
+        """Make these innermost loops the leaf, whose recipe is looked up.
 
         Args:
-            key: of the workload that the leaf must be, if it is known.
+            key: the expected workload key of the leaf, if known.
         """
         names = list(self.loops)
         if set(names[len(names) - len(loops) :]) != set(loops):
@@ -182,18 +186,18 @@ class Commands:
         return self
 
     def format(self, tensor: str, notation: str) -> Commands:
-        """Where a tensor is: an operand in the beginning, a result in the end."""
+        """Set the initial distribution of an operand, or the final one of a result."""
         return replace(self, formats={**self.formats, tensor: notation})
 
     def plan(self, processes: int | None = None, name: str = "by commands") -> Plan:
-        """The plan that these commands mean.
+        """The plan described by these commands.
 
         Args:
-            processes: that take part; by default as many as the grid has.
+            processes: number of processes; by default that of the grid.
 
         Raises:
-            PlanError: with the rule ``command`` if loops are in an order that plans do
-                not have, and all rules of plans.
+            PlanError: with the rule ``command`` if plans do not support the order of
+                the loops; or with any other rule of plans.
         """
         axes, machine = self._axes()
         loop = self._time()
@@ -243,7 +247,7 @@ class Commands:
         return axes, Machine(tuple(parts or 1 for _, parts in pairs))
 
     def _time(self) -> Loop | None:
-        """The loop in time: the one that is communicated at, or rotated."""
+        """The sequential loop: the one that is communicated at, or rotated."""
         inside = [name for name in self.loops if name not in self.distributed]
         timed = [
             name
@@ -255,8 +259,8 @@ class Commands:
         name, loop = timed[0], self.loops[timed[0]]
         if len(timed) > 1 or name != inside[0] or len(loop.indices) != 1:
             raise _wrong(
-                f"loops in time {', '.join(timed)}; expected one, just below the loops "
-                f"that are distributed: {', '.join(self.distributed) or 'none'}"
+                f"sequential loops {', '.join(timed)}; expected one, just below the "
+                f"distributed loops: {', '.join(self.distributed) or 'none'}"
             )
         if loop.parts[0] is None:
             raise _wrong(f"communicate at {name}: divide it, so that it counts parts")
@@ -265,7 +269,7 @@ class Commands:
             at = self.communicated.get(access.tensor, name)
             if index in access.indices and at != name:
                 raise _wrong(
-                    f"{access} changes with {name}; it cannot be fetched at {at} only"
+                    f"{access} changes with {name}; it cannot be fetched only at {at}"
                 )
         places = [n for n in self.distributed for _ in self.loops[n].indices]
         by = (places.index(n) for n in self.rotated.get(name, ()))
@@ -300,16 +304,16 @@ class Commands:
         if summed := sorted(set(group.summed) & set(axes)):
             raise _wrong(
                 f"precompute {group.output.tensor}: its sum over {summed[0]} is "
-                "distributed; give it a statement and a schedule of its own"
+                "distributed; give it its own statement and schedule"
             )
         own = tuple(i if i in group.indices else None for i in axes)
         return GroupSchedule(machine, own, needed_by(own, group.output, machine))
 
     def loop(self, name: str) -> _Variable:
-        """A loop by its name."""
+        """The loop with this name."""
         if name not in self.loops:
             raise _wrong(
-                f"no loop is called {name!r}; there are {', '.join(self.loops)}"
+                f"there is no loop {name!r}; expected one of {', '.join(self.loops)}"
             )
         return self.loops[name]
 
@@ -319,7 +323,10 @@ class Commands:
         if taken := (set(made) & set(self.loops)) - set(names):
             raise _wrong(f"a loop is called {sorted(taken)[0]!r} already")
         if distributed := sorted(set(names) & set(self.distributed)):
-            raise _wrong(f"{distributed[0]} is distributed; change it before that")
+            raise _wrong(
+                f"{distributed[0]} is already distributed; change it before "
+                "distributing"
+            )
         loops: dict[str, _Variable] = {}
         for name, loop in self.loops.items():
             if name == names[0]:
@@ -333,7 +340,7 @@ def commands(einsum: BatchedEinsum, sizes: Mapping[str, int] | None = None) -> C
     """The loops of an einsum, from left to right, before any command.
 
     Args:
-        einsum: of one row, computed as one statement.
+        einsum: an einsum with one row, computed as one statement.
         sizes: the value of every size parameter.
     """
     extents = extents_of(einsum, sizes or {})

@@ -1,4 +1,4 @@
-"""What a plan moves, exactly: sums over its steps."""
+"""The exact traffic of a plan: sums over its steps."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ class Counts:
     """Elements, messages and multiply-adds of a plan.
 
     Attributes:
-        received: elements that pass between ranks, as they are.
+        received: elements that pass between ranks unchanged.
         reduced: elements of partial sums that pass between ranks.
-        most_received: of both, by the rank that receives the most.
-        messages: of all ranks.
-        most_messages: received by one rank.
-        most_requests: ranks that one block is sent to by one rank at one time.
-        peak: elements that a rank holds at one time at the most, with its operands.
-        points: multiply-adds of all ranks, of statements as they are.
-        most_points: by the rank that has the most.
-        busy: ranks that compute anything.
+        most_received: the sum of both, for the rank that receives the most.
+        messages: messages of all ranks.
+        most_messages: maximum number of messages received by one rank.
+        most_requests: maximum number of ranks to which one rank sends the same block at
+            once.
+        peak: maximum elements that a rank holds at one time, including operands.
+        points: multiply-adds of all ranks, for the statements as given.
+        most_points: multiply-adds of the busiest rank.
+        busy: number of ranks that compute anything.
     """
 
     received: int
@@ -50,7 +51,7 @@ class Counts:
 
     @property
     def moved(self) -> int:
-        """Elements that pass between ranks: what the planner makes small."""
+        """Elements that pass between ranks, which the planner minimizes."""
         return self.received + self.reduced
 
     def document(self) -> dict[str, Any]:
@@ -59,13 +60,13 @@ class Counts:
 
 
 class Tally:
-    """The sink that only counts: what :func:`count_steps` finds, without the steps.
+    """The sink that only counts: equal to :func:`count_steps`, without the steps.
 
-    Numbers are Python's, which do not overflow.
+    Uses Python integers, which do not overflow.
 
     Args:
         at_rest: elements of operands that each rank holds all the time.
-        has_requests: count those as well, which takes the longest.
+        has_requests: also count requests, which takes the longest.
     """
 
     def __init__(self, at_rest: Sequence[int], *, has_requests: bool = True) -> None:

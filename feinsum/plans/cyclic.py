@@ -1,10 +1,10 @@
-"""Sparse tensors on many processes: entries stay, dealt out cyclically over their axes.
+"""Sparse tensors on many processes, distributed cyclically over their axes.
 
-Process ``q`` of a grid over the axes of the tensor has the entries whose index along
-every axis is ``q`` modulo the processes there, so that dense and empty parts are shared
-by all. A dense factor is cut in the same way along the axes that it has in common with
-the tensor, and whole along all others; the processes that need the same part have
-copies. Results are added up over the processes that have the same part of them.
+Process ``q`` of a grid over the axes of the tensor holds the entries whose index along
+every axis is ``q`` modulo the processes there, which spreads dense and empty parts
+evenly. Entries never move. A dense factor is distributed cyclically along the axes that
+it shares with the tensor, and is whole along all others; processes that need the same
+part hold copies. Results are summed over the processes that hold the same part of them.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN-Cyclops), on distributed tensors.
 """
@@ -38,10 +38,10 @@ class CyclicCounts:
     """Elements of all processes together; entries of the sparse tensor never move.
 
     Attributes:
-        held: of dense factors.
-        fetched: of these, what is beyond one copy of each factor.
-        partial: of results, before they are added up.
-        reduced: of these, what passes between processes.
+        held: elements of dense factors.
+        fetched: those beyond one copy of each factor.
+        partial: elements of results before they are summed.
+        reduced: those that pass between processes.
     """
 
     held: int
@@ -56,7 +56,7 @@ class CyclicCounts:
 
 @dataclass(frozen=True)
 class CyclicPlan:
-    """An einsum whose first operand is sparse, on a grid over the axes of that.
+    """An einsum whose first operand is sparse, on a grid over that operand's axes.
 
     Args:
         subscripts: with a letter for each index.
@@ -92,12 +92,12 @@ class CyclicPlan:
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
-        """Of every rank along every axis of the grid, row by row."""
+        """Coordinates of every rank along every axis of the grid, row-major."""
         ranks = np.arange(self.processes)
         return np.stack(np.unravel_index(ranks, self.grid), axis=1)
 
     def part(self, term: str, rank: int) -> tuple[slice, ...]:
-        """What a rank has of a dense tensor: every so-manyth entry of an axis."""
+        """The part of a dense tensor on a rank: strided slices."""
         axes = {index: axis for axis, index in enumerate(self.terms[0])}
         return tuple(
             slice(int(self.places[rank, axes[i]]), None, self.grid[axes[i]])
@@ -107,13 +107,13 @@ class CyclicPlan:
         )
 
     def shape(self, term: str, rank: int) -> tuple[int, ...]:
-        """Of that part."""
+        """The shape of that part."""
         pairs = zip(term, self.part(term, rank), strict=True)
         return tuple(len(range(self.extents[i])[part]) for i, part in pairs)
 
     @cached_property
     def counts(self) -> CyclicCounts:
-        """Sums over all ranks, exactly."""
+        """Exact sums over all ranks."""
         *factors, output = self.terms[1:]
         ranks = range(self.processes)
 
@@ -128,7 +128,7 @@ class CyclicPlan:
         return CyclicCounts(all_held, all_held - once, partial, partial - size(output))
 
     def split(self, array: SparseArray) -> tuple[COO, ...]:
-        """The entries of every rank, with indices among those of the rank."""
+        """The entries of every rank, with rank-local indices."""
         entries = to_coo(array)
         if entries.shape != tuple(self.extents[i] for i in self.terms[0]):
             raise PlanError(
@@ -157,10 +157,10 @@ class CyclicPlan:
         *,
         leaf: SparseLeaf | None = None,
     ) -> NDArray[Any]:
-        """The whole result, computed by all ranks one after the other.
+        """The whole result, computed by all ranks one after another.
 
         Raises:
-            PlanError: with the rule ``blocks``, if an operand has another shape.
+            PlanError: with the rule ``blocks``, if an operand has the wrong shape.
         """
         dense = [np.asarray(factor) for factor in factors]
         *terms, output = self.terms[1:]
@@ -189,18 +189,19 @@ class CyclicPlan:
     ) -> NDArray[Any] | None:
         """This rank's part of the result, computed together with all other ranks.
 
-        A Cartesian communicator has the grid of the plan, and a collective of each of
-        its subgrids adds up what belongs together.
+        Uses a Cartesian communicator with the plan's grid; a collective on each of its
+        subgrids sums partial results.
 
         Args:
-            entries: those of this rank, as :meth:`split` gives them.
+            entries: the entries of this rank, as returned by :meth:`split`.
             blocks: this rank's :meth:`part` of every factor.
-            comm: a communicator of mpi4py; by default that of all processes.
-            leaf: what computes a block; by default :func:`feinsum.call_einsum`.
+            comm: an mpi4py communicator; by default ``COMM_WORLD``.
+            leaf: function that computes a block; by default
+                :func:`feinsum.call_einsum`.
 
         Returns:
-            The :meth:`part` of the result on the first of all ranks that have it, and
-            None on the others.
+            The :meth:`part` of the result on the first rank that has it, and None on
+            the others.
 
         Raises:
             PlanError: on all ranks, with the rule ``mpi``, ``digest`` or ``blocks``.
@@ -268,13 +269,13 @@ def plan_cyclic(
 ) -> CyclicPlan:
     """The grid over the axes of the sparse operand that moves the fewest elements.
 
-    All grids with no more processes along an axis than it has values are looked at; of
-    equals the one is taken whose numbers are the most even.
+    Considers all grids with no more processes along an axis than it has values; ties go
+    to the most even grid.
 
     Args:
         subscripts: with a letter for each index; the first operand is sparse.
         extents: of every index.
-        processes: that take part; fewer where there is no grid of so many.
+        processes: number of processes; fewer are used if there is no grid of this size.
 
     >>> plan_cyclic("ijk,ja,ka->ia", dict(i=64, j=64, k=8, a=4), processes=8).grid
     (2, 4, 1)
@@ -289,7 +290,7 @@ def plan_cyclic(
 def sparse_leaf(
     subscripts: str, array: SparseArray, *blocks: NDArray[Any]
 ) -> NDArray[Any]:
-    """The reference: numpy, over the entries one after the other.
+    """The reference: numpy, entry by entry.
 
     >>> rows = COO((2, 3), ([0, 1, 1], [2, 0, 2]), [5.0, 6.0, 7.0])
     >>> sparse_leaf("ij,ja->ia", rows, np.ones((3, 2))).tolist()

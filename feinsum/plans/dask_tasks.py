@@ -1,7 +1,7 @@
 """The tasks of a run on Dask: what is submitted, and what workers do.
 
-A phase is a task of its rank; a parcel is one of the rank that sends it, so that Dask
-moves what was counted and nothing else.
+Each phase is a task of its rank, and each parcel a task of its sender, so that Dask
+moves exactly what was counted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["TaskSender"]
 
 
 class TaskSender:
-    """Makes the tasks of one run.
+    """Creates the tasks of one run.
 
-    Futures are dropped with it, so that buffers are freed once no task needs them.
+    It owns the futures, so buffers are freed once no task needs them.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class TaskSender:
         self.last: dict[int, int] = {}
 
     def begin(self, rank: int, meaning: Meaning, blocks: Any) -> None:
-        """The buffers that a rank has in the beginning."""
+        """The initial buffers of a rank."""
         key = f"{self.token}-begin-{rank}"
         self.states[rank, -1] = self._submit(key, rank, _begin, meaning, blocks)
 
     def advance(self, rank: int, number: int, phase: Phase) -> None:
-        """A phase of a rank, and the parcels that it takes."""
+        """A phase of a rank, and the parcels that it receives."""
         parcels = [self._parcel(parcel) for parcel in phase.arriving]
         key = f"{self.token}-phase-{rank}-{number}"
         told = (self.topic, rank, number)
@@ -51,7 +51,7 @@ class TaskSender:
         self.last[rank] = number
 
     def results(self, outputs: Sequence[str]) -> list[Any]:
-        """What each rank has of the outputs in the end."""
+        """Each rank's part of the outputs."""
         return [
             self._submit(
                 f"{self.token}-result-{rank}",

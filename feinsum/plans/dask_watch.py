@@ -1,4 +1,4 @@
-"""Lost workers are counted, and their tasks wait for their successors."""
+"""Counts lost workers, and makes their tasks wait for the restarted ones."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ WATCH = "feinsum-watch"
 
 
 def n_lost(dask_scheduler: Any) -> int:
-    """How many workers a scheduler that is watched has ever lost."""
+    """The number of workers that a watched scheduler has lost so far."""
     found: int = dask_scheduler.plugins[WATCH].n_lost
     return found
 
 
 def watch() -> Any:
-    """A plugin of the scheduler, which counts workers that are lost.
+    """Install a scheduler plugin that counts lost workers.
 
-    Tasks of a worker that is lost wait for the worker that is started under its name,
-    which may have another address.
+    Tasks of a lost worker wait for the one restarted under its name, which may have
+    another address.
     """
     from distributed import SchedulerPlugin
 

@@ -1,4 +1,4 @@
-"""Distributions: which part of a tensor every rank of a machine holds."""
+"""Distributions: which part of a tensor each rank of a machine holds."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["Distribution", "distribution_violations"]
 class Distribution:
     """A tensor in blocks over the processes of a machine.
 
-    Along each axis of the tensor, the machine's axes in ``cuts`` cut it into blocks of
-    ``ceil(extent / processes)``; of several axes each cuts the pieces of the one
-    before. Only processes at the given places of ``fixed`` axes hold anything. Along
-    all other axes of the machine every process holds the same.
+    The machine axes in ``cuts`` partition each axis of the tensor into blocks of
+    ``ceil(extent / processes)``; of several machine axes, each subdivides the blocks of
+    the one before. Only processes at the given coordinates of ``fixed`` axes hold
+    anything. Along all other machine axes the tensor is replicated.
 
     Args:
-        cuts: for each axis of the tensor, the axes of the machine that cut it.
-        fixed: axes of the machine, each with the one place where the tensor is.
+        cuts: for each axis of the tensor, the machine axes that partition it.
+        fixed: machine axes, each with the one coordinate where the tensor is.
 
     Source: DISTAL, section 3.2 (tensor distribution notation).
 
@@ -62,7 +62,7 @@ class Distribution:
     @classmethod
     def parse(cls, text: str, machine: Machine) -> Distribution:
         """From DISTAL's notation: names of the tensor's axes, an arrow, and for each
-        axis of the machine a name, a number (a fixed place) or ``*`` (copies).
+        machine axis a name, a number (a fixed place) or ``*`` (copies).
 
         Raises:
             PlanError: with the rule ``notation``, saying what was expected.
@@ -96,7 +96,7 @@ class Distribution:
         return f"{glue.join(indices)}->{glue.join(places)}"
 
     def boxes(self, shape: Sequence[int], n_ranks: int) -> Boxes:
-        """What every rank holds of a tensor of that shape."""
+        """The box that each rank holds of a tensor of this shape."""
         return _boxes(self, tuple(shape), n_ranks)
 
 

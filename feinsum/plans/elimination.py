@@ -1,4 +1,4 @@
-"""Exact elimination: the least sum of tables over choices of many variables.
+"""Exact variable elimination: the minimum of a sum of tables.
 
 Source: Dechter 1999 (bucket elimination); Bertele and Brioschi 1972.
 """
@@ -17,11 +17,11 @@ __all__ = ["Table", "least_by_trial", "least_sum"]
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A cost for every combination of choices of some variables.
+    """A cost for every combination of values of some variables.
 
     Attributes:
         variables: one for each axis of the array.
-        costs: infinite where choices exclude each other.
+        costs: infinite where values exclude each other.
     """
 
     variables: tuple[str, ...]
@@ -29,12 +29,13 @@ class Table:
 
 
 def least_sum(tables: Sequence[Table]) -> tuple[float, dict[str, int]]:
-    """The least sum of all tables, and the choice of every variable that attains it.
+    """The minimum of the sum of all tables, and the values that attain it.
 
-    One variable after the other is eliminated: the tables that have it become one
-    without it. Of variables, the one comes next whose table is the smallest.
+    Variables are eliminated one after another: the tables that contain a variable are
+    combined into one without it. The variable with the smallest combined table comes
+    next.
 
-    Complexity: exponential in the width of the order that is found, which is one for
+    Complexity: exponential in the width of the elimination order, which is one for
     trees.
 
     >>> first = Table(("a", "b"), np.array([[3.0, 1.0], [0.0, 5.0]]))
@@ -59,7 +60,7 @@ def least_sum(tables: Sequence[Table]) -> tuple[float, dict[str, int]]:
 
 
 def least_by_trial(tables: Sequence[Table]) -> tuple[float, dict[str, int]]:
-    """The same by trying everything: what elimination is compared with."""
+    """The same by brute force, as a reference for elimination."""
     variables = list(_variables(tables))
     whole = _expanded(tables, variables)
     at = np.unravel_index(int(whole.argmin()), whole.shape)

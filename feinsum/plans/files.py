@@ -1,7 +1,7 @@
-"""Arrays in files, of which every rank reads and writes its blocks.
+"""Arrays in files, whose blocks ranks read and write.
 
-A folder has ``NAME.npy`` for every array, a file of HDF5 (``.h5``, ``.hdf5``) a
-dataset, and a store of Zarr (``.zarr``) an array of that name. Nothing here needs MPI:
+A folder has ``NAME.npy`` for every array; an HDF5 file (``.h5``, ``.hdf5``) has a
+dataset, and a Zarr store (``.zarr``) an array, of that name. Nothing here needs MPI:
 only one rank at a time may write to HDF5 or Zarr.
 """
 
@@ -28,7 +28,7 @@ KINDS = {".h5": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
 
 
 def is_shared(path: Path) -> bool:
-    """Whether ranks may write to it at the same time."""
+    """Whether ranks may write to it concurrently."""
     return path.suffix not in KINDS
 
 
@@ -38,8 +38,8 @@ def read_block(
     """A box of an array; None for no box.
 
     Raises:
-        PlanError: with the rule ``files`` if there is no such array, or one of another
-            shape or dtype.
+        PlanError: with the rule ``files`` if there is no such array, or it has the
+            wrong shape or dtype.
     """
     with _opened(path, "r") as arrays:
         whole = _found(arrays, path, name)
@@ -58,10 +58,10 @@ def create_arrays(
     shapes: Mapping[str, tuple[int, ...]],
     dtype: np.dtype[Any] | Mapping[str, np.dtype[Any]],
 ) -> None:
-    """Arrays of zeros, in place of what there was; one rank does this.
+    """Create arrays of zeros, replacing existing ones; one rank does this.
 
     Args:
-        dtype: of all arrays, or of each by name.
+        dtype: dtype of all arrays, or of each by name.
 
     A path that ends in ``.npy`` is the file of a single array.
     """
@@ -69,8 +69,8 @@ def create_arrays(
         path.mkdir(parents=True, exist_ok=True) if path.suffix not in KINDS else None
     elif len(shapes) != 1:
         raise PlanError(
-            f"{path} is the file of one array; there are {', '.join(shapes)}: give a "
-            "folder, or a file of HDF5 or Zarr",
+            f"{path} is a file for one array, but there are {', '.join(shapes)}: give "
+            "a folder, an HDF5 file or a Zarr store",
             rules=("files",),
         )
     with _opened(path, "w") as arrays:
@@ -80,7 +80,7 @@ def create_arrays(
 
 
 def write_block(path: Path, name: str, box: Box | None, part: Any) -> None:
-    """A box of an array that was created."""
+    """Write a box of a created array."""
     if box is None:
         return
     with _opened(path, "r+") as arrays:

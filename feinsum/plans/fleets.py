@@ -1,4 +1,4 @@
-"""Which fleet this is: the ranks of a communicator, or processes of this machine."""
+"""Describing fleets: the ranks of a communicator, or processes on this machine."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Place:
     """Where one rank is.
 
     Attributes:
-        host: the name of its machine, which no fact has.
-        cores: that the rank may use.
-        threads: of its leaves.
+        host: the name of its machine, which is not part of facts.
+        cores: number of cores that the rank may use.
+        threads: number of threads of its leaves.
     """
 
     host: str
@@ -52,11 +52,11 @@ def place() -> Place:
 
 
 def fleet_of(engine: EngineName, places: Iterable[Place]) -> Fleet:
-    """The fleet of ranks at some places.
+    """The fleet of ranks at given places.
 
     Raises:
-        PlanError: with the rule ``fleet``, if they have not all one kind of processor,
-            and as many threads: their seconds would hold for nobody.
+        PlanError: with the rule ``fleet``, if ranks differ in processor or number of
+            threads: their timings would apply to no other fleet.
 
     >>> cpu = Device("p", "n", "v", "cpu", "x86_64", 2)
     >>> here = Place("a", frozenset({0, 1}), 1, cpu)
@@ -71,7 +71,7 @@ def fleet_of(engine: EngineName, places: Iterable[Place]) -> Fleet:
     if len(kinds) != 1:
         raise PlanError(
             f"the ranks have {len(kinds)} kinds of processors or numbers of threads; "
-            "a fact is of ranks that are alike",
+            "a fact needs identical ranks",
             rules=("fleet",),
         )
     ((threads, device),) = kinds
@@ -84,13 +84,13 @@ def fleet_of(engine: EngineName, places: Iterable[Place]) -> Fleet:
 
 
 def fleet_here(processes: int, engine: EngineName = "mpi", threads: int = 1) -> Fleet:
-    """That of processes on this machine."""
+    """The fleet of processes on this machine."""
     here = place()
     return fleet_of(engine, [replace(here, threads=threads)] * processes)
 
 
 def fleet_on_ranks(comm: Any) -> Fleet:
-    """That of a communicator of mpi4py, with its links; all ranks call it.
+    """The fleet of an mpi4py communicator, with its links; collective.
 
     Raises:
         PlanError: see :func:`fleet_of`.
@@ -104,9 +104,9 @@ def fleet_on_ranks(comm: Any) -> Fleet:
 
 
 def links_of(comm: Any) -> Links | None:
-    """What a message and an element take between the first and the last rank.
+    """The time of a message and of an element between the first and the last rank.
 
-    All ranks call it, and get the same. None for one rank.
+    Collective; all ranks get the same result. None for a single rank.
     """
     if comm.Get_size() == 1:
         return None

@@ -1,4 +1,4 @@
-"""Grids of the papers, one group at a time: what the planner is compared with.
+"""Grids from the papers, one group at a time, to compare the planner with.
 
 Source: Deinsum, section IV (grids from the tiles of its bound); COSMA (Kwasniewski et
 al. 2019: the smallest surface of the block of a process).
@@ -30,17 +30,17 @@ MOST_IDLE = 0.03
 
 
 def by_first_use(group: Group) -> tuple[str, ...]:
-    """The indices of a group in the order in which its terms have them."""
+    """The indices of a group, in order of first use in its terms."""
     used = [i for access in (*group.inputs, group.output) for i in access.indices]
     return tuple(dict.fromkeys(used))
 
 
 def deinsum_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[int, ...]:
-    """The grid of Deinsum's heuristic, in the order in which indices are first used.
+    """The grid of Deinsum's heuristic, with indices in order of first use.
 
-    Tiles of the shape that the bound prefers cover the work of one process, cut to the
-    extents. The grid is as many tiles as an index has, and its largest numbers are
-    lowered until there are processes enough; some may have no work.
+    Tiles with the shape preferred by the bound cover the work of one process, clipped
+    to the extents. The grid has one part per tile of each index; its largest numbers
+    are lowered until it fits the number of processes. Some processes may be idle.
 
     >>> from feinsum.plans.groups import Access
     >>> mttkrp = Group((Access("X", "ijk"), Access("B", "ja"), Access("C", "ka")),
@@ -111,9 +111,9 @@ def _solved(
 
 
 def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[int, ...]:
-    """The grid with the fewest elements in blocks of a process; of equals the first.
+    """The grid with the fewest elements in the blocks of a process.
 
-    It says what a process holds, not what it moves.
+    This measures what a process holds, not what it moves. Ties go to the first grid.
     """
     indices = by_first_use(group)
     grids = most_within(n, indices, extents)
@@ -126,9 +126,9 @@ def footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> tuple[in
 
 
 def cosma_grid(rows: int, columns: int, summed: int, n: int) -> tuple[int, int, int]:
-    """The grid of a product of matrices whose largest block has the least surface.
+    """The grid of a matrix product whose largest block has the least surface.
 
-    A few processes may have no work; of equals the grid with the most processes.
+    A few processes may be idle; ties go to the grid with the most processes.
 
     >>> cosma_grid(4096, 4096, 4096, 64), cosma_grid(64, 64, 65536, 8)
     ((4, 4, 4), (1, 1, 8))
@@ -163,7 +163,7 @@ def grids_within(
 def most_within(
     n: int, indices: Sequence[str], extents: Mapping[str, int]
 ) -> NDArray[np.int64]:
-    """Those of n processes; if there are none, of as many as possible."""
+    """The grids of n processes; if there are none, those of as many as possible."""
     for processes in range(n, 0, -1):
         grids = grids_within(processes, indices, extents)
         if len(grids):

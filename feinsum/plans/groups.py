@@ -1,8 +1,8 @@
-"""Groups: the statements that a contraction path makes of an einsum.
+"""Groups: the statements into which a contraction path splits an einsum.
 
-Every group is one einsum of tensors that are operands or results of groups before it.
-A step that sums nothing is part of the step that takes its product: so the Khatri-Rao
-product of MTTKRP is never stored.
+Every group is one einsum over operands and results of earlier groups. A step that sums
+over nothing is merged into the step that uses its product, so the Khatri-Rao product of
+MTTKRP is never stored.
 
 Source: Deinsum, section IV-A (fusion, never across a reduction).
 """
@@ -42,7 +42,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Group:
-    """One einsum: the output is the sum over all indices that it does not have.
+    """One einsum: sums over all indices that the output lacks.
 
     >>> mttkrp = Group((Access("X", "ijk"), Access("B", "ja"), Access("C", "ka")),
     ...                Access("M", "ia"))
@@ -83,18 +83,18 @@ class Group:
 
 
 def default_path(einsum: BatchedEinsum, extents: Mapping[str, int]) -> Path:
-    """An order of the fewest operations for up to seven operands, else a greedy one."""
+    """A path with the fewest operations for up to seven operands, else a greedy one."""
     return find_path(einsum.inputs, einsum.output, extents, method="flops")
 
 
 def groups_of(
     einsum: BatchedEinsum, path: Path | None, extents: Mapping[str, int]
 ) -> tuple[Group, ...]:
-    """The groups of an einsum of one row, in the order in which they are computed.
+    """The groups of an einsum with one row, in execution order.
 
     Raises:
-        PlanError: for a batch of several rows, an operand with an index twice, or a
-            path that is none of this einsum; the rule says which.
+        PlanError: for a batch of several rows, an operand with a repeated index, or a
+            path that does not fit the einsum; the rule says which.
     """
     _require_plain(einsum)
     steps = default_path(einsum, extents) if path is None else path
@@ -108,12 +108,12 @@ def _require_plain(einsum: BatchedEinsum) -> None:
             rules=("batch",),
         )
     if not einsum.inputs:
-        raise PlanError("an einsum without operands", rules=("batch",))
+        raise PlanError("the einsum has no operands", rules=("batch",))
     for term in (*einsum.inputs, einsum.output):
         if len(set(term)) != len(term):
             raise PlanError(
-                f"{einsum.subscripts} has an index twice in one term; take the "
-                "diagonal before the plan",
+                f"{einsum.subscripts} has a repeated index in a term; take the "
+                "diagonal before planning",
                 rules=("diagonal",),
             )
 
@@ -130,8 +130,7 @@ def _steps(einsum: BatchedEinsum, path: Path) -> Iterator[Group]:
             or not set(step) <= set(range(len(left)))
         ):
             raise PlanError(
-                f"step {step} of the path names operands that {len(left)} tensors do "
-                "not have",
+                f"step {step} of the path is out of range for {len(left)} tensors",
                 rules=("path",),
             )
         chosen = tuple(left[k] for k in step)

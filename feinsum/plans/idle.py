@@ -1,4 +1,4 @@
-"""Plans on fewer processes than there are: those without work have nothing to fetch."""
+"""Plans that leave some processes idle: those have nothing to fetch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FEW_PROCESSES = 16
 
 
 def with_idle(made: Plan, most_work: float) -> Plan:
-    """The plan of several statements, or one of fewer processes that moves less.
+    """The plan of several statements, or one on fewer processes that moves less.
 
-    Six processes can cut four heads only along with something else; four of them need
-    not. Where all processes cut an index evenly, all of them have work: to leave some
-    out would nearly always move less, and take longer.
+    Six processes can partition four heads only together with another index; four of
+    them need not. If all processes partition an index evenly, all of them are used:
+    leaving some idle would nearly always move less, and take longer.
 
     Args:
-        most_work: of the process that has the most, over the average.
+        most_work: limit on the maximum work of a process over the average.
     """
     if made.statements is None:
         return made
@@ -47,11 +47,11 @@ def with_idle(made: Plan, most_work: float) -> Plan:
 
 
 def fewer_processes(made: Plan, *, is_even: bool) -> Iterator[int]:
-    """Numbers of processes that may do better than all of them, the largest first.
+    """Smaller numbers of processes that may do better, largest first.
 
     Args:
-        is_even: whether all of them have about as much work; if not, that the largest
-            power of two has may be more even.
+        is_even: whether all processes have about equal work; if not, the largest power
+            of two may be more even.
     """
     n, extents = made.processes, set(made.extents.values())
 

@@ -1,4 +1,4 @@
-"""All ranks in one process, with numpy: what every other engine is compared with."""
+"""All ranks in one process, with numpy: the reference for all other engines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LeafFunction: TypeAlias = Callable[..., Any]
 
 
 def numpy_leaf(subscripts: str, *blocks: NDArray[Any]) -> NDArray[Any]:
-    """The reference: numpy, which knows no words for indices."""
+    """The reference: numpy, with words for indices replaced by letters."""
     found: NDArray[Any] = np.einsum(
         _letters(subscripts), *blocks, optimize=len(blocks) > 2
     )
@@ -63,34 +63,34 @@ def in_letters(indices: Sequence[str]) -> Sequence[str]:
         return indices
     if len(indices) > len(ascii_letters):
         raise PlanError(
-            f"{len(indices)} indices in one group; numpy knows {len(ascii_letters)}",
+            f"{len(indices)} indices in one group; numpy supports {len(ascii_letters)}",
             rules=("blocks",),
         )
     return ascii_letters[: len(indices)]
 
 
 class Meaning(Protocol):
-    """What the statements of a plan compute, where they are no sums of products."""
+    """What the statements of a plan compute, if they are not sums of products."""
 
     @property
     def id(self) -> str:
-        """A digest, which is the same on all ranks."""
+        """A digest, equal on all ranks."""
 
     def dtype(self, tensor: str) -> Any:
-        """Of an operand or a result."""
+        """The dtype of an operand or a result."""
 
     def leaf(self, step: Leaf, blocks: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """What a statement makes of blocks of its operands."""
+        """The result of a statement for blocks of its operands."""
 
     def combined(self, tensor: str, one: NDArray[Any], other: NDArray[Any]) -> Any:
-        """Two partial results as one."""
+        """Two partial results combined."""
 
     def neutral(self, tensor: str) -> Any:
-        """What changes no partial result."""
+        """The neutral element of the reduction of a tensor."""
 
 
 class Products:
-    """The meaning of einsums: products are summed."""
+    """The meaning of einsums: sums of products."""
 
     id = "products"
 
@@ -113,10 +113,10 @@ class Products:
 
 
 class Buffers:
-    """The buffers of one rank: arrays with the box that each is of.
+    """The buffers of one rank: arrays with their boxes.
 
     Args:
-        traffic: is filled with what the rank does.
+        traffic: records what the rank does.
     """
 
     def __init__(self, meaning: Meaning, traffic: Traffic | None = None) -> None:
@@ -126,7 +126,7 @@ class Buffers:
         self._shared: set[str] = set()
 
     def fork(self) -> Buffers:
-        """The same buffers, to go on with; what these hold is not written again."""
+        """A copy to continue with, so that these buffers are not modified."""
         other = Buffers(self.meaning, self.traffic.copy())
         other.arrays = dict(self.arrays)
         other._shared = set(self.arrays)
@@ -136,12 +136,12 @@ class Buffers:
         return sum(array.nbytes for array, _ in self.arrays.values())
 
     def put(self, name: str, box: Box, array: NDArray[Any]) -> None:
-        """A new array, such as one that is there from the beginning."""
+        """Add an array, such as an initial block."""
         self.arrays[name] = (array, box)
         self.traffic.holds(array.nbytes)
 
     def view(self, name: str, box: Box) -> NDArray[Any]:
-        """That part of a buffer, without a copy."""
+        """A part of a buffer, without a copy."""
         array, at = self.arrays[name]
         places: tuple[Any, ...] = tuple(
             slice(a - first, b - first)
@@ -151,7 +151,7 @@ class Buffers:
         return found
 
     def do(self, step: Step) -> None:
-        """A step that needs no other rank."""
+        """Execute a step that involves no other rank."""
         match step:
             case Make(buffer, box, is_zero):
                 shape = tuple(end - first for first, end in box)
@@ -175,7 +175,7 @@ class Buffers:
                 raise AssertionError(step)
 
     def store(self, name: str, box: Box, value: Any, is_added: bool) -> None:
-        """Put values into a buffer, or reduce them with what is there."""
+        """Store values in a buffer, or reduce them into it."""
         if name in self._shared:
             array, at = self.arrays[name]
             self.arrays[name] = (array.copy(), at)
@@ -187,13 +187,13 @@ class Buffers:
             target[...] = value
 
     def receive(self, name: str, box: Box, value: Any, is_added: bool) -> None:
-        """Store what came from another rank, and count it."""
+        """Store what was received from another rank, and count it."""
         self.traffic.arrived(name, value.size, is_added=is_added)
         self.store(name, box, value, is_added)
 
 
 def tensor_of(buffer: str) -> str:
-    """Of which tensor, as it is, fetched, or in partial results."""
+    """The tensor of a buffer: held, fetched, or in partial results."""
     return buffer.partition("@")[0].rstrip("+")
 
 
@@ -206,17 +206,17 @@ def run_here(
     traffic: Sequence[Traffic] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
-    """The whole result, computed by the steps of all ranks in this process.
+    """The whole result, computed by running the steps of all ranks in this process.
 
     Args:
         operands: whole arrays by name.
-        leaf: what computes a block; by default numpy.
-        meaning: of statements that are no einsums.
-        traffic: one for each rank, filled with what it did.
-        progress: is told of leaves how many are done, and how many there are.
+        leaf: function that computes a block; by default numpy.
+        meaning: what statements that are not einsums compute.
+        traffic: one for each rank; records what it did.
+        progress: called with the number of finished leaves, and the total.
 
     Returns:
-        An array; of a plan of statements a dictionary of arrays.
+        An array; for a plan of statements, a dictionary of arrays.
 
     Raises:
         PlanError: if an operand is missing or has another shape or dtype.
@@ -245,7 +245,7 @@ def run_here(
 def checked_operands(
     plan: Plan, operands: Mapping[str, Any]
 ) -> dict[str, NDArray[Any]]:
-    """Whole operands as arrays, of the plan's shapes and dtypes."""
+    """Whole operands as arrays with the plan's shapes and dtypes."""
     known = plan.operands
     if set(known) != set(operands):
         raise PlanError(
@@ -266,7 +266,7 @@ def checked_operands(
 
 
 def slices(box: Box) -> tuple[Any, ...]:
-    """What takes a box of an array.
+    """The index expression for a box of an array.
 
     >>> np.arange(6)[slices(((2, 4),))].tolist()
     [2, 3]
@@ -277,7 +277,7 @@ def slices(box: Box) -> tuple[Any, ...]:
 def after_leaves(
     steps: Sequence[Step], progress: Callable[[int, int], None] | None
 ) -> Callable[[Step], None]:
-    """What counts the leaves among steps as they are done, and tells."""
+    """A callback that counts finished leaves and reports progress."""
     if progress is None:
         return lambda _: None
     n_leaves, numbers = sum(type(step) is Leaf for step in steps), count(1)

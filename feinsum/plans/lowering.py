@@ -1,4 +1,4 @@
-"""From a plan to steps: once, and exactly.
+"""Lowering a plan to steps.
 
 The lowering tells a sink what all ranks do. One sink writes the lists of steps, another
 one only counts (:mod:`feinsum.plans.counts`).
@@ -35,10 +35,10 @@ __all__ = ["Input", "Sink", "StepLists", "lower"]
 
 @dataclass(frozen=True, eq=False)
 class Input:
-    """An input of a leaf: what every rank needs, and the buffers that have it.
+    """An input of a leaf: what each rank needs, and the buffers that contain it.
 
     Attributes:
-        buffers: names, each with the ranks that find their box there.
+        buffers: buffer names, each with the ranks whose box is there.
     """
 
     indices: tuple[str, ...]
@@ -46,7 +46,7 @@ class Input:
     buffers: tuple[tuple[str, NDArray[np.bool_]], ...]
 
     def names(self) -> dict[int, str]:
-        """The buffer of every rank."""
+        """The buffer name for every rank."""
         return {
             rank: name
             for name, ranks in self.buffers
@@ -55,23 +55,23 @@ class Input:
 
 
 class Sink(Protocol):
-    """What is told of a plan, in the order in which it happens."""
+    """Receives the events of a plan, in execution order."""
 
     def make(self, name: str, boxes: Boxes, *, is_zero: bool) -> None:
-        """All that have a box make a buffer."""
+        """All ranks with a box allocate a buffer."""
 
     def move(
         self, source: str, target: str, found: Overlap, tag: int, *, is_added: bool
     ) -> None:
-        """Boxes go from buffers to buffers, of the same rank or another one."""
+        """Move boxes between buffers, within a rank or between ranks."""
 
     def compute(
         self, group: int, inputs: Sequence[Input], name: str, boxes: Boxes
     ) -> None:
-        """All that have a box of the target compute their leaf."""
+        """All ranks with a box of the target compute their leaf."""
 
     def free(self, name: str, ranks: NDArray[np.bool_]) -> None:
-        """Some ranks drop a buffer."""
+        """Some ranks free a buffer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +94,10 @@ def lower(
 ) -> None:
     """Tell a sink what every rank does.
 
-    Operands are at rest in buffers that are called as they are, and so are results in
-    the end.
+    Operands, and final results, are in buffers with their own names.
 
     Args:
-        outputs: results that are kept although groups read them.
+        outputs: results to keep although groups read them.
     """
     lowering = _Lowering(sink, groups, schedules, starts, extents, n_ranks)
     lowering.kept = {*starts, *outputs}
@@ -184,7 +183,7 @@ class _Lowering:
     def _fetch(self, at: int, k: int, boxes: Boxes, step: int = 0) -> Input:
         """An input, from where it is at rest to where it is needed.
 
-        Of a loop in time the next part is fetched before this one is used.
+        Of a sequential loop the next part is fetched before this one is used.
         """
         access = self.groups[at].inputs[k]
         tensor, name = access.tensor, f"{access.tensor}@{at}.{k}.{step % 2}"
@@ -274,7 +273,7 @@ def _at_same_places(
 
 
 class StepLists:
-    """The sink that writes what every rank does."""
+    """The sink that writes the lists of steps."""
 
     def __init__(self, n_ranks: int) -> None:
         self.lists: list[list[Step]] = [[] for _ in range(n_ranks)]
@@ -291,7 +290,7 @@ class StepLists:
     def move(
         self, source: str, target: str, found: Overlap, tag: int, *, is_added: bool
     ) -> None:
-        """Sends come first, so that no rank waits for what another sends later."""
+        """Move boxes; sends come first, so that no rank waits for a later send."""
         for of, to, box in found.boxes():
             if of != to:
                 self.lists[of].append(Send(to, source, box, tag))

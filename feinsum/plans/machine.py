@@ -1,4 +1,4 @@
-"""Machines: grids of processes, numbered row by row."""
+"""Machines: grids of processes in row-major order."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ MOST_PROCESSES = 4096
 class Machine:
     """A grid of processes.
 
-    The rank of a process numbers the points of the grid row by row, as
-    ``MPI_Cart_create`` does without reordering. Ranks beyond the grid take no part.
+    Ranks number the grid points in row-major order, like ``MPI_Cart_create`` without
+    reordering. Ranks beyond the grid are idle.
 
     Args:
         sizes: number of processes along each axis.
@@ -57,7 +57,7 @@ class Machine:
         return " ".join(named) or "one process"
 
     def coordinates(self, n_ranks: int) -> NDArray[np.int64]:
-        """Of every rank along every axis: shape (n_ranks, n_axes).
+        """Coordinates of every rank along every axis: shape (n_ranks, n_axes).
 
         Ranks beyond the grid get the coordinates of rank 0.
         """
@@ -73,7 +73,7 @@ def _coordinates(sizes: tuple[int, ...], n_ranks: int) -> NDArray[np.int64]:
 
 
 def axis_name(axis: int) -> str:
-    """The letter of a machine's axis.
+    """The letter of a machine axis.
 
     >>> [axis_name(k) for k in range(5)]
     ['x', 'y', 'z', 'w', 'x4']
@@ -82,11 +82,13 @@ def axis_name(axis: int) -> str:
 
 
 def machine_violations(machine: Machine, n_processes: int) -> Iterator[Violation]:
-    """What is wrong with a machine of so many processes."""
+    """The violations of a machine with this many processes."""
     for axis, size in enumerate(machine.sizes):
         if size < 1:
             yield Violation(
-                "machine", f"axis {axis_name(axis)} of a machine has {size} processes"
+                "machine",
+                f"axis {axis_name(axis)} of a machine has {size} processes; expected 1 "
+                "or more",
             )
     if machine.n_processes > n_processes:
         yield Violation(

@@ -1,4 +1,4 @@
-"""Maps: which index each axis of a machine cuts, for one group."""
+"""Maps: which index each machine axis partitions, for one group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_EXCESS = 1.25
 
 
 class Tier(Enum):
-    """Which ways to cut a group are considered: the first that there is any of."""
+    """Which maps of a group to consider: those of the first nonempty tier."""
 
     EVEN = "no process has much more to do than the average"
     FULL = "no index is cut into more blocks than it has values"
@@ -33,7 +33,7 @@ class GroupMaps:
     """All ways to map the axes of a machine to the indices of a group.
 
     Attributes:
-        maps: number of an index for each axis; -1 cuts nothing.
+        maps: number of an index for each axis; -1 for none.
         costs: elements beyond one copy of each tensor.
     """
 
@@ -55,7 +55,7 @@ def group_maps(
     tier: Tier,
     most_excess: float = MOST_EXCESS,
 ) -> GroupMaps | None:
-    """Those of a tier; None if there are none."""
+    """The maps of a tier; None if there are none."""
     indices = group.indices
     numbers = range(len(indices)) if indices else [-1]
     maps = np.array(list(product(numbers, repeat=machine.n_axes)), np.int64)
@@ -94,7 +94,7 @@ def group_maps(
 def _least_held(
     group: Group, extents: Mapping[str, int], blocks: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Elements of the blocks of a group, with the best loop in time."""
+    """Elements of the blocks of a group, with the best sequential loop."""
     indices = group.indices
 
     def held(looped: str | None) -> NDArray[np.float64]:

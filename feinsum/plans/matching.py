@@ -1,4 +1,4 @@
-"""How much of what ranks hold they need, for many pairs of distributions at once."""
+"""Overlaps of what ranks hold and need, for many pairs of distributions at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_KEPT = 2**15
 
 
 class Overlaps:
-    """Elements that ranks hold and need, for pairs of distributions on a machine."""
+    """Elements that ranks both hold and need, for pairs of distributions."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -38,10 +38,10 @@ class Overlaps:
         needs: Sequence[Distribution],
         least: float | NDArray[np.float64] = 0.0,
     ) -> NDArray[np.float64]:
-        """Of every pair the sum over ranks of a product over axes.
+        """For every pair, the sum over ranks of a product over axes.
 
         Args:
-            least: where the sum is known to be less, 0 is written instead.
+            least: write 0 where the sum is known to be less than this.
         """
         found = np.zeros((len(held), len(needs)))
         there = np.array([self._is_there(d) for d in held])
@@ -65,11 +65,11 @@ class Overlaps:
         known: Sequence[Sequence[Distribution]],
         needs: Sequence[Distribution],
     ) -> NDArray[np.float64]:
-        """Elements that ranks need and do not know, of all combinations.
+        """Elements that ranks need but do not have, for all combinations.
 
         Args:
-            known: the choices of each of some distributions; what a rank has of one
-                tensor by any of them is known.
+            known: the choices for each of some distributions of one tensor; a rank has
+                what any of them gives it.
 
         Returns:
             An axis for each of ``known``, and one for ``needs``.

@@ -1,7 +1,7 @@
-"""Plans that were measured: of the best by their counts the one that was fastest.
+"""Choosing among the best plans by measured time.
 
-Counts do not need a database, for they are exact. Where they tie or mislead, seconds
-decide that were measured on a fleet like the one that the plan is for.
+Counts are exact and need no database. Where they tie or mislead, times measured on a
+matching fleet decide.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def or_measured(
     *,
     most_bytes: float = float("inf"),
 ) -> Plan:
-    """The plan, or one of few elements that was measured to be faster than it.
+    """The plan, or another one with few elements that was measured to be faster.
 
     Args:
-        made: of an einsum.
-        source: of facts.
-        fleet: that the plan is for; by default ranks of MPI on this machine, of one
+        made: a plan of an einsum.
+        source: the source of facts.
+        fleet: the fleet to plan for; by default MPI ranks on this machine, with one
             thread each.
-        most_bytes: that a process may hold.
+        most_bytes: memory limit of a process.
 
     Raises:
         StoreError: if the facts cannot be read.
@@ -52,10 +52,10 @@ def or_measured(
 def fastest_measured(plans: Sequence[Plan], known: Mapping[Hashable, float]) -> Plan:
     """The first plan, or a measured one that is faster; the first if it was not timed.
 
-    A plan that was timed alone is no better than one that was not.
+    A timing alone, without one of the first plan to compare with, decides nothing.
 
     Args:
-        known: seconds by :func:`identity`.
+        known: times in seconds, by :func:`identity`.
     """
     timed = [one for one in plans if identity(one) in known]
     if not timed or timed[0] is not plans[0]:
@@ -64,9 +64,9 @@ def fastest_measured(plans: Sequence[Plan], known: Mapping[Hashable, float]) -> 
 
 
 def measured_s(records: Iterable[PlanRecord], fleet: Fleet) -> Mapping[Hashable, float]:
-    """Seconds by :func:`identity`, of the facts that hold for a fleet.
+    """Times in seconds by :func:`identity`, from the facts that match a fleet.
 
-    Facts of ranks that shared cores never count, nor do those that are not plausible.
+    Facts of ranks that shared cores never count, nor do implausible ones.
     """
     found: dict[Hashable, list[float]] = defaultdict(list)
     for record in records:
@@ -90,7 +90,7 @@ def _plan_of(record: PlanRecord) -> Plan | None:
 
 
 def identity(plan: Plan) -> Hashable:
-    """Equal for plans that do the same, whatever einsums, operands and plans are named.
+    """Equal for plans that do the same, whatever the names in them.
 
     Plans that differ by a symmetry of their einsum may have different ones.
     """

@@ -1,7 +1,7 @@
-"""Plans on the ranks of MPI: every rank interprets its own steps.
+"""Plans on MPI ranks: every rank interprets its own steps.
 
-Nothing here imports mpi4py unless no communicator is given: what is called is what
-communicators offer.
+mpi4py is imported only if no communicator is given; otherwise only methods of the
+communicator are called.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ FAILED = 1
 
 
 class Agreed(Protocol):
-    """A plan of any kind: what ranks compare before they begin."""
+    """A plan of any kind, as ranks compare it before they begin."""
 
     @property
     def processes(self) -> int:
-        """That take part."""
+        """Number of processes."""
 
     @property
     def id(self) -> str:
@@ -64,15 +64,14 @@ def world() -> Any:
     """The communicator of all processes.
 
     Raises:
-        PlanError: with the rule ``mpi``, if mpi4py or an MPI is not installed.
+        PlanError: with the rule ``mpi``, if mpi4py or MPI is not installed.
     """
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise PlanError(
-            f"MPI cannot be loaded ({error}); pip install 'feinsum[mpi]', or "
-            "mpi4py with "
-            "an MPI of the system",
+            f"MPI cannot be loaded ({error}); pip install 'feinsum[mpi]', or install "
+            "mpi4py with a system MPI",
             rules=("mpi",),
         ) from None
     return MPI.COMM_WORLD
@@ -90,25 +89,24 @@ def run_on_ranks(
 ) -> Any:
     """This rank's part of the result, computed together with all other ranks.
 
-    Before anything is computed, all ranks compare the digest of the plan and tell each
-    other whether their blocks are right: if one has something else, all raise. A rank
-    that fails later ends all of them, with one message.
+    Before computing anything, all ranks compare the digest of the plan and tell each
+    other whether their blocks fit: if any rank disagrees, all raise. A rank that fails
+    later aborts all of them, with one message.
 
     Args:
-        blocks: of each operand what :meth:`Plan.start_box` says that this rank has, in
-            that shape and dtype, or a function of that box which gives it; None, or
-            nothing, where it has nothing.
-        comm: a communicator of mpi4py; by default that of all processes. It has as
-            many ranks as the plan has processes.
+        blocks: for each operand, the block of this rank given by
+            :meth:`Plan.start_box`, with that shape and dtype, or a function that
+            returns it for the box; None or missing if the rank has none.
+        comm: an mpi4py communicator; by default ``COMM_WORLD``. It must have as many
+            ranks as the plan has processes.
         leaf: what computes a block; by default :func:`feinsum.call_einsum`.
-        meaning: of statements that are no einsums.
-        traffic: is filled with what this rank did.
-        progress: is told of this rank's leaves how many are done, and how many there
-            are.
+        meaning: what statements that are not einsums compute.
+        traffic: records what this rank did.
+        progress: called with the number of this rank's finished leaves, and the total.
 
     Returns:
         A new array: the box :meth:`Plan.result_box` of the result, or None if this rank
-        has none of it. Of a plan of statements, a dictionary of these.
+        has none. For a plan of statements, a dictionary of these.
 
     Raises:
         PlanError: on all ranks, with the rule ``mpi``, ``digest``, ``blocks`` or
@@ -158,7 +156,7 @@ def checked_blocks(
     """The blocks of a rank as arrays.
 
     Raises:
-        PlanError: naming what was given and what is expected.
+        PlanError: naming what was given and what was expected.
     """
     known = plan.operands
     if unknown := sorted(set(blocks) - set(known)):
@@ -190,11 +188,11 @@ def checked_blocks(
 
 
 def agree(plan: Agreed, comm: Any, wrong: PlanError | None, meaning: str = "") -> None:
-    """All raise if one rank has another plan, or cannot take part.
+    """Raise on all ranks if any has another plan, or cannot take part.
 
     Args:
-        wrong: why this rank cannot.
-        meaning: what its statements compute, as a text.
+        wrong: why this rank cannot take part; None if it can.
+        meaning: what its statements compute, as text.
     """
     rank, size = comm.Get_rank(), comm.Get_size()
     text = f"{plan.id}\0{meaning}"
@@ -204,8 +202,8 @@ def agree(plan: Agreed, comm: Any, wrong: PlanError | None, meaning: str = "") -
     differing = [k for k in range(size) if (theirs[k] != theirs[0]).any()]
     if differing:
         raise PlanError(
-            f"rank {differing[0]} has another plan than rank 0; give all ranks "
-            "one plan",
+            f"rank {differing[0]} has a different plan than rank 0; give all ranks the "
+            "same plan",
             rules=("digest",),
         )
     reason = wrong.rules[0] if wrong else ""
@@ -220,7 +218,7 @@ def agree(plan: Agreed, comm: Any, wrong: PlanError | None, meaning: str = "") -
 
 
 def or_end_all(comm: Any, work: Callable[[], None]) -> None:
-    """What fails on one rank ends all, for the others wait for its messages."""
+    """Abort all ranks if one fails, since the others wait for its messages."""
     try:
         work()
     except BaseException as error:
@@ -245,7 +243,7 @@ class _Interpreter:
     """The steps of this rank.
 
     Nothing is waited for until a buffer is used: leaves run while the next part of a
-    loop in time is under way. Sends never wait, so no two ranks wait for each other.
+    sequential loop is under way. Sends never wait, so no two ranks wait for each other.
     """
 
     def __init__(self, plan: Plan, comm: Any, buffers: Buffers) -> None:

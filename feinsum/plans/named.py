@@ -1,4 +1,4 @@
-"""Schedules that have a name: what the planner's choice is compared with.
+"""Named schedules, to compare the planner's choice with.
 
 Source: DISTAL, tables 1 and 2 (Cannon 1969; PUMMA, Choi et al. 1994; SUMMA, van de
 Geijn and Watts 1997; Johnson, Agarwal et al. 1995; 2.5D, Solomonik and Demmel 2011;
@@ -55,8 +55,8 @@ def named_plan(
     """A schedule by its name; one of :data:`NAMES`.
 
     Raises:
-        PlanError: with the rule ``named`` if there is no such schedule, or if it is
-            none for this einsum or number of processes.
+        PlanError: with the rule ``named`` if there is no such schedule, or if it does
+            not fit the einsum or number of processes.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (576, 576)), feinsum.array("B", (576, 576))
@@ -66,7 +66,7 @@ def named_plan(
     """
     if name not in NAMES:
         raise PlanError(
-            f"no schedule is named {name!r}; there are {', '.join(NAMES)}",
+            f"there is no schedule {name!r}; expected one of {', '.join(NAMES)}",
             rules=("named",),
         )
     found = _like(_bare(einsum, sizes, processes, path), name)
@@ -93,7 +93,7 @@ def _bare(
 
 
 def named_like(plan: Plan) -> dict[str, Plan]:
-    """All named schedules that fit what a plan computes, and its processes."""
+    """All named schedules that fit the einsum and processes of a plan."""
     found = {name: _like(plan, name) for name in NAMES}
     return {name: made for name, made in found.items() if made is not None}
 
@@ -113,7 +113,7 @@ Maker = Callable[[Sequence[Group], Mapping[str, int], int], Made]
 
 
 def _matrices(groups: Sequence[Group]) -> tuple[str, str, str, Group] | None:
-    """The indices of rows, columns and the sum, if it is a product of matrices."""
+    """The indices of rows, columns and the sum, if it is a matrix product."""
     if len(groups) != 1 or len(groups[0].inputs) != 2:
         return None
     (group,) = groups
@@ -184,7 +184,7 @@ def _solomonik(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> M
 
 
 def _cosma(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Made:
-    """The grid of a product of matrices whose blocks have the smallest surface."""
+    """The grid of a matrix product whose blocks have the smallest surface."""
     found = _matrices(groups)
     if found is None or n < 2:
         return None
@@ -277,10 +277,10 @@ def _by_grids(choose: Grids) -> Maker:
 
 
 def on_grid(group: Group, grid: Sequence[int]) -> GroupSchedule:
-    """A group on a grid of its own, its ranks row by row; sums go to one rank.
+    """A group on its own grid, ranks in row-major order; sums go to one rank.
 
     Args:
-        grid: the parts of each index, in the order in which they are first used.
+        grid: the number of parts of each index, in order of first use.
     """
     used = [(i, p) for i, p in zip(by_first_use(group), grid, strict=True) if p > 1]
     machine = Machine(tuple(p for _, p in used))

@@ -1,9 +1,9 @@
-"""Plans on the workers of Dask: one task for each rank and phase, where the plan says.
+"""Plans on Dask workers: one task for each rank and phase, placed by the plan.
 
-A task takes the buffers that its rank had after the phase before, and what other ranks
-sent it; what it sends is a parcel of its own for each different content, which Dask
-takes to the worker that needs it. All tasks are functions without side effects, so what
-a lost worker held Dask computes again, on the worker that is started in its place.
+A task takes the buffers of its rank after the previous phase, and what other ranks
+sent; it produces a parcel for each distinct content to send, which Dask moves to the
+worker that needs it. Tasks have no side effects, so Dask recomputes what a lost worker
+held, on the worker that replaces it.
 """
 
 from __future__ import annotations
@@ -100,15 +100,15 @@ class _Told:
 
 
 class DaskEngine:
-    """A plan that workers of Dask run.
+    """A plan that Dask workers run.
 
     Args:
-        client: of Dask; each of its first workers, by their names, is a rank.
-        leaf: what computes a block; by default :func:`feinsum.call_einsum`.
-        meaning: of statements that are no einsums.
+        client: a Dask client; each of its first workers, by their names, is a rank.
+        leaf: function that computes a block; by default :func:`feinsum.call_einsum`.
+        meaning: what statements that are not einsums compute.
 
     Raises:
-        PlanError: with the rule ``workers``, if there is no client, or if it has fewer
+        PlanError: with the rule ``workers``, if there is no client, or it has fewer
             workers than the plan has processes.
     """
 
@@ -184,7 +184,7 @@ class DaskEngine:
         return Outcome(results, report_of(self.plan, "dask", traffic, seconds, lost))
 
     def fleet(self) -> Fleet:
-        """The workers that are ranks, and what they run on."""
+        """The fleet of the workers that serve as ranks."""
         addresses = [at for _, at in self._workers()]
         found = self.client.run(place, workers=addresses)
         return fleet_of("dask", [found[at] for at in addresses])
@@ -248,16 +248,16 @@ class DaskEngine:
         else:
             self.client.cancel(list(run.results))
             raise PlanError(
-                f"worker {self._missing(run)} was lost and is not there again after "
-                f"{RETURN_LIMIT_S:g} s; give workers a nanny, or plan for those that "
-                "are left",
+                f"worker {self._missing(run)} was lost and did not return within "
+                f"{RETURN_LIMIT_S:g} s; run workers with a nanny, or plan for "
+                "fewer workers",
                 rules=("workers",),
             )
         for rank, future in enumerate(run.results):
             error = future.exception() if future.status == "error" else None
             if isinstance(error, KilledWorker):
                 raise PlanError(
-                    f"the worker of rank {rank} died again and again: {error}",
+                    f"the worker of rank {rank} died repeatedly: {error}",
                     rules=("workers",),
                 ) from None
 

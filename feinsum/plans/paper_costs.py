@@ -1,7 +1,7 @@
-"""Costs of the papers: what they take for what is moved, and the grids of the least.
+"""The papers' cost models for traffic, and the grids that minimize them.
 
-Counted elements are what plans are chosen by. These are here for fidelity, and to
-compare with: the first is what a process holds, the second bounds what moves.
+Plans are chosen by counted elements. These costs are here for fidelity and comparison:
+the first measures what a process holds, the second bounds what moves.
 
 Source: Deinsum, section IV (footprint); EinDecomp (Bourgeois et al.), costs of joins,
 aggregations and repartitions, and dynamic programming over them. The paper prints the
@@ -42,7 +42,7 @@ def join(grid: ArrayLike, blocks: Sequence[ArrayLike]) -> Floats:
     """Elements of all inputs of all kernel calls: each call gets blocks of its own.
 
     Args:
-        grid: parts of every index; the last axis is that of indices.
+        grid: number of parts of every index, along the last axis.
         blocks: elements in a block of each input.
 
     >>> float(join([4, 1, 4], [16, 16]))
@@ -54,11 +54,11 @@ def join(grid: ArrayLike, blocks: Sequence[ArrayLike]) -> Floats:
 
 
 def aggregation(grid: ArrayLike, summed: ArrayLike, block: ArrayLike) -> Floats:
-    """Elements of partial results that are passed on to be added.
+    """Elements of partial results that are sent to be added.
 
     Args:
         grid: parts of every index.
-        summed: parts of every index that is summed.
+        summed: number of parts of every summed index.
         block: elements in a block of the output.
 
     >>> float(aggregation([2, 2, 4], [2], 16)), float(aggregation([4, 1, 4], [1], 4))
@@ -73,11 +73,11 @@ def aggregation(grid: ArrayLike, summed: ArrayLike, block: ArrayLike) -> Floats:
 def repartition(
     consumer: ArrayLike, producer: ArrayLike, extents: Sequence[int]
 ) -> Floats:
-    """Elements that pass if a tensor in parts is wanted in other parts.
+    """Elements that move if a tensor is repartitioned.
 
     Args:
-        consumer: wanted parts of every axis; the last axis is that of axes.
-        producer: given parts.
+        consumer: required number of parts of every axis, along the last axis.
+        producer: existing number of parts.
         extents: of the tensor.
 
     >>> float(repartition([4, 1], [2, 4], [8, 8]))
@@ -98,10 +98,10 @@ def repartition(
 def eindecomp_grids(
     groups: Sequence[Group], extents: Mapping[str, int], n: int
 ) -> list[tuple[int, ...]]:
-    """The grids of all groups whose costs are the least by EinDecomp's model.
+    """The grids of all groups that minimize EinDecomp's cost model.
 
     The sum over all groups is minimized exactly, by elimination. The paper does so for
-    trees, and takes one path after the other in other graphs.
+    trees, and for other graphs one path after another.
     """
     if not all(extents[i] for group in groups for i in group.indices):
         return [(1,) * len(by_first_use(group)) for group in groups]
@@ -119,7 +119,7 @@ def cost_tables(
     grids: Mapping[str, NDArray[np.int64]],
     makers: Mapping[str, Collection[str]] | None = None,
 ) -> list[Table]:
-    """EinDecomp's costs of all choices of grids, for :func:`least_sum`.
+    """EinDecomp's costs for all choices of grids, for :func:`least_sum`.
 
     Args:
         grids: for each result the grids of its group, whose variable has its name; the
@@ -227,10 +227,10 @@ PAPER_COSTS = {"footprint": footprint, "eindecomp": eindecomp}
 
 
 def paper_cost(name: str, plan: Plan) -> float:
-    """What a paper takes for the cost of a plan, in elements.
+    """The cost of a plan by a paper's model, in elements.
 
     Args:
-        name: of :data:`PAPER_COSTS`.
+        name: one of :data:`PAPER_COSTS`.
 
     Raises:
         PlanError: with the rule ``named`` if there is no such cost.
@@ -243,7 +243,7 @@ def paper_cost(name: str, plan: Plan) -> float:
     """
     if name not in PAPER_COSTS:
         raise PlanError(
-            f"there is no cost named {name!r}; there are {', '.join(PAPER_COSTS)}",
+            f"there is no cost {name!r}; expected one of {', '.join(PAPER_COSTS)}",
             rules=("named",),
         )
     return PAPER_COSTS[name](plan)

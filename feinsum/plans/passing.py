@@ -1,4 +1,4 @@
-"""Whole arrays on rank 0: cut into blocks for all ranks, and put together again."""
+"""Scattering whole arrays from rank 0 to all ranks, and gathering results."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ TAG = 0
 def scatter(
     plan: Plan, operands: Mapping[str, Any] | None, comm: Any
 ) -> dict[str, NDArray[Any]]:
-    """The blocks of this rank, of whole operands that rank 0 has.
+    """The blocks of this rank, scattered from whole operands on rank 0.
 
     Args:
-        operands: arrays by name on rank 0; what other ranks give is not looked at.
-        comm: a communicator of mpi4py.
+        operands: arrays by name on rank 0; ignored on other ranks.
+        comm: an mpi4py communicator.
 
     Raises:
         PlanError: on all ranks, with the rule ``blocks``, if an operand is missing or
-            has another shape or dtype.
+            has the wrong shape or dtype.
     """
     rank, arrays, wrong = comm.Get_rank(), {}, None
     if rank == 0:
@@ -61,11 +61,11 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Meaning | None = None) ->
     """The whole result on rank 0, None on all other ranks.
 
     Args:
-        parts: what :func:`run_on_ranks` has returned on this rank.
-        meaning: of statements that are no einsums.
+        parts: the result of :func:`run_on_ranks` on this rank.
+        meaning: what statements that are not einsums compute.
 
     Returns:
-        An array; of a plan of statements a dictionary of arrays.
+        An array; for a plan of statements, a dictionary of arrays.
     """
     if plan.statements is None:
         return _whole(plan, plan.outputs[0], parts, plan.dtype, comm)

@@ -1,4 +1,4 @@
-"""Contraction paths that a plan can have: those of few operations, and different."""
+"""Candidate contraction paths of a plan: distinct paths with few operations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_OPERATIONS = 1.1
 
 
 def paths_of(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, ...]:
-    """The default path, and others of about as few operations with other groups.
+    """The default path, and others with about as few operations but other groups.
 
     >>> import feinsum
     >>> arrays = [feinsum.array(name, (8, 8)) for name in "ABC"]

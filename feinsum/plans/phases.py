@@ -1,7 +1,7 @@
-"""Steps in phases: what a rank does between two times at which it waits.
+"""Steps grouped into phases: what a rank does between two waits.
 
-For engines whose tasks take messages when they begin and give them when they end. A
-message leaves at the end of the phase in which it is ready, and arrives at the
+For engines whose tasks receive messages when they begin and send them when they end. A
+message is sent at the end of the phase in which it is ready, and received at the
 beginning of a later one.
 """
 
@@ -30,9 +30,9 @@ __all__ = ["Origin", "Parcel", "Phase", "phases_of"]
 
 @dataclass(frozen=True)
 class Parcel:
-    """Boxes of buffers of a rank as they are at the end of a phase.
+    """Boxes of a rank's buffers at the end of a phase.
 
-    Ranks that are sent the same have one parcel.
+    Ranks that receive the same content share a parcel.
     """
 
     rank: int
@@ -46,11 +46,11 @@ Origin: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps of a rank, in their order; sends are left out, for parcels tell them.
+    """Steps of a rank, in order, without sends, which parcels represent.
 
     Attributes:
-        steps: each with where its value comes from, if it comes from another rank.
-        arriving: the parcels of these.
+        steps: each with the source of its value, if that is another rank.
+        arriving: the parcels that these need.
     """
 
     steps: tuple[tuple[Step, Origin | None], ...]

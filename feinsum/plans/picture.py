@@ -1,4 +1,4 @@
-"""A picture of a plan: for every group which rank needs, and keeps, which blocks."""
+"""A picture of a plan: for every group, which ranks need and hold which blocks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_DRAWN = 64
 
 
 def rows_of(plan: Plan) -> tuple[Row, ...]:
-    """A row for every group: what its inputs must be, and where its result is left.
+    """A row for every group: the blocks of its inputs, and where its result is left.
 
-    Tensors of more than two axes are shown by the two that are cut the most; those of
-    fewer have a side that is not named. Every block names the ranks that have it.
+    Tensors with more than two axes show the two with the most parts; those with fewer
+    have an unnamed side. Every block names the ranks that hold it.
     """
     return tuple(
         Row(
@@ -80,7 +80,7 @@ def _block(box: Box, shape: Sequence[int], number: int, text: str) -> Block:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Ranks, as short as can be.
+    """Ranks as text, as short as possible.
 
     >>> ranks_text([0]), ranks_text([0, 1, 2, 3]), ranks_text([0, 2, 4, 6])
     ('0', '0-3', '0,2..6')

@@ -1,4 +1,4 @@
-"""Places: where a tensor must be, where a result can be, and where operands start."""
+"""Placement: where a tensor must be, where a result can be, where operands start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def n_copies(need: Distribution) -> int:
 def result_choices(
     group: Group, axes: Sequence[str | None], machine: Machine
 ) -> Iterator[Distribution]:
-    """Where a result can be: each axis of partial sums cuts it further, or is left."""
+    """Where a result can be: axes of partial sums may partition it further."""
     base = needed_by(axes, group.output, machine).cuts
     summed = [k for k, i in enumerate(axes) if i in group.summed]
     for places in product((*range(len(base)), None), repeat=len(summed)):
@@ -47,14 +47,14 @@ def spread(
     machine: Machine,
     extents: Mapping[str, int],
 ) -> Distribution:
-    """A result as even as can be: partial sums in blocks along the longest axes."""
+    """A result as even as possible: partial sums in blocks along the longest axes."""
     base = needed_by(axes, group.output, machine)
     summed = tuple(k for k, i in enumerate(axes) if i in group.summed)
     return _evenly(base, summed, tuple(extents[i] for i in group.output.indices))
 
 
 def start_of(need: Distribution, shape: Sequence[int]) -> Distribution:
-    """One copy of what is needed, spread over those that need it."""
+    """One copy of what is needed, spread over the ranks that need it."""
     return _evenly(need, need.copied_axes, shape)
 
 

@@ -1,4 +1,4 @@
-"""Plans: how many processes compute one einsum, or several."""
+"""Plans for computing one or several einsums on many processes."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ RULES = (
 
 @dataclass(frozen=True)
 class LeafWork:
-    """What one process computes of a group.
+    """One process's share of a group.
 
     Attributes:
-        key: of the workload whose recipe is looked up.
-        text: that einsum, of the largest block; what ``feinsum tune`` takes.
+        key: key of the workload whose recipe is looked up.
+        text: the einsum of the largest block, as accepted by ``feinsum tune``.
     """
 
     __pydantic_config__ = STRICT
@@ -68,18 +68,18 @@ class LeafWork:
 
 @dataclass(frozen=True)
 class Plan:
-    """How processes compute one einsum, or several: data, which names no code.
+    """How processes compute one or several einsums: data without code.
 
     Args:
         einsum: as text.
         sizes: the value of every size parameter.
-        processes: that take part.
-        path: in which order operands are multiplied.
-        schedules: of every group of the path.
-        starts: where each operand is in the beginning.
-        leaves: for every group what the largest block is as a workload.
-        name: who made the plan: the planner, or the author of a named schedule.
-        statements: of a plan of several einsums; it has no ``einsum`` and no path.
+        processes: number of processes.
+        path: the contraction path.
+        schedules: schedule of every group of the path.
+        starts: initial distribution of each operand.
+        leaves: for every group, the workload of the largest block.
+        name: origin of the plan: the planner, or a named schedule.
+        statements: for a plan of several einsums, which has no ``einsum`` and no path.
     """
 
     __pydantic_config__ = STRICT
@@ -101,7 +101,7 @@ class Plan:
 
     @cached_property
     def batched_einsum(self) -> BatchedEinsum:
-        """That of a plan of one einsum.
+        """The einsum of a plan of one einsum.
 
         Raises:
             PlanError: for a plan of statements.
@@ -112,7 +112,7 @@ class Plan:
 
     @cached_property
     def key(self) -> WorkloadKey:
-        """Of the workload of a plan of one einsum: what ``feinsum query`` looks up.
+        """The workload key of a plan of one einsum, as used by ``feinsum query``.
 
         Raises:
             PlanError: for a plan of statements.
@@ -121,7 +121,7 @@ class Plan:
 
     @property
     def title(self) -> str:
-        """What is computed, in one line."""
+        """A one-line description."""
         if self.statements is None:
             return self.batched_einsum.subscripts
         n = len(self.statements.groups)
@@ -142,25 +142,25 @@ class Plan:
 
     @property
     def result(self) -> Distribution:
-        """Where the last result is in the end."""
+        """The final distribution of the last result."""
         return self.schedules[-1].result
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Results that are there in the end; one for a plan of one einsum."""
+        """The final results; one for a plan of one einsum."""
         if self.statements is not None:
             return self.statements.outputs
         return (self.groups[-1].output.tensor,)
 
     @cached_property
     def operands(self) -> Mapping[str, np.dtype[Any]]:
-        """The dtype of every tensor that is given."""
+        """The dtype of every operand."""
         if self.statements is not None:
             return {t: np.dtype(d) for t, d in self.statements.dtypes.items()}
         return {op.name: op.dtype for op in self.batched_einsum.operands}
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Of an operand, a product on the way, or the result."""
+        """The shape of an operand, an intermediate, or the result."""
         return tuple(self.extents[i] for i in self._indices[tensor])
 
     @cached_property
@@ -169,14 +169,14 @@ class Plan:
         return {a.tensor: a.indices for a in reversed(accesses)}
 
     def start_box(self, operand: str, rank: int) -> Any:
-        """First entry and end along each axis of what a rank brings, or None."""
+        """Start and end along each axis of the block that a rank provides, or None."""
         return self.starts[operand].boxes(self.shape(operand), self.processes).box(rank)
 
     def result_box(self, rank: int, output: str | None = None) -> Any:
-        """First entry and end along each axis of what a rank gets, or None.
+        """Start and end along each axis of the block that a rank gets, or None.
 
         Args:
-            output: of :attr:`outputs`, if there are several.
+            output: one of :attr:`outputs`, if there are several.
         """
         name = self.outputs[-1] if output is None else output
         at = next(k for k, g in enumerate(self.groups) if g.output.tensor == name)
@@ -185,14 +185,14 @@ class Plan:
 
     @cached_property
     def steps(self) -> Steps:
-        """What every rank does."""
+        """The steps of every rank."""
         lists = StepLists(self.processes)
         self.lower(lists)
         return lists.steps
 
     @cached_property
     def collectives(self) -> tuple[Collective, ...]:
-        """Which messages are those of collectives."""
+        """The messages that form collectives."""
         return collectives_of(self.steps)
 
     def lower(self, sink: Sink) -> None:
@@ -217,27 +217,27 @@ class Plan:
 
     @cached_property
     def counts(self) -> Counts:
-        """Sums over the steps; no document has them."""
+        """Sums over the steps; not part of the document."""
         tally = Tally(self.at_rest)
         self.lower(tally)
         return tally.counts()
 
     def outline(self) -> Counts:
-        """The counts but for requests, which are 0: for those who compare many."""
+        """The counts without requests, which are 0: for comparing many plans."""
         tally = Tally(self.at_rest, has_requests=False)
         self.lower(tally)
         return tally.counts()
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of products and of the result."""
+        """The dtype of intermediates and the result."""
         if self.statements is not None:
             return self.statements.dtype
         return self.batched_einsum.output_dtypes[0]
 
     @property
     def peak_bytes(self) -> int:
-        """Held by a process at the most, if all tensors have the result's dtype."""
+        """Peak memory of a process, if all tensors have the result's dtype."""
         return self.counts.peak * self.dtype.itemsize
 
     @cached_property
@@ -254,7 +254,7 @@ class Plan:
         """Inverse of :meth:`to_json`, and checked.
 
         Raises:
-            PlanError: naming what is wrong, and every rule that is broken.
+            PlanError: naming what is wrong, and every broken rule.
         """
         try:
             found = from_json(cls, text, "plan")
@@ -268,7 +268,8 @@ class Plan:
         yield from plan_violations(self)
 
     def check(self) -> Plan:
-        """The plan itself.
+        """The plan itself, checked.
+
 
         Raises:
             PlanError: naming every rule that is broken.
@@ -281,7 +282,7 @@ class Plan:
         return self
 
     def to_python(self) -> str:
-        """A program of numpy and mpi4py alone that does the same."""
+        """A standalone program, using only numpy and mpi4py, that does the same."""
         from feinsum.plans.program import program_of
 
         return program_of(self)
@@ -297,7 +298,7 @@ class Plan:
     def prepare(
         self, engine: str = "local", on: Any = None, *, leaf: Any = None
     ) -> Prepared:
-        """Ready for any number of inputs; see :func:`feinsum.plans.prepare`."""
+        """Prepare for any number of inputs; see :func:`feinsum.plans.prepare`."""
         from feinsum.plans.prepared import prepare
 
         return prepare(self, engine, on, leaf=leaf)
@@ -335,7 +336,7 @@ def extents_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Mapping[str, 
     """Of every index, as a number.
 
     Raises:
-        PlanError: if a size is missing, or is none.
+        PlanError: if a size is missing or invalid.
     """
     for name, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -345,12 +346,12 @@ def extents_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Mapping[str, 
     known = {p.name for p in einsum.size_params}
     if missing := sorted(known - set(sizes)):
         raise PlanError(
-            f"no value of {', '.join(missing)}; a plan is for given sizes",
+            f"no value of {', '.join(missing)}; a plan needs the value of every size",
             rules=("sizes",),
         )
     if unknown := sorted(set(sizes) - known):
         raise PlanError(
-            f"no size parameter is named {', '.join(unknown)}; there are "
+            f"there is no size parameter {', '.join(unknown)}; there are "
             f"{', '.join(sorted(known)) or 'none'}",
             rules=("sizes",),
         )
@@ -367,7 +368,7 @@ def leaf_work(
 ) -> LeafWork:
     """The workload of a block of a group.
 
-    Products on the way have the dtype of the result.
+    Intermediates have the dtype of the result.
     """
     names = [f"b{k}" for k in range(len(group.inputs))]
     operands = [
@@ -384,7 +385,7 @@ def leaf_work(
 
 
 def leaves_of(plan: Plan) -> tuple[LeafWork, ...]:
-    """Of every group the workload of the largest block."""
+    """For every group, the workload of the largest block."""
     found = []
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         lengths = _largest_block(group, schedule, plan.extents, plan.processes)
@@ -422,7 +423,11 @@ def plan_violations(plan: Plan) -> Iterator[Violation]:
     if plan.statements is not None:
         broken = list(statement_violations(plan.statements))
         if plan.einsum or plan.path or plan.sizes:
-            broken.append(Violation("statements", "an einsum beside statements"))
+            broken.append(
+                Violation(
+                    "statements", "a plan has either an einsum or statements, not both"
+                )
+            )
         if broken:
             yield from broken
             return
@@ -471,6 +476,6 @@ def _leaves(plan: Plan) -> Iterator[Violation]:
         wrong = [a.key for a, b in zip(plan.leaves, expected, strict=False) if a != b]
         yield Violation(
             "leaf",
-            f"the leaves are not those of the blocks ({', '.join(wrong)[:80]}); write "
-            "the plan anew",
+            f"the leaves do not match the blocks ({', '.join(wrong)[:80]}); create the "
+            "plan again",
         )

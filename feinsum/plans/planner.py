@@ -48,35 +48,36 @@ def plan(
     database: str | PathLike[str] | FactSource | None = None,
     fleet: Fleet | None = None,
 ) -> Plan:
-    """How many processes compute an einsum with the fewest elements moved.
+    """Plan an einsum on many processes so that the fewest elements move.
 
-    All machines of up to four axes are considered, and all ways to cut indices by their
-    axes that give even work, and the named schedules beside them. Of the groups of one
-    contraction path the search is exact; see the documentation of plans for what it
-    counts. Nothing is measured.
+    Considers all machines with up to four axes, all ways to partition indices along
+    these axes with even work, and the named schedules. The search is exact for the
+    groups of one contraction path; see the documentation of plans for what it counts.
+    Nothing is measured.
 
     Args:
-        einsum: of one row, without an index twice in a term.
+        einsum: an einsum with one row, without repeated indices in a term.
         sizes: the value of every size parameter.
-        processes: that take part.
-        memory: bytes that each of them may hold, as a number or such as ``"8 GB"``.
-        path: positions of operands to multiply at each step, the product at the end;
-            by default an order of few operations, or of up to five operands another
-            one of at most a tenth more with which less is moved, for up to 64
-            processes.
-        most_work: of the process that has the most, over the average. Where processes
-            without work are paid with fewer elements, this is the limit; with 1, all
-            have as even work as can be. There is none by default, but that at least
+        processes: number of processes.
+        memory: memory limit per process, as a number of bytes or a text such as
+            ``"8 GB"``.
+        path: positions of the operands to multiply at each step, with the product
+            appended. By default a path with the fewest operations or, for up to five
+            operands and 64 processes, one with at most a tenth more operations that
+            moves less.
+        most_work: limit on the maximum work of a process over the average, which bounds
+            how many processes may be idle in exchange for fewer elements. With 1, work
+            is as even as possible. By default there is no limit, except that at least
             two processes have work.
-        database: of facts of plans. Where the plan and others of few elements were
-            timed on such a fleet, the fastest is taken. By default none is asked.
-        fleet: that the plan is for; by default ranks of MPI on this machine, of one
+        database: database with facts of plans. If the plan and others with few elements
+            were timed on such a fleet, the fastest is chosen. None by default.
+        fleet: the fleet to plan for; by default MPI ranks on this machine, with one
             thread each.
 
     Raises:
         StoreError: if the database cannot be read.
-        PlanError: for what cannot be planned, with the rule that is broken: ``sizes``,
-            ``processes``, ``memory``, ``path``, ``work``, ``batch``, ``diagonal``.
+        PlanError: if it cannot be planned, with the broken rule: ``sizes``,
+            ``processes``, ``memory``, ``path``, ``work``, ``batch`` or ``diagonal``.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (600, 600)), feinsum.array("B", (600, 600))
@@ -135,20 +136,20 @@ def plan_statements(
     memory: int | str | None = None,
     most_work: float = inf,
 ) -> Plan:
-    """How many processes compute several einsums with the fewest elements moved.
+    """Plan several einsums on many processes so that the fewest elements move.
 
-    What one statement makes can be read by several, and what a process has fetched for
-    one of them it does not fetch again. The search is exact over the maps of one
-    machine to all statements at once, as it is for one einsum.
+    Several statements can read one result, and a process never fetches again what it
+    fetched for an earlier statement. As for a single einsum, the search is exact over
+    the maps of one machine to all statements at once.
 
     Args:
-        statements: in an order in which they can be computed.
-        processes: that take part.
-        memory: bytes that each of them may hold.
-        most_work: of the process that has the most, over the average.
+        statements: the statements, in an order in which they can be computed.
+        processes: number of processes.
+        memory: memory limit per process, in bytes.
+        most_work: limit on the maximum work of a process over the average.
 
     Raises:
-        PlanError: with the rule that is broken: ``statements``, or one of those of
+        PlanError: with the broken rule: ``statements``, or one of those of
             :func:`plan`.
 
     >>> from feinsum.plans import statements
@@ -200,8 +201,8 @@ def _check_work(most_work: object) -> None:
     is_number = isinstance(most_work, int | float) and not isinstance(most_work, bool)
     if not (is_number and most_work >= 1):  # type: ignore[operator]
         raise PlanError(
-            f"most_work={most_work!r}; expected a number from 1: the most work of a "
-            "process over the average",
+            f"most_work={most_work!r}; expected a number of at least 1: the maximum "
+            "work of a process over the average",
             rules=("work",),
         )
 
@@ -265,7 +266,7 @@ def _as_uneven(made: Plan, other: Plan, counts: Counts, most: float) -> Plan:
 
 
 def _within(made: Plan, most: float) -> Plan:
-    """With loops in time that keep what a process holds below a limit, if any do."""
+    """With sequential loops that keep what a process holds below a limit, if any do."""
     for parts in _doubling():
         if made.counts.peak <= most:
             return made

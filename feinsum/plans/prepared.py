@@ -1,4 +1,4 @@
-"""Plans that are prepared once and run on many inputs, by an engine."""
+"""Plans that an engine prepares once and runs on many inputs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gives.
+    """The outcome of a run.
 
     Attributes:
-        results: every output by name; on ranks of MPI but the first one, nothing.
-        report: what was moved, and how long it took.
+        results: every output by name; empty on all MPI ranks except the first.
+        report: what moved, and how long it took.
     """
 
     results: Mapping[str, NDArray[Any]]
@@ -53,7 +53,7 @@ class _Engine(Protocol):
 
 
 class Prepared:
-    """A plan on an engine: what both need was made once, for all inputs.
+    """A plan on an engine, with all one-time work done.
 
     >>> import feinsum, numpy as np
     >>> A, x = feinsum.array("A", (4, 4)), feinsum.array("x", 4)
@@ -70,30 +70,30 @@ class Prepared:
     def run(
         self, arrays: Mapping[str, Any], progress: Progress | None = None
     ) -> Outcome:
-        """The outputs for whole arrays by name.
+        """Compute the outputs for whole arrays by name.
 
         Args:
-            progress: is told how far the run is.
+            progress: called with the number of finished leaves, and the total.
 
         Raises:
-            PlanError: if an array is missing or of another shape or dtype, if blocks
-                are too large, or if the engine cannot go on.
+            PlanError: if an array is missing or has the wrong shape or dtype, if blocks
+                are too large, or if the engine cannot continue.
         """
         return self._engine.outcome(self._engine.submit(arrays, progress))
 
     def fleet(self) -> Fleet:
-        """The ranks, and what they run on; on ranks of MPI, all of them call it.
+        """The fleet of the engine; collective on MPI ranks.
 
         Raises:
-            PlanError: with the rule ``fleet``, if they are not alike.
+            PlanError: with the rule ``fleet``, if ranks differ.
         """
         return self._engine.fleet()
 
     def stream(self, inputs: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
-        """The outcome for each of many inputs, in their order.
+        """The outcome for each of many inputs, in order.
 
-        Engines with workers of their own begin the next run before the last one has
-        ended. Arrays may be used again once the next input is asked for.
+        Engines with their own workers begin the next run before the last one has ended.
+        Arrays may be reused once the next input is requested.
         """
         running: list[Any] = []
         for arrays in inputs:
@@ -112,17 +112,17 @@ def prepare(
     leaf: LeafFunction | None = None,
     meaning: Meaning | None = None,
 ) -> Prepared:
-    """Make a plan ready to be run on any number of inputs.
+    """Prepare a plan to run on any number of inputs.
 
     Args:
-        engine: of :data:`ENGINES`.
-        on: a communicator of mpi4py for ``mpi``, a client of Dask for ``dask``.
-        leaf: what computes a block; by default :func:`feinsum.call_einsum`, and numpy
-            for ``local``.
-        meaning: of statements that are no einsums.
+        engine: one of :data:`ENGINES`.
+        on: an mpi4py communicator for ``mpi``, a Dask client for ``dask``.
+        leaf: function that computes a block; by default :func:`feinsum.call_einsum`,
+            and numpy for ``local``.
+        meaning: what statements that are not einsums compute.
 
     Raises:
-        PlanError: with the rule ``engine``, if there is none of that name.
+        PlanError: with the rule ``engine``, if there is no such engine.
     """
     if engine == "dask":
         from feinsum.plans.on_dask import DaskEngine
@@ -133,7 +133,7 @@ def prepare(
     if engine == "local":
         if on is not None:
             raise PlanError(
-                f"the engine local runs in this process, not on {on!r:.80}; name the "
+                f"the engine local runs in this process, not on {on!r:.80}; use the "
                 "engine mpi or dask",
                 rules=("engine",),
             )
@@ -145,7 +145,7 @@ def prepare(
 
 
 ENGINES = ("local", "mpi", "dask")
-"""What runs plans: this process, ranks of MPI, workers of Dask."""
+"""What runs plans: this process, MPI ranks, Dask workers."""
 
 
 class _Here:
@@ -228,7 +228,7 @@ def _by_name(plan: Plan, found: Any) -> Mapping[str, NDArray[Any]]:
 def default_meaning(
     plan: Plan, leaf: LeafFunction | None, meaning: Meaning | None
 ) -> Meaning:
-    """Of einsums whose leaves are calls of the database, if nothing else is given."""
+    """The default meaning: einsums, with leaves that call the database."""
     if meaning is not None:
         return meaning
     if leaf is None:

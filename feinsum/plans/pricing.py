@@ -1,6 +1,6 @@
-"""Prices: of the plans that move the fewest elements, the fastest one.
+"""Prices: the estimated time of plans that move few elements.
 
-Counts are exact, and seconds are not: they are what a link and a leaf are said to take.
+Counts are exact; times are estimates from those given for links and leaves.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def best_plans(
     processes: int,
     most: int = 5,
 ) -> tuple[Plan, ...]:
-    """Different plans of the fewest elements, the best one first.
+    """Distinct plans that move few elements, best first.
 
-    These are the planner's, the best one of every machine of a quick search, and those
-    of named schedules.
+    These are the planner's choice, the best one for every machine of a quick search,
+    and those of named schedules.
 
     Raises:
         PlanError: as :func:`plan` does.
@@ -45,7 +45,7 @@ def best_plans(
 
 
 def alternatives(made: Plan, most: int = 4) -> tuple[Plan, ...]:
-    """Other plans of the same path, of the fewest elements, the best one first."""
+    """Other plans with the same path that move few elements, best first."""
     others = [
         with_schedules(made, found.schedules, name="planned")
         for found in best_of_machines(made.groups, made.extents, made.processes)
@@ -57,10 +57,10 @@ def alternatives(made: Plan, most: int = 4) -> tuple[Plan, ...]:
 
 
 def price(plan: Plan, links: Links, leaf_s: Callable[[LeafWork], float]) -> float:
-    """Seconds of the process that has the most of everything.
+    """Estimated seconds of a process with the maximum of every count.
 
     Args:
-        leaf_s: seconds of one call of a leaf, measured or predicted.
+        leaf_s: returns the measured or predicted seconds of one call of a leaf.
     """
     counts = plan.counts
     passing = (
@@ -76,9 +76,9 @@ def price(plan: Plan, links: Links, leaf_s: Callable[[LeafWork], float]) -> floa
 def cheapest(
     plans: Sequence[Plan], links: Links, leaf_s: Callable[[LeafWork], float]
 ) -> Plan:
-    """The plan with the lowest price; of equals the first.
+    """The plan with the lowest price; ties go to the first.
 
-    Every different leaf is asked for once.
+    Each distinct leaf is priced once.
     """
     if not plans:
         raise PlanError("no plans to choose from", rules=("price",))

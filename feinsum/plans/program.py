@@ -1,4 +1,4 @@
-"""A plan as a program of its own, to read and to change."""
+"""A plan as a standalone program, to read and change."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from mpi4py import MPI
 
 
 def program_of(plan: Plan) -> str:
-    """The text of a program of numpy and mpi4py that does the same.
+    """The source of a program that does the same with numpy and mpi4py.
 
-    Its leaves are numpy's. It moves no less than the plan, and more where an operand is
-    used twice or processes have no work.
+    Its leaves use numpy. It moves at least as much as the plan, and more if an operand
+    is used twice or processes are idle.
     """
     source = Path(standalone.__file__).read_text()
     body = source[source.index("class Where(") :].rstrip()

@@ -1,4 +1,4 @@
-"""What a run of a plan moved, took and held, beside what was predicted."""
+"""What a run of a plan moved, took and held, compared with the prediction."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["Edge", "RunReport", "predicted_by_edge", "report_of"]
 
 @dataclass(frozen=True)
 class Edge:
-    """What passed between ranks on the way from a tensor to a statement.
+    """The traffic between ranks from a tensor to a statement.
 
     Attributes:
-        tensor: what was fetched; or the result whose partial results were reduced.
+        tensor: the tensor that was fetched, or whose partial results were reduced.
         reader: the result of the statement that reads it; empty for partial results.
-        predicted: elements, by the steps of the plan.
-        counted: elements that came; None if the engine could not count them.
+        predicted: number of elements by the steps of the plan.
+        counted: number of elements received; None if the engine could not count them.
     """
 
     tensor: str
@@ -37,16 +37,16 @@ class Edge:
 
 @dataclass(frozen=True)
 class RunReport:
-    """One run of a plan.
+    """The report of one run of a plan.
 
     Attributes:
-        engine: that ran it.
-        edges: of all tensors that moved.
-        leaf_s: by the result of each statement, in seconds, of the slowest rank.
-        peak_bytes: held in buffers at one time by each rank, at the most.
-        wall_s: of the whole run, with what passed before and after it.
-        lost_workers: that the engine had to replace; then parts were computed twice,
-            and nothing is said of what was counted.
+        engine: the engine that ran it.
+        edges: edges of all tensors that moved.
+        leaf_s: seconds in leaves on the slowest rank, by the result of each statement.
+        peak_bytes: peak bytes held in buffers by each rank.
+        wall_s: seconds of the whole run, including distribution and collection.
+        lost_workers: number of workers that were replaced; then parts were computed
+            twice, and there are no counts.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (4, 6)), feinsum.array("B", (6, 5))
@@ -65,12 +65,12 @@ class RunReport:
 
     @property
     def predicted(self) -> int:
-        """Elements that all ranks were to receive."""
+        """Elements that all ranks should receive."""
         return sum(edge.predicted for edge in self.edges)
 
     @property
     def counted(self) -> int | None:
-        """Elements that all ranks received; None if that is not known."""
+        """Elements that all ranks received; None if unknown."""
         counts = [edge.counted for edge in self.edges]
         known = [n for n in counts if n is not None]
         return sum(known) if len(known) == len(counts) else None

@@ -1,4 +1,4 @@
-"""Whether the blocks of a plan fit into the memory that there is."""
+"""Checking that the blocks of a plan fit into memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["check_room", "free_bytes"]
 
 
 def free_bytes() -> int:
-    """Memory that this process may still take: of the machine, or of its container."""
+    """Memory available to this process: of the machine, or of its container."""
     from feinsum.tune.need import free_memory_bytes
 
     return free_memory_bytes()
@@ -19,8 +19,8 @@ def check_room(plan: Plan, free: int, *, n_ranks: int = 1) -> None:
     """Refuse a run before anything is allocated.
 
     Args:
-        free: bytes that are left for the ranks together.
-        n_ranks: that share them.
+        free: bytes available to all ranks together.
+        n_ranks: number of ranks that share them.
 
     Raises:
         PlanError: with the rule ``memory``.

@@ -20,15 +20,15 @@ __all__ = ["MOST_PARTS", "GroupSchedule", "Loop", "needed", "schedule_violations
 
 
 MOST_PARTS = 2**14
-"""Of a loop in time; each is a step in the lists of all ranks."""
+"""Of a sequential loop; each is a step in the lists of all ranks."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop in time: a block of an index in parts, one after the other.
+    """A sequential loop over the parts of a block of an index.
 
-    What has the index is fetched part by part, so that less memory is needed. Every
-    process begins with the part that the sum of its places along ``rotate`` numbers.
+    Tensors with the index are fetched part by part, which needs less memory. Every
+    process begins with the part given by the sum of its coordinates along ``rotate``.
 
     Source: DISTAL, section 3.3 (divide, communicate, rotate).
     """
@@ -49,11 +49,11 @@ class GroupSchedule:
 
     Args:
         machine: its grid.
-        axes: for each axis of the machine the index that it cuts, or None: then all
+        axes: for each machine axis, the index that it partitions, or None if all
             processes along it compute the same.
-        result: where the result is when the group is done. Partial sums are added up
-            there: in blocks (a reduce-scatter) or at one place (a reduce).
-        loop: in time, if there is one.
+        result: the final distribution of the result. Partial sums are added there: in
+            blocks (a reduce-scatter) or on one rank (a reduce).
+        loop: a sequential loop, if any.
     """
 
     __pydantic_config__ = STRICT
@@ -67,15 +67,15 @@ class GroupSchedule:
         object.__setattr__(self, "axes", tuple(self.axes))
 
     def cuts(self, index: str) -> tuple[int, ...]:
-        """The axes of the machine that cut an index."""
+        """The machine axes that partition an index."""
         return tuple(k for k, cut in enumerate(self.axes) if cut == index)
 
     def parts(self, index: str) -> int:
-        """In how many blocks an index is cut."""
+        """The number of blocks of an index."""
         return prod(self.machine.sizes[k] for k in self.cuts(index))
 
     def needs(self, access: Access) -> Distribution:
-        """Where a tensor must be, ahead of any loop in time."""
+        """Where a tensor must be, without any sequential loop."""
         return Distribution(self.machine, tuple(map(self.cuts, access.indices)))
 
     def summed_axes(self, group: Group) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class GroupSchedule:
         return tuple(k for k, i in enumerate(self.axes) if i in group.summed)
 
     def reduction(self, group: Group) -> str:
-        """What becomes of partial sums: ``scatter``, ``owner``, ``mixed``, ``none``."""
+        """How partial sums are reduced: ``scatter``, ``owner``, ``mixed``, ``none``."""
         summed = set(self.summed_axes(group))
         if not summed:
             return "none"
@@ -104,7 +104,7 @@ def needed(
     n_ranks: int,
     step: int = 0,
 ) -> Boxes:
-    """What every rank needs of a tensor at a step of the loop in time."""
+    """What each rank needs of a tensor at a step of the sequential loop."""
     shape = tuple(extents[i] for i in access.indices)
     boxes = schedule.needs(access).boxes(shape, n_ranks)
     loop = schedule.loop
@@ -139,7 +139,9 @@ def schedule_violations(
     for k, index in enumerate(schedule.axes):
         if index is not None and index not in group.indices:
             yield Violation(
-                "axes", f"{name}: axis {axis_name(k)} cuts {index!r}, which is no index"
+                "axes",
+                f"{name}: axis {axis_name(k)} partitions {index!r}, which is not an "
+                "index",
             )
     yield from distribution_violations(
         f"the result {name}", schedule.result, len(group.output.indices), n_processes
@@ -151,21 +153,23 @@ def schedule_violations(
 def _result_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violation]:
     name, result = group.output.tensor, schedule.result
     if result.machine != schedule.machine:
-        yield Violation("result", f"{name}: the result is on another machine")
+        yield Violation(
+            "result", f"{name}: the result is distributed over another machine"
+        )
         return
     for k in result.copied_axes:
         if schedule.axes[k] is not None:
             yield Violation(
                 "result",
-                f"{name}: copies of the result along axis {axis_name(k)}; leave them "
-                "to the group that needs them",
+                f"{name}: the result is replicated along axis {axis_name(k)}, which "
+                "partitions an index; let the group that needs copies fetch them",
             )
     for k in set(range(result.machine.n_axes)) - set(result.copied_axes):
         if schedule.axes[k] is None:
             yield Violation(
                 "result",
-                f"{name}: all along axis {axis_name(k)} compute the same, so all keep "
-                "the same",
+                f"{name}: all processes along axis {axis_name(k)} compute the same, so "
+                "the result must be replicated there",
             )
 
 
@@ -175,13 +179,17 @@ def _loop_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violatio
         return
     if loop.index not in group.summed:
         yield Violation(
-            "loop", f"{name}: a loop in time over {loop.index!r}, which is not summed"
+            "loop",
+            f"{name}: a sequential loop over {loop.index!r}, which is not summed",
         )
     if not 1 <= loop.parts <= MOST_PARTS:
         yield Violation(
             "loop",
-            f"{name}: a loop in time of {loop.parts} parts; expected 1 to {MOST_PARTS}",
+            f"{name}: a sequential loop of {loop.parts} parts; expected 1 to "
+            f"{MOST_PARTS}",
         )
     for k in loop.rotate:
         if not 0 <= k < schedule.machine.n_axes:
-            yield Violation("loop", f"{name}: rotation by axis {k}, which is not there")
+            yield Violation(
+                "loop", f"{name}: rotation by axis {k}, which does not exist"
+            )

@@ -1,9 +1,9 @@
-"""The planner: for every group which index each axis of a machine cuts.
+"""The planner: which index each machine axis partitions, for every group.
 
-What moves in a group beyond one copy of its inputs, and in its reduction, follows from
-how often each tensor is there. What moves between groups follows from how much of a
-result lies where it is needed. Both together are a sum of small tables, of which
-:mod:`feinsum.plans.elimination` finds the least.
+Traffic within a group, beyond one copy of its inputs and in its reduction, follows from
+the replication of each tensor. Traffic between groups follows from how much of a result
+is already where it is needed. Both together are a sum of small tables, which
+:mod:`feinsum.plans.elimination` minimizes.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ MOST_ENTRIES = 2**21
 
 @dataclass(frozen=True)
 class Found:
-    """What the search chose.
+    """The result of the search.
 
     Attributes:
-        cost: elements that it counts.
-        is_exact: every choice that could have been better was considered.
+        cost: number of elements that it counts.
+        is_exact: whether every choice that could have been better was considered.
     """
 
     cost: float
@@ -67,13 +67,14 @@ def best_schedules(
     """The schedules that move the fewest elements, over all machines.
 
     Args:
-        most_elements: that a process may hold in a group, as far as it can be told of
-            one group alone.
-        most_excess: work of a process in a group, over the average, that is even.
-        limit: only what costs less is of interest.
+        most_elements: limit on the elements that a process holds in a group, as far as
+            this follows from one group alone.
+        most_excess: work of a process in a group over the average that still counts as
+            even.
+        limit: only costs below this are of interest.
 
     Returns:
-        None if no group fits that memory, or nothing is below the limit.
+        None if no group fits into that memory, or nothing is below the limit.
     """
     for tier in Tier:
         spaces = [
@@ -89,7 +90,7 @@ def best_schedules(
 def best_of_machines(
     groups: Sequence[Group], extents: Mapping[str, int], n_processes: int
 ) -> list[Found]:
-    """Of every machine what a quick search finds, the best one first."""
+    """The result of a quick search for every machine, best first."""
     for tier in Tier:
         spaces = [
             _Space.of(groups, extents, Machine(sizes), inf, tier, MOST_EXCESS)

@@ -1,7 +1,7 @@
-"""Statements: einsums whose operands are given, or results of einsums before.
+"""Statements: einsums over given operands and results of earlier einsums.
 
-A contraction path makes such statements of one einsum. Others have several results, and
-results that several statements read.
+A contraction path splits one einsum into such statements. Others have several results,
+and results that several statements read.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Statements:
     """A directed acyclic graph of einsums, in an order in which they can be computed.
 
     Args:
-        groups: each with a result of its own.
-        extents: of every index; one name has one extent, in whichever statements.
-        dtypes: of every tensor that is given, as numpy writes them.
-        outputs: results that are wanted; all others are dropped when they are read.
+        groups: the einsums, each with its own result.
+        extents: extent of every index; a name has one extent across all statements.
+        dtypes: dtype of every given tensor, as numpy writes it.
+        outputs: results to keep; all others are dropped after their last use.
     """
 
     __pydantic_config__ = STRICT
@@ -47,7 +47,7 @@ class Statements:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of all results."""
+        """The dtype of all results."""
         return np.result_type(*self.dtypes.values())
 
     def check(self) -> Statements:
@@ -71,16 +71,17 @@ def statements(
     lines: Sequence[str], shapes: Mapping[str, Sequence[int]], *,
     dtype: Any = "f8", outputs: Sequence[str] | None = None,
 ) -> Statements:  # fmt: skip
-    """Statements from lines such as ``"T[i,k] = A[i,j] * B[j,k]"``.
+    """Parse statements from lines such as ``"T[i,k] = A[i,j] * B[j,k]"``.
 
     Args:
-        lines: one statement each; indices that the left side does not have are summed.
-        shapes: of every tensor that is given.
-        dtype: of these tensors.
-        outputs: results that are wanted; by default those that no statement reads.
+        lines: one statement each; indices missing on the left side are summed.
+        shapes: shape of every given tensor.
+        dtype: dtype of these tensors.
+        outputs: results to keep; by default those that no statement reads.
 
     Raises:
-        PlanError: with the rule ``statements`` for what cannot be read, or is wrong.
+        PlanError: with the rule ``statements`` for lines that cannot be parsed or are
+            wrong.
 
     >>> both = statements(
     ...     ["Q[s,h] = X[s,a] * V[a,h]", "K[s,h] = X[s,a] * W[a,h]"],
@@ -149,7 +150,7 @@ def _require_shape(found: Statements, tensor: str, shape: Sequence[int]) -> None
 
 
 def statement_violations(found: Statements) -> Iterator[Violation]:
-    """Every broken rule; all of them are called ``statements``."""
+    """Every violation; all have the rule ``statements``."""
     for message in _wrong(found):
         yield Violation("statements", message)
 

@@ -1,7 +1,7 @@
-"""Steps: what every rank does, one after the other.
+"""Steps: what every rank does, in order.
 
-A buffer is a box of a tensor under a name of its own. Every engine interprets the same
-lists, and all counts are sums over them.
+A buffer is a named box of a tensor. Every engine interprets the same lists, and all
+counts are sums over them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """A buffer for a box; zeros if something is added to it."""
+    """Allocate a buffer for a box; zeros if something is added to it."""
 
     buffer: str
     box: Box
@@ -35,7 +35,7 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """A box is copied, or added, from one buffer of this rank to another."""
+    """Copy or add a box from one buffer of this rank to another."""
 
     source: str
     target: str
@@ -45,7 +45,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A box of a buffer goes to another rank."""
+    """Send a box of a buffer to another rank."""
 
     rank: int
     source: str
@@ -55,7 +55,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """A box comes from another rank into a buffer."""
+    """Receive a box from another rank into a buffer."""
 
     rank: int
     target: str
@@ -65,7 +65,7 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """A box comes from another rank and is added to a buffer."""
+    """Receive a box from another rank and add it to a buffer."""
 
     rank: int
     target: str
@@ -75,10 +75,10 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The einsum of a group, of boxes of buffers, is added to a buffer.
+    """Add the einsum of a group, over boxes of buffers, to a buffer.
 
     Attributes:
-        is_first: nothing was written there before.
+        is_first: whether nothing was written there before.
     """
 
     group: int
@@ -91,7 +91,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """A buffer is not needed any more."""
+    """Free a buffer."""
 
     buffer: str
 

@@ -1,4 +1,4 @@
-"""Plans in words."""
+"""Plans as text for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["plan_text", "schedule_text"]
 
 
 def plan_text(plan: Plan) -> str:
-    """Groups, their machines and cuts, and what is moved."""
+    """Groups, their machines and partitions, and what moves."""
     return "\n".join(_lines(plan))
 
 
@@ -44,7 +44,7 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def schedule_text(group: Group, schedule: GroupSchedule) -> str:
-    """What cuts which index, the loop in time, and what becomes of sums."""
+    """Which axis partitions which index, the sequential loop, and the reduction."""
     return f"{_machine(schedule)}{_loop(schedule)}{_reduction(group, schedule)}"
 
 

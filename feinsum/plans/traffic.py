@@ -1,4 +1,4 @@
-"""What a rank really did: counted while it ran, by every engine in the same way."""
+"""What a rank actually did, counted while it ran, in the same way by every engine."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ __all__ = ["Traffic"]
 
 
 class Traffic:
-    """What one rank received, computed and held, counted as it came.
+    """What one rank received, computed and held.
 
     Attributes:
-        received: elements that came as they are.
-        reduced: elements of partial results that came.
-        messages: in which they came.
-        by_buffer: elements by the buffer that they came into.
-        seconds: in leaves, by the number of the group.
-        peak_bytes: held in buffers at one time at the most, with operands.
+        received: elements received unchanged.
+        reduced: elements of partial results received.
+        messages: number of messages received.
+        by_buffer: elements received, by buffer.
+        seconds: seconds in leaves, by the number of the group.
+        peak_bytes: peak bytes held in buffers, including operands.
     """
 
     def __init__(self) -> None:
@@ -26,19 +26,19 @@ class Traffic:
         self.peak_bytes = self._bytes = 0
 
     def arrived(self, buffer: str, n_elements: int, *, is_added: bool) -> None:
-        """A message came into a buffer."""
+        """Count a message received into a buffer."""
         self.messages += 1
         self.reduced += n_elements * is_added
         self.received += n_elements * (not is_added)
         self.by_buffer[buffer] += n_elements
 
     def holds(self, n_bytes: int) -> None:
-        """So many bytes more are held, or fewer."""
+        """Count a change in the number of bytes held."""
         self._bytes += n_bytes
         self.peak_bytes = max(self.peak_bytes, self._bytes)
 
     def copy(self) -> Traffic:
-        """The same counts, to go on from."""
+        """A copy of the counts, to continue from."""
         other = Traffic()
         other.__dict__.update(self.__dict__)
         other.by_buffer, other.seconds = self.by_buffer.copy(), self.seconds.copy()

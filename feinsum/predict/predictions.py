@@ -51,7 +51,7 @@ def predictions(
 
     Args:
         einsum: canonical.
-        sizes: of its size parameters, as far as they are known.
+        sizes: values of its size parameters, as far as they are known.
         correction: of the analytic costs; by default the one that is in use.
         intermediate_bytes: what the intermediates of a recipe may take; by default
             :func:`feinsum.measure.intermediates.intermediate_limit_bytes`.

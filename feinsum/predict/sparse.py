@@ -31,8 +31,8 @@ def sparse_predictions(
 
     Args:
         einsum: canonical, with a sparse operand.
-        sizes: of its size parameters, and the profile; usual ones where they are not
-            known.
+        sizes: values of its size parameters, and the profile; usual ones where they are
+            not known.
 
     >>> from feinsum.ir import array, sparse_array
     >>> from feinsum.ir import einsum as make

@@ -1,4 +1,4 @@
-"""Programs of einsums: graphs of statements with any body and any reduction."""
+"""Programs of einsums: graphs of statements with arbitrary bodies and reductions."""
 
 from feinsum.programs.builder import ProgramBuilder, Tensor, program
 from feinsum.programs.decompose import Decomposition, decompose, split_along

@@ -1,8 +1,8 @@
-"""Blocks: stages in a row that run together for some values of the indices they share.
+"""Blocks: consecutive stages that run together for some values of shared indices.
 
-The scores of attention are as large as tokens times tokens. Head by head, and some rows
-at a time, what passes from the first product to the softmax and on to the second one
-stays in the caches, and never exists as a whole.
+The scores of attention have tokens times tokens entries. Computed head by head and a
+few rows at a time, what passes from the first product through the softmax to the second
+one stays in the caches, and is never stored whole.
 
 Source: Dao and others 2022 (attention in tiles that stay in fast memory).
 """
@@ -52,12 +52,12 @@ class Block:
     """Stages that run together.
 
     Attributes:
-        cuts: names of the indices that are cut, in every statement by its result; none
+        cuts: names of the partitioned indices in every statement, by its result; empty
             for a stage that runs as a whole.
-        lengths: values of each of them in one block.
-        extents: of each of them.
-        kept: the results that are read later, or wanted.
-        fusion: what the stages are, if they are one functional batched einsum.
+        lengths: number of values of each of them in one block.
+        extents: extent of each of them.
+        kept: the results that are read later, or are outputs.
+        fusion: the functional batched einsum that the stages form, if any.
     """
 
     stages: tuple[Stage, ...]
@@ -72,7 +72,7 @@ class Block:
         return tuple(one for stage in self.stages for one in stage.statements)
 
     def boxes(self) -> Iterator[tuple[slice, ...]]:
-        """The values of the indices that are cut, one block after the other."""
+        """The values of the partitioned indices, block by block."""
         yield from product(
             *(
                 [slice(low, min(low + n, extent)) for low in range(0, extent, n)]
@@ -81,13 +81,13 @@ class Block:
         )
 
     def box_of(self, result: str, values: Sequence[slice]) -> Box:
-        """The values of a statement's own indices in one of :meth:`boxes`."""
+        """The values of a statement's indices in one of :meth:`boxes`."""
         names = (cut[result] for cut in self.cuts)
         return dict(zip(names, values, strict=True))
 
 
 def blocks_of(program: Program, sizes: Sizes) -> tuple[Block, ...]:
-    """The stages of a program, in blocks where that is expected to take less time.
+    """The stages of a program, grouped into blocks where that is expected to be faster.
 
     >>> from feinsum.programs.builder import program
     >>> from feinsum.programs.macros import attention

@@ -1,7 +1,7 @@
 """Bodies: the scalar function of a statement, as an expression over its operands.
 
-Operands are ``x0``, ``x1`` and so on, in their order; indices of the statement have
-their own names. A body that is not given is the product of all operands.
+Operands are ``x0``, ``x1`` and so on, in order; indices of the statement have their own
+names. The default body is the product of all operands.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def product_of(n_operands: int) -> str:
 
 
 def factor_of_product(body: str, n_operands: int) -> float | None:
-    """The number by which a body multiplies the product of all operands, each once.
+    """The factor by which a body multiplies the product of all operands, each once.
 
-    None if it does anything else.
+    None if the body is anything else.
 
     >>> factor_of_product("x1 * x0", 2), factor_of_product("0.5 * x0 / 4", 1)
     (1.0, 0.125)
@@ -53,10 +53,10 @@ def factor_of_product(body: str, n_operands: int) -> float | None:
 
 
 def names_in(body: str) -> tuple[str, ...]:
-    """The names that a body uses, in order of first use; called functions are none.
+    """The names used in a body, in order of first use, without called functions.
 
     Raises:
-        ProgramError: if it is no expression.
+        ProgramError: if it is not an expression.
 
     >>> names_in("exp(x0 - x1) if s >= t else 0.0")
     ('s', 't', 'x0', 'x1')
@@ -67,7 +67,7 @@ def names_in(body: str) -> tuple[str, ...]:
 
 
 def normal_body(body: str, renamed: Mapping[str, str]) -> str:
-    """A body with other names, written in one way.
+    """A body with names replaced, in normal form.
 
     >>> normal_body("( x0-x1 )* s", {"s": "_0"})
     '(x0 - x1) * _0'
@@ -133,7 +133,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 def substituted(body: str, texts: Mapping[str, str]) -> str:
-    """A body with expressions in the place of names.
+    """A body with expressions in place of names.
 
     >>> substituted("0.5*(x0 + x1)", {"x0": "u[i]", "x1": "-v"})
     '0.5 * (u[i] + -v)'
@@ -152,7 +152,7 @@ def linear_in(body: str, name: str) -> tuple[str, str] | None:
 
 
 def is_cheap(body: str, indices: Collection[str]) -> bool:
-    """Whether a compiler makes fast vector code of a body: arithmetic and conditions.
+    """Whether compilers generate fast vector code for a body.
 
     >>> is_cheap("max(x0, 0.0) if t <= s else x1 / 2", "st"), is_cheap("exp(x0)", ())
     (True, False)

@@ -1,4 +1,4 @@
-"""Programs as people write them: statement by statement, in Python."""
+"""Writing programs in Python, statement by statement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ProgramBuilder", "Tensor", "program"]
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """An array of a program that is being written: an input, or a result."""
+    """An array of a program under construction: an input or a result."""
 
     operand: Operand
     owner: ProgramBuilder
@@ -46,8 +46,8 @@ class Tensor:
 class ProgramBuilder:
     """Collects statements; :meth:`build` makes the :class:`Program`.
 
-    What stands for an array in the methods is a :class:`Tensor` of this program, or
-    one that :func:`feinsum.array` makes: that becomes an input.
+    Methods take arrays as a :class:`Tensor` of this program, or as an operand from
+    :func:`feinsum.array`, which becomes an input.
 
     >>> p = program()
     >>> Q, K, V = (array(name, (8, 16)) for name in "QKV")
@@ -66,7 +66,7 @@ class ProgramBuilder:
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """The arrays that are given, so far."""
+        """The inputs so far."""
         return tuple(self._inputs)
 
     def input(
@@ -75,7 +75,7 @@ class ProgramBuilder:
         shape: Extent | str | Sequence[Extent | str],
         dtype: DTypeLike = np.float64,
     ) -> Tensor:
-        """An array that is given; see :func:`feinsum.array`."""
+        """Add an input; see :func:`feinsum.array`."""
         return self._tensor_of(array(name, shape, dtype))
 
     def einsum(
@@ -86,7 +86,7 @@ class ProgramBuilder:
         reduction: str = "sum",
         name: str = "",
     ) -> Tensor:
-        """The ``reduction`` of ``body`` over the indices that the result lacks.
+        """Reduce ``body`` with ``reduction`` over the indices missing from the result.
 
         Args:
             subscripts: as for :func:`numpy.einsum`, or with words.
@@ -94,10 +94,10 @@ class ProgramBuilder:
                 product of all operands.
             reduction: ``sum``, ``prod``, ``max``, ``min``, ``any``, ``all``, or an
                 expression over ``a`` and ``b``.
-            name: of the result.
+            name: name of the result.
 
         Raises:
-            ProgramError: saying what does not fit.
+            ProgramError: naming what does not fit.
 
         >>> p = program()
         >>> p.einsum("ik,kj->ij", array("D", (3, 3)), array("D", (3, 3)),
@@ -112,7 +112,7 @@ class ProgramBuilder:
         return self._add(inputs, output, tensors, body, reduction, name)
 
     def map(self, body: str, *operands: Tensor | Operand, name: str = "") -> Tensor:
-        """A function entry by entry; axes are matched from the last one, as numpy does.
+        """Apply a function elementwise, with axes aligned as in numpy.
 
         >>> p = program()
         >>> p.map("max(x0 + x1, 0.0)", array("X", (3, 4)), array("b", 4))
@@ -131,7 +131,7 @@ class ProgramBuilder:
         body: str = "",
         name: str = "",
     ) -> Tensor:
-        """An array without some of its axes.
+        """Reduce an array over some of its axes.
 
         >>> p = program()
         >>> p.reduce("max", array("X", (3, 4)), axis=1)
@@ -150,7 +150,7 @@ class ProgramBuilder:
         axis: int | Sequence[int],
         name: str = "",
     ) -> Tensor:
-        """A function of an array and of one that lacks some of its axes.
+        """Combine an array with one that lacks some of its axes.
 
         >>> p = program()
         >>> X = p.input("X", (3, 4))
@@ -165,10 +165,10 @@ class ProgramBuilder:
     def softmax(
         self, operand: Tensor | Operand, axis: int | str = -1, name: str = ""
     ) -> Tensor:
-        """Exponentials that sum up to one along an axis, scaled so that none overflows.
+        """The softmax along an axis, scaled so that no exponential overflows.
 
         Args:
-            axis: a number, or the index of the statement that computed the operand.
+            axis: a number, or an index of the statement that computed the operand.
 
         >>> p = program()
         >>> _ = p.softmax(array("X", (1, 2)), name="Y")
@@ -183,10 +183,10 @@ class ProgramBuilder:
         return self.along("x0 / x1", powers, total, place, name)
 
     def output(self, tensor: Tensor) -> Tensor:
-        """Mark a result as wanted.
+        """Mark a result as an output.
 
         Raises:
-            ProgramError: if it is no result of a statement.
+            ProgramError: if it is not the result of a statement.
         """
         self._tensor_of(tensor)
         if all(tensor.name != one.result for one in self._statements):
@@ -199,7 +199,7 @@ class ProgramBuilder:
         return tensor
 
     def build(self) -> Program:
-        """The program; its outputs are those marked, or all results that nothing reads.
+        """The program; outputs are those marked, or all results that nothing reads.
 
         Raises:
             ProgramError: if it is ill-formed.
@@ -217,17 +217,17 @@ class ProgramBuilder:
         on: Any = None,
         **arrays: Any,
     ) -> Mapping[str, Any]:
-        """The outputs by name, for inputs given by name.
+        """Compute the outputs by name, for inputs given by name.
 
         Args:
-            plan: who computes which part, or a number of processes to plan for; by
-                default all is computed here, stage by stage.
-            engine: that runs the plan; see :meth:`ProgramPlan.prepare`.
-            on: what the engine runs on.
+            plan: a plan, or a number of processes to plan for; by default everything is
+                computed here, stage by stage.
+            engine: the engine that runs the plan; see :meth:`ProgramPlan.prepare`.
+            on: what the engine runs on, such as a communicator.
 
         Raises:
-            ProgramError: if an input is missing, or has another shape or dtype; if the
-                plan is of another program.
+            ProgramError: if an input is missing, or has the wrong shape or dtype; if
+                the plan is of another program.
             PlanError: if the engine cannot run the plan.
 
         >>> p = program()
@@ -241,8 +241,8 @@ class ProgramBuilder:
         if not isinstance(plan, ProgramPlan):
             if isinstance(plan, bool) or not isinstance(plan, int):
                 raise ProgramError(
-                    f"plan is {plan!r:.80}; expected what plan() gives, or a number of "
-                    f"processes, for the engine {engine}",
+                    f"plan is {plan!r:.80}; expected the result of plan(), or a number "
+                    f"of processes, for the engine {engine}",
                     rules=("plan",),
                 )
             plan = self.plan(plan, sizes=sizes_of(built, arrays))
@@ -259,7 +259,7 @@ class ProgramBuilder:
         sizes: Mapping[str, int] | None = None,
         memory: int | str | None = None,
     ) -> ProgramPlan:
-        """Who computes which part, so that the fewest elements are moved.
+        """Plan which process computes which part, so that the fewest elements move.
 
         See :func:`feinsum.programs.plan_program`.
         """
@@ -276,7 +276,7 @@ class ProgramBuilder:
     ) -> Tensor:
         result = name or self._fresh_name()
         if result in self._tensors:
-            raise ProgramError(f"an array {result!r} exists already", rules=("name",))
+            raise ProgramError(f"an array {result!r} already exists", rules=("name",))
         names = tuple(x.name for x in tensors)
         statement = Statement(result, output, tuple(inputs), names, body, reduction)
         given = {x.name: x.operand for x in tensors}
@@ -294,7 +294,7 @@ class ProgramBuilder:
         if not isinstance(value, Operand):
             raise ProgramError(
                 f"expected a tensor of this program or feinsum.array(...), got "
-                f"{type(value).__name__}; arrays of numbers are given to run()",
+                f"{type(value).__name__}; pass numeric arrays to run()",
                 rules=("name",),
             )
         known = self._tensors.get(value.name)
@@ -325,7 +325,7 @@ class ProgramBuilder:
 
 
 def program() -> ProgramBuilder:
-    """A program of einsums to be written.
+    """Create a builder for a program of einsums.
 
     >>> p = program()
     >>> gram = p.einsum("ki,kj->ij", array("X", (5, 2)), array("X", (5, 2)))
@@ -346,7 +346,7 @@ def _without(
     for one in [axis] if isinstance(axis, int) else axis:
         if not -tensor.rank <= one < tensor.rank:
             raise ProgramError(
-                f"{tensor!r} has {tensor.rank} axes, and none of number {one}",
+                f"{tensor!r} has {tensor.rank} axes, but no axis {one}",
                 rules=("term",),
             )
         gone.add(one % tensor.rank)

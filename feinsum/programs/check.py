@@ -1,7 +1,7 @@
-"""The well-formedness rules of programs, each with a name.
+"""The named well-formedness rules of programs.
 
-Rules are checked in order, and checking stops at the first one that is broken: later
-rules assume the earlier ones, as shapes assume that there is no cycle.
+Rules are checked in order, and checking stops at the first broken one, because later
+rules assume earlier ones: shapes, for example, assume that there is no cycle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def has_statements(program: Program) -> Iterator[str]:
 
 
 def names(program: Program) -> Iterator[str]:
-    """Arrays and indices have identifiers, and no two arrays have one."""
+    """Names of arrays and indices are identifiers, and names of arrays are unique."""
     results = [one.result for one in program.statements]
     counts = Counter([*(operand.name for operand in program.inputs), *results])
     for name, count in counts.items():
@@ -57,7 +57,7 @@ def dense(program: Program) -> Iterator[str]:
 
 
 def dataflow(program: Program) -> Iterator[str]:
-    """A statement reads what was given, or computed before; results are wanted once."""
+    """A statement reads inputs or earlier results; every output is listed once."""
     results = {one.result: k for k, one in enumerate(program.statements)}
     given = {operand.name for operand in program.inputs}
     if cycle := _cycle(program):
@@ -81,7 +81,7 @@ def dataflow(program: Program) -> Iterator[str]:
 
 
 def terms(program: Program) -> Iterator[str]:
-    """A statement has operands, each with one index for each axis."""
+    """A statement has operands, each with one index per axis."""
     ranks = {operand.name: operand.rank for operand in program.inputs}
     for one in program.statements:
         ranks[one.result] = len(one.output)
@@ -112,7 +112,7 @@ def output_indices(program: Program) -> Iterator[str]:
 
 
 def extents(program: Program) -> Iterator[str]:
-    """All axes that carry one index in a statement have one extent."""
+    """All axes with the same index in a statement have the same extent."""
     arrays = {operand.name: operand.shape for operand in program.inputs}
     for one in program.statements:
         known: dict[str, tuple[Extent, str]] = {}
@@ -129,7 +129,7 @@ def extents(program: Program) -> Iterator[str]:
 
 
 def bodies(program: Program) -> Iterator[str]:
-    """A body uses its operands, indices, and nothing else."""
+    """A body uses all its operands, possibly indices, and nothing else."""
     for one in program.statements:
         try:
             used = names_in(one.body)
@@ -150,7 +150,7 @@ def bodies(program: Program) -> Iterator[str]:
 
 
 def reductions(program: Program) -> Iterator[str]:
-    """A reduction is associative and commutative, as far as samples tell."""
+    """A reduction is associative and commutative, as tested on samples."""
     for one in program.statements:
         try:
             check_reduction(one.reduction)

@@ -1,4 +1,4 @@
-"""A contraction of a program as a call: by the recipe that is recorded or predicted."""
+"""A contraction of a program as a call, with a recorded or predicted recipe."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MOST_LETTERS = len(ascii_letters)
 def contracted(one: Statement, operands: Sequence[Array]) -> Array:
     """The result of a contraction.
 
-    Numpy computes it for dtypes that are neither real nor complex, and where there is
-    no device, such as for want of a compiler.
+    numpy computes it for dtypes that are neither real nor complex, and if there is no
+    device, for example without a compiler.
 
     >>> product = Statement("C", "ik", ("ij", "jk"), ("A", "B"), "2*x0*x1")
     >>> contracted(product, [np.eye(2), np.eye(2)]).tolist()

@@ -1,4 +1,4 @@
-"""Who reads what along which indices: all that a planner has to know of a program."""
+"""Who reads what along which indices: all that a planner needs of a program."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["name_of_index", "statements_of"]
 
 
 def name_of_index(result: str, index: str) -> str:
-    """What an index of a statement is called among those of all statements."""
+    """A name for an index of a statement that is unique across all statements."""
     return f"{result}_{index}"
 
 
 def statements_of(program: Program, sizes: Mapping[str, int]) -> Statements:
-    """Who reads what along which indices, with names of indices of their own.
+    """Who reads what along which indices, with unique index names.
 
     Raises:
-        ProgramError: if the value of a size parameter is not known.
+        ProgramError: if the value of a size parameter is missing.
     """
     extents: dict[str, int] = {}
     groups = []
@@ -44,5 +44,5 @@ def _value(extent: int | SizeParam, sizes: Mapping[str, int]) -> int:
     if isinstance(extent, int):
         return extent
     if extent.name not in sizes:
-        raise ProgramError(f"size {extent} is not known; give sizes={{...}}")
+        raise ProgramError(f"size {extent} has no value; pass sizes={{...}}")
     return sizes[extent.name]

@@ -1,8 +1,8 @@
-"""Decompositions: a partition for each statement of a program, of the least cost.
+"""Decompositions: the cheapest partition of each statement of a program.
 
-Three ways: exactly, by elimination over all partitions; by EinDecomp's dynamic program,
-where every result has one reader; and by its linearization, one longest path after the
-other. The last two are what the first is compared with.
+There are three methods: exact elimination over all partitions; EinDecomp's dynamic
+program, if every result has one reader; and its linearization, one longest path after
+another. The last two are for comparison with the first.
 
 Source: EinDecomp, section 7 (dynamic program and linearization).
 """
@@ -59,7 +59,7 @@ class Model:
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
-        """Every operand that is a result."""
+        """Every operand that is the result of a statement."""
         producers = self.program.producers
         return tuple(
             (name, one.result, position)
@@ -69,7 +69,7 @@ class Model:
         )
 
     def choices(self, processes: int) -> dict[str, Grids]:
-        """Of each statement all partitions with so many calls, or as many as can be."""
+        """For each statement, the partitions with this many calls, or with the most."""
         return {
             name: most_within(processes, indices, self.extents)
             for name, indices in self._indices.items()
@@ -85,7 +85,7 @@ class Model:
         return cost_tables(groups, self.extents, choices, makers)
 
     def own(self, name: str, grids: Grids) -> NDArray[np.float64]:
-        """What a statement costs however its operands are cut."""
+        """The cost of a statement, independent of how its operands are partitioned."""
         group, indices = self._groups[name], self._indices[name]
         return statement_costs(group, indices, grids, self.extents)
 
@@ -100,7 +100,7 @@ class Model:
     def repartition(
         self, edge: Edge, producer: Grids, consumer: Grids
     ) -> NDArray[np.float64]:
-        """What an edge costs: a row for each producer, a column for each consumer."""
+        """The cost of an edge: a row for each producer, a column for each consumer."""
         made, read, position = edge
         output: Group = self._groups[made]
         access = self._groups[read].inputs[position]
@@ -126,11 +126,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """How every statement of a program is cut.
+    """How every statement of a program is partitioned.
 
     Attributes:
-        sizes: of the size parameters.
-        partitions: of each statement, by its result.
+        sizes: values of the size parameters.
+        partitions: partition of each statement, by its result.
     """
 
     program: Program
@@ -147,7 +147,7 @@ class Decomposition:
 
     @property
     def join(self) -> float:
-        """Elements of all blocks that calls read."""
+        """Elements of all blocks that kernel calls read."""
         own = sum(self._model.own(n, grid)[0] for n, grid in self._grids.items())
         return float(own) - self.aggregation
 
@@ -159,7 +159,7 @@ class Decomposition:
 
     @property
     def repartition(self) -> float:
-        """Elements that move because a reader cuts an array in another way."""
+        """Elements that move because a reader partitions an array differently."""
         return float(
             sum(
                 self._model.repartition(edge, *(self._grids[n] for n in edge[:2]))[0, 0]
@@ -196,15 +196,15 @@ def decompose(
     sizes: Mapping[str, int] | None = None,
     method: str = "exact",
 ) -> Decomposition:
-    """Cut a program for a number of processes, at the least cost of EinDecomp's model.
+    """Partition a program for a number of processes, minimizing EinDecomp's costs.
 
     Args:
-        sizes: of the size parameters.
+        sizes: values of the size parameters.
         method: one of :data:`METHODS`: ``exact``, ``tree`` (only if every result has at
             most one reader) or ``linear``.
 
     Raises:
-        ProgramError: if the program cannot be cut so.
+        ProgramError: if the program cannot be partitioned this way.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
@@ -215,10 +215,12 @@ def decompose(
       C[i,k]: i/2 k/4 j/2
     """
     if processes < 1:
-        raise ProgramError(f"a program is cut for 1 process or more, got {processes}")
+        raise ProgramError(
+            f"a program is partitioned for at least 1 process, got {processes}"
+        )
     if method not in METHODS:
         raise ProgramError(
-            f"there is no method {method!r}; take one of {', '.join(METHODS)}"
+            f"there is no method {method!r}; expected one of {', '.join(METHODS)}"
         )
     model = Model(program, sizes or {})
     choices = model.choices(processes)
@@ -236,15 +238,15 @@ def split_along(
     also: Sequence[tuple[str, int]] = (),
     sizes: Mapping[str, int] | None = None,
 ) -> Decomposition:
-    """Cut every statement along one axis of an array, as people do it by hand.
+    """Partition every statement along one axis of an array, as people do by hand.
 
-    Of the tokens of a batch that is data parallelism, of the heads of an attention a
-    split by heads. A statement that has no such index is cut along the first index that
-    is long enough.
+    Along the tokens of a batch this is data parallelism; along the heads of an
+    attention, a split by heads. A statement without such an index is partitioned along
+    its first index that is long enough.
 
     Args:
-        also: more axes of arrays, for statements that lack the first: heads of an
-            attention and hidden features of what follows it are Megatron's plan.
+        also: more axes of arrays, for statements that lack the first. Attention heads
+            and the hidden features of the layers after them give Megatron's plan.
 
     Raises:
         ProgramError: if nothing reads that array.
@@ -297,12 +299,12 @@ def _least(choices: Choices, tables: Sequence[Table]) -> dict[str, int]:
 
 
 def _tree(model: Model, choices: Choices) -> dict[str, int]:
-    """From the inputs on: the least cost of each cut of a result, and all behind it."""
+    """Bottom-up: the lowest cost of each partition of a result, with all below it."""
     for name in choices:
         if len(readers := model.program.readers(name)) > 1:
             raise ProgramError(
                 f"result {name!r} has {len(readers)} readers, and the dynamic program "
-                "is for trees; take method='exact'"
+                "requires a tree; use method='exact'"
             )
     least: dict[str, NDArray[np.float64]] = {}
     behind: dict[str, dict[str, NDArray[np.int64]]] = {}

@@ -1,4 +1,4 @@
-"""The dtype of a body, which numpy decides."""
+"""The dtype of a body, as determined by numpy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CONSTANTS: Mapping[str, float] = {"inf": inf, "pi": pi}
 def body_dtype(
     body: str, dtypes: Sequence[np.dtype[Any]], indices: IndexList
 ) -> np.dtype[Any]:
-    """The dtype of a body of operands of these dtypes.
+    """The dtype of a body for operands of these dtypes.
 
     Raises:
-        ProgramError: if the body uses what it may not.
+        ProgramError: if the body uses anything that is not allowed.
 
     >>> body_dtype("sqrt(x0) + x1", [np.dtype("float32"), np.dtype("float32")], ())
     dtype('float32')

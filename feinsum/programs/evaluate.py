@@ -30,13 +30,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def evaluate_program(
     program: Program, arrays: Mapping[str, Any]
 ) -> Mapping[str, Array]:
-    """The outputs of a program by name, statement by statement.
+    """Evaluate a program statement by statement; returns outputs by name.
+
 
     Args:
         arrays: for each input's name an array of its shape and dtype.
 
     Raises:
-        ProgramError: if an array is missing or of another shape or dtype.
+        ProgramError: if an array is missing or has the wrong shape or dtype.
 
     >>> from feinsum.ir import array
     >>> rows = Statement("S", ("i",), (("i", "j"),), ("X",), "exp(x0)")
@@ -60,7 +61,7 @@ def evaluate_statement(
     """The result of one statement.
 
     Args:
-        first: the first value of each index, where the operands are parts of arrays.
+        first: the first value of each index, if the operands are parts of arrays.
 
     >>> best = Statement("M", ("i",), (("i", "j"), ("j",)), ("A", "x"), reduction="max")
     >>> evaluate_statement(best, [np.eye(2), np.array([3.0, 4.0])]).tolist()
@@ -102,7 +103,7 @@ def einsum_of(
     """A sum of products as an einsum of arrays of these shapes.
 
     Args:
-        names: of its operands; by default by their positions.
+        names: names of its operands; by default derived from their positions.
     """
     given = names or [operand_name(p) for p in range(len(shapes))]
     row = tuple(
@@ -113,10 +114,10 @@ def einsum_of(
 
 
 def checked_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
-    """The arrays that are given, if they are those of the program.
+    """The given arrays, checked against the inputs of the program.
 
     Raises:
-        ProgramError: saying of the first other one what it is.
+        ProgramError: describing the first one that does not match.
     """
     sizes: dict[str, int] = {}
     if unknown := sorted(set(arrays) - {operand.name for operand in program.inputs}):
@@ -159,7 +160,7 @@ def _aligned(array: Array, term: IndexList, indices: IndexList) -> Array:
 
 
 def _is_plain(statement: Statement, operands: Sequence[Array]) -> bool:
-    """Whether numpy's einsum computes it: of truth values that is no sum."""
+    """Whether numpy's einsum computes it: of booleans that is no sum."""
     kinds = {array.dtype.kind for array in operands}
     is_exact = statement.factor == 1 or kinds <= {"f", "c"}
     return statement.is_einsum and is_exact and "b" not in kinds

@@ -1,7 +1,7 @@
-"""Facts of plans: documents that are read, named by what they compute, and judged.
+"""Plan facts: reading, keying and judging their documents.
 
-The checks of :mod:`feinsum.records.plausibility` come here by name: this module stands
-above them, for it counts the steps of the plan again.
+The checks of :mod:`feinsum.records.plausibility` call this module by name, because it
+is in a higher layer: it counts the steps of the plan again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MOST_EXTENT = 2**40
 """Of an index of a plan that somebody sends."""
 
 MOST_STEPS = 2**18
-"""Of all ranks together in loops in time; to count more again takes too long."""
+"""Of all ranks together in sequential loops; to count more again takes too long."""
 
 
 def read_plan(text: str | bytes) -> AnyPlan:
-    """A plan of an einsum, or of a program with what its statements compute.
+    """Read a plan of an einsum, or of a program together with its statements.
 
     Raises:
-        PlanError: if it is none, or breaks a rule.
+        PlanError: if it is not a plan, or breaks a rule.
         ProgramError: if its program is ill-formed.
     """
     try:
@@ -49,15 +49,15 @@ def read_plan(text: str | bytes) -> AnyPlan:
 
 
 def plan_in(made: AnyPlan) -> Plan:
-    """Who computes which part: the plan itself, or that of a program."""
+    """The plan itself, or that of a program plan."""
     return made.plan if isinstance(made, ProgramPlan) else made
 
 
 def key_of(made: AnyPlan) -> str:
-    """The key of what a plan computes: what ``feinsum query`` looks up.
+    """The key of what a plan computes, as used by ``feinsum query``.
 
     Raises:
-        PlanError: for bare statements, which have none.
+        PlanError: for bare statements, which have no key.
 
     >>> import feinsum
     >>> A, x = feinsum.array("A", (4, 4)), feinsum.array("x", 4)
@@ -84,7 +84,7 @@ def fact_of(
     samples_s: Sequence[float] = (),
     recorded_by: str = "feinsum",
 ) -> PlanRecord:
-    """What a plan moved and took; seconds only where they say anything."""
+    """The fact of a run of a plan; with seconds only if they are meaningful."""
     return PlanRecord(
         key_of(made),
         made.to_json(),
@@ -98,7 +98,7 @@ def fact_of(
 
 
 def findings(record: PlanRecord) -> Iterator[Finding]:
-    """What is wrong with a fact whose values are plausible by themselves."""
+    """Implausible findings in a fact whose single values are plausible."""
     try:
         made = _read(record.plan)
         key = key_of(made)
@@ -127,11 +127,12 @@ def _read(text: str) -> AnyPlan:
     made = read_plan(text)
     plan = plan_in(made)
     if max(plan.extents.values(), default=0) > MOST_EXTENT:
-        raise PlanError(f"an extent above {MOST_EXTENT}", rules=("sizes",))
+        raise PlanError(f"an extent is larger than {MOST_EXTENT}", rules=("sizes",))
     n_steps = plan.processes * sum(one.n_steps for one in plan.schedules)
     if n_steps > MOST_STEPS:
         raise PlanError(
-            f"{n_steps} steps of all ranks; at most {MOST_STEPS} are counted again",
+            f"{n_steps} steps over all ranks; at most {MOST_STEPS} can be counted "
+            "again",
             rules=("loop",),
         )
     return made

@@ -10,10 +10,10 @@ __all__ = ["program_from_kernel"]
 
 
 def program_from_kernel(t_unit: Any, *, kernel_name: str | None = None) -> Program:
-    """The program of a Loopy kernel of any number of nests.
+    """The program of a Loopy kernel with any number of nests.
 
-    Every assignment becomes a statement, and every reduction in it one before. So
-    becomes what pytato generates: an array context gives it to
+    Every assignment becomes a statement, preceded by one for every reduction in it.
+    pytato generates such kernels; an array context passes them to
     ``transform_loopy_program``.
 
     Args:
@@ -21,14 +21,14 @@ def program_from_kernel(t_unit: Any, *, kernel_name: str | None = None) -> Progr
         kernel_name: which kernel of the unit, if it has several.
 
     Returns:
-        Its outputs are the global arrays that the kernel writes; inputs are those that
-        it only reads.
+        The program; its outputs are the global arrays that the kernel writes, its
+        inputs those that it only reads.
 
     Raises:
         NotAnEinsumError: by the rules of :func:`feinsum.raising.raise_kernel`, for a
-            domain that is no box or for what is no function of indices.
-        ProgramError: with the rule ``kernel`` for other instructions, or where the
-            program would compute something else.
+            domain that is not a box or a value that is not a function of indices.
+        ProgramError: with the rule ``kernel`` for other instructions, or if the program
+            would compute something else.
 
     >>> import loopy as lp, numpy as np
     >>> t_unit = lp.make_kernel(

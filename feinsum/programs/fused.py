@@ -1,8 +1,8 @@
-"""Kernels of fusions: retrieved, checked, and used where they are faster.
+"""Kernels of fusions: retrieved, checked, and used if they are faster.
 
-The kernel is that of a functional batched einsum, and gets the recipe that is recorded
-or predicted for it. The first run does without; the second one builds it and compares
-its results. Both ways then take turns until it is known which of them is faster.
+The kernel is that of a functional batched einsum, with a recorded or predicted recipe.
+The first run does not use it; the second builds it and compares its results. Both ways
+then take turns until it is known which is faster.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ Kernel = Callable[[Mapping[str, Array]], Results]
 
 @dataclass(eq=False)
 class Race:
-    """Two ways to compute the same: by one kernel, and statement by statement.
+    """Two ways to compute the same: by one kernel, or statement by statement.
 
     Attributes:
-        build: the kernel.
-        kernel: once it is built; None before, and if it is of no use.
-        seconds: what each way took, ``fused`` and ``plain``.
-        is_over: whether it is known which way is better.
+        build: builds the kernel.
+        kernel: the built kernel; None before that, and if it is unusable.
+        seconds: times of each way, ``fused`` and ``plain``.
+        is_over: whether the better way is known.
     """
 
     build: Callable[[], Kernel]
@@ -58,7 +58,7 @@ class Race:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def run(self, arrays: Mapping[str, Array], plain: Callable[[], Results]) -> Results:
-        """The results, by the way that is better or not yet known to be worse."""
+        """Compute the results, by the way that is or may be the better one."""
         if self.is_over and self.kernel is not None:
             return self.kernel(arrays)
         if self.is_over or not self._lock.acquire(blocking=False):
@@ -122,7 +122,7 @@ def _are_close(found: Array, right: Array) -> bool:
 
 
 class Races:
-    """Those of this process; what was not run for long is forgotten."""
+    """The races of this process; evicts the least recently used."""
 
     def __init__(self) -> None:
         self.known: LRUCache[Hashable, Race] = LRUCache(N_RACES)
@@ -130,7 +130,7 @@ class Races:
 
 
 def race_of(program: Program, fusion: Fusion, sizes: Mapping[str, int]) -> Race:
-    """That of a fusion, which programs share that have the same statements."""
+    """The race of a fusion, shared by programs with the same statements."""
     arrays = tuple(program.arrays[name] for name in (*fusion.operands, *fusion.results))
     key = fusion.rows, arrays, tuple(sorted(sizes.items()))
 

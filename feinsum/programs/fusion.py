@@ -1,8 +1,8 @@
 """Fusion: statements that become one functional batched einsum.
 
-A contraction takes in the maps that make its operands, as functions of its indices, and
-the map that finishes its sum, as scale and shift. Contractions of one index notation
-that share an operand are rows of one batch. What is fused is never stored.
+A contraction absorbs the maps that produce its operands, as operand functions, and the
+map that finishes its sum, as scale and shift. Contractions with the same subscripts
+that share an operand become rows of one batch. Fused intermediates are never stored.
 
 Source: Feinsum, section 7 (functional batched einsums).
 """
@@ -34,10 +34,10 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class FusedRow:
-    """A contraction with what it takes in.
+    """A contraction with the maps that it absorbs.
 
     Attributes:
-        maps: they make operands of the contraction.
+        maps: the maps that produce operands of the contraction.
         finish: the map that reads its sum; None if the sum is the result.
     """
 
@@ -56,7 +56,7 @@ class FusedRow:
 
     @cached_property
     def indices(self) -> Mapping[str, str]:
-        """The indices of the contraction by the names that all rows of a batch use."""
+        """The indices of the contraction, by the names common to a batch."""
         return {i: f"i{k}" for k, i in enumerate(self.contraction.indices)}
 
     @cached_property
@@ -67,7 +67,7 @@ class FusedRow:
         return tuple(tuple(names[i] for i in term) for term in terms)
 
     def factors(self) -> tuple[str, ...]:
-        """For each operand an expression over arrays, by their names in the program."""
+        """For each operand, an expression over arrays, by their program names."""
         one = self.contraction
         return tuple(
             self._read(name, [self.indices[i] for i in term])
@@ -75,7 +75,7 @@ class FusedRow:
         )
 
     def scale_and_shift(self) -> tuple[str, str]:
-        """What the sum is multiplied by, and what is added then."""
+        """The scale of the sum, and the shift added to it."""
         factor = self.contraction.factor
         own = "1" if factor == 1 else repr(factor)
         if self.finish is None:
@@ -116,7 +116,7 @@ class Fusion:
     """Rows of one functional batched einsum.
 
     Attributes:
-        saved_bytes: that are neither written nor read again.
+        saved_bytes: bytes that are neither written nor read again.
     """
 
     rows: tuple[FusedRow, ...]
@@ -141,7 +141,7 @@ class Fusion:
 def fusions_of(
     program: Program, statements: Sequence[Statement], sizes: Sizes
 ) -> tuple[Fusion, ...]:
-    """What is worth to be fused, of some statements of a program.
+    """The fusions that are worthwhile among some statements of a program.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
@@ -323,7 +323,7 @@ def _extents(program: Program, one: Statement) -> tuple[Extent, ...]:
 
 
 def array_name(name: str) -> str:
-    """What a kernel calls an array: no index has that name."""
+    """The name of an array in a kernel, distinct from all index names."""
     return f"x_{name}"
 
 

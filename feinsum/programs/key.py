@@ -1,4 +1,4 @@
-"""The key of a program: equal for programs that compute the same, by whatever names.
+"""The key of a program: equal for programs that compute the same, whatever the names.
 
 The induced graph of a program extends that of an einsum
 (:mod:`feinsum.canonical.graph`):
@@ -16,8 +16,8 @@ axis         place in its term                   its index, if any; the next axi
 array        dtype; whether it is given          its uses
 ===========  ==================================  =======================================
 
-Positions of operands are colors where the body is no product, for ``x - c`` is not
-``c - x``. A body has its operands and indices by position, so that no name counts.
+Operands are colored by position if the body is not a product: ``x - c`` is not
+``c - x``. Bodies refer to operands and indices by position, so names do not matter.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class _Graph:
 def program_key(program: Program) -> ProgramKey:
     """The key of a program.
 
-    Programs that differ in names, in the order of statements or outputs, or in the
-    order of the operands of products have one key; any others have different ones.
+    Programs that differ only in names, in the order of statements or outputs, or in the
+    order of the operands of products have the same key; all others have different keys.
 
     Raises:
         CanonicalizationError: if that takes too long.
@@ -90,7 +90,7 @@ def program_key(program: Program) -> ProgramKey:
 
 
 def as_einsum(program: Program) -> BatchedEinsum | None:
-    """The einsum that is all of a program; None if it is more than that."""
+    """The einsum that a program consists of; None if it is more than that."""
     if len(program.statements) > 1:
         return None
     (one,) = program.statements

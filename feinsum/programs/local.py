@@ -1,4 +1,4 @@
-"""Programs on one node: contractions by their recipes, all else part by part."""
+"""Programs on one node: contractions by recipes, the rest in parts."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ PART_BYTES = 1 << 18
 
 
 def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
-    """The outputs of a program by name.
+    """Run a program on this machine; returns outputs by name.
 
-    Contractions are calls of :func:`feinsum.call_einsum`. An intermediate
-    result is freed after its last use.
+    Contractions call :func:`feinsum.call_einsum`. An intermediate result is freed after
+    its last use.
 
     Args:
         arrays: for each input's name an array of its shape and dtype.
 
     Raises:
-        ProgramError: if an array is missing or of another shape or dtype.
+        ProgramError: if an array is missing or has the wrong shape or dtype.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
@@ -60,10 +60,10 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
 
 
 def sizes_of(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
-    """The size parameters, as the arrays have them.
+    """The values of the size parameters, from the shapes of the arrays.
 
     Raises:
-        ProgramError: if an array is missing or of another shape or dtype.
+        ProgramError: if an array is missing or has the wrong shape or dtype.
     """
     known = checked_arrays(program, arrays)
     return {

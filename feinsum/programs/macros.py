@@ -1,4 +1,4 @@
-"""Programs that people write again and again, as functions of a builder.
+"""Common programs, as functions of a builder.
 
 Sizes may be integers or names of size parameters.
 """
@@ -35,7 +35,7 @@ def attention(
     Args:
         Q: of shape (tokens, heads, entries of a head).
         K, V: the same, with their own number of tokens.
-        causal: a token attends to those up to itself.
+        causal: whether a token attends only to tokens up to itself.
 
     Returns:
         An array like ``Q``.
@@ -70,11 +70,11 @@ def multi_head_attention(
     causal: bool = False,
     dtype: DTypeLike = np.float64,
 ) -> Tensor:
-    """Self-attention with its four projections, of inputs ``WQ WK WV WO``.
+    """Self-attention with its four projections, the inputs ``WQ WK WV WO``.
 
     Args:
         X: of shape (tokens, features).
-        heads, entries: their number, and that of the entries of each.
+        heads, entries: number of heads, and of entries per head.
 
     Source: Vaswani and others 2017, section 3.2.2; EinDecomp, section 3.
 
@@ -120,7 +120,7 @@ def layer_norm(
 
 
 def chain(p: ProgramBuilder, *factors: Tensor) -> Tensor:
-    """The product of matrices, from left to right.
+    """The matrix products, from left to right.
 
     >>> from feinsum.programs.builder import program
     >>> p = program()
@@ -128,7 +128,7 @@ def chain(p: ProgramBuilder, *factors: Tensor) -> Tensor:
     'r1'
     """
     if len(factors) < 2:
-        raise ProgramError(f"a chain has two factors or more, got {len(factors)}")
+        raise ProgramError(f"a chain has at least two factors, got {len(factors)}")
     product, *others = factors
     for factor in others:
         product = p.einsum("ij,jk->ik", product, factor)
@@ -136,7 +136,7 @@ def chain(p: ProgramBuilder, *factors: Tensor) -> Tensor:
 
 
 def feed_forward(p: ProgramBuilder, X: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Layers of products, with the positive part between them.
+    """Layers of matrix products, with ReLU between them.
 
     Args:
         X: of shape (examples, features).
@@ -154,9 +154,9 @@ def feed_forward(p: ProgramBuilder, X: Tensor, weights: Sequence[Tensor]) -> Ten
 def feed_forward_step(
     p: ProgramBuilder, X: Tensor, target: Tensor, weights: Sequence[Tensor], rate: float
 ) -> tuple[Tensor, ...]:
-    """One step of gradient descent: the new weights after a step against the gradient.
+    """One step of gradient descent; returns the updated weights.
 
-    The loss is half the sum of squares of the difference to ``target``.
+    The loss is half the sum of squared differences from ``target``.
 
     >>> from feinsum.programs.builder import program
     >>> p = program()
@@ -192,11 +192,11 @@ def _layers(
 
 
 def ccsd_doubles(p: ProgramBuilder, occupied: Size, virtual: Size) -> Tensor:
-    """Terms of the residual of double excitations in coupled cluster theory.
+    """The terms of the CCSD doubles residual that are linear in the doubles.
 
-    Of inputs ``t`` (amplitudes, ``ijab``) and integrals by their spaces: the driver
-    ``oovv``, the ladder of particles ``vvvv``, the ladder of holes ``oooo``, and the
-    ring ``ovvo`` with its four permutations.
+    Inputs are ``t`` (amplitudes, ``ijab``) and integrals by orbital spaces: the driver
+    ``oovv``, the particle ladder ``vvvv``, the hole ladder ``oooo``, and the ring
+    ``ovvo`` with its four permutations.
 
     Source: Crawford and Schaefer 2000, section 3.6 (the terms linear in the doubles).
 

@@ -1,4 +1,4 @@
-"""Plans of programs that people make by hand, and those of EinDecomp, beside ours."""
+"""Hand-made plans of programs, and EinDecomp's, compared with ours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Contender:
     """A plan of a program with both costs.
 
     Attributes:
-        moved: elements that are moved, counted.
+        moved: exact count of elements moved.
         model: EinDecomp's cost of the same plan, in elements; an upper bound.
     """
 
@@ -38,10 +38,10 @@ class Contender:
 def plan_decomposition(
     decomposition: Decomposition, processes: int, name: str = "decomposition"
 ) -> ProgramPlan:
-    """A decomposition on processes: each statement on a grid of its own, row by row.
+    """Map a decomposition to processes: each statement on its own row-major grid.
 
-    Blocks stay where they are computed, and partial results go to one process. So what
-    a decomposition really moves can be counted, and it can be run.
+    Blocks stay where they are computed, and partial results go to one process. So the
+    actual traffic of a decomposition can be counted, and it can be run.
 
     >>> from feinsum.programs.builder import program
     >>> from feinsum.programs.macros import multi_head_attention
@@ -66,9 +66,9 @@ def plan_decomposition(
 def split_square(
     program: Program, processes: int, *, sizes: Mapping[str, int] | None = None
 ) -> Decomposition:
-    """Cut the two longest axes of every result, in parts as equal in number as can be.
+    """Partition the two longest axes of every result, as evenly as possible.
 
-    With p = q x q processes, that is the plan of products of matrices in q x q blocks.
+    With p = q x q processes, that is the plan of matrix products in q x q blocks.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
@@ -98,10 +98,10 @@ def named_program_plans(
     *,
     sizes: Mapping[str, int] | None = None,
 ) -> Mapping[str, Contender]:
-    """The plan of the fewest elements, and what others would do, with both costs.
+    """The plan that moves the fewest elements, and others for comparison.
 
     Args:
-        splits: for each name the axes of arrays that are cut, as
+        splits: for each name, the axes of arrays to partition, as in
             ``{"heads": [("WQ", 1)]}``; see :func:`split_along`.
 
     Returns:

@@ -1,6 +1,6 @@
-"""Partitions: into how many parts each index of a statement is cut.
+"""Partitions: the number of parts of each index of a statement.
 
-There is a kernel call for each combination of parts.
+There is one kernel call for each combination of parts.
 
 Source: EinDecomp, sections 5 and 8.
 """
@@ -22,10 +22,10 @@ Partition: TypeAlias = constantdict[str, int]
 
 
 def n_partitions(n_indices: int, p: int) -> int:
-    """How many partitions have exactly ``p`` calls, if every part is a power of two.
+    """The number of partitions with exactly ``p`` calls, in powers of two.
 
     Raises:
-        ProgramError: if ``p`` is none.
+        ProgramError: if ``p`` is not a power of two.
 
     Source: EinDecomp, section 8.1; the list for p = 8 in section 8.2 lacks two of them.
 

@@ -1,8 +1,8 @@
-"""A program run as its decomposition says, in one process, with all that moves counted.
+"""Running a program by its decomposition in one process, and counting what moves.
 
-Each statement joins blocks of its operands, one kernel call for each combination of
-parts, and aggregates partial results. What a reader needs in other blocks is put
-together from those that are there.
+Each statement joins blocks of its operands, with one kernel call for each combination
+of parts, and aggregates partial results. Blocks that a reader needs in another
+partition are assembled from the existing ones.
 
 Source: EinDecomp, section 4 (tensor relations: join, aggregation, repartition).
 """
@@ -40,10 +40,10 @@ class Moved:
 def run_partitioned(
     decomposition: Decomposition, arrays: Mapping[str, Any]
 ) -> tuple[Mapping[str, Array], Moved]:
-    """The outputs of a program by name, and what was moved for them.
+    """Run a decomposition; returns outputs by name, and the traffic.
 
     Raises:
-        ProgramError: if an array is missing or of another shape or dtype.
+        ProgramError: if an array is missing or has the wrong shape or dtype.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program

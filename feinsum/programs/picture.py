@@ -1,4 +1,4 @@
-"""A picture of a plan of a program: the graph, colored by what cuts each statement."""
+"""A picture of a program plan: the graph, colored by how statements are partitioned."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["draw_program", "flow_of"]
 
 
 def draw_program(plan: ProgramPlan, path: str | Path) -> None:
-    """Draw who reads what, what cuts each statement, and what moves.
+    """Draw who reads what, how each statement is partitioned, and what moves.
 
-    Each axis of the machine has a color. Bold arrows have the elements that move.
+    Each machine axis has a color. Bold arrows are labeled with the elements that move.
 
     Raises:
         FeinsumError: if matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""Indices of different statements that are one and the same."""
+"""Identifying equal indices of different statements."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Place: TypeAlias = tuple[str, str]
 
 
 def same_places(statements: Sequence[Statement]) -> Mapping[Place, Place]:
-    """For each index of each statement the one that stands for all that are the same.
+    """For each index of each statement, the representative of all equal indices.
 
-    A result is read by another statement with other names of its axes.
+    Different statements use different names for the axes of one result.
 
     >>> first = Statement("E", "ij", ("ij",), ("X",), "exp(x0)")
     >>> second = Statement("S", "p", ("pq",), ("E",))

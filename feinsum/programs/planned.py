@@ -1,7 +1,7 @@
-"""Programs on many processes: the plan of least elements moved, and its statements.
+"""Programs on many processes: the plan that moves the fewest elements.
 
-Counts do not depend on what a statement computes of its operands. So the planner of
-einsums plans programs: it is told who reads what along which indices.
+Counts do not depend on what a statement computes from its operands. So the planner for
+einsums also plans programs: it only needs to know who reads what along which indices.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """A program, and the plan of who computes which part of it: data, which is no code.
+    """A program, and the plan of which process computes which part: data without code.
 
     Attributes:
-        sizes: of the size parameters.
-        plan: of the same statements, each of the same name.
+        sizes: values of the size parameters.
+        plan: a plan of the same statements, with the same names.
     """
 
     program: Program
@@ -58,7 +58,7 @@ class ProgramPlan:
         return _Document(str(self.program), dict(self.sizes), self.plan)
 
     def to_json(self) -> str:
-        """The plan as a document; the program is there as its text."""
+        """The plan as a document, which contains the program as text."""
         return to_json(self._document)
 
     @classmethod
@@ -66,7 +66,7 @@ class ProgramPlan:
         """Inverse of :meth:`to_json`, and checked.
 
         Raises:
-            PlanError: naming what is wrong, and every rule that is broken.
+            PlanError: naming what is wrong, and every broken rule.
             ProgramError: if the program is ill-formed.
         """
         try:
@@ -85,18 +85,19 @@ class ProgramPlan:
         """
         if self.plan.statements != statements_of(self.program, self.sizes):
             raise PlanError(
-                "the plan is not of the statements of its program; write it anew",
+                "the plan does not match the statements of its program; create it "
+                "again",
                 rules=("statements",),
             )
         self.plan.check()
         return self
 
     def prepare(self, engine: str = "local", on: Any = None) -> PreparedProgram:
-        """Ready for any number of inputs, on an engine.
+        """Prepare for any number of inputs, on an engine.
 
         Args:
-            engine: of :data:`feinsum.plans.ENGINES`.
-            on: a communicator of mpi4py for ``mpi``, a client of Dask for ``dask``.
+            engine: one of :data:`feinsum.plans.ENGINES`.
+            on: an mpi4py communicator for ``mpi``, a Dask client for ``dask``.
 
         Raises:
             PlanError: if there is no such engine, or if it cannot run this plan.
@@ -107,11 +108,11 @@ class ProgramPlan:
 
     @property
     def counts(self) -> Counts:
-        """Elements that are moved, exactly."""
+        """The exact traffic."""
         return self.plan.counts
 
     def simulate(self, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
-        """The outputs by name, with all processes in this one."""
+        """Compute the outputs by name, with all ranks in this process."""
         read = self.read_of(arrays)
         found: Mapping[str, Array] = run_here(self.plan, read, meaning=self.meaning)
         return found
@@ -120,7 +121,7 @@ class ProgramPlan:
         """The inputs that statements read.
 
         Raises:
-            ProgramError: if an array is missing or of another shape or dtype.
+            ProgramError: if an array is missing or has the wrong shape or dtype.
         """
         known = checked_arrays(self.program, arrays)
         return {name: known[name] for name in self.plan.operands}
@@ -159,7 +160,7 @@ class _Document:
 
 
 class PreparedProgram:
-    """A plan of a program on an engine: what both need was made once, for all inputs.
+    """A plan of a program on an engine, with all one-time work done.
 
     >>> import numpy as np
     >>> from feinsum.ir import array
@@ -177,16 +178,16 @@ class PreparedProgram:
     def run(
         self, arrays: Mapping[str, Any], progress: Progress | None = None
     ) -> Outcome:
-        """The outputs by name, and the report; see :meth:`feinsum.plans.Prepared.run`.
+        """Compute the outputs and the report; see :meth:`feinsum.plans.Prepared.run`.
 
         Raises:
-            ProgramError: if an array is missing or of another shape or dtype.
+            ProgramError: if an array is missing or has the wrong shape or dtype.
             PlanError: if the engine cannot run the plan.
         """
         return self._prepared.run(self.plan.read_of(arrays), progress)
 
     def stream(self, inputs: Iterable[Mapping[str, Any]]) -> Iterator[Outcome]:
-        """For each of many inputs; see :meth:`feinsum.plans.Prepared.stream`."""
+        """Outcomes for many inputs; see :meth:`feinsum.plans.Prepared.stream`."""
         return self._prepared.stream(map(self.plan.read_of, inputs))
 
 
@@ -197,15 +198,15 @@ def plan_program(
     sizes: Mapping[str, int] | None = None,
     memory: int | str | None = None,
 ) -> ProgramPlan:
-    """Plan a program for a number of processes, so that the fewest elements are moved.
+    """Plan a program for a number of processes, so that the fewest elements move.
 
     Args:
-        sizes: of the size parameters.
-        memory: of a process; see :func:`feinsum.plan`.
+        sizes: values of the size parameters.
+        memory: memory limit per process; see :func:`feinsum.plan`.
 
     Raises:
         ProgramError: if a size is missing.
-        PlanError: if there is no plan, such as for want of memory.
+        PlanError: if there is no plan, for example because memory is too small.
 
     >>> import numpy as np
     >>> from feinsum.programs.builder import program

@@ -25,12 +25,12 @@ __all__ = ["Program"]
 
 @dataclass(frozen=True)
 class Program:
-    """Statements in the order of dataflow, over arrays that are given.
+    """Statements in dataflow order, over input arrays.
 
     Args:
-        inputs: the arrays.
-        statements: each one reads arrays and results of earlier statements.
-        outputs: the results that are wanted.
+        inputs: the input arrays.
+        statements: each reads inputs and results of earlier statements.
+        outputs: names of the results to return.
 
     Raises:
         ProgramError: naming every broken rule of :mod:`feinsum.programs.check`.
@@ -58,7 +58,7 @@ class Program:
 
     @cached_property
     def arrays(self) -> Mapping[str, Operand]:
-        """Every array by name: those that are given, then the results."""
+        """Every array by name: inputs, then results."""
         found = {operand.name: operand for operand in self.inputs}
         for statement in self.statements:
             found[statement.result] = _result(statement, found)

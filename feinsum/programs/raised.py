@@ -53,8 +53,8 @@ def _kernel_name(t_unit: lp.TranslationUnit, name: str | None) -> str:
     if name is None and len(t_unit.entrypoints) == 1:
         return str(next(iter(t_unit.entrypoints)))
     raise ProgramError(
-        f"the unit has the kernels {', '.join(names)}, and {name or 'one of them'} was "
-        "asked for; give kernel_name=",
+        f"the unit has the kernels {', '.join(names)}, but {name or 'one of them'} was "
+        "requested; pass kernel_name=",
         rules=("kernel",),
     )
 
@@ -128,14 +128,14 @@ class _Reading:
             computed = program.arrays[name].dtype
             if stored != computed:
                 raise ProgramError(
-                    f"instruction {insn!r} stores {name!r} as {stored}; its value is "
-                    f"of the dtype {computed}, and programs convert nothing",
+                    f"instruction {insn!r} stores {name!r} as {stored}; its value has "
+                    f"the dtype {computed}, and programs do not convert dtypes",
                     rules=("kernel",),
                 )
 
     def _assigned(self, insn: lp.InstructionBase) -> IndexList:
         if not isinstance(insn, lp.Assignment) or insn.predicates or insn.atomicity:
-            _refuse(insn, "is no plain assignment")
+            _refuse(insn, "is not a plain assignment")
         subscripts = getattr(insn.assignee, "index_tuple", ())
         names = tuple(one.name for one in subscripts if isinstance(one, p.Variable))
         is_plain = len(set(names)) == len(subscripts)
@@ -156,7 +156,7 @@ class _Reading:
         extents = box_extents(self.kernel, inames, insn.id)
         shape = self._shape(self.kernel.get_var_descriptor(name))
         if shape != tuple(extents[index] for index in indices):
-            _refuse(insn, f"writes a part of {name!r} only, whose shape is {shape}")
+            _refuse(insn, f"writes only a part of {name!r}, whose shape is {shape}")
 
     def _check_reads(self, insn: lp.InstructionBase, value: Expression) -> None:
         """What is read was written before, in whatever order instructions run."""
@@ -175,14 +175,18 @@ class _Reading:
     ) -> None:
         reduction = REDUCTIONS.get(type(value.operation))
         if reduction is None:
-            _refuse(insn, f"reduces by {value.operation}; expected sum, max or such")
+            _refuse(
+                insn,
+                f"reduces by {value.operation}; expected sum, max or a similar "
+                "reduction",
+            )
         inner = self._without_reductions(insn, value.expr)
         if unused := sorted(set(value.inames) - get_dependencies(inner)):
             _refuse(insn, f"reduces over {unused[0]!r}, on which nothing depends")
         self._add(insn, name, output, inner, reduction)
 
     def extracted(self, insn: lp.InstructionBase, value: Reduction) -> Expression:
-        """A reduction inside of an expression, as a statement of its own."""
+        """A reduction inside an expression, as a statement of its own."""
         free = get_dependencies(value.expr) & self.kernel.all_inames()
         output = tuple(sorted(free - set(value.inames)))
         result = f"{insn.assignee_var_names()[0]}_{len(self.statements)}"

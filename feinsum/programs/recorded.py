@@ -1,4 +1,4 @@
-"""Runs that become facts: counted, timed where seconds say something, and verified."""
+"""Runs that become facts: counted, timed if times are meaningful, and verified."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WARM_UP = 2
 
 
 def random_arrays(made: AnyPlan) -> dict[str, Array]:
-    """Operands of a plan: numbers between 0 and 1; of integers 0 and 1."""
+    """Random operands of a plan: numbers between 0 and 1; for integers, 0 and 1."""
     plan, chosen = plan_in(made), np.random.default_rng(0)
     found = {}
     for name, dtype in plan.operands.items():
@@ -52,24 +52,22 @@ def record_run(
     on: Any = None,
     runs: int = RUNS,
 ) -> PlanRecord:
-    """Run a plan on whole arrays, and record what it moved and took.
+    """Run a plan on whole arrays, and record its traffic and run times.
 
-    With the engine ``local``, ranks take turns in this process: elements are counted,
-    results verified, and nothing is timed. With ``dask``, seconds are of whole runs,
-    with all that Dask does before and after them. On the ranks of MPI, call
-    :func:`record_on_ranks`.
+    With the engine ``local``, ranks take turns in this process: elements are counted
+    and results verified, but nothing is timed. With ``dask``, times are of whole runs,
+    including Dask's overhead. On MPI ranks, call :func:`record_on_ranks`.
 
     Args:
-        arrays: by name.
-        store: that takes the fact.
-        engine, on: see :func:`feinsum.plans.prepare`.
-        runs: that are timed.
+        arrays: arrays by name.
+        store: store for the fact. engine, on: see :func:`feinsum.plans.prepare`. runs:
+            number of timed runs.
 
     Raises:
-        PlanError: as the engine does, and for fewer than three runs; with the rule
-            ``fleet``, if ranks are not alike.
+        PlanError: as raised by the engine, and for fewer than three runs; with the rule
+            ``fleet``, if ranks differ.
         WrongResultError: if a block of a result is wrong.
-        ImplausibleError: if something was counted or timed that cannot be.
+        ImplausibleError: if a count or a time is impossible.
 
     >>> import feinsum
     >>> from feinsum.records import InMemoryStore
@@ -84,7 +82,7 @@ def record_run(
     meaning = made.meaning if isinstance(made, ProgramPlan) else None
     if engine == "mpi":
         raise PlanError(
-            "no rank has whole arrays with MPI; call record_on_ranks on all of them",
+            "with MPI no rank has whole arrays; call record_on_ranks on all ranks",
             rules=("engine",),
         )
     ready = prepare(plan, engine, on, meaning=meaning)
@@ -119,15 +117,15 @@ def record_on_ranks(
     store: FactStore | None = None,
     runs: int = RUNS,
 ) -> tuple[Any, PlanRecord]:
-    """Run a plan on the ranks of MPI several times, and record what it moved and took.
+    """Run a plan on MPI ranks several times, and record its traffic and run times.
 
-    All ranks call it. Each compares a sample of its part of the result with a reference
-    of what that sample depends on.
+    Collective. Each rank compares a sample of its part of the result with a reference,
+    computed from what that sample depends on.
 
     Args:
         blocks: see :func:`feinsum.plans.run_on_ranks`.
-        read: gives any box of any operand, wherever it lies.
-        store: that takes the fact, on rank 0.
+        read: returns any box of any operand, wherever it is.
+        store: store for the fact, on rank 0.
 
     Returns:
         What :func:`feinsum.plans.run_on_ranks` returns, and the fact.
@@ -170,7 +168,7 @@ def _n_runs(fleet: Fleet, runs: int) -> int:
     """
     if runs < RUNS:
         raise PlanError(
-            f"{runs} runs to be timed; expected at least {RUNS}", rules=("engine",)
+            f"{runs} timed runs; expected at least {RUNS}", rules=("engine",)
         )
     return WARM_UP + runs if fleet.is_timed else 1
 

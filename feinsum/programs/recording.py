@@ -1,7 +1,7 @@
-"""Statements that a traced function makes of its arrays.
+"""The statements recorded from a traced function.
 
-Axes of extent 1 that ``keepdims`` or a new axis leaves exist in views alone: statements
-have no index for them.
+Axes of extent 1 from ``keepdims`` or a new axis exist only in views: statements have no
+index for them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A tensor with its axes in some order, and with others of extent 1.
+    """A tensor with permuted axes, and with additional axes of extent 1.
 
     Attributes:
-        axes: for each axis that of the tensor; None for one of extent 1 that it lacks.
+        axes: for each axis, that of the tensor; None for an additional one of extent 1.
     """
 
     tensor: Tensor
@@ -73,7 +73,7 @@ def axis_of(axis: Any, rank: int) -> int:
 
 
 def mapped(form: str, args: Sequence[Any]) -> View:
-    """A body over arrays and numbers; axes are matched from the last one."""
+    """A body over arrays and numbers; axes are aligned from the last one."""
     arrays = [arg for arg in args if isinstance(arg, View)]
     names: list[str] = []
     n_arrays = 0
@@ -155,7 +155,7 @@ def multiplied(left: Any, right: Any) -> View:
 
 
 def dotted(left: Any, right: Any) -> View:
-    """As ``numpy.dot``: not the product of stacks that ``matmul`` is."""
+    """Like ``numpy.dot``, which treats stacks of matrices unlike ``matmul``."""
     if isinstance(right, View) and right.ndim > 2:
         refuse(f"numpy.dot by an array with {right.ndim} axes")
     return multiplied(left, right)
@@ -166,7 +166,7 @@ def einsum(subscripts: Any, *operands: Any, **more: Any) -> View:
         refuse(f"numpy.einsum with {sorted(more) or 'lists of indices'}")
     arrays = [one for one in operands if isinstance(one, View)]
     if len(arrays) != len(operands):
-        refuse("an array of its own in numpy.einsum (make it an operand)")
+        refuse("an array of its own in numpy.einsum (pass it as an operand)")
     try:
         terms, output = parse_subscripts(subscripts, [one.ndim for one in arrays])
     except InvalidEinsumError as error:
@@ -233,7 +233,7 @@ def _without_ones(array: View, term: IndexList, extents: Mapping[str, Extent]) -
 
 
 def as_result(builder: ProgramBuilder, one: View) -> Tensor:
-    """The tensor itself, or a copy of what is a view of it."""
+    """The tensor itself, or a copy if it is only a view."""
     if None in one.axes:
         refuse("an axis of extent 1, kept by keepdims or new, in a result")
     is_view = one.axes != tuple(range(one.tensor.rank))

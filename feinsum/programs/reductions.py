@@ -1,4 +1,4 @@
-"""Reductions: what a statement does along the indices that its result lacks.
+"""Reductions over the indices missing from the result of a statement.
 
 A reduction is one of :data:`REDUCTIONS` by name, or an expression over ``a`` and ``b``,
 such as ``a + b - a*b``, that is associative and commutative.
@@ -42,7 +42,7 @@ TOLERANCE = 1e-9
 
 
 def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
-    """``values`` without ``axes``.
+    """Reduce ``values`` over ``axes``.
 
     Raises:
         ProgramError: if the reduction has no neutral element, and an extent is zero.
@@ -55,8 +55,7 @@ def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
         return values
     if any(values.shape[axis] == 0 for axis in axes) and not _has_neutral(reduction):
         raise ProgramError(
-            f"the {reduction} of no values is not defined: an index that is reduced "
-            "has extent 0"
+            f"the {reduction} of no values is undefined: a reduced index has extent 0"
         )
     if (function := REDUCTIONS.get(reduction)) is not None:
         return np.asarray(function.reduce(values, axis=tuple(axes)))
@@ -66,7 +65,7 @@ def reduced(reduction: str, values: Array, axes: Sequence[int]) -> Array:
 
 
 def combined(reduction: str, one: Array, other: Array) -> Array:
-    """Two partial results as one."""
+    """Two partial results combined."""
     function = REDUCTIONS.get(reduction)
     if function is not None:
         return np.asarray(function(one, other))
@@ -74,7 +73,7 @@ def combined(reduction: str, one: Array, other: Array) -> Array:
 
 
 def neutral_of(reduction: str, dtype: np.dtype[Any]) -> Any:
-    """What changes no partial result; None if it is not known.
+    """The neutral element of a reduction; None if unknown.
 
     >>> neutral_of("max", np.dtype("int8")), neutral_of("a + b - a*b", np.dtype("f8"))
     (-128, 0)
@@ -97,16 +96,16 @@ def neutral_of(reduction: str, dtype: np.dtype[Any]) -> Any:
 
 
 def is_truth(reduction: str) -> bool:
-    """Whether the result is a truth value."""
+    """Whether the result is a boolean."""
     return reduction in ("any", "all")
 
 
 @lru_cache(maxsize=64)
 def check_reduction(reduction: str) -> None:
-    """Try whether a reduction is one, on samples.
+    """Check on samples that a reduction is associative and commutative.
 
     Raises:
-        ProgramError: naming the numbers for which the order counts.
+        ProgramError: naming numbers for which the order matters.
     """
     if reduction in REDUCTIONS:
         return
@@ -118,7 +117,7 @@ def check_reduction(reduction: str) -> None:
         right = _combined(reduction, a, _combined(reduction, b, c))
     except InvalidEinsumError as error:
         raise ProgramError(
-            f"reduction {reduction!r} is none of {', '.join(REDUCTIONS)}, and no "
+            f"reduction {reduction!r} is neither one of {', '.join(REDUCTIONS)} nor an "
             f"expression over a and b: {error}"
         ) from None
     for law, one, other in (
@@ -129,8 +128,8 @@ def check_reduction(reduction: str) -> None:
             k = int(np.argmax(~np.isclose(one, other, TOLERANCE, TOLERANCE)))
             raise ProgramError(
                 f"reduction {reduction!r} is not {law}: of {a[k]:.3g}, {b[k]:.3g} and "
-                f"{c[k]:.3g} it makes {one[k]:.3g} in one order and {other[k]:.3g} in "
-                "another; give one in which the order does not count"
+                f"{c[k]:.3g} it gives {one[k]:.3g} in one order and {other[k]:.3g} in "
+                "another; use one that does not depend on the order"
             )
 
 

@@ -1,7 +1,7 @@
-"""Blocks of results beside a reference that is computed for these blocks alone.
+"""Comparing blocks of results with a reference computed for these blocks alone.
 
-Nothing is gathered: who has a part of a result compares a sample of it. What has to be
-known of the operands is read, and no more.
+Nothing is gathered: every rank that holds a part of a result compares a sample of it.
+Only the needed parts of operands are read.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Sample:
     """One block that was compared.
 
     Attributes:
-        n_entries: in it.
-        error: the largest one, relative to the largest entry of the reference.
+        n_entries: number of entries.
+        error: largest error, relative to the largest entry of the reference.
     """
 
     n_entries: int
@@ -50,9 +50,9 @@ class Sample:
 
 
 def sample_boxes(plan: Plan, rank: int) -> dict[str, Box]:
-    """For every output that a rank has a part of, a block of that part.
+    """For every output of which a rank has a part, a block of that part.
 
-    Where it is follows from the rank, so that samples of ranks differ.
+    Its position depends on the rank, so that samples of ranks differ.
     """
     chosen = np.random.default_rng(rank)
     found = {}
@@ -72,7 +72,7 @@ def _some(chosen: np.random.Generator, first: int, end: int) -> tuple[int, int]:
 def compared(
     made: AnyPlan, read: Read, parts: Mapping[str, tuple[Box, Array]]
 ) -> list[Sample]:
-    """Blocks of outputs, with their boxes, compared with the reference."""
+    """Compare blocks of outputs, given with their boxes, with the reference."""
     return [
         _compared(part, _reference(made, read, name, box))
         for name, (box, part) in parts.items()
@@ -80,7 +80,7 @@ def compared(
 
 
 def check_of(made: AnyPlan, samples: Sequence[Sample]) -> BlockCheck:
-    """What is recorded of samples of all ranks.
+    """The record of the samples of all ranks.
 
     Raises:
         WrongResultError: if one is wrong.
@@ -99,7 +99,7 @@ def check_of(made: AnyPlan, samples: Sequence[Sample]) -> BlockCheck:
 
 
 def tolerance_of(plan: Plan) -> float:
-    """What rounding explains: of sums of as many terms as the longest one has."""
+    """The tolerance for rounding, for sums as long as the longest one."""
     kind = np.result_type(plan.dtype, np.float16)
     eps = float(np.finfo(kind if kind == plan.dtype else np.float64).eps)
     n_terms = max(prod(plan.extents[i] for i in group.summed) for group in plan.groups)
@@ -134,7 +134,7 @@ def _check_room(output: str, wanted: Mapping[str, Box]) -> None:
     if n_bytes > (free := free_bytes()):
         raise PlanError(
             f"a block of {output} depends on {n_bytes:,} bytes, and {free:,} are free: "
-            "it cannot be verified. Record a run of smaller arrays",
+            "it cannot be verified. Record a run with smaller arrays",
             rules=("memory",),
         )
 

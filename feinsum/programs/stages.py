@@ -1,8 +1,8 @@
 """Stages of a program: statements that run together, part by part.
 
-Contractions are kernels of their own. Statements in a row that are none, such as the
-four of a softmax, share an index that none of them reduces. They run for some values of
-it at a time, so that what passes between them stays in the caches.
+Contractions are separate kernels. Other consecutive statements, such as the four of a
+softmax, share an index that none of them reduces. They run for a few values of it at a
+time, so that intermediates stay in the caches.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Stage:
     """Statements that run together.
 
     Attributes:
-        cut: the index of each statement, by its result, of which some values are taken
+        cut: the index of each statement, by its result, that is processed a few values
             at a time; empty if all run at once.
-        kept: the results that are read later, or wanted.
+        kept: the results that are read later, or are outputs.
     """
 
     statements: tuple[Statement, ...]
@@ -40,12 +40,12 @@ class Stage:
 
     @cached_property
     def cuts(self) -> tuple[Mapping[str, str], ...]:
-        """All indices that could be cut instead, the outermost first."""
+        """All indices that could be partitioned instead, outermost first."""
         return tuple(common_cuts(self.statements))
 
 
 def stages_of(program: Program) -> tuple[Stage, ...]:
-    """The stages of a program, in the order of dataflow.
+    """The stages of a program, in dataflow order.
 
     >>> from feinsum.ir import array
     >>> from feinsum.programs.builder import program
@@ -61,7 +61,7 @@ def stages_of(program: Program) -> tuple[Stage, ...]:
 
 
 def stage_of(program: Program, group: Sequence[Statement]) -> Stage:
-    """Statements of a program as a stage."""
+    """Some statements of a program as a stage."""
     return Stage(tuple(group), _cut_of(group), kept_of(program, group))
 
 

@@ -1,4 +1,4 @@
-"""Statements: one extended einsum of a program.
+"""Statements: the extended einsums of a program.
 
 Source: EinDecomp, section 3 (einsums with any scalar function and any aggregation).
 """
@@ -19,10 +19,10 @@ class Statement:
     """``result[output] = reduction over the other indices of body(operands[inputs])``.
 
     Attributes:
-        result: the name of what it computes.
-        output: one index for each axis of the result.
-        inputs: for each operand one index per axis.
-        operands: names of arrays of the program, or of results of other statements.
+        result: name of the result.
+        output: one index per axis of the result.
+        inputs: for each operand, one index per axis.
+        operands: names of inputs of the program, or of results of other statements.
         body: see :mod:`feinsum.programs.body`; empty for the product of all operands.
         reduction: see :mod:`feinsum.programs.reductions`; ``sum`` if no index is
             reduced.
@@ -58,25 +58,25 @@ class Statement:
 
     @cached_property
     def factor(self) -> float | None:
-        """The number by which the product of all operands is multiplied.
+        """The factor by which the product of all operands is multiplied.
 
-        None if the body is no such product.
+        None if the body is not such a product.
         """
         return factor_of_product(self.body, len(self.operands))
 
     @property
     def is_product(self) -> bool:
-        """Whether the body multiplies all operands, so that their order is free."""
+        """Whether the body is the product of all operands, in any order."""
         return self.factor is not None
 
     @property
     def is_einsum(self) -> bool:
-        """Whether it is an einsum, times a number: a sum of products."""
+        """Whether it is an einsum times a number: a sum of products."""
         return self.is_product and (self.reduction == "sum" or not self.reduced_indices)
 
     @property
     def is_contraction(self) -> bool:
-        """Whether it sums products: then it is a kernel of its own."""
+        """Whether it sums products, so that it is a separate kernel."""
         return self.is_einsum and len(self.operands) > 1 and bool(self.reduced_indices)
 
     def __str__(self) -> str:

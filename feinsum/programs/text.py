@@ -1,4 +1,4 @@
-"""Programs as text: what ``str(program)`` writes, read again."""
+"""Parsing programs from the text that ``str(program)`` writes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ MOST_BYTES = 1 << 20
 
 
 def program_from_text(text: str) -> Program:
-    """The program of a text: a line for each input and statement, then the outputs.
+    """Parse a program: one line for each input and statement, then the outputs.
 
-    Empty lines count for nothing, nor does what follows ``#``.
+    Empty lines, and text after ``#``, are ignored.
 
     Raises:
-        ProgramError: naming the line that is none, or the rules that are broken.
+        ProgramError: naming the invalid line, or the broken rules.
 
     >>> print(program_from_text('''
     ... X[3,4]:<f8

@@ -59,7 +59,7 @@ def trace(function: Callable[..., Any], **operands: Operand) -> Program:
     """The program that a function of numpy arrays computes.
 
     Args:
-        function: takes arrays by the names of ``operands``, and gives one array, or a
+        function: takes arrays named as in ``operands``, and returns one array, or a
             tuple or dictionary of arrays. It may use numpy's arithmetic, ufuncs,
             ``einsum``, ``matmul``, ``dot``, ``where``, sums and other reductions,
             transposition and new axes. What depends on values it may not.
@@ -93,8 +93,8 @@ def trace(function: Callable[..., Any], **operands: Operand) -> Program:
     for one in _results(function(**arrays)):
         if not isinstance(one, Traced):
             raise ProgramError(
-                f"the function gives {type(one).__name__}; it has to give arrays that "
-                "it computed from its arguments"
+                f"the function returns {type(one).__name__}; it must return arrays "
+                "computed from its arguments"
             )
         builder.output(as_result(builder, one))
     return builder.build()

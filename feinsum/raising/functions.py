@@ -74,7 +74,7 @@ def check_function(
         _Checker(kernel, dtype_of)(expression)
     except _NoFunction as error:
         raise NotAnEinsumError(
-            f"instruction {instruction!r}: {expression} is no function of indices: "
+            f"instruction {instruction!r}: {expression} is not a function of indices: "
             f"{error}",
             rule="operand-function",
             instructions=(instruction,),

@@ -231,7 +231,7 @@ def _chosen(
         chosen = [insn for insn in kernel.instructions if is_wanted(kernel, insn)]
     except (lp.LoopyError, ParseError, TypeError, AttributeError) as error:
         raise NotAnEinsumError(
-            f"instructions={instructions!r} is no Loopy match expression such as "
+            f"instructions={instructions!r} is not a Loopy match expression such as "
             f"'id:insn' ({type(error).__name__})",
             rule="arguments",
         ) from None

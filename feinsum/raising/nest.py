@@ -180,7 +180,7 @@ class LoopNest:
             return str(point.name)
         raise TransformError(
             f"the index {index!r} of kernel {self.kernel_name!r} is {point}, which no "
-            "loop runs over; a transform of dense loops expected an iname"
+            "loop runs over; transforms of dense loops need an iname"
         )
 
     @property
@@ -309,7 +309,7 @@ class RaisedNest:
 
 @dataclass(frozen=True)
 class RefusedNest:
-    """Instructions that are no einsum, and why.
+    """Instructions that are not einsums, and why.
 
     Attributes:
         rule: stable code of the rule of the grammar that is broken.

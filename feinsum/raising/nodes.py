@@ -201,7 +201,9 @@ def _path(
         path.insert(0, at)
         at = above.get(at)
     if len(leaves) != 1 or not own.keys() <= {*path}:
-        raise refused(insn, f"its loops {sorted(own)} over nodes are no path of a tree")
+        raise refused(
+            insn, f"its loops {sorted(own)} over nodes do not form a path of a tree"
+        )
     return tuple(path)
 
 
@@ -220,7 +222,7 @@ def _above(
             return iname
     raise refused(
         insn,
-        f"{level.iname!r} runs over children of {level.parent}, which is no node of "
+        f"{level.iname!r} runs over children of {level.parent}, which is not a node of "
         "its loops",
     )
 

@@ -227,8 +227,8 @@ class OperandTable:
         term = axis_order(self.expand(factor), self.kernel, output)
         if term is None:
             raise NotAnEinsumError(
-                f"instruction {instruction!r}: the factor {factor} reads nothing with "
-                "all of its inames, so it is no single operand",
+                f"instruction {instruction!r}: the factor {factor} reads no array with "
+                "all of its inames, so it is not a single operand",
                 rule="sum-of-products",
                 instructions=(instruction,),
             )
@@ -321,8 +321,8 @@ class _Dtypes(TypeReader):  # type: ignore[misc]
 
 def _inner_reduction(factor: Expression, instruction: str) -> NotAnEinsumError:
     return NotAnEinsumError(
-        f"instruction {instruction!r}: the factor {factor} contains a reduction, so "
-        "it is no operand function",
+        f"instruction {instruction!r}: the factor {factor} contains a reduction, so it "
+        "is not an operand function",
         rule="nested-reduction",
         instructions=(instruction,),
     )

@@ -1,4 +1,4 @@
-"""Private values of a kernel, put in the place of the variables that hold them.
+"""Private values of a kernel, put in place of the variables that hold them.
 
 Only for reading: instructions stay as they are. A private variable may be assigned
 once, or begin as zero and be summed up in further loops.
@@ -112,8 +112,8 @@ class Privates:
         )
         if not is_seen:
             raise NotAnEinsumError(
-                f"instruction {insn.id!r}: it may read {name!r} before or outside of "
-                "the loops that make it; state that it depends on them",
+                f"instruction {insn.id!r}: it may read {name!r} before or outside the "
+                "loops that compute it; declare the dependency",
                 rule="compressed",
                 instructions=(insn.id,),
             )

@@ -185,7 +185,8 @@ def _refuse_inner_reduction(factor: Expression, instruction: str) -> None:
     if has_reduction(factor):
         raise _refuse(
             "nested-reduction",
-            f"the factor {factor} contains a reduction, so it is no operand function",
+            f"the factor {factor} contains a reduction, so it is not an operand "
+            "function",
             instruction,
         )
 

@@ -286,8 +286,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidRecordError(
-            f"the name {twice[:50]!r} is twice in a JSON object; expected every name "
-            "once"
+            f"the name {twice[:50]!r} is repeated in a JSON object; expected every "
+            "name once"
         )
     return found
 

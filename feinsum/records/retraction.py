@@ -144,7 +144,8 @@ def _check_ids(ids: Collection[str]) -> None:
     for one in ids:
         if not (FEWEST_DIGITS <= len(one) <= DIGITS and set(one) <= HEXADECIMAL):
             raise InvalidRequestError(
-                f"{one[:80]!r} is no id of a fact; expected its first {FEWEST_DIGITS} "
+                f"{one[:80]!r} is not the id of a fact; expected its first "
+                f"{FEWEST_DIGITS} "
                 f"to {DIGITS} hexadecimal digits"
             )
     n_cut_off = sum(len(one) < DIGITS for one in ids)

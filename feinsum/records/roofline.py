@@ -47,7 +47,7 @@ def _compute_s(dtype: str, count: int, peaks: DevicePeaks) -> float:
     real = np.empty(0, kind).real.dtype.str if is_complex else kind.str
     if real not in peaks.operations_per_s:
         raise MeasurementError(
-            f"the peak of {real} on {peaks.device} is not known; measured are "
+            f"the peak of {real} on {peaks.device} is unknown; measured are "
             f"{sorted(peaks.operations_per_s)}, see measure_peaks(dtypes=...)"
         )
     weight = _REAL_PER_COMPLEX if is_complex else 1

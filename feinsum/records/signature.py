@@ -118,7 +118,7 @@ def new_signing_key(path: Path) -> str:
     except OSError as error:
         what = "exists already" if error.errno == errno.EEXIST else error.strerror
         raise FeinsumError(
-            f"no key can be written to {path} ({what}); give the path of a new file"
+            f"cannot write a key to {path} ({what}); give the path of a new file"
         ) from None
     return public_key_of(key)
 
@@ -140,10 +140,10 @@ def read_signing_key(path: Path) -> SigningKey:
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no private key"
         raise FeinsumError(
-            f"no signing key can be read from {path}: {why}; {MAKE}"
+            f"cannot read a signing key from {path}: {why}; {MAKE}"
         ) from None
     if not isinstance(found, Ed25519PrivateKey):
-        raise FeinsumError(f"the key in {path} is not of Ed25519; {MAKE}")
+        raise FeinsumError(f"the key in {path} is not an Ed25519 key; {MAKE}")
     return found
 
 
@@ -197,7 +197,7 @@ def trusted_signers() -> frozenset[str]:
             raise FeinsumError(
                 f"{TRUSTED_SIGNERS_VARIABLE} has {key[:60]!r}; expected public keys as "
                 "'feinsum signing show' prints them, separated by commas, or the path "
-                "of a file with one in each line"
+                "of a file with one per line"
             )
     return frozenset(keys)
 

@@ -76,14 +76,16 @@ class TransformSpec:
         except SyntaxError as error:
             at = max((error.offset or 0) - len("f(") - 1, 0)
             rest = inside[at : at + 20] or inside
-            raise _refuse(text, f"{rest!r} is not understood: {error.msg}") from None
+            raise _refuse(text, f"{rest!r} cannot be parsed: {error.msg}") from None
         except (TypeError, ValueError) as error:
             raise _refuse(text, str(error)) from None
         except (MemoryError, RecursionError):
             raise _refuse(text, "the values are nested too deeply") from None
         for key, value in parameters.items():
             if not _is_parameter(value):
-                raise _refuse(text, f"{key}={value!r} is no int, bool, text or tuple")
+                raise _refuse(
+                    text, f"{key}={value!r} is not an int, bool, text or tuple"
+                )
         return cls(name, number, parameters)
 
 
@@ -118,20 +120,20 @@ def _parameters(inside: str) -> dict[str, Any]:
         case ast.Call(func=ast.Name(), args=[first, *_]):
             raise ValueError(f"{ast.unparse(first)!r} has no name; write name=value")
         case _:
-            raise ValueError("expected nothing but named parameters")
+            raise ValueError("expected only named parameters")
     found: dict[str, Any] = {}
     for keyword in keywords:
         name, value = keyword.arg, ast.unparse(keyword.value)
         if name is None:
-            raise ValueError(f"'**{value}' is no parameter; write name=value")
+            raise ValueError(f"'**{value}' is not a parameter; write name=value")
         if name in found:
             raise ValueError(f"the parameter {name!r} is given twice")
         try:
             found[name] = ast.literal_eval(keyword.value)
         except ValueError:
             raise ValueError(
-                f"{name}={value} is no literal; expected a number, True, False, a text "
-                "in quotes, or a tuple"
+                f"{name}={value} is not a literal; expected a number, True, False, a "
+                "quoted text, or a tuple"
             ) from None
     return found
 

@@ -1,4 +1,4 @@
-"""Applying a selection: each nest is taken out, transformed, and put back."""
+"""Applying a selection: extract each nest, transform it, and put it back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     """A nest with a recipe applied.
 
     Attributes:
-        program: what the host runs in the place of the kernel, if the recipe says so.
+        program: what the host runs instead of the kernel, if the recipe requires it.
     """
 
     kernel: lp.LoopKernel
@@ -42,7 +42,7 @@ class Applied(NamedTuple):
     """A unit with recipes applied.
 
     Attributes:
-        failures: of each nest whose recipe cannot be applied, why.
+        failures: for each nest whose recipe cannot be applied, the reason.
         parts: the instructions that each nest became.
     """
 
@@ -63,7 +63,7 @@ def fitting(nest: RaisedNest, recipe: FramedSpec) -> None:
 def separable(
     raised: RaisedKernel, nests: Sequence[NestSelection]
 ) -> tuple[NestSelection, ...]:
-    """The nests, with those marked that cannot run apart from others."""
+    """The nests, marking those that cannot run in a phase of their own."""
     kernel = _unscheduled(raised.t_unit, raised.kernel_name)[raised.kernel_name]
     wanted = [one.nest.instructions for one in nests if one.chosen]
     _, stuck = phases_of(kernel, wanted)
@@ -74,7 +74,7 @@ def separable(
 
 
 def applied(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Applied:
-    """Apply to each nest the recipe that it gets. They run in phases of their own."""
+    """Apply its recipe to each nest. Nests run in phases of their own."""
     name = raised.kernel_name
     unit = _with_output_dtypes(_unscheduled(raised.t_unit, name), name, nests)
     kernel = unit[name]
@@ -192,8 +192,8 @@ def _check_program(
         )
     if not target_of(alone.target).runs_programs(alone.target):
         raise TransformError(
-            f"{spec} is no code; that of kernel {name!r}, which is for {alone.target}, "
-            "is run by others"
+            f"{spec} has no code, but kernel {name!r}, for {alone.target}, is run "
+            "outside of this process"
         )
 
 

@@ -1,4 +1,4 @@
-"""Taking a nest out of a kernel, and putting it back when it is transformed."""
+"""Extracting a nest from a kernel, and inserting the transformed one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["joined", "taken_out", "with_barriers"]
 def taken_out(
     kernel: lp.LoopKernel, nest: RaisedNest, used: Collection[str]
 ) -> tuple[lp.LoopKernel, RaisedNest]:
-    """A kernel of the nest alone, with loops that no other instruction has.
+    """A kernel with the nest alone, with loops that no other instruction has.
 
-    Priorities of loops are left behind: their order is for a recipe to choose.
+    Loop priorities are dropped: the recipe chooses the order.
 
     Args:
         used: the loops of all other instructions.

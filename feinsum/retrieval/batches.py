@@ -1,8 +1,8 @@
 """Batches of cells: a loop over cells that calls a kernel, for several cells at once.
 
-A program such as PyOP2 gathers what a kernel of one cell reads, calls it, and scatters
-what it writes. Here the kernel is put in the place of its call, and every statement of
-it is done for all cells of a batch at once, in vectors of GNU C::
+A program such as PyOP2 gathers the inputs of a one-cell kernel, calls it, and scatters
+its outputs. Here the kernel is inlined, and every statement runs for all cells of a
+batch at once, in GNU C vectors::
 
     for c in start .. end              for b in batches
         t[i] = w[map[c, i]]                t[i, l] = w[map[cell(b, l), i]]   for all l
@@ -10,8 +10,8 @@ it is done for all cells of a batch at once, in vectors of GNU C::
         out[map[c, j]] += A[j]             for l, one after the other
                                                out[map[cell(b, l), j]] += A[j, l]
 
-Values are scattered cell by cell, in the order of before. Behind the last cell a batch
-repeats that one, and scatters nothing.
+Values are scattered cell by cell, in the original order. Beyond the last cell, a batch
+repeats that cell and scatters nothing.
 
 Source: the cross-element vectorization of Sun et al., A study of vectorization for
 matrix-free finite element methods, International Journal of High Performance Computing
@@ -55,15 +55,15 @@ Expression: TypeAlias = Any
 
 
 def batched(unit: lp.TranslationUnit, width: int) -> lp.TranslationUnit:
-    """The unit with batches of cells; name and arguments are as before.
+    """The unit with batches of cells; name and arguments are unchanged.
 
     Args:
-        unit: of one entry point, which calls one kernel in a loop over cells.
-        width: how many cells there are in a batch.
+        unit: a unit with one entry point, which calls one kernel in a loop over cells.
+        width: the number of cells in a batch.
 
     Raises:
-        TransformError: if cells depend on each other otherwise than by what is added
-            to an array in their order, or if it is not known that they do not.
+        TransformError: if cells depend, or may depend, on each other other than by
+            adding to an array in order.
     """
     (name,) = unit.entrypoints
     (called,) = called_kernels(unit, name)
@@ -107,7 +107,7 @@ class _Cells:
         while left:
             ready = next((i for i in left if i.depends_on <= ids), None)
             if ready is None:
-                raise TransformError("its instructions wait for each other")
+                raise TransformError("its instructions depend on each other in a cycle")
             left.remove(ready)
             ids.add(ready.id)
             done.append(ready)
@@ -143,7 +143,7 @@ class _Cells:
             )
             if not is_plain or self.loop not in insn.within_inames:
                 raise TransformError(
-                    f"instruction {insn.id!r} is no plain assignment in the loop "
+                    f"instruction {insn.id!r} is not a plain assignment in the loop "
                     f"{self.loop!r}"
                 )
         self._check_domains()
@@ -262,7 +262,7 @@ def _without(expression: Expression, part: Expression) -> Any:
 
 
 class _Replacing(IdentityMapper):  # type: ignore[misc]
-    """Puts other expressions in the place of some."""
+    """Puts other expressions in place of some."""
 
     def __init__(self, known: Mapping[Expression, Expression]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Which candidate a nest gets: claims order them, and what is seen here decides.
+"""Which candidate a nest gets: claims order candidates, local timings decide.
 
-The candidates are tried in the order of what is recorded of them, until one is as good
-here as its record says, or nearly so. The best of all that were seen here is taken. So
-a record that promises too much costs a trial once, and displaces nothing.
+Candidates are tried in the order of their records, until one is about as good here as
+its record claims. The best of all candidates timed here is used. So a record that
+claims too much costs one trial and displaces nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Trials:
 def all_believed(
     nests: Sequence[NestSelection], trust: Trust
 ) -> tuple[NestSelection, ...]:
-    """The nests with their best candidates first; new ones are tried at once."""
+    """The nests with their best candidates first; new ones are tried together."""
     if trust.is_on:
         trust.find_out_together(chain.from_iterable(map(_first, nests)))
     return tuple(believed(one, trust) for one in nests)
@@ -79,7 +79,7 @@ def _first(one: NestSelection) -> list[tuple[Candidate, dict[str, int]]]:
 
 
 def believed(one: NestSelection, trust: Trust) -> NestSelection:
-    """The nest with the candidate that is the best here as the first one."""
+    """The nest, with the candidate that is best here moved to the front."""
     if not one.chosen or one.judgement:
         return one
     one = replace(one, own=trust.own(one.match))
@@ -92,7 +92,7 @@ def believed(one: NestSelection, trust: Trust) -> NestSelection:
 
 
 def is_first_unknown(one: NestSelection, trust: Trust) -> bool:
-    """Whether the first candidate is one of ours, and what it is worth is not known."""
+    """Whether the first candidate is one of ours whose speed here is unknown."""
     if not one.chosen or one.judgement or not trust.is_on:
         return False
     first = one.candidates[0]

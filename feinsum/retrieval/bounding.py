@@ -28,23 +28,23 @@ def bound(
     device: str | None = None,
     database: Database = None,
 ) -> Bound:
-    """What an einsum costs at least, at every level of the memory.
+    """Lower bounds on the cost of an einsum, at every level of the memory.
 
-    Per level: bytes that any execution moves, the least time, and the tile that attains
-    it. No bytes are fewer than all arrays once. An einsum of several operands is
-    bounded by the least over the orders and fusions of its products that are
+    For each level: the bytes that any execution moves, the minimum time, and the tile
+    that attains it. A bound is never below all arrays once. For an einsum of several
+    operands, it is the minimum over the contraction orders and fusions that are
     considered; the result names them.
 
     Args:
         sizes: the value of every size parameter.
-        levels: of the memory, the nearest first; by default those of the device.
-        device: part of a name, see :func:`feinsum.measure.open_device`.
-        database: where the measured limits of the device are. Without them no times are
-            known; ``feinsum devices --measure`` measures them.
+        levels: memory levels, the nearest first; by default those of the device.
+        device: part of a device name; see :func:`feinsum.measure.open_device`.
+        database: database with the measured limits of the device. Without them, there
+            are no times; ``feinsum devices --measure`` measures them.
 
     Raises:
-        BoundError: if a size has no value, or the nearest memory cannot hold what one
-            step needs.
+        BoundError: if a size has no value, or the nearest memory is too small for one
+            step.
 
     Source: Ziogas et al., *Deinsum*, section IV; see ``docs/explanation/bounds.md``.
 
@@ -74,7 +74,7 @@ def bound_on(
     levels: Sequence[MemoryLevel],
     peaks: DevicePeaks | None,
 ) -> Bound:
-    """The bound for levels and the measured limits of what computes."""
+    """The bound for given levels and measured limits of the processor."""
     plain = einsum.einsum if isinstance(einsum, FunctionalBatchedEinsum) else einsum
     found = bound_at(einsum, sizes, levels)
     if peaks is None:

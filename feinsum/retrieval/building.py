@@ -1,4 +1,4 @@
-"""Building the kernel that is handed over, with the recipes that are believed."""
+"""Building the kernel to return, with the recipes that are trusted."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def transformed(
     nests: tuple[NestSelection, ...],
     trust: Trust,
 ) -> tuple[lp.TranslationUnit, tuple[NestSelection, ...]]:
-    """Apply the best recipes that can be, each believed before it is tried.
+    """Apply the best applicable recipes, each verified before it is tried.
 
     Returns:
-        The unit as the user gets it, of which there is code; with no recipe left, one
-        that nobody needs.
+        The unit as the user gets it, for which code can be generated. If no recipe is
+        left, it is not used.
     """
     n_left = [N_GENERATED] * len(nests)
     while True:

@@ -1,8 +1,7 @@
-"""The kernel that a loop over cells calls: it is retrieved in the place of its caller.
+"""Retrieval for the kernel that a loop over cells calls, instead of for the caller.
 
-PyOP2 and others wrap a kernel of one cell in a loop that gathers what it reads, and
-scatters what it writes. The einsums are in the kernel that is called; the caller stays
-as it is.
+PyOP2 and others wrap a one-cell kernel in a loop that gathers its inputs and scatters
+its outputs. The einsums are in the callee; the caller is unchanged.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ __all__ = ["called_request", "in_its_place"]
 
 
 def called_request(request: Request) -> Request | None:
-    """What is asked of the one kernel that a kernel calls; None if it calls none.
+    """The request for the one kernel that a kernel calls; None if it calls none.
 
-    It is one of a plain function: a kernel that is called has no threads of its own.
+    It is for a plain function: a called kernel has no threads of its own.
     """
     unit = request.t_unit
     if not isinstance(unit, lp.TranslationUnit) or not _is_plain_function(unit):
@@ -49,10 +48,10 @@ def _is_plain_function(unit: lp.TranslationUnit) -> bool:
 
 
 def in_its_place(request: Request, found: Retrieval) -> Retrieval:
-    """The unit that was given, in which the kernel that is called is the one found.
+    """The given unit, with the retrieved kernel as the callee.
 
     Raises:
-        TransformError: if there is no code of that.
+        TransformError: if no code can be generated for it.
     """
     if not found.applied:
         return replace(found, t_unit=request.t_unit)

@@ -1,8 +1,8 @@
-"""Which form of a loop over cells is the fastest here: each is compiled and timed.
+"""The fastest form of a loop over cells: each form is compiled and timed here.
 
-The loop that was given, the one whose kernel has recipes, and batches of cells are
-called in turns, in a process of their own, on random arrays. What does not compute the
-same is left out. What is not clearly faster than the given one is not used.
+The given loop, the loop whose callee has recipes, and batches of cells are called in
+turns, in a separate process, on random arrays. Forms with different results are
+dropped. A form is used only if it is clearly faster than the given loop.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ MOST_ENTRIES = 1 << 24
 
 
 def fastest_form(given: lp.TranslationUnit, found: Retrieval) -> Retrieval:
-    """The retrieval of a loop over cells, or one with batches where these are faster.
+    """The retrieval of a loop over cells, with batches of cells if these are faster.
 
     Args:
-        found: what came of the kernel that is called, in the place of its caller; the
-            given unit comes back where it is the fastest.
+        found: the retrieval for the callee; the given unit is returned if it is the
+            fastest.
     """
     try:
         forms = _forms(given, found)
@@ -72,11 +72,11 @@ def decided(
     forms: Mapping[int, lp.TranslationUnit],
     seconds: Mapping[int, float],
 ) -> Retrieval:
-    """The fastest form, if it is clearly faster than what was given.
+    """The fastest form, if it is clearly faster than the given one.
 
     Args:
-        forms: by the width of their batches.
-        seconds: that each takes; infinity for what must not be used.
+        forms: forms by batch width.
+        seconds: the time of each; infinity for forms that must not be used.
     """
     best = min(seconds, key=lambda width: seconds[width])
     gain = seconds[GIVEN] / seconds[best]
@@ -179,7 +179,7 @@ def _written(kernel: lp.LoopKernel) -> list[str]:
     names = sorted(kernel.get_written_variables() & set(kernel.arg_dict))
     dtypes = [getattr(kernel.arg_dict[n].dtype, "numpy_dtype", None) for n in names]
     if not names or any(dtype is None or dtype.kind not in "fc" for dtype in dtypes):
-        raise MeasurementError(f"{names} are no results of floating point numbers")
+        raise MeasurementError(f"{names} are not floating-point results")
     return names
 
 
@@ -251,7 +251,7 @@ def _ordered_bounds(kernel: lp.LoopKernel) -> list[lp.ValueArg]:
 
 def _shape(arg: lp.ArrayArg, sizes: Mapping[str, int]) -> list[int]:
     if not isinstance(arg.shape, tuple) or arg.dtype is None:
-        raise MeasurementError(f"nothing is known of the shape of {arg.name!r}")
+        raise MeasurementError(f"the shape of {arg.name!r} is unknown")
     shape = [
         N_CELLS if extent is None else int(evaluate(extent, sizes))
         for extent in arg.shape

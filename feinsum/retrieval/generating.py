@@ -1,7 +1,7 @@
-"""Code generation of retrieved kernels: it belongs to what is guarded.
+"""Code generation for retrieved kernels, whose failures must not reach the user.
 
-What a user set before, such as the layout of an array or an assumption, can make Loopy
-refuse a kernel that a recipe wrote. That must not be found out by the user's build.
+Settings of the user, such as an array layout or an assumption, can make Loopy refuse a
+kernel that a recipe wrote. The user's build must not be the one to find out.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def ungenerated(
     unit: lp.TranslationUnit,
     deliver: Deliver,
 ) -> Mapping[int, Exception]:
-    """The nests whose recipes make a kernel of which there is no code, and why.
+    """The nests whose recipes make code generation fail, and why.
 
-    Of nests that are alike, code is generated for one: there may be many.
-    There are none if the kernel that was given has no code either, such as one whose
+    For identical nests, code is generated once, since there may be many. The result is
+    empty if code generation fails for the given kernel as well, for example because its
     arguments get their dtypes in a call.
 
     Args:
-        unit: what was made, as the user gets it.
+        unit: the result, as the user gets it.
     """
     sample = _sample(raised, nests, made)
     error = refusal(unit if sample is made.unit else deliver(sample))
@@ -95,9 +95,9 @@ def _with_one(
 
 
 def with_shelf(unit: lp.TranslationUnit) -> lp.TranslationUnit:
-    """A unit that holds its code once that is generated, where its executor takes it.
+    """A unit that stores its code once generated, for its executor to use.
 
-    Whoever runs the unit then need not wait for Loopy a second time.
+    Running the unit then does not wait for Loopy a second time.
     """
     target = target_of(unit.target)
     is_run_here = target.is_in_process and target.runs_programs(unit.target)
@@ -106,7 +106,7 @@ def with_shelf(unit: lp.TranslationUnit) -> lp.TranslationUnit:
 
 
 def refusal(unit: lp.TranslationUnit) -> Exception | None:
-    """Why Loopy generates no code, if it does not. Nothing is printed."""
+    """Why Loopy cannot generate code; None if it can. Nothing is printed."""
     if isinstance(unit, LibraryUnit):
         return None
     try:

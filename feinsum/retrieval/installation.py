@@ -1,4 +1,4 @@
-"""What there is here that decides what a recipe becomes: device, versions, source."""
+"""Everything here that determines what a recipe becomes: device, versions, source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OURS = (
 
 
 def surroundings(environment: Environment) -> str:
-    """Machine, device, driver, versions, the model, and the transforms there are."""
+    """Machine, device, driver, versions, the model, and the registered transforms."""
     known = sorted(
         f"{t.name}@{t.version} {t.apply.__module__}" for t in REGISTRY.values()
     )
@@ -39,7 +39,7 @@ def surroundings(environment: Environment) -> str:
 
 
 def is_ours(spec: TransformSpec) -> bool:
-    """Whether the source of a recipe is known: that of others may change."""
+    """Whether a recipe is one of ours; the source of others may change."""
     transform = REGISTRY.get((spec.name, spec.version))
     return transform is None or transform.apply.__module__.startswith("feinsum.")
 

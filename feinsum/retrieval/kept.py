@@ -1,8 +1,8 @@
-"""Retrievals that are kept on disk, so that another process need not repeat them.
+"""Retrievals cached on disk, so that other processes need not repeat them.
 
-A retrieval is known by what was given (the kernel, its options, the device, the
-versions of all that takes part), and it holds for as long as the database knows the
-same facts of its einsums. Then the same kernel would come out of it again.
+A retrieval is identified by its inputs (the kernel, its options, the device, the
+versions of everything involved), and is valid as long as the database has the same
+facts about its einsums: repeating it would then give the same kernel.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a retrieval gives back: the kernel, and what was decided of its nests."""
+    """The result of a retrieval: the kernel, and the decisions about its nests."""
 
     t_unit: lp.TranslationUnit
     decision: Decision
@@ -52,11 +52,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the retrieval of a kernel is kept.
+    """Where the retrieval of a kernel is cached.
 
     Attributes:
-        key: digest of all that is given.
-        device, policy: for which facts are looked up.
+        key: digest of all inputs.
+        device, policy: device and policy of the look-up.
     """
 
     cache: DiskCache
@@ -65,7 +65,7 @@ class Place:
     policy: Policy
 
     def recall(self, database: Database) -> Answer | None:
-        """The answer that was kept, if the database knows now what it knew then.
+        """The cached answer, if the database has the same facts as then.
 
         Raises:
             FeinsumError: if the database cannot be read.
@@ -85,7 +85,7 @@ class Place:
         return self._coded(answer, content)
 
     def keep(self, found: Retrieval) -> Answer:
-        """The answer of a retrieval, from now on kept if it can be."""
+        """Cache the answer of a retrieval if possible, and return it."""
         answer = Answer.of(found)
         is_plain = not isinstance(found.t_unit, LibraryUnit)  # whose program gets lost
         is_final = found.is_settled and found.is_changed
@@ -123,7 +123,7 @@ class _Shelf:
 
 
 def place_of(request: Request, environment: Environment) -> Place | None:
-    """The place of a retrieval; None if the cache is off or the kernel has no text."""
+    """The place of a retrieval; None without a cache or a text of the kernel."""
     kept = default_cache()
     if kept is None:
         return None
@@ -158,7 +158,7 @@ def _is_ours(found: Retrieval) -> bool:
 
 
 def unless_it_fails(step: Callable[[], T]) -> T | None:
-    """The result of a step that a retrieval can do without."""
+    """The result of an optional step of a retrieval."""
     try:
         return step()
     except Exception:

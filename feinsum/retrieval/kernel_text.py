@@ -1,8 +1,9 @@
-"""A kernel as text: the same in every process, another one for any change.
+"""A kernel as text: equal in every process, and different after any change.
 
-What is written is everything that Loopy keeps in a kernel, sets in the order of
-their texts. Loopy's own digests of kernels are not used: they are kept in the objects
-and pickled with them. What has no such text, like a function, is refused.
+The text contains everything in a Loopy kernel, with sets sorted by the texts of their
+elements. Loopy's own digests of kernels are not used, because they are stored in the
+objects and pickled with them. Values without a text form, such as functions, are
+refused.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _MEMOS = ("_memoize_", "_cached_", "_pytools_", "_cache_manager", "_key_builder"
 
 
 class NoTextError(Exception):
-    """Something in a kernel cannot be written down."""
+    """Something in a kernel has no text form."""
 
 
 def text_of(value: object) -> str:
-    """The text of a value and of all that it is made of, with the class of each.
+    """The text of a value and its parts, with the class of each.
 
     Raises:
-        NoTextError: for values of classes that are not known to be data.
+        NoTextError: for values of classes that are not known to be plain data.
 
     >>> text_of({"b": 1.0, "a": (True, None)})
     "dict{str'a':tuple(bool'True',NoneType'None'),str'b':float'1.0'}"

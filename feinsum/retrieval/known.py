@@ -1,4 +1,4 @@
-"""What is known of an einsum, or else of the same one at other extents."""
+"""The known facts about an einsum, or else about the same one at other extents."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ FRAME_FACTOR = 16
 
 
 class Form(NamedTuple):
-    """A canonical form under which facts are asked for.
+    """A canonical form under which facts are looked up.
 
     Attributes:
-        sizes: what extents its size parameters have, as far as known.
+        sizes: the extents of its size parameters, if known.
         is_nearest: whether one of these is a number in the kernel.
     """
 
@@ -67,11 +67,11 @@ class Form(NamedTuple):
 class Facts:
     """The candidates of a store for a device and a policy.
 
-    What is needed together is asked for together: a store may be far away. Where
-    signers are trusted by name, facts of others are passed over.
+    Related queries are sent together, since a store may be far away. If trusted signers
+    are configured, facts of others are skipped.
 
     Raises:
-        FeinsumError: if the setting of trusted signers holds something else.
+        FeinsumError: if the setting of trusted signers is invalid.
     """
 
     def __init__(self, store: FactSource, device: Device, policy: Policy) -> None:
@@ -80,7 +80,7 @@ class Facts:
         self._signers = trusted_signers()
 
     def ask(self, forms: Iterable[CanonicalForm], *, counts: bool = True) -> None:
-        """Ask for the workloads that were not asked for yet.
+        """Query the workloads that were not queried yet.
 
         Args:
             counts: see :class:`feinsum.records.LookUp`.
@@ -94,13 +94,13 @@ class Facts:
             self._found.update(self._store.candidates(look_up))
 
     def of(self, form: CanonicalForm) -> tuple[TuningRecord, ...]:
-        """The records of a workload that may be believed."""
+        """The trusted records of a workload."""
         self.ask([form])
         doubts = self._doubts(form.key)
         return tuple(r for r in self._found[form.key] if r.id not in doubts)
 
     def passed_over(self, form: CanonicalForm) -> list[tuple[TransformSpec, str]]:
-        """The recipes of the records of a workload that may not be, and why."""
+        """The recipes of the untrusted records of a workload, and why."""
         doubts = self._doubts(form.key)
         return [
             (record.spec, f"record {record.id[:12]}: {doubts[record.id]}")
@@ -120,7 +120,7 @@ class Facts:
 
     @property
     def ids(self) -> Mapping[str, tuple[str, ...]]:
-        """Of each workload that was asked for, the ids of its records."""
+        """For each workload that was queried, the ids of its records."""
         return {
             workload: tuple(record.id for record in records)
             for workload, records in self._found.items()
@@ -128,13 +128,13 @@ class Facts:
 
 
 class Nearest(NamedTuple):
-    """What is known of one of the forms of an einsum.
+    """What is known about one of the forms of an einsum.
 
     Attributes:
         k: the number of the form.
-        is_nearest: whether the facts may be of other extents.
+        is_nearest: whether the facts may be for other extents.
         sizes: the extents behind the size parameters of the form.
-        effort: whether there is a prediction, if nothing is recorded.
+        effort: determines whether to predict if nothing is recorded.
     """
 
     k: int
@@ -148,7 +148,7 @@ class Nearest(NamedTuple):
     effort: Effort = "recorded"
 
     def match(self, without: Collection[FramedSpec] = ()) -> Match:
-        """The best of the records, but for recipes that are left out."""
+        """The best of the records, except for excluded recipes."""
         return match_of(
             self.form,
             self.records,
@@ -188,7 +188,7 @@ def selected(
     policy: Policy,
     effort: Effort,
 ) -> NestSelection:
-    """All recipes for a nest: known of it, or at other extents, or predicted."""
+    """All recipes for a nest: recorded for it, or at other extents, or predicted."""
     nests: list[RaisedNest] = []
 
     def forms() -> Iterator[Form]:
@@ -231,7 +231,7 @@ def _foremost(
 
 
 def readings(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
-    """All ways to look a nest up, and whether one has an extent that was generalized.
+    """All ways to look up a nest, and whether one has a generalized extent.
 
     First the nest itself, then with operands of equal indices as one.
     """
@@ -257,13 +257,13 @@ def nearest(
     policy: Policy,
     effort: Effort = "recorded",
 ) -> tuple[Nearest, Match]:
-    """Which form has the best match; the others are asked for if the first has none.
+    """The form with the best match; the others are queried if the first has none.
 
     Args:
-        forms: of an einsum, and then other ones, such as at other extents.
+        forms: forms of the einsum, followed by others, such as at other extents.
 
-    Recipes are left out that are for other kinds of devices, in vectors that the
-    processor does not have, or in need of more memory than intermediates may take.
+    Excluded are recipes for other kinds of devices, with vectors that the processor
+    does not have, or whose intermediates exceed the memory limit.
     """
 
     def known(k: int, one: Form) -> tuple[Nearest, Match]:
@@ -309,11 +309,11 @@ def match_of(
     without: Collection[FramedSpec] = (),
     predicted: Callable[[], Sequence[TransformSpec]] = tuple,
 ) -> Match:
-    """The best match of a workload; or one that was not measured, if that is accepted.
+    """The best match of a workload, or an unmeasured one if that is accepted.
 
     Args:
-        without: recipes that are left out.
-        predicted: the recipes that are expected to be the fastest.
+        without: recipes to exclude.
+        predicted: the recipes expected to be the fastest.
     """
     left = [record for record in records if record.recipe not in without]
     match = best_match(
@@ -429,7 +429,7 @@ def _in_frame(
         found = canonicalize(from_text(frame))
     except FeinsumError as error:
         raise InvalidRecordError(
-            f"its text {frame!r} is no einsum that can be canonicalized: {error}"
+            f"its text {frame!r} is not an einsum that can be canonicalized: {error}"
         ) from None
     if found.text != form.text:
         raise InvalidRecordError(

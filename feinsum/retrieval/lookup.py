@@ -1,7 +1,7 @@
 """Retrieval: a user's kernel in, the kernel with the best known recipe out.
 
-A line of values leads from one to the other: the request, the kernel with its einsums
-(raised), the recipes that each of them could get (selections), and the kernel with the
+A chain of values leads from one to the other: the request, the kernel with its einsums
+(raised), the candidate recipes for each of them (selections), and the kernel with the
 best of these that could be verified and applied.
 
 Source: paper, section 7 (figure 2, listing 4).
@@ -68,41 +68,39 @@ def retrieve(
     effort: Effort | None = None,
     comm: Any = None,
 ) -> lp.TranslationUnit:
-    """Transform every einsum of a kernel with the best recipe that is known for it.
+    """Transform every einsum of a kernel with the best known recipe.
 
-    Never breaks a build: where there is nothing to apply, the kernel comes back
-    unchanged and, by default, with a :class:`feinsum.FeinsumWarning` that says why.
-    Instructions that are no einsum, and einsums of which nothing is known, stay as
-    they are; the others run before or after them, with barriers between.
+    Never breaks a build: if there is nothing to apply, the kernel is returned unchanged
+    and, by default, a :class:`feinsum.FeinsumWarning` says why. Instructions that are
+    not einsums, and einsums without a known recipe, are unchanged; the others run
+    before or after them, with barriers between.
 
     Args:
         t_unit: a kernel that evaluates batched einsums.
         arguments: see :func:`feinsum.raise_kernel`. Short sizes are fixed in the
-            result, and are no arguments of it any more.
-        device: part of a name, see :func:`feinsum.measure.open_device`; by default
-            one that runs kernels of the unit's target.
-        database: path, URL of a database or of a service, or store; default is the
-            user's own, and the layers beside it.
+            result, and are no longer arguments.
+        device: part of a device name, see :func:`feinsum.measure.open_device`; by
+            default a device that runs kernels for the unit's target.
+        database: a path, the URL of a database or service, or a store; by default the
+            user's own database and the other layers.
         instructions: a Loopy match expression that selects einsums.
         kernel_name: which kernel of the unit, if it has several.
-        on_miss: without a recipe, ``warn``, ``raise`` the reason, or ``return``.
-        policy: the worst match accepted: ``strict`` (this device and driver),
+        on_miss: if there is no recipe, ``warn``, ``raise`` the reason, or ``return``.
+        policy: the worst acceptable match: ``strict`` (this device and driver),
             ``default`` (its architecture, or predicted), ``loose`` (any). By default
-            what the variable ``FEINSUM_POLICY`` says.
-        verify: whether a recipe that this installation did not measure is compared
-            with numpy, and timed against the untransformed kernel, in a process of its
-            own, once, before it is used. By default yes, unless the variable
-            ``FEINSUM_VERIFY`` is ``off``.
-        effort: what is done for an einsum of which nothing is recorded: ``recorded``,
-            nothing; ``estimate``, the recipe is applied that is predicted to be the
-            fastest; ``measure``, the few best of these are timed and the fastest
-            recorded; ``patient`` and ``exhaustive``, it is tuned. By default what the
-            variable ``FEINSUM_EFFORT`` says, and else ``estimate``.
-        comm: a communicator of mpi4py, or what has its methods: all its ranks call
-            this function and get the same recipes, those that rank 0 finds.
+            ``FEINSUM_POLICY``.
+        verify: whether a recipe that this installation did not measure is compared with
+            numpy and timed against the untransformed kernel before its first use, in a
+            separate process. By default yes, unless ``FEINSUM_VERIFY`` is ``off``.
+        effort: what to do for an einsum without a record: ``recorded``, nothing;
+            ``estimate``, apply the recipe predicted to be the fastest; ``measure``,
+            time the few best of these and record the fastest; ``patient`` and
+            ``exhaustive``, tune it. By default ``FEINSUM_EFFORT``, else ``estimate``.
+        comm: an mpi4py communicator, or an object with its methods. All its ranks call
+            this function and get the same recipes, found by rank 0.
 
     Raises:
-        InvalidOptionError: for another ``on_miss``, ``policy`` or ``effort``.
+        InvalidOptionError: for an unknown ``on_miss``, ``policy`` or ``effort``.
         FeinsumError: any other only with ``on_miss="raise"``.
 
     Source: paper, section 7, listing 4.
@@ -139,7 +137,7 @@ def _check_given(policy: Policy | None, effort: Effort | None) -> None:
 def _without_breaking(
     t_unit: lp.TranslationUnit, find: Callable[[], Answer], on_miss: OnMiss, comm: Any
 ) -> lp.TranslationUnit:
-    """The kernel that is found; the given one where there is none, or on any error.
+    """The kernel that is found; the given one if there is none, or on any error.
 
     Of several ranks the first one says what is known of none of them.
     """
@@ -260,10 +258,11 @@ def look_up(
     verify: bool | None = None,
     effort: Effort | None = None,
 ) -> Retrieval:
-    """What :func:`retrieve` does, with everything that it found out.
+    """Do what :func:`retrieve` does, and return everything that it found.
 
     Raises:
-        FeinsumError: if no target here runs such kernels, or device or database fail.
+        FeinsumError: if no target here runs such kernels, or the device or database
+            fails.
     """
     return _retrieval(
         Request.of(
@@ -332,14 +331,14 @@ def _measure(request: Request, raised: RaisedKernel) -> None:
 
 
 def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
-    """Say what a kernel is and what :func:`retrieve` would do, as text.
+    """Describe a kernel, and what :func:`retrieve` would do with it, as text.
 
     Args:
-        options: those of :func:`retrieve`, but ``on_miss``.
+        options: those of :func:`retrieve` except ``on_miss``.
 
     Raises:
-        InvalidOptionError: if ``policy`` or ``effort`` is none of those that
-            :func:`retrieve` names.
+        InvalidOptionError: if ``policy`` or ``effort`` is not one that :func:`retrieve`
+            names.
     """
     _check_given(options.get("policy"), options.get("effort"))
     try:
@@ -367,15 +366,15 @@ def query(
     Long literal extents count as size parameters, as they do in raising.
 
     Args:
-        einsum: that is asked for.
+        einsum: the einsum to look up.
         device, database, policy: as for :func:`retrieve`.
         sizes: values of its size parameters, and the profile of a sparse operand, as
-            :func:`feinsum.autotune` takes them; facts at nearer ones come first.
+            for :func:`feinsum.autotune`; facts at nearer sizes come first.
 
     Raises:
         StoreError: if the database cannot be read.
         DeviceUnavailableError: if there is no such device.
-        InvalidOptionError: if ``policy`` is none of those that :func:`retrieve` names.
+        InvalidOptionError: if ``policy`` is not one that :func:`retrieve` names.
     """
     chosen = policy_of(policy)
     environment = open_device(device).environment({})

@@ -1,12 +1,11 @@
-"""Phases: in which order the nests of a kernel can run one after the other.
+"""Phases: the order in which the nests of a kernel can run one after another.
 
-A recipe makes the loops of a nest parallel. So every nest that gets one runs on
-its own, and the device waits for all of it before it goes on. Instructions that
-are in no such nest stay as they are, in phases between.
+A recipe parallelizes the loops of a nest. So every nest with a recipe runs alone, and
+the device waits for it to finish. Other instructions are unchanged, in phases between.
 
-A nest is *separable* if it can be taken out of its surroundings: no other
-instruction must run in the middle of it, and where it shares loops with others,
-what they exchange must not cross from one iteration to another.
+A nest is *separable* if it can be extracted: no other instruction has to run in the
+middle of it, and where it shares loops with others, they exchange no values across
+iterations.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def phases_of(
     """Order the instructions of a kernel into phases.
 
     Args:
-        nests: instructions of each nest that wants a phase of its own.
+        nests: instructions of each nest that needs a phase of its own.
 
     Returns:
         the phases in order, and those of the nests that are not separable;
@@ -94,7 +93,7 @@ def _is_indivisible(kernel: lp.LoopKernel, nests: Sequence[Phase]) -> bool:
 def loops_of(
     kernel: lp.LoopKernel, insns: Iterable[lp.InstructionBase]
 ) -> frozenset[str]:
-    """The loops of instructions, of reductions and of calls, in rules as well."""
+    """The loops of instructions, reductions and calls, including those in rules."""
     expand = SubstitutionRuleExpander(kernel.substitutions)
     expanded = [insn.with_transformed_expressions(expand) for insn in insns]
     return frozenset[str]().union(

@@ -1,8 +1,8 @@
-"""Compiling what is tried in this process, so that the one that runs it starts at once.
+"""Compiling candidates in this process, so that the one that runs them starts at once.
 
-That process would first load Loopy, which takes longer than all that it does then. So
-the code of recipes of ours is generated here, where Loopy is loaded, and compiled in
-the background. Nothing of it is run here.
+That process would first have to load Loopy, which takes longer than the rest of its
+work. So code for our own recipes is generated here, where Loopy is loaded, and compiled
+in the background. None of it runs here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Tried(NamedTuple):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A question whose kernels are generated, and are being compiled."""
+    """A question whose kernels are generated and being compiled."""
 
     question: Question
     tried: Sequence[_Tried]
@@ -75,7 +75,7 @@ class Prepared:
     timed: Sizes
 
     def ask(self, *, limit_s: float, timing_lock: str) -> Verdict:
-        """What the process says that runs the kernels; or why there are none."""
+        """The answer of the process that runs the kernels, or why there are none."""
         end_s = monotonic() + limit_s
         with tempfile.TemporaryDirectory(prefix="feinsum-trial-") as folder:
 
@@ -113,11 +113,12 @@ class Prepared:
 
 
 def prepared(question: Question) -> Prepared | Verdict | None:
-    """The question with its kernels, or why there can be none.
+    """The question with its kernels, or why they cannot be generated.
 
     Returns:
-        None where the process that answers has to generate the code: that of others
-        may do anything, devices with drivers share nothing, and libraries have none.
+        None if the answering process has to generate the code: user-defined transforms
+        may do anything, devices with drivers share nothing, and library calls have no
+        code.
     """
     einsum = from_text(question.frame)
     devices = [d for d in HOST.devices() if d.id == question.device]
@@ -189,7 +190,7 @@ def _untransformed(
 
 
 def _is_plain(unit: Any, case: Case) -> bool:
-    """Whether the arguments are the sizes, operands and results, in C's order."""
+    """Whether the arguments are the sizes, operands and results, in C order."""
     kernel, sizes = entry_kernel(unit), case.sizes
     operands = {op.name for op in case.einsum.operands}
     if {arg.name for arg in kernel.args} != {*sizes, *operands, *case.nest.outputs}:

@@ -1,8 +1,8 @@
 """One answer on all ranks of a parallel program.
 
-Rank 0 looks up and verifies, and says what it chose: names of transforms with their
-parameters, as JSON. Every rank applies that to its own kernel. If one of them cannot,
-none does. All ranks make the same two collective calls, whatever goes wrong between.
+Rank 0 looks up and verifies, and broadcasts its choice, transform names with
+parameters, as JSON. Every rank applies it to its own kernel. If one of them cannot,
+none does. All ranks make the same two collective calls, whatever goes wrong in between.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ranks:
-    """A communicator: an object with methods of mpi4py's, lower or upper case.
+    """A communicator: an object with mpi4py's methods, lower or upper case.
 
     Args:
         comm: has ``Get_rank`` and ``Get_size``, and either ``bcast`` and ``allreduce``
@@ -74,7 +74,7 @@ class Ranks:
 def found_together(
     ranks: Ranks, find: Callable[[], Retrieval], apply: Callable[[Decision], Retrieval]
 ) -> Retrieval:
-    """What rank 0 finds, if every rank can apply it.
+    """Rank 0's result, if every rank can apply it.
 
     Raises:
         RecordNotFoundError: if rank 0 found nothing, or another rank failed.
@@ -100,7 +100,7 @@ def found_together(
     if n_failed:
         raise RecordNotFoundError(
             f"the recipes of rank 0 cannot be applied on {n_failed} of {ranks.size} "
-            "ranks; the warning of one of these says why"
+            "ranks; see the warning on one of these"
         )
     assert found is not None
     return found
@@ -109,10 +109,10 @@ def found_together(
 def decided_nests(
     decision: Decision, nests: Sequence[RaisedNest]
 ) -> tuple[NestSelection, ...]:
-    """The nests of a kernel of this rank with what rank 0 chose for them.
+    """The nests of this rank's kernel with rank 0's choices.
 
     Raises:
-        TransformError: if they are not the einsums of the kernel of rank 0.
+        TransformError: if they are not the einsums of rank 0's kernel.
     """
     if len(nests) != len(decision.nests):
         raise TransformError(

@@ -1,4 +1,4 @@
-"""What is asked of a retrieval."""
+"""The request of a retrieval."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLICY_VARIABLE = "FEINSUM_POLICY"
 
 @dataclass(frozen=True)
 class Request:
-    """A kernel, and how it is to be retrieved; see :func:`feinsum.retrieve`."""
+    """A kernel and the options of its retrieval; see :func:`feinsum.retrieve`."""
 
     t_unit: lp.TranslationUnit
     device: str | None
@@ -52,7 +52,7 @@ class Request:
         verify: bool | None = None,
         effort: Effort | None = None,
     ) -> Self:
-        """A request; variables decide what is not given.
+        """A request; environment variables supply omitted options.
 
         Raises:
             InvalidOptionError: for a policy or an effort that does not exist.
@@ -73,8 +73,8 @@ class Request:
         """The kernel with its einsums.
 
         Raises:
-            NotAnEinsumError: if it cannot be raised, or if no target here runs it: a
-                recipe makes loops parallel, and some target has to know how.
+            NotAnEinsumError: if it cannot be raised, or if no target here runs it:
+                recipes parallelize loops, which a target must support.
         """
         raised = raise_kernel(
             self.t_unit,
@@ -102,7 +102,7 @@ class Request:
 
 
 def policy_of(given: Policy | None) -> Policy:
-    """The policy that is given, or else that of the variable.
+    """The given policy, or else that of the environment variable.
 
     Raises:
         InvalidOptionError: if it is none.

@@ -1,4 +1,4 @@
-"""What a retrieval found, and its explanation."""
+"""The result of a retrieval, and its explanation."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["Retrieval"]
 
 @dataclass(frozen=True)
 class Retrieval:
-    """How a kernel was looked up, and what came of it.
+    """How a kernel was looked up, and the result.
 
     Attributes:
         t_unit: the transformed kernel; the given one if nothing was applied.
-        raised: the given kernel with its operands behind substitution rules.
-        nests: its einsums, in the order of the kernel.
-        facts: for each workload that was asked for, the ids of all its records.
-        policy: the worst match that was accepted.
-        layers: where facts were looked for.
-        batch: how many cells a loop over cells computes together, if it does: then no
-            nest has a recipe of its own.
-        batch_words: why it does.
+        raised: the given kernel, with its operands behind substitution rules.
+        nests: its einsums, in kernel order.
+        facts: for each workload that was queried, the ids of all its records.
+        policy: the worst acceptable match.
+        layers: the layers that were queried.
+        batch: the number of cells that a loop over cells computes together, if any;
+            then no nest has its own recipe.
+        batch_words: the reason for the batch.
     """
 
     t_unit: lp.TranslationUnit
@@ -57,7 +57,7 @@ class Retrieval:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the next retrieval would choose the same."""
+        """Whether the next retrieval would make the same choice."""
         return all(nest.is_settled for nest in self.nests)
 
     def __repr__(self) -> str:

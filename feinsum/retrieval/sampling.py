@@ -1,7 +1,7 @@
-"""A sample of a kernel: of nests that are alike, one.
+"""A sample of a kernel: one of each set of identical nests.
 
-Compilers write a nest for every field and every direction. Loopy generates code for
-minutes where there are hundreds, and each like the one before.
+Compilers write a nest for every field and every direction. With hundreds of identical
+nests, Loopy would generate code for minutes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NAME_OR_NUMBER = re.compile(r"[A-Za-z_]\w*|\d+")
 
 
 def twins(raised: RaisedKernel, nests: Sequence[NestSelection]) -> frozenset[int]:
-    """The numbers of nests with a recipe that are like an earlier one.
+    """The numbers of nests with a recipe that are identical to an earlier one.
 
-    They have its workload and its recipe, and their expressions are the same but for
-    whole numbers and the names of arrays of the same shape, dtype and layout.
+    They have the same workload and recipe, and their expressions differ only in
+    integers and in the names of arrays of the same shape, dtype and layout.
     """
     kernel = raised.t_unit[raised.kernel_name]
     seen: set[tuple[Any, ...]] = set()
@@ -86,10 +86,10 @@ def sampled(
 ) -> lp.LoopKernel:
     """The kernel without the parts of some nests.
 
-    What only they assign, others are given as an argument.
+    Arrays that only they assign become arguments for the others.
 
     Args:
-        parts: the instructions of each nest; none of them is in two.
+        parts: the instructions of each nest; the sets are disjoint.
     """
     gone = frozenset[str]().union(*(parts[k] for k in without))
     left = [

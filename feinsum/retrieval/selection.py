@@ -1,7 +1,7 @@
-"""Selections: which recipe each nest of a kernel gets, and what is left if it fails.
+"""Selections: which recipe each nest of a kernel gets, and which remain if it fails.
 
-A selection is made from what is known of the nests, is judged before anything is
-applied, and is what a retrieval explains, keeps on disk and tells other ranks.
+A selection is derived from the facts about the nests and judged before anything is
+applied. A retrieval explains it, caches it on disk and sends it to other ranks.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ REASON_LENGTH = 1000
 
 
 class Candidate(NamedTuple):
-    """A recipe that a nest could get, and the match that it is of."""
+    """A candidate recipe for a nest, and its match."""
 
     recipe: FramedSpec
     match: Match
 
     @property
     def records(self) -> tuple[TuningRecord, ...]:
-        """What is recorded of it."""
+        """Its records."""
         return tuple(r for r in self.match.ranking if r.recipe == self.recipe)
 
     @property
     def claim(self) -> float | None:
-        """The speed-up that is recorded of it; None if nobody measured it."""
+        """Its recorded speed-up; None if nobody measured it."""
         return max((r.measurement.speedup for r in self.records), default=None)
 
 
 @dataclass(frozen=True)
 class NestSelection:
-    """How one nest of a kernel was looked up, and what came of it.
+    """How one nest of a kernel was looked up, and the result.
 
     Attributes:
         nest: the einsum.
-        known: what the database knows of it.
-        candidates: the recipes that are left, the best first.
+        known: what the database knows about it.
+        candidates: the remaining recipes, best first.
         failures: recipes that could not be applied, and why.
         judgement: why the first candidate may be used on this machine.
-        extents: those of the kernel, in the names of each frame of the candidates.
+        extents: the extents of the kernel, in the names of each candidate's frame.
         own: ids of the records that this installation measured.
-        seen: what was found out here of other candidates, in words.
-        is_settled: whether the choice is final; there may have been no time to try
-            all that are known.
-        is_separable: whether the nest can run apart from the rest of its kernel;
-            where it cannot, no recipe is tried.
+        seen: what was observed here for other candidates, in words.
+        is_settled: whether the choice is final; there may have been no time to try all
+            known recipes.
+        is_separable: whether the nest can run apart from the rest of its kernel; if
+            not, no recipe is tried.
     """
 
     nest: RaisedNest
@@ -81,7 +81,7 @@ class NestSelection:
 
     @property
     def chosen(self) -> FramedSpec | None:
-        """The recipe that it gets, if any."""
+        """The chosen recipe, if any."""
         return self.candidates[0].recipe if self._has_any else None
 
     @property
@@ -90,7 +90,7 @@ class NestSelection:
 
     @property
     def match(self) -> Match:
-        """That of the recipe that it gets; what is known of it, if it gets none."""
+        """The match of the chosen recipe, or of the nest if it gets none."""
         return self.candidates[0].match if self._has_any else self.known
 
     @property
@@ -99,11 +99,11 @@ class NestSelection:
 
     @property
     def frame(self) -> str:
-        """The text of the workload whose names :attr:`applied` speaks of."""
+        """The text of the workload to whose names :attr:`applied` refers."""
         return self.chosen.frame if self.chosen else ""
 
     def without_first(self, error: Exception) -> NestSelection:
-        """Pass over the first candidate."""
+        """Skip the first candidate."""
         first, *others = self.candidates
         left = self.with_failures([(first.recipe.spec, error)])
         return replace(left, candidates=tuple(others), judgement="", seen=())
@@ -147,10 +147,10 @@ class DecidedNest:
 
     Attributes:
         workload: its key.
-        frame: the text of the workload whose names the recipe speaks of.
-        spec: the recipe; None if it stays as it is.
-        level: of the match that the recipe is of.
-        reason: why it stays as it is, or why this recipe.
+        frame: the text of the workload to whose names the recipe refers.
+        spec: the recipe; None if the nest is unchanged.
+        level: the match level of the recipe.
+        reason: why the nest is unchanged, or why this recipe was chosen.
         judgement: why the recipe may be used.
     """
 
@@ -166,10 +166,10 @@ class DecidedNest:
 
 @dataclass(frozen=True)
 class Decision:
-    """A selection as text can tell it: what the nests of a kernel get, in their order.
+    """A serializable selection: what the nests of a kernel get, in order.
 
     Attributes:
-        error_code, error: why none gets anything.
+        error_code, error: why no nest gets a recipe.
     """
 
     __pydantic_config__ = STRICT
@@ -180,7 +180,7 @@ class Decision:
 
     @property
     def unchanged(self) -> tuple[str, ...]:
-        """Why nests stay as they are."""
+        """Why nests are unchanged."""
         return tuple(nest.reason for nest in self.nests if nest.spec is None)
 
 

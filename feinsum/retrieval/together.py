@@ -1,6 +1,6 @@
-"""Verifying the recipes of many nests at once, in as many processes as there are cores.
+"""Verifying the recipes of many nests at once, in one process per core.
 
-The processes compute together, and take turns with their times.
+The processes compute concurrently, and take turns with timing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATIENCE_S = 1.0
 def asked_together(
     questions: Sequence[Question], advance: Callable[[], None]
 ) -> Iterator[tuple[int, Verdict]]:
-    """The answers, with the numbers of their questions, as they come."""
+    """The answers with the numbers of their questions, as they arrive."""
     n_processes = min(len(questions), n_threads())
     with (
         tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as lock,
@@ -49,10 +49,10 @@ def _with_lock(question: Question, name: str) -> Question:
 
 @contextmanager
 def shown_progress(total: int, words: str) -> Iterator[Callable[[], None]]:
-    """A bar on the terminal, from the second on that something takes.
+    """A progress bar on the terminal for anything that takes more than a second.
 
     Yields:
-        what is to be called for each of the steps.
+        A function to call after each step.
     """
     if find_spec("rich") is None or not sys.stderr.isatty():
         yield lambda: None

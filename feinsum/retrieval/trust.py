@@ -1,9 +1,10 @@
-"""Believing is local: what others measured is verified and timed here, before its use.
+"""Believing is local: recipes measured by others are verified and timed here first.
 
-What is recorded of a recipe, and by whom, only says which one is tried first. It is
-verified in a process of its own, and timed there against the untransformed kernel. What
-was found is remembered on disk for this machine, device, driver, software and source of
-feinsum, and for no other. What this installation measured itself needs no more of it.
+The records of a recipe, and who made them, only determine which one is tried first. It
+is verified in a separate process, and timed there against the untransformed kernel. The
+outcome is cached on disk for this machine, device, driver, software and version of
+feinsum's source, and for no other. Recipes that this installation measured itself need
+no verification.
 """
 
 from __future__ import annotations
@@ -89,18 +90,18 @@ class _Verdicts(dict[str, Verdict]):
 
 
 def is_verification_on(verify: bool | None) -> bool:
-    """What the argument says; without one, what the variable says: on by default."""
+    """The argument, or else the environment variable; on by default."""
     if verify is not None:
         return verify
     return os.environ.get(VERIFY_VARIABLE, "").strip().lower() != OFF
 
 
 class Judgement(NamedTuple):
-    """What is known here of a recipe that may be used.
+    """What is known here about a usable recipe.
 
     Attributes:
-        speedup: over the untransformed kernel, as it was measured here.
-        is_own: this installation recorded it.
+        speedup: speed-up over the untransformed kernel, as measured here.
+        is_own: whether this installation recorded it.
         words: why it may be used.
     """
 
@@ -130,13 +131,13 @@ class Trust:
         return self._left_s > 0
 
     def known(self, candidate: Candidate, sizes: Mapping[str, int]) -> Judgement | None:
-        """What is remembered of a recipe; None if nothing is.
+        """The cached outcome for a recipe; None if there is none.
 
         Args:
             sizes: of the kernel, in the names of the recipe's frame.
 
         Raises:
-            TransformError: if it is remembered that it may not be used.
+            TransformError: if the cached outcome is that it must not be used.
         """
         if own := self.known_as_own(candidate):
             return own
@@ -145,17 +146,17 @@ class Trust:
         return None if verdict is None else _judgement(verdict, candidate)
 
     def known_as_own(self, candidate: Candidate) -> Judgement | None:
-        """What this installation measured of a recipe, if it did."""
+        """What this installation measured for a recipe, if it did."""
         own = [r for r in candidate.records if self._is_measured_here(r, candidate)]
         if not own:
             return None
         return _judgement_of_own(max(own, key=lambda r: r.measurement.speedup))
 
     def found_out(self, candidate: Candidate, sizes: Mapping[str, int]) -> Judgement:
-        """Verify a recipe, and time it; so is what others are finding out just now.
+        """Verify and time a recipe, or wait for others that are doing so.
 
         Raises:
-            TransformError: if it may not be used.
+            TransformError: if it must not be used.
         """
         question = self._question(candidate, sizes)
         key, cache = self._key(question), _cache_for(candidate)
@@ -165,13 +166,13 @@ class Trust:
         return _judgement(verdict, candidate)
 
     def prepare(self, candidate: Candidate, sizes: Mapping[str, int]) -> None:
-        """Generate what will be verified, and let it be compiled in the background."""
+        """Generate the kernels to verify, and compile them in the background."""
         question = self._question(candidate, sizes)
         self._prepared[self._key(question)] = prepared(question)
 
     @contextmanager
     def computing(self) -> Iterator[ExitStack]:
-        """Times are not taken until the stack that is given is closed."""
+        """No timing starts until the given stack is closed."""
         with (
             tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as lock,
             ExitStack() as computing,
@@ -184,10 +185,10 @@ class Trust:
     def find_out_together(
         self, some: Iterable[tuple[Candidate, Mapping[str, int]]]
     ) -> None:
-        """Verify and time recipes at once, each with the sizes of its kernel.
+        """Verify and time several recipes at once, each with the sizes of its kernel.
 
-        What is found is known from then on. It is found out once of recipes that are
-        alike, and only while there is time.
+        Outcomes are cached. Identical recipes are tried once, and only while there is
+        time.
         """
         unknown: dict[str, tuple[Question, DiskCache | None]] = {}
         for candidate, sizes in some:

@@ -1,8 +1,9 @@
-"""Functions of C in turns, in a process of its own that needs numpy and no more.
+"""Timing C functions in turns, in a separate process that only needs numpy.
 
-Reads from standard input, as JSON, the paths of shared objects, the name of a function
-that all of them have, its arguments in the order of each, and how often to call them.
-Writes the least seconds of each, and how far its results are from those of the first.
+Reads JSON from standard input: the paths of shared objects, the name of a function that
+all of them have, its arguments in the order of each, and how often to call them. Writes
+the minimum time of each in seconds, and how far its results are from those of the
+first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The processes that verify and time recipes, for all retrievals of this process.
 
-One is started with the first question, and more if several are asked at once. They end
-with this process, or when nobody asks for a while.
+One is started with the first question, and more for several questions at once. They end
+with this process, or when idle for a while.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _PART = 65536
 
 
 def asked(question: Question) -> Verdict:
-    """The answer of a process of its own; how it ended, if it gives none."""
+    """The answer of a separate process, or how it ended if it gave none."""
     return remembered(_Helpers).ask(question)
 
 
 def start_early() -> None:
-    """Start a process if there is none: it loads what it needs until it is asked."""
+    """Start a process if there is none, so that it loads its imports early."""
     remembered(_Helpers).start_early()
 
 

@@ -1,4 +1,4 @@
-"""Sparse arrays: formats, conversions, files, random patterns. Needs numpy alone."""
+"""Sparse arrays: formats, conversions, files, random patterns. Needs only numpy."""
 
 from feinsum.sparse.checks import require_finite
 from feinsum.sparse.convert import (

@@ -1,4 +1,4 @@
-"""The rules that the formats have in common; each takes time linear in its arrays."""
+"""The common rules of all formats; checking takes linear time."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_indices(indices: object, extent: int, what: str) -> Array:
 
 
 def check_pointers(pointers: object, n_nodes: int, n_children: int, what: str) -> Array:
-    """Where the children of each node begin, and where the last ones end."""
+    """Check pointers: where the children of each node begin, and the last ones end."""
     array = _integers(pointers, what)
     if len(array) != n_nodes + 1:
         reject(
@@ -82,7 +82,7 @@ def check_pointers(pointers: object, n_nodes: int, n_children: int, what: str) -
         reject(
             "pointer-order",
             f"{what} falls from {array[at]} to {array[at + 1]} at place {at + 1}; "
-            "expected no falls",
+            "expected pointers that do not decrease",
         )
     if array[-1] != n_children:
         reject(
@@ -94,7 +94,7 @@ def check_pointers(pointers: object, n_nodes: int, n_children: int, what: str) -
 
 
 def check_fibers(indices: Array, pointers: Array, what: str) -> None:
-    """The indices below one node increase, without repetition."""
+    """Check that the indices below one node increase, without repetition."""
     rises = indices[1:] > indices[:-1]
     inner = pointers[1:-1]
     rises[inner[(inner > 0) & (inner < len(indices))] - 1] = True
@@ -117,8 +117,8 @@ def check_fibers(indices: Array, pointers: Array, what: str) -> None:
 def require_finite(values: Array) -> None:
     """Refuse values that are not finite.
 
-    What a sparse array does not store counts as zero, also beside NaN and infinity,
-    so that a product with them is another one than that of dense arrays.
+    Entries that a sparse array does not store count as zero even when multiplied by NaN
+    or infinity, so such products differ from those of dense arrays.
 
     Raises:
         InvalidSparseArrayError: with the rule ``not-finite``.

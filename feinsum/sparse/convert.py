@@ -1,4 +1,4 @@
-"""From one format to another, in linear time."""
+"""Conversions between formats, in linear time."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def to_csf(array: SparseArray, axes: Sequence[int] | None = None) -> CSF:
 
     Args:
         array: in any format.
-        axes: from the root; by default those of a tree as they are, and of others
-            in their order.
+        axes: axes of the levels, from the root; by default those of the tree, or in
+            order for other formats.
 
-    Complexity: linear in the entries; about 40 bytes an entry beside the result.
+    Complexity: linear in the entries; about 40 bytes per entry besides the result.
 
     >>> entries = COO((4, 2), ([3, 0, 3], [1, 1, 1]), [1.0, 2.0, 3.0])
     >>> tree = to_csf(entries, axes=(1, 0))

@@ -1,7 +1,7 @@
 """Sparse arrays of other packages: scipy.sparse and pydata's sparse.
 
-Neither is needed: their arrays are read by their attributes, and the packages are
-imported only where an array of theirs is made.
+Neither is required: their arrays are read through attributes, and the packages are
+imported only to create their arrays.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def is_sparse(value: object) -> bool:
 
 
 def from_object(value: Any) -> COO:
-    """The entries of a sparse array of any package that is understood.
+    """Read a sparse array of any supported package.
 
-    Arrays of ``scipy.sparse`` in any of its formats, and of pydata's ``sparse``.
+    These are arrays of ``scipy.sparse`` in any format, and of pydata's ``sparse``.
 
     Raises:
-        InvalidSparseArrayError: ``unknown-format`` for what is none of them, and
-            ``fill-value`` if what is not stored counts as anything but zero.
+        InvalidSparseArrayError: ``unknown-format`` for anything else, and
+            ``fill-value`` if entries that are not stored count as anything but zero.
     """
     if not is_sparse(value):
         reject(

@@ -1,7 +1,7 @@
 """Sparse arrays: coordinates, compressed rows and columns, compressed fibers.
 
-Each is a value that is checked where it is made. Entries that are stored are the
-pattern, whatever their values: a stored zero belongs to it.
+Each is a value that is checked on creation. The stored entries form the pattern,
+whatever their values: a stored zero belongs to it.
 
 Source: Smith and Karypis 2015 (compressed sparse fibers).
 """
@@ -28,12 +28,12 @@ __all__ = ["COO", "CSC", "CSF", "CSR", "SparseArray"]
 
 @dataclass(frozen=True, eq=False)
 class COO:
-    """Coordinates in any order; what occurs twice counts as its sum.
+    """Coordinates in any order; duplicates are summed.
 
     Attributes:
         shape: extents.
-        indices: for each axis, that of every entry; int32 or int64.
-        values: of every entry.
+        indices: for each axis, the index of every entry; int32 or int64.
+        values: value of every entry.
 
     Raises:
         InvalidSparseArrayError: with the code of the broken rule.
@@ -67,7 +67,7 @@ class COO:
 
     @property
     def nnz(self) -> int:
-        """Number of stored entries; duplicates are counted each."""
+        """Number of stored entries, counting each duplicate."""
         return len(self.values)
 
 
@@ -132,16 +132,16 @@ class CSC(_Compressed):
 class CSF:
     """Compressed sparse fibers: a tree with a level for each axis.
 
-    A node of level l is a combination of indices of the first l + 1 axes below which
-    there is an entry. No node is without children.
+    A node of level l is a combination of indices of the first l + 1 axes with an entry
+    below. Every node has children.
 
     Attributes:
         shape: extents, in the order of the array's axes.
-        axes: which axis each level holds, from the root.
+        axes: the axis of each level, from the root.
         indices: for each level, the index of every node; int32 or int64.
-        pointers: for each level but the last, where the children of every node begin
+        pointers: for each level except the last, where the children of every node begin
             in the next level, and where the last ones end.
-        values: of the nodes of the last level.
+        values: values of the nodes of the last level.
 
     Raises:
         InvalidSparseArrayError: with the code of the broken rule.
@@ -208,7 +208,7 @@ def _require_children(pointers: Array, what: str) -> None:
     if len(empty):
         reject(
             "empty-node",
-            f"{what} gives node {empty[0]} no children; leave such nodes out",
+            f"{what} gives node {empty[0]} no children; omit such nodes",
         )
 
 

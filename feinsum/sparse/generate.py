@@ -1,4 +1,4 @@
-"""Random patterns: uniform ones, and ones with a given profile and skew."""
+"""Random patterns: uniform, or with a given profile and skew."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _MAX_PLACES = 2**63 - 1
 def random_uniform(
     shape: Sequence[int], nnz: int, *, seed: int, dtype: npt.DTypeLike = np.float64
 ) -> CSF:
-    """A tensor with so many entries, each place as likely as any other.
+    """A tensor with a given number of entries, uniformly distributed.
 
     Raises:
-        InvalidSparseArrayError: ``profile`` if there are not so many places, and
-            ``shape`` if there are more than 63 bits can count.
+        InvalidSparseArrayError: ``profile`` if there are fewer positions, and ``shape``
+            if there are more than 63 bits can count.
 
     >>> random_uniform((30, 20, 10), 100, seed=0).nnz
     100
@@ -35,7 +35,7 @@ def random_uniform(
     extents = check_shape(tuple(shape))
     n_places = prod(extents)
     if n_places > _MAX_PLACES:
-        reject("shape", f"{extents} has more than {_MAX_PLACES} places; "
+        reject("shape", f"{extents} has more than {_MAX_PLACES} positions; "
                "use random_profile")  # fmt: skip
     if not 0 <= nnz <= n_places:
         reject("profile", f"given {nnz} entries; expected 0 to {n_places}")
@@ -65,23 +65,23 @@ def random_profile(
     axes: Sequence[int] | None = None,
     dtype: npt.DTypeLike = np.float64,
 ) -> CSF:
-    """A tensor whose tree has exactly so many nodes at each level.
+    """A tensor whose tree has exactly the given number of nodes at each level.
 
-    The children of a level are dealt to its parents, one to each and the others with
-    the weights 1, 2**-skew, 3**-skew and so on, in random order: with 0 fibers have
-    nearly equal lengths, with 1 a few have most of the children (Zipf's law). The
+    The children of a level are distributed to its parents, one to each and the others
+    with the weights 1, 2**-skew, 3**-skew and so on, in random order: with 0, fibers
+    have nearly equal lengths; with 1, a few have most of the children (Zipf's law). The
     indices of children are spread over the extent.
 
     Args:
         shape: extents, in the order of the array's axes.
         profile: number of nodes at each level, from the root.
-        seed: of the random numbers; equal arguments give equal arrays.
-        skew: of the number of children, 0 or more.
-        axes: which axis each level holds; by default in their order.
-        dtype: of the values.
+        seed: random seed; equal arguments give equal arrays.
+        skew: skew of the number of children, 0 or more.
+        axes: the axis of each level; by default in order.
+        dtype: dtype of the values.
 
     Raises:
-        InvalidSparseArrayError: ``profile`` for one that no tree has.
+        InvalidSparseArrayError: ``profile`` for a profile that no tree can have.
 
     >>> random_profile((30, 20, 10), (25, 60, 300), seed=0, skew=1.0).profile
     (25, 60, 300)

@@ -1,4 +1,4 @@
-"""What a pattern is, apart from its values: node counts and a digest."""
+"""Properties of a pattern: node counts and a digest."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _CHUNK = 2**20
 
 
 def count_nodes(array: SparseArray, axes: Iterable[int]) -> int:
-    """How many combinations of indices of these axes have an entry.
+    """The number of combinations of indices of these axes that have an entry.
 
-    That is the number of nodes of a level of the tree whose levels down to it hold
-    these axes, in any order.
+    That is the number of nodes at a level of a tree whose levels down to it are these
+    axes, in any order.
 
     >>> count_nodes(COO((4, 2), ([3, 0, 3], [1, 1, 0]), [1.0, 2.0, 3.0]), [0])
     2
@@ -58,10 +58,10 @@ def node_counts(array: SparseArray) -> dict[frozenset[int], int]:
 
 
 def pattern_digest(array: SparseArray) -> str:
-    """The SHA-256 of what an array has beside its values.
+    """The SHA-256 of an array without its values.
 
-    Equal patterns in different formats have different digests; the dtype of the
-    indices makes no difference.
+    Equal patterns in different formats have different digests; the dtype of indices
+    does not matter.
 
     >>> first = CSR((2, 3), [0, 1, 2], [2, 0], [5.0, 6.0])
     >>> other = CSR((2, 3), [0, 1, 2], [2, 0], [7.0, 8.0])
@@ -88,7 +88,7 @@ def _parts(array: SparseArray) -> tuple[Array, ...]:
 
 
 def require_pattern(array: SparseArray, digest: str) -> None:
-    """Refuse an array whose pattern is another one than when it was prepared.
+    """Refuse an array whose pattern has changed since it was prepared.
 
     Raises:
         InvalidSparseArrayError: with the rule ``pattern-changed``.

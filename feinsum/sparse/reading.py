@@ -1,7 +1,7 @@
-"""Files of sparse tensors as FROSTT has them (``.tns``), read as a stream.
+"""Reading sparse tensor files in FROSTT's format (``.tns``) as a stream.
 
-A line is an entry: its indices, from 1, and its value, with spaces between. What
-follows ``#`` is a comment.
+A line is an entry: its indices, from 1, and its value, separated by spaces. ``#``
+starts a comment.
 
 Source: Smith et al. 2017 (FROSTT).
 """
@@ -52,7 +52,7 @@ def read_tns(
         path: of the file.
         shape: extents; by default the largest index of each axis.
         dtype: of the values: float32 or float64.
-        max_bytes: that the entries may take; by default what memory is free.
+        max_bytes: memory limit for the entries; by default the free memory.
 
     Raises:
         InvalidSparseArrayError: with the code of the broken rule, and the line.
@@ -101,8 +101,8 @@ class _Columns:
             reject(
                 "memory",
                 f"the first {n_read} entries take {self.n_bytes} bytes; allowed are "
-                f"{self.max_bytes}: raise max_bytes, or go through the file in blocks "
-                "with iterate_tns",
+                f"{self.max_bytes}: raise max_bytes, or read the file in blocks with "
+                "iterate_tns",
             )
 
     def taken_columns(self) -> tuple[Array, ...]:
@@ -126,7 +126,7 @@ def iterate_tns(
 
     Args:
         path: of the file; compressed if it ends with ``.gz``.
-        block_bytes: of text to read at once; the memory is 25 times that.
+        block_bytes: bytes of text to read at once; memory use is 25 times that.
 
     Yields:
         Indices from 0, int64, one row per axis; and values, float64.
@@ -178,7 +178,7 @@ def _read(file: BinaryIO, n_bytes: int, path: Path) -> bytes:
     except EOFError:
         reject("cut", f"{path.name} ends within its compressed data; fetch it again")
     except (gzip.BadGzipFile, zlib.error) as error:
-        reject("compression", f"{path.name} is no whole file of gzip: {error}")
+        reject("compression", f"{path.name} is not a complete gzip file: {error}")
 
 
 def _tokens(text: bytes, line: int) -> tuple[Array, Array]:
@@ -247,7 +247,7 @@ def _reject_words(text: bytes, line: int) -> NoReturn:
                     f"line {number} has the word {word.decode('ascii', 'replace')!r}; "
                     "expected a number, with spaces between numbers",
                 )
-    reject("line", f"the numbers from line {line} on cannot be read")
+    reject("line", f"the numbers from line {line} on cannot be parsed")
 
 
 def _is(word: bytes) -> bool:

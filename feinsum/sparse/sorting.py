@@ -15,14 +15,14 @@ _DIGIT = 16
 
 
 def index_dtype(largest: int) -> np.dtype[np.signedinteger]:
-    """The dtype of indices up to that one."""
+    """The dtype for indices up to the given one."""
     return np.dtype(np.int32 if largest < 2**31 else np.int64)
 
 
 def sort_coordinates(columns: Sequence[Array], extents: Sequence[int]) -> Array | None:
-    """The stable order in which coordinates are lexicographic; None if they are.
+    """The stable permutation that sorts coordinates; None if they are sorted.
 
-    Complexity: linear; a pass for each 16 bits that the extents take together.
+    Complexity: linear; one pass for each 16 bits of the extents together.
 
     >>> sort_coordinates([np.array([1, 0]), np.array([0, 5])], (2, 6)).tolist()
     [1, 0]
@@ -56,7 +56,7 @@ def _keys(
 
 
 def begins(columns: Sequence[Array]) -> Array:
-    """Where sorted coordinates differ from those ahead of them; a truth value each."""
+    """Where sorted coordinates differ from those ahead of them; a boolean each."""
     n = len(columns[0])
     found = np.zeros(n, dtype=bool)
     found[:1] = True
@@ -70,7 +70,7 @@ def sorted_and_summed(
 ) -> tuple[list[Array], Array]:
     """Coordinates in lexicographic order, each once, and the sums of their values.
 
-    Duplicates are added in the order in which they were given.
+    Duplicates are added in input order.
     """
     order = sort_coordinates(columns, extents)
     if order is not None:

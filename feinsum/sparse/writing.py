@@ -1,4 +1,4 @@
-"""Files of sparse tensors as FROSTT has them, written as a stream."""
+"""Writing sparse tensor files in FROSTT's format as a stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ENTRIES = 2**16
 def write_tns(path: str | PathLike[str], array: SparseArray) -> None:
     """Write a tensor as ``.tns``, compressed if the name ends with ``.gz``.
 
-    Values come back as they were. The extents are not in such a file.
+    Values round-trip exactly. The file does not contain the extents.
 
     Raises:
         InvalidSparseArrayError: ``value-dtype`` for complex values, and
@@ -29,9 +29,9 @@ def write_tns(path: str | PathLike[str], array: SparseArray) -> None:
     """
     entries = to_coo(array)
     if entries.values.dtype.kind == "c":
-        reject("value-dtype", "complex values have no place in a .tns file")
+        reject("value-dtype", "a .tns file cannot store complex values")
     if not np.isfinite(entries.values).all():
-        reject("not-finite", "values that are not finite could not be read back")
+        reject("not-finite", "a .tns file cannot store values that are not finite")
     file = _opened(Path(path))
     with file:
         for start in range(0, entries.nnz, _ENTRIES):

@@ -142,7 +142,9 @@ def target_of(loopy_target: Any) -> Target:
         if target.serves(loopy_target):
             return target
     names = ", ".join(target.name for target in TARGETS)
-    raise DeviceUnavailableError(f"{loopy_target} is for none of the targets {names}")
+    raise DeviceUnavailableError(
+        f"{loopy_target} is not supported by any of the targets {names}"
+    )
 
 
 def _named(wanted: str) -> tuple[Target, ...]:

@@ -1,8 +1,8 @@
 """Does a device work? A small kernel tells.
 
-A driver that lists a device may know nothing of its processor, or crash. So a device
-of a driver is tried in a process of its own, and what was found is remembered on disk,
-for this device, driver and processor.
+A driver that lists a device may know nothing of its processor, or crash. So a device of
+a driver is tried in a separate process, and what was found is remembered on disk, for
+this device, driver and processor.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _found(key: str, target: Target, device: Device) -> str:
 
 
 def _asked(device: Device) -> str:
-    """What a process of its own finds out, or how it ended."""
+    """What a separate process finds out, or how it ended."""
     command = (sys.executable, "-W", "ignore", "-m", "feinsum.targets.probing")
     ended = run_to_end((*command, device.id), limit_s=LIMIT_S)
     if ended.code is None:

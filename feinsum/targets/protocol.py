@@ -251,7 +251,7 @@ class Target(Protocol):
         ...
 
     def runs_programs(self, loopy_target: Any) -> bool:
-        """Whether a delivered unit can run a program in the place of its kernel.
+        """Whether a delivered unit can run a program in place of its kernel.
 
         It cannot if others take its code and run that.
         """

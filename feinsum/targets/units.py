@@ -1,9 +1,9 @@
 """Translation units that are run in another way than Loopy would.
 
 Loopy asks a unit for its executor. These units ask for Loopy's executor, and give one
-that does more with something of their own: code that was generated before, or a
-program of the host in the place of a kernel. Each target says how it does that, by
-registering with :func:`with_code` and :func:`with_program`.
+that does more with something of their own: code that was generated before, or a program
+of the host in place of a kernel. Each target says how it does that, by registering with
+:func:`with_code` and :func:`with_program`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class UnitWithExecutor(lp.TranslationUnit):  # type: ignore[misc]
 
     @abstractmethod
     def executor_like(self, usual: Any) -> Any:
-        """The executor of this unit, in the place of Loopy's own."""
+        """The executor of this unit, in place of Loopy's own."""
 
     def for_target(self, target: Any) -> Self:
         """The same unit for another target."""

@@ -1,10 +1,10 @@
-"""Tuning: a search over recipes, each tried in a process of its own.
+"""Tuning: a search over recipes, each tried in a separate process.
 
-The public names are those of ``__init__.pyi``. They are imported when they are first
-used: the processes of trials need neither the search nor a database.
+The public names are those of ``__init__.pyi``. They are imported on first use: trial
+processes need neither the search nor a database.
 
-This room and the function ``feinsum.tune`` have one name. Python makes every room that
-was imported an attribute of its package, so the room can be called as the function.
+This package and the function ``feinsum.tune`` share a name. Python makes every imported
+subpackage an attribute of its package, so this package is callable like the function.
 """
 
 import sys

@@ -15,13 +15,13 @@ __all__ = ["TuningBar", "can_show"]
 
 
 def can_show() -> bool:
-    """Whether somebody looks: a terminal, or a notebook."""
+    """Whether there is a terminal or a notebook to show it."""
     console = Console(stderr=True)
     return console.is_terminal or Console().is_jupyter
 
 
 class TuningBar(Progress):
-    """How many trials are done, the best so far, and what is left.
+    """Shows the finished trials, the best result so far, and the time left.
 
     It is written to standard error, and in a notebook below the cell.
     """

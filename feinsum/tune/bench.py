@@ -80,8 +80,8 @@ class Bench:
     The reference evaluator runs once; so does the untransformed kernel.
 
     Args:
-        turn: entered while kernels run, and not while they are built; by default
-            nobody else is thought of.
+        turn: context entered while kernels run, but not while they are built; by
+            default the device is not shared.
     """
 
     def __init__(self, problem: Problem, turn: Turn = nullcontext) -> None:
@@ -127,8 +127,8 @@ class Bench:
     def baseline_s(self) -> tuple[float, ...]:
         """The times of the untransformed kernel alone.
 
-        One that takes all the time there is has one sample, of the run that was
-        verified: nobody is mistaken about how much faster a recipe is than that.
+        One that uses up the available time has a single sample, from the verification
+        run: that is accurate enough for a recipe that is much faster.
         """
         baseline, first_s = self._first_run
         if first_s > self.problem.max_total_s:
@@ -137,7 +137,7 @@ class Bench:
 
     @property
     def baseline_every(self) -> int:
-        """In which rounds the untransformed kernel takes part; 1 for all."""
+        """The untransformed kernel runs in every so many rounds; 1 means all."""
         problem = self.problem
         return rounds_between(
             median(self.baseline_s), problem.rounds, problem.max_total_s
@@ -145,7 +145,7 @@ class Bench:
 
     @property
     def policy(self) -> dict[str, str | int | float]:
-        """How times are measured, and with what they are compared."""
+        """The measuring policy, and the baseline."""
         return {**self._timing, **({"baseline": "pairwise"} if self._pairwise else {})}
 
     @property
@@ -165,8 +165,8 @@ class Bench:
         """Verify a recipe, and time it in turns with a reference.
 
         Args:
-            reference: a recipe that passed; where it cannot be had, and by default,
-                the untransformed kernel takes its place.
+            reference: a recipe that passed; by default, or if that is unavailable, the
+                untransformed kernel.
 
         Raises:
             TransformError, BuildError, WrongResultError: what went wrong.
@@ -200,8 +200,8 @@ class Bench:
         """Time verified kernels and the untransformed one in one run.
 
         The order rotates. The untransformed kernel takes part in every round that
-        :attr:`baseline_every` divides; if that would take too long, its times from
-        the beginning are taken.
+        :attr:`baseline_every` divides; if that would take too long, its initial times
+        are used.
         """
         samples: Sequence[tuple[float, ...]]
         if max(self.baseline_s) > self.problem.max_total_s:
@@ -222,10 +222,11 @@ class Bench:
         }
 
     def verified_kernel(self, spec: TransformSpec) -> BoundKernel:
-        """The kernel of a recipe, right at the tuned sizes.
+        """The kernel of a recipe, verified at the tuned sizes.
 
-        It is verified on arrays of its own, so that it spoils those of no other, and
-        then bound to those of the untransformed kernel. It is kept for the comparison.
+        It is verified on separate arrays, so that it cannot corrupt those of others,
+        and then bound to those of the untransformed kernel. It is kept for the
+        comparison.
 
         Raises:
             TransformError, BuildError, WrongResultError: what went wrong.
@@ -241,10 +242,10 @@ class Bench:
         return self._kernels[spec]
 
     def confirmed(self, spec: TransformSpec, measurement: Measurement) -> Measurement:
-        """The measurement of a recipe that is right at ragged run-time extents, too.
+        """The measurement of a recipe that is also correct at ragged run-time extents.
 
-        That takes a kernel of its own, which takes longer to build than the trial of a
-        recipe that is soon beaten; so only what is to be recorded is confirmed.
+        This needs a separate kernel, which takes longer to build than the trial of a
+        recipe that is soon beaten; so only recipes to be recorded are confirmed.
 
         Raises:
             TransformError, BuildError, WrongResultError: what went wrong.

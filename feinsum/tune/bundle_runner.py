@@ -4,7 +4,7 @@ python3 runner.py [--budget SECONDS] [--limit SECONDS] [--jobs N] [--out results
 
 It stands beside bundle.json and kernels.zip, and needs Python 3.10 or newer, numpy and
 CuPy, nothing else. What is in the file of results already is not tried again, so that
-it may be stopped, and started again. Every workload runs in a process of its own, which
+it may be stopped, and started again. Every workload runs in a separate process, which
 ends when it takes longer than its limit; a kernel that ends its process costs itself
 alone. Several processes draw arguments and compare results at a time, while one of them
 has the GPU. Exit codes: 0 done, 1 there is time for no more, 2 there is no GPU.
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def run_all(bundle: Any, options: Any) -> int:
-    """Every workload that has time left, each in a process of its own."""
+    """Every workload that has time left, each in a separate process."""
     end = time.monotonic() + options.budget
     n = len(bundle["workloads"])
 

@@ -1,8 +1,8 @@
 """Trials on many machines: the workers of a Dask cluster, each with a device.
 
-A worker has one task at a time, and is chosen here. One that is gone loses only the
-trial that it ran, which is made again elsewhere. The scheduler has nothing that would
-be missed: after a restart the trials that were under way are handed out again.
+A worker has one task at a time, and is chosen here. If a worker is lost, only its
+current trial is lost and repeated elsewhere. The scheduler holds no state that matters:
+after a restart, the trials that were under way are submitted again.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class _Job:
 
 
 class ClusterBench(TrialBench):
-    """A bench whose trials are made by the workers of a cluster.
+    """A bench whose trials run on the workers of a cluster.
 
-    All workers have one environment, or there is no tuning. One that comes later and
-    has another is left out, as is one on which the problem cannot be set up.
+    All workers must have the same environment. A late worker with a different one is
+    skipped, as is one on which the problem cannot be set up.
 
     Args:
-        problem: what is tuned; its device is that of every worker.
+        problem: the problem to tune; its device selects that of every worker.
         scheduler: the address of the scheduler, such as ``tcp://host:8786``.
-        time_limit_s: for each trial, the wait for the device not counted.
+        time_limit_s: time limit of each trial, excluding the wait for the device.
 
     Raises:
         FeinsumError: if Dask is not installed.
@@ -88,12 +88,12 @@ class ClusterBench(TrialBench):
         self._workers_limit_s = WORKERS_LIMIT_S
 
     def start(self) -> Environment:
-        """Set the problem up on every worker; the environment that they all have.
+        """Set up the problem on every worker; returns their common environment.
 
         Raises:
             DeviceUnavailableError: if there is no scheduler or no worker, or if the
                 workers have different environments.
-            MeasurementError: if the problem can be set up on none.
+            MeasurementError: if the problem cannot be set up on any worker.
         """
         if self.environment is None:
             self._connection.open(CONNECT_LIMIT_S)
@@ -103,7 +103,7 @@ class ClusterBench(TrialBench):
             except ConnectionLost:
                 raise DeviceUnavailableError(
                     f"the scheduler {self._connection.address} ended while workers "
-                    "were asked for their devices"
+                    "were queried for their devices"
                 ) from None
             self.environment = check_agreement(answers)
             self._ready = {w for w, a in answers.items() if a.environment is not None}
@@ -111,12 +111,12 @@ class ClusterBench(TrialBench):
         return self.environment
 
     def outcomes(self, ask: Ask) -> Iterator[TrialOutcome]:
-        """Try what is asked for, one recipe per worker at a time.
+        """Try the requested recipes, one per worker at a time.
 
-        A recipe with which :data:`MAX_LOST` workers were lost has crashed.
+        A recipe with which :data:`MAX_LOST` workers were lost counts as crashed.
 
         Raises:
-            DeviceUnavailableError: if the scheduler or all workers are gone for long.
+            DeviceUnavailableError: if the scheduler or all workers stay away for long.
         """
 
         def take() -> Request | None:
@@ -135,7 +135,7 @@ class ClusterBench(TrialBench):
         return outcomes
 
     def close(self) -> None:
-        """Have the workers end what they keep of the problem, and disconnect."""
+        """Have the workers release the problem, and disconnect."""
         self._drop_all()
         problem = to_json(self.problem)
         try:
@@ -191,8 +191,8 @@ class ClusterBench(TrialBench):
             raise DeviceUnavailableError(
                 f"the scheduler {self._connection.address} has had no worker for "
                 f"{self._workers_limit_s:g} s on which the problem can be set up; "
-                "start some (dask worker ADDRESS --nthreads 1), and start the tuning "
-                "again: trials that ended are kept"
+                "start some (dask worker ADDRESS --nthreads 1) and restart the tuning; "
+                "finished trials are kept"
             )
 
     def _hand_out(self, take: Callable[[], Request | None]) -> bool:

@@ -1,6 +1,6 @@
-"""What a worker of a cluster does: one task at a time, from a text to a text.
+"""What a cluster worker does: one task at a time, from text to text.
 
-It keeps the child process of the latest problem, and nothing that would be missed.
+It keeps the child process of the latest problem, and no state that matters.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def answer(text: str) -> str:
 
 
 def abandon(texts: str) -> None:
-    """End the task that runs if it is one of a list, with its child process.
+    """End the running task and its child process if it is in a list.
 
-    It is called beside the task, whose answer then is one that nobody waits for.
+    It is called concurrently with the task, whose answer is then ignored.
     """
     for text in json.loads(texts):
         bench = _RUNNING.get(text)

@@ -1,4 +1,4 @@
-"""Measuring here what others claim: for facts that wait in quarantine."""
+"""Measuring here what others claim, for facts in quarantine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Confirmed", "measure_again", "winners"]
 
 @dataclass(frozen=True)
 class Confirmed:
-    """A claim and what was seen here.
+    """A claim, and the measurement here.
 
     Attributes:
         claimed: a fact in quarantine.
         measured: the fact that was recorded here; None if the trial failed.
-        problem: why it failed; mostly empty.
+        problem: why it failed; usually empty.
     """
 
     claimed: TuningRecord
@@ -30,10 +30,10 @@ class Confirmed:
 
 
 def winners(facts: Iterable[TuningRecord], device: Device) -> tuple[TuningRecord, ...]:
-    """Of each workload measured on a device, the fact that claims most; best first.
+    """For each workload measured on a device, the fact that claims most; best first.
 
-    Facts of another device, and those that are no faster than the untransformed
-    kernel, are left out: they would win nothing, or cannot be settled here.
+    Facts of other devices, which cannot be settled here, and facts that are no faster
+    than the untransformed kernel, which would win nothing, are omitted.
     """
     best: dict[str, TuningRecord] = {}
     for fact in facts:
@@ -54,9 +54,9 @@ def measure_again(
     device: str | None = None,
     trial_limit_s: float = 60.0,
 ) -> Confirmed:
-    """Verify and time the recipe of a fact at its sizes, and record what is seen.
+    """Verify and time the recipe of a fact at its sizes, and record the measurement.
 
-    A store of a service then releases what claims no more.
+    The store of a service then releases facts that claim no more.
     """
     try:
         einsum = from_text(fact.workload_text)

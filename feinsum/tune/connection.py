@@ -1,7 +1,7 @@
 """A connection to the scheduler of a cluster: the one door to Dask.
 
-All that goes over it is the name of a function and texts. Dask itself pickles, so a
-cluster is for a network that is trusted, or for TLS.
+Only the name of a function and texts go over it. Dask itself uses pickle, so clusters
+need a trusted network, or TLS.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WorkerLost(Exception):  # noqa: N818  (caught by us, always)
 
 @dataclass(frozen=True, eq=False)
 class Errand:
-    """A function of a text that a worker is to call."""
+    """A function of a text for a worker to call."""
 
     worker: str
     text: str
@@ -64,7 +64,7 @@ class Connection:
         self._client: Any = None
 
     def open(self, limit_s: float) -> None:
-        """Connect, anew if need be; tried again for that long.
+        """Connect or reconnect, retrying for the given time.
 
         Raises:
             DeviceUnavailableError: if there is no answer.
@@ -82,21 +82,21 @@ class Connection:
                 if not isinstance(error, OSError) or monotonic() > deadline:
                     raise DeviceUnavailableError(
                         f"no scheduler answers at {self.address!r} within {limit_s:g} "
-                        f"s: {error}; expected an address such as tcp://host:8786 of "
-                        "a scheduler that runs. Trials that ended are kept: the same "
-                        "tuning, started again, goes on"
+                        f"s: {error}; expected an address such as tcp://host:8786 of a "
+                        "running scheduler. Finished trials are kept: restart the same "
+                        "tuning to resume it"
                     ) from None
                 sleep(0.2)
 
     def close(self) -> None:
-        """Say farewell, if there still is somebody."""
+        """Disconnect, if still connected."""
         client, self._client = self._client, None
         if client is not None:
             with suppress(Exception):  # whatever is left of it
                 client.close(timeout=ATTEMPT_S)
 
     def workers(self) -> set[str]:
-        """The addresses of the workers that there are now.
+        """The addresses of the current workers.
 
         Raises:
             ConnectionLost: if the scheduler is gone.
@@ -149,7 +149,7 @@ class Connection:
     def tell(
         self, workers: Sequence[str], function: Callable[[str], None], text: str
     ) -> None:
-        """Have workers call a function now, beside what they do; it must be short."""
+        """Have workers call a short function now, concurrently with their task."""
         with suppress(Exception):  # they or the scheduler may be gone
             self._client.run(
                 function,
@@ -160,7 +160,7 @@ class Connection:
             )
 
     def finish(self, errands: list[Errand]) -> None:
-        """Give errands a short time to be done; they go on if it is too short."""
+        """Wait briefly for errands to finish; they continue if that is too short."""
         from distributed import fire_and_forget
 
         futures = [errand.future for errand in errands]

@@ -1,4 +1,4 @@
-"""Facts that are made when they are first asked for, with the effort that is wanted."""
+"""Facts created on first use, with the requested effort."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Limits:
-    """How far a tuning goes; see :func:`feinsum.tune.autotune`.
+    """The limits of a tuning; see :func:`feinsum.tune.autotune`.
 
     Attributes:
-        n_trials: at most; None for all there are.
+        n_trials: maximum number of trials; None for all.
         budget_s: no new trial starts after this time.
     """
 
@@ -63,7 +63,7 @@ def ensure_measured(
     device: str | None = None,
     database: Database = None,
 ) -> bool:
-    """Tune an einsum unless that was done with as much effort, here and at these sizes.
+    """Tune an einsum, unless done here at these sizes with at least this effort.
 
     Args:
         sizes: see :func:`feinsum.tune.make_problem`.
@@ -73,7 +73,7 @@ def ensure_measured(
         Whether anything was measured.
 
     Raises:
-        FeinsumError: if it cannot be tuned here, or nothing be recorded.
+        FeinsumError: if it cannot be tuned here, or nothing can be recorded.
     """
     problem, limits = make_problem(einsum, sizes, device), LIMITS[effort]
     with opened_store(database, has_shipped=True, may_create=True) as store:
@@ -99,9 +99,9 @@ def measure_if_possible(
     device: str | None = None,
     database: Database = None,
 ) -> None:
-    """What :func:`ensure_measured` does; where it fails, the log says why.
+    """Like :func:`ensure_measured`, but failures are only logged.
 
-    Nothing breaks for want of a measurement: there is a prediction.
+    Nothing breaks without a measurement: the recipe is then predicted.
     """
     try:
         ensure_measured(einsum, sizes, effort, device=device, database=database)

@@ -1,4 +1,4 @@
-"""What is remembered of trials: they are kept as they end, and never made again."""
+"""The history of trials: they are stored as they end, and never repeated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["best_first", "known_trials", "make_trial"]
 def known_trials(
     store: FactSource, problem: Problem, environment: Environment
 ) -> list[Trial]:
-    """The latest trial of each recipe, the oldest first.
+    """The latest trial of each recipe, oldest first.
 
     Only those of the same einsum at the same sizes, on the same device and driver.
     """
@@ -43,7 +43,7 @@ def make_trial(
     outcome: TrialOutcome,
     cost: float | None,
 ) -> Trial:
-    """A trial to remember; ``cost`` is None if it failed."""
+    """A trial to store; ``cost`` is None if it failed."""
     return Trial(
         problem.form.key,
         problem.workload_text,

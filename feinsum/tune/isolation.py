@@ -1,8 +1,8 @@
-"""Trials in a process of their own, with a time limit.
+"""Trials in a separate process, with a time limit.
 
-A candidate that crashes or hangs a compiler ends its process; the next trial
-gets a new one. Each process has an OpenCL compiler cache of its own, since
-caches that are shared between processes have crashed.
+A candidate that crashes or hangs a compiler ends its process; the next trial gets a new
+one. Each process has its own OpenCL compiler cache, since caches shared between
+processes have crashed.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ EXIT_LIMIT_S = 10.0
 class IsolatedBench(TrialBench):
     """A bench in a child process that is started again when it dies.
 
-    The child is in a session of its own: an interrupt from the keyboard reaches
-    only this process, which then decides what becomes of the child.
+    The child is in its own session: a keyboard interrupt reaches only this process,
+    which then decides what happens to the child.
 
     Attributes:
         is_abandoned: set by another thread to end what is under way, for good.
 
     Args:
-        problem: what is tuned.
-        time_limit_s: for each trial; a comparison may take it once per recipe
+        problem: the problem to tune.
+        time_limit_s: time limit of each trial; a comparison may take it once per recipe
             and once for the untransformed kernel.
-        is_shared: take turns on the device with other benches of this machine that
-            do; time in which a trial waits for its turn is not counted.
+        is_shared: take turns on the device with other such benches on this machine;
+            waiting for a turn does not count towards the limit.
     """
 
     is_here = True
@@ -82,8 +82,8 @@ class IsolatedBench(TrialBench):
         """Verify and time one recipe; a crash or a hang is an outcome.
 
         Args:
-            reference: what to time it against. In a new process it is tried first,
-                so that nothing it does is laid to the charge of ``spec``.
+            reference: what to time it against. In a new process it is tried first, so
+                that its failures are not blamed on ``spec``.
 
         Raises:
             MeasurementError: if the problem itself cannot be set up.
@@ -105,7 +105,7 @@ class IsolatedBench(TrialBench):
         return self._try(Request(specs=tuple(specs), is_comparison=True), limit_s)
 
     def start(self) -> Environment:
-        """Set the problem up, if no process is running; the environment there."""
+        """Set up the problem if no process is running; returns its environment."""
         if self._process is None:
             self._spawn()
             try:
@@ -121,7 +121,7 @@ class IsolatedBench(TrialBench):
         return self.environment
 
     def close(self) -> None:
-        """End the process with all that it started, and remove its cache."""
+        """End the process and its children, and remove its cache."""
         if self._process is not None:
             end_session(self._process)
             self._process.wait()
@@ -176,7 +176,7 @@ class IsolatedBench(TrialBench):
         return Path(self._folder.name) / "stderr"
 
     def _ask(self, request: Request, limit_s: float) -> Answer:
-        """The answer to a request; where there is none, the process is ended.
+        """The answer to a request; if there is none, the process is ended.
 
         So no later request can meet the answer to an earlier one.
         """
@@ -200,7 +200,7 @@ class IsolatedBench(TrialBench):
             answer = None
         except InvalidRecordError as error:
             raise TrialCrashError(
-                f"the process of the trial gave no proper answer: {error}"
+                f"the process of the trial gave an invalid answer: {error}"
             ) from None
         if answer is None:
             raise TrialCrashError(_obituary(self._process, self._log))
@@ -236,7 +236,7 @@ class IsolatedBench(TrialBench):
             with suppress(queue.Empty):
                 return self._lines.get(timeout=max(0.0, min(limit_s, STEP_S)))
             if self.is_abandoned:
-                raise TrialCrashError("it was abandoned")
+                raise TrialCrashError("the trial was abandoned")
             if monotonic() >= end:
                 raise queue.Empty
 

@@ -1,4 +1,4 @@
-"""A tuning on a page of this machine, while it runs."""
+"""A web page on this machine that shows a running tuning."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ setInterval(async () => {
 
 
 class LivePage:
-    """Serves the report of what was tried so far; see ``feinsum tune --live``.
+    """Serves the report of the trials so far; see ``feinsum tune --live``.
 
-    The page is drawn between trials: to draw it during one would disturb the times.
+    The page is updated between trials, so as not to disturb timings.
 
     Attributes:
-        url: where it is, for browsers on this machine.
+        url: its address, for browsers on this machine.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""What a tuning takes at the least, in memory and time, before anything is started.
+"""The minimum memory and time of a tuning, checked before anything is started.
 
-What is tuned may be somebody else's wish, as where misses of a service say it. What
-does not fit is refused by name; what is started cannot take more than its limit.
+The workload may come from somebody else, such as from the misses of a service. One that
+does not fit is refused by name; one that is started cannot exceed its limit.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class Need:
-    """What a tuning takes at the least.
+    """The minimum needs of a tuning.
 
     Attributes:
-        n_bytes: of memory.
-        seconds: until the first recipe is tried.
+        n_bytes: bytes of memory.
+        seconds: time until the first recipe is tried.
     """
 
     n_bytes: int
@@ -89,15 +89,15 @@ def check_need(problem: Problem) -> None:
     """Refuse a tuning that cannot be done here.
 
     Raises:
-        MeasurementError: saying what it takes, and what there is.
+        MeasurementError: naming what it needs and what is available.
     """
     need, limit = need_of(problem), memory_limit_bytes()
     what = f"tuning {problem.workload_text:.300} at {_listed(problem.sizes)}"
     if need.n_bytes > limit:
         raise MeasurementError(
             f"{what} takes at least {need.n_bytes / 1e9:.3g} GB of memory; expected at "
-            f"most {limit / 1e9:.3g} GB, which are free or allowed by "
-            f"{MEMORY_VARIABLE}: tune it at smaller sizes"
+            f"most {limit / 1e9:.3g} GB (free memory, or {MEMORY_VARIABLE}): tune it "
+            "at smaller sizes"
         )
     if need.seconds > LONGEST_S:
         raise MeasurementError(
@@ -107,7 +107,7 @@ def check_need(problem: Problem) -> None:
 
 
 def memory_limit_bytes() -> int:
-    """How much the process of the trials may take: what is set, or a part of all free.
+    """The memory limit of the trial process: the setting, or a part of the free memory.
 
     Raises:
         MeasurementError: if the variable is no number.
@@ -123,7 +123,7 @@ def memory_limit_bytes() -> int:
 
 
 def free_memory_bytes() -> int:
-    """What is free on the machine, or in the container that this process is in."""
+    """Free memory of the machine, or of the container of this process."""
     return int(min([psutil.virtual_memory().available, *_left_in_group()]))
 
 

@@ -13,7 +13,7 @@ __all__ = ["TrialOutcome"]
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What became of one recipe.
+    """The outcome for one recipe.
 
     Attributes:
         status: ``ok``, or the code of an error of :mod:`feinsum.errors`
@@ -39,7 +39,7 @@ class TrialOutcome:
         return self.status == OK
 
     def to_error(self) -> FeinsumError:
-        """What :attr:`status` and :attr:`message` say, as an error."""
+        """The error described by :attr:`status` and :attr:`message`."""
         spec, message = str(self.spec), self.message
         is_named = message.startswith(spec)
         return error_from_code(

@@ -19,7 +19,7 @@ def peaks_of(
     *,
     measure: MeasurePeaks = measure_peaks,
 ) -> DevicePeaks:
-    """The limits of a device that the store holds, else measured now and stored.
+    """The stored limits of a device; if there are none, measure and store them.
 
     Args:
         measure: called at most once, and only if the store holds none.

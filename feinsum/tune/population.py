@@ -1,4 +1,4 @@
-"""Which workers of a cluster may share a tuning: those with one environment."""
+"""Which workers of a cluster may share a tuning: those with the same environment."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ __all__ = ["check_agreement", "difference"]
 
 
 def check_agreement(answers: Mapping[str, Answer]) -> Environment:
-    """The environment of all workers on which the problem could be set up.
+    """The common environment of all workers on which the problem could be set up.
 
-    Device, driver and software are one, so every timing is what its record says.
+    Device, driver and software are the same, so every record describes its timings.
 
     Raises:
-        MeasurementError: if the problem could be set up on none; that of the first.
+        MeasurementError: the first worker's error, if the problem could be set up on
+            none.
         DeviceUnavailableError: if they differ; the message lists them.
     """
     there = {w: a.environment for w, a in sorted(answers.items()) if a.environment}
@@ -34,15 +35,15 @@ def check_agreement(answers: Mapping[str, Answer]) -> Environment:
             for worker, other in there.items()
         )
         raise DeviceUnavailableError(
-            "the workers have different environments, and timings of one tuning must "
-            f"be of one: {listed}. Choose among devices with --device, or give each "
-            "kind of worker a scheduler of its own"
+            "the workers have different environments, but the timings of one tuning "
+            f"must come from one: {listed}. Select a device with --device, or give "
+            "each kind of worker its own scheduler"
         )
     return environment
 
 
 def difference(environment: Environment, expected: Environment) -> str | None:
-    """In what an environment is not the expected one, in words; None if it is."""
+    """How an environment differs from the expected one, in words; None if equal."""
     for name in (field.name for field in fields(Environment)):
         here, there = getattr(environment, name), getattr(expected, name)
         if isinstance(here, Mapping) and isinstance(there, Mapping):

@@ -32,7 +32,7 @@ DEFAULT_FOOTPRINT_BYTES = 64_000_000
 
 @dataclass(frozen=True)
 class Problem:
-    """A workload with everything that a trial needs to know.
+    """A workload with everything that a trial needs.
 
     Attributes:
         workload_text: the canonical einsum as text.
@@ -73,13 +73,13 @@ def make_problem(
     """The problem of tuning ``einsum``, long extents as parameters.
 
     Args:
-        sizes: values of size parameters in the names of ``einsum``; by default
-            its long literal extents, and else :func:`default_sizes`. Of a sparse
-            operand also its profile: ``nodes.0`` and so on, from the root.
+        sizes: values of size parameters, named as in ``einsum``; by default its long
+            literal extents, else :func:`default_sizes`. For a sparse operand also its
+            profile: ``nodes.0`` and so on, from the root.
 
     Raises:
         InvalidEinsumError: if a size names no parameter or is not positive, or no tree
-            has such a profile.
+            can have the profile.
     """
     if not (sizes is None or isinstance(sizes, Mapping)):
         raise InvalidEinsumError(
@@ -130,7 +130,7 @@ def _is_size(value: object) -> bool:
 def default_sizes(
     einsum: BatchedEinsum, given: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The given sizes; all others equal, so that all arrays take about 64 MB."""
+    """The given sizes, with all others equal, such that all arrays take about 64 MB."""
     fixed = dict(given or {})
     names = [x.name for x in einsum.size_params]
     size = 1_000_000 if set(names) - set(fixed) else 1

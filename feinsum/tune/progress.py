@@ -1,4 +1,4 @@
-"""What a tuning says of itself: at its start, after every trial, and at its end."""
+"""The events of a tuning: at its start, after every trial, and at its end."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def both(
 
 @dataclass(frozen=True)
 class TuningStart:
-    """What is about to be done.
+    """The work ahead.
 
     Attributes:
-        n_trials: at most, those that are known included: no more than there are
-            configurations.
-        known: trials of an earlier tuning, which are not made again.
-        roofline_s: the least time that the limits of the device allow; None if
-            these were not measured.
+        n_trials: maximum number of trials, including known ones, and no more than there
+            are configurations.
+        known: trials of an earlier tuning, which are not repeated.
+        roofline_s: the minimum time that the limits of the device allow; None if these
+            were not measured.
     """
 
     problem: Problem
@@ -59,12 +59,12 @@ class TuningProgress:
     """How far a tuning has come.
 
     Attributes:
-        n_done, n_trials: trials so far, and at most; both with those that were known.
+        n_done, n_trials: trials so far, and the maximum; both include known ones.
         trial: the latest one.
         best: the fastest so far.
         roofline_s: see :class:`TuningStart`.
-        seconds_left: what the trials to come will take, by the mean of those that
-            were made, or what is left of the budget.
+        seconds_left: estimated time of the remaining trials, from the mean of those so
+            far, or the rest of the budget.
     """
 
     n_done: int
@@ -80,8 +80,8 @@ class Finalist:
     """One of the best, timed again in one run with the others.
 
     Attributes:
-        ratio: its time over that of the best by trials: the median of the ratios of
-            the same rounds. Finalists are ranked by it.
+        ratio: its time relative to the best trial: the median of the ratios within
+            rounds. Finalists are ranked by it.
     """
 
     spec: TransformSpec
@@ -91,16 +91,16 @@ class Finalist:
 
 @dataclass(frozen=True)
 class TuningReport:
-    """What a tuning found.
+    """The result of a tuning.
 
     Attributes:
-        trials: all that are known, in order; the first ``n_known`` are of an earlier
+        trials: all known trials, in order; the first ``n_known`` are from an earlier
             tuning.
         finalists: the fastest first.
         records: the facts recorded, the fastest first.
         roofline_s: see :class:`TuningStart`.
-        least_s: by the name of a cache, the least time of what must pass between it and
-            all that is nearer; of those whose bandwidth was measured.
+        least_s: for each cache with a measured bandwidth, the minimum time for the
+            traffic between it and the nearer levels.
     """
 
     problem: Problem

@@ -1,4 +1,4 @@
-"""From trials to facts: the best again in one run, then the first of them recorded."""
+"""From trials to facts: time the best again in one run, then record the first ones."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ N_FINALISTS = 6
 def finals(
     bench: TrialBench, trials: Sequence[Trial], limit: int = N_FINALISTS
 ) -> tuple[Finalist, ...]:
-    """The best trials again in one run with the untransformed kernel; the best first.
+    """Time the best trials again in one run with the untransformed kernel; best first.
 
-    The order of a round rotates, so that no kernel always follows the same one. They
-    are ranked by the median, over the rounds, of their time over that of the first.
+    The order rotates between rounds, so that no kernel always follows the same one.
+    Finalists are ranked by the median, over the rounds, of their time relative to the
+    first.
     """
     specs = [trial.spec for trial in best_first(trials)[:limit]]
     if not specs:
@@ -66,9 +67,9 @@ def record(
     store: FactStore,
     strategy: str,
 ) -> tuple[TuningRecord, ...]:
-    """Keep what a comparison measured; the facts, in the order given.
+    """Record the results of a comparison; returns the facts, in the given order.
 
-    This installation believes them from now on, if this machine measured them.
+    This installation trusts them from now on, if this machine measured them.
 
     Raises:
         ImplausibleError: if the clock or the timer of this machine is wrong.

@@ -1,4 +1,4 @@
-"""The report of a tuning: a page that needs nothing else, and a picture."""
+"""The report of a tuning: a self-contained page, and a picture."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ numbers are in the tables below.">
 
 
 def write_report(report: TuningReport, folder: Path) -> None:
-    """Write ``report.html`` and ``report.png`` into a folder, which is made.
+    """Write ``report.html`` and ``report.png`` to a folder, creating it.
 
     Raises:
         FeinsumError: if matplotlib is not installed.
@@ -97,7 +97,7 @@ def write_report(report: TuningReport, folder: Path) -> None:
 
 
 def figure_of(report: TuningReport) -> Figure:
-    """The figure of a tuning, to be shown or saved.
+    """The figure of a tuning, to show or save.
 
     Raises:
         FeinsumError: if matplotlib is not installed.
@@ -109,7 +109,7 @@ def figure_of(report: TuningReport) -> Figure:
 
 
 def html_of(report: TuningReport) -> str:
-    """What a notebook shows of a tuning: what was found, and the figure if it can."""
+    """A tuning as shown in a notebook: the results, and the figure if possible."""
     facts = html_table(["tuning", report.problem.einsum.subscripts], _facts(report))
     if not can_plot():
         return facts
@@ -122,7 +122,7 @@ def page_of(report: TuningReport, status: str = "") -> str:
     """The page of a report, with a picture if matplotlib is installed.
 
     Args:
-        status: how far the tuning is, if it is not at its end.
+        status: progress of the tuning, if it is not finished.
     """
     facts = [*([("status", status)] if status else []), *_facts(report)]
     strips = sorted(_strips(report.trials), key=lambda strip: -strip.share)

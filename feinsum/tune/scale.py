@@ -1,8 +1,8 @@
 """The scale on which trials are ranked: time over that of the untransformed kernel.
 
-A trial is timed in turns with a *reference*, the best verified kernel so far. Both
-see the same machine in every round, so what is told of a trial is the median of the
-ratios of each round, and not a time, which the load of the machine changes::
+A trial is timed in turns with a *reference*, the best verified kernel so far. Both see
+the same machine in every round, so a trial is judged by the median of the ratios within
+rounds, not by a time, which depends on the load of the machine::
 
     r(spec) = median over rounds k of  t(spec, k) / t(reference, k)
 
@@ -37,7 +37,7 @@ N_RECORDED = 3
 def by_ratio(
     measured: Mapping[TransformSpec, Measurement],
 ) -> list[tuple[TransformSpec, float]]:
-    """Recipes of one run by their time over that of the first; the fastest first."""
+    """Recipes of one run, by time relative to the first; fastest first."""
     if not measured:
         return []
     first = next(iter(measured.values())).samples_s
@@ -48,7 +48,7 @@ def by_ratio(
 def paired_ratio(samples_s: Sequence[float], reference_s: Sequence[float]) -> float:
     """The median of the ratios of samples from the same rounds.
 
-    A load that makes a round slow makes both kernels slow, and drops out:
+    Load that slows a round slows both kernels, and cancels out:
 
     >>> paired_ratio([1.0, 4.0, 1.1], [2.0, 8.0, 2.2])
     0.5
@@ -57,9 +57,9 @@ def paired_ratio(samples_s: Sequence[float], reference_s: Sequence[float]) -> fl
 
 
 def rounds_between(seconds: float, rounds: int, max_total_s: float) -> int:
-    """How often a slow kernel is run: in every round whose number this divides.
+    """How often to run a slow kernel: in every round whose number this divides.
 
-    As often as fits into ``max_total_s``, and not less than three times.
+    As often as fits into ``max_total_s``, but at least three times.
 
     >>> [rounds_between(s, rounds=20, max_total_s=3.0) for s in (0.01, 0.3, 60.0)]
     [1, 2, 7]

@@ -27,28 +27,28 @@ class Search(Protocol):
     """Proposes configurations, each once, and learns from their costs.
 
     Attributes:
-        n_configurations: how many there are.
+        n_configurations: their number.
     """
 
     n_configurations: int
 
     @property
     def left(self) -> Collection[TransformSpec]:
-        """The configurations that were not proposed yet."""
+        """The configurations not yet proposed."""
         ...
 
     def prefer(self, specs: Sequence[TransformSpec]) -> None:
-        """Propose these before all others, in this order, as far as they are left."""
+        """Propose these before all others, in this order, if not yet proposed."""
         ...
 
     def learn(self, spec: TransformSpec, cost: float) -> bool:
-        """Take a configuration as proposed and answered; whether it was left."""
+        """Mark a configuration as proposed and answered; returns whether it was new."""
         ...
 
     def ask(self) -> TransformSpec | None:
-        """The next configuration, or None when there is none left.
+        """The next configuration, or None if none is left.
 
-        Others may have been proposed that are not answered yet.
+        Earlier ones may not be answered yet.
         """
         ...
 
@@ -64,7 +64,7 @@ def make_search(
     seed: int,
     is_allowed: Callable[[TransformSpec], bool] = lambda _spec: True,
 ) -> Search:
-    """A search over everything that fits an einsum, or a workload, and is allowed.
+    """A search over all allowed configurations that fit an einsum or workload.
 
     Raises:
         InvalidOptionError: for an unknown strategy.
@@ -85,10 +85,10 @@ def make_search(
 
 
 def check_strategy(strategy: str) -> None:
-    """Refuse a strategy that there is not.
+    """Refuse a strategy that does not exist.
 
     Raises:
-        InvalidOptionError: naming those that there are.
+        InvalidOptionError: naming the existing ones.
     """
     check_option("strategy", strategy, get_args(Strategy))
 

@@ -1,4 +1,4 @@
-"""What a search begins with: the recipes that were best for neighbours."""
+"""Starting points of a search: the best recipes of neighbours."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def neighbours(
     fitting: Collection[TransformSpec],
     limit: int = N_SEEDS,
 ) -> list[TransformSpec]:
-    """The best recipes of facts of the same structure, the nearest first.
+    """The best recipes of facts with the same structure, nearest first.
 
-    The structure is the notation of the canonical einsum, in whose names a recipe is
-    written; extents, dtypes, the number of rows, sizes and devices may differ. Nearest
-    are facts of this very einsum, then those with the same arrays but for extents;
-    each on this device before others, the nearer of these first. Every neighbour has
-    its best recipe taken before any has its second.
+    The structure is the notation of the canonical einsum, to whose names a recipe
+    refers; extents, dtypes, the number of rows, sizes and devices may differ. Nearest
+    are facts of this very einsum, then those with the same arrays except for extents;
+    in each group, this device comes first, then nearer devices. The best recipe of
+    every neighbour comes before the second best of any.
 
     Args:
-        fitting: the recipes that the einsum can have; all others are left out.
+        fitting: the recipes that fit the einsum; all others are skipped.
 
     A service gives none: it is not read as a whole.
     """

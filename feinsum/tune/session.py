@@ -1,4 +1,4 @@
-"""The trials of one tuning: what is known of them, what is made, what is kept."""
+"""The trials of one tuning: known, new and stored ones."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ MOST_HOPELESS = 50
 
 @dataclass
 class Session:
-    """Trials, kept as they end. Only here is the search asked and told.
+    """Runs trials and stores them as they end; the only user of the search.
 
     Attributes:
-        n_trials: at most, those that are known included.
+        n_trials: maximum number of trials, including known ones.
         budget_s: no new trial starts after this time.
-        is_hopeless: whether a recipe is left out, since its trial would only take long.
-        trials: all so far; what is known comes first.
-        n_known: how many of these are of an earlier tuning.
-        finalists, records: what came of the trials, as soon as it did.
+        is_hopeless: whether to skip a recipe that is far too slow to be worth a trial.
+        trials: all trials so far, known ones first.
+        n_known: number of these from an earlier tuning.
+        finalists, records: the results of the trials, once available.
     """
 
     bench: TrialBench
@@ -59,14 +59,14 @@ class Session:
     started_s: float = field(default_factory=monotonic)
 
     def learn(self, known: Sequence[Trial]) -> None:
-        """Take trials of an earlier tuning as done, as far as they are in the space."""
+        """Accept trials of an earlier tuning as done, if they are in the space."""
         self.trials = [t for t in known if self.search.learn(t.spec, t.cost)]
         self.n_known = len(self.trials)
 
     def run(self) -> Iterator[TuningProgress]:
-        """Trials until there are ``n_trials``, none is left, or time is up.
+        """Run trials until there are ``n_trials``, none is left, or time is up.
 
-        At least one is made if none is known, however short the time.
+        If none is known, at least one is run, however short the time.
         """
         environment = self.bench.start()
         for outcome in self.bench.outcomes(self._ask):
@@ -78,7 +78,7 @@ class Session:
             yield self._progress()
 
     def report(self, environment: Environment) -> TuningReport:
-        """What there is now, also before the end."""
+        """The current report, even before the end."""
         return TuningReport(
             self.bench.problem,
             tuple(self.trials),
@@ -143,7 +143,7 @@ class Session:
 def least_times(
     problem: Problem, store: FactStore, environment: Environment
 ) -> dict[str, float]:
-    """By cache, the least time of what passes between it and all that is nearer."""
+    """For each cache, the minimum time for traffic between it and nearer levels."""
     peaks = store.peaks(environment.device.id)
     if peaks is None or not peaks.cache_bytes_per_s:
         return {}
@@ -162,7 +162,7 @@ def least_times(
 def roofline_of(
     problem: Problem, store: FactStore, environment: Environment
 ) -> float | None:
-    """The least time that measured limits of the device allow, if there are any."""
+    """The minimum time that measured limits of the device allow, if there are any."""
     peaks = store.peaks(environment.device.id)
     if peaks is None:
         return None

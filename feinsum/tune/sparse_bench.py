@@ -56,7 +56,7 @@ class SparseBench(Bench):
         return kernel, first_s
 
     def verified_kernel(self, spec: TransformSpec) -> Any:
-        """The kernel of a recipe, right for the tuned profile.
+        """The kernel of a recipe, verified for the tuned profile.
 
         Raises:
             TransformError, BuildError, WrongResultError: what went wrong.
@@ -71,7 +71,7 @@ class SparseBench(Bench):
         return self._kernels[spec]
 
     def confirmed(self, spec: TransformSpec, measurement: Measurement) -> Measurement:
-        """The measurement of a recipe that is right for ragged trees, too.
+        """The measurement of a recipe that is also correct for ragged trees.
 
         Raises:
             TransformError, BuildError, WrongResultError: what went wrong.

@@ -1,4 +1,4 @@
-"""Where trials are made: what a tuning asks of it, however many machines there are."""
+"""The protocol of what runs trials, on however many machines."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ Ask: TypeAlias = Callable[[], tuple[TransformSpec, TransformSpec | None] | None]
 
 
 class TrialBench(Protocol):
-    """Makes trials of one problem; to be closed, as by ``with``.
+    """Runs trials of one problem; must be closed, for example by ``with``.
 
     Attributes:
-        problem: what is tuned.
-        is_here: whether this machine makes the trials.
+        problem: the problem to tune.
+        is_here: whether this machine runs the trials.
     """
 
     problem: Problem
     is_here: bool = False
 
     def start(self) -> Environment:
-        """Set the problem up, if that is still to be done; the environment there."""
+        """Set up the problem unless already done; returns the environment there."""
         ...
 
     def outcomes(self, ask: Ask) -> Iterator[TrialOutcome]:
-        """Try what is asked for, until there is nothing more; outcomes as they come.
+        """Try the requested recipes until none is left; yields outcomes as they come.
 
-        As many recipes as can be tried at a time are asked for before an outcome is
-        known. An end of the iteration before that ends the trials under way.
+        As many recipes as can be tried at once are requested before an outcome is
+        known. Closing the iteration early ends the trials under way.
         """
         ...
 
@@ -44,7 +44,7 @@ class TrialBench(Protocol):
         ...
 
     def close(self) -> None:
-        """End all that was started."""
+        """End everything that was started."""
         ...
 
     def __enter__(self) -> Self:

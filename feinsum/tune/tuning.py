@@ -74,38 +74,39 @@ def autotune(
     """Search for the fastest recipe of an einsum and record it.
 
     Every candidate runs in a child process, is compared with the numpy reference at the
-    given sizes, and is timed only then, in turns with the best so far; see
+    given sizes, and only then timed, in turns with the best so far; see
     :mod:`feinsum.tune.scale`. The best six are timed again in one run together with the
-    untransformed kernel, and the first three of these that are right at ragged run-time
-    extents, too, are recorded, also if the search is interrupted.
+    untransformed kernel. The first three of these that are also correct at ragged
+    run-time extents are recorded, even if the search is interrupted.
 
-    Every trial is kept in the database when it ends, good or bad. One of the same
-    einsum, sizes, device and driver is not made again: the search learns from it.
+    Every trial is stored in the database when it ends, whether it passed or not. A
+    trial with the same einsum, sizes, device and driver is not repeated: the search
+    learns from it.
 
     Args:
-        target: an einsum, or a kernel that is one.
+        target: an einsum, or a kernel that is an einsum.
         sizes: values of size parameters; see :func:`feinsum.tune.make_problem`.
-        n_trials: at most, with those that are known; by default 20, or all if the
-            strategy is ``exhaustive``.
+        n_trials: maximum number of trials, including known ones; by default 20, or all
+            if the strategy is ``exhaustive``.
         budget_s: no new trial starts after this time.
-        first: recipes to try before all others, as far as they fit. Then come the
-            best ones of neighbours in the database, and those that are predicted.
-        trial_limit_s: after which a trial is stopped.
-        resume: False to make known trials again.
+        first: recipes to try before all others, if they fit. Then come the best ones of
+            neighbours in the database, and predicted ones.
+        trial_limit_s: time limit of a trial.
+        resume: False to repeat known trials.
         scheduler: the address of a Dask scheduler, such as ``tcp://host:8786``, whose
-            workers make the trials, several at a time; see
+            workers run the trials, several at a time; see
             :class:`feinsum.tune.cluster.ClusterBench`.
         on_start, on_progress, on_final: called before the first trial, after every
-            trial, and with the finalists, the best first.
-        on_stop: called at an early end with what there is, before the interrupt or
-            the error goes on.
+            trial, and with the finalists, best first.
+        on_stop: called at an early end with the results so far, before the interrupt or
+            the error is raised again.
 
     Raises:
-        NotAnEinsumError: if the kernel is none.
-        InvalidEinsumError: if ``sizes`` do not fit the einsum.
+        NotAnEinsumError: if the kernel is not an einsum.
+        InvalidEinsumError: if ``sizes`` do not match the einsum.
         TransformError: if no transform fits the einsum.
-        MeasurementError: if the problem cannot be set up on the device, or takes more
-            memory or time than there is; see :mod:`feinsum.tune.need`.
+        MeasurementError: if the problem cannot be set up on the device, or needs more
+            memory or time than available; see :mod:`feinsum.tune.need`.
         StoreError: if the database cannot be written.
     """
     problem = _problem_of(target, sizes, device)
@@ -156,11 +157,11 @@ def record_facts(
 ) -> TuningRecord:
     """Verify and time one recipe on the idealized einsum, and record the fact.
 
-    The parameters of ``spec`` speak of the canonical einsum.
+    The parameters of ``spec`` refer to the canonical einsum.
 
     Raises:
         TransformError: if the spec is not registered or does not fit.
-        MeasurementError: if the trial fails; its message says how.
+        MeasurementError: if the trial fails, with the reason.
         StoreError: if the database cannot be written.
 
     Source: paper, section 7, listing 3.

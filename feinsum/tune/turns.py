@@ -1,8 +1,8 @@
-"""Turns on a device that several processes of a machine share.
+"""Turns on a device shared by several processes of a machine.
 
-What runs on the device has it alone: a process waits for its turn with a lock on a
-file, and the kernel of the operating system ends a turn whose process is gone. The
-file stands for the device on this machine, for one user and one temporary folder.
+Each turn has the device exclusively: a process waits for a lock on a file, which the
+operating system releases when the process ends. The file represents the device on this
+machine, for one user and one temporary folder.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ Turn: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 def turn_file(opened: OpenDevice) -> Path:
-    """The file that stands for a device; equal ones that cannot be told apart share."""
+    """The file that represents a device; indistinguishable devices share one."""
     name = f"feinsum-{os.geteuid()}-{opened.device.id[:16]}-{opened.slot}.lock"
     return Path(tempfile.gettempdir()) / re.sub(r"[^\w.-]", "_", name)
 
 
 @contextmanager
 def take_turn(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]:
-    """Have the device alone in the body.
+    """Hold the device exclusively in the body.
 
     Args:
         on_wait: called with True before a wait and with False after it, if the
             device is not free.
 
     Raises:
-        MeasurementError: if there can be no such file.
+        MeasurementError: if the file cannot be created.
     """
     lock = FileLock(path, mode=0o600)
     try:
         _acquire(lock, on_wait)
     except OSError as error:
         raise MeasurementError(
-            f"no turn on the device can be taken: {path}: {error.strerror}"
+            f"cannot take a turn on the device: {path}: {error.strerror}"
         ) from None
     try:
         yield

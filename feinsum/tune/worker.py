@@ -1,4 +1,4 @@
-"""The process in which trials run: it may crash or hang, and nothing is lost.
+"""The process in which trials run; it may crash or hang without loss.
 
 Reads a :class:`Request` per line from standard input and writes an
 :class:`Answer` per line to standard output.

@@ -83,7 +83,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one axis of the machine cuts."""
+    """What one machine axis cuts."""
 
     x: float
     y: float

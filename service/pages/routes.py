@@ -110,7 +110,7 @@ def workload(
     listed = store.listed_workload(check_key(key))
     if listed is None:
         raise RecordNotFoundError(
-            f"no fact is recorded of the workload {key!r}; search for its subscripts"
+            f"no fact is recorded for the workload {key!r}; search for its subscripts"
         )
     facts = store.fastest_facts(key, MOST_FACTS)
     peaks = _peaks(service, (fact.environment.device for fact in facts))

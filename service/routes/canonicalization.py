@@ -36,7 +36,7 @@ MOST_USES = 200
 """Most operands, in all rows together, and indices of who has no key."""
 
 ANONYMOUS_S = 0.5
-"""How long nauty may search for who has no key, in a process of its own."""
+"""How long nauty may search for who has no key, in a separate process."""
 
 EXAMPLE = {
     "key": FORM.key,

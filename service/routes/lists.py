@@ -185,7 +185,7 @@ async def demand(
 def peaks(device_id: DeviceId, service: TheService, _: Reading) -> Response:
     found = service.store.peaks(device_id)
     if found is None:
-        raise RecordNotFoundError(f"no limits are known of the device {device_id}")
+        raise RecordNotFoundError(f"no limits are known for the device {device_id}")
     return Response(to_json(found), media_type="application/json")
 
 

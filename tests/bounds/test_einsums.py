@@ -276,7 +276,7 @@ def test_the_slowest_level_is_the_limit():
     assert found.seconds == max(times.values()) == times[found.limit]
     slow = found.with_operations(1e3)
     assert (slow.seconds, slow.limit) == (1e3, "arithmetic")
-    with pytest.raises(BoundError, match="no level is named 'L4'"):
+    with pytest.raises(BoundError, match="no memory level 'L4'"):
         found.level("L4")
 
 

@@ -67,7 +67,7 @@ def test_subscripts_must_be_text():
 @pytest.mark.parametrize("dtype", ["longdouble", "object", "U3", "M8[s]"])
 def test_a_dtype_that_is_not_computed_is_refused(dtype):
     """The one error names it and says which are computed."""
-    with pytest.raises(InvalidEinsumError, match="computed are integers") as caught:
+    with pytest.raises(InvalidEinsumError, match="supported are integers") as caught:
         call_einsum("i,i", np.zeros(3, dtype), np.zeros(3, dtype))
     assert caught.value.rules == ("dtype",)
 
@@ -76,7 +76,7 @@ def test_an_array_that_a_kernel_cannot_count_is_refused():
     """Nothing of that size is allocated first."""
     for n in (2**31 - 2**20, 2**31 - 1, 2**31, 2**40):
         huge = np.broadcast_to(1.0, (n,))
-        with pytest.raises(InvalidEinsumError, match="counts to 2146435071"):
+        with pytest.raises(InvalidEinsumError, match="at most 2146435071"):
             call_einsum("i->i", huge)
 
 

@@ -180,7 +180,7 @@ def test_a_result_that_does_not_fit_the_memory_is_refused():
     """Before anything is computed, and also where there is no entry."""
     for nnz in (5, 0):
         tree = random_uniform((2_000_000, 9), nnz, seed=0)
-        with pytest.raises(MeasurementError, match="does not fit the memory"):
+        with pytest.raises(MeasurementError, match="does not fit into memory"):
             call_einsum("ij,k->ik", tree, np.ones(1_000_000))
 
 

@@ -216,13 +216,13 @@ def test_answer_is_found_in_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """So is a process that ends well and says nothing."""
     monkeypatch.setattr(search, "run_to_end", lambda *_, **__: Ended(0, "hello"))
-    with pytest.raises(CanonicalizationError, match="gave no answer"):
+    with pytest.raises(CanonicalizationError, match="gave an unreadable answer"):
         search.bounded_order(*ring(200), Deadline())
 
 
 @pytest.mark.parametrize(
     ("executable", "match"),
-    [("/nowhere/python", "could not be started"), (None, "here is none")],
+    [("/nowhere/python", "could not be started"), (None, "but none was found")],
 )
 def test_search_that_cannot_start(
     executable: str | None, match: str, monkeypatch: pytest.MonkeyPatch

@@ -64,4 +64,4 @@ def test_a_name_that_c_does_not_take_is_a_failure(run):
     """With the name and what is expected."""
     result = run(*PRODUCT[:-1], "while")
     assert result.exit_code == 1
-    assert "'while' cannot be a name in C" in result.stderr
+    assert "'while' is not a valid C identifier" in result.stderr

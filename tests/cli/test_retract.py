@@ -58,7 +58,7 @@ def test_facts_that_are_elsewhere_are_retracted(run, filled):
     ("given", "message"),
     [
         ((), "no fact was named for retraction"),
-        (("abc",), "is no id of a fact"),
+        (("abc",), "is not the id of a fact"),
         (("0" * 12,), "no record has an id that begins with 000000000000"),
         (("--since", "soon"), "the time 'soon' was given"),
         (("--workload", "x", "--yes"), "give the reason with --reason"),

@@ -209,6 +209,6 @@ def test_nothing_goes_that_cannot_be_written_down(
     store = make_sql_store()
     store.add_all(distinct(6))
     plan = find_garbage([store.query(WORKLOAD)], 0)
-    with pytest.raises(StoreUnavailableError, match="no backup"):
+    with pytest.raises(StoreUnavailableError, match="cannot write a backup"):
         collect_garbage(store, plan, tmp_path / "no such folder")
     assert len(store) == 6

@@ -92,7 +92,7 @@ def test_what_is_new_goes_to_the_user(own, site, monkeypatch):
         assert (len(store), len(store.trials(make_trial().workload))) == (1, 1)
     monkeypatch.setenv(LAYERS_VARIABLE, "packaged")
     with opened_store(None, has_shipped=True) as store:
-        with pytest.raises(StoreUnavailableError, match="leaves out the layer 'user'"):
+        with pytest.raises(StoreUnavailableError, match="excludes the layer 'user'"):
             store.add(make_record(2))
         assert store.query(WORKLOAD) == ()
 

@@ -117,9 +117,9 @@ def test_folder_is_refused(tmp_path: Path) -> None:
 def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     """A file cannot be used as a folder."""
     (tmp_path / "file").touch()
-    assert_refused(tmp_path / "file" / "facts.sqlite", "no database can be made")
+    assert_refused(tmp_path / "file" / "facts.sqlite", "cannot create a database")
     assert_refused(
-        tmp_path / "file" / "sub" / "facts.sqlite", "no database can be made"
+        tmp_path / "file" / "sub" / "facts.sqlite", "cannot create a database"
     )
 
 
@@ -254,8 +254,8 @@ def test_folder_without_write_permission(public_folder: Path) -> None:
             assert store.get(make_record().id) == make_record()
             with pytest.raises(StoreUnavailableError, match="reading only"):
                 store.add(make_record(1))
-        assert_refused(public_folder / "new.sqlite", "no database can be made")
-        assert_refused(public_folder / "sub" / "new.sqlite", "no database can be made")
+        assert_refused(public_folder / "new.sqlite", "cannot create a database")
+        assert_refused(public_folder / "sub" / "new.sqlite", "cannot create a database")
     assert list(public_folder.iterdir()) == [database]
 
 

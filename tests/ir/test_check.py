@@ -58,7 +58,7 @@ BROKEN: dict[str, tuple[tuple[Any, Any, Any], str]] = {
     ),
     "storage": (
         (("i",), MATVEC, ((sparse_array("A", (3, 4)), sparse_array("x", 4)),)),
-        "operands ['A', 'x'] are sparse; one may be",
+        "operands ['A', 'x'] are sparse; at most one may be",
     ),
 }
 

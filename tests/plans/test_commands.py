@@ -147,13 +147,13 @@ def test_no_written_schedule_beats_the_planner():
 
 P = commands(PRODUCT)
 WRONG = {
-    "unknown": (lambda: P.divide("z", "zo", "zi", 2), "no loop is called 'z'"),
+    "unknown": (lambda: P.divide("z", "zo", "zi", 2), "no loop 'z'"),
     "taken": (lambda: P.divide("i", "k", "ii", 2), "called 'k' already"),
     "parts": (lambda: P.divide("i", "io", "ii", 0), "expected 1 or more"),
     "size": (lambda: P.split("i", "io", "ii", 0), "expected 1 or more"),
     "outer": (lambda: P.divide("i", "a", "b", 2).divide("a", "c", "d", 2), "below it"),
     "collapsed": (lambda: P.collapse("i", "k", "f").divide("f", "a", "b", 2), "boxes"),
-    "apart": (lambda: P.collapse("i", "j", "f"), "next to each other"),
+    "apart": (lambda: P.collapse("i", "j", "f"), "not adjacent"),
     "twice": (lambda: P.reorder("i", "i"), "twice"),
     "undivided": (lambda: P.distribute(["i"]), "divide it"),
     "lengths": (lambda: P.distribute(["i"], ["io"], ["ii"], [2, 2]), "lengths"),
@@ -177,7 +177,7 @@ WRONG = {
     "changed": (lambda: johnson(2).divide("io", "a", "b", 2), "counts parts"),
     "fetched once": (
         lambda: summa(3).communicate(["A"], "ko").plan(),
-        "cannot be fetched at ko only",
+        "cannot be fetched only at ko",
     ),
     "two in time": (
         lambda: summa(3).divide("ii", "a", "b", 2).communicate(["out"], "a").plan(),

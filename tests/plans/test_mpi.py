@@ -147,7 +147,7 @@ def test_what_one_rank_has_wrong_all_ranks_refuse():
     }
     for case, expected in rules.items():
         assert [rank[case][0] for rank in ranks] == [expected] * 3, case
-    assert "rank 1 has another plan than rank 0" in ranks[2]["digest"][1]
+    assert "rank 1 has a different plan than rank 0" in ranks[2]["digest"][1]
     assert "expected shape" in ranks[1]["shape"][1]
     assert "float32" in ranks[1]["dtype"][1]
     assert "rank 1 has blocks that do not fit" in ranks[0]["unknown"][1]

@@ -200,7 +200,7 @@ def test_sizes_must_be_given():
 
     A, B = feinsum.array("A", ("n", 4)), feinsum.array("B", (4, "n"))
     einsum = feinsum.einsum("ij,jk->ik", A, B)
-    for sizes, words in [({}, "no value of n"), ({"n": 3, "m": 1}, "named m"),
+    for sizes, words in [({}, "no value of n"), ({"n": 3, "m": 1}, "parameter m;"),
                          ({"n": -1}, "n=-1"), ({"n": 2.5}, "n=2.5")]:  # fmt: skip
         with pytest.raises(PlanError, match=words) as caught:
             plan(einsum, sizes, processes=2)

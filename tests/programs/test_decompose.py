@@ -136,13 +136,13 @@ def test_bad_input_is_refused_by_name():
     p.map("x0 + 1", shared)
     p.map("x0 - 1", shared)
     given = p.build()
-    with pytest.raises(ProgramError, match="1 process or more, got 0"):
+    with pytest.raises(ProgramError, match="at least 1 process, got 0"):
         decompose(given, 0, sizes={"n": 4})
-    with pytest.raises(ProgramError, match="size n is not known"):
+    with pytest.raises(ProgramError, match="size n has no value"):
         decompose(given, 4)
     with pytest.raises(ProgramError, match="'r0' has 2 readers"):
         decompose(given, 4, sizes={"n": 4}, method="tree")
-    with pytest.raises(ProgramError, match="no method 'best'; take one of exact"):
+    with pytest.raises(ProgramError, match="no method 'best'; expected one of exact"):
         decompose(given, 4, sizes={"n": 4}, method="best")
 
 

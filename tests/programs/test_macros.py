@@ -73,7 +73,7 @@ def test_chain():
     np.testing.assert_allclose(
         p.run(**a)[out.name], a["A"] @ a["B"] @ a["C"], rtol=1e-12
     )
-    with pytest.raises(ProgramError, match="two factors or more, got 1"):
+    with pytest.raises(ProgramError, match="at least two factors, got 1"):
         chain(p, p.input("A", (2, 3)))
 
 

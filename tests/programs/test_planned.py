@@ -100,5 +100,5 @@ def test_attention_of_a_large_model_moves_less_than_by_heads(tokens, moved):
 def test_a_size_that_is_missing_is_asked_for():
     p = program()
     p.map("exp(x0)", array("X", ("n", 4)))
-    with pytest.raises(ProgramError, match="size n is not known"):
+    with pytest.raises(ProgramError, match="size n has no value"):
         p.plan(2)

@@ -136,9 +136,9 @@ def test_expressions(instructions):
         ("y[i] = x[i] {id=a}\ny[j] = x[j] {dep=a}", "writes 'y', as 'a' does"),
         ("y[i] = x[3-i]", "expected subscripts that are loops"),
         ("y[0] = sum(j, x[j])", "expected every loop to be one subscript"),
-        ("z[i] = x[i]", "stores 'z' as float32; its value is of the dtype float64"),
+        ("z[i] = x[i]", "stores 'z' as float32; its value has the dtype float64"),
         ("y[i] = sum(j, x[i])", "reduces over 'j', on which nothing depends"),
-        ("y[i] = x[i] {if=i>2}", "is no plain assignment"),
+        ("y[i] = x[i] {if=i>2}", "is not a plain assignment"),
     ],
 )
 def test_what_is_no_program_is_refused(instructions, words):
@@ -148,6 +148,6 @@ def test_what_is_no_program_is_refused(instructions, words):
 
 
 def test_a_part_of_an_array_is_no_result():
-    with pytest.raises(ProgramError, match="a part of 'y' only") as caught:
+    with pytest.raises(ProgramError, match="only a part of 'y'") as caught:
         program_from_kernel(kernel("y[i] = x[i]", shape=5))
     assert caught.value.rules == ("kernel",)

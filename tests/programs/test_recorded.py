@@ -100,7 +100,7 @@ def test_a_fleet_is_of_ranks_that_are_alike():
     assert (fleet.ranks, fleet.load, fleet.is_timed) == (5, 1.5, False)
     assert fleet_of("mpi", here).is_timed
     assert not fleet_of("local", here).is_timed
-    with pytest.raises(PlanError, match="alike") as caught:
+    with pytest.raises(PlanError, match="identical ranks") as caught:
         fleet_of("mpi", [here[0], Place("a", both, 2, cpu)])
     assert caught.value.rules == ("fleet",)
     assert fleet_here(2).is_like(fleet_here(2))

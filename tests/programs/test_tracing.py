@@ -98,7 +98,7 @@ def test_a_traced_function_has_the_key_of_the_program_that_is_written_by_hand():
             lambda A: np.dot(A, A[None].transpose(0, 2, 1)),
             "numpy.dot by an array with 3",
         ),
-        (lambda A: 3.0, "the function gives float"),
+        (lambda A: 3.0, "the function returns float"),
         (lambda A: A * 1j, "a complex of its own"),
         (lambda A: (A > 0).sum(), "a sum of bool"),
         (lambda A: np.einsum("ij,j", A, A), "ij,j"),

@@ -141,7 +141,7 @@ def test_a_private_value_that_may_be_another_one_is_refused():
     assert raise_kernel(over_rows(body % "t")).raised
     raised = raise_kernel(over_rows(body % "t0"))
     reasons = [one.reason for one in raised.refused if one.instructions == ("row",)]
-    assert "state that it depends" in reasons[0]
+    assert "declare the dependency" in reasons[0]
 
 
 def test_two_trees_in_one_nest_are_refused():
@@ -153,7 +153,7 @@ def test_two_trees_in_one_nest_are_refused():
         {**VECTORS, "ptr2": "n_i+1", "w": "nnz"},
     )
     row = next(r for r in raise_kernel(unit).refused if r.instructions == ("row",))
-    assert "no path of a tree" in row.reason
+    assert "do not form a path of a tree" in row.reason
 
 
 def test_part_of_the_rows_is_refused():

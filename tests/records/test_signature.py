@@ -130,7 +130,7 @@ def test_files_without_a_key_are_refused(tmp_path: Path) -> None:
         with pytest.raises(FeinsumError, match="feinsum signing create"):
             read_signing_key(path)
     subprocess.run([sys.executable, "-c", RSA, str(bad)], check=True, timeout=120)
-    with pytest.raises(FeinsumError, match="is not of Ed25519"):
+    with pytest.raises(FeinsumError, match="is not an Ed25519 key"):
         read_signing_key(bad)
 
 

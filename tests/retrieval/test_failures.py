@@ -57,7 +57,7 @@ def test_a_kernel_for_another_target_comes_back_unchanged(monkeypatch):
     monkeypatch.setattr(devices, "TARGETS", (HOST, OPENCL))
     kernel = reduction().kernel.copy(target=lp.CudaTarget())
     store = given(fact_of(reduction()))
-    assert "none of the targets host, opencl" in why_unchanged(kernel, database=store)
+    assert "any of the targets host, opencl" in why_unchanged(kernel, database=store)
 
 
 def make_garbage(path):

@@ -135,7 +135,7 @@ def test_a_library_is_no_code_for_others(kind):
     assert not isinstance(found.t_unit, LibraryUnit)
     ((spec, why),) = found.nests[0].failures
     assert spec == library
-    assert "is run by others" in why
+    assert "is run outside of this process" in why
     assert isinstance(look_up(example.kernel, database=facts).t_unit, LibraryUnit)
 
 

@@ -157,8 +157,8 @@ REFUSED = {
     "a shifted read": ("A[i+1,j]", "N+1", "is read at"),
     "a longer array": ("A[i,j]", "N+1", "entries along"),
     "a diagonal": ("A[i,j]*D[j,j]", "N", "reads a diagonal"),
-    "an integer": ("A[i,j]*n", "N", "no floating point scalar"),
-    "integers": ("A[i,j]*I[j]", "N", "no floating point array"),
+    "an integer": ("A[i,j]*n", "N", "not a floating-point scalar"),
+    "integers": ("A[i,j]*I[j]", "N", "other than a floating-point array"),
     "an unknown function": ("rsqrt(A[i,j])", "N", "calls rsqrt"),
 }
 

@@ -196,5 +196,5 @@ def test_an_extent_that_is_no_argument_is_refused():
     kernel_without = case.t_unit.default_entrypoint
     left = [arg for arg in kernel_without.args if arg.name != "N"]
     unit = case.t_unit.with_kernel(kernel_without.copy(args=left))
-    with pytest.raises(TransformError, match="N is no argument"):
+    with pytest.raises(TransformError, match="N is not an argument"):
         apply_spec(next(configurations(LIBRARY_PATH, e)), unit, case.nest)

@@ -189,7 +189,7 @@ def test_a_family_that_does_not_fit_is_refused():
 def test_two_transforms_of_one_name_and_version_are_refused(toy):
     """A name and a version stand for one transform for ever; again is no harm."""
     assert register(toy) is toy
-    with pytest.raises(TransformError, match="toy@1 is registered already"):
+    with pytest.raises(TransformError, match="toy@1 is already registered"):
         register(replace(toy, summary="another"))
     newer = register(replace(toy, version=2))
     assert find_transform("toy", 1) is toy

@@ -128,7 +128,7 @@ def test_the_family_is_for_one_sparse_operand():
     rowwise = REGISTRY["rowwise", 1]
     assert rowwise.offered(e) is None
     for einsum_, why in (
-        (canonical("ij,jj->i", T2, array("B", ("J", "J"))), "an index twice"),
+        (canonical("ij,jj->i", T2, array("B", ("J", "J"))), "an index is repeated"),
         (canonical("ij,j->i", sparse_array("T", ("I", "J"), "i8"),
                    array("x", "J", "i8")), "integers"),
     ):  # fmt: skip

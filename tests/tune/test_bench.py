@@ -95,7 +95,7 @@ def test_a_recipe_that_needs_a_known_extent_is_refused(literal_bench):
     """What breaks at run-time extents is a failed transform, never a crash."""
     outcome = outcome_of(literal_bench, "odd_fixed", is_comparison=True)
     assert outcome.status == "transform-failed"
-    assert "run time only" in outcome.message
+    assert "run-time extents" in outcome.message
 
 
 def test_a_right_recipe_is_measured(bench):

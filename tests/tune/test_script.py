@@ -89,7 +89,7 @@ def unpicklable():
 def test_what_cannot_be_handed_over_is_named(unpicklable, tmp_path):
     """The error has the transform, and says what to do."""
     assert unpicklable in handing.of_this_process()
-    with pytest.raises(TransformError, match="locked@1 cannot be handed") as caught:
+    with pytest.raises(TransformError, match="locked@1 cannot be passed") as caught:
         handing.hand_over(tmp_path)
     assert "FEINSUM_TRANSFORMS" in str(caught.value)
     assert caught.value.__cause__ is not None

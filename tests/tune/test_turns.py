@@ -50,7 +50,7 @@ def test_a_file_that_is_a_link_is_refused(tmp_path):
     """Whoever else writes to the temporary folder cannot choose what is opened."""
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
     with (
-        pytest.raises(MeasurementError, match="no turn"),
+        pytest.raises(MeasurementError, match="cannot take a turn"),
         take_turn(tmp_path / "lock", print),
     ):
         pass

@@ -1,9 +1,8 @@
-"""Functions of indices as numpy evaluates them: over boxes, into given memory.
+"""Functions of indices, evaluated by numpy over boxes into given memory.
 
-The grammar is closed: floating point arrays that are read at the indices themselves or
-at a number, floating point scalars, arithmetic, the functions of
-:data:`feinsum.ir.UFUNCS`,
-comparisons and choices. Nothing in a kernel is executed as Python.
+The grammar is closed: floating-point arrays read at the indices themselves or at a
+number, floating-point scalars, arithmetic, the functions of :data:`feinsum.ir.UFUNCS`,
+comparisons and conditions. Nothing in a kernel is executed as Python.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class ArrayFunction:
     """An expression over the arguments of a kernel, as a function of indices.
 
     Args:
-        expression: as Loopy has it, without substitution rules.
+        expression: a Loopy expression without substitution rules.
         indices: the index of the einsum that each of its variables stands for.
     """
 
@@ -60,11 +59,11 @@ class ArrayFunction:
 
     @property
     def is_variable(self) -> bool:
-        """Whether the function is one value that it is given."""
+        """Whether the function is a single given value."""
         return isinstance(self.expression, p.Variable)
 
     def view(self, values: Mapping[str, Any], order: IndexList, box: Box) -> Array:
-        """The part of the array that the function is, an axis for each index."""
+        """The part of the array that is the function, with an axis for each index."""
         reading = self._readings.get(order)
         if reading is None:
             reading = _Reading.of(self.expression, self.indices, order)
@@ -86,8 +85,9 @@ class ArrayFunction:
         Args:
             out: memory for the values, an axis for each index of ``order``.
             values: the arguments of the kernel by name.
-            given: more values, which have the axes of ``out``.
-            is_scratch: ``out`` is no argument; it may hold values on the way.
+            given: additional values, with the axes of ``out``.
+            is_scratch: whether ``out`` is not an argument and may hold intermediate
+                values.
         """
         evaluate = _Evaluator(values, self.indices, order, box, given or {})
         with np.errstate(all="ignore"):  # as OpenCL does
@@ -106,7 +106,7 @@ def read_function(
         extents: the extent of each index in terms of the kernel.
 
     Raises:
-        TransformError: naming what is not.
+        TransformError: naming what is not in the grammar.
     """
     _Checker(kernel, indices, extents)(expression)
     return ArrayFunction(expression, dict(indices))
@@ -156,7 +156,7 @@ class _Target:
 
     Attributes:
         is_scratch: the array may hold values on the way, too.
-        is_needed: the value has to be there in the end.
+        is_needed: the value has to be there at the end.
     """
 
     array: Array
@@ -274,12 +274,14 @@ class _Checker(Mapper[None, []]):  # type: ignore[misc]
     def map_variable(self, expr: p.Variable) -> None:
         arg = self.kernel.arg_dict.get(expr.name)
         if not isinstance(arg, lp.ValueArg) or not _is_inexact(arg):
-            raise _refused(expr, "is no floating point scalar")
+            raise _refused(expr, "is not a floating-point scalar")
 
     def map_subscript(self, expr: p.Subscript) -> None:
         arg = self.kernel.arg_dict.get(getattr(expr.aggregate, "name", ""))
         if not isinstance(arg, lp.ArrayArg) or not _is_inexact(arg):
-            raise _refused(expr, "reads no floating point array of the caller")
+            raise _refused(
+                expr, "reads something other than a floating-point array of the caller"
+            )
         seen = [self._index(expr, *axis) for axis in _axes(expr, arg)]
         named = [index for index in seen if index is not None]
         if len(set(named)) != len(named):
@@ -329,7 +331,7 @@ class _Checker(Mapper[None, []]):  # type: ignore[misc]
         """Functions and comparisons of complex numbers mean different things."""
         dtypes = (arg.dtype for arg in self.kernel.args if arg.dtype is not None)
         if any(dtype.numpy_dtype.kind == "c" for dtype in dtypes):
-            raise _refused(expr, "is no arithmetic, among complex arguments")
+            raise _refused(expr, "is not arithmetic, which complex arguments require")
 
     def _all(self, parts: Sequence[Expression]) -> None:
         for part in parts:

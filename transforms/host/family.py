@@ -1,4 +1,4 @@
-"""Contractions of two operands by the BLAS of numpy, on the host."""
+"""Contractions of two operands by numpy's BLAS, on the host."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ PRODUCT_S = 1e-7
 MOST_BYTES = np.iinfo(np.intp).max
 """Of an array; numpy makes none that is larger, not even to look at it."""
 MIN_REUSE = 4
-"""Below it the arrays take longer to read than the products of matrices to compute."""
+"""Below it the arrays take longer to read than the matrix products to compute."""
 
 
 def library_contraction(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Put matrix products of numpy in the place of the kernel.
+    """Replace the kernel with numpy's matrix products.
 
     Rewrite, for ``acd,dbc->ab`` with ``index="a"``::
 
@@ -60,12 +60,12 @@ def library_contraction(
             sums[a,b] = left[a,(c,d)] @ right[(c,d),b]
             out[a,b] = shift + scale*sums[a,b]
 
-    An operand that is an array whose axes merge is not copied, and sums that are the
-    result are written to it at once. A vector is a matrix of one row or column.
+    An operand that is an array with mergeable axes is not copied, and sums that are the
+    result are written to it directly. A vector is a matrix of one row or column.
 
     Parameters:
-        stacked: output indices, in words, of which each value has a product of its
-            own, so that the sums need not be moved.
+        stacked: output indices, separated by spaces, with one product per value, so
+            that the sums need not be moved.
         index: the index along which blocks are made; empty for one block.
         block: its values per block.
     """
@@ -184,7 +184,7 @@ def _is_matrix(
 
 
 def _product_s(m: int, n: int, k: int, peak: float, n_cores: int) -> float:
-    """Of one product of matrices: small ones are slow, and run on one thread."""
+    """Of one matrix product: small ones are slow, and run on one thread."""
     share = BLAS_SHARE * m / (m + 16) * n / (n + 16) * k / (k + 32)
     operations = 2.0 * m * n * k
     n_threads = n_cores if operations > SERIAL_OPERATIONS else 1

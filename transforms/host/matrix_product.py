@@ -1,4 +1,4 @@
-"""A row of an einsum as products of matrices, which numpy hands to its BLAS."""
+"""A row of an einsum as matrix products, which numpy hands to its BLAS."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class MatrixProduct:
         left: the operand over ``stack``, ``rows`` and ``summed``.
         right: the operand over ``stack``, ``summed`` and ``columns``.
         result: the array that is written, as a function of the output indices.
-        finish: from the sum, which is called :data:`SUM`, to the result.
-        stack: output indices; each of their values has a product of its own.
+        finish: from the sum, named :data:`SUM`, to the result.
+        stack: output indices with one product per value.
         index: the index along which blocks are made; None for one block.
         block: its values per block.
         dtype: of the operands.
@@ -66,7 +66,7 @@ class MatrixProduct:
 
 @dataclass(frozen=True)
 class Intermediate:
-    """An array over some indices, in C's order."""
+    """An array over some indices, in C order."""
 
     name: str
     indices: IndexList
@@ -75,7 +75,7 @@ class Intermediate:
 
 @dataclass(frozen=True)
 class LibraryProgram:
-    """Products of matrices in the place of a kernel, one after the other.
+    """Products of matrices in place of a kernel, one after the other.
 
     Attributes:
         extents: the extent of each index in terms of the kernel.
@@ -203,7 +203,7 @@ class _Run:
 def kept_memory(
     scratch: dict[Any, Any], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Array:
-    """Memory that is kept, for its pages are there when it is used again."""
+    """Reusable memory, whose pages are already mapped."""
     flat = scratch.get((name, dtype))
     if flat is None or flat.size < prod(shape):
         flat = scratch[name, dtype] = np.empty(prod(shape), dtype)
@@ -255,11 +255,11 @@ def each_box(
     near: IndexList,
     n_cores: int,
 ) -> None:
-    """Evaluate over ranges, box by box; numpy lets other threads run meanwhile.
+    """Evaluate over ranges, box by box; numpy releases the GIL meanwhile.
 
     Args:
         evaluate: writes the entries of one box, and no others.
-        near: the indices along which boxes are longer.
+        near: indices along which boxes are longer.
     """
     n_entries = prod(r.stop - r.start for r in ranges.values())
     share = max(-(-n_entries // n_cores), FEW_ENTRIES)
@@ -326,7 +326,7 @@ def _part(array: Array, order: IndexList, box: Box, piece: Box) -> Array:
 
 
 def suits_blas(array: Array) -> bool:
-    """Whether numpy hands the matrices to BLAS as they are."""
+    """Whether numpy passes the matrices to BLAS without copying."""
     height, width = array.strides[-2:]
     n_rows, n_columns = array.shape[-2:]
     size = array.itemsize

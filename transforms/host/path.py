@@ -1,4 +1,4 @@
-"""Contractions of many operands, two at a time, by the BLAS of numpy on the host."""
+"""Contractions of many operands, two at a time, by numpy's BLAS on the host."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FAMILIES = (LIBRARY_CONTRACTION,)
 def library_path(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Put matrix products of numpy in the place of the kernel, two arrays at a time.
+    """Replace the kernel with numpy's matrix products, two arrays at a time.
 
     Rewrite, for ``ij,jk,kl->il`` and the path ``1,2 0,1``::
 
@@ -58,12 +58,12 @@ def library_path(
         product[j,l] = B[j,k] @ C[k,l]                 # on the host
         out[i,l] = A[i,j] @ product[j,l]
 
-    Products are kept in memory of the program, and each step is what
-    ``library_contraction`` makes of it.
+    Products are kept in the memory of the program, and each step is a
+    ``library_contraction``.
 
     Parameters:
-        path: the pair of positions of each step, the product going to the end.
-        steps: ``cheapest``, or the recipe of each step, as facts have them.
+        path: the pair of positions of each step; the product is appended.
+        steps: ``cheapest``, or the recipe of each step, as in facts.
     """
     kernel, einsum = t_unit[nest.kernel_name], nest.einsum
     if len(t_unit.entrypoints) != 1:

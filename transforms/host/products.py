@@ -1,7 +1,7 @@
-"""An einsum of two operands as products of matrices: which index plays which part.
+"""An einsum of two operands as matrix products: the roles of its indices.
 
 Source: Springer and Bientinesi 2018, section 2 (transpose, transpose, multiply,
-transpose; loops over products of matrices).
+transpose; loops over matrix products).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WHOLE = ""
 
 @dataclass(frozen=True)
 class Roles:
-    """What the indices of a product of two operands are.
+    """The roles of the indices in a product of two operands.
 
     Attributes:
         right: the position of the operand that has the last free output index.
@@ -54,7 +54,7 @@ class Roles:
 
 
 def find_roles(einsum: BatchedEinsum) -> Roles | None:
-    """The parts of the indices; None if the einsum is no product of matrices.
+    """The roles of the indices; None if the einsum is not a matrix product.
 
     >>> from feinsum.ir import array, einsum
     >>> find_roles(einsum("ik,kj->ij", array("A", (4, 5)), array("B", (5, 6))))
@@ -78,7 +78,7 @@ def find_roles(einsum: BatchedEinsum) -> Roles | None:
 
 
 def check_extents(kernel: lp.LoopKernel, nest: LoopNest) -> None:
-    """Refuse a nest with an extent that the caller does not give.
+    """Refuse a nest with an extent that the caller does not provide.
 
     Raises:
         TransformError: naming it.
@@ -86,13 +86,13 @@ def check_extents(kernel: lp.LoopKernel, nest: LoopNest) -> None:
     for index in nest.einsum.indices:
         extent = nest.extent(index)
         if isinstance(extent, SizeParam) and extent.name not in kernel.arg_dict:
-            raise TransformError(f"the extent {extent.name} is no argument")
+            raise TransformError(f"the extent {extent.name} is not an argument")
 
 
 def products_of(
     kernel: lp.LoopKernel, nest: LoopNest, parameters: Parameters
 ) -> tuple[MatrixProduct, ...]:
-    """The rows of a nest as products of matrices.
+    """The rows of a nest as matrix products.
 
     Args:
         parameters: of ``library_contraction``.
@@ -116,7 +116,7 @@ class _Maker:
     parameters: Parameters
 
     def product(self, k: int) -> MatrixProduct:
-        """Row ``k`` as products of matrices."""
+        """Row ``k`` as matrix products."""
         einsum, roles = self.nest.einsum, self.roles
         row, right = einsum.rows[k], roles.right
         index = text(self.parameters, "index")
@@ -147,7 +147,7 @@ class _Maker:
         if isinstance(assignee, p.Variable):  # an array of rank 0
             assignee = p.Subscript(assignee, ())
         if not isinstance(assignee, p.Subscript):
-            raise TransformError(f"the result {assignee} is no array")
+            raise TransformError(f"the result {assignee} is not an array")
         return self._read(assignee, self._output_inames())
 
     def _finish(self, k: int) -> ArrayFunction:

@@ -1,4 +1,4 @@
-"""Pointwise products, row reductions and all else: blocks of one output index."""
+"""Pointwise products, row reductions and anything else: blocks of one output index."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rowwise(
             for i_inner < min(block, N - block*i_outer):
                 out[i] = sum(j, A[i,j])
 
-    The loops inside of a block stay plain, and are left to the compiler's vectorizer.
+    The loops inside a block stay plain, and are left to the compiler's vectorizer.
 
     Parameters:
         index: the output index.
@@ -78,7 +78,7 @@ def rowwise_on_cpus(
     Parameters:
         index: the output index.
         block: its values per work-group.
-        sums: ``in_order`` as the loops add them up, or in ``any_order``.
+        sums: ``in_order`` of the loops, or in ``any_order``.
         vectors: which the compiler makes of the loops, ``usual`` or ``widest``.
     """
     schedule, block = _split(begin(t_unit, nest), parameters)

@@ -1,4 +1,4 @@
-"""Transposes: squares of vectors that are turned in registers."""
+"""Transposes: squares of vectors that are transposed in registers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALONE_CYCLES = 2.5
 def turned(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Read vectors along one index, turn squares of them, store vectors along another.
+    """Read vectors along one index, transpose squares, store vectors along another.
 
     Rewrite, for ``ij->ji``::
 

@@ -1,4 +1,4 @@
-"""Loop nests over a sparse operand, which are generated and not rewritten."""
+"""Loop nests over a sparse operand, which are generated rather than rewritten."""
 
 from feinsum.transforms.nests.family import (
     SPARSE_NEST,

@@ -1,8 +1,8 @@
-"""What the search of loop nests proposes for dense operands: a path, and a shared loop.
+"""What the loop nest search proposes for dense operands: a path, and a shared loop.
 
-Without a sparse operand the search weighs the same things: products in vectors, fetched
-rows, and buffers that stay in registers or leave them. Where the cheapest nest is one
-loop around all products, that loop is the one to fuse.
+Without a sparse operand, the search weighs the same things: vector products, fetched
+rows, and buffers that fit into registers or not. If the cheapest nest has one loop
+around all products, that loop is the one to fuse.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Pairs = Sequence[tuple[int, int]]
 def cheapest_path(
     einsum: BatchedEinsum, paths: Sequence[Pairs], extents: Mapping[str, int]
 ) -> tuple[int, str] | None:
-    """The number of the path whose nest is estimated to be the fastest, and its loop.
+    """The number of the path with the estimated fastest nest, and its loop.
 
     Args:
-        einsum: of dense operands; of a batch the notation counts.
-        paths: pairs of positions, the product going to the end.
-        extents: of all indices.
+        einsum: an einsum of dense operands; for a batch, only the subscripts matter.
+        paths: pairs of positions; the product is appended.
+        extents: extents of all indices.
 
     Returns:
-        With the index of the loop around all products; empty if there is none. None if
-        the search is not for such einsums.
+        The number, and the index of the loop around all products, empty if there is
+        none. None if the search does not apply to such einsums.
 
     >>> from feinsum.ir import array, einsum
     >>> chains = einsum("bij,bjk,bkl->bil", *[array(n, (900, 9, 9)) for n in "ABC"])

@@ -1,4 +1,4 @@
-"""The family of nests over one sparse operand: which nest, and in which form.
+"""The family of nests over one sparse operand: nests and their forms.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN).
 """
@@ -71,14 +71,14 @@ class NestRecipe(NamedTuple):
 
 
 def recipe_of(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
-    """What the parameters of a recipe say.
+    """The nest and form given by the parameters of a recipe.
 
     Args:
-        einsum: canonical, in whose names they speak.
-        parameters: all of them.
+        einsum: the canonical einsum to whose names they refer.
+        parameters: all parameters.
 
     Raises:
-        TransformError: if there is no such nest, or it has no such form.
+        TransformError: if there is no such nest, or it does not support the form.
     """
     threads = parameters["threads"]
     try:
@@ -125,8 +125,7 @@ def _apply(
     """
     if nest.tree is None:
         raise TransformError(
-            f"kernel {nest.kernel_name!r} reads dense arrays; a sparse nest is for "
-            "trees"
+            f"kernel {nest.kernel_name!r} reads dense arrays; sparse_nest needs a tree"
         )
     found, form = recipe_of(nest.einsum, parameters)
     return over_given_arrays(t_unit, nest, found, form)
@@ -139,9 +138,10 @@ def _int(value: ParameterValue) -> int:
 
 
 def nests_at(network: Network, sizes: Sizes, item_bytes: int = 8) -> tuple[Nest, ...]:
-    """Nests that are worth a trial, the one first that is estimated to be the fastest.
+    """Nests that are worth a trial, starting with the estimated fastest one.
 
-    Those of other paths follow, of the paper's cost, and the unfactorized one.
+    Those of other paths follow, then the best by the paper's cost, and the unfactorized
+    one.
     """
     frozen = Sizes(constantdict(sizes.extents), sizes.nodes)
     return _nests_at(network, frozen.nodes, tuple(frozen.extents.items()), item_bytes)
@@ -182,7 +182,7 @@ def _made(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
 
 
 def usual_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Sizes, with usual ones for those that are not known."""
+    """Sizes, with typical values for unknown ones."""
     known = {x.name: sizes.get(x.name, USUAL_EXTENT) for x in einsum.size_params}
     names = profile_names(einsum)
     nodes = nodes_of(einsum, sizes)

@@ -1,7 +1,7 @@
-"""A nest over the arrays of a kernel: the tree and the operands as they are given.
+"""A nest over the arrays of a kernel, reading tree and operands in place.
 
-Bounds and indices of nodes are read from the arrays of the kernel, operands by its
-rules, and the result goes where its instruction puts it.
+Bounds and indices of nodes are read from the kernel's arrays, operands through its
+rules, and the result is written where its instruction assigns it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ SCALE, START = "feinsum_scale", "feinsum_start"
 def over_given_arrays(
     t_unit: lp.TranslationUnit, nest: LoopNest, found: Nest, form: NestForm
 ) -> lp.TranslationUnit:
-    """The kernel in which a nest, of a form, computes what its instructions do.
+    """The kernel in which a nest replaces the instructions that it implements.
 
     Args:
-        t_unit: whose kernel has the instructions of the nest, and no others.
-        nest: whose sparse operand is stored as :attr:`LoopNest.tree` says.
+        t_unit: a unit whose kernel has exactly the instructions of the nest.
+        nest: a nest whose sparse operand is stored as described by
+            :attr:`LoopNest.tree`.
 
     Raises:
         TransformError: if it needs arrays that the kernel does not have, or an extent
-            that only a call tells.
+            known only in a call.
     """
     kernel = t_unit[nest.kernel_name]
     arrays = _Given(found, form, nest)
@@ -68,8 +69,8 @@ def _check(
 ) -> None:
     if form.has_copies:
         raise TransformError(
-            "copies of the result need arrays of their own, which a kernel does not "
-            "have; expected threads 'none', or chunks of an output index"
+            "copies of the result need extra arrays, which a kernel does not have; "
+            "expected threads 'none', or chunks of an output index"
         )
     if form.lane and form.lane not in dense:
         raise TransformError(
@@ -79,8 +80,8 @@ def _check(
     large = [b for b in found.buffers if not is_private(b.indices, dense)]
     if large:
         raise TransformError(
-            f"a buffer over {sorted(large[0].indices)} needs an array of its own, "
-            "which a kernel does not have"
+            f"a buffer over {sorted(large[0].indices)} needs an extra array, which a "
+            "kernel does not have"
         )
 
 

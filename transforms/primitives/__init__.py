@@ -1,4 +1,4 @@
-"""Primitives: one rewriting of a loop nest each, shown before and after."""
+"""Primitives: one loop-nest rewrite each, shown before and after."""
 
 from feinsum.transforms.primitives.compiler_hints import with_hints
 from feinsum.transforms.primitives.contract import contract

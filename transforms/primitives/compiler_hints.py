@@ -1,8 +1,8 @@
-"""Hints to a C compiler about plain loops, which decide how fast it makes them.
+"""Hints to a C compiler about plain loops, which determine how fast its code is.
 
-They stand in a preamble, so that they reach whoever compiles the code. Loops whose
-lanes are vectors already need none: on no such recipe of the packaged facts did an
-option of gcc's vectorizers change the time by more than a tenth.
+They are in a preamble, so that they reach whoever compiles the code. Loops with
+explicit vectors need none: for no such recipe in the packaged facts did an option of
+gcc's vectorizers change the time by more than a tenth.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _WIDEST = (
 
 
 def sums_of(einsum: BatchedEinsum) -> tuple[str, ...]:
-    """The orders of sums to choose from; those of integers make no difference."""
+    """The orders of sums to choose from; for integers the order makes no difference."""
     is_inexact = any(dtype.kind in "fc" for dtype in einsum.output_dtypes)
     return SUMS if einsum.summation_indices and is_inexact else SUMS[:1]
 
@@ -89,6 +89,6 @@ def with_rows_apart(schedule: Schedule) -> Schedule:
 
 
 def sums_in_order(kernel: lp.LoopKernel) -> lp.LoopKernel:
-    """A kernel without the hint about sums, which holds for all that it computes."""
+    """A kernel without the hint about sums, which applies to the whole kernel."""
     kept = tuple(text for text in kernel.preambles if text != _ANY_ORDER)
     return kernel if kept == kernel.preambles else kernel.copy(preambles=kept)

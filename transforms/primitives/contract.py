@@ -27,7 +27,7 @@ __all__ = ["contract"]
 def contract(
     schedule: Schedule, first: int, second: int
 ) -> tuple[Schedule, tuple[str, ...]]:
-    """Make the product of two operand positions an operand of its own.
+    """Turn the product of two operand positions into one operand.
 
     Indices that occur nowhere else are summed in it. Rows that share both
     operands share the product.
@@ -40,8 +40,7 @@ def contract(
         out[x,e,i] = sum(r, J(x,r,e)*t(r,e,i))
 
     Returns:
-        The schedule, and the names of the new operands. They stand at the last
-        position.
+        The schedule, and the names of the new operands, which are at the last position.
     """
     positions = [k for k in range(len(schedule.terms)) if k not in (first, second)]
     outside = set(schedule.output).union(*(schedule.terms[k] for k in positions))

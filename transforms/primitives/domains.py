@@ -1,4 +1,4 @@
-"""Loop domains: the same loops, written so that later steps work and are quick."""
+"""Loop domains: rewriting them so that later steps work, and are fast."""
 
 from __future__ import annotations
 

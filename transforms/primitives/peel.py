@@ -1,4 +1,4 @@
-"""Peeling: what a tile does not divide gets a loop nest of its own."""
+"""Peeling: iterations that a tile does not divide get a separate loop nest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["peel_remainder"]
 def peel_remainder(
     schedule: Schedule, index: str, block: Block, tile: int, shared: Sequence[str]
 ) -> Schedule:
-    """Move the iterations that ``tile`` does not divide to a nest of their own.
+    """Move the iterations that ``tile`` does not divide to a separate nest.
 
     Later steps see only the first nest, whose tiles are all full, so that no
     lane is ever masked.

@@ -25,7 +25,7 @@ Names: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a family works on; every primitive takes one and gives one.
+    """What a family works on; every primitive takes one and returns one.
 
     Operands are named per use: an array that an einsum reads with two index
     lists is two operands here.
@@ -77,16 +77,16 @@ class Schedule:
         return tuple(index for index in used if index not in self.output)
 
     def fresh(self, stem: str) -> str:
-        """A name that nothing in the kernel has."""
+        """A name that is unused in the kernel."""
         return str(self.kernel.get_var_name_generator()(stem))
 
     def fresh_arguments(self, stems: Iterable[str]) -> Names:
-        """Arguments for a rule: names that nothing in its body can have."""
+        """Arguments for a rule: names that cannot occur in its body."""
         unused = self.kernel.get_var_name_generator()
         return tuple(str(unused(f"_{stem}")) for stem in stems)
 
     def fresh_id(self, stem: str) -> str:
-        """An id that no instruction has."""
+        """An unused instruction id."""
         return str(self.kernel.get_instruction_id_generator()(stem))
 
     def with_unit(self, t_unit: lp.TranslationUnit) -> Schedule:
@@ -166,7 +166,7 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
 
 
 def with_row_values(schedule: Schedule) -> Schedule:
-    """Write every row's value anew: shift and scaled sum of products of rule calls."""
+    """Rewrite the value of every row: shift and scaled sum of products of calls."""
     values = {
         insn_id: _row_value(schedule, k)
         for k, insn_id in enumerate(schedule.instructions)
@@ -202,7 +202,7 @@ def calls_product(
 
 
 def scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expression:
-    """``scale * sum(inames, value)``, without what is trivial."""
+    """``scale * sum(inames, value)``, without trivial parts."""
     if inames:
         value = Reduction("sum", inames, value)
     return value if isinstance(scale, int) and scale == 1 else p.Product((scale, value))

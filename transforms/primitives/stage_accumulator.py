@@ -1,4 +1,4 @@
-"""Accumulators in private memory: zero, update and store as loops of their own."""
+"""Accumulators in private memory: zero, update and store as separate loops."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def stage_accumulator(
 def _with_steps(
     schedule: Schedule, insn: lp.Assignment, steps: Mapping[str, lp.Assignment]
 ) -> Schedule:
-    """The steps in the place of the instruction."""
+    """The steps in place of the instruction."""
     others = [i for i in schedule.kernel.instructions if i.id != insn.id]
     return schedule.with_kernel(instructions=[*others, *steps.values()])
 

@@ -63,7 +63,7 @@ def stage_operand(
             for arithmetic on vectors.
 
     Raises:
-        TransformError: if the tile's lanes are not told by its own inames.
+        TransformError: if the tile's lanes do not follow from its own inames.
     """
     span, rule = schedule.spans[operand], schedule.rules[operand]
     arguments = schedule.kernel.substitutions[rule].arguments

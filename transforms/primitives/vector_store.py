@@ -1,7 +1,7 @@
 """Stores of whole vectors, through the caches or past them.
 
-A store to a line that no cache has reads the line first; one that goes past the caches
-does not, and leaves them to what is read again.
+A store to an uncached line reads the line first; a streaming store does not, and leaves
+the caches to data that is read again.
 
 Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, "Memory
 optimization using non-temporal stores".
@@ -136,7 +136,7 @@ def vector_store(
 
     Args:
         place: a private scalar that has the value of :func:`flat_subscript`.
-        is_streamed: whether it goes past the caches, if the vector is aligned there.
+        is_streamed: whether it bypasses the caches, if the vector is aligned there.
     """
     target, vector = store.assignee, store.expression.name
     array = _global_array(kernel, target.aggregate.name)
@@ -155,7 +155,7 @@ def vector_store(
 
 
 def flat_subscript(kernel: lp.LoopKernel, target: p.Subscript) -> Expression:
-    """Where an entry of an argument lies, in entries."""
+    """The offset of an entry of an argument, in entries."""
     array = _global_array(kernel, target.aggregate.name)
     strides = [tag.stride for tag in array.dim_tags]
     return p.Sum(tuple(n * i for n, i in zip(strides, target.index_tuple, strict=True)))

@@ -1,6 +1,6 @@
-"""Nests written anew: loops, arrays and statements that take the place of the rows.
+"""Writing new nests: loops, arrays and statements that replace the rows.
 
-Where a recipe changes the shape of a whole nest, writing the new one is shorter than
+If a recipe changes the shape of a whole nest, writing a new one is shorter than
 rewriting the old one step by step, and Loopy has less to prove.
 """
 
@@ -42,7 +42,7 @@ GRID = ("g.", "l.")
 
 
 class NestWriter:
-    """Collects the parts of a nest; :meth:`finished` puts it in the place of the rows.
+    """Collects the parts of a nest; :meth:`finished` puts it in place of the rows.
 
     Rewrite::
 
@@ -91,7 +91,7 @@ class NestWriter:
         return iname
 
     def tag(self, iname: str, tag: str) -> None:
-        """Run a loop in another way; Loopy's tags."""
+        """Change how a loop runs, by Loopy's tags."""
         self._tags[iname] = tag
 
     def array(
@@ -299,7 +299,7 @@ class NestWriter:
         return moved, at
 
     def finished(self) -> Schedule:
-        """The kernel with the rows replaced by what was written."""
+        """The kernel with the rows replaced by the new nest."""
         schedule, kernel = self.schedule, self.schedule.kernel
         rows = set(schedule.instructions)
         others = [insn for insn in kernel.instructions if insn.id not in rows]

@@ -1,7 +1,7 @@
 """Migrations of the schema, run by Alembic from inside the package.
 
-``env.py`` and ``versions/`` are Alembic's own layout. There is no
-``alembic.ini``: the connection is handed over by :func:`upgrade`.
+``env.py`` and ``versions/`` are Alembic's own layout. There is no ``alembic.ini``:
+:func:`upgrade` passes the connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _one_at_a_time = threading.Lock()  # Alembic's context is global to the process
 
 
 def configuration(connection: Connection | None = None) -> Config:
-    """What Alembic needs to know: where the revisions are, and the connection."""
+    """Alembic's configuration: the location of the revisions, and the connection."""
     config = Config()
     folder = str(Path(__file__).parent).replace("%", "%%")
     config.set_main_option("script_location", folder)
@@ -31,12 +31,12 @@ def configuration(connection: Connection | None = None) -> Config:
 
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Bring a schema to a revision, within the transaction of ``connection``."""
+    """Upgrade a schema to a revision, within the transaction of ``connection``."""
     try:
         with _one_at_a_time:
             command.upgrade(configuration(connection), revision)
     except CommandError as error:
         raise StoreUnavailableError(
             f"the schema could not be brought to revision {revision!r}: {error}; "
-            "install feinsum again"
+            "reinstall feinsum"
         ) from None

@@ -83,7 +83,7 @@ def canonicalize(
     elif graph is None:
         compare(*workloads, as_json=as_json)
     else:
-        raise _refuse("it draws one einsum; leave one of the two out")
+        raise _refuse("it draws one einsum; omit one of the two")
 
 
 def _canonicalize(workload: Workload, graph: Path | None, as_json: bool) -> None:

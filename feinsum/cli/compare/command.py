@@ -65,10 +65,10 @@ def compare(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time an einsum beside numpy, opt_einsum, torch, JAX and TBLIS.
+    """Time an einsum against numpy, opt_einsum, torch, JAX and TBLIS.
 
-    All that are installed evaluate it on the same arrays, in turns, and each result
-    is checked first. The machine should be idle.
+    All installed contenders evaluate it on the same arrays, in turns, after each
+    result was checked. The machine should be idle.
     """
     from feinsum.cli.compare.contest import hold
     from feinsum.cli.compare.rivals import RIVALS

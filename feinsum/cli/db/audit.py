@@ -31,9 +31,9 @@ N_SHOWN = 50
 def audit(database: Database = None, as_json: AsJson = False) -> None:
     """List implausible documents of a database; changes nothing.
 
-    Findings of the class "refused" are those for which a document would be refused if
-    it came today; "apart" says that this installation cannot judge it. Ends with exit
-    code 1 if there is one of the class "refused".
+    The class "refused" marks documents that would be refused if they arrived today,
+    "apart" those that this installation cannot judge. Exits with code 1 if any are
+    refused.
     """
     from feinsum.db import opened_documents
     from feinsum.db.exchange import audit

@@ -19,8 +19,8 @@ PAGE = 1000
 def wanted_einsums(source: str, device: Device) -> Iterator[tuple[int, BatchedEinsum]]:
     """Einsums in demand on a device, the most wanted first, and how often each was.
 
-    A demand without a text, with a text that does not have its key, or for
-    another device is passed over.
+    A demand without a text, with a text that does not have its key, or for another
+    device is skipped.
 
     Args:
         source: URL of a service, or the location of its database.

@@ -87,9 +87,7 @@ OptionalTarget: TypeAlias = Annotated[
 ]
 PlanFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--plan", metavar="FILE", help="Tune what the processes of a plan compute."
-    ),
+    typer.Option("--plan", metavar="FILE", help="Tune the leaves of a plan."),
 ]
 ExportFolder: TypeAlias = Annotated[
     Path | None,
@@ -102,7 +100,7 @@ ExportFolder: TypeAlias = Annotated[
 ImportFolder: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--import", metavar="FOLDER", help="Record what was found there on a GPU."
+        "--import", metavar="FOLDER", help="Record the results of a GPU from there."
     ),
 ]
 Suites: TypeAlias = Annotated[
@@ -127,8 +125,7 @@ Live: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--live",
-        help="Serve a page of this machine with the trials so far; its address is "
-        "printed.",
+        help="Show the trials so far on a page of this machine; prints its address.",
     ),
 ]
 Scheduler: TypeAlias = Annotated[

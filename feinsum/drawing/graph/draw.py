@@ -30,7 +30,7 @@ def draw(einsum: BatchedEinsum, path: str | Path) -> None:
     suffix = target.suffix.lower()
     if suffix not in SUFFIXES:
         raise FeinsumError(
-            f"no picture is written to {str(path)!r}; give a file that ends in "
+            f"cannot draw to {str(path)!r}; give a file that ends in "
             f"{', '.join(SUFFIXES)}"
         )
     target.write_bytes(_rendered(einsum, suffix))

@@ -19,7 +19,7 @@ from feinsum.raising.product import has_reduction, multiply
 __all__ = ["with_single_sums"]
 
 Refused: TypeAlias = Callable[[lp.LoopKernel], frozenset[str]]
-"""The instructions of a kernel that are no einsums."""
+"""The instructions of a kernel that are not einsums."""
 
 MOST_TERMS = 32
 """Products of sums have more terms the more of them there are."""
@@ -39,7 +39,7 @@ def with_single_sums(program: Program, refused: Refused) -> Program:
         out[i] = out[i] + 2*sum(k, B[i,k]*z[k])
 
     Args:
-        refused: the instructions of a kernel that are no einsums as they stand.
+        refused: the instructions of a kernel that are not einsums as they stand.
     """
     for is_fine in (False, True):
         left = refused(program.kernel)

@@ -25,7 +25,7 @@ __all__ = ["is_no_op", "normalized"]
 MOST_STEPS = 200
 
 Refused: TypeAlias = Callable[[lp.TranslationUnit], frozenset[str]]
-"""The instructions of a unit that are no einsums."""
+"""The instructions of a unit that are not einsums."""
 
 
 def normalized(
@@ -37,7 +37,7 @@ def normalized(
     read or kept for all iterations, and sums that are added get an instruction each.
 
     Args:
-        refused: the instructions of a unit that are no einsums as they stand.
+        refused: the instructions of a unit that are not einsums as they stand.
 
     Returns:
         the unit itself where it has what this would not survive: barriers, code in C,

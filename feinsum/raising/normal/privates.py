@@ -143,7 +143,7 @@ def _can_be_put_in(value: Value, program: Program) -> bool:
 
 
 def _is_read_once(value: Value) -> bool:
-    """Whether a sum would be computed as often as before, and not inside of another."""
+    """Whether a sum would be computed as often as before, and not inside another."""
     if len(value.readers) != 1:
         return False
     (reader,) = value.readers

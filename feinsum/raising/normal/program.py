@@ -231,7 +231,7 @@ def _waiting(
 
 
 class _AccessRewriter(IdentityMapper):  # type: ignore[misc]
-    """Replaces the accesses of one name; subscripts inside of it come first."""
+    """Replaces the accesses of one name; subscripts inside it come first."""
 
     def __init__(self, name: str, rewrite: Rewrite) -> None:
         super().__init__()

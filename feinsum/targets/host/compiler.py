@@ -106,7 +106,7 @@ def find_compiler() -> Compiler:
     for command in CANDIDATES:
         if shutil.which(command):
             return remembered(_Examined)[(command,), ""]
-    raise DeviceUnavailableError(f"no C compiler is found; {INSTALL_HINT}")
+    raise DeviceUnavailableError(f"no C compiler was found; {INSTALL_HINT}")
 
 
 def _words(name: str, command: str) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ def _run(words: Sequence[str], folder: str | None = None) -> str:
     env = {"PATH": os.defpath, **os.environ, "LC_ALL": "C"}
     ended = run_to_end(words, limit_s=LIMIT_S, env=env, cwd=folder)
     if ended.code is None:
-        raise BuildError(f"{words[0]} did not end within {LIMIT_S:g} s")
+        raise BuildError(f"{words[0]} did not finish within {LIMIT_S:g} s")
     if ended.code:
         how = f"code {ended.code}" if ended.code > 0 else f"signal {-ended.code}"
         shown = first_lines(ended.logged, n_lines=N_LINES)

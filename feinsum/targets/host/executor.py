@@ -40,7 +40,7 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
         """The outputs of the kernel, as Loopy's options say.
 
         Returns:
-            None in the place of an event, and the outputs.
+            None in place of an event, and the outputs.
 
         Raises:
             MeasurementError: if an argument is no array, or one that is to be written
@@ -112,7 +112,7 @@ def _check_array(name: str, value: Any, *, is_written: bool) -> None:
     """Loopy checks the rest. To a read-only array the kernel would write, or crash."""
     if not isinstance(value, np.ndarray):
         kind = type(value).__name__
-        raise MeasurementError(f"{name!r} is a {kind}; expected an array of numpy")
+        raise MeasurementError(f"{name!r} is a {kind}; expected a numpy array")
     if is_written and not value.flags.writeable:
         raise MeasurementError(f"the kernel writes {name!r}, which is read-only")
 
@@ -147,7 +147,7 @@ class _CodedExecutor(HostExecutor):
 
 
 class _ProgramExecutor(HostExecutor):
-    """With a program in the place of a kernel: there is nothing to compile."""
+    """With a program in place of a kernel: there is nothing to compile."""
 
     def __init__(self, t_unit: Any, entrypoint: str, program: HostProgram) -> None:
         super().__init__(t_unit, entrypoint)

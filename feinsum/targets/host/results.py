@@ -99,7 +99,7 @@ class ResultMemory:
         if size > free:
             advice = ", ".join(filter(None, ("compute it in parts", hint)))
             raise MeasurementError(
-                f"{what} of {size / 1e9:.1f} GB does not fit the memory, of which "
+                f"{what} of {size / 1e9:.1f} GB does not fit into memory, of which "
                 f"{free / 1e9:.1f} GB are free: {advice}"
             )
 

@@ -202,7 +202,7 @@ class OpenCL:
         for handle in _handles():
             if describe(handle) == device:
                 return _open(device, handle)
-        raise DeviceUnavailableError(f"{device} is not there; {INSTALL_HINT}")
+        raise DeviceUnavailableError(f"{device} is not available; {INSTALL_HINT}")
 
     def delivered(self, t_unit: Any, _loopy_target: Any) -> Any:
         """As it is."""
@@ -246,7 +246,7 @@ def describe(handle: Any) -> Device:
 
 
 def _handles() -> Iterator[Any]:
-    """Every device; a platform without devices is passed over."""
+    """Every device; a platform without devices is skipped."""
     cl = pyopencl()
     try:
         platforms = sorted(cl.get_platforms(), key=comes_last)
@@ -254,7 +254,7 @@ def _handles() -> Iterator[Any]:
         if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
             return
         raise DeviceUnavailableError(
-            f"OpenCL cannot be asked for its platforms: {error}; {INSTALL_HINT}"
+            f"OpenCL cannot list its platforms: {error}; {INSTALL_HINT}"
         ) from error
     for entry in platforms:
         try:

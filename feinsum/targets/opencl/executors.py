@@ -1,9 +1,9 @@
 """Executors of OpenCL: Loopy's own, with code that was kept or a program of the host.
 
-The binary is left to the caches of PoCL and pyopencl, which go by the code itself.
-A program runs on memory that the host shares with a device: arguments are taken,
-checked and allocated by the code that Loopy generates for this, and in the place of a
-kernel a function of the host is called with the arguments as numpy arrays.
+The binary is left to the caches of PoCL and pyopencl, which go by the code itself. A
+program runs on memory that the host shares with a device: arguments are taken, checked
+and allocated by the code that Loopy generates for this, and in place of a kernel a
+function of the host is called with the arguments as numpy arrays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GENERATING = Lock()
 _CPU = 1 << 1
 """``CL_DEVICE_TYPE_CPU``."""
 _MACHINE = "_lpy_cl_kernels"
-"""What the generated code calls what is given to it in the place of the kernels."""
+"""What the generated code calls what is given to it in place of the kernels."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class _ProgramExecutor(PyOpenCLExecutor):  # type: ignore[misc]
 
 
 class _WrapperGenerator(PyOpenCLExecutionWrapperGenerator):  # type: ignore[misc]
-    """Passes arrays as they are, to what stands in the place of the kernels."""
+    """Passes arrays as they are, to what stands in place of the kernels."""
 
     def get_arg_pass(self, arg: Any) -> str:
         return str(arg.name)

@@ -17,20 +17,20 @@ def check_device_arrays(arrays: Sequence[Any]) -> None:
     """Refuse what a kernel of one context cannot be given.
 
     Raises:
-        MeasurementError: if an array is on the host, in another context than the
-            first, without a queue, of truth values, or not C-contiguous from the
-            start of its buffer.
+        MeasurementError: if an array is on the host, in another context than the first,
+            without a queue, of booleans, or not C-contiguous from the start of its
+            buffer.
     """
     for position, array in enumerate(arrays):
         if not is_device_array(array):
             raise MeasurementError(
-                f"operand {position} is a {type(array).__name__} of the host among "
-                "arrays of a device; give arrays of one kind"
+                f"operand {position} is a {type(array).__name__} on the host, while "
+                "others are on a device; pass arrays of one kind"
             )
         if array.queue is None or array.context != arrays[0].context:
             raise MeasurementError(
-                f"operand {position} has no queue, or another context than operand 0; "
-                "see pyopencl.array.Array.with_queue"
+                f"operand {position} has no queue, or a different context than operand "
+                "0; see pyopencl.array.Array.with_queue"
             )
         if not array.flags.c_contiguous or array.offset:
             raise MeasurementError(
@@ -39,8 +39,8 @@ def check_device_arrays(arrays: Sequence[Any]) -> None:
             )
         if array.dtype.kind == "b":
             raise MeasurementError(
-                f"operand {position} has truth values on the device, which pyopencl "
-                "does not convert; give integers"
+                f"operand {position} has booleans on the device, which pyopencl does "
+                "not convert; pass integers"
             )
 
 

@@ -97,7 +97,7 @@ WRONG = {
     "sizes that differ": ({"x": np.zeros(4), "y": np.zeros(5)}, "shape"),
     "a size that is another": ({"x": np.zeros(4), "n": 5}, "shape"),
     "strided": ({"x": np.zeros(8)[::2]}, "strides"),
-    "no array": ({"x": [1.0]}, "'x' is a list; expected an array of numpy"),
+    "no array": ({"x": [1.0]}, "'x' is a list; expected a numpy array"),
     "nothing": ({}, "x"),
 }
 

@@ -117,7 +117,7 @@ def test_where_there_is_none_it_says_what_to_install(tmp_path, monkeypatch):
     with pytest.raises(DeviceUnavailableError) as caught:
         HOST.devices()
     message = str(caught.value)
-    assert "no C compiler is found; install gcc or clang" in message
+    assert "no C compiler was found; install gcc or clang" in message
     assert "FEINSUM_CC" in message
 
 
@@ -128,7 +128,7 @@ def test_where_there_is_none_it_says_what_to_install(tmp_path, monkeypatch):
         (None, "No such file"),
         ("echo no licence >&2; exit 3", "ended with code 3: no licence"),
         ("kill -SEGV $$", "ended with signal 11"),
-        ("sleep 60", r"did not end within 0\.1 s"),
+        ("sleep 60", r"did not finish within 0\.1 s"),
     ],
 )
 def test_one_that_is_named_and_does_not_work_is_no_other(
@@ -154,7 +154,7 @@ def test_a_command_that_cannot_be_read_is_an_error(monkeypatch):
 FAILURES = {
     "an error": ("echo kernel.c: error: no >&2; exit 1", "code 1: kernel.c: error: no"),
     "a crash": ("kill -SEGV $$", "mine ended with signal 11"),
-    "no end": ("sleep 60", r"mine did not end within 0\.5 s"),
+    "no end": ("sleep 60", r"mine did not finish within 0\.5 s"),
     "no file": ("exit 0", "mine wrote no shared object"),
     "no object": ('for o; do [ "$o" = -lm ] || f=$o; done; echo no > $f', "be loaded"),
 }
@@ -197,7 +197,7 @@ def test_what_a_compiler_started_ends_with_it(named, tmp_path, monkeypatch):
     alive = tmp_path / "alive"
     found = named(f"(sleep 1.5; touch {alive}) & sleep 60")
     monkeypatch.setattr(compiler, "LIMIT_S", 0.5)
-    with pytest.raises(BuildError, match="did not end"):
+    with pytest.raises(BuildError, match="did not finish"):
         found.compile(SOURCE, ())
     time.sleep(2)
     assert not alive.exists()

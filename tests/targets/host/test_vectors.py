@@ -127,8 +127,8 @@ def test_functions_are_called_for_each_lane(dtype, n_lanes):
 @pytest.mark.parametrize(
     ("dtype", "n_lanes", "why"),
     [
-        (np.float64, 5, "no vectors of 5 lanes of .*float64"),
-        (np.float64, 32, "no vectors of 32 lanes of .*float64"),
+        (np.float64, 5, "not support vectors of 5 lanes of .*float64"),
+        (np.float64, 32, "not support vectors of 32 lanes of .*float64"),
     ],
 )
 def test_vectors_that_there_are_not_are_refused_by_name(dtype, n_lanes, why):

@@ -1,4 +1,4 @@
-"""Tiles that move the least: those with which a lower bound is attained.
+"""Tiles that move the least, attaining a lower bound.
 
 Source: :mod:`feinsum.bounds`, which proves that no tiles move fewer bytes.
 """
@@ -27,7 +27,7 @@ MOST_OPERANDS = 4
 
 
 def starts(workload: Workload) -> tuple[Parameters, ...]:
-    """Those for the longest vectors, and one with tiles that move the least."""
+    """Starting points: those for the longest vectors, and one that moves the least."""
     wide = wide_tiles(workload)
     offered = space(workload)
     first = offered and next(points(offered, workload, constraint), None)
@@ -45,10 +45,9 @@ def starts(workload: Workload) -> tuple[Parameters, ...]:
 
 
 def least_tile(workload: Workload) -> dict[str, int]:
-    """Index to values in a piece of work that moves the least into a core's cache.
+    """The tile, by index, that moves the least into a core's cache.
 
-    There is none where every array is moved once whatever the tiles are, or where a
-    size is not known.
+    None if every array moves once whatever the tiles, or if a size is unknown.
 
     >>> from feinsum.ir import array, einsum
     >>> A, B = array("A", (3000, 3000)), array("B", (3000, 3000))

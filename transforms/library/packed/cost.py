@@ -1,4 +1,4 @@
-"""What packed tiles cost: multiply-adds of register tiles, packing, stores."""
+"""The cost of packed tiles: multiply-adds of register tiles, packing, stores."""
 
 from __future__ import annotations
 

@@ -54,11 +54,11 @@ def packed_contraction(
                     sums[panel,block,r,v,:] = tile[r,v,:]
             out[...] = sums[...]
 
-    Tiles span as many indices as it takes to fill them. Where one tile holds all of the
-    sum, a register tile is stored as soon as it is done.
+    Tiles span as many indices as needed to fill them. If one tile holds the whole sum,
+    a register tile is stored as soon as it is done.
 
-    Of more than two operands, some are multiplied while they are packed, others to the
-    sums, whichever takes the fewest operations; see :class:`PackedNest`.
+    With more than two operands, some are multiplied while packing, others into the
+    sums, whichever takes fewest operations; see :class:`PackedNest`.
 
     Parameters:
         vector: output index of one operand alone, which is packed on the right; its
@@ -67,8 +67,7 @@ def packed_contraction(
         lanes: entries of a vector.
         vectors: vectors of a register tile.
         rows: rows of a register tile.
-        inside: which loop over register tiles is the inner one, ``rows`` or
-            ``columns``.
+        inside: the inner loop over register tiles, ``rows`` or ``columns``.
         width: entries of a tile over the output indices of the right side.
         height: entries of a tile over those of the left side.
         depth: entries of a tile over the summed indices.
@@ -94,7 +93,7 @@ def packed_contraction(
 def packed_contraction_1(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """The same for recipes of before stores had a parameter."""
+    """The same for recipes recorded before ``stores`` existed."""
     return packed_contraction(t_unit, nest, {**parameters, "stores": "cached"})
 
 
@@ -124,5 +123,5 @@ PACKED_CONTRACTION = register(
 
 
 def suits_packing(einsum: BatchedEinsum) -> bool:
-    """Whether no family but this one is worth a trial."""
+    """Whether only this family is worth a trial."""
     return PACKED_CONTRACTION.fits(einsum) and reuse(einsum) >= MIN_REUSE

@@ -83,7 +83,7 @@ class Loops:
 
 
 class TileLoops:
-    """The loops of a plan: over tiles, some of them in parallel, and inside of these.
+    """The loops of a plan: over tiles, some of them in parallel, and inside these.
 
     Attributes:
         tiles: the loop over the tiles of an index, if there are several.

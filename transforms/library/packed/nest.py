@@ -55,7 +55,7 @@ class PackedNest:
                     out[x,e,i] = sum(r, J[x,r,e]*sums[r,row,v,:])
 
     Args:
-        is_row_inside: whether the loop over rows stands inside of that over columns.
+        is_row_inside: whether the loop over rows stands inside that over columns.
         is_streamed: whether vectors that are aligned are stored past the caches.
     """
 

@@ -191,8 +191,8 @@ class Plan:
     def joined(self) -> tuple[Cut, ...]:
         """Summed indices that are one axis of the packs; two or more, in whole tiles.
 
-        A register tile is summed in one loop over them: short loops inside of others
-        cost it a tenth of its rate.
+        A register tile is summed in one loop over them: short loops inside others cost
+        it a tenth of its rate.
         """
         is_whole = len(self.summed) > 1 and all(cut.is_exact for cut in self.summed)
         return self.summed if is_whole else ()

@@ -1,7 +1,7 @@
-"""Which tiles are worth a trial: bounds by caches and registers, and where to begin.
+"""Which tiles are worth a trial: limits by caches and registers, and starting points.
 
-The least processor is one with 16 vector registers and 256 KB of second-level cache;
-starts are for cores with AVX-512.
+The smallest supported processor has 16 vector registers and 256 KB of second-level
+cache; starting points are for cores with AVX-512.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Einsums in several nests: along contraction paths, and in parts of a sum."""
+"""Einsums as several nests: along contraction paths, and in parts of a sum."""
 
 from feinsum.transforms.library.paths.family import (
     CONTRACTION_PATH,

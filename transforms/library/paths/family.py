@@ -102,7 +102,7 @@ def contraction_path(
 
     Products are in global memory, and each step is a device kernel by the recommended
     recipe of ``packed_contraction`` or ``generic``; see :func:`split_nest`. With an
-    outer index, the steps of products that have it run inside of its loop, after all
+    outer index, the steps of products that have it run inside its loop, after all
     others, and their products are in private memory; see :class:`FusedNest`. Where an
     extent of such a product is known at run time only, it is in global memory too.
 

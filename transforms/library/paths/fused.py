@@ -1,4 +1,4 @@
-"""Steps of a path inside of one loop, their products in private arrays."""
+"""Steps of a path inside one loop, their products in private arrays."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class FusedNest:
         return loops, [{**points, last: first + k} for k in range(n_terms)]
 
     def _axes(self, step: PathStep, factors: Names) -> IndexList:
-        """The indices of a product inside of the outer loop, the one of lines last."""
+        """The indices of a product inside the outer loop, the one of lines last."""
         kept = [index for index in step.output if index != self.outer]
         ends = {term[-1] for term in map(self._term, factors) if term}
         return tuple(sorted(kept, key=lambda index: index in ends))
@@ -160,7 +160,7 @@ class FusedNest:
     def _loops(
         self, indices: Sequence[str], parts: Mapping[str, int] | None = None
     ) -> tuple[Names, dict[str, Expression]]:
-        """Loops over indices, inside of the outer one.
+        """Loops over indices, inside the outer one.
 
         Args:
             parts: what divides the extents of some indices; their loops are shorter.

@@ -51,13 +51,13 @@ def split_nest(
     kernel = t_unit[nest.kernel_name]
     if set(kernel.id_to_insn) != set(nest.instructions):
         raise TransformError(
-            f"kernel {kernel.name!r} does more than the einsum, of which a path makes "
-            "several device kernels; feinsum.retrieve takes such a kernel apart"
+            f"kernel {kernel.name!r} does more than the einsum, for which a path needs "
+            "several device kernels; feinsum.retrieve separates such a kernel"
         )
     for index in nest.einsum.indices:
         extent = nest.extent(index)
         if missing := names_of(extent) - kernel.arg_dict.keys():
-            raise TransformError(f"the extent {min(missing)} is no argument")
+            raise TransformError(f"the extent {min(missing)} is not an argument")
     splitter = _Splitter(kernel, nest)
     for step in steps:
         splitter.add(step)

@@ -115,7 +115,8 @@ class PairwisePath:
             first, second = map(int, step.split(","))
             if not first < second < n_left:
                 raise _refuse(
-                    text, f"the step {step} names no two of {n_left} arrays in order"
+                    text,
+                    f"the step {step} does not name two of {n_left} arrays in order",
                 )
             pairs.append((first, second))
         return cls(tuple(pairs))
@@ -234,7 +235,7 @@ def good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
 
 @lru_cache(maxsize=256)
 def smallest_path(einsum: BatchedEinsum) -> PairwisePath:
-    """One whose largest product is as small as can be, for few operands.
+    """One whose largest product is as small as possible, for few operands.
 
     >>> from feinsum.ir import array, einsum
     >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)

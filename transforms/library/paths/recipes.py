@@ -1,7 +1,7 @@
-"""Recipes of the steps of a path: those that cost the least, or those that are named.
+"""Recipes of the steps of a path: the cheapest, or named ones.
 
-What costs the least depends on the costs, which other versions of this package correct.
-So a fact names the recipes that were measured, and these stay what they are.
+Which is cheapest depends on the costs, which later versions of this package may
+correct. So a fact names the measured recipes, which stay the same.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Families: TypeAlias = tuple[Transform, ...]
 def cheapest(
     einsum: BatchedEinsum, families: Families, machine: Machine
 ) -> TransformSpec:
-    """The recipe of a step, of families that write their loops anew."""
+    """The cheapest recipe of a step, among families that write new loops."""
     return ranked(einsum, {}, families, machine)[0].spec
 
 
 def cost_of(spec: TransformSpec, einsum: BatchedEinsum, machine: Machine) -> float:
-    """Seconds of a step; of a version without a cost, by that of the newest."""
+    """Seconds of a step; a version without a cost uses that of the newest."""
     known = find_transform(spec.name, spec.version).cost
     others = (t.cost for (name, _), t in sorted(REGISTRY.items()) if name == spec.name)
     cost = known or [cost for cost in others if cost][-1]
@@ -61,15 +61,15 @@ def named(specs: Sequence[TransformSpec]) -> tuple[str, ...]:
 
 
 def are_named(steps: ParameterValue) -> bool:
-    """Whether the value names recipes, and not a way to choose them."""
+    """Whether the value names recipes rather than a way to choose them."""
     return isinstance(steps, tuple)
 
 
 def specs_of(steps: ParameterValue) -> list[TransformSpec]:
-    """The recipes that a value names.
+    """The recipes named by a value.
 
     Raises:
-        InvalidRecordError: if it names none.
+        InvalidRecordError: if it names no recipes.
     """
     assert isinstance(steps, tuple)
     return [TransformSpec.parse(str(step)) for step in steps]
@@ -78,11 +78,11 @@ def specs_of(steps: ParameterValue) -> list[TransformSpec]:
 def misfit(
     steps: ParameterValue, einsums: Sequence[BatchedEinsum], families: Families
 ) -> str | None:
-    """Why named recipes are none of the steps, if they are not.
+    """Why named recipes do not fit the steps; None if they do.
 
     Args:
-        einsums: of the steps.
-        families: of which their recipes may be, in any version.
+        einsums: einsums of the steps.
+        families: allowed families of their recipes, in any version.
     """
     try:
         specs = specs_of(steps)

@@ -65,7 +65,7 @@ def split_sum(
 def split_sum_of_any(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Cut a summed index in equal parts, which are added in parallel.
+    """Divide a summed index into equal parts that are summed in parallel.
 
     Rewrite, for ``ij->j`` with the index i and parts of n entries::
 
@@ -78,10 +78,10 @@ def split_sum_of_any(
     Both nests are those of ``generic`` or ``unroll_and_jam``.
 
     Parameters:
-        index: the summed index that is cut.
-        parts: how many there are; they divide the extent.
-        steps: the recipes of both nests, as facts have them, or ``best``, for those
-            that cost the least.
+        index: the summed index that is divided.
+        parts: number of parts, which divides the extent.
+        steps: the recipes of both nests, as in facts, or ``best`` for the cheapest
+            ones.
     """
     return _split(t_unit, nest, parameters, ANY_FAMILY)
 
@@ -198,7 +198,7 @@ def _names(index: str) -> tuple[str, str]:
 
 
 def _cut_term(term: IndexList, index: str) -> IndexList:
-    """Both indices in the place of the one.
+    """Both indices in place of the one.
 
     >>> _cut_term(("i", "j"), "i")
     ('i_part', 'i_inside', 'j')

@@ -1,4 +1,4 @@
-"""Nests that stream their operands: in the order of memory, or against it."""
+"""Nests that stream their operands: in memory order, or against it."""
 
 from feinsum.transforms.library.streamed.generic import GENERIC, GENERIC_ON_CPUS
 from feinsum.transforms.library.streamed.jammed import UNROLL_AND_JAM

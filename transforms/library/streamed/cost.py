@@ -1,4 +1,4 @@
-"""What loops cost that stream through arrays, one innermost loop over one index."""
+"""The cost of loops that stream through arrays, with one innermost loop."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ def vector_cycles(
     """Cycles of a row whose innermost loop is over ``vector``, all cores together.
 
     Args:
-        most_bytes: of the vectors that the compiler makes.
-        step: terms that an iteration adds; those that are left over come alone.
+        most_bytes: length of the vectors that the compiler generates.
+        step: number of terms that an iteration adds; leftover terms are added one by
+            one.
     """
     n_points = points(einsum, einsum.indices)
     length = points(einsum, (vector,)) if vector else 1
@@ -142,7 +143,7 @@ def jammed_cycles(
 def reread_s(
     einsum: BatchedEinsum, index: str, machine: Machine, *, rows: int
 ) -> float:
-    """Seconds for what several outputs need, and what does not stay in the first cache.
+    """Seconds for rereading what several outputs need and the first cache cannot hold.
 
     Args:
         index: of which ``rows`` values are computed at a time.
@@ -166,7 +167,7 @@ def out_of_order_s(
     inner: str | None = None,
     parallel: str | None = None,
 ) -> float:
-    """Seconds for arrays that are not read in the order of memory.
+    """Seconds for arrays that are not read in memory order.
 
     These are arrays with a sum over an index to the left of that of the rows, or with
     any to the left of the one that is distributed.
@@ -199,7 +200,7 @@ def restart_s(
     width: int | None = None,
     in_registers: bool = True,
 ) -> float:
-    """Seconds for memory that is read in short runs instead of from end to end.
+    """Seconds for reading memory in short runs instead of from end to end.
 
     Short rows that are added together are read twice as fast one after the other as
     eight at a time.
@@ -250,7 +251,7 @@ def _access_cycles(
 def streaming_s(
     einsum: BatchedEinsum, cycles: float, machine: Machine, *, n_groups: float
 ) -> float:
-    """Seconds of all rows, each array read once from where it is."""
+    """Seconds of all rows, reading each array once from the level that holds it."""
     read, written = distinct_bytes(einsum)
     return region_s(
         machine,

@@ -21,7 +21,7 @@ __all__ = ["StreamedNest", "Streams"]
 
 @dataclass(frozen=True)
 class Streams:
-    """Which index plays which part; see :class:`StreamedNest`.
+    """The roles of the indices; see :class:`StreamedNest`.
 
     Attributes:
         vector: the index of the innermost loop; none if there are no indices.
@@ -210,7 +210,7 @@ class StreamedNest:
         return self.writer.loop(f"{index}_tile", f"{size}*{{}} < {extent}")
 
     def _within(self, outer: _Loops, indices: Sequence[str]) -> _Loops:
-        """Loops inside of others, over the entries of a tile or over a whole index."""
+        """Loops inside others, over the entries of a tile or over a whole index."""
         loops = outer
         for index in indices:
             extent, tile = self.schedule.extents[index], self.tiles.get(index)

@@ -26,7 +26,7 @@ LINE_BYTES = 64
 def transposed(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Turn tiles in private memory, so that reads and stores are both of whole lines.
+    """Transpose tiles in private memory, so that reads and stores are of whole lines.
 
     Rewrite, for ``ij->ji``::
 

@@ -77,7 +77,9 @@ class _VectorCTarget(CWithGNULibcTarget):  # type: ignore[misc]
         """
         found = VECTORS.get((base.numpy_dtype, count))
         if found is None:
-            raise LoopyError(f"no vectors of {count} lanes of {base} on the host")
+            raise LoopyError(
+                f"the host does not support vectors of {count} lanes of {base}"
+            )
         return NumpyType(found.dtype)
 
 
