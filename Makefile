@@ -11,6 +11,7 @@ OTHER := $(VENV)/other/pynauty-$(OLDEST_PYNAUTY)
 BENCHED := $(VENV)/.installed-bench
 INTEL := $(VENV)/.installed-intel
 BROWSER := $(VENV)/.installed-browser
+MUTANTS := $(VENV)/.installed-mutants
 # Options of the experiments, as in: make bench-tccg ARGS="--only abc- --tune 20"
 ARGS ?=
 
@@ -21,7 +22,7 @@ WHEELS ?= .cache/gpu-wheels
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
 	bench-storage bench-cache-hits \
-	gpu-wheels trials facts sign-facts test test-long test-browser golden-keys golden-schema check format \
+	gpu-wheels trials facts sign-facts test test-long test-browser mutants golden-keys golden-schema check format \
 	docs docs-links figures screenshots wheel oldest newest clean
 
 help:            ## list the targets
@@ -150,6 +151,14 @@ test-browser: $(BROWSER) ## the pages in headless Chromium; root gets it from De
 $(BROWSER): pyproject.toml constraints.txt | $(INSTALLED)
 	@echo "Installing Playwright into $(VENV) (once) ..."
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser]'
+	@touch $@
+
+mutants: $(MUTANTS) ## do tests notice mistakes in the code? ARGS="canonical -n 60"
+	@$(RUN) tests/try_mutants.py $(ARGS)
+
+$(MUTANTS): pyproject.toml constraints.txt | $(INSTALLED)
+	@echo "Installing cosmic-ray into $(VENV) (once) ..."
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[mutants]'
 	@touch $@
 
 golden-keys: $(INSTALLED) ## add new workloads to the golden keys

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from contextlib import nullcontext
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feinsum.errors import TooLargeError, WrongContentTypeError
+from feinsum.errors import (
+    InvalidRequestError,
+    TooLargeError,
+    WrongContentTypeError,
+)
 from feinsum.service.limits import (
     MOST_CALLERS,
     RateLimit,
     check_length,
     check_media_type,
+    read_body,
+    replayed,
 )
 
 
@@ -42,17 +51,17 @@ def test_no_pause_saves_up_more_than_a_burst(rate, burst, pauses):
             assert n_served <= burst
 
 
-@given(rate=st.floats(0.1, 100), burst=st.integers(1, 20))
-def test_whoever_waits_as_told_is_served(rate, burst):
+@given(rate=st.floats(0.1, 100), burst=st.integers(1, 20), n_tokens=st.integers(1, 30))
+def test_whoever_waits_as_told_is_served(rate, burst, n_tokens):
     """The wait that is told suffices, and half of it does not."""
     clock = Clock()
     limit = RateLimit(rate, burst, clock)
-    while not (wait_s := limit.wait_s("ann")):
+    while not (wait_s := limit.wait_s("ann", n_tokens)):
         pass
     clock.now_s += wait_s / 2
-    assert limit.wait_s("ann") > 0
+    assert limit.wait_s("ann", n_tokens) > 0
     clock.now_s += wait_s
-    assert limit.wait_s("ann") == 0
+    assert limit.wait_s("ann", n_tokens) == 0
 
 
 def test_callers_have_buckets_of_their_own_and_the_oldest_is_forgotten():
@@ -101,6 +110,10 @@ BODIES = {
         JSON | {b"content-length": b"3", b"content-encoding": b"gzip"},
         False,
     ),
+    "compressed otherwise": (
+        JSON | {b"content-length": b"3", b"content-encoding": b"zstd"},
+        False,
+    ),
 }
 
 
@@ -110,3 +123,55 @@ def test_a_body_is_json_and_not_compressed(kind):
     headers, is_taken = BODIES[kind]
     with nullcontext() if is_taken else pytest.raises(WrongContentTypeError):
         check_media_type(headers)
+
+
+class Sender:
+    """Sends messages, and counts what was received."""
+
+    def __init__(self, messages: Iterable[dict[str, object]]) -> None:
+        self._messages, self.n_received = iter(messages), 0
+
+    async def receive(self) -> dict[str, object]:
+        self.n_received += 1
+        return next(self._messages)
+
+
+GONE = {"type": "http.disconnect"}
+
+
+def in_parts(parts: list[bytes]) -> list[dict[str, object]]:
+    """The messages of a body; the last one says so by saying nothing."""
+    *others, last = [{"type": "http.request", "body": part} for part in parts]
+    return [*({**one, "more_body": True} for one in others), last]
+
+
+@given(
+    parts=st.lists(st.binary(max_size=4), min_size=1, max_size=4),
+    most=st.integers(0, 9),
+)
+def test_a_body_is_read_whole_or_not_beyond_the_limit(parts, most):
+    """A body up to the limit is all its parts; of a longer one, no more is received."""
+    sender = Sender([*in_parts(parts), GONE])
+    body = b"".join(parts)
+    if len(body) <= most:
+        assert asyncio.run(read_body(sender.receive, most)) == body
+        assert sender.n_received == len(parts)
+    else:
+        with pytest.raises(TooLargeError):
+            asyncio.run(read_body(sender.receive, most))
+        so_far = accumulate(map(len, parts), initial=0)
+        assert sender.n_received == sum(length <= most for length in so_far)
+
+
+def test_a_body_without_an_end_is_refused():
+    """The sender went away in the middle."""
+    sender = Sender([in_parts([b"[1,", b"2]"])[0], GONE])
+    with pytest.raises(InvalidRequestError):
+        asyncio.run(read_body(sender.receive, 10))
+
+
+def test_a_body_is_given_once_and_whole():
+    """Whoever reads a body after the gate finds it, and then what the sender sends."""
+    receive = replayed(b"[1]", Sender([GONE]).receive)
+    assert asyncio.run(read_body(receive, 3)) == b"[1]"
+    assert asyncio.run(receive()) == GONE
