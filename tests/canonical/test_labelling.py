@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -154,6 +155,18 @@ def ring(n: int) -> tuple[int, list[set[int]], list[tuple[int, int]]]:
 def test_one_graph_in_two_processes() -> None:
     """The helper process finds the order that is found in this process."""
     assert search.bounded_order(*ring(200), Deadline()) == searched_order(*ring(200))
+
+
+def test_the_helper_process_imports_our_nauty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not another one that Python would find first: keys are those of one release."""
+    package = tmp_path / "pynauty" / "__init__.py"
+    package.parent.mkdir()
+    package.write_text("raise ImportError('imported from where ours is')")
+    monkeypatch.setattr(search.pynauty, "__file__", str(package))
+    with pytest.raises(CanonicalizationError, match="imported from where ours is"):
+        search.bounded_order(*ring(200), Deadline())
 
 
 def test_no_search_in_this_process_beyond_the_bound(

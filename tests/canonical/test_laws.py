@@ -218,10 +218,11 @@ NAMES = constantdict({"A": "A", "x": "x"})
         Relabeling(constantdict(i="i"), NAMES, constantdict(), (0, 1), ((0, 1),) * 2),
         Relabeling(SWAP, constantdict(), constantdict(), (0, 1), ((0, 1),) * 2),
         Relabeling(SWAP, NAMES, constantdict(), (0,), ((0, 1),)),
+        Relabeling(SWAP, NAMES, constantdict(), (0, 1, 2), ((0, 1),) * 3),
         Relabeling(SWAP, NAMES, constantdict(), (0, 1), ((0,),) * 2),
         Relabeling(SWAP, NAMES, constantdict(), (0, 1), ((0, 1), (1, 0))),
     ],
-    ids=["index", "operand", "rows", "positions", "terms of two rows"],
+    ids=["index", "operand", "rows", "more rows", "positions", "terms of two rows"],
 )
 def test_relabeling_of_another_einsum_is_refused(relabeling: Relabeling) -> None:
     """It is applied to what it fits, or not at all; and never gives another einsum."""
