@@ -129,7 +129,7 @@ DEVICES = select(
 def is_cut(lengths: Iterable[int]) -> bool:
     """Whether a page of entries of these lengths ends for want of room.
 
-    >>> is_cut([10, 20]), is_cut([10, MOST_CHARACTERS])
+    >>> is_cut([10, 20]), is_cut([10, MOST_CHARACTERS - 10])
     (False, True)
     """
     return sum(lengths) >= MOST_CHARACTERS

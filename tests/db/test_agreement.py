@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
+from statistics import median_low
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,20 @@ def test_what_is_released_releases_nothing_more(honest, fakes, n_confirmations):
     for fact_id in first:
         facts[fact_id] = replace(facts[fact_id], standing="served")
     assert agreed(facts.values(), n_confirmations) == ()
+
+
+@given(HONEST, FAKES, st.integers(1, 4))
+def test_most_recorders_agree_with_what_is_released(honest, fakes, n_confirmations):
+    """Where nothing is vouched for; each counts once, by the median of its facts."""
+    facts = {fact.id: fact for fact in distinct(honest + fakes)}
+    speedups = defaultdict(list)
+    for fact in facts.values():
+        speedups[fact.recorder].append(fact.speedup)
+    for fact in map(facts.get, agreed(facts.values(), n_confirmations)):
+        own = fact.speedup
+        others = [median_low(speedups[name]) for name in {*speedups} - {fact.recorder}]
+        n_agree = sum(1 / AGREEMENT <= other / own <= AGREEMENT for other in others)
+        assert 1 + n_agree > len(others) - n_agree
 
 
 @given(HONEST, FAKES, st.integers(1, 4))

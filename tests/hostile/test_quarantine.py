@@ -75,6 +75,7 @@ def test_no_recorder_fills_the_quarantine(
             store.receive(fakes[3], "eve", 3)
         assert store.receive(fakes[4], "ann", 3)
         assert store.missing([fact.id for fact in fakes]) == [fakes[3].id]
+        assert store.receive(fakes[3], "eve", 3, is_trusted=True)
 
 
 def test_unknown_transforms_wait_however_many_agree(world: World) -> None:

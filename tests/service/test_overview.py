@@ -91,6 +91,7 @@ def test_one_workload_and_one_device_are_found(store):
     listed = store.listed_device(make_device(0).id)
     assert (listed.device, listed.n_facts) == (make_device(0), 2)
     assert store.listed_device("nothing") is None
+    assert store.listed_device("") is None
 
 
 def test_workloads_are_found_by_their_notations(store):
@@ -107,3 +108,28 @@ def test_workloads_are_found_by_their_notations(store):
     assert keys(second) == ["key-1"]
     assert keys(first, second, after="key-0", limit=1) == ["key-1"]
     assert keys() == []
+
+
+@pytest.mark.parametrize("kind", ["workloads", "devices", "facts", "quarantine"])
+def test_pages_follow_one_another(store, kind, monkeypatch):
+    """Each entry is on one page; that ends at the limit, or where it is long enough."""
+    for n, key in enumerate(TEXTS):
+        environment = make_environment(make_device(n))
+        store.add(fact(n, environment, key))
+        store.receive(fact(9 + n, environment, key), "ann", n_confirmations=1)
+
+    page_of = getattr(store, f"page_of_{kind}")
+
+    def pages(limit):
+        found, after = [], ""
+        while (page := page_of(after, limit)) and len(found) < 9:
+            found.append([one.key if kind == "workloads" else one.id for one in page])
+            after = found[-1][-1]
+        return found
+
+    (every,) = pages(9)
+    assert len(every) == len(TEXTS)
+    assert every == sorted(every)
+    assert pages(2) == [every[:2], every[2:]]
+    monkeypatch.setattr("feinsum.db.server.pages.MOST_CHARACTERS", 1)
+    assert pages(2) == [[one] for one in every]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
+from feinsum.canonical import WorkloadKey
 from feinsum.db import open_store, opened_documents
+from feinsum.db.server.trust import receive
 from feinsum.records import to_json
 from tests.db.factories import (
     WORKLOAD,
@@ -14,6 +17,7 @@ from tests.db.factories import (
     make_environment,
     make_measurement,
     make_record,
+    make_workload,
 )
 from tests.service.conftest import key_for, send
 from tests.service.test_problems import is_problem
@@ -91,14 +95,15 @@ def test_what_waits_is_in_no_answer(careful, policy, location):
         note("bob", faster=3),
         note("bob", number=1),
         note("bob", environment=make_environment(make_device(1))),
+        note("bob", workload=make_workload(1)),
     ],
-    ids=["another speed-up", "another recipe", "another device"],
+    ids=["another speed-up", "another recipe", "another device", "another workload"],
 )
 def test_who_says_something_else_confirms_nothing(careful, other):
-    """Only the same recipe on the same device, about as fast, confirms."""
+    """Only the same recipe of a workload on one device, about as fast, confirms."""
     assert sent(careful, note("ann"), "ann")
     assert sent(careful, other, "bob")
-    assert served(careful) == set()
+    assert careful.get("/v1/facts").json()["facts"] == []
 
 
 def test_the_number_of_others_is_a_setting(serve):
@@ -156,6 +161,17 @@ def test_an_administrator_is_trusted(careful):
     assert served(careful) == {ann.id, root.id}
 
 
+@pytest.mark.parametrize("n_others", [0, 2])
+def test_what_an_administrator_sends_as_well_is_released(careful, n_others):
+    """The very fact that waits, however many others wait beside it."""
+    fact = note("ann")
+    for number in range(1, n_others + 1):
+        assert sent(careful, note("eve", number=number), "eve")
+    assert sent(careful, fact, "ann")
+    assert not sent(careful, fact, "root", "admin")
+    assert served(careful) == {fact.id}
+
+
 @pytest.mark.parametrize("in_bulk", [False, True])
 def test_an_import_into_the_database_confirms(careful, location, in_bulk):
     """Who adds a fact to the database of the service vouches for what agrees."""
@@ -182,3 +198,21 @@ def test_a_measurement_into_the_database_confirms_what_arrives(careful, location
     assert served(careful) == {local.id}
     assert not sent(careful, late, "late")
     assert served(careful) == {ann.id, local.id, late.id}
+
+
+def test_facts_of_a_workload_arrive_one_after_the_other(make_postgresql_store):
+    """Each sees those before it: a second one waits, but for one of other workloads."""
+    store = make_postgresql_store()
+    others = WorkloadKey("key-1")
+    for number, key in enumerate((WORKLOAD, others)):
+        store.add(make_record(number, workload=key))
+    first, same = make_record(2), make_record(3)
+    other = make_record(4, workload=others)
+    engine = store._engine
+    with engine.begin() as one, engine.begin() as another:
+        receive(one, first, "ann", 1)
+        another.exec_driver_sql("SET lock_timeout = '50ms'")
+        assert receive(another, other, "bob", 1)
+        with pytest.raises(OperationalError, match="lock timeout"):
+            receive(another, same, "bob", 1)
+        another.rollback()
