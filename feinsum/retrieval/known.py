@@ -305,7 +305,7 @@ def match_of(
     policy: Policy,
     *,
     extents: Extents,
-    is_nearest: bool = False,
+    is_nearest: bool,
     without: Collection[FramedSpec] = (),
     predicted: Callable[[], Sequence[TransformSpec]] = tuple,
 ) -> Match:

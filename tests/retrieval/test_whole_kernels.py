@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from itertools import combinations
 
 import loopy as lp
@@ -10,14 +11,19 @@ import numpy as np
 import pytest
 
 from feinsum import FeinsumWarning, raise_kernel, retrieve
-from feinsum.errors import RecordNotFoundError
+from feinsum.errors import RecordNotFoundError, TransformError
 from feinsum.measure import largest_error
-from feinsum.records import InMemoryStore
-from feinsum.retrieval import look_up
+from feinsum.records import InMemoryStore, TransformSpec
+from feinsum.retrieval import generating, look_up
 from feinsum.retrieval.assembly import taken_out
 from feinsum.retrieval.phases import phases_of
 from feinsum.targets.host import HostCTarget
-from feinsum.transforms import applicable_transforms, configurations
+from feinsum.transforms import (
+    REGISTRY,
+    Transform,
+    applicable_transforms,
+    configurations,
+)
 from tests.raising.test_captured import captured
 from tests.retrieval.facts import fact, fact_of
 from tests.retrieval.kernels import mixed, reduction, two_nests
@@ -346,6 +352,31 @@ def two_in_a_row(**options):
         lang_version=(2018, 2),
         **options,
     )
+
+
+def test_only_a_nest_whose_recipe_has_no_code_loses_it(monkeypatch):
+    """The recipes of others stay, though the kernel as a whole has no code either."""
+
+    def marked(t_unit, nest, parameters):
+        return lp.rename_iname(t_unit, next(iter(nest.loops)), "marked")
+
+    def refusal(unit):
+        return TransformError("no code") if "marked" in str(unit) else None
+
+    space = cache(lambda einsum: {"n": (1,)})
+    transform = Transform("marking", 1, "a test transform", space, marked)
+    monkeypatch.setitem(REGISTRY, ("marking", 1), transform)
+    monkeypatch.setattr(generating, "refusal", refusal)
+    unit = two_nests()
+    store = facts_for(unit)
+    first = raise_kernel(unit).raised[0].form.einsum
+    store.add(fact(first, TransformSpec.parse("marking@1(n=1)"), speedup=100.0))
+    found = look_up(unit, database=store)
+    assert [[str(spec) for spec, _ in one.failures] for one in found.nests] == [
+        ["marking@1(n=1)"],
+        [],
+    ]
+    assert not found.unchanged
 
 
 def test_a_linearized_kernel_is_scheduled_anew():
