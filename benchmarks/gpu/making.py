@@ -1,18 +1,19 @@
 """Makes a contest: kernels with functional operands, and what rivals evaluate.
 
 ``python -m benchmarks.gpu.making FOLDER --after BUNDLE`` writes a bundle like that of
-``feinsum tune --export``. The operands are the functions of the suites, the candidates
-the fastest recipes of bundles that ran on the GPU; ``contest.py`` beside the runner
-times them and the rivals.
+``feinsum tune --export``. The operands are the functions of the suites. The candidates
+are predicted recipes and the fastest of bundles that ran on the GPU; ``contest.py``
+beside the runner times them and the rivals.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,8 @@ from feinsum.tune.bundle import (
 )
 from feinsum.tune.problem import Problem
 
-N_BEST = 2
-"""Recipes of a workload that take part."""
-N_UNMEASURED = 4
-"""Where none of them ran before."""
+N_BEST, N_UNMEASURED = 2, 3
+"""Recipes of a workload that take part: measured ones, and the first of a search."""
 
 
 def main() -> None:
@@ -84,15 +83,13 @@ def made(
     case, maker = posed.case(), Maker(architecture)
     tried = known.get(str(posed.problem.form.key), {})
     best = sorted((s for s in tried if tried[s] < np.inf), key=tried.__getitem__)
-    specs: Sequence[TransformSpec] = best[:N_BEST]
+    others = islice(candidates(posed.problem, {}), N_UNMEASURED)
     kernels = []
-    for spec in specs or candidates(posed.problem, {}):
+    for spec in dict.fromkeys((*best[:N_BEST], *others)):
         try:
             kernels.append(maker.candidate(spec, case))
         except FeinsumError as error:
             maker.left_out[error.code] += 1
-        if len(kernels) == (N_BEST if specs else N_UNMEASURED):
-            break
     document = {
         **document_of(posed.problem, case),
         "name": entry.name,
