@@ -127,10 +127,8 @@ def run_entry(
         if name in options.without:
             continue
         try:
-            call, finish = prepare(workload, values)
-            if name == "torch.compile":
-                finish(call())  # for seconds, most of them without the GPU
-            with gpu.turn():
+            with gpu.turn():  # compilers try kernels on the GPU, too
+                call, finish = prepare(workload, values)
                 off = _error(workload, call, finish)
             found.setdefault("errors", {})[name] = off
             calls[name] = call, finish

@@ -27,8 +27,7 @@ from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.memory import remembered
 from feinsum.predict import machine_of, predictions
 from feinsum.targets.cuda import CudaBuilt, CudaDevice
-from feinsum.transforms.gpu import GPU_ELEMENTS
-from feinsum.transforms.gpu.library import library_s
+from feinsum.transforms.gpu.library import library_s, path_s
 from feinsum.transforms.ranking import at_sizes
 
 __all__ = ["GpuCall", "LibraryCall", "gpu_call"]
@@ -134,7 +133,7 @@ def _made(reading: Reading, site: _Site) -> GpuCall:
     if reading.work_dtype.kind not in "iuf":
         return _some(library, reading)
     path = untransformed_path(reading.einsum, reading.sizes)
-    if path is not None and not GPU_ELEMENTS.fits(reading.einsum):
+    if path is not None and _is_quicker_in_pairs(reading, opened, path):
         return PairsCall(reading, opened, path, options)
     product = library if _library_s(reading, opened) is not None else None
     recorded = _recorded(reading, site)
@@ -300,6 +299,17 @@ def _library_s(reading: Reading, opened: CudaDevice) -> float | None:
     if reading.work_dtype.kind != "f" or len(reading.einsum.indices) > len(LETTERS):
         return None
     return library_s(at_sizes(reading.einsum, reading.sizes), gpu)
+
+
+def _is_quicker_in_pairs(
+    reading: Reading, opened: CudaDevice, path: ContractionPath
+) -> bool:
+    """Whether a path is expected to be faster than one kernel for everything."""
+    gpu = machine_of(opened.device).gpu
+    assert gpu is not None
+    seconds = path_s(at_sizes(reading.einsum, reading.sizes), path, gpu)
+    best = predictions(reading.einsum, reading.sizes, opened.device)[:1]
+    return all(seconds < UNPROVEN * one.seconds for one in best)
 
 
 def _is_quicker(reading: Reading, opened: CudaDevice) -> bool:

@@ -58,7 +58,7 @@ def bound(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print lower bounds on the cost of an einsum, by memory level.
+    """Print lower bounds on the cost of an einsum.
 
     For each level: its size and bandwidth, the bytes that must pass between it and
     nearer levels, their time, and a tile that attains the bound. A dash marks

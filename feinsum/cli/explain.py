@@ -63,7 +63,7 @@ def explain(
     effort: Effort = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain which einsums a kernel has and which recipes they get.
+    """Explain the einsums of a kernel and their recipes.
 
     Shows what feinsum.retrieve would do. Exits with code 3 if it would return
     the kernel unchanged.

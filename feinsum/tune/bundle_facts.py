@@ -45,6 +45,8 @@ class Imported:
 def import_results(folder: Path, store: FactStore) -> Imported:
     """Record the best of every workload, with the GPU that it was measured on.
 
+    The recipe of the baseline is one of them: nothing says that it is the slowest.
+
     Raises:
         MeasurementError: if the folder holds no bundle.
         InvalidRecordError: if there are no results, or one is of another bundle, of
@@ -59,11 +61,20 @@ def import_results(folder: Path, store: FactStore) -> Imported:
         )
     states: dict[str, int] = {}
     finals: dict[int, dict[int, TuningRecord]] = {}
+    errors: dict[tuple[int, int], float] = {}
     for number, line in enumerate(lines, start=1):
         try:
             if line.get("final"):
-                fact = _fact(bundle, line)
-                finals.setdefault(line["workload"], {})[line["candidate"]] = fact
+                found = finals.setdefault(line["workload"], {})
+                found[line["candidate"]] = _fact(bundle, line)
+                at = bundle["workloads"][line["workload"]]["baseline"]
+                error = errors.get((line["workload"], at))
+                if error is not None:
+                    of_it = {"candidate": at, "samples_s": line["baseline_s"]}
+                    found[at] = _fact(bundle, {**line, **of_it, "error": error})
+            elif line["state"] == "tried":
+                errors[line["workload"], line["candidate"]] = line["error"]
+                states["tried"] = states.get("tried", 0) + 1
             elif line["state"] != "started":
                 states[line["state"]] = states.get(line["state"], 0) + 1
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -73,7 +84,7 @@ def import_results(folder: Path, store: FactStore) -> Imported:
             ) from error
     facts = []
     for by_candidate in finals.values():
-        ranked = sorted(by_candidate.values(), key=lambda f: -f.measurement.speedup)
+        ranked = sorted(by_candidate.values(), key=lambda f: f.measurement.median_s)
         facts += ranked[:N_RECORDED]
     for fact in facts:
         check_plausible(fact)

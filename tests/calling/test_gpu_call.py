@@ -14,6 +14,7 @@ import pytest
 import feinsum
 from feinsum.calling import gpu_making
 from feinsum.calling.options import CallOptions
+from feinsum.calling.reading import read_shapes
 from feinsum.errors import (
     DeviceUnavailableError,
     InvalidEinsumError,
@@ -21,7 +22,7 @@ from feinsum.errors import (
 )
 from feinsum.measure import open_device
 from feinsum.records import InMemoryStore
-from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
+from tests.targets.cuda.stand_in import StandInDriver, needs_nvrtc, stand_in
 from tests.transforms.support import LOOPY_WARNINGS
 
 __all__ = ["stand_in"]
@@ -240,3 +241,32 @@ def test_results_go_to_the_library_of_the_first_operand(stand_in, monkeypatch):
     kind, array = call("i,i->i", np.arange(3.0), np.ones(3))
     assert kind == "taken"
     assert array.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_repeated_call_does_not_ask_the_driver(stand_in, monkeypatch):
+    """Listing its GPUs takes a driver longer than a small call."""
+    a, b = RNG.random((9, 8)), RNG.random((8, 7))
+    assert np.allclose(call("ij,jk->ik", a, b), a @ b)
+    monkeypatch.setattr(StandInDriver, "gpus", None)
+    assert np.allclose(call("ij,jk->ik", a, b), a @ b)
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes", "is_in_pairs"),
+    [
+        ("ja,a,ka,ikcd->ijcd", [(40, 90), (90,), (40, 90), (40, 40, 90, 90)], True),
+        ("ab,cd,de->be", [(900, 900)] * 3, True),
+        ("xre,rij,ej->xei", [(3, 3, 90000), (3, 20, 20), (90000, 20)], False),
+    ],
+)
+def test_what_one_kernel_computes_more_slowly_is_computed_in_pairs(
+    stand_in, subscripts, shapes, is_in_pairs
+):
+    """By what is predicted; an operator of elements is one kernel."""
+    given = [(shape, np.dtype(np.float64)) for shape in shapes]
+    reading = read_shapes(subscripts, given, tuple(range(len(shapes))))
+    site = gpu_making._Site([], None, open_device("cuda"), CallOptions(None), ())
+    path = gpu_making.untransformed_path(reading.einsum, reading.sizes)
+    assert path is not None
+    found = gpu_making._is_quicker_in_pairs(reading, site.opened, path)
+    assert found is is_in_pairs

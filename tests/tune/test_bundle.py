@@ -127,7 +127,9 @@ def test_a_run_becomes_facts_of_its_gpu(bundle):
     assert imported.states == {"tried": 6}
     facts = list(store.records())
     assert set(facts) == set(imported.facts)
-    assert len(facts) == 4
+    assert len(facts) == 6
+    baselines = [f for f in facts if str(f.spec) == "gpu_points@1(block=256)"]
+    assert [f.measurement.speedup for f in baselines] == [1.0, 1.0]
     for fact in facts:
         device = fact.environment.device
         assert (device.name, device.kind, device.architecture) == (

@@ -1,15 +1,16 @@
-"""What the libraries of a GPU's vendor take for a product of matrices."""
+"""What the libraries of a GPU's vendor take for products of matrices."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
-from feinsum.ir import BatchedEinsum, IndexList
+from feinsum.ir import BatchedEinsum, IndexList, Operand
 from feinsum.transforms.cost import Gpu, distinct_bytes, points
 from feinsum.transforms.gpu.sides import Sides, sides_of
 from feinsum.transforms.gpu_cost import itemsize_of, loads
 
-__all__ = ["library_s"]
+__all__ = ["library_s", "path_s"]
 
 CALL_S = 1e-5
 """To find and begin a product."""
@@ -56,6 +57,51 @@ def library_s(einsum: BatchedEinsum, gpu: Gpu) -> float | None:
         + max(moved, computed)
         + _copied_bytes(einsum, sides) / (gpu.bandwidth_bytes_per_s)
     )
+
+
+def path_s(einsum: BatchedEinsum, path: Sequence[tuple[int, ...]], gpu: Gpu) -> float:
+    """Seconds of a path, its products by a library and what is none at the bandwidth.
+
+    Args:
+        einsum: of one row, with known extents.
+        path: positions of operands that are contracted; the result goes to the end.
+
+    >>> from feinsum.ir import array, einsum
+    >>> gpu = Gpu(90, 132, 1.7e9, 3e12, 1 << 25, {8: 64.0}, {8: 128.0})
+    >>> A, B, C = (array(name, (512, 512)) for name in "ABC")
+    >>> chain = einsum("ij,jk,kl->il", A, B, C)
+    >>> path_s(chain, ((0, 1), (0, 1)), gpu) < path_s(chain, ((0, 2), (0, 1)), gpu)
+    True
+    """
+    terms, seconds = list(einsum.inputs), 0.0
+    for step in path:
+        chosen = [terms[k] for k in step]
+        terms = [term for k, term in enumerate(terms) if k not in step]
+        needed = set(einsum.output).union(*terms)
+        joint = dict.fromkeys(i for term in chosen for i in term)
+        result = tuple(i for i in joint if i in needed) if terms else einsum.output
+        seconds += _step_s(einsum, chosen, result, gpu)
+        terms.append(result)
+    return seconds
+
+
+def _step_s(
+    einsum: BatchedEinsum, inputs: Sequence[IndexList], output: IndexList, gpu: Gpu
+) -> float:
+    """Of one einsum with the extents of another."""
+    dtype = einsum.operands[0].dtype
+    row = tuple(
+        Operand(f"x{k}", tuple(einsum.extents[i] for i in term), dtype)
+        for k, term in enumerate(inputs)
+    )
+    step = BatchedEinsum(output, tuple(inputs), (row,))
+    found = library_s(step, gpu)
+    if found is not None:
+        return found
+    moved = sum(distinct_bytes(step)) / (BANDWIDTH_SHARE * gpu.bandwidth_bytes_per_s)
+    rate = gpu.multiply_adds[4 if itemsize_of(step) <= 4 else 8]
+    rate *= gpu.n_multiprocessors * gpu.cycles_per_s / 2
+    return CALL_S + max(moved, points(step, step.indices) / rate)
 
 
 def _copied_bytes(einsum: BatchedEinsum, sides: Sides) -> int:

@@ -20,13 +20,13 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
+from feinsum.transforms.gpu.shares import points_of
 from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suit
 from feinsum.transforms.gpu.tiled_cost import Tiles, tiled_s
 from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
 from feinsum.transforms.gpu.tiles import (
     Items,
     Tiled,
-    points_of,
     tile_entries,
     uneven_tile,
 )

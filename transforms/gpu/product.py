@@ -17,6 +17,7 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, has_plain_dtype
+from feinsum.transforms.gpu.shares import points_of
 from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suit
 from feinsum.transforms.gpu.tiled_cost import Tiles, tiled_s
 from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
@@ -25,7 +26,6 @@ from feinsum.transforms.gpu.tiles import (
     Items,
     Side,
     Tiled,
-    points_of,
     uneven_tile,
 )
 from feinsum.transforms.gpu_cost import (

@@ -65,7 +65,7 @@ def compare(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time an einsum against numpy, opt_einsum, torch, JAX and TBLIS.
+    """Time an einsum against numpy, torch, JAX and others.
 
     All installed contenders evaluate it on the same arrays, in turns, after each
     result was checked. The machine should be idle.

@@ -16,7 +16,7 @@ __all__ = ["app"]
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="List or clear the workloads that a service had no answer for.",
+    help="List or clear workloads without an answer.",
     epilog="\b\nExample:\n  feinsum demand list --database team.sqlite",
 )
 

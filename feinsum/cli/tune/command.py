@@ -106,7 +106,7 @@ def tune(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search for the fastest recipe of an einsum and record it.
+    """Find and record the fastest recipe of an einsum.
 
     Every recipe runs in a separate process and is compared with numpy before it
     is timed. The best are recorded, even after Ctrl-C or SIGTERM. Trials are

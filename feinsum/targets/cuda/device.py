@@ -161,6 +161,9 @@ class Cuda:
     def open(self, device: Device) -> CudaDevice:
         """One session per device and process; of equal ones the first."""
         driver = find_driver()
+        for known in _open_ones(driver).values():
+            if known.device == device:
+                return known
         for facts in driver.gpus():
             if describe(facts) == device:
                 return _opened(driver, facts)
@@ -169,10 +172,16 @@ class Cuda:
     def open_ordinal(self, ordinal: int) -> CudaDevice:
         """The GPU of a number, as other libraries count them.
 
+        Of one that is open the driver is not asked: each call of arrays comes here, and
+        listing the GPUs takes it a millisecond or two.
+
         Raises:
             DeviceUnavailableError: if there is none of that number.
         """
         driver = find_driver()
+        known = _open_ones(driver).get(ordinal)
+        if known is not None:
+            return known
         for facts in driver.gpus():
             if facts.ordinal == ordinal:
                 return _opened(driver, facts)
@@ -189,16 +198,20 @@ class Cuda:
 
 CUDA = Cuda()
 
-_OPEN: dict[tuple[int, Driver, int], CudaDevice] = {}
-"""By process, since a context does not survive a fork, driver and ordinal."""
+_OPEN: dict[tuple[int, Driver], dict[int, CudaDevice]] = {}
+"""By process, since a context does not survive a fork, and driver; then by ordinal."""
+
+
+def _open_ones(driver: Driver) -> dict[int, CudaDevice]:
+    return _OPEN.setdefault((os.getpid(), driver), {})
 
 
 def _opened(driver: Driver, facts: GpuFacts) -> CudaDevice:
-    key = os.getpid(), driver, facts.ordinal
-    if key not in _OPEN:
+    known = _open_ones(driver)
+    if facts.ordinal not in known:
         session = driver.open(facts.ordinal)
-        _OPEN[key] = CudaDevice(describe(facts), facts, session)
-    return _OPEN[key]
+        known[facts.ordinal] = CudaDevice(describe(facts), facts, session)
+    return known[facts.ordinal]
 
 
 def describe(facts: GpuFacts) -> Device:

@@ -262,6 +262,11 @@ def _facts(
     )
 
 
+def _packed(array: Any) -> Any:
+    """In C's order; CuPy, as numpy does, makes an axis of none."""
+    return _cupy().ascontiguousarray(array).reshape(array.shape)
+
+
 HEAD_START_CYCLES = np.int64(200_000)
 """For which the GPU is kept busy while the host enqueues what is timed, some 0.1 ms:
 otherwise the time of a short kernel is that of its launch.
@@ -310,7 +315,7 @@ class CupySession:
 
     def packed(self, array: Any) -> Any:
         with cuda_errors(f"a copy of {array.nbytes} bytes"), self.device:
-            return _cupy().ascontiguousarray(array)
+            return _packed(array)
 
     def overwrite(self, array: Any, values: Any, stream: Any = None) -> None:
         with cuda_errors("an array cannot be written"), self.device, self._on(stream):
@@ -321,7 +326,7 @@ class CupySession:
         cupy = _cupy()
         with cuda_errors("CuPy's einsum failed"), self.device, self._on(stream):
             found = cupy.einsum(subscripts, *arrays, optimize=True)
-            return cupy.ascontiguousarray(found)
+            return _packed(found)
 
     def _on(self, stream: Any) -> Any:
         return stream or self.stream
