@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-collect_ignore = ["tune/fake_cupy"]
-"""Stands in for CuPy in processes of its own; it is no module of tests."""
+collect_ignore = ["tune/fake_cupy", "try_mutants.py"]
+"""No modules of tests: a stand-in for CuPy in other processes, and a script that takes
+an extra.
+"""
 
 KEPT_COMPILER = str(Path(__file__).with_name("kept_compiler.sh"))
 

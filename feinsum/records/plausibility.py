@@ -82,9 +82,9 @@ LEAST_RATE = 1e6
 SHIPPED = {
     ("contraction_path", 1), ("contraction_path", 2), ("element_blocked", 1),
     ("generic", 1), ("generic", 2), ("gpu_elements", 1), ("gpu_mma", 1),
-    ("gpu_operator", 1),
-    ("gpu_points", 1), ("gpu_product", 1), ("gpu_rows", 1), ("library_contraction", 1),
-    ("library_path", 1), ("packed_contraction", 1), ("packed_contraction", 2),
+    ("gpu_operator", 1), ("gpu_points", 1), ("gpu_product", 1), ("gpu_rows", 1),
+    ("gpu_split_sum", 1), ("library_contraction", 1), ("library_path", 1),
+    ("packed_contraction", 1), ("packed_contraction", 2),
     ("rowwise", 1), ("rowwise", 2), ("sparse_nest", 1), ("split_sum", 1),
     ("split_sum", 2), ("transposed", 1), ("turned", 1), ("unroll_and_jam", 1),
 }  # fmt: skip
@@ -249,7 +249,7 @@ def check_unique_names(text: str | bytes) -> None:
     >>> check_unique_names('{"a": {"b": 1, "b": 2}}')
     Traceback (most recent call last):
         ...
-    feinsum.errors.InvalidRecordError: the name 'b' is twice in a JSON object; ...
+    feinsum.errors.InvalidRecordError: the name 'b' is repeated in a JSON object; ...
     """
     try:
         json.loads(text, object_pairs_hook=_without_repeats)

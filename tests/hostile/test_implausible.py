@@ -129,13 +129,13 @@ def test_a_name_that_is_twice_is_refused(lasting: World, tmp_path: Path) -> None
     assert twice != text
     status, problem = lasting.attacker.send(twice)
     assert (status, problem["code"]) == (422, "invalid-record")
-    assert "twice" in problem["detail"]
+    assert "repeated" in problem["detail"]
     lines = tmp_path / "facts.jsonl"
     write_file([HONEST[0]], lines)
     lines.write_text(lines.read_text().replace(text, twice))
     left_out: list[object] = []
     take_in(InMemoryStore(), read_file(lines), left_out.append)
-    assert "twice" in str(*left_out)
+    assert "repeated" in str(*left_out)
 
 
 @pytest.mark.parametrize(

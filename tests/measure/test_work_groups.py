@@ -132,7 +132,9 @@ def test_a_work_item_beyond_an_array_is_refused():
     """With the axis, the extent and where it is."""
     given = {"x": np.arange(8.0), "y": np.zeros(8)}
     unit = scheduled(one_statement("y[i]", "x[i]", x=8, y=8))
-    with pytest.raises(MeasurementError, match=r"'x' has extent 5 on axis 0, .* at 5"):
+    with pytest.raises(
+        MeasurementError, match=r"'x' has extent 5 on axis 0, .* accesses 5"
+    ):
         execute_groups(unit, {**given, "x": np.arange(5.0)})
 
 

@@ -18,6 +18,7 @@ from feinsum.measure import (
     tolerance_for,
     verify,
 )
+from feinsum.measure.gpu_figures import figures_of_recipe
 from feinsum.raising import identify_as_einsum
 from feinsum.records import Level, TransformSpec, TuningRecord
 from feinsum.retrieval import look_up
@@ -29,13 +30,16 @@ from feinsum.transforms import (
     find_transform,
 )
 from tests.portions import spread
+from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
 
 SIZE = 53
 """Elements; no tile divides them."""
-FACTS = sorted(shipped_facts().records(), key=lambda fact: fact.workload_text)
+ALL = sorted(shipped_facts().records(), key=lambda fact: fact.workload_text)
+FACTS = [fact for fact in ALL if fact.environment.device.kind != "gpu"]
+OF_GPUS = [fact for fact in ALL if fact.environment.device.kind == "gpu"]
 SAMPLE = FACTS[:: max(1, len(FACTS) // 3)]
 
 
@@ -145,3 +149,13 @@ def test_a_new_user_gets_shipped_recipes(fact):
 def test_every_shipped_fact_is_right(fact):
     """All of them."""
     assert_served(fact)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("fact", spread(OF_GPUS, 3), ids=lambda fact: fact.id[:12])
+def test_a_shipped_recipe_compiles_for_its_gpu(fact):
+    """Without spills to speak of, in groups that a multiprocessor holds."""
+    einsum, device = from_text(fact.workload_text), fact.environment.device
+    for one in figures_of_recipe(fact.spec, einsum, device.architecture):
+        assert one.figures.spill_bytes <= 512
+        assert one.occupancy > 0
