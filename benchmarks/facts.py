@@ -70,7 +70,8 @@ def summary(facts: Iterable[TuningRecord]) -> Table:
     for fact in facts:
         device, driver = fact.environment.device, fact.environment.driver_version
         dtype = from_text(fact.workload_text).operands[0].dtype.name
-        speedups = groups.setdefault((str(device), driver, dtype), [])
+        name = " ".join(filter(None, (str(device), device.microarchitecture)))
+        speedups = groups.setdefault((name, driver, dtype), [])
         speedups.append(fact.measurement.speedup)
     heads = (
         "device",
