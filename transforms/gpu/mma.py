@@ -21,7 +21,7 @@ from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
 from feinsum.transforms.gpu.shares import points_of
-from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suit
+from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suited
 from feinsum.transforms.gpu.tiled_cost import Tiles, tiled_s
 from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
 from feinsum.transforms.gpu.tiles import (
@@ -257,30 +257,25 @@ def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     )
 
 
+TRIED = (
+    (64, 64, 16, 32, 32, 8, 2, COPY_WAYS[1]),
+    (64, 128, 16, 32, 32, 8, 3, COPY_WAYS[0]),
+    (64, 64, 32, 32, 32, 8, 2, COPY_WAYS[0]),
+    (64, 128, 16, 32, 32, 4, 3, COPY_WAYS[0]),
+    (128, 32, 16, 32, 32, 4, 3, COPY_WAYS[0]),
+    (128, 64, 16, 32, 32, 8, 3, COPY_WAYS[0]),
+    (32, 32, 16, 16, 16, 4, 4, COPY_WAYS[0]),
+    (128, 64, 16, 32, 32, 16, 3, COPY_WAYS[0]),
+    (128, 128, 16, 64, 32, 8, 3, COPY_WAYS[0]),
+    (32, 128, 16, 32, 32, 4, 3, COPY_WAYS[0]),
+)
+"""Values of ``NAMES`` with which searches begin. The first six were the fastest of 35
+of 39 contractions of TCCG on an H100.
+"""
+
+
 def _starts(workload: Workload) -> tuple[Parameters, ...]:
-    """Large tiles for large products; smaller ones fill a GPU with less."""
-    copied, held = COPY_WAYS
-    tried = (
-        (128, 128, 16, 64, 32, 8, 3, copied),
-        (128, 128, 16, 32, 64, 16, 3, copied),
-        (128, 128, 8, 32, 64, 8, 4, copied),
-        (128, 128, 32, 32, 64, 8, 2, copied),
-        (128, 64, 16, 32, 32, 16, 3, copied),
-        (64, 128, 16, 32, 32, 4, 3, copied),
-        (64, 64, 16, 32, 32, 4, 3, copied),
-        (64, 64, 16, 32, 32, 4, 2, held),
-        (128, 32, 16, 32, 32, 4, 3, copied),
-        (32, 128, 16, 32, 32, 4, 3, copied),
-        (32, 32, 16, 16, 16, 4, 4, copied),
-    )
-    starts: tuple[Parameters, ...] = tuple(
-        dict(zip(NAMES, values, strict=True)) for values in tried
-    )
-    return tuple(
-        start
-        for start, (across, along, *_) in zip(starts, tried, strict=True)
-        if _constraint(workload, start) is None and suit(workload, across, along)
-    )
+    return suited(workload, NAMES, TRIED, _constraint)
 
 
 def _proposals(workload: Workload) -> Iterable[Parameters]:

@@ -18,7 +18,7 @@ from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, has_plain_dtype
 from feinsum.transforms.gpu.shares import points_of
-from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suit
+from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suited
 from feinsum.transforms.gpu.tiled_cost import Tiles, tiled_s
 from feinsum.transforms.gpu.tiled_product import COPY_WAYS, TiledProduct
 from feinsum.transforms.gpu.tiles import (
@@ -236,25 +236,19 @@ def _shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     )
 
 
+TRIED = (
+    (32, 32, 16, 2, 2, 2, COPY_WAYS[0]),
+    (16, 16, 16, 1, 1, 2, COPY_WAYS[0]),
+    (128, 64, 8, 8, 4, 3, COPY_WAYS[0]),
+    (64, 128, 8, 4, 8, 3, COPY_WAYS[0]),
+    (128, 128, 8, 8, 8, 2, COPY_WAYS[0]),
+    (128, 128, 8, 8, 8, 2, COPY_WAYS[1]),
+)
+"""Values of ``NAMES`` with which searches begin."""
+
+
 def _starts(workload: Workload) -> tuple[Parameters, ...]:
-    """Small tiles for short indices, large ones for the rest."""
-    copied, held = COPY_WAYS
-    tried = (
-        (32, 32, 16, 2, 2, 2, copied),
-        (16, 16, 16, 1, 1, 2, copied),
-        (128, 64, 8, 8, 4, 3, copied),
-        (64, 128, 8, 4, 8, 3, copied),
-        (128, 128, 8, 8, 8, 2, copied),
-        (128, 128, 8, 8, 8, 2, held),
-    )
-    starts: tuple[Parameters, ...] = tuple(
-        dict(zip(NAMES, values, strict=True)) for values in tried
-    )
-    return tuple(
-        start
-        for start, (across, along, *_) in zip(starts, tried, strict=True)
-        if _constraint(workload, start) is None and suit(workload, across, along)
-    )
+    return suited(workload, NAMES, TRIED, _constraint)
 
 
 def _proposals(workload: Workload) -> Iterable[Parameters]:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
 from feinsum.transforms.gpu.grid import CUT, Flat, flat_of
-from feinsum.transforms.roles import volume
+from feinsum.transforms.registry import Parameters
+from feinsum.transforms.roles import number, volume
 
-__all__ = ["LEAST_REUSE", "Sides", "place_in", "sides_of", "size_of", "staged", "suit"]
+__all__ = [
+    "LEAST_REUSE",
+    "Sides",
+    "place_in",
+    "sides_of",
+    "size_of",
+    "staged",
+    "suit",
+    "suited",
+]
 
 LONG_SUM = 256
 """Terms of a sum, from which loads count more than stores."""
@@ -126,3 +136,23 @@ def staged(einsum: BatchedEinsum) -> set[tuple[Operand, bool]]:
     sides = sides_of(einsum, einsum.extents)
     assert sides is not None
     return {(op, k == sides.first) for row in einsum.rows for k, op in enumerate(row)}
+
+
+def suited(
+    workload: Workload,
+    names: Sequence[str],
+    tried: Sequence[Sequence[int | str]],
+    constraint: Callable[[Workload, Parameters], str | None],
+) -> tuple[Parameters, ...]:
+    """The configurations that suit a workload, of those given by their values.
+
+    Args:
+        names: of the parameters; the first two are the tiles across and along.
+    """
+    starts: list[Parameters] = [dict(zip(names, v, strict=True)) for v in tried]
+    return tuple(
+        start
+        for start in starts
+        if constraint(workload, start) is None
+        and suit(workload, *(number(start, name) for name in names[:2]))
+    )
