@@ -3,13 +3,13 @@
 python3 contest.py [--budget SECONDS] [--out contest.jsonl] [--without RIVAL]
 
 It stands beside ``runner.py`` and ``bundle.json``, and needs numpy, CuPy, and what it
-compares with: JAX and torch. Some processes prepare entries, and one of them has the
-GPU; a crash costs one entry. Those that are in the
-file of results already are skipped. All arrays are on the GPU before anything is timed.
+compares with: JAX and torch. Several processes prepare entries, one at a time has the
+GPU, and a crash costs one entry. Entries in the file of results are skipped. All arrays
+are on the GPU before anything is timed.
 
-A contender is called as often as fits some milliseconds, and then waited for: what the
-host does in between counts where it takes longer than the GPU. ``device_s`` is the time
-of our kernel alone, between two events.
+A contender is called as often as fits some milliseconds, and then waited for: the work
+of the host counts if it takes longer than that of the GPU. ``device_s`` is the time of
+our kernel alone, between two events.
 """
 
 from __future__ import annotations

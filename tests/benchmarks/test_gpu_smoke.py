@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import gpu_smoke
+from benchmarks.gpu import smoke
 from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -16,7 +16,7 @@ WITHOUT_LIBRARIES = ("device", "retrieve", "families", "graph")
 
 
 def steps(word):
-    return [(name, step) for name, step in gpu_smoke.STEPS if name.startswith(word)]
+    return [(name, step) for name, step in smoke.STEPS if name.startswith(word)]
 
 
 @pytest.mark.parametrize("word", WITHOUT_LIBRARIES)
@@ -31,14 +31,14 @@ def test_a_step_that_fails_is_told_and_the_next_is_tried(
 ):
     """One line each; the exit code says so, and the log has the trace."""
     monkeypatch.setattr(
-        "sys.argv", ["gpu_smoke", "--only", "of", "--log", str(tmp_path / "log")]
+        "sys.argv", ["smoke", "--only", "of", "--log", str(tmp_path / "log")]
     )
     monkeypatch.setattr(
-        gpu_smoke,
+        smoke,
         "STEPS",
         [("of which", lambda: 1 / 0), ("of that", lambda: "fine"), ("not", None)],
     )
-    assert gpu_smoke.main() == gpu_smoke.FAILED
+    assert smoke.main() == smoke.FAILED
     first, second, last = capsys.readouterr().out.splitlines()
     assert first.startswith("failed")
     assert "ZeroDivisionError" in first

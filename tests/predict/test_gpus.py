@@ -13,7 +13,7 @@ from feinsum.predict import hopeless, machine_of, predictions
 from feinsum.records import Device, DevicePeaks, TransformSpec
 from feinsum.transforms import check_spec, find_transform
 from feinsum.transforms.cost import Gpu
-from feinsum.transforms.gpu_cost import Launch, launch_s
+from feinsum.transforms.gpu.cost import Launch, launch_s
 
 H100 = Device("CUDA", "H100", "", "gpu", "sm_90", 132)
 DEVICES = [

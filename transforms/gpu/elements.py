@@ -20,8 +20,7 @@ from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.paths import pairwise_path
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
-from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, SHARED_BYTES
-from feinsum.transforms.gpu_cost import (
+from feinsum.transforms.gpu.cost import (
     LINE_BYTES,
     OVERHEAD_CYCLES,
     WARP,
@@ -31,6 +30,7 @@ from feinsum.transforms.gpu_cost import (
     launch_s,
     request_cycles,
 )
+from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, SHARED_BYTES
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register

@@ -7,8 +7,8 @@ from itertools import groupby
 
 from feinsum.ir import BatchedEinsum, IndexList, Operand
 from feinsum.transforms.cost import Gpu, distinct_bytes, points
+from feinsum.transforms.gpu.cost import itemsize_of, loads
 from feinsum.transforms.gpu.sides import Sides, sides_of
-from feinsum.transforms.gpu_cost import itemsize_of, loads
 
 __all__ = ["library_s", "path_s"]
 

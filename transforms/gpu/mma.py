@@ -19,6 +19,7 @@ from pymbolic import var
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine
+from feinsum.transforms.gpu.cost import LINE_BYTES
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
 from feinsum.transforms.gpu.shares import points_of
 from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suited
@@ -30,7 +31,6 @@ from feinsum.transforms.gpu.tiles import (
     tile_entries,
     uneven_tile,
 )
-from feinsum.transforms.gpu_cost import LINE_BYTES
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
     PRODUCTS,

@@ -16,10 +16,7 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
-from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
-from feinsum.transforms.gpu.operator_steps import Steps
-from feinsum.transforms.gpu.operator_writer import OperatorWriter
-from feinsum.transforms.gpu_cost import (
+from feinsum.transforms.gpu.cost import (
     LINE_BYTES,
     OVERHEAD_CYCLES,
     WARP,
@@ -29,6 +26,9 @@ from feinsum.transforms.gpu_cost import (
     launch_s,
     request_cycles,
 )
+from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS
+from feinsum.transforms.gpu.operator_steps import Steps
+from feinsum.transforms.gpu.operator_writer import OperatorWriter
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register
 from feinsum.transforms.roles import (

@@ -12,8 +12,7 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
-from feinsum.transforms.gpu.grid import GPUS, has_plain_dtype, parts_of
-from feinsum.transforms.gpu_cost import (
+from feinsum.transforms.gpu.cost import (
     WARP,
     Launch,
     factors_of,
@@ -22,6 +21,7 @@ from feinsum.transforms.gpu_cost import (
     launch_s,
     warp_cycles,
 )
+from feinsum.transforms.gpu.grid import GPUS, has_plain_dtype, parts_of
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.schedule import calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, register

@@ -16,6 +16,12 @@ from pymbolic import var
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine
+from feinsum.transforms.gpu.cost import (
+    LINE_BYTES,
+    OVERHEAD_CYCLES,
+    WARP,
+    itemsize_of,
+)
 from feinsum.transforms.gpu.grid import GPUS, MOST_ITEMS, has_plain_dtype
 from feinsum.transforms.gpu.shares import points_of
 from feinsum.transforms.gpu.sides import LEAST_REUSE, sides_of, staged, suited
@@ -27,12 +33,6 @@ from feinsum.transforms.gpu.tiles import (
     Side,
     Tiled,
     uneven_tile,
-)
-from feinsum.transforms.gpu_cost import (
-    LINE_BYTES,
-    OVERHEAD_CYCLES,
-    WARP,
-    itemsize_of,
 )
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names

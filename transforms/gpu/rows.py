@@ -14,14 +14,7 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes, points
-from feinsum.transforms.gpu.grid import (
-    GPUS,
-    MOST_ITEMS,
-    has_plain_dtype,
-    parts_of,
-    strided,
-)
-from feinsum.transforms.gpu_cost import (
+from feinsum.transforms.gpu.cost import (
     WARP,
     Launch,
     factors_of,
@@ -29,6 +22,13 @@ from feinsum.transforms.gpu_cost import (
     itemsize_of,
     launch_s,
     warp_cycles,
+)
+from feinsum.transforms.gpu.grid import (
+    GPUS,
+    MOST_ITEMS,
+    has_plain_dtype,
+    parts_of,
+    strided,
 )
 from feinsum.transforms.primitives import NestWriter, begin
 from feinsum.transforms.primitives.schedule import Expression, calls_product

@@ -16,10 +16,7 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import Machine, distinct_bytes
-from feinsum.transforms.gpu.grid import GPUS, Flat, flat_of, has_plain_dtype
-from feinsum.transforms.gpu.rows import BARRIER_CYCLES, halved
-from feinsum.transforms.gpu.sides import place_in
-from feinsum.transforms.gpu_cost import (
+from feinsum.transforms.gpu.cost import (
     WARP,
     Launch,
     factors_of,
@@ -28,6 +25,9 @@ from feinsum.transforms.gpu_cost import (
     launch_s,
     warp_cycles,
 )
+from feinsum.transforms.gpu.grid import GPUS, Flat, flat_of, has_plain_dtype
+from feinsum.transforms.gpu.rows import BARRIER_CYCLES, halved
+from feinsum.transforms.gpu.sides import place_in
 from feinsum.transforms.primitives import NestWriter, Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, calls_product
 from feinsum.transforms.registry import Parameters, Space, Transform, every, register

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms.cost import Machine, distinct_bytes
-from feinsum.transforms.gpu.sides import sides_of
-from feinsum.transforms.gpu_cost import (
+from feinsum.transforms.gpu.cost import (
     LINE_BYTES,
     WARP,
     Launch,
@@ -17,6 +16,7 @@ from feinsum.transforms.gpu_cost import (
     loads,
     read_bytes,
 )
+from feinsum.transforms.gpu.sides import sides_of
 
 __all__ = ["Tiles", "tiled_s"]
 
@@ -51,7 +51,7 @@ def tiled_s(
     Args:
         n_items: of a work-group.
         cycles: in which a warp begins to read what it needs for a step of the sum.
-        registers, chains: see :class:`feinsum.transforms.gpu_cost.Launch`.
+        registers, chains: see :class:`feinsum.transforms.gpu.cost.Launch`.
     """
     gpu, sides = machine.gpu, sides_of(einsum, einsum.extents)
     assert gpu is not None

@@ -2,7 +2,7 @@
 
 Every step is tried, also after others failed. Results are compared with numpy's::
 
-    python benchmarks/gpu_smoke.py [--budget SECONDS] [--only WORD] [--log FILE]
+    python benchmarks/gpu/smoke.py [--budget SECONDS] [--only WORD] [--log FILE]
 
 The exit code is 0 if all steps are right, 1 if one failed, 3 if there is no GPU.
 """
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 import feinsum
 from feinsum.errors import FeinsumError, FeinsumWarning, MeasurementError
 from feinsum.records import InMemoryStore
