@@ -19,6 +19,7 @@ from feinsum.transforms.registry import (
     find_transform,
     in_full,
     register,
+    renewed,
     suits_device,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
     "nests",
     "of_this_process",
     "register",
+    "renewed",
     "suits_device",
     "take_over",
 ]

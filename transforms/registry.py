@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import islice, product
 from typing import get_args
@@ -43,6 +43,7 @@ __all__ = [
     "points",
     "proposed",
     "register",
+    "renewed",
     "suits_device",
 ]
 
@@ -216,6 +217,17 @@ def in_full(spec: TransformSpec, einsum: BatchedEinsum) -> TransformSpec:
     """The recipe as stored in a fact: nothing is left to costs, which may change."""
     transform = find_transform(spec.name, spec.version)
     return transform.spec(transform.in_full(einsum, spec.parameters))
+
+
+def renewed(spec: TransformSpec) -> TransformSpec:
+    """The same parameters in the newest version of the family, or what is unknown.
+
+    >>> import feinsum.transforms.library
+    >>> str(renewed(TransformSpec("rowwise", 1, {"block": 4})))
+    'rowwise@2(block=4)'
+    """
+    versions = [version for name, version in REGISTRY if name == spec.name]
+    return replace(spec, version=max(versions, default=spec.version))
 
 
 def suits_device(spec: TransformSpec, kind: DeviceKind) -> bool:

@@ -15,6 +15,7 @@ from feinsum.records import (
     rank,
     remoteness,
 )
+from feinsum.transforms import renewed
 
 __all__ = ["N_SEEDS", "neighbours"]
 
@@ -36,6 +37,8 @@ def neighbours(
     are facts of this very einsum, then those with the same arrays except for extents;
     in each group, this device comes first, then nearer devices. The best recipe of
     every neighbour comes before the second best of any.
+
+    Recipes of an older version are taken up in the newest one of their family.
 
     Args:
         fitting: the recipes that fit the einsum; all others are skipped.
@@ -60,8 +63,9 @@ def neighbours(
     groups = groupby(sorted(alike, key=distance), key=distance)
     rankings = [rank(records) for _, records in groups]
     in_turn = chain.from_iterable(zip_longest(*rankings))
-    specs = dict.fromkeys(record.spec for record in in_turn if record is not None)
-    return [spec for spec in specs if spec in fitting][:limit]
+    specs = [record.spec for record in in_turn if record is not None]
+    versions = dict.fromkeys(v for spec in specs for v in (spec, renewed(spec)))
+    return [spec for spec in versions if spec in fitting][:limit]
 
 
 def _notation(workload_text: str) -> str:

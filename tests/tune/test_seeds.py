@@ -9,6 +9,7 @@ import pytest
 from feinsum import array, canonicalize, einsum
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.transforms import applicable_transforms, configurations
+from feinsum.transforms.library import PACKED_CONTRACTION
 from feinsum.tune import autotune
 from feinsum.tune.seeds import neighbours
 from tests.db.factories import (
@@ -106,6 +107,18 @@ def test_what_does_not_fit_is_left_out():
     unknown = TransformSpec("unknown", 1, {})
     slow = fact(matvec(30), SPECS[1], median_s=2.0)
     assert seeds(fact(outer, SPECS[0]), fact(matvec(30), unknown), slow) == []
+
+
+def test_a_recipe_of_an_older_version_is_taken_up_in_the_newest():
+    """If its parameters fit there."""
+    matrices = canonicalize(
+        einsum("ij,jk->ik", array("A", (96, 96)), array("B", (96, 96)))
+    )
+    fitting = [*configurations(PACKED_CONTRACTION, matrices.einsum)]
+    wanted = fitting[7]
+    store = InMemoryStore()
+    store.add(fact(matrices, replace(wanted, version=wanted.version - 1)))
+    assert neighbours(store, matrices.text, HERE, fitting) == [wanted]
 
 
 @pytest.mark.usefixtures("trials_here")

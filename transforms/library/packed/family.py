@@ -73,6 +73,16 @@ def packed_contraction(
         depth: entries of a tile over the summed indices.
         stores: ``cached``, or ``streamed`` past the caches.
     """
+    return _packed(t_unit, nest, parameters, is_held=True)
+
+
+def _packed(
+    t_unit: lp.TranslationUnit,
+    nest: LoopNest,
+    parameters: Parameters,
+    *,
+    is_held: bool,
+) -> lp.TranslationUnit:
     schedule = begin(t_unit, nest)
     tiles = Tiles(
         vector=text(parameters, "vector"),
@@ -82,10 +92,12 @@ def packed_contraction(
     roles = find_roles(nest.einsum, tiles.vector, tiles.register)
     assert roles is not None
     plan = make_plan(nest.einsum, schedule.extents, roles, tiles)
-    is_row_inside = parameters["inside"] == "rows"
-    is_streamed = parameters["stores"] == "streamed"
     nest_writer = PackedNest(
-        schedule, plan, is_row_inside=is_row_inside, is_streamed=is_streamed
+        schedule,
+        plan,
+        is_row_inside=parameters["inside"] == "rows",
+        is_streamed=parameters["stores"] == "streamed",
+        is_held=is_held,
     )
     return nest_writer.written().t_unit
 
@@ -94,7 +106,14 @@ def packed_contraction_1(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """The same for recipes recorded before ``stores`` existed."""
-    return packed_contraction(t_unit, nest, {**parameters, "stores": "cached"})
+    return packed_contraction_2(t_unit, nest, {**parameters, "stores": "cached"})
+
+
+def packed_contraction_2(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """The same for recipes recorded when compilers chose what to hold in registers."""
+    return _packed(t_unit, nest, parameters, is_held=False)
 
 
 register(
@@ -107,10 +126,20 @@ register(
         constraint_1,
     )
 )
-PACKED_CONTRACTION = register(
+register(
     Transform(
         "packed_contraction",
         2,
+        "operands packed in tiles, as before vectors were held in registers",
+        space,
+        packed_contraction_2,
+        constraint,
+    )
+)
+PACKED_CONTRACTION = register(
+    Transform(
+        "packed_contraction",
+        3,
         "operands packed in tiles over several indices, multiplied in registers",
         space,
         packed_contraction,

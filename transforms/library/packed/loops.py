@@ -49,12 +49,11 @@ class Loops:
         across = [self.iname(axis) for axis in axes if axis[1] == 2]
         return [*across, *(self.inames[self.turned][1:] if self.turned else ())]
 
-    def with_lane(self, lane: str) -> Loops:
-        """The same loops, but for the lanes; the vector index is the last of all."""
+    def with_inner(self, *inner: str) -> Loops:
+        """The same loops, but for the innermost ones of the vector index."""
         *_, index = [i for i, names in self.inames.items() if len(names) == 3]
-        return replace(
-            self, inames={**self.inames, index: (*self.inames[index][:-1], lane)}
-        )
+        outer = self.inames[index][: -len(inner)]
+        return replace(self, inames={**self.inames, index: (*outer, *inner)})
 
     def iname(self, axis: Axis) -> str:
         index, level = axis

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 from loopy.symbolic import SubstitutionMapper
@@ -15,9 +16,14 @@ from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.transforms.library.packed.loops import Loops, TileLoops
-from feinsum.transforms.library.packed.plan import Plan
+from feinsum.transforms.library.packed.plan import Axis, Plan
 from feinsum.transforms.library.packed.tiles import Pack, Packer, written_out
 from feinsum.transforms.primitives import NestWriter, Schedule
+from feinsum.transforms.primitives.hold_registers import (
+    forget_registers,
+    hold_in_register,
+    with_register_macros,
+)
 from feinsum.transforms.primitives.schedule import Expression
 from feinsum.transforms.primitives.vector_store import stands_together
 
@@ -57,13 +63,20 @@ class PackedNest:
     Args:
         is_row_inside: whether the loop over rows stands inside that over columns.
         is_streamed: whether vectors that are aligned are stored past the caches.
+        is_held: whether a compiler is told what to hold in registers.
     """
 
     def __init__(
-        self, schedule: Schedule, plan: Plan, *, is_row_inside: bool, is_streamed: bool
+        self,
+        schedule: Schedule,
+        plan: Plan,
+        *,
+        is_row_inside: bool,
+        is_streamed: bool,
+        is_held: bool,
     ) -> None:
         self.schedule, self.plan = schedule, plan
-        self.is_streamed = is_streamed
+        self.is_streamed, self.is_held = is_streamed, is_held
         self.writer = NestWriter(schedule)
         self.loops = TileLoops(self.writer, plan)
         self.packer = Packer(schedule, self.loops)
@@ -81,7 +94,8 @@ class PackedNest:
             right = self.packer.pack((operands[roles.right],))
             sums = self._sum(row, left, right)
             self._store(row, sums, [operands[k] for k in roles.late])
-        return self.writer.finished()
+        written = self.writer.finished()
+        return with_register_macros(written) if self.is_held else written
 
     def _sum(self, row: int, left: Pack, right: Pack) -> _Sums:
         """Sum the register tiles of one row of the batch."""
@@ -92,28 +106,83 @@ class PackedNest:
         outer = [*self.free, *self.postponed]
         summed = [cut.index for cut in plan.summed]
         update = self.loops.over("sum", [*outer, *summed], is_joined=True)
-        around = {i: update.inames[i][0] for i in outer}
+        shared = {i: update.inames[i][0] for i in outer}
         first, last = (
-            self.loops.over(stem, outer, around) for stem in ("first", "last")
+            self.loops.over(stem, outer, shared) for stem in ("first", "last")
         )
         start, after = dtype.type(0), [*left.fills, *right.fills]
         if plan.is_deep:
             start = first.entry(sums, place)
             after.append(self._zero(row, sums))
+        if self.is_held:
+            tiles = self.loops.around
+            after.append(self.writer.add("forget", forget_registers, tiles, after))
+        after.append(self._assign(row, first, first.entry(tile, axes), start, after))
+        if self.is_held:
+            right, steps = self._held(row, right, update, after)
+            after += steps
         entry = update.entry(tile, axes)
         term = p.Product(tuple(update.entry(pk.array, pk.axes) for pk in (left, right)))
-        for loops, assignee, value in (
-            (first, first.entry(tile, axes), start),
-            (update, entry, p.Sum((entry, term))),
-            (last, last.entry(sums, place), last.entry(tile, axes)),
-        ):
-            for axis, tag in zip(axes, REGISTER_TAGS, strict=True):
-                self.writer.tag(loops.iname(axis), tag)
-            order = [*self.loops.around, *self._around(loops)]
-            step = self.writer.assign(f"row_{row}", assignee, value, order, after)
-            after = [*after, step]
-        shared = {} if plan.is_deep else {i: around[i] for i in self.free}
-        return _Sums(sums, shared, after)
+        after.append(self._assign(row, update, entry, p.Sum((entry, term)), after))
+        done = last.entry(tile, axes)
+        after.append(self._assign(row, last, last.entry(sums, place), done, after))
+        around = {} if plan.is_deep else {i: shared[i] for i in self.free}
+        return _Sums(sums, around, after)
+
+    def _assign(
+        self,
+        row: int,
+        loops: Loops,
+        assignee: Expression,
+        value: Expression,
+        after: Sequence[str],
+    ) -> str:
+        """A statement for a register tile; its id."""
+        for axis, tag in zip(self.plan.register_axes, REGISTER_TAGS, strict=True):
+            self.writer.tag(loops.iname(axis), tag)
+        order = [*self.loops.around, *self._around(loops)]
+        return self.writer.assign(f"row_{row}", assignee, value, order, after)
+
+    def _held(
+        self, row: int, right: Pack, update: Loops, after: Sequence[str]
+    ) -> tuple[Pack, list[str]]:
+        """The vectors of a column in registers, in each step of the sum.
+
+        Rewrite::
+
+            for c:  tile[r,v,:] += A_pack[block,c,r]*B_pack[panel,c,v,:]
+
+            for c:
+                column[v,:] = B_pack[panel,c,v,:]
+                (hold column[v] in a register)
+                tile[r,v,:] += A_pack[block,c,r]*column[v,:]
+        """
+        writer, (row_axis, *axes) = self.writer, self.plan.register_axes
+        n_rows, n_vectors, lanes = (
+            self.plan.cuts[index].levels[level] for index, level in (row_axis, *axes)
+        )
+        dtype = writer.dtype_of(right.array)
+        column = self.loops.array(f"row_{row}_column", axes, dtype, has_lanes=True)
+        vector = writer.loop("vector", size=n_vectors, tag=REGISTER_TAGS[1])
+        lane = writer.loop("lane", size=lanes, tag=REGISTER_TAGS[2])
+        loops = update.with_inner(vector, lane)
+        *order, _ = [*self.loops.around, *self._around(loops, axes)]
+        load = writer.assign(
+            f"row_{row}_column",
+            loops.entry(column, axes),
+            loops.entry(right.array, right.axes),
+            [*order, lane],
+            after,
+        )
+        hold = partial(
+            hold_in_register,
+            vectors=column,
+            place=vector,
+            n_bytes=lanes * dtype.itemsize,
+            n_held=n_rows * n_vectors + n_vectors + 1,
+        )
+        held = writer.add(f"row_{row}_hold", hold, order, [*after, load])
+        return Pack(column, tuple(axes), ()), [load, held]
 
     def _zero(self, row: int, sums: str) -> str:
         """Zero the sums ahead of all tiles of the summed indices; its id."""
@@ -124,11 +193,11 @@ class PackedNest:
         order = [*self.loops.grid, *self._around(loops)]
         return self.writer.assign(f"row_{row}_zero", entry, dtype.type(0), order)
 
-    def _around(self, loops: Loops) -> list[str]:
+    def _around(self, loops: Loops, axes: Sequence[Axis] = ()) -> list[str]:
         """Loops over tiles of registers, over the sum if there is one, inside."""
         summed = [cut.index for cut in self.plan.summed if cut.index in loops.inames]
         postponed = [index for index in self.postponed if index in loops.inames]
-        inner = [loops.iname(axis) for axis in self.plan.register_axes]
+        inner = [loops.iname(axis) for axis in axes or self.plan.register_axes]
         return [*loops.outer([*self.free, *postponed, *summed]), *inner]
 
     def _store(self, row: int, sums: _Sums, late: Sequence[str]) -> None:
@@ -210,7 +279,7 @@ class PackedNest:
     ) -> tuple[str, Expression]:
         """A loop over all lanes of a vector, and the value there."""
         lane = self.writer.loop("lane", size=self.plan.lanes, tag="vec")
-        return lane, self._combined(sums, late, loops.with_lane(lane), points)
+        return lane, self._combined(sums, late, loops.with_inner(lane), points)
 
     def _vector(
         self,
