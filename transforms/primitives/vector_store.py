@@ -19,7 +19,9 @@ from pymbolic import var
 from feinsum.transforms.primitives.schedule import Expression, Schedule
 
 __all__ = [
+    "ELEMENTS",
     "flat_subscript",
+    "global_array",
     "stands_together",
     "vector_store",
     "with_store_macros",
@@ -139,7 +141,7 @@ def vector_store(
         is_streamed: whether it bypasses the caches, if the vector is aligned there.
     """
     target, vector = store.assignee, store.expression.name
-    array = _global_array(kernel, target.aggregate.name)
+    array = global_array(kernel, target.aggregate.name)
     macro = "feinsum_stream" if is_streamed else "feinsum_store"
     element = ELEMENTS[array.dtype.numpy_dtype.itemsize]
     return lp.CInstruction(
@@ -156,7 +158,7 @@ def vector_store(
 
 def flat_subscript(kernel: lp.LoopKernel, target: p.Subscript) -> Expression:
     """The offset of an entry of an argument, in entries."""
-    array = _global_array(kernel, target.aggregate.name)
+    array = global_array(kernel, target.aggregate.name)
     strides = [tag.stride for tag in array.dim_tags]
     return p.Sum(tuple(n * i for n, i in zip(strides, target.index_tuple, strict=True)))
 
@@ -166,7 +168,7 @@ def with_store_macros(schedule: Schedule) -> Schedule:
     return schedule.with_preamble(PREAMBLE)
 
 
-def _global_array(kernel: lp.LoopKernel, name: str) -> Any:
+def global_array(kernel: lp.LoopKernel, name: str) -> Any:
     """An argument, or a temporary in global memory; None for any other one."""
     temporary = kernel.temporary_variables.get(name)
     if temporary is None:
@@ -186,7 +188,7 @@ def _strides(schedule: Schedule, row: int) -> dict[Expression, Expression]:
     target = insn.assignee
     if not isinstance(target, p.Subscript):
         return {}
-    array = _global_array(schedule.kernel, target.aggregate.name)
+    array = global_array(schedule.kernel, target.aggregate.name)
     if array is None or array.dtype.numpy_dtype.kind != "f":
         return {}
     strides = [getattr(tag, "stride", None) for tag in array.dim_tags]

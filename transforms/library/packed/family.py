@@ -73,7 +73,7 @@ def packed_contraction(
         depth: entries of a tile over the summed indices.
         stores: ``cached``, or ``streamed`` past the caches.
     """
-    return _packed(t_unit, nest, parameters, is_held=True)
+    return _packed(t_unit, nest, parameters, is_explicit=True)
 
 
 def _packed(
@@ -81,7 +81,7 @@ def _packed(
     nest: LoopNest,
     parameters: Parameters,
     *,
-    is_held: bool,
+    is_explicit: bool,
 ) -> lp.TranslationUnit:
     schedule = begin(t_unit, nest)
     tiles = Tiles(
@@ -97,7 +97,7 @@ def _packed(
         plan,
         is_row_inside=parameters["inside"] == "rows",
         is_streamed=parameters["stores"] == "streamed",
-        is_held=is_held,
+        is_explicit=is_explicit,
     )
     return nest_writer.written().t_unit
 
@@ -113,7 +113,7 @@ def packed_contraction_2(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """The same for recipes recorded when compilers chose what to hold in registers."""
-    return _packed(t_unit, nest, parameters, is_held=False)
+    return _packed(t_unit, nest, parameters, is_explicit=False)
 
 
 register(

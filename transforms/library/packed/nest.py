@@ -25,6 +25,7 @@ from feinsum.transforms.primitives.hold_registers import (
     with_register_macros,
 )
 from feinsum.transforms.primitives.schedule import Expression
+from feinsum.transforms.primitives.vector_square import with_square_macros
 from feinsum.transforms.primitives.vector_store import stands_together
 
 __all__ = ["PackedNest"]
@@ -63,7 +64,8 @@ class PackedNest:
     Args:
         is_row_inside: whether the loop over rows stands inside that over columns.
         is_streamed: whether vectors that are aligned are stored past the caches.
-        is_held: whether a compiler is told what to hold in registers.
+        is_explicit: whether squares are transposed by shuffles, and a compiler is told
+            what to hold in registers.
     """
 
     def __init__(
@@ -73,13 +75,13 @@ class PackedNest:
         *,
         is_row_inside: bool,
         is_streamed: bool,
-        is_held: bool,
+        is_explicit: bool,
     ) -> None:
         self.schedule, self.plan = schedule, plan
-        self.is_streamed, self.is_held = is_streamed, is_held
+        self.is_streamed, self.is_explicit = is_streamed, is_explicit
         self.writer = NestWriter(schedule)
         self.loops = TileLoops(self.writer, plan)
-        self.packer = Packer(schedule, self.loops)
+        self.packer = Packer(schedule, self.loops, is_explicit=is_explicit)
         groups = (
             (plan.columns, plan.rows) if is_row_inside else (plan.rows, plan.columns)
         )
@@ -95,7 +97,9 @@ class PackedNest:
             sums = self._sum(row, left, right)
             self._store(row, sums, [operands[k] for k in roles.late])
         written = self.writer.finished()
-        return with_register_macros(written) if self.is_held else written
+        for dtype in self.packer.square_dtypes:
+            written = with_square_macros(written, dtype, self.plan.lanes)
+        return with_register_macros(written) if self.is_explicit else written
 
     def _sum(self, row: int, left: Pack, right: Pack) -> _Sums:
         """Sum the register tiles of one row of the batch."""
@@ -114,11 +118,11 @@ class PackedNest:
         if plan.is_deep:
             start = first.entry(sums, place)
             after.append(self._zero(row, sums))
-        if self.is_held:
+        if self.is_explicit:
             tiles = self.loops.around
             after.append(self.writer.add("forget", forget_registers, tiles, after))
         after.append(self._assign(row, first, first.entry(tile, axes), start, after))
-        if self.is_held:
+        if self.is_explicit:
             right, steps = self._held(row, right, update, after)
             after += steps
         entry = update.entry(tile, axes)

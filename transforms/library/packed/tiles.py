@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from typing import Any
 
+import numpy as np
 from loopy.symbolic import SubstitutionMapper
 from pymbolic import primitives as p
 from pymbolic import var
@@ -17,6 +20,13 @@ from feinsum.transforms.library.packed.loops import Loops, TileLoops
 from feinsum.transforms.library.packed.plan import Axis, Cut
 from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
+from feinsum.transforms.primitives.vector_square import (
+    Lines,
+    find_lines,
+    load_vector,
+    transpose_square,
+)
+from feinsum.transforms.primitives.vector_store import flat_subscript
 from feinsum.transforms.roles import typical
 
 __all__ = ["Pack", "Packer", "written_out"]
@@ -36,12 +46,44 @@ class Pack:
     fills: tuple[str, ...]
 
 
-class Packer:
-    """Copies tiles of operands, each product of operands once."""
+@dataclass(frozen=True)
+class _Square:
+    """A private square of as many vectors as there are lanes.
 
-    def __init__(self, schedule: Schedule, loops: TileLoops) -> None:
+    Attributes:
+        outer: the loops around it.
+        across: the loop over lanes of the pack.
+        along: that over entries which follow each other in memory.
+    """
+
+    array: str
+    outer: list[str]
+    across: str
+    along: str
+
+    def moved(self, entry: Expression, across: str, along: str) -> Expression:
+        """An expression in other loops over the square."""
+        names = {self.across: var(across), self.along: var(along)}
+        return SubstitutionMapper(make_subst_func(names))(entry)
+
+
+class Packer:
+    """Copies tiles of operands, each product of operands once.
+
+    Args:
+        is_explicit: whether squares are loaded and transposed by vectors, and not left
+            to a compiler.
+
+    Attributes:
+        square_dtypes: of the vectors that statements of C load and transpose.
+    """
+
+    def __init__(
+        self, schedule: Schedule, loops: TileLoops, *, is_explicit: bool
+    ) -> None:
         self.schedule, self.loops, self.plan = schedule, loops, loops.plan
-        self.writer = loops.writer
+        self.writer, self.is_explicit = loops.writer, is_explicit
+        self.square_dtypes: set[np.dtype[Any]] = set()
         self.packs: dict[Names, Pack] = {}
 
     def pack(self, names: Names) -> Pack:
@@ -87,36 +129,108 @@ class Packer:
         return [self.writer.assign(pack.array, entry, value, order, pack.fills)]
 
     def _turn(self, pack: Pack, loops: Loops, value: Expression) -> list[str]:
-        """Assign by squares, which are read as vectors along memory and turned.
+        """Assign by squares, which are read along memory and turned."""
+        size = self.plan.lanes
+        dtype = self.writer.dtype_of(pack.array)
+        array = self.writer.array("square", (size, size), dtype, has_lanes=True)
+        *outer, across, along = loops.all(last=loops.lanes(pack.axes))
+        square = _Square(array, [*self.loops.around, *outer], across, along)
+        self.writer.tag(across, "unr")
+        kernel = self.schedule.kernel
+        lines = find_lines(kernel, value, along, dtype) if self.is_explicit else None
+        if lines is None:
+            return self._turn_entries(pack, loops, square, value)
+        return self._turn_vectors(pack, loops, square, lines)
 
-        A compiler makes vector loads and shuffles of these. Lanes whose entries are
-        far apart it reads one by one.
-        """
-        writer, size = self.writer, self.plan.lanes
-        dtype = writer.dtype_of(pack.array)
-        square = writer.array("square", (size, size), dtype, has_lanes=True)
-        inner = loops.lanes(pack.axes)
-        moved = [writer.loop(iname, size=size) for iname in inner]
-        for iname in (*inner, *moved):
+    def _turn_entries(
+        self, pack: Pack, loops: Loops, square: _Square, value: Expression
+    ) -> list[str]:
+        """Each entry alone; a compiler makes vectors of these if it can."""
+        writer, (row, column) = self.writer, self._turned_loops(square)
+        for iname in (square.along, row, column):
             writer.tag(iname, "unr")
-        *outer, across, along = [*self.loops.around, *loops.all(last=inner)]
-        read = writer.assign(
-            square,
-            var(square)[(var(across), var(along))],
-            value,
-            [*outer, across, along],
-            pack.fills,
+        order = [*square.outer, square.across, square.along]
+        entry = var(square.array)[(var(square.across), var(square.along))]
+        read = writer.assign(square.array, entry, value, order, pack.fills)
+        return [
+            read,
+            writer.assign(
+                pack.array,
+                square.moved(loops.entry(pack.array, pack.axes), row, column),
+                var(square.array)[(var(row), var(column))],
+                [*square.outer, row, column],
+                [*pack.fills, read],
+            ),
+        ]
+
+    def _turn_vectors(
+        self, pack: Pack, loops: Loops, square: _Square, lines: Lines
+    ) -> list[str]:
+        """Vectors along memory, transposed in registers.
+
+        Rewrite, for the lanes b and the index c along which the operand lies::
+
+            for b, c:  square[b,c] = f(B[b,c])
+            for b, c:  B_pack[c,b] = square[b,c]
+
+            for b:
+                line[b,:] = B[b,:]
+                square[b,:] = f(line[b,:])
+            (transpose the square)
+            for c:  B_pack[c,:] = square[c,:]
+        """
+        writer, (column, row) = self.writer, self._turned_loops(square)
+        dtype, size = writer.dtype_of(square.array), self.plan.lanes
+        self.square_dtypes.add(dtype)
+        order = [*square.outer, square.across]
+        for iname, tag in ((square.along, "vec"), (row, "unr"), (column, "vec")):
+            writer.tag(iname, tag)
+        lane = (var(square.across), var(square.along))
+        after, loaded = [*pack.fills], dict[Expression, Expression]()
+        for read in lines.reads:
+            vector, *steps = self._line(read, square, tuple(order), tuple(after))
+            loaded[read], after = var(vector)[(var(square.along),)], [*after, *steps]
+        value = SubstitutionMapper(loaded.get)(lines.value)
+        entry, order = var(square.array)[lane], [*order, square.along]
+        evaluated = writer.assign(square.array, entry, value, order, after)
+        transpose = partial(
+            transpose_square, square=square.array, dtype=dtype, lanes=size
         )
-        names = {old: var(new) for old, new in zip(inner, moved, strict=True)}
-        at = SubstitutionMapper(make_subst_func(names))
-        move = writer.assign(
+        after = [*after, evaluated]
+        transposed = writer.add("transpose", transpose, square.outer, after)
+        moved = writer.assign(
             pack.array,
-            at(loops.entry(pack.array, pack.axes)),
-            var(square)[tuple(map(var, moved))],
-            [*outer, *moved],
-            [*pack.fills, read],
+            square.moved(loops.entry(pack.array, pack.axes), column, row),
+            var(square.array)[(var(row), var(column))],
+            [*square.outer, row, column],
+            [*after, transposed],
         )
-        return [read, move]
+        return [*after[len(pack.fills) :], transposed, moved]
+
+    def _line(
+        self, read: p.Subscript, square: _Square, loops: Names, after: Names
+    ) -> Names:
+        """A private vector of a read, and the ids of what loads it."""
+        writer, size = self.writer, self.plan.lanes
+        kernel, name = self.schedule.kernel, read.aggregate.name
+        dtype = writer.dtype_of(square.array)
+        vector = writer.array("line", (size,), dtype, has_lanes=True)
+        first = SubstitutionMapper(make_subst_func({square.along: 0}))
+        flat = flat_subscript(kernel, first(read))
+        place, placed = writer.place("place", flat, loops, after)
+        load = partial(
+            load_vector, vector=vector, array=name, place=place, dtype=dtype, lanes=size
+        )
+        return vector, placed, writer.add(vector, load, loops, (*after, placed))
+
+    def _turned_loops(self, square: _Square) -> tuple[str, str]:
+        """Loops over a square other than those that fill it."""
+        size = self.plan.lanes
+        across, along = (
+            self.writer.loop(iname, size=size)
+            for iname in (square.across, square.along)
+        )
+        return across, along
 
 
 def _parts(cut: Cut) -> tuple[str, ...]:

@@ -1,0 +1,281 @@
+"""Squares of vectors: loaded along one axis of an array, transposed in registers.
+
+Compilers find vectors in assignments of single entries only if these are plain copies;
+where a function is evaluated on the way, gcc 12 computes number by number.
+
+Source: the stages exchange bits of the place of an entry, as Eklundh 1972 transposes a
+matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import loopy as lp
+import numpy as np
+from loopy.symbolic import (
+    CoefficientCollector,
+    SubstitutionRuleExpander,
+    get_dependencies,
+)
+from pymbolic import primitives as p
+from pymbolic import var
+
+from feinsum.transforms.primitives.schedule import Expression, Schedule
+from feinsum.transforms.primitives.vector_store import (
+    ELEMENTS,
+    flat_subscript,
+    global_array,
+)
+
+__all__ = [
+    "Lines",
+    "find_lines",
+    "load_vector",
+    "transpose_square",
+    "with_square_macros",
+]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A value that can be computed for a whole vector of entries.
+
+    Attributes:
+        value: without substitution rules.
+        reads: the entries of arrays that follow each other in memory, once each.
+    """
+
+    value: Expression
+    reads: tuple[p.Subscript, ...]
+
+
+def find_lines(
+    kernel: lp.LoopKernel, value: Expression, along: str, dtype: np.dtype[Any]
+) -> Lines | None:
+    """What to load for the values along a loop; None if they are no vectors.
+
+    They are if sums, products and quotients of numbers of one dtype lead to them, and
+    if all that depends on the loop is next to each other in memory.
+    """
+    if dtype.kind != "f" or dtype.itemsize not in ELEMENTS:
+        return None
+    value = SubstitutionRuleExpander(kernel.substitutions)(value)
+    try:
+        reads = tuple(dict.fromkeys(_reads(kernel, value, along, dtype)))
+    except _NotALineError:
+        return None
+    return Lines(value, reads) if reads else None
+
+
+class _NotALineError(Exception):
+    """A value is no vector along a loop."""
+
+
+def _reads(
+    kernel: lp.LoopKernel, value: Expression, along: str, dtype: np.dtype[Any]
+) -> Iterator[p.Subscript]:
+    """The entries of arrays along a loop.
+
+    Raises:
+        _NotALineError: if something else depends on it, or has another dtype.
+    """
+    if isinstance(value, (p.Sum, p.Product)):
+        for child in value.children:
+            yield from _reads(kernel, child, along, dtype)
+    elif isinstance(value, p.Quotient):
+        yield from _reads(kernel, value.numerator, along, dtype)
+        yield from _reads(kernel, value.denominator, along, dtype)
+    elif isinstance(value, Real):
+        if dtype.type(value) != value:
+            raise _NotALineError
+    elif isinstance(value, p.Subscript) and along in get_dependencies(value):
+        _check_line(kernel, value, along, dtype)
+        yield value
+    elif not _is_number(kernel, value, dtype):
+        raise _NotALineError
+
+
+def _is_number(kernel: lp.LoopKernel, value: Expression, dtype: np.dtype[Any]) -> bool:
+    """Whether it is a scalar, or an entry of an array, of this dtype."""
+    named = value.aggregate if isinstance(value, p.Subscript) else value
+    if not isinstance(named, p.Variable) or named.name in kernel.all_inames():
+        return False
+    known = {**kernel.arg_dict, **kernel.temporary_variables}.get(named.name)
+    return known is not None and known.dtype.numpy_dtype == dtype
+
+
+def _check_line(
+    kernel: lp.LoopKernel, read: p.Subscript, along: str, dtype: np.dtype[Any]
+) -> None:
+    array = global_array(kernel, getattr(read.aggregate, "name", ""))
+    is_plain = (
+        array is not None
+        and array.address_space == lp.AddressSpace.GLOBAL
+        and not array.offset
+        and array.dtype.numpy_dtype == dtype
+        and all(hasattr(tag, "stride") for tag in array.dim_tags or [None])
+    )
+    if not is_plain:
+        raise _NotALineError
+    try:
+        steps = CoefficientCollector([along])(flat_subscript(kernel, read))
+    except RuntimeError as error:  # pymbolic, if it is not linear
+        raise _NotALineError from error
+    if steps.get(var(along)) != 1:
+        raise _NotALineError
+
+
+def load_vector(
+    insn_id: str,
+    loops: Sequence[str],
+    after: frozenset[str],
+    *,
+    vector: str,
+    array: str,
+    place: str,
+    dtype: np.dtype[Any],
+    lanes: int,
+) -> lp.CInstruction:
+    """A statement that loads a private vector from anywhere in an array.
+
+    Args:
+        place: a private scalar that has the value of :func:`flat_subscript`.
+    """
+    element = ELEMENTS[dtype.itemsize]
+    return lp.CInstruction(
+        [],
+        f"feinsum_load({element}, {lanes}, {vector}, {array}, {place});",
+        read_variables=frozenset({array, place}),
+        assignees=(var(vector)[(0,)],),
+        id=insn_id,
+        within_inames=frozenset(loops),
+        depends_on=after,
+    )
+
+
+def transpose_square(
+    insn_id: str,
+    loops: Sequence[str],
+    after: frozenset[str],
+    *,
+    square: str,
+    dtype: np.dtype[Any],
+    lanes: int,
+) -> lp.CInstruction:
+    """A statement that transposes a private square of vectors."""
+    return lp.CInstruction(
+        [],
+        f"feinsum_transpose_{ELEMENTS[dtype.itemsize]}{lanes}({square});",
+        read_variables=frozenset({square}),
+        assignees=(var(square)[(0, 0)],),
+        id=insn_id,
+        within_inames=frozenset(loops),
+        depends_on=after,
+    )
+
+
+def with_square_macros(
+    schedule: Schedule, dtype: np.dtype[Any], lanes: int
+) -> Schedule:
+    """The kernel with the macros of these statements."""
+    element = ELEMENTS[dtype.itemsize]
+    name = f"11_feinsum_square_{element}{lanes}"
+    schedule = schedule.with_preamble(("10_feinsum_load", LOAD))
+    return schedule.with_preamble((name, _transposition(element, lanes)))
+
+
+LOAD = """\
+#ifdef feinsum_has_cuda
+#define feinsum_load(type, lanes, vector, array, place) \\
+  for (int feinsum_lane = 0; feinsum_lane < lanes; ++feinsum_lane) \\
+    (vector).s[feinsum_lane] = (array)[(place) + feinsum_lane];
+#elif !defined(__OPENCL_VERSION__) || defined(__clang__)
+#ifndef __OPENCL_VERSION__
+#define __global
+#endif
+#define feinsum_load(type, lanes, vector, array, place) \\
+  { \\
+    typedef type##lanes feinsum_anywhere \\
+      __attribute__((aligned(sizeof(type)), may_alias)); \\
+    vector = *(__global const feinsum_anywhere *) ((array) + (place)); \\
+  }
+#else
+#define feinsum_load(type, lanes, vector, array, place) \\
+  { vector = vload##lanes(0, (array) + (place)); }
+#endif
+"""
+
+MASKS = {"double": "long long", "float": "int"}
+"""Integers as long as an element, by which old gcc names the entries of a shuffle."""
+
+
+def _transposition(element: str, lanes: int) -> str:
+    """The macro that transposes a square: one pair of shuffles a line."""
+    name = f"{element}{lanes}"
+    lines = "".join(
+        f"  feinsum_exchange_{name}({square[0]}, {square[1]}, \\\n"
+        f"    ({_numbers(low)}), ({_numbers(high)})) \\\n"
+        for square, low, high in _exchanges(lanes)
+    )
+    return f"""\
+#if !defined(feinsum_has_cuda) && (defined(__clang__) || __GNUC__ >= 12)
+#define feinsum_shuffle_{name}(...) __builtin_shufflevector(__VA_ARGS__)
+#elif !defined(feinsum_has_cuda) && !defined(__OPENCL_VERSION__) && defined(__GNUC__)
+typedef {MASKS[element]} feinsum_mask_{name}
+  __attribute__((vector_size(sizeof({name}))));
+#define feinsum_shuffle_{name}(a, b, ...) \\
+  __builtin_shuffle(a, b, (feinsum_mask_{name}) {{__VA_ARGS__}})
+#endif
+#ifdef feinsum_shuffle_{name}
+#define feinsum_all(...) __VA_ARGS__
+#define feinsum_both_{name}(...) feinsum_shuffle_{name}(__VA_ARGS__)
+#define feinsum_exchange_{name}(i, j, low, high) \\
+  {{ \\
+    {name} const feinsum_i = feinsum_rows[i], feinsum_j = feinsum_rows[j]; \\
+    feinsum_rows[i] = feinsum_both_{name}(feinsum_i, feinsum_j, feinsum_all low); \\
+    feinsum_rows[j] = feinsum_both_{name}(feinsum_i, feinsum_j, feinsum_all high); \\
+  }}
+#define feinsum_transpose_{name}(square) {{ \\
+  {name} *const feinsum_rows = square; \\
+{lines}}}
+#else
+#define feinsum_transpose_{name}(square) \\
+  for (int feinsum_i = 0; feinsum_i < {lanes}; ++feinsum_i) \\
+    for (int feinsum_j = 0; feinsum_j < feinsum_i; ++feinsum_j) {{ \\
+      {element} *const feinsum_a = ({element} *) (square); \\
+      {element} const feinsum_b = feinsum_a[{lanes} * feinsum_i + feinsum_j]; \\
+      feinsum_a[{lanes} * feinsum_i + feinsum_j] = \\
+        feinsum_a[{lanes} * feinsum_j + feinsum_i]; \\
+      feinsum_a[{lanes} * feinsum_j + feinsum_i] = feinsum_b; \\
+    }}
+#endif
+"""
+
+
+def _numbers(places: Sequence[int]) -> str:
+    return ", ".join(map(str, places))
+
+
+Exchange = tuple[tuple[int, int], list[int], list[int]]
+
+
+def _exchanges(lanes: int) -> Iterator[Exchange]:
+    """The shuffles of two rows each, and which of their entries the new ones have.
+
+    Stage by stage, a bit of the row of an entry is exchanged with that of its lane.
+
+    >>> [*_exchanges(2)]
+    [((0, 1), [0, 2], [1, 3])]
+    """
+    bits = [1 << k for k in range(lanes.bit_length() - 1)]
+    for bit in bits:
+        places = range(lanes)
+        low = [lanes + k - bit if k & bit else k for k in places]
+        high = [lanes + k if k & bit else k + bit for k in places]
+        for row in places:
+            if not row & bit:
+                yield (row, row + bit), low, high
