@@ -114,17 +114,16 @@ def _usable(
         spec, frame = candidate.recipe
         try:
             if trust.is_on:
-                _believe(candidate, found, trust)
+                _verify(candidate, trust)
             return _in_call(network, spec, frame, found)
         except FeinsumError as error:
             logger.warning("recipe %.200s was skipped: %s", spec, error)
     return None
 
 
-def _believe(candidate: Candidate, found: Nearest, trust: Trust) -> None:
-    sizes = dict(found.extents.get(candidate.recipe.frame, {}))
-    if trust.known(candidate, sizes) is None:
-        trust.found_out(candidate, sizes)
+def _verify(candidate: Candidate, trust: Trust) -> None:
+    if trust.known(candidate) is None:
+        trust.verify(candidate)
 
 
 def _in_call(

@@ -19,10 +19,10 @@ from feinsum.retrieval.phases import Phase, loops_of, phases_of
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.devices import target_of
 from feinsum.targets.units import HostProgram, LibraryUnit
-from feinsum.transforms import apply_spec, check_spec
+from feinsum.transforms import apply_spec
 from feinsum.transforms.primitives.compiler_hints import sums_in_order
 
-__all__ = ["ISLPY_WARNING", "Applied", "applied", "fitting", "separable"]
+__all__ = ["ISLPY_WARNING", "Applied", "applied", "separable"]
 
 ISLPY_WARNING = ".*with implicit conversion of self"
 
@@ -49,15 +49,6 @@ class Applied(NamedTuple):
     unit: lp.TranslationUnit
     failures: Mapping[int, Exception]
     parts: Mapping[int, Phase]
-
-
-def fitting(nest: RaisedNest, recipe: FramedSpec) -> None:
-    """Check that a recipe for a nest is in the space of its transform.
-
-    Raises:
-        TransformError: if it is not.
-    """
-    check_spec(recipe.spec, nest.in_frame(recipe.frame).einsum)
 
 
 def separable(

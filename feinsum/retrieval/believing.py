@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from feinsum.errors import TransformError
 from feinsum.records import Device
-from feinsum.retrieval.applying import fitting
 from feinsum.retrieval.installation import is_ours
 from feinsum.retrieval.selection import Candidate, NestSelection
 from feinsum.retrieval.trust import Judgement, Trust
@@ -62,20 +61,20 @@ def all_believed(
 ) -> tuple[NestSelection, ...]:
     """The nests with their best candidates first; new ones are tried together."""
     if trust.is_on:
-        trust.find_out_together(chain.from_iterable(map(_first, nests)))
+        trust.verify_together(chain.from_iterable(map(_first, nests)))
     return tuple(believed(one, trust) for one in nests)
 
 
-def _first(one: NestSelection) -> list[tuple[Candidate, dict[str, int]]]:
-    """The candidate that is tried first, and the sizes of its kernel."""
+def _first(one: NestSelection) -> list[Candidate]:
+    """The candidate that is tried first."""
     if not one.chosen or one.judgement:
         return []
     candidate = one.candidates[0]
     try:
-        fitting(one.nest, candidate.recipe)
+        candidate.check()
     except Exception:  # noqa: BLE001  (that it does not fit is told where it is tried)
         return []
-    return [(candidate, _sizes(one, candidate))]
+    return [candidate]
 
 
 def believed(one: NestSelection, trust: Trust) -> NestSelection:
@@ -87,7 +86,7 @@ def believed(one: NestSelection, trust: Trust) -> NestSelection:
         return _first_that_fits(one, trust)
     trials, rest = _Trials(), iter(one.candidates)
     while not trials.is_over and (some := [*_some(rest)]):
-        _try(one, some, trust, trials)
+        _try(some, trust, trials)
     return _with_best(one, trials, [*rest])
 
 
@@ -97,8 +96,8 @@ def is_first_unknown(one: NestSelection, trust: Trust) -> bool:
         return False
     first = one.candidates[0]
     try:
-        fitting(one.nest, first.recipe)
-        is_known = trust.known(first, _sizes(one, first)) is not None
+        first.check()
+        is_known = trust.known(first) is not None
     except Exception:  # noqa: BLE001  (said where candidates are tried)
         return False
     return not is_known and is_ours(first.recipe.spec)
@@ -106,8 +105,7 @@ def is_first_unknown(one: NestSelection, trust: Trust) -> bool:
 
 def prepare_first(one: NestSelection, trust: Trust) -> None:
     """Prepare the verification of the first candidate."""
-    first = one.candidates[0]
-    trust.prepare(first, _sizes(one, first))
+    trust.prepare(one.candidates[0])
 
 
 def _some(candidates: Iterator[Candidate]) -> Iterable[Candidate]:
@@ -119,7 +117,7 @@ def _first_that_fits(one: NestSelection, trust: Trust) -> NestSelection:
     failures: list[tuple[Candidate, Exception]] = []
     for k, candidate in enumerate(one.candidates):
         try:
-            fitting(one.nest, candidate.recipe)
+            candidate.check()
         except Exception as error:  # noqa: BLE001  (no recipe may break a build)
             failures.append((candidate, error))
         else:
@@ -132,11 +130,9 @@ def _first_that_fits(one: NestSelection, trust: Trust) -> NestSelection:
     return replace(_passed_over(one, failures), candidates=())
 
 
-def _try(
-    one: NestSelection, some: Sequence[Candidate], trust: Trust, trials: _Trials
-) -> None:
+def _try(some: Sequence[Candidate], trust: Trust, trials: _Trials) -> None:
     """Look at candidates in their order; what is remembered of any of them counts."""
-    known = [*_known(one, some, trust, trials)]
+    known = [*_known(some, trust, trials)]
     for k, (candidate, judgement) in enumerate(known):
         if judgement is None and not (trials.n_new < N_NEW and trust.has_time):
             trials.untried.append(candidate)
@@ -144,7 +140,7 @@ def _try(
         if judgement is None:
             trials.n_new += 1
             try:
-                judgement = trust.found_out(candidate, _sizes(one, candidate))
+                judgement = trust.verify(candidate)
             except Exception as error:  # noqa: BLE001  (no recipe may break a build)
                 trials.failures.append((candidate, error))
                 continue
@@ -158,19 +154,15 @@ def _try(
 
 
 def _known(
-    one: NestSelection, some: Iterable[Candidate], trust: Trust, trials: _Trials
+    some: Iterable[Candidate], trust: Trust, trials: _Trials
 ) -> Iterator[tuple[Candidate, Judgement | None]]:
     """The candidates that may be of use, and what is remembered of them."""
     for candidate in some:
         try:
-            fitting(one.nest, candidate.recipe)
-            yield candidate, trust.known(candidate, _sizes(one, candidate))
+            candidate.check()
+            yield candidate, trust.known(candidate)
         except Exception as error:  # noqa: BLE001  (no recipe may break a build)
             trials.failures.append((candidate, error))
-
-
-def _sizes(one: NestSelection, candidate: Candidate) -> dict[str, int]:
-    return dict(one.extents.get(candidate.recipe.frame, {}))
 
 
 def _is_borne_out(candidate: Candidate, seen: Judgement, trust: Trust) -> bool:

@@ -21,14 +21,13 @@ from feinsum.retrieval.believing import (
     is_first_unknown,
     prepare_first,
 )
-from feinsum.retrieval.generating import ungenerated, with_shelf
+from feinsum.retrieval.generating import delivered, ungenerated, with_shelf
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.selection import NestSelection
 from feinsum.retrieval.trust import Trust
-from feinsum.targets.devices import target_of
 from feinsum.targets.units import CodedUnit
 
-__all__ = ["delivered", "transformed"]
+__all__ = ["transformed"]
 
 logger = logging.getLogger(__name__)
 
@@ -92,14 +91,14 @@ def _believed(
     unknown = [one for one in nests if is_first_unknown(one, trust)]
     if len(unknown) != 1:
         nests = all_believed(nests, trust)
-        return nests, _built(request, raised, nests)
+        return nests, _built(raised, nests)
     prepare_first(unknown[0], trust)
     with trust.computing() as computing, ThreadPoolExecutor(1) as pool:
         guess = pool.submit(_compiled_ahead, request, raised, nests, computing)
         judged = tuple(believed(one, trust) for one in nests)
     if [one.chosen for one in judged] == [one.chosen for one in nests]:
         return judged, guess.result()
-    return judged, _built(request, raised, judged)
+    return judged, _built(raised, judged)
 
 
 def _compiled_ahead(
@@ -114,7 +113,7 @@ def _compiled_ahead(
         computing: closed at the end, when times may be taken.
     """
     with computing:
-        built = _built(request, raised, nests)
+        built = _built(raised, nests)
         is_coded = isinstance(built.unit, CodedUnit) and not built.failures
         if is_coded and default_cache() is not None:
             with suppress(FeinsumError):  # the first run says what is wrong
@@ -122,16 +121,12 @@ def _compiled_ahead(
         return built
 
 
-def _built(
-    request: Request, raised: RaisedKernel, nests: tuple[NestSelection, ...]
-) -> _Built:
+def _built(raised: RaisedKernel, nests: tuple[NestSelection, ...]) -> _Built:
     made = applied(raised, nests)
     if made.failures or not any(nest.chosen for nest in nests):
         return _Built(made.unit, made.failures, is_applied=False)
-    unit = with_shelf(delivered(request, made.unit))
-    failures = ungenerated(
-        raised, nests, made, unit, lambda one: delivered(request, one)
-    )
+    unit = with_shelf(delivered(made.unit, raised.t_unit.target))
+    failures = ungenerated(raised, nests, made, unit)
     return _Built(unit, failures, is_applied=True)
 
 
@@ -141,8 +136,3 @@ def _passed_over(
     left = one.without_first(error)
     logger.warning("recipe %.200s was skipped: %s", *left.failures[-1])
     return replace(left, candidates=()) if is_last else left
-
-
-def delivered(request: Request, unit: lp.TranslationUnit) -> lp.TranslationUnit:
-    target = request.t_unit.target
-    return target_of(target).delivered(unit, target)

@@ -172,12 +172,13 @@ class Nearest(NamedTuple):
     def candidates(self, match: Match) -> Iterator[Candidate]:
         """All recipes: those of a match, then of the next best level, and so on."""
         seen: set[FramedSpec] = set()
+        extents = {**self.extents, self.form.text: self.sizes}
         while match.is_hit:
             generic = (FramedSpec(spec, self.form.text) for spec in match.recipes)
             recorded = (record.recipe for record in match.ranking)
             for recipe in dict.fromkeys((*recorded, *generic)):
                 seen.add(recipe)
-                yield Candidate(recipe, match)
+                yield Candidate(recipe, match, extents[recipe.frame])
             match = self.match(without=seen)
 
 
@@ -204,7 +205,6 @@ def selected(
         match,
         _foremost(found, tuple(found.candidates(match))),
         tuple(doubted[:MOST_DOUBTED]),
-        extents={**found.extents, found.form.text: found.sizes},
     )
 
 

@@ -6,16 +6,16 @@ applied. A retrieval explains it, caches it on disk and sends it to other ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from constantdict import constantdict
 
 from feinsum.errors import FeinsumError
+from feinsum.ir import from_text
 from feinsum.raising import RaisedNest
 from feinsum.records import (
-    Extents,
     FramedSpec,
     Level,
     Match,
@@ -23,6 +23,7 @@ from feinsum.records import (
     TuningRecord,
 )
 from feinsum.records.document import STRICT
+from feinsum.transforms import check_spec
 
 __all__ = ["Candidate", "DecidedNest", "Decision", "NestSelection", "decision_of"]
 
@@ -33,10 +34,23 @@ REASON_LENGTH = 1000
 
 
 class Candidate(NamedTuple):
-    """A candidate recipe for a nest, and its match."""
+    """A candidate recipe for a nest.
+
+    Attributes:
+        sizes: extents of the kernel, in the names of the recipe's frame.
+    """
 
     recipe: FramedSpec
     match: Match
+    sizes: Mapping[str, int] = constantdict()
+
+    def check(self) -> None:
+        """Check that the recipe is in the space of its transform.
+
+        Raises:
+            TransformError: if it is not.
+        """
+        check_spec(self.recipe.spec, from_text(self.recipe.frame))
 
     @property
     def records(self) -> tuple[TuningRecord, ...]:
@@ -59,7 +73,6 @@ class NestSelection:
         candidates: the remaining recipes, best first.
         failures: recipes that could not be applied, and why.
         judgement: why the first candidate may be used on this machine.
-        extents: the extents of the kernel, in the names of each candidate's frame.
         own: ids of the records that this installation measured.
         seen: what was observed here for other candidates, in words.
         is_settled: whether the choice is final; there may have been no time to try all
@@ -74,7 +87,6 @@ class NestSelection:
     failures: tuple[tuple[TransformSpec, str], ...] = ()
     judgement: str = ""
     is_separable: bool = True
-    extents: Extents = field(default_factory=constantdict)
     own: frozenset[str] = frozenset()
     seen: tuple[tuple[TransformSpec, str], ...] = ()
     is_settled: bool = True

@@ -52,9 +52,9 @@ from feinsum.records import (
 )
 from feinsum.retrieval.installation import is_ours, surroundings
 from feinsum.retrieval.preparing import Prepared, prepared
+from feinsum.retrieval.progress import shown_progress
 from feinsum.retrieval.selection import Candidate
-from feinsum.retrieval.together import asked_together, shown_progress
-from feinsum.retrieval.verifying import asked
+from feinsum.retrieval.verifying import request_verdict, request_verdicts
 
 __all__ = ["OFF", "VERIFY_VARIABLE", "Judgement", "Trust", "is_verification_on"]
 
@@ -130,18 +130,15 @@ class Trust:
         """Whether there is time to verify another recipe."""
         return self._left_s > 0
 
-    def known(self, candidate: Candidate, sizes: Mapping[str, int]) -> Judgement | None:
+    def known(self, candidate: Candidate) -> Judgement | None:
         """The cached outcome for a recipe; None if there is none.
-
-        Args:
-            sizes: of the kernel, in the names of the recipe's frame.
 
         Raises:
             TransformError: if the cached outcome is that it must not be used.
         """
         if own := self.known_as_own(candidate):
             return own
-        question = self._question(candidate, sizes)
+        question = self._question(candidate)
         verdict = _recall(_cache_for(candidate), self._key(question))
         return None if verdict is None else _judgement(verdict, candidate)
 
@@ -152,22 +149,22 @@ class Trust:
             return None
         return _judgement_of_own(max(own, key=lambda r: r.measurement.speedup))
 
-    def found_out(self, candidate: Candidate, sizes: Mapping[str, int]) -> Judgement:
+    def verify(self, candidate: Candidate) -> Judgement:
         """Verify and time a recipe, or wait for others that are doing so.
 
         Raises:
             TransformError: if it must not be used.
         """
-        question = self._question(candidate, sizes)
+        question = self._question(candidate)
         key, cache = self._key(question), _cache_for(candidate)
         alone = nullcontext() if cache is None else locked(cache.folder, _LOCK, LIMIT_S)
         with alone:  # other processes may ask the same: one of them finds it out
             verdict = _recall(cache, key) or self._verdict(question, key, cache)
         return _judgement(verdict, candidate)
 
-    def prepare(self, candidate: Candidate, sizes: Mapping[str, int]) -> None:
+    def prepare(self, candidate: Candidate) -> None:
         """Generate the kernels to verify, and compile them in the background."""
-        question = self._question(candidate, sizes)
+        question = self._question(candidate)
         self._prepared[self._key(question)] = prepared(question)
 
     @contextmanager
@@ -182,17 +179,15 @@ class Trust:
             yield computing
             self._timing_lock = ""
 
-    def find_out_together(
-        self, some: Iterable[tuple[Candidate, Mapping[str, int]]]
-    ) -> None:
-        """Verify and time several recipes at once, each with the sizes of its kernel.
+    def verify_together(self, candidates: Iterable[Candidate]) -> None:
+        """Verify and time several recipes at once.
 
         Outcomes are cached. Identical recipes are tried once, and only while there is
         time.
         """
         unknown: dict[str, tuple[Question, DiskCache | None]] = {}
-        for candidate, sizes in some:
-            question, cache = self._question(candidate, sizes), _cache_for(candidate)
+        for candidate in candidates:
+            question, cache = self._question(candidate), _cache_for(candidate)
             key = self._key(question)
             if not self.known_as_own(candidate) and _recall(cache, key) is None:
                 unknown[key] = question, cache
@@ -214,7 +209,7 @@ class Trust:
         began_s = monotonic()
         limit_s = max(0.0, min(LIMIT_S, self._left_s))
         questions = [replace(unknown[key][0], limit_s=limit_s) for key in keys]
-        for k, verdict in asked_together(questions, advance):
+        for k, verdict in request_verdicts(questions, advance):
             _keep(keys[k], verdict, unknown[keys[k]][1])
         self._left_s -= monotonic() - began_s
 
@@ -232,8 +227,8 @@ class Trust:
             and is_own(record.id)
         )
 
-    def _question(self, candidate: Candidate, sizes: Mapping[str, int]) -> Question:
-        frame, spec = candidate.recipe.frame, candidate.recipe.spec
+    def _question(self, candidate: Candidate) -> Question:
+        (spec, frame), sizes = candidate.recipe, dict(candidate.sizes)
         place = frame, repr(sorted(sizes.items()))
         if place not in self._sizes:
             self._sizes[place] = quick_sizes(from_text(frame), sizes)
@@ -261,7 +256,7 @@ class Trust:
         if isinstance(ready, Prepared):
             verdict = ready.ask(limit_s=limit_s, timing_lock=lock)
         else:
-            verdict = ready or asked(
+            verdict = ready or request_verdict(
                 replace(question, limit_s=limit_s, timing_lock=lock)
             )
         self._left_s -= monotonic() - began_s

@@ -11,8 +11,10 @@ import select
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from time import monotonic
 from weakref import finalize
@@ -22,9 +24,10 @@ from feinsum.measure.question import Question, Verdict
 from feinsum.memory import remembered
 from feinsum.processes import Ended, child_environment, end_session
 from feinsum.records import from_json, to_json
+from feinsum.targets.host.threads import n_threads
 from feinsum.transforms import hand_over, of_this_process
 
-__all__ = ["COMMAND", "asked", "start_early"]
+__all__ = ["COMMAND", "request_verdict", "request_verdicts", "start_early"]
 
 COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.measure.verifier")
 
@@ -37,9 +40,38 @@ EXIT_S = 1.0
 _PART = 65536
 
 
-def asked(question: Question) -> Verdict:
+def request_verdict(question: Question) -> Verdict:
     """The answer of a separate process, or how it ended if it gave none."""
     return remembered(_Helpers).ask(question)
+
+
+def request_verdicts(
+    questions: Sequence[Question], advance: Callable[[], None]
+) -> Iterator[tuple[int, Verdict]]:
+    """The answers with the numbers of their questions, as they arrive.
+
+    One process per core answers. They compute concurrently, and take turns with timing.
+
+    Args:
+        advance: called after each answer.
+    """
+    n_processes = min(len(questions), n_threads())
+    with (
+        tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as lock,
+        ThreadPoolExecutor(n_processes) as threads,
+    ):
+        name = lock.name if n_processes > 1 else ""
+        asking = {
+            threads.submit(request_verdict, _with_lock(question, name)): k
+            for k, question in enumerate(questions)
+        }
+        for answer in as_completed(asking):
+            advance()
+            yield asking[answer], answer.result()
+
+
+def _with_lock(question: Question, name: str) -> Question:
+    return replace(question, timing_lock=name)
 
 
 def start_early() -> None:

@@ -16,7 +16,7 @@ from feinsum.measure.question import Question
 from feinsum.memory import fresh_memory
 from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore
-from feinsum.retrieval import look_up, together, trust
+from feinsum.retrieval import look_up, progress, trust, verifying
 from feinsum.retrieval.sampling import twins
 from tests.docs.pages import ROOT
 from tests.raising.right_hand_sides import arguments, wave
@@ -109,7 +109,9 @@ def test_processes_that_answer_at_once_take_turns_with_their_times(monkeypatch):
     ]
     steps: list[None] = []
     with fresh_memory():
-        answers = dict(together.asked_together(questions, lambda: steps.append(None)))
+        answers = dict(
+            verifying.request_verdicts(questions, lambda: steps.append(None))
+        )
     assert len(steps) == 2
     for k, question in enumerate(questions):
         assert answers[k].is_ok, answers[k]
@@ -119,12 +121,12 @@ def test_processes_that_answer_at_once_take_turns_with_their_times(monkeypatch):
 @pytest.mark.parametrize("pause_s", [0.0, 0.2])
 def test_what_takes_long_is_shown_on_a_terminal(monkeypatch, pause_s):
     """And nothing of what does not."""
-    monkeypatch.setattr(together, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.1)
     monkeypatch.setenv("TERM", "xterm")
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal, monkeypatch.context() as context:
         context.setattr(sys, "stderr", terminal)
-        with together.shown_progress(2, "verifying recipes") as advance:
+        with progress.shown_progress(2, "verifying recipes") as advance:
             advance()
             sleep(pause_s)
             advance()

@@ -14,7 +14,7 @@ import feinsum
 from feinsum.measure import open_device
 from feinsum.measure.question import Question
 from feinsum.records import InMemoryStore
-from feinsum.retrieval.verifying import asked
+from feinsum.retrieval.verifying import request_verdict
 from feinsum.transforms import Transform, register
 from feinsum.transforms.primitives import begin, split
 
@@ -51,7 +51,7 @@ print(record.spec)
 question = Question(
     record.workload_text, record.spec, open_device(None).device.id, 2**32, {"N0": 100}
 )
-print(asked(question).code)
+print(request_verdict(question).code)
 try:
     feinsum.record_facts(
         einsum, "one_item@1(block=16)", sizes={"n": 100}, database=facts
