@@ -22,7 +22,7 @@ from feinsum.records import (
     latest_peaks,
 )
 
-__all__ = ["LayeredStore", "ToldError"]
+__all__ = ["LayeredStore", "ReportedError"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class _Told(set[str]):
     """What the log was told of layers."""
 
 
-class ToldError(StoreUnavailableError):
+class ReportedError(StoreUnavailableError):
     """A layer cannot be queried, which was already logged."""
 
 
@@ -187,7 +187,7 @@ class LayeredStore(FactStore):
     def _pass_over(self, k: int, error: StoreError) -> None:
         self.problems[k] = error
         told = remembered(_Told)
-        if str(error) not in told and not isinstance(error, ToldError):
+        if str(error) not in told and not isinstance(error, ReportedError):
             told.add(str(error))
             logger.warning("skipping a layer of facts: %s", error)
 

@@ -26,7 +26,8 @@ from feinsum.measure import open_device
 from feinsum.nests import Network, nest_from_text, translated
 from feinsum.predict import MEASURING
 from feinsum.records import Match, TransformSpec
-from feinsum.retrieval.known import Facts, Nearest, form_of, nearest
+from feinsum.retrieval.facts import Facts
+from feinsum.retrieval.matching import Nearest, form_of, nearest
 from feinsum.retrieval.request import policy_of
 from feinsum.retrieval.selection import Candidate
 from feinsum.retrieval.trust import Trust, is_verification_on

@@ -24,7 +24,7 @@ from feinsum.db import Database, looked_up_store
 from feinsum.measure.intermediates import INTERMEDIATE_VARIABLE
 from feinsum.records import Device, Environment, LookUp, Policy
 from feinsum.records.signature import trusted_signers
-from feinsum.retrieval.installation import is_ours, surroundings
+from feinsum.retrieval.installation import fingerprint, is_ours
 from feinsum.retrieval.kernel_text import NoTextError, text_of
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
@@ -99,7 +99,7 @@ class Place:
         except NoTextError as error:
             logger.info("the retrieval is not cached: %s", error)
             return None
-        key = _digest("\n".join((text, surroundings(environment))).encode())
+        key = _digest("\n".join((text, fingerprint(environment))).encode())
         return cls(cache, key, environment.device, request.policy)
 
     @_optional

@@ -15,19 +15,19 @@ from feinsum.cache import default_cache
 from feinsum.errors import FeinsumError
 from feinsum.raising import RaisedKernel
 from feinsum.retrieval.applying import applied
-from feinsum.retrieval.believing import (
-    all_believed,
-    believed,
+from feinsum.retrieval.choice import (
     is_first_unknown,
     prepare_first,
+    select_all_trusted,
+    select_trusted,
 )
-from feinsum.retrieval.generating import delivered, ungenerated, with_shelf
+from feinsum.retrieval.generating import delivered, generation_failures, with_shelf
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.selection import NestSelection
 from feinsum.retrieval.trust import Trust
 from feinsum.targets.units import CodedUnit
 
-__all__ = ["transformed"]
+__all__ = ["build_transformed"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ N_GENERATED = 3
 """Recipes of a nest of which there may be no code until no more are tried."""
 
 
-def transformed(
+def build_transformed(
     request: Request,
     raised: RaisedKernel,
     nests: tuple[NestSelection, ...],
@@ -49,7 +49,7 @@ def transformed(
     """
     n_left = [N_GENERATED] * len(nests)
     while True:
-        nests, built = _believed(request, raised, nests, trust)
+        nests, built = _select_and_build(request, raised, nests, trust)
         if not built.failures:
             return built.unit, nests
         for k in built.failures:
@@ -75,7 +75,7 @@ class _Built(NamedTuple):
     is_applied: bool
 
 
-def _believed(
+def _select_and_build(
     request: Request,
     raised: RaisedKernel,
     nests: tuple[NestSelection, ...],
@@ -90,12 +90,12 @@ def _believed(
     """
     unknown = [one for one in nests if is_first_unknown(one, trust)]
     if len(unknown) != 1:
-        nests = all_believed(nests, trust)
+        nests = select_all_trusted(nests, trust)
         return nests, _built(raised, nests)
     prepare_first(unknown[0], trust)
     with trust.computing() as computing, ThreadPoolExecutor(1) as pool:
         guess = pool.submit(_compiled_ahead, request, raised, nests, computing)
-        judged = tuple(believed(one, trust) for one in nests)
+        judged = tuple(select_trusted(one, trust) for one in nests)
     if [one.chosen for one in judged] == [one.chosen for one in nests]:
         return judged, guess.result()
     return judged, _built(raised, judged)
@@ -126,7 +126,7 @@ def _built(raised: RaisedKernel, nests: tuple[NestSelection, ...]) -> _Built:
     if made.failures or not any(nest.chosen for nest in nests):
         return _Built(made.unit, made.failures, is_applied=False)
     unit = with_shelf(delivered(made.unit, raised.t_unit.target))
-    failures = ungenerated(raised, nests, made, unit)
+    failures = generation_failures(raised, nests, made, unit)
     return _Built(unit, failures, is_applied=True)
 
 

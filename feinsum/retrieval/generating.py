@@ -26,10 +26,10 @@ from feinsum.targets.messages import first_lines
 from feinsum.targets.quicker import uncached
 from feinsum.targets.units import CodedUnit, HeldCode, LibraryUnit
 
-__all__ = ["delivered", "generated", "refusal", "ungenerated", "with_shelf"]
+__all__ = ["delivered", "generated", "generation_failures", "refusal", "with_shelf"]
 
 
-def ungenerated(
+def generation_failures(
     raised: RaisedKernel,
     nests: Sequence[NestSelection],
     made: Applied,

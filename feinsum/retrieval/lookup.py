@@ -34,7 +34,8 @@ from feinsum.predict import Effort, effort_of
 from feinsum.raising import RaisedKernel
 from feinsum.records import Match, Policy
 from feinsum.retrieval.answer_cache import Answer, place_of
-from feinsum.retrieval.known import Facts, form_of, nearest
+from feinsum.retrieval.facts import Facts
+from feinsum.retrieval.matching import form_of, nearest
 from feinsum.retrieval.pipeline import perform_retrieval
 from feinsum.retrieval.ranks import Ranks, perform_on_ranks
 from feinsum.retrieval.request import Request, policy_of

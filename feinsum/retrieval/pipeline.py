@@ -9,11 +9,12 @@ from feinsum.errors import TransformError
 from feinsum.predict import MEASURING
 from feinsum.raising import RaisedKernel
 from feinsum.records import WORST_ACCEPTED, Level
-from feinsum.retrieval.applying import separable
-from feinsum.retrieval.building import transformed
-from feinsum.retrieval.cells import fastest_form
+from feinsum.retrieval.applying import mark_separable
+from feinsum.retrieval.building import build_transformed
+from feinsum.retrieval.cell_forms import fastest_form
+from feinsum.retrieval.facts import Facts
 from feinsum.retrieval.generating import refusal
-from feinsum.retrieval.known import Facts, selected
+from feinsum.retrieval.matching import select_candidates
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
 from feinsum.retrieval.trust import Trust
@@ -40,12 +41,14 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
         facts = Facts(store, environment.device, request.policy)
         facts.ask(nest.form for nest in raised.raised)
         nests = tuple(
-            selected(nest, facts, environment, request.policy, request.effort)
+            select_candidates(nest, facts, environment, request.policy, request.effort)
             for nest in raised.raised
         )
         layers = states_of(store)
     trust = Trust(environment, is_on=request.verify)
-    unit, nests = transformed(request, raised, separable(raised, nests), trust)
+    unit, nests = build_transformed(
+        request, raised, mark_separable(raised, nests), trust
+    )
     is_changed = any(nest.chosen for nest in nests)
     found = unit if is_changed else request.t_unit
     return Retrieval(found, raised, nests, facts.ids, request.policy, layers)
@@ -60,7 +63,8 @@ def _in_batches(request: Request, found: Retrieval) -> Retrieval:
 
 def _measure(request: Request, raised: RaisedKernel) -> None:
     """Make the facts that are missing."""
-    from feinsum.tune import measure_if_possible  # most retrievals need no tuner
+    # most retrievals need no tuner
+    from feinsum.tune import measure_if_possible
 
     for nest in raised.raised:
         measure_if_possible(

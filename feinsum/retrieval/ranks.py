@@ -23,7 +23,7 @@ from feinsum.raising import RaisedNest
 from feinsum.records import FramedSpec, Match, from_json, to_json
 from feinsum.retrieval.applying import applied
 from feinsum.retrieval.generating import delivered
-from feinsum.retrieval.known import readings
+from feinsum.retrieval.matching import lookup_variants
 from feinsum.retrieval.pipeline import in_caller, perform_retrieval
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
@@ -150,7 +150,7 @@ def _decided_nest(decided: DecidedNest, nest: RaisedNest) -> NestSelection:
     if decided.spec is None:
         return NestSelection(nest, match)
     chosen = Candidate(FramedSpec(decided.spec, decided.frame), match)
-    for one, _ in readings(nest):
+    for one, _ in lookup_variants(nest):
         if one.key == decided.workload:
             judgement = f"{decided.judgement}, by the first rank"
             return NestSelection(one, match, (chosen,), judgement=judgement)

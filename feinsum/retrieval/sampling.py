@@ -19,7 +19,7 @@ from feinsum.retrieval.phases import Phase, loops_of
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.units import LibraryUnit
 
-__all__ = ["sample", "twins"]
+__all__ = ["duplicates", "sample"]
 
 _NAME_OR_NUMBER = re.compile(r"[A-Za-z_]\w*|\d+")
 
@@ -35,7 +35,7 @@ def sample(
     ]
     if isinstance(made.unit, LibraryUnit) or len(kernels) > 1:
         return made.unit  # one that others call keeps its arguments
-    alike = twins(raised, nests)
+    alike = duplicates(raised, nests)
     if not alike:
         return made.unit
     name, table = raised.kernel_name, made.unit.callables_table
@@ -47,7 +47,7 @@ def sample(
     return made.unit.copy(callables_table=table.set(name, fresh))
 
 
-def twins(raised: RaisedKernel, nests: Sequence[NestSelection]) -> frozenset[int]:
+def duplicates(raised: RaisedKernel, nests: Sequence[NestSelection]) -> frozenset[int]:
     """The numbers of nests with a recipe that are identical to an earlier one.
 
     They have the same workload and recipe, and their expressions differ only in

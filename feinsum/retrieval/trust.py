@@ -50,11 +50,11 @@ from feinsum.records import (
     from_json,
     to_json,
 )
-from feinsum.retrieval.installation import is_ours, surroundings
-from feinsum.retrieval.preparing import Prepared, prepared
+from feinsum.retrieval.installation import fingerprint, is_ours
+from feinsum.retrieval.precompiling import Prepared, prepared
 from feinsum.retrieval.progress import shown_progress
 from feinsum.retrieval.selection import Candidate
-from feinsum.retrieval.verifying import request_verdict, request_verdicts
+from feinsum.retrieval.verifiers import request_verdict, request_verdicts
 
 __all__ = ["OFF", "VERIFY_VARIABLE", "Judgement", "Trust", "is_verification_on"]
 
@@ -72,12 +72,12 @@ MEMORY_BYTES = 4 * 2**30
 AT_ONCE = 16
 """Recipes that are asked about together."""
 
-_LASTING = {
+_PERMANENT = {
     OK,
     *(kind.code for kind in (BuildError, InvalidParameterError, TransformError,
                              UnknownTransformError, WrongResultError)),
 }  # fmt: skip
-_PASSING = {TrialCrashError.code, TrialTimeoutError.code, MeasurementError.code}
+_TRANSIENT = {TrialCrashError.code, TrialTimeoutError.code, MeasurementError.code}
 """What may have been the fault of the hour, as may be a recipe that is slow on a busy
 machine; it is remembered for a day."""
 _DAY = timedelta(days=1)
@@ -136,13 +136,13 @@ class Trust:
         Raises:
             TransformError: if the cached outcome is that it must not be used.
         """
-        if own := self.known_as_own(candidate):
+        if own := self.own_judgement(candidate):
             return own
         question = self._question(candidate)
         verdict = _recall(_cache_for(candidate), self._key(question))
         return None if verdict is None else _judgement(verdict, candidate)
 
-    def known_as_own(self, candidate: Candidate) -> Judgement | None:
+    def own_judgement(self, candidate: Candidate) -> Judgement | None:
         """What this installation measured for a recipe, if it did."""
         own = [r for r in candidate.records if self._is_measured_here(r, candidate)]
         if not own:
@@ -189,7 +189,7 @@ class Trust:
         for candidate in candidates:
             question, cache = self._question(candidate), _cache_for(candidate)
             key = self._key(question)
-            if not self.known_as_own(candidate) and _recall(cache, key) is None:
+            if not self.own_judgement(candidate) and _recall(cache, key) is None:
                 unknown[key] = question, cache
         if len(unknown) < 2:
             return
@@ -210,7 +210,7 @@ class Trust:
         limit_s = max(0.0, min(LIMIT_S, self._left_s))
         questions = [replace(unknown[key][0], limit_s=limit_s) for key in keys]
         for k, verdict in request_verdicts(questions, advance):
-            _keep(keys[k], verdict, unknown[keys[k]][1])
+            _store(keys[k], verdict, unknown[keys[k]][1])
         self._left_s -= monotonic() - began_s
 
     def own(self, match: Match) -> frozenset[str]:
@@ -236,13 +236,13 @@ class Trust:
         return Question(frame, spec, device, MEMORY_BYTES, self._sizes[place])
 
     @cached_property
-    def _surroundings(self) -> str:
-        return surroundings(self.environment)
+    def _fingerprint(self) -> str:
+        return fingerprint(self.environment)
 
     def _key(self, question: Question) -> str:
         sizes = repr(sorted(question.sizes.items()))
         given = ("believed", question.frame, str(question.spec), sizes)
-        text = "\0".join((*given, self._surroundings))
+        text = "\0".join((*given, self._fingerprint))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _verdict(
@@ -260,13 +260,13 @@ class Trust:
                 replace(question, limit_s=limit_s, timing_lock=lock)
             )
         self._left_s -= monotonic() - began_s
-        _keep(key, verdict, cache)
+        _store(key, verdict, cache)
         return verdict
 
 
-def _keep(key: str, verdict: Verdict, cache: DiskCache | None) -> None:
+def _store(key: str, verdict: Verdict, cache: DiskCache | None) -> None:
     remembered(_Verdicts)[key] = verdict
-    if cache is not None and verdict.code in _LASTING | _PASSING:
+    if cache is not None and verdict.code in _PERMANENT | _TRANSIENT:
         cache.write(key, to_json(verdict).encode())
 
 
@@ -329,13 +329,13 @@ def _recall(cache: DiskCache | None, key: str) -> Verdict | None:
         age = datetime.now(UTC) - datetime.fromisoformat(verdict.found_at)
     except (InvalidRecordError, TypeError, ValueError):
         return None
-    if age > _DAY and _may_pass(verdict):
+    if age > _DAY and _is_transient(verdict):
         return None
     remembered(_Verdicts)[key] = verdict
     return verdict
 
 
-def _may_pass(verdict: Verdict) -> bool:
+def _is_transient(verdict: Verdict) -> bool:
     if verdict.is_ok:
         return verdict.speedup <= 1
-    return verdict.code in _PASSING
+    return verdict.code in _TRANSIENT

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from feinsum import call_einsum, canonicalize, query, record_facts
-from feinsum.calling.kept import Calls
+from feinsum.calling.kernel_cache import Calls
 from feinsum.db import open_store
 from feinsum.db.exchange.lines import read_lines, write_lines
 from feinsum.errors import FeinsumWarning, InvalidEinsumError, RecordNotFoundError
@@ -22,7 +22,7 @@ from feinsum.memory import fresh_memory, remembered
 from feinsum.nests import Nest
 from feinsum.records import InMemoryStore, Level, from_json, to_json
 from feinsum.records.plausibility import check_plausible, judge
-from feinsum.retrieval.verifying import request_verdict
+from feinsum.retrieval.verifiers import request_verdict
 from feinsum.sparse import random_profile, to_dense
 from feinsum.tune import autotune, make_problem
 from tests.sparse_facts import PROFILE, RANK, SHAPE, SPECS, mttkrp, mttkrp_record

@@ -25,7 +25,7 @@ from feinsum.memory import remembered
 from feinsum.processes import Ended, child_environment, end_session
 from feinsum.records import from_json, to_json
 from feinsum.targets.host.threads import n_threads
-from feinsum.transforms import hand_over, of_this_process
+from feinsum.transforms import export_transforms, local_transforms
 
 __all__ = ["COMMAND", "request_verdict", "request_verdicts", "start_early"]
 
@@ -132,7 +132,7 @@ class _Helpers:
 
 def _surroundings() -> tuple[object, ...]:
     """Transforms, process and variables: with others there has to be another one."""
-    return of_this_process(), os.getpid(), dict(os.environ)
+    return local_transforms(), os.getpid(), dict(os.environ)
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class _Helper:
             prefix="feinsum-verify-", ignore_cleanup_errors=True
         )
         process = subprocess.Popen(  # noqa: S603  (our own command)
-            [*COMMAND, *hand_over(folder.name)],
+            [*COMMAND, *export_transforms(folder.name)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

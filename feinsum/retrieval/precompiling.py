@@ -34,7 +34,7 @@ from feinsum.measure.question import (
     Verdict,
 )
 from feinsum.retrieval.installation import is_ours
-from feinsum.retrieval.verifying import request_verdict, start_early
+from feinsum.retrieval.verifiers import request_verdict, start_early
 from feinsum.targets.host import HOST, HostDevice
 from feinsum.targets.host.kernel import HostCode
 from feinsum.targets.host.pool import pool

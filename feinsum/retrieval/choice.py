@@ -19,7 +19,13 @@ from feinsum.retrieval.installation import is_ours
 from feinsum.retrieval.selection import Candidate, NestSelection
 from feinsum.retrieval.trust import Judgement, Trust
 
-__all__ = ["N_NEW", "all_believed", "believed", "is_first_unknown", "prepare_first"]
+__all__ = [
+    "N_NEW",
+    "is_first_unknown",
+    "prepare_first",
+    "select_all_trusted",
+    "select_trusted",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +38,7 @@ AT_ONCE = 64
 """Candidates that are looked at together."""
 
 
-class _Seen(NamedTuple):
+class _Judged(NamedTuple):
     """A candidate that may be used, and what is known of it here."""
 
     candidate: Candidate
@@ -49,23 +55,23 @@ class _Trials:
         failures: those that may not, and why.
     """
 
-    good: list[_Seen] = field(default_factory=list)
+    good: list[_Judged] = field(default_factory=list)
     untried: list[Candidate] = field(default_factory=list)
     failures: list[tuple[Candidate, Exception]] = field(default_factory=list)
     n_new: int = 0
     is_over: bool = False
 
 
-def all_believed(
+def select_all_trusted(
     nests: Sequence[NestSelection], trust: Trust
 ) -> tuple[NestSelection, ...]:
     """The nests with their best candidates first; new ones are tried together."""
     if trust.is_on:
-        trust.verify_together(chain.from_iterable(map(_first, nests)))
-    return tuple(believed(one, trust) for one in nests)
+        trust.verify_together(chain.from_iterable(map(_first_candidate, nests)))
+    return tuple(select_trusted(one, trust) for one in nests)
 
 
-def _first(one: NestSelection) -> list[Candidate]:
+def _first_candidate(one: NestSelection) -> list[Candidate]:
     """The candidate that is tried first."""
     if not one.chosen or one.judgement:
         return []
@@ -77,7 +83,7 @@ def _first(one: NestSelection) -> list[Candidate]:
     return [candidate]
 
 
-def believed(one: NestSelection, trust: Trust) -> NestSelection:
+def select_trusted(one: NestSelection, trust: Trust) -> NestSelection:
     """The nest, with the candidate that is best here moved to the front."""
     if not one.chosen or one.judgement:
         return one
@@ -121,7 +127,7 @@ def _first_that_fits(one: NestSelection, trust: Trust) -> NestSelection:
         except Exception as error:  # noqa: BLE001  (no recipe may break a build)
             failures.append((candidate, error))
         else:
-            own = trust.known_as_own(candidate)
+            own = trust.own_judgement(candidate)
             words = own.words if own else OFF_WORDS
             left = one.candidates[k:]
             return replace(
@@ -144,11 +150,11 @@ def _try(some: Sequence[Candidate], trust: Trust, trials: _Trials) -> None:
             except Exception as error:  # noqa: BLE001  (no recipe may break a build)
                 trials.failures.append((candidate, error))
                 continue
-        trials.good.append(_Seen(candidate, judgement))
-        if _is_borne_out(candidate, judgement, trust):
+        trials.good.append(_Judged(candidate, judgement))
+        if _confirms_claim(candidate, judgement, trust):
             trials.is_over = True
             left = known[k + 1 :]
-            trials.good += [_Seen(c, j) for c, j in left if j is not None]
+            trials.good += [_Judged(c, j) for c, j in left if j is not None]
             trials.untried += [c for c, j in left if j is None]
             return
 
@@ -165,7 +171,7 @@ def _known(
             trials.failures.append((candidate, error))
 
 
-def _is_borne_out(candidate: Candidate, seen: Judgement, trust: Trust) -> bool:
+def _confirms_claim(candidate: Candidate, seen: Judgement, trust: Trust) -> bool:
     """Whether it is about as fast as its records say, on what is here."""
     here = trust.environment.device
     claims = (
