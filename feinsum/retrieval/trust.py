@@ -14,8 +14,13 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -110,6 +115,36 @@ class Judgement(NamedTuple):
     words: str
 
 
+class _Case(NamedTuple):
+    """What is asked about a recipe, and where the verdict is cached."""
+
+    question: Question
+    key: str
+    cache: DiskCache | None
+
+    def recall(self) -> Verdict | None:
+        """What was found earlier, if that still counts."""
+        if verdict := remembered(_Verdicts).get(self.key):
+            return verdict
+        content = None if self.cache is None else self.cache.read(self.key)
+        if content is None:
+            return None
+        try:
+            verdict = from_json(Verdict, content)
+            age = datetime.now(UTC) - datetime.fromisoformat(verdict.found_at)
+        except (InvalidRecordError, TypeError, ValueError):
+            return None
+        if age > _DAY and _is_transient(verdict):
+            return None
+        remembered(_Verdicts)[self.key] = verdict
+        return verdict
+
+    def store(self, verdict: Verdict) -> None:
+        remembered(_Verdicts)[self.key] = verdict
+        if self.cache is not None and verdict.code in _PERMANENT | _TRANSIENT:
+            self.cache.write(self.key, to_json(verdict).encode())
+
+
 class Trust:
     """Which recipes one retrieval may use on a machine.
 
@@ -138,8 +173,7 @@ class Trust:
         """
         if own := self.own_judgement(candidate):
             return own
-        question = self._question(candidate)
-        verdict = _recall(_cache_for(candidate), self._key(question))
+        verdict = self._case(candidate).recall()
         return None if verdict is None else _judgement(verdict, candidate)
 
     def own_judgement(self, candidate: Candidate) -> Judgement | None:
@@ -155,17 +189,15 @@ class Trust:
         Raises:
             TransformError: if it must not be used.
         """
-        question = self._question(candidate)
-        key, cache = self._key(question), _cache_for(candidate)
-        alone = nullcontext() if cache is None else locked(cache.folder, _LOCK, LIMIT_S)
-        with alone:  # other processes may ask the same: one of them finds it out
-            verdict = _recall(cache, key) or self._verdict(question, key, cache)
+        case = self._case(candidate)
+        with _locked(case.cache):  # other processes may ask the same: one finds it out
+            verdict = case.recall() or self._verdict(case)
         return _judgement(verdict, candidate)
 
     def prepare(self, candidate: Candidate) -> None:
         """Generate the kernels to verify, and compile them in the background."""
-        question = self._question(candidate)
-        self._prepared[self._key(question)] = prepared(question)
+        case = self._case(candidate)
+        self._prepared[case.key] = prepared(case.question)
 
     @contextmanager
     def computing(self) -> Iterator[ExitStack]:
@@ -185,32 +217,30 @@ class Trust:
         Outcomes are cached. Identical recipes are tried once, and only while there is
         time.
         """
-        unknown: dict[str, tuple[Question, DiskCache | None]] = {}
+        unknown: dict[str, _Case] = {}
         for candidate in candidates:
-            question, cache = self._question(candidate), _cache_for(candidate)
-            key = self._key(question)
-            if not self.own_judgement(candidate) and _recall(cache, key) is None:
-                unknown[key] = question, cache
+            case = self._case(candidate)
+            if not self.own_judgement(candidate) and case.recall() is None:
+                unknown[case.key] = case
         if len(unknown) < 2:
             return
-        folder = next((c.folder for _, c in unknown.values() if c is not None), None)
-        alone = nullcontext() if folder is None else locked(folder, _LOCK, LIMIT_S)
-        with alone, shown_progress(len(unknown), "verifying recipes") as advance:
-            for some_keys in _batches(unknown):
+        cache = next((c.cache for c in unknown.values() if c.cache is not None), None)
+        with (
+            _locked(cache),
+            shown_progress(len(unknown), "verifying recipes") as advance,
+        ):
+            for some in _batches(unknown.values()):
                 if self.has_time:
-                    self._find_out(some_keys, unknown, advance)
+                    self._verify_batch(some, advance)
 
-    def _find_out(
-        self,
-        keys: Sequence[str],
-        unknown: Mapping[str, tuple[Question, DiskCache | None]],
-        advance: Callable[[], None],
+    def _verify_batch(
+        self, cases: Sequence[_Case], advance: Callable[[], None]
     ) -> None:
         began_s = monotonic()
         limit_s = max(0.0, min(LIMIT_S, self._left_s))
-        questions = [replace(unknown[key][0], limit_s=limit_s) for key in keys]
+        questions = [replace(case.question, limit_s=limit_s) for case in cases]
         for k, verdict in request_verdicts(questions, advance):
-            _store(keys[k], verdict, unknown[keys[k]][1])
+            cases[k].store(verdict)
         self._left_s -= monotonic() - began_s
 
     def own(self, match: Match) -> frozenset[str]:
@@ -226,6 +256,11 @@ class Trust:
             and record.environment.software == self.environment.software
             and is_own(record.id)
         )
+
+    def _case(self, candidate: Candidate) -> _Case:
+        question = self._question(candidate)
+        cache = default_cache() if is_ours(question.spec) else None
+        return _Case(question, self._key(question), cache)
 
     def _question(self, candidate: Candidate) -> Question:
         (spec, frame), sizes = candidate.recipe, dict(candidate.sizes)
@@ -245,9 +280,8 @@ class Trust:
         text = "\0".join((*given, self._fingerprint))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _verdict(
-        self, question: Question, key: str, cache: DiskCache | None
-    ) -> Verdict:
+    def _verdict(self, case: _Case) -> Verdict:
+        question, key, _ = case
         logger.info("verifying %.200s on %s", question.spec, self.environment.device)
         began_s = monotonic()
         limit_s = max(0.0, min(LIMIT_S, self._left_s))
@@ -260,19 +294,18 @@ class Trust:
                 replace(question, limit_s=limit_s, timing_lock=lock)
             )
         self._left_s -= monotonic() - began_s
-        _store(key, verdict, cache)
+        case.store(verdict)
         return verdict
 
 
-def _store(key: str, verdict: Verdict, cache: DiskCache | None) -> None:
-    remembered(_Verdicts)[key] = verdict
-    if cache is not None and verdict.code in _PERMANENT | _TRANSIENT:
-        cache.write(key, to_json(verdict).encode())
+def _locked(cache: DiskCache | None) -> AbstractContextManager[object]:
+    """One process verifies at a time, where outcomes are shared."""
+    return nullcontext() if cache is None else locked(cache.folder, _LOCK, LIMIT_S)
 
 
-def _batches(keys: Iterable[str]) -> Iterator[Sequence[str]]:
+def _batches(cases: Iterable[_Case]) -> Iterator[Sequence[_Case]]:
     """A few at a time, so that the time can end between them."""
-    rest = iter(keys)
+    rest = iter(cases)
     while some := [*islice(rest, AT_ONCE)]:
         yield some
 
@@ -311,28 +344,6 @@ def _judgement(verdict: Verdict, candidate: Candidate) -> Judgement:
     said = "" if claim is None else f"; claimed were {claim:.2g} times"
     when = f"verified and timed on this machine at {verdict.found_at}"
     return Judgement(verdict.speedup, False, f"{when}: {seen}{said}")
-
-
-def _cache_for(candidate: Candidate) -> DiskCache | None:
-    return default_cache() if is_ours(candidate.recipe.spec) else None
-
-
-def _recall(cache: DiskCache | None, key: str) -> Verdict | None:
-    """What was found earlier, if that still counts."""
-    if verdict := remembered(_Verdicts).get(key):
-        return verdict
-    content = None if cache is None else cache.read(key)
-    if content is None:
-        return None
-    try:
-        verdict = from_json(Verdict, content)
-        age = datetime.now(UTC) - datetime.fromisoformat(verdict.found_at)
-    except (InvalidRecordError, TypeError, ValueError):
-        return None
-    if age > _DAY and _is_transient(verdict):
-        return None
-    remembered(_Verdicts)[key] = verdict
-    return verdict
 
 
 def _is_transient(verdict: Verdict) -> bool:
