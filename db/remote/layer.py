@@ -58,8 +58,8 @@ MOST_PLANS = 100
 """That are asked for at once; who wants all asks the store of the service."""
 
 
-class _Told(set[str]):
-    """The services of whose failures the log was told."""
+class _Reported(set[str]):
+    """The services whose failures were logged."""
 
 
 class RemoteLayer(FactSource):
@@ -205,9 +205,9 @@ class RemoteLayer(FactSource):
     def _warn_once(self, reason: str) -> None:
         """An answer that is too large is no reason to leave the service alone."""
         self.note, self.is_cut_off = reason, True
-        told = remembered(_Told)
-        if f"{self.address} too large" not in told:
-            told.add(f"{self.address} too large")
+        reported = remembered(_Reported)
+        if f"{self.address} too large" not in reported:
+            reported.add(f"{self.address} too large")
             logger.warning("%s; using what it answered so far", reason)
 
     def _failed(self, error: FeinsumError) -> ReportedError:
@@ -217,9 +217,9 @@ class RemoteLayer(FactSource):
         if not (isinstance(error, _OpenError) or is_spent):
             self._breaker.trip(reason)
         self.note = reason
-        told = remembered(_Told)
-        if str(self.address) not in told:
-            told.add(str(self.address))
+        reported = remembered(_Reported)
+        if str(self.address) not in reported:
+            reported.add(str(self.address))
             logger.warning(
                 "%s; it is left alone for %g s, and what it answered before counts on",
                 reason,

@@ -55,7 +55,7 @@ def build_transformed(
         for k in built.failures:
             n_left[k] -= built.is_applied
         nests = tuple(
-            _passed_over(one, built.failures[k], is_last=not n_left[k])
+            _skip_first(one, built.failures[k], is_last=not n_left[k])
             if k in built.failures
             else one
             for k, one in enumerate(nests)
@@ -93,8 +93,8 @@ def _select_and_build(
         nests = select_all_trusted(nests, trust)
         return nests, _built(raised, nests)
     prepare_first(unknown[0], trust)
-    with trust.computing() as computing, ThreadPoolExecutor(1) as pool:
-        guess = pool.submit(_compiled_ahead, request, raised, nests, computing)
+    with trust.hold_timing() as timing_hold, ThreadPoolExecutor(1) as pool:
+        guess = pool.submit(_compiled_ahead, request, raised, nests, timing_hold)
         judged = tuple(select_trusted(one, trust) for one in nests)
     if [one.chosen for one in judged] == [one.chosen for one in nests]:
         return judged, guess.result()
@@ -105,14 +105,14 @@ def _compiled_ahead(
     request: Request,
     raised: RaisedKernel,
     nests: tuple[NestSelection, ...],
-    computing: ExitStack,
+    timing_hold: ExitStack,
 ) -> _Built:
     """Built, and compiled into the cache, where the first run will find it.
 
     Args:
-        computing: closed at the end, when times may be taken.
+        timing_hold: closed at the end, when times may be taken.
     """
-    with computing:
+    with timing_hold:
         built = _built(raised, nests)
         is_coded = isinstance(built.unit, CodedUnit) and not built.failures
         if is_coded and default_cache() is not None:
@@ -130,7 +130,7 @@ def _built(raised: RaisedKernel, nests: tuple[NestSelection, ...]) -> _Built:
     return _Built(unit, failures, is_applied=True)
 
 
-def _passed_over(
+def _skip_first(
     one: NestSelection, error: Exception, *, is_last: bool = False
 ) -> NestSelection:
     left = one.without_first(error)

@@ -131,9 +131,9 @@ def _first_that_fits(one: NestSelection, trust: Trust) -> NestSelection:
             words = own.words if own else OFF_WORDS
             left = one.candidates[k:]
             return replace(
-                _passed_over(one, failures), candidates=left, judgement=words
+                _with_failures(one, failures), candidates=left, judgement=words
             )
-    return replace(_passed_over(one, failures), candidates=())
+    return replace(_with_failures(one, failures), candidates=())
 
 
 def _try(some: Sequence[Candidate], trust: Trust, trials: _Trials) -> None:
@@ -200,7 +200,7 @@ def _with_best(
     )
     left = tuple(seen.candidate for seen in good)
     untried = (*trials.untried, *rest)
-    found = _passed_over(one, trials.failures)
+    found = _with_failures(one, trials.failures)
     if good:
         others = tuple((s.candidate.recipe.spec, s.judgement.words) for s in good[1:])
         return replace(
@@ -215,11 +215,11 @@ def _with_best(
             f"{len(untried)} more recipes are not tried yet: one retrieval verifies "
             f"{N_NEW} of an einsum, in limited time; the next one goes on"
         )
-        found = _passed_over(found, [(untried[0], why)])
+        found = _with_failures(found, [(untried[0], why)])
     return replace(found, candidates=(), is_settled=not untried)
 
 
-def _passed_over(
+def _with_failures(
     one: NestSelection, failures: Sequence[tuple[Candidate, Exception]]
 ) -> NestSelection:
     """With failures; the log is told of the first one, and how many there are."""

@@ -122,7 +122,7 @@ def retrieve(
                 return Answer.of(perform_on_ranks(request, Ranks(comm)))
             return _answer(request)
 
-    return _without_breaking(t_unit, find, on_miss, comm)
+    return _or_unchanged(t_unit, find, on_miss, comm)
 
 
 def _check_given(policy: Policy | None, effort: Effort | None) -> None:
@@ -133,7 +133,7 @@ def _check_given(policy: Policy | None, effort: Effort | None) -> None:
         effort_of(effort)
 
 
-def _without_breaking(
+def _or_unchanged(
     t_unit: lp.TranslationUnit, find: Callable[[], Answer], on_miss: OnMiss, comm: Any
 ) -> lp.TranslationUnit:
     """The kernel that is found; the given one if there is none, or on any error.
@@ -150,31 +150,31 @@ def _without_breaking(
             raise
         reason = _logged_reason(error)
         is_common = isinstance(error, RecordNotFoundError)
-        is_told = is_common and _is_told_by_another(comm)
-        if on_miss == "warn" and not is_told and _is_news(error):
+        is_reported = is_common and _is_reported_elsewhere(comm)
+        if on_miss == "warn" and not is_reported and _is_new_failure(error):
             _warn(f"kernel given back unchanged: {reason}")
         return t_unit
-    if unchanged and on_miss == "warn" and not _is_told_by_another(comm):
+    if unchanged and on_miss == "warn" and not _is_reported_elsewhere(comm):
         n = f"{len(unchanged)} of {len(found.decision.nests)} einsums"
         _warn(f"{n} of the kernel left unchanged: {_joined(unchanged)}")
     return found.t_unit
 
 
-class _Told(set[str]):
-    """What this process was told of services and databases that do not answer."""
+class _Reported(set[str]):
+    """Failures of services and databases that this process has reported."""
 
 
-def _is_news(error: Exception) -> bool:
-    """What fails for all kernels alike is told with the first one."""
+def _is_new_failure(error: Exception) -> bool:
+    """What fails for all kernels alike is reported with the first one."""
     if not isinstance(error, StoreUnavailableError):
         return True
-    told, reason = remembered(_Told), str(error)
-    is_new = reason not in told
-    told.add(reason)
+    reported, reason = remembered(_Reported), str(error)
+    is_new = reason not in reported
+    reported.add(reason)
     return is_new
 
 
-def _is_told_by_another(comm: Any) -> bool:
+def _is_reported_elsewhere(comm: Any) -> bool:
     return comm is not None and Ranks(comm).rank != 0
 
 

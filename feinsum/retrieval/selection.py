@@ -27,10 +27,10 @@ from feinsum.transforms import check_spec
 
 __all__ = ["Candidate", "DecidedNest", "Decision", "NestSelection", "decision_of"]
 
-N_TOLD = 10
-"""So many reasons are told of an einsum that got no recipe."""
+MOST_REASONS = 10
+"""Reasons that are given for an einsum without a recipe."""
 REASON_LENGTH = 1000
-"""In characters; what went wrong is told in no more words than a log can bear."""
+"""In characters; longer error messages are cut."""
 
 
 class Candidate(NamedTuple):
@@ -142,9 +142,9 @@ class NestSelection:
                 f"the loops of {', '.join(nest.instructions)} cannot be run apart from "
                 "other instructions; move these to other loops, or state their order"
             )
-        told = [why for _, why in self.failures[:N_TOLD]]
-        if len(self.failures) > N_TOLD:
-            told.append(f"and {len(self.failures) - N_TOLD} more")
+        told = [why for _, why in self.failures[:MOST_REASONS]]
+        if len(self.failures) > MOST_REASONS:
+            told.append(f"and {len(self.failures) - MOST_REASONS} more")
         return f"no recorded recipe could be applied: {'; '.join(told)}"
 
 

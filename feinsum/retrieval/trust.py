@@ -200,15 +200,15 @@ class Trust:
         self._prepared[case.key] = prepared(case.question)
 
     @contextmanager
-    def computing(self) -> Iterator[ExitStack]:
+    def hold_timing(self) -> Iterator[ExitStack]:
         """No timing starts until the given stack is closed."""
         with (
             tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as lock,
-            ExitStack() as computing,
+            ExitStack() as timing_hold,
         ):
-            computing.enter_context(held(lock.name, fcntl.LOCK_SH))
+            timing_hold.enter_context(held(lock.name, fcntl.LOCK_SH))
             self._timing_lock = lock.name
-            yield computing
+            yield timing_hold
             self._timing_lock = ""
 
     def verify_together(self, candidates: Iterable[Candidate]) -> None:
