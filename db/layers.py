@@ -22,7 +22,7 @@ from feinsum.records import (
     latest_peaks,
 )
 
-__all__ = ["LayeredStore", "ToldError"]
+__all__ = ["LayeredStore", "ReportedError"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +31,11 @@ D = TypeVar("D", TuningRecord, DevicePeaks, PlanRecord)
 F = TypeVar("F", TuningRecord, PlanRecord)
 
 
-class _Told(set[str]):
-    """What the log was told of layers."""
+class _Reported(set[str]):
+    """Problems of layers that were logged."""
 
 
-class ToldError(StoreUnavailableError):
+class ReportedError(StoreUnavailableError):
     """A layer cannot be queried, which was already logged."""
 
 
@@ -101,7 +101,7 @@ class LayeredStore(FactStore):
         missing = None
         for k, layer in enumerate(self.layers):
             try:
-                return _sound(layer).get(record_id)
+                return _usable(layer).get(record_id)
             except RecordNotFoundError as error:
                 missing = error
             except StoreError as error:
@@ -112,35 +112,38 @@ class LayeredStore(FactStore):
         self, workload: WorkloadKey, *, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
         answers = self._ask(lambda layer: layer.query(workload, device_id=device_id))
-        return self._believed(_union(answers))
+        return self._without_retracted(_union(answers))
 
     def candidates(self, look_up: LookUp) -> Candidates:
         answers = self._ask(lambda layer: layer.candidates(look_up))
         found = {
             key: _union(answer[key] for answer in answers) for key in look_up.workloads
         }
-        believed = {
-            r.id for r in self._believed([r for f in found.values() for r in f])
+        valid = {
+            r.id
+            for r in self._without_retracted([r for f in found.values() for r in f])
         }
         return {
-            key: tuple(record for record in records if record.id in believed)
+            key: tuple(record for record in records if record.id in valid)
             for key, records in found.items()
         }
 
     def records(self) -> Iterator[TuningRecord]:
         answers = self._ask(lambda layer: tuple(layer.records()))
-        yield from self._believed(_union(answers))
+        yield from self._without_retracted(_union(answers))
 
     def like(self, notation: str) -> Iterator[TuningRecord]:
         answers = self._ask(lambda layer: tuple(layer.like(notation)))
-        yield from self._believed(_union(answers))
+        yield from self._without_retracted(_union(answers))
 
     def __len__(self) -> int:
         return sum(1 for _ in self.records())
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         answers = self._ask(lambda layer: layer.peaks(device_id))
-        return latest_peaks(self._believed([found for found in answers if found]))
+        return latest_peaks(
+            self._without_retracted([found for found in answers if found])
+        )
 
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
         answers = self._ask(lambda layer: layer.trials(workload))
@@ -153,7 +156,7 @@ class LayeredStore(FactStore):
 
     def plans(self, workload: str) -> tuple[PlanRecord, ...]:
         answers = self._ask(lambda layer: layer.plans(workload))
-        return self._believed(_union(answers))
+        return self._without_retracted(_union(answers))
 
     def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
         answers = self._ask(lambda layer: layer.retractions_of(ids))
@@ -165,7 +168,7 @@ class LayeredStore(FactStore):
             if isinstance(layer, FactSource):
                 layer.close()
 
-    def _believed(self, documents: Sequence[D]) -> tuple[D, ...]:
+    def _without_retracted(self, documents: Sequence[D]) -> tuple[D, ...]:
         """Those that no layer retracts, wherever they lie."""
         if not documents:
             return ()
@@ -177,7 +180,7 @@ class LayeredStore(FactStore):
         answers = []
         for k, layer in enumerate(self.layers):
             try:
-                answers.append(question(_sound(layer)))
+                answers.append(question(_usable(layer)))
             except StoreError as error:
                 self._pass_over(k, error)
         if not answers:
@@ -186,9 +189,9 @@ class LayeredStore(FactStore):
 
     def _pass_over(self, k: int, error: StoreError) -> None:
         self.problems[k] = error
-        told = remembered(_Told)
-        if str(error) not in told and not isinstance(error, ToldError):
-            told.add(str(error))
+        reported = remembered(_Reported)
+        if str(error) not in reported and not isinstance(error, ReportedError):
+            reported.add(str(error))
             logger.warning("skipping a layer of facts: %s", error)
 
     def _first_problem(self) -> StoreError:
@@ -196,7 +199,7 @@ class LayeredStore(FactStore):
         return next(iter(self.problems.values()), none)
 
 
-def _sound(layer: FactSource | StoreError) -> FactSource:
+def _usable(layer: FactSource | StoreError) -> FactSource:
     if isinstance(layer, StoreError):
         raise _again(layer)
     return layer

@@ -3,14 +3,14 @@
 import sys
 
 from feinsum.errors import FeinsumError
-from feinsum.needs import needing
+from feinsum.extras import requiring
 
 
 def main() -> None:
     """Run the command line, or say which package it lacks."""
     try:
         for package in ("typer", "rich"):
-            with needing(package, "cli", "the command line"):
+            with requiring(package, "cli", "the command line"):
                 __import__(package)
     except FeinsumError as error:
         sys.exit(f"feinsum: [{error.code}] {error}")

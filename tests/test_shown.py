@@ -8,7 +8,7 @@ from feinsum.drawing import Chart, Dot, plots
 from feinsum.programs import chain
 from feinsum.raising import raise_kernel
 from feinsum.records import Level, Match
-from feinsum.shown import brief
+from feinsum.reprs import brief
 from feinsum.tune import Finalist
 from tests.db.factories import make_record
 from tests.tune.test_report import report, trial

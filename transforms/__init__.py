@@ -4,7 +4,6 @@ if __name__ != "feinsum.transforms":
     raise ImportError("import it as feinsum.transforms; the folder is not a package")
 
 from feinsum.transforms import gpu, host, library, nests
-from feinsum.transforms.handing import hand_over, note_known, of_this_process, take_over
 from feinsum.transforms.plugins import load_plugins
 from feinsum.transforms.registry import (
     ALL_DEVICES,
@@ -22,6 +21,12 @@ from feinsum.transforms.registry import (
     renewed,
     suits_device,
 )
+from feinsum.transforms.sharing import (
+    export_transforms,
+    import_transforms,
+    local_transforms,
+    note_builtin,
+)
 
 __all__ = [
     "ALL_DEVICES",
@@ -33,20 +38,20 @@ __all__ = [
     "apply_spec",
     "check_spec",
     "configurations",
+    "export_transforms",
     "find_transform",
     "gpu",
-    "hand_over",
     "host",
+    "import_transforms",
     "in_full",
     "library",
     "load_plugins",
+    "local_transforms",
     "nests",
-    "of_this_process",
     "register",
     "renewed",
     "suits_device",
-    "take_over",
 ]
 
 load_plugins()
-note_known()
+note_builtin()

@@ -41,11 +41,11 @@ from feinsum.tune.bundle import (
     SEED,
     Made,
     Maker,
-    candidates,
     document_of,
     results_of,
     write_bundle,
 )
+from feinsum.tune.bundle_candidates import candidates
 from feinsum.tune.problem import Problem
 
 N_BEST, N_UNMEASURED = 2, 3

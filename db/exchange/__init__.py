@@ -17,8 +17,8 @@ from feinsum.db.exchange.merging import (
     Imported,
     all_documents,
     compare,
+    import_entries,
     merge,
-    take_in,
 )
 from feinsum.db.exchange.rekeying import (
     REKEYED_FROM,
@@ -53,6 +53,7 @@ __all__ = [
     "collect_garbage",
     "compare",
     "find_garbage",
+    "import_entries",
     "line_schema",
     "merge",
     "plan_rekey",
@@ -62,7 +63,6 @@ __all__ = [
     "rekeyed",
     "sign_facts",
     "t4_document",
-    "take_in",
     "write_file",
     "write_lines",
     "write_t4",

@@ -30,8 +30,8 @@ __all__ = [
     "all_documents",
     "batches",
     "compare",
+    "import_entries",
     "merge",
-    "take_in",
 ]
 
 BATCH = 500
@@ -150,11 +150,13 @@ def merge(
             continue
         missing = target.lacking(kind, frozenset(source.ids(kind)))
         entries = ((kind, found) for found in source.documents(kind, missing))
-        n_new.update(take_in(target, entries, on_bad, on_step, check=check).n_new)
+        n_new.update(
+            import_entries(target, entries, on_bad, on_step, check=check).n_new
+        )
     return n_new
 
 
-def take_in(
+def import_entries(
     store: DocumentStore,
     entries: Iterable[Entry],
     on_bad: OnBad,
@@ -173,7 +175,7 @@ def take_in(
     result = Imported(Counter(), Counter(), 0)
     n_bad = 0
     for batch in batches(_checked(entry, check) for entry in entries):
-        for bad in _take_in(store, batch, result):
+        for bad in _import(store, batch, result):
             n_bad += 1
             on_bad(bad)
         on_step(len(batch))
@@ -192,7 +194,7 @@ def _checked(entry: Entry, check: Check) -> Entry:
     return entry
 
 
-def _take_in(
+def _import(
     store: DocumentStore, entries: Sequence[Entry], result: Imported
 ) -> Iterator[Bad]:
     """Keep and count what can be kept, in order; the rest is given back."""

@@ -15,11 +15,17 @@ from urllib.parse import quote, urlencode
 from feinsum.canonical import WorkloadKey
 from feinsum.db.exchange.merging import batches
 from feinsum.db.remote.client import Client, parsed
-from feinsum.db.remote.documents import sound
+from feinsum.db.remote.documents import valid_records
 from feinsum.errors import RecordNotFoundError, ServiceError
 from feinsum.records import LookUp, TuningRecord
 
-__all__ = ["AT_ONCE", "LONGEST_TEXT", "BestAnswer", "best_of", "cut_off", "facts_in"]
+__all__ = [
+    "AT_ONCE",
+    "LONGEST_TEXT",
+    "BestAnswer",
+    "best_of",
+    "parse_truncated",
+]
 
 MAX_AGE_S = 60.0
 """For how long an answer is believed that does not say so: a miss, or one of many."""
@@ -48,13 +54,13 @@ class BestAnswer(NamedTuple):
     """A service's answer about a workload.
 
     Attributes:
-        document: None for a miss.
+        records: the valid ones, ordered by id; none for a miss.
         is_unchanged: whether it equals the earlier answer, and is not sent again.
         etag: its ETag; empty if it has none.
         max_age_s: for how long one need not ask again.
     """
 
-    document: Any
+    records: tuple[TuningRecord, ...] = ()
     is_unchanged: bool = False
     etag: str = ""
     max_age_s: float = MAX_AGE_S
@@ -70,6 +76,7 @@ def best_of(
 
     Raises:
         StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
+        ServiceError: if an answer is not about its workload.
     """
     found: dict[WorkloadKey, BestAnswer] = {}
     for part in batches(look_up.workloads.items(), AT_ONCE):
@@ -82,7 +89,15 @@ def best_of(
     return found
 
 
-def facts_in(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
+def parse_truncated(workload: WorkloadKey, body: bytes) -> BestAnswer | None:
+    """A truncated answer about one workload; None if it has no complete fact."""
+    facts = _complete_facts(body)
+    if not facts:
+        return None
+    return BestAnswer(_records({"workload": workload, "facts": facts}, workload))
+
+
+def _records(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
     """The valid records of an answer, ordered by id; none for a miss.
 
     Raises:
@@ -97,20 +112,21 @@ def facts_in(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, ...]:
         raise ServiceError(
             f"a service answered with something other than facts of {workload}"
         )
-    records = {r.id: r for r in sound([*facts, *slower], workload)}
+    records = {r.id: r for r in valid_records([*facts, *slower], workload)}
     return tuple(records[record_id] for record_id in sorted(records))
 
 
-def cut_off(workload: WorkloadKey, body: bytes) -> BestAnswer:
+def _complete_facts(body: bytes) -> list[Any]:
     """The complete facts in a truncated answer about one workload.
 
     >>> body = b'{"workload": "k", "facts": [{"id": "a"}, {"id": "b"}, {"id": '
-    >>> cut_off(WorkloadKey("k"), body).document["facts"]
+    >>> _complete_facts(body)
     [{'id': 'a'}, {'id': 'b'}]
     """
     text = body.decode(errors="replace")
     start = _FACTS.search(text)
-    at, facts = (start.end() if start else len(text)), []
+    at = start.end() if start else len(text)
+    facts: list[Any] = []
     decoder = json.JSONDecoder()
     while at < len(text):
         try:
@@ -120,7 +136,7 @@ def cut_off(workload: WorkloadKey, body: bytes) -> BestAnswer:
         facts.append(fact)
         following = _COMMA.match(text, at)
         at = following.end() if following else len(text)
-    return BestAnswer({"workload": workload, "facts": facts})
+    return facts
 
 
 def _one(
@@ -132,16 +148,16 @@ def _one(
     try:
         reply = client.get(path, query, etag=etag)
     except RecordNotFoundError:
-        return BestAnswer(None)
+        return BestAnswer()
     age_s = _max_age_s(reply.headers.get("cache-control", ""))
     if reply.status == 304:
-        return BestAnswer(None, is_unchanged=True, etag=etag, max_age_s=age_s)
+        return BestAnswer(is_unchanged=True, etag=etag, max_age_s=age_s)
     new = reply.headers.get("etag", "")
     tag = new if _ETAG.fullmatch(new) else ""
     document = parsed(client.address, reply)
     if document is None:
         raise ServiceError(f"the service at {client.address} answered with nothing")
-    return BestAnswer(document, etag=tag, max_age_s=age_s)
+    return BestAnswer(_records(document, workload), etag=tag, max_age_s=age_s)
 
 
 def _many(
@@ -164,7 +180,7 @@ def _many(
             f"{len(asked)} answers"
         )
     return {
-        workload: BestAnswer(answer)
+        workload: BestAnswer(_records(answer, workload))
         for (workload, _), answer in zip(asked, answers, strict=True)
     }
 

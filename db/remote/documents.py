@@ -23,8 +23,8 @@ __all__ = [
     "peaks_of",
     "record_of",
     "retraction_of",
-    "sound",
-    "sound_plans",
+    "valid_plans",
+    "valid_records",
 ]
 
 logger = logging.getLogger(__name__)
@@ -83,21 +83,21 @@ def retraction_of(entry: Any) -> Retraction:
     return found
 
 
-def sound(
+def valid_records(
     entries: Iterable[Any], workload: WorkloadKey | None = None
 ) -> list[TuningRecord]:
     """The records of a list of facts that match their ids, in order.
 
     Damaged records, and records of other workloads, are skipped, which is logged once.
     """
-    return _sound(entries, record_of, workload)
+    return _valid(entries, record_of, workload)
 
 
-def sound_plans(
+def valid_plans(
     entries: Iterable[Any], workload: str | None = None
 ) -> list[PlanRecord]:
     """The same for plans."""
-    return _sound(entries, _plan_of, workload)
+    return _valid(entries, _plan_of, workload)
 
 
 def _plan_of(record_id: str, document: Any) -> PlanRecord:
@@ -106,7 +106,7 @@ def _plan_of(record_id: str, document: Any) -> PlanRecord:
     return record
 
 
-def _sound(
+def _valid(
     entries: Iterable[Any], read: Callable[[str, Any], F], workload: str | None
 ) -> list[F]:
     found: list[F] = []

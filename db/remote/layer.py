@@ -12,12 +12,17 @@ from dataclasses import replace
 from feinsum.canonical import WorkloadKey
 from feinsum.db.address import Address, address_of, key_for, remote_url
 from feinsum.db.exchange.merging import batches
-from feinsum.db.layers import ToldError
-from feinsum.db.remote.best import AT_ONCE, BestAnswer, best_of, cut_off, facts_in
+from feinsum.db.layers import ReportedError
+from feinsum.db.remote.answer_cache import AnswerCache, CachedAnswer
+from feinsum.db.remote.best import (
+    AT_ONCE,
+    BestAnswer,
+    best_of,
+    parse_truncated,
+)
 from feinsum.db.remote.breaker import PAUSE_S, Breaker
 from feinsum.db.remote.client import Client, parsed
-from feinsum.db.remote.documents import is_content_id, record_of, sound_plans
-from feinsum.db.remote.shelf import Kept, Shelf
+from feinsum.db.remote.documents import is_content_id, record_of, valid_plans
 from feinsum.db.remote.store import HttpStore
 from feinsum.db.remote.wire import CutOffError, Limits
 from feinsum.errors import (
@@ -53,8 +58,8 @@ MOST_PLANS = 100
 """That are asked for at once; who wants all asks the store of the service."""
 
 
-class _Told(set[str]):
-    """The services of whose failures the log was told."""
+class _Reported(set[str]):
+    """The services whose failures were logged."""
 
 
 class RemoteLayer(FactSource):
@@ -91,13 +96,13 @@ class RemoteLayer(FactSource):
         Raises:
             StoreUnavailableError: if there is no answer at all.
         """
-        shelf = Shelf(self.address, look_up)
-        kept = {key: shelf.read(key) for key in look_up.workloads}
+        cache = AnswerCache(self.address, look_up)
+        kept = {key: cache.read(key) for key in look_up.workloads}
         old = {key: known for key, known in kept.items() if known}
         stale = [key for key in kept if key not in old or not old[key].is_fresh]
         if stale:
             try:
-                old |= self._ask(shelf, look_up, stale, old)
+                old |= self._ask(cache, look_up, stale, old)
             except FeinsumError as error:
                 failure = self._failed(error)
                 if not old:
@@ -132,7 +137,7 @@ class RemoteLayer(FactSource):
             page = parsed(self.address, reply)
             listed = page.get("plans") if isinstance(page, dict) else None
             return (
-                tuple(sound_plans(listed, workload)) if isinstance(listed, list) else ()
+                tuple(valid_plans(listed, workload)) if isinstance(listed, list) else ()
             )
         except NoSuchRouteError:
             return ()
@@ -141,12 +146,12 @@ class RemoteLayer(FactSource):
 
     def _ask(
         self,
-        shelf: Shelf,
+        cache: AnswerCache,
         look_up: LookUp,
         wanted: list[WorkloadKey],
-        old: Mapping[WorkloadKey, Kept],
-    ) -> dict[WorkloadKey, Kept]:
-        found: dict[WorkloadKey, Kept] = {}
+        old: Mapping[WorkloadKey, CachedAnswer],
+    ) -> dict[WorkloadKey, CachedAnswer]:
+        found: dict[WorkloadKey, CachedAnswer] = {}
         etags = {key: known.etag for key, known in old.items()}
         parts = [list(part) for part in batches(wanted, AT_ONCE)]
         while parts:
@@ -156,10 +161,10 @@ class RemoteLayer(FactSource):
                 with self._asking() as client:
                     answers = best_of(client, replace(look_up, workloads=texts), etags)
             except CutOffError as error:
-                some = cut_off(part[0], error.body)
-                if not some.document["facts"]:  # it is garbage, however large
+                some = parse_truncated(part[0], error.body)
+                if some is None:  # it is garbage, however large
                     raise
-                self._told_once(str(error))
+                self._warn_once(str(error))
                 if len(part) > 1:
                     middle = len(part) // 2
                     parts[:0] = [part[:middle], part[middle:]]
@@ -170,8 +175,8 @@ class RemoteLayer(FactSource):
                     raise
                 break
             for key, answer in answers.items():
-                found[key] = _kept(key, answer, old)
-                shelf.put(key, found[key])
+                found[key] = _cached(key, answer, old)
+                cache.put(key, found[key])
         self._breaker.reset()
         return found
 
@@ -197,30 +202,30 @@ class RemoteLayer(FactSource):
         finally:
             self._left_s -= time.monotonic() - began_s
 
-    def _told_once(self, reason: str) -> None:
+    def _warn_once(self, reason: str) -> None:
         """An answer that is too large is no reason to leave the service alone."""
         self.note, self.is_cut_off = reason, True
-        told = remembered(_Told)
-        if f"{self.address} too large" not in told:
-            told.add(f"{self.address} too large")
+        reported = remembered(_Reported)
+        if f"{self.address} too large" not in reported:
+            reported.add(f"{self.address} too large")
             logger.warning("%s; using what it answered so far", reason)
 
-    def _failed(self, error: FeinsumError) -> ToldError:
+    def _failed(self, error: FeinsumError) -> ReportedError:
         """Leave the service alone, and say so once."""
         reason = str(error)
         is_spent = isinstance(error, _SpentError) and self.is_cut_off
         if not (isinstance(error, _OpenError) or is_spent):
             self._breaker.trip(reason)
         self.note = reason
-        told = remembered(_Told)
-        if str(self.address) not in told:
-            told.add(str(self.address))
+        reported = remembered(_Reported)
+        if str(self.address) not in reported:
+            reported.add(str(self.address))
             logger.warning(
                 "%s; it is left alone for %g s, and what it answered before counts on",
                 reason,
                 PAUSE_S,
             )
-        return ToldError(reason)
+        return ReportedError(reason)
 
 
 class _OpenError(StoreUnavailableError):
@@ -251,14 +256,11 @@ def quick_layer(store: HttpStore) -> RemoteLayer:
     return RemoteLayer(store.client.address, store.client.key, _budget_s())
 
 
-def _kept(
-    workload: WorkloadKey, answer: BestAnswer, old: Mapping[WorkloadKey, Kept]
-) -> Kept:
-    if answer.is_unchanged:
-        records = old[workload].records
-    else:
-        records = facts_in(answer.document, workload)
-    return Kept(records, time.time(), answer.max_age_s, answer.etag)
+def _cached(
+    workload: WorkloadKey, answer: BestAnswer, old: Mapping[WorkloadKey, CachedAnswer]
+) -> CachedAnswer:
+    records = old[workload].records if answer.is_unchanged else answer.records
+    return CachedAnswer(records, time.time(), answer.max_age_s, answer.etag)
 
 
 def _budget_s() -> float:

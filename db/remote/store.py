@@ -8,17 +8,17 @@ from typing import Any, Self
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.exchange.merging import batches
-from feinsum.db.remote.best import LONGEST_TEXT, best_of, facts_in
+from feinsum.db.remote.answer_cache import forget_answers
+from feinsum.db.remote.best import LONGEST_TEXT, best_of
 from feinsum.db.remote.client import Client, pages, parsed
 from feinsum.db.remote.documents import (
     is_content_id,
     peaks_of,
     record_of,
     retraction_of,
-    sound,
-    sound_plans,
+    valid_plans,
+    valid_records,
 )
-from feinsum.db.remote.shelf import forget_answers
 from feinsum.db.sql.retracting import Retracted
 from feinsum.errors import (
     InvalidRecordError,
@@ -105,12 +105,12 @@ class HttpStore(FactStore):
         wanted: dict[str, str] = {"workload": workload}
         if device_id is not None:
             wanted["device"] = device_id
-        return tuple(sound(self._facts(wanted), workload))
+        return tuple(valid_records(self._facts(wanted), workload))
 
     def candidates(self, look_up: LookUp) -> Candidates:
         """Candidates, with as few requests as possible."""
         found = best_of(self._client, look_up)
-        return {key: facts_in(answer.document, key) for key, answer in found.items()}
+        return {key: answer.records for key, answer in found.items()}
 
     def like(self, notation: str) -> Iterator[TuningRecord]:
         """None: a service is not read as a whole for them."""
@@ -119,7 +119,7 @@ class HttpStore(FactStore):
     def records(self) -> Iterator[TuningRecord]:
         """Every record that is not in quarantine, page by page, ordered by id."""
         for part in batches(self._facts({}), PAGE):
-            yield from sound(part)
+            yield from valid_records(part)
 
     def __len__(self) -> int:
         found = pages(self._client, "/v1/workloads", "workloads", {"limit": 1000})
@@ -151,7 +151,7 @@ class HttpStore(FactStore):
 
     def plans(self, workload: str) -> tuple[PlanRecord, ...]:
         try:
-            return tuple(sound_plans(self._plans({"workload": workload}), workload))
+            return tuple(valid_plans(self._plans({"workload": workload}), workload))
         except NoSuchRouteError:  # an older service
             return ()
 
@@ -272,7 +272,7 @@ class HttpStore(FactStore):
     def _all_plans(self) -> Iterator[PlanRecord]:
         try:
             for part in batches(self._plans({}), PAGE):
-                yield from sound_plans(part)
+                yield from valid_plans(part)
         except NoSuchRouteError:
             return
 

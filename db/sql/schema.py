@@ -19,7 +19,7 @@ from feinsum.db.sql.engine import engine_of, use_write_ahead_log, writer
 from feinsum.db.sql.location import Location, make_room, missing
 from feinsum.db.sql.sqlite_file import VERSION_TABLE, back_up, check_file, foreign
 from feinsum.errors import SchemaVersionError, StoreUnavailableError
-from feinsum.needs import needing
+from feinsum.extras import requiring
 
 __all__ = ["NEWEST", "VERSIONS", "prepare"]
 
@@ -66,7 +66,7 @@ def _make(location: Location, path: Path) -> None:
 
     Whoever is first makes it; so an empty file is none that somebody is making.
     """
-    with needing("alembic", "tune", f"making the database {location}"):
+    with requiring("alembic", "tune", f"making the database {location}"):
         from feinsum.db.sql.migrations import upgrade
 
     part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.new")
@@ -95,7 +95,7 @@ def _name(part: Path, path: Path) -> None:
 
 
 def _migrate(engine: Engine, location: Location) -> None:
-    with needing("alembic", "tune", f"migrating the database {location}"):
+    with requiring("alembic", "tune", f"migrating the database {location}"):
         from feinsum.db.sql.migrations import upgrade
 
     with writer(engine).begin() as connection:

@@ -18,7 +18,7 @@ from feinsum.bounds.levels import MemoryLevel, memory_ahead
 from feinsum.bounds.paths import ALL_UP_TO, PathBound, bound_paths
 from feinsum.errors import BoundError
 from feinsum.ir import BatchedEinsum, FunctionalBatchedEinsum
-from feinsum.shown import brief
+from feinsum.reprs import brief
 
 __all__ = ["Bound", "LevelBound", "bound_at", "least_bytes"]
 

@@ -16,8 +16,8 @@ import numpy as np
 from constantdict import constantdict
 
 from feinsum.calling.forms import Form
-from feinsum.calling.lying import Lying, c_steps
 from feinsum.calling.reading import DType, Feed
+from feinsum.calling.strided import StridedTerm, c_steps
 from feinsum.calling.terms import Shape
 from feinsum.codegen import Strides
 from feinsum.targets.host.results import check_room
@@ -26,11 +26,11 @@ from feinsum.targets.protocol import Array
 __all__ = [
     "COPIED",
     "IN_ORDER",
-    "Lie",
-    "can_write",
-    "lie_at",
-    "lie_of",
+    "ArgumentLayout",
+    "operand_layout",
+    "output_layout",
     "packed",
+    "strided_layout",
     "strides_of",
     "values_of",
 ]
@@ -40,7 +40,7 @@ MAX_SPAN = 2**31
 
 
 @dataclass(frozen=True)
-class Lie:
+class ArgumentLayout:
     """The layout with which a kernel addresses an array.
 
     Attributes:
@@ -54,11 +54,11 @@ class Lie:
     values: Mapping[str, int] = constantdict()
 
 
-IN_ORDER = Lie(is_in_place=True)
-COPIED = Lie(is_in_place=False)
+IN_ORDER = ArgumentLayout(is_in_place=True)
+COPIED = ArgumentLayout(is_in_place=False)
 
 
-def lie_of(feed: Feed, form: Form, dtype: DType) -> Lie:
+def operand_layout(feed: Feed, form: Form, dtype: DType) -> ArgumentLayout:
     """The layout with which a kernel reads an operand.
 
     Args:
@@ -67,7 +67,8 @@ def lie_of(feed: Feed, form: Form, dtype: DType) -> Lie:
 
     >>> from feinsum.calling.forms import form_of
     >>> transposed = np.ones((3, 2)).T
-    >>> lie_of(Feed("a0", 0, (2, 3)), form_of(transposed), transposed.dtype).strides
+    >>> feed = Feed("a0", 0, (2, 3))
+    >>> operand_layout(feed, form_of(transposed), transposed.dtype).strides
     (1, 'a0_step1')
     """
     steps = [
@@ -80,22 +81,24 @@ def lie_of(feed: Feed, form: Form, dtype: DType) -> Lie:
         return COPIED
     rest = iter(steps)
     full = tuple(0 if extent == 1 else next(rest) for extent in feed.shape)
-    return _lie(feed.name, Form(feed.shape, full, form.dtype, form.is_aligned), dtype)
+    return _layout(
+        feed.name, Form(feed.shape, full, form.dtype, form.is_aligned), dtype
+    )
 
 
-def lie_at(name: str, array: Lying) -> Lie:
-    """The layout for this position in memory; see :func:`lie_of`."""
+def strided_layout(name: str, array: StridedTerm) -> ArgumentLayout:
+    """The layout for this position in memory; see :func:`operand_layout`."""
     if array.steps == c_steps(array.extents):
         return IN_ORDER
     return _named_steps(name, array.steps)
 
 
-def can_write(name: str, form: Form, dtype: DType) -> Lie:
+def output_layout(name: str, form: Form, dtype: DType) -> ArgumentLayout:
     """The layout for writing an array; one that cannot be written is copied to.
 
     Entries that share memory cannot be written in parallel.
     """
-    lie = _lie(name, form, dtype)
+    layout = _layout(name, form, dtype)
     order = sorted(
         (abs(step), extent)
         for step, extent in zip(form.strides, form.shape, strict=True)
@@ -106,10 +109,10 @@ def can_write(name: str, form: Form, dtype: DType) -> Lie:
         if step <= end:
             return COPIED
         end += step * (extent - 1)
-    return lie
+    return layout
 
 
-def _lie(name: str, form: Form, dtype: DType) -> Lie:
+def _layout(name: str, form: Form, dtype: DType) -> ArgumentLayout:
     size = dtype.itemsize
     is_readable = form.dtype == dtype and form.dtype.isnative and form.is_aligned
     if not is_readable or any(step % size for step in form.strides):
@@ -123,14 +126,14 @@ def _lie(name: str, form: Form, dtype: DType) -> Lie:
     return _named_steps(name, steps)
 
 
-def _named_steps(name: str, steps: Sequence[int]) -> Lie:
+def _named_steps(name: str, steps: Sequence[int]) -> ArgumentLayout:
     """Steps with names, but for those that decide what code is good."""
     names = {f"{name}_step{axis}": step for axis, step in enumerate(steps)}
     strides: list[int | str] = [
         step if step in (0, 1) else named for named, step in names.items()
     ]
     values = {named: step for named, step in names.items() if named in strides}
-    return Lie(True, tuple(strides), constantdict(values))
+    return ArgumentLayout(True, tuple(strides), constantdict(values))
 
 
 def _is_in_order(form: Form) -> bool:
@@ -153,11 +156,13 @@ def packed(array: Array, shape: Shape, dtype: DType) -> Array:
     return np.require(array.reshape(shape), dtype, ["C", "A"])
 
 
-def strides_of(lies: Mapping[str, Lie]) -> dict[str, Strides]:
+def strides_of(layouts: Mapping[str, ArgumentLayout]) -> dict[str, Strides]:
     """Strides of the arrays that are not in C order, by array name."""
-    return {n: lie.strides for n, lie in lies.items() if lie.strides is not None}
+    return {
+        n: layout.strides for n, layout in layouts.items() if layout.strides is not None
+    }
 
 
-def values_of(lies: Mapping[str, Lie]) -> dict[str, int]:
+def values_of(layouts: Mapping[str, ArgumentLayout]) -> dict[str, int]:
     """Values of all named strides."""
-    return {name: value for x in lies.values() for name, value in x.values.items()}
+    return {name: value for x in layouts.values() for name, value in x.values.items()}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy import ndarray
 
-from feinsum.calling.first import FirstCall, path_for_numpy
+from feinsum.calling.first_call import FirstCall, path_for_numpy
 from feinsum.calling.forms import Form, as_array, form_of, has_sparse
-from feinsum.calling.kept import CACHE_BOUND, Call, Calls
+from feinsum.calling.kernel_cache import CACHE_BOUND, Call, Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of, place_of
 from feinsum.calling.reading import Reading, first_uses, read_shapes
@@ -224,9 +224,9 @@ def _prepared(
         _check_form(target, reading)
 
         def build(arrays: Sequence[Any]) -> PreparedCall | AmortizedCall:
-            from feinsum.calling.making import made_call  # loads Loopy, for a second
+            from feinsum.calling.building import build_call  # loads Loopy, for a second
 
-            return made_call(reading, arrays, forms, target, where, options)
+            return build_call(reading, arrays, forms, target, where, options)
 
         is_usual = options == CallOptions(options.database) and not place.selector
         if place.is_host and is_usual and target is None:

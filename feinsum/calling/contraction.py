@@ -21,7 +21,7 @@ __all__ = [
     "contract_expression",
     "contract_path",
     "follow_path",
-    "path_asked_for",
+    "requested_path",
 ]
 
 BACKENDS = ("auto", "feinsum", "numpy", None)
@@ -59,7 +59,7 @@ def contract(
     """
     _check_backend(backend)
     text, given = as_subscripts((subscripts, *operands))
-    path = path_asked_for(text, given, optimize, memory_limit)
+    path = requested_path(text, given, optimize, memory_limit)
     return einsum(text, *given, out=out, optimize=path or optimize, **options)
 
 
@@ -168,7 +168,7 @@ def contract_expression(
     known = {k: given[_position(k, len(given))] for k in sorted(constants or ())}
     sizes = [_shape(x) if k in known else tuple(x) for k, x in enumerate(given)]
     read_terms(text, sizes)  # refuses what does not fit now, not at the first call
-    path = path_asked_for(text, sizes, optimize, memory_limit, shapes=True)
+    path = requested_path(text, sizes, optimize, memory_limit, shapes=True)
     terms, output = parse_subscripts(text, [len(size) for size in sizes])
     shown = _shown(text, known)
     n_free = len(given) - len(known)
@@ -219,7 +219,7 @@ def follow_path(
     return left[0][1]
 
 
-def path_asked_for(
+def requested_path(
     text: str,
     operands: Sequence[Any],
     optimize: Any,

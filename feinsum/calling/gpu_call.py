@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling.gpu_making import GpuCall, LibraryCall, gpu_call
+from feinsum.calling.gpu_building import GpuCall, LibraryCall, gpu_call
 from feinsum.calling.options import CallOptions
 from feinsum.errors import (
     DeviceUnavailableError,

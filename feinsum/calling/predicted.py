@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from feinsum.calling.kernel import OUTPUT, CallKernel, compiled_quietly
-from feinsum.calling.lying import Lying, c_steps
+from feinsum.calling.strided import StridedTerm, c_steps
 from feinsum.codegen import Strides, generate_loopy
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum, Extent, SizeParam
@@ -32,7 +32,7 @@ from feinsum.targets.protocol import Array
 from feinsum.transforms import apply_spec
 from feinsum.transforms.ranking import Costed
 
-__all__ = ["Problem", "checked_kernel", "predicted_kernel", "seen_as"]
+__all__ = ["Problem", "checked_kernel", "predicted_kernel", "view_as"]
 
 logger = logging.getLogger(__name__)
 
@@ -200,14 +200,14 @@ def _laid_out(
         step = max(step, chosen[axis] * shape[axis])
         if isinstance(named, str):
             steps[named] = chosen[axis]
-    return seen_as(make(step), Lying((), shape, tuple(chosen)))
+    return view_as(make(step), StridedTerm((), shape, tuple(chosen)))
 
 
-def seen_as(array: Array, lying: Lying) -> Array:
+def view_as(array: Array, strided: StridedTerm) -> Array:
     """The same memory with other axes."""
-    strides = tuple(step * array.itemsize for step in lying.steps)
-    if array.shape == lying.extents and array.strides == strides:
+    strides = tuple(step * array.itemsize for step in strided.steps)
+    if array.shape == strided.extents and array.strides == strides:
         return array
-    if array.flags.c_contiguous and lying.steps == c_steps(lying.extents):
-        return array.reshape(lying.extents)
-    return np.lib.stride_tricks.as_strided(array, lying.extents, strides)
+    if array.flags.c_contiguous and strided.steps == c_steps(strided.extents):
+        return array.reshape(strided.extents)
+    return np.lib.stride_tricks.as_strided(array, strided.extents, strides)

@@ -74,15 +74,15 @@ class PreparedCall:
         if self.view is not None and out is None:
             return self.view(arrays[0])
         if caller is None:
-            return _put(self._zeros(arrays), out)
+            return _copy_to(self._zeros(arrays), out)
         inputs = [
             arrays[position] if take is None else take(arrays[position])
             for position, take in self.takes
         ]
         if out is not None and self.writes_out:
-            target = _lying_like(out) if _share_memory(out, inputs) else out
+            target = _empty_like(out) if _share_memory(out, inputs) else out
             caller(inputs, target if self.give is None else self.give(target))
-            return out if target is out else _put(target, out)
+            return out if target is out else _copy_to(target, out)
         if self.is_on_device:
             result = caller(inputs)
         else:
@@ -91,7 +91,7 @@ class PreparedCall:
         if reading.dtype != reading.work_dtype:
             is_truth = reading.dtype.kind == "b"
             result = np.asarray(result != 0) if is_truth else _rounded(result)
-        return _put(result, out)
+        return _copy_to(result, out)
 
     @cached_property
     def is_direct(self) -> bool:
@@ -125,7 +125,7 @@ def _share_memory(out: Array, inputs: Sequence[Array]) -> bool:
     return any(np.may_share_memory(out, array) for array in inputs)
 
 
-def _lying_like(out: Array) -> Array:
+def _empty_like(out: Array) -> Array:
     """A new array that lies as this one does: a kernel writes by its steps."""
     ends = [
         step * (extent - 1) for step, extent in zip(out.strides, out.shape, strict=True)
@@ -136,7 +136,7 @@ def _lying_like(out: Array) -> Array:
     return np.ndarray(out.shape, out.dtype, memory, first, out.strides)
 
 
-def _put(result: Any, out: Any) -> Any:
+def _copy_to(result: Any, out: Any) -> Any:
     """The result where it was asked for."""
     if out is None:
         return result

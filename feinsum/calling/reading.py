@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.calling.lying import Lying
+from feinsum.calling.strided import StridedTerm
 from feinsum.calling.terms import Shape, read_terms
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import (
@@ -138,20 +138,23 @@ def terms_of(reading: Reading) -> tuple[list[int], list[IndexList]]:
 
 
 def reading_of(
-    reading: Reading, positions: Sequence[int], inputs: Sequence[Lying], output: Lying
+    reading: Reading,
+    positions: Sequence[int],
+    inputs: Sequence[StridedTerm],
+    output: StridedTerm,
 ) -> Reading:
     """The reading of other terms for the same arguments.
 
     Args:
         positions: of the argument of each operand.
-        inputs, output: as :func:`feinsum.calling.lying.simplified` makes them.
+        inputs, output: as :func:`feinsum.calling.strided.simplified` makes them.
     """
     dtype = reading.work_dtype
-    names: dict[tuple[int, Lying], str] = {}
+    names: dict[tuple[int, StridedTerm], str] = {}
     feeds: dict[str, Feed] = {}
     row = []
     for position, array in zip(positions, inputs, strict=True):
-        key = position, Lying((), array.extents, array.steps)
+        key = position, StridedTerm((), array.extents, array.steps)
         name = names.setdefault(key, f"a{len(names)}")
         feeds[name] = Feed(name, position, array.extents)
         row.append(Operand(name, array.extents, dtype))

@@ -10,22 +10,21 @@ from typing import Any, Protocol
 from feinsum.calling.amortized import N_RIVALS, AmortizedCall
 from feinsum.calling.arguments import (
     IN_ORDER,
-    Lie,
-    can_write,
-    lie_at,
-    lie_of,
+    ArgumentLayout,
+    operand_layout,
+    output_layout,
+    strided_layout,
     strides_of,
     values_of,
 )
 from feinsum.calling.forms import Form, as_array, form_of
 from feinsum.calling.kernel import OUTPUT, CallKernel, recorded_kernel
-from feinsum.calling.lying import Lying, c_steps, simplified
 from feinsum.calling.options import CallOptions
 from feinsum.calling.predicted import (
     Problem,
     checked_kernel,
     predicted_kernel,
-    seen_as,
+    view_as,
 )
 from feinsum.calling.prepared import PreparedCall, Take, from_host
 from feinsum.calling.reading import (
@@ -36,6 +35,7 @@ from feinsum.calling.reading import (
     reading_of,
     terms_of,
 )
+from feinsum.calling.strided import StridedTerm, c_steps, simplified
 from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.measure import OpenDevice
 from feinsum.predict import MEASURING
@@ -59,13 +59,13 @@ class Simple:
     """A reading with as few axes as possible.
 
     Attributes:
-        lying: the memory layout of each feed's array, by name.
+        strided: the memory layout of each feed's array, by name.
         output: the memory layout of the result.
     """
 
     reading: Reading
-    lying: Mapping[str, Lying]
-    output: Lying
+    strided: Mapping[str, StridedTerm]
+    output: StridedTerm
 
 
 def read_call(subscripts: str, *operands: Any) -> Reading:
@@ -93,12 +93,12 @@ def read_call(subscripts: str, *operands: Any) -> Reading:
     reading = read_shapes(subscripts, given, first_uses(operands))
     if reading.is_empty:
         return reading
-    return _simple(reading, arrays, _lies(reading, forms), None).reading
+    return _simple(reading, arrays, _layouts(reading, forms), None).reading
 
 
-def _lies(reading: Reading, forms: Sequence[Form]) -> dict[str, Lie]:
+def _layouts(reading: Reading, forms: Sequence[Form]) -> dict[str, ArgumentLayout]:
     dtype = reading.work_dtype
-    return {x.name: lie_of(x, forms[x.position], dtype) for x in reading.feeds}
+    return {x.name: operand_layout(x, forms[x.position], dtype) for x in reading.feeds}
 
 
 @dataclass(frozen=True)
@@ -125,16 +125,19 @@ class Site:
     kernels: Kernels
 
     @cached_property
-    def lies(self) -> Mapping[str, Lie]:
+    def layouts(self) -> Mapping[str, ArgumentLayout]:
         """Layouts of the simple einsum's arrays and result, by canonical name."""
-        lying = self.simple.lying
-        lies = {name: lie_at(name, lying[x.name]) for name, x in self.feeds.items()}
-        return {**lies, OUTPUT: lie_at(OUTPUT, self.simple.output)}
+        strided = self.simple.strided
+        layouts = {
+            name: strided_layout(name, strided[x.name])
+            for name, x in self.feeds.items()
+        }
+        return {**layouts, OUTPUT: strided_layout(OUTPUT, self.simple.output)}
 
     @cached_property
     def key(self) -> Hashable:
         """Equal for all calls that can share a kernel."""
-        return "simple", self.form.text, tuple(sorted(strides_of(self.lies).items()))
+        return "simple", self.form.text, tuple(sorted(strides_of(self.layouts).items()))
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -146,17 +149,17 @@ class Site:
         held = {
             position: take(arrays[position]) for position, take in self.copies.items()
         }
-        lying = self.simple.lying
+        strided = self.simple.strided
         given = {
-            name: seen_as(held.get(x.position, arrays[x.position]), lying[x.name])
+            name: view_as(held.get(x.position, arrays[x.position]), strided[x.name])
             for name, x in self.feeds.items()
         }
         return Problem(
             self.form.einsum,
             self.sizes,
-            strides_of(self.lies),
+            strides_of(self.layouts),
             given,
-            values_of(self.lies),
+            values_of(self.layouts),
         )
 
     def prepared(self, kernel: CallKernel) -> PreparedCall:
@@ -169,7 +172,7 @@ class Site:
                 feed.position,
                 _take(
                     self.copies.get(feed.position),
-                    self.simple.lying[feed.name],
+                    self.simple.strided[feed.name],
                     is_program,
                 ),
             )
@@ -181,7 +184,7 @@ class Site:
             kernel,
             self.options,
             takes,
-            built.caller([*self.feeds], {**self.sizes, **values_of(self.lies)}),
+            built.caller([*self.feeds], {**self.sizes, **values_of(self.layouts)}),
             is_in_place and reading.dtype == reading.work_dtype,
             _take(None, self.simple.output, is_program),
         )
@@ -214,7 +217,7 @@ class Site:
 def simple_call(
     reading: Reading,
     arrays: Sequence[Any],
-    lies: Mapping[str, Lie],
+    layouts: Mapping[str, ArgumentLayout],
     target: Form | None,
     opened: OpenDevice,
     options: CallOptions,
@@ -224,15 +227,15 @@ def simple_call(
 
     Args:
         arrays: the operands of the call.
-        lies: layouts of the arrays of the reading.
+        layouts: of the arrays of the reading.
         target: the form of ``out``.
         kernels: those of other calls, to be shared.
     """
-    simple = _simple(reading, arrays, lies, target)
+    simple = _simple(reading, arrays, layouts, target)
     form = canonicalize(simple.reading.einsum)
     names = form.relabeling.operands
     feeds = {names[feed.name]: feed for feed in simple.reading.feeds}
-    copies = _copies(reading, lies)
+    copies = _copies(reading, layouts)
     site = Site(reading, simple, form, feeds, copies, target, opened, options, kernels)
     known = kernels.get(site.key) or _recorded(site)
     if known is not None:
@@ -250,7 +253,7 @@ def simple_call(
         call,
         _diverse(kernel, rivals)[:N_RIVALS],
         site.with_recipe,
-        None if strides_of(site.lies) else site.record,
+        None if strides_of(site.layouts) else site.record,
     )
 
 
@@ -269,22 +272,22 @@ def _recorded(site: Site) -> CallKernel | None:
     options = site.options
     if options.effort not in MEASURING:
         options = replace(options, on_miss="return")
-    strides = strides_of(site.lies)
+    strides = strides_of(site.layouts)
     return recorded_kernel(site.form.einsum, site.sizes, strides, site.opened, options)
 
 
 def _simple(
     reading: Reading,
     arrays: Sequence[Any],
-    lies: Mapping[str, Lie],
+    layouts: Mapping[str, ArgumentLayout],
     target: Form | None,
 ) -> Simple:
     numbers, terms = terms_of(reading)
     placed = [
-        _placed(term, reading.feeds[k], lies, arrays)
+        _placed(term, reading.feeds[k], layouts, arrays)
         for k, term in zip(numbers, terms, strict=True)
     ]
-    result = Lying(reading.einsum.output, reading.shape, c_steps(reading.shape))
+    result = StridedTerm(reading.einsum.output, reading.shape, c_steps(reading.shape))
     if target is not None and _into(reading, target).is_in_place:
         steps = tuple(step // target.dtype.itemsize for step in target.strides)
         result = replace(result, steps=steps)
@@ -292,29 +295,36 @@ def _simple(
     positions = [reading.feeds[k].position for k in numbers]
     simple = reading_of(reading, positions, inputs, output)
     (row,) = simple.einsum.rows
-    lying = {operand.name: x for operand, x in zip(row, inputs, strict=True)}
-    return Simple(simple, lying, output)
+    strided = {operand.name: x for operand, x in zip(row, inputs, strict=True)}
+    return Simple(simple, strided, output)
 
 
-def _into(reading: Reading, target: Form | None) -> Lie:
-    return IN_ORDER if target is None else can_write(OUTPUT, target, reading.work_dtype)
+def _into(reading: Reading, target: Form | None) -> ArgumentLayout:
+    return (
+        IN_ORDER
+        if target is None
+        else output_layout(OUTPUT, target, reading.work_dtype)
+    )
 
 
-def _copies(reading: Reading, lies: Mapping[str, Lie]) -> dict[int, Take]:
+def _copies(reading: Reading, layouts: Mapping[str, ArgumentLayout]) -> dict[int, Take]:
     """What is made of the operands that a kernel cannot read where they are."""
     return {
         feed.position: from_host(feed, reading.work_dtype)
         for feed in reading.feeds
-        if not lies[feed.name].is_in_place
+        if not layouts[feed.name].is_in_place
     }
 
 
 def _placed(
-    term: tuple[str, ...], feed: Feed, lies: Mapping[str, Lie], arrays: Sequence[Any]
-) -> Lying:
+    term: tuple[str, ...],
+    feed: Feed,
+    layouts: Mapping[str, ArgumentLayout],
+    arrays: Sequence[Any],
+) -> StridedTerm:
     """How the array that a kernel reads lies; copies are in C order."""
-    if not lies[feed.name].is_in_place:
-        return Lying(term, feed.shape, c_steps(feed.shape))
+    if not layouts[feed.name].is_in_place:
+        return StridedTerm(term, feed.shape, c_steps(feed.shape))
     array = arrays[feed.position]
     steps = iter(
         step // array.itemsize
@@ -322,15 +332,15 @@ def _placed(
         if extent != 1
     )
     own = tuple(1 if extent == 1 else next(steps) for extent in feed.shape)
-    return Lying(term, feed.shape, own)
+    return StridedTerm(term, feed.shape, own)
 
 
-def _take(copy: Take | None, lying: Lying, is_program: bool) -> Take | None:
+def _take(copy: Take | None, strided: StridedTerm, is_program: bool) -> Take | None:
     """What is made of an argument; a kernel wants its address alone."""
     if not is_program:
         return copy
 
     def take(array: Array) -> Array:
-        return seen_as(array if copy is None else copy(array), lying)
+        return view_as(array if copy is None else copy(array), strided)
 
     return take

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feinsum.calling.forms import as_array
-from feinsum.calling.kept import Calls
+from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
 from feinsum.calling.sparse_levels import are_trees, in_levels

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.calling.kept import Calls
+from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
 from feinsum.errors import InvalidEinsumError

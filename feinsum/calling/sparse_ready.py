@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from feinsum.calling.kept import Calls
+from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
 from feinsum.memory import remembered

@@ -26,7 +26,8 @@ from feinsum.measure import open_device
 from feinsum.nests import Network, nest_from_text, translated
 from feinsum.predict import MEASURING
 from feinsum.records import Match, TransformSpec
-from feinsum.retrieval.known import Facts, Nearest, form_of, nearest
+from feinsum.retrieval.facts import Facts
+from feinsum.retrieval.matching import Nearest, form_of, nearest
 from feinsum.retrieval.request import policy_of
 from feinsum.retrieval.selection import Candidate
 from feinsum.retrieval.trust import Trust, is_verification_on
@@ -114,17 +115,16 @@ def _usable(
         spec, frame = candidate.recipe
         try:
             if trust.is_on:
-                _believe(candidate, found, trust)
+                _verify(candidate, trust)
             return _in_call(network, spec, frame, found)
         except FeinsumError as error:
             logger.warning("recipe %.200s was skipped: %s", spec, error)
     return None
 
 
-def _believe(candidate: Candidate, found: Nearest, trust: Trust) -> None:
-    sizes = dict(found.extents.get(candidate.recipe.frame, {}))
-    if trust.known(candidate, sizes) is None:
-        trust.found_out(candidate, sizes)
+def _verify(candidate: Candidate, trust: Trust) -> None:
+    if trust.known(candidate) is None:
+        trust.verify(candidate)
 
 
 def _in_call(

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from feinsum.calling.interleaved import as_subscripts
-from feinsum.calling.kept import clear_call_cache
+from feinsum.calling.kernel_cache import clear_call_cache
 from feinsum.errors import InvalidEinsumError
+from feinsum.extras import requiring
 from feinsum.ir import BatchedEinsum, Operand
 from feinsum.ir import einsum as symbolic_einsum
-from feinsum.needs import needing
 from feinsum.sparse import is_sparse
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def tune(
     from feinsum.tune import autotune
     from feinsum.tune.progress import both
 
-    with needing("rich", "tune", "a progress bar"):
+    with requiring("rich", "tune", "a progress bar"):
         from feinsum.tune.bar import TuningBar, can_show
 
     einsum, sizes = _einsum_of(target, operands)

@@ -23,7 +23,7 @@ from feinsum.canonical.relabeling import Relabeling
 from feinsum.canonical.search import CANONICALIZER
 from feinsum.errors import CanonicalizationError
 from feinsum.ir import BatchedEinsum, require_einsum
-from feinsum.shown import brief
+from feinsum.reprs import brief
 
 __all__ = [
     "CACHE_SIZE",

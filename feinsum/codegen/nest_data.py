@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from feinsum.codegen.nest_writer import CHUNK, TILED, held_buffers
+from feinsum.codegen.nest_arrays import CHUNK, TILED, buffer_places
 from feinsum.nests import Nest, NestForm, Sizes, sizes_of
 from feinsum.nests.form import is_private
 from feinsum.sparse import CSF
@@ -125,7 +125,7 @@ def fresh_shapes(
     axes = (CHUNK, *network.output) if form.has_copies else network.output
     found = {"out": (sizes.nodes[-1],) if network.has_sparse_output else shape(axes)}
     dense = {i: n for i, n in extents.items() if i not in network.level_of}
-    places = held_buffers(nest, form, dense)
+    places = buffer_places(nest, form, dense)
     for buffer in nest.buffers:
         if not is_private(buffer.indices, dense):
             place = places[buffer.producer]

@@ -1,4 +1,4 @@
-"""The text of a nest's kernel: its domains, its lines, and the arrays of its own."""
+"""The text of a nest's kernel: its domains and its lines."""
 
 from __future__ import annotations
 
@@ -11,104 +11,24 @@ import loopy as lp
 import numpy as np
 from pytools import UniqueNameGenerator
 
+from feinsum.codegen.nest_arrays import (
+    CHUNK,
+    ENTRY,
+    FLAT,
+    ROUND,
+    TILED,
+    NestArrays,
+    Place,
+    axes_of,
+    buffer_places,
+    in_tile,
+    subscripted,
+)
 from feinsum.nests import Multiply, Nest, NestForm, Repeat, Reset, Step, lower
-from feinsum.nests.form import MOST_REGISTERS, is_private
+from feinsum.nests.form import MOST_REGISTERS
 from feinsum.nests.paths import Tensor
 
-__all__ = [
-    "CHUNK",
-    "ENTRY",
-    "FLAT",
-    "TILED",
-    "NestArrays",
-    "Place",
-    "Writer",
-    "axes_of",
-    "held_buffers",
-]
-
-CHUNK = "%chunk"
-"""In the place of an index: a chunk of the root, which threads take."""
-ROUND = "%lane"
-"""In the place of an index: the lane itself, of what is held for one vector only."""
-ENTRY = "%entry"
-"""In the place of an index: an entry of the tree."""
-TILED = "%tiled"
-"""In the place of the lanes' index: its entries in the tile, of buffers."""
-FLAT = "%flat"
-"""In the place of the lanes' index: its value, where an array has one axis for it."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """An array, and what its axes are: indices, or what stands in their place."""
-
-    name: str
-    indices: tuple[str, ...] = ()
-
-
-class NestArrays:
-    """The arrays of a nest's kernel, with names of its own.
-
-    Attributes:
-        is_flat: whether the index of the lanes has one axis, as all others.
-        has_start: whether the result begins with values that are written first.
-    """
-
-    is_flat = False
-    has_start = False
-
-    def __init__(self, nest: Nest, form: NestForm) -> None:
-        self.nest, self.form = nest, form
-
-    def root(self) -> tuple[str, str]:
-        """Where the nodes of the root begin, and end."""
-        return "0", "nodes0"
-
-    def n_chunks(self) -> str:
-        """How many chunks of the root there are."""
-        return "n_chunks"
-
-    def chunk(self, chunk: str) -> tuple[str, str]:
-        """Where the nodes of a chunk begin, and end."""
-        return f"chunks[{chunk}]", f"chunks[{chunk} + 1]"
-
-    def children(self, level: int, above: str) -> tuple[str, str]:
-        """Where the nodes below a node of the level above begin, and end."""
-        pointers = f"pointers{level - 1}"
-        return f"{pointers}[{above}]", f"{pointers}[{above} + 1]"
-
-    def index(self, level: int, node: str) -> str:
-        """The index of a node."""
-        return f"indices{level}[{node}]"
-
-    def value(self, leaf: str) -> str:
-        """The entry of a leaf."""
-        return f"values[{leaf}]"
-
-    def operand(self, position: int, at: Mapping[str, str]) -> str:
-        """An entry of a dense operand, at values of indices."""
-        term = self.nest.network.inputs[position]
-        return _subscripted(f"T{position}", term, at)
-
-    def result(self, at: Mapping[str, str]) -> str:
-        """An entry of the result."""
-        if self.nest.network.has_sparse_output:
-            return f"out[{at[ENTRY]}]"
-        chunk = (CHUNK,) if self.form.has_copies else ()
-        return _subscripted("out", (*chunk, *self.nest.network.output), at)
-
-    def scaled(self, value: str) -> str:
-        """What is added to the result for a value."""
-        return value
-
-    def start(self, at: Mapping[str, str]) -> str:
-        """With what an entry of the result begins, if this is written."""
-        return "0"
-
-    def extent(self, index: str) -> str:
-        """The number of values of an index that the nest has no number for."""
-        return f"extent_{index}"
+__all__ = ["Writer"]
 
 
 @dataclass(frozen=True)
@@ -155,7 +75,7 @@ class Writer:
         self.of = self.arrays or NestArrays(self.nest, self.form)
         self.buffers = {
             term: replace(place, name=self.unique(place.name))
-            for term, place in held_buffers(self.nest, self.form, self.dense).items()
+            for term, place in buffer_places(self.nest, self.form, self.dense).items()
         }
         self.makers = {
             term.result.inputs: number for number, term in enumerate(self.nest.path)
@@ -537,7 +457,7 @@ class Writer:
             self._line(depth, "end")
 
     def _text(self, place: Place, at: Mapping[str, str]) -> str:
-        return _subscripted(place.name, place.indices, at)
+        return subscripted(place.name, place.indices, at)
 
     def _extent(self, index: str) -> str:
         known = self.dense.get(index)
@@ -545,63 +465,6 @@ class Writer:
 
     def _line(self, depth: int, text: str) -> None:
         self.lines.append("  " * depth + text)
-
-
-def held_buffers(
-    nest: Nest, form: NestForm, dense: Mapping[str, int]
-) -> dict[int, Place]:
-    """Where the result of each term but the last is kept; the axis of lanes is last.
-
-    A number that both terms have within the loop over the lanes is one for each lane.
-    What is too large to be private is there for each chunk.
-
-    Args:
-        dense: extents of the indices that the tree does not have, filled up.
-    """
-    found = {}
-    for buffer in nest.buffers:
-        producer, consumer = nest.path[buffer.producer], nest.path[buffer.consumer]
-        axes = tuple(i for i in buffer.indices if i != form.lane)
-        if form.lane in buffer.indices:
-            axes = in_tile((*axes, form.lane), form)
-        elif form.lane in producer.result.indices & consumer.indices:
-            axes = (*axes, ROUND)
-        if form.is_chunked and not is_private(buffer.indices, dense):
-            axes = (CHUNK, *axes)
-        found[buffer.producer] = Place(f"X{buffer.producer}", axes)
-    return found
-
-
-def in_tile(indices: tuple[str, ...], form: NestForm) -> tuple[str, ...]:
-    """The axes of a buffer; that of the lanes has one tile, if there are any."""
-    return tuple(TILED if form.tile and i == form.lane else i for i in indices)
-
-
-def axes_of(
-    indices: Iterable[str], extents: Mapping[str, str], form: NestForm
-) -> tuple[tuple[str, ...], str | None]:
-    """The shape of an array, and the tags of its axes; of lanes it has one more axis.
-
-    >>> axes_of("ja", {"j": "extent_j", "a": "12"}, NestForm("a", 4))
-    (('extent_j', '3', '4'), 'N1,N0,vec')
-    """
-    shape: list[str] = []
-    has_lanes = False
-    for index in indices:
-        if index in (form.lane, TILED):
-            shape.append(str(int(extents[index]) // form.lanes))
-        elif index != ROUND:
-            shape.append(extents[index])
-        has_lanes = has_lanes or index in (form.lane, TILED, ROUND)
-    if not has_lanes:
-        return tuple(shape), None
-    tags = [f"N{k}" for k in reversed(range(len(shape)))]
-    return (*shape, str(form.lanes)), ",".join([*tags, "vec"])
-
-
-def _subscripted(name: str, indices: Iterable[str], at: Mapping[str, str]) -> str:
-    places = ", ".join(at[index] for index in indices)
-    return f"{name}[{places}]" if places else name
 
 
 def _terms(steps: Iterable[Step]) -> list[int]:

@@ -15,7 +15,8 @@ import loopy as lp
 import numpy as np
 from numpy.typing import DTypeLike
 
-from feinsum.codegen.nest_writer import CHUNK, ENTRY, TILED, Writer, axes_of
+from feinsum.codegen.nest_arrays import CHUNK, ENTRY, TILED, axes_of
+from feinsum.codegen.nest_writer import Writer
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests import Nest, NestForm
 from feinsum.nests.form import is_private

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from feinsum.errors import FeinsumError
-from feinsum.needs import needing
+from feinsum.extras import requiring
 
 __all__ = ["can_plot", "check_plots", "new_figure"]
 
@@ -17,7 +17,7 @@ def new_figure(width: float, height: float) -> Any:
     Raises:
         FeinsumError: if matplotlib is not installed.
     """
-    with needing("matplotlib", "plots", "a picture"):
+    with requiring("matplotlib", "plots", "a picture"):
         from matplotlib.figure import Figure
     return Figure(figsize=(width, height), layout="constrained")
 

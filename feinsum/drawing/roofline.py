@@ -14,7 +14,7 @@ from typing import Any
 from constantdict import constantdict
 
 from feinsum.drawing.plots import can_plot, new_figure
-from feinsum.shown import brief, inline_svg
+from feinsum.reprs import brief, inline_svg
 
 __all__ = ["Chart", "Dot", "Roof", "Step", "draw_roofline", "roofs"]
 

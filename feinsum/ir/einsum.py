@@ -19,7 +19,7 @@ from constantdict import constantdict
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir.check import raise_if_ill_formed
 from feinsum.ir.operand import Extent, Operand, SizeParam
-from feinsum.shown import brief, html_table
+from feinsum.reprs import brief, html_table
 
 __all__ = ["BatchedEinsum", "IndexList", "require_dense", "require_einsum"]
 

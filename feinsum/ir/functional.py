@@ -20,7 +20,7 @@ from feinsum.ir.einsum import BatchedEinsum, IndexList
 from feinsum.ir.evaluate import evaluate
 from feinsum.ir.functions import function_of
 from feinsum.ir.operand import SizeParam
-from feinsum.shown import brief
+from feinsum.reprs import brief
 
 __all__ = ["FunctionalBatchedEinsum", "OperandFunction", "body_value"]
 

@@ -43,9 +43,10 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     if sys.argv[1:]:
-        from feinsum.transforms import take_over  # of the user, which need Loopy
+        # transforms of the user need Loopy
+        from feinsum.transforms import import_transforms
 
-        take_over(sys.argv[1:])
+        import_transforms(sys.argv[1:])
     for line in _lines():
         question = from_json(Question, line)
         if question.trial is None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from feinsum.errors import InvalidRecordError, PlanError
 from feinsum.plans.grids import most_within
-from feinsum.plans.mpi import agree, or_end_all, world
+from feinsum.plans.mpi import abort_on_error, agree, world
 from feinsum.records.document import STRICT, content_id, from_json, to_json
 from feinsum.sparse import COO, SparseArray, to_coo
 
@@ -217,7 +217,7 @@ class CyclicPlan:
             wrong, rule = self._wrong_blocks(entries, blocks, rank), "blocks"
         agree(self, comm, PlanError(wrong, rules=(rule,)) if wrong else None)
         found: list[NDArray[Any] | None] = []
-        or_end_all(
+        abort_on_error(
             comm, lambda: found.append(self._summed(entries, blocks, comm, leaf))
         )
         return found[0]

@@ -19,10 +19,10 @@ from feinsum.plans.plan import Plan
 from feinsum.plans.pricing import alternatives
 from feinsum.records import FactSource, Fleet, PlanRecord, refusals
 
-__all__ = ["fastest_measured", "identity", "measured_s", "or_measured"]
+__all__ = ["fastest_measured", "identity", "measured_s", "prefer_measured"]
 
 
-def or_measured(
+def prefer_measured(
     made: Plan,
     source: FactSource,
     fleet: Fleet | None = None,

@@ -33,7 +33,7 @@ from feinsum.plans.room import check_room, free_bytes
 from feinsum.plans.steps import Free, Leaf, Receive, Reduce, Send, Step, Take
 from feinsum.plans.traffic import Traffic
 
-__all__ = ["Traffic", "agree", "or_end_all", "run_on_ranks", "world"]
+__all__ = ["Traffic", "abort_on_error", "agree", "run_on_ranks", "world"]
 
 MOST_TAGS = 32_000
 """The least upper limit of tags that MPI guarantees is 32767."""
@@ -127,7 +127,7 @@ def run_on_ranks(
     buffers = Buffers(meaning, traffic)
     for name, array in arrays.items():
         buffers.put(name, plan.start_box(name, rank), array)
-    or_end_all(comm, lambda: _Interpreter(plan, comm, buffers).run(progress))
+    abort_on_error(comm, lambda: _Interpreter(plan, comm, buffers).run(progress))
     found = {
         output: buffers.arrays[output][0] if output in buffers.arrays else None
         for output in plan.outputs
@@ -217,7 +217,7 @@ def agree(plan: Agreed, comm: Any, wrong: PlanError | None, meaning: str = "") -
         raise PlanError(text, rules=(rule,))
 
 
-def or_end_all(comm: Any, work: Callable[[], None]) -> None:
+def abort_on_error(comm: Any, work: Callable[[], None]) -> None:
     """Abort all ranks if one fails, since the others wait for its messages."""
     try:
         work()

@@ -25,7 +25,7 @@ from feinsum.plans.schedule import GroupSchedule, needed, schedule_violations
 from feinsum.plans.statements import Statements, statement_violations
 from feinsum.plans.steps import Steps
 from feinsum.records.document import STRICT, content_id, from_json, to_json
-from feinsum.shown import brief
+from feinsum.reprs import brief
 
 if TYPE_CHECKING:
     from feinsum.plans.prepared import Prepared

@@ -107,11 +107,11 @@ def _or_measured(
     memory: int | str | None,
 ) -> Plan:
     from feinsum.db import opened_store
-    from feinsum.plans.measured import or_measured
+    from feinsum.plans.measured import prefer_measured
 
     most_bytes = inf if memory is None else read_bytes(memory)
     with opened_store(database) as store:
-        return or_measured(made, store, fleet, most_bytes=most_bytes)
+        return prefer_measured(made, store, fleet, most_bytes=most_bytes)
 
 
 def _or_by_path(made: Plan, path: Path, most_work: float) -> Plan:

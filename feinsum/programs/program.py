@@ -18,7 +18,7 @@ from feinsum.programs.check import raise_if_ill_formed
 from feinsum.programs.dtypes import body_dtype
 from feinsum.programs.reductions import is_truth
 from feinsum.programs.statement import Statement
-from feinsum.shown import brief
+from feinsum.reprs import brief
 
 __all__ = ["Program"]
 

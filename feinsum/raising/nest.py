@@ -24,7 +24,7 @@ from feinsum.ir import (
     from_text,
     generalize_each,
 )
-from feinsum.shown import brief
+from feinsum.reprs import brief
 
 __all__ = [
     "PARENT",

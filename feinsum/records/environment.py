@@ -12,7 +12,7 @@ from pydantic import Field
 
 from feinsum.records.document import STRICT, content_id
 from feinsum.records.processor import Processor
-from feinsum.shown import brief
+from feinsum.reprs import brief
 
 __all__ = [
     "CUDA_PLATFORM",

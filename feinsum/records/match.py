@@ -14,7 +14,7 @@ from feinsum.records.environment import Device, Environment
 from feinsum.records.record import TuningRecord
 from feinsum.records.spec import FramedSpec, TransformSpec
 from feinsum.records.trial import Trial
-from feinsum.shown import brief, html_table
+from feinsum.reprs import brief, html_table
 
 __all__ = [
     "WORST_ACCEPTED",

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 from constantdict import constantdict
 
 from feinsum.records.document import STRICT
-from feinsum.shown import brief
+from feinsum.reprs import brief
 
 __all__ = ["Measurement", "Verification", "median_interval", "quartiles"]
 

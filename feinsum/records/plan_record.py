@@ -13,7 +13,7 @@ from constantdict import constantdict
 from feinsum.records.document import STRICT, content_id
 from feinsum.records.fleet import Fleet
 from feinsum.records.record import utc_now
-from feinsum.shown import brief
+from feinsum.reprs import brief
 
 __all__ = ["BlockCheck", "PlanRecord"]
 

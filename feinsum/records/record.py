@@ -14,7 +14,7 @@ from feinsum.records.document import STRICT, content_id
 from feinsum.records.environment import Environment
 from feinsum.records.measurement import Measurement
 from feinsum.records.spec import FramedSpec, TransformSpec
-from feinsum.shown import brief
+from feinsum.reprs import brief
 
 __all__ = ["TuningRecord", "utc_now"]
 

@@ -16,7 +16,7 @@ from feinsum.errors import InvalidRecordError
 from feinsum.records.document import STRICT, content_id
 from feinsum.records.environment import Environment
 from feinsum.records.spec import TransformSpec
-from feinsum.shown import brief
+from feinsum.reprs import brief
 
 __all__ = ["MESSAGE_LENGTH", "OK", "Trial"]
 

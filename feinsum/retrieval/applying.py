@@ -14,15 +14,15 @@ from constantdict import constantdict
 from feinsum.errors import TransformError
 from feinsum.raising import RaisedKernel, RaisedNest
 from feinsum.records import FramedSpec, TransformSpec
-from feinsum.retrieval.assembly import joined, taken_out, with_barriers
+from feinsum.retrieval.assembly import extract_nest, insert_nest, with_barriers
 from feinsum.retrieval.phases import Phase, loops_of, phases_of
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.devices import target_of
 from feinsum.targets.units import HostProgram, LibraryUnit
-from feinsum.transforms import apply_spec, check_spec
+from feinsum.transforms import apply_spec
 from feinsum.transforms.primitives.compiler_hints import sums_in_order
 
-__all__ = ["ISLPY_WARNING", "Applied", "applied", "fitting", "separable"]
+__all__ = ["ISLPY_WARNING", "Applied", "applied", "mark_separable"]
 
 ISLPY_WARNING = ".*with implicit conversion of self"
 
@@ -51,16 +51,7 @@ class Applied(NamedTuple):
     parts: Mapping[int, Phase]
 
 
-def fitting(nest: RaisedNest, recipe: FramedSpec) -> None:
-    """Check that a recipe for a nest is in the space of its transform.
-
-    Raises:
-        TransformError: if it is not.
-    """
-    check_spec(recipe.spec, nest.in_frame(recipe.frame).einsum)
-
-
-def separable(
+def mark_separable(
     raised: RaisedKernel, nests: Sequence[NestSelection]
 ) -> tuple[NestSelection, ...]:
     """The nests, marking those that cannot run in a phase of their own."""
@@ -92,12 +83,12 @@ def applied(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Applied:
         try:
             left = {i: used for i, used in loops.items() if i not in ids}
             used = frozenset[str]().union(*left.values())
-            alone, nest = taken_out(kernel, one.nest, used)
+            alone, nest = extract_nest(kernel, one.nest, used)
             part = _transformed(
                 recipe, _unit_of(unit, alone), nest, is_alone and ids == everything
             )
             gone = frozenset[str]().union(*(loops[i] for i in ids)) - used
-            kernel, new_ids = joined(kernel, ids, part.kernel, gone)
+            kernel, new_ids = insert_nest(kernel, ids, part.kernel, gone)
         except Exception as error:  # noqa: BLE001  (no recipe may break a build)
             failures[k] = error
             continue

@@ -18,10 +18,10 @@ from feinsum.errors import TransformError
 from feinsum.raising import RaisedNest
 from feinsum.retrieval.phases import Phase, loops_of
 
-__all__ = ["joined", "taken_out", "with_barriers"]
+__all__ = ["extract_nest", "insert_nest", "with_barriers"]
 
 
-def taken_out(
+def extract_nest(
     kernel: lp.LoopKernel, nest: RaisedNest, used: Collection[str]
 ) -> tuple[lp.LoopKernel, RaisedNest]:
     """A kernel with the nest alone, with loops that no other instruction has.
@@ -131,7 +131,7 @@ def _with_inames(nest: RaisedNest, news: Mapping[str, str]) -> RaisedNest:
     return replace(nest, nest=new)
 
 
-def joined(
+def insert_nest(
     kernel: lp.LoopKernel,
     ids: Collection[str],
     transformed: lp.LoopKernel,

@@ -15,20 +15,19 @@ from feinsum.cache import default_cache
 from feinsum.errors import FeinsumError
 from feinsum.raising import RaisedKernel
 from feinsum.retrieval.applying import applied
-from feinsum.retrieval.believing import (
-    all_believed,
-    believed,
+from feinsum.retrieval.choice import (
     is_first_unknown,
     prepare_first,
+    select_all_trusted,
+    select_trusted,
 )
-from feinsum.retrieval.generating import ungenerated, with_shelf
+from feinsum.retrieval.generating import delivered, generation_failures, with_shelf
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.selection import NestSelection
 from feinsum.retrieval.trust import Trust
-from feinsum.targets.devices import target_of
 from feinsum.targets.units import CodedUnit
 
-__all__ = ["delivered", "transformed"]
+__all__ = ["build_transformed"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ N_GENERATED = 3
 """Recipes of a nest of which there may be no code until no more are tried."""
 
 
-def transformed(
+def build_transformed(
     request: Request,
     raised: RaisedKernel,
     nests: tuple[NestSelection, ...],
@@ -50,13 +49,13 @@ def transformed(
     """
     n_left = [N_GENERATED] * len(nests)
     while True:
-        nests, built = _believed(request, raised, nests, trust)
+        nests, built = _select_and_build(request, raised, nests, trust)
         if not built.failures:
             return built.unit, nests
         for k in built.failures:
             n_left[k] -= built.is_applied
         nests = tuple(
-            _passed_over(one, built.failures[k], is_last=not n_left[k])
+            _skip_first(one, built.failures[k], is_last=not n_left[k])
             if k in built.failures
             else one
             for k, one in enumerate(nests)
@@ -76,7 +75,7 @@ class _Built(NamedTuple):
     is_applied: bool
 
 
-def _believed(
+def _select_and_build(
     request: Request,
     raised: RaisedKernel,
     nests: tuple[NestSelection, ...],
@@ -91,30 +90,30 @@ def _believed(
     """
     unknown = [one for one in nests if is_first_unknown(one, trust)]
     if len(unknown) != 1:
-        nests = all_believed(nests, trust)
-        return nests, _built(request, raised, nests)
+        nests = select_all_trusted(nests, trust)
+        return nests, _built(raised, nests)
     prepare_first(unknown[0], trust)
-    with trust.computing() as computing, ThreadPoolExecutor(1) as pool:
-        guess = pool.submit(_compiled_ahead, request, raised, nests, computing)
-        judged = tuple(believed(one, trust) for one in nests)
+    with trust.hold_timing() as timing_hold, ThreadPoolExecutor(1) as pool:
+        guess = pool.submit(_compiled_ahead, request, raised, nests, timing_hold)
+        judged = tuple(select_trusted(one, trust) for one in nests)
     if [one.chosen for one in judged] == [one.chosen for one in nests]:
         return judged, guess.result()
-    return judged, _built(request, raised, judged)
+    return judged, _built(raised, judged)
 
 
 def _compiled_ahead(
     request: Request,
     raised: RaisedKernel,
     nests: tuple[NestSelection, ...],
-    computing: ExitStack,
+    timing_hold: ExitStack,
 ) -> _Built:
     """Built, and compiled into the cache, where the first run will find it.
 
     Args:
-        computing: closed at the end, when times may be taken.
+        timing_hold: closed at the end, when times may be taken.
     """
-    with computing:
-        built = _built(request, raised, nests)
+    with timing_hold:
+        built = _built(raised, nests)
         is_coded = isinstance(built.unit, CodedUnit) and not built.failures
         if is_coded and default_cache() is not None:
             with suppress(FeinsumError):  # the first run says what is wrong
@@ -122,27 +121,18 @@ def _compiled_ahead(
         return built
 
 
-def _built(
-    request: Request, raised: RaisedKernel, nests: tuple[NestSelection, ...]
-) -> _Built:
+def _built(raised: RaisedKernel, nests: tuple[NestSelection, ...]) -> _Built:
     made = applied(raised, nests)
     if made.failures or not any(nest.chosen for nest in nests):
         return _Built(made.unit, made.failures, is_applied=False)
-    unit = with_shelf(delivered(request, made.unit))
-    failures = ungenerated(
-        raised, nests, made, unit, lambda one: delivered(request, one)
-    )
+    unit = with_shelf(delivered(made.unit, raised.t_unit.target))
+    failures = generation_failures(raised, nests, made, unit)
     return _Built(unit, failures, is_applied=True)
 
 
-def _passed_over(
+def _skip_first(
     one: NestSelection, error: Exception, *, is_last: bool = False
 ) -> NestSelection:
     left = one.without_first(error)
     logger.warning("recipe %.200s was skipped: %s", *left.failures[-1])
     return replace(left, candidates=()) if is_last else left
-
-
-def delivered(request: Request, unit: lp.TranslationUnit) -> lp.TranslationUnit:
-    target = request.t_unit.target
-    return target_of(target).delivered(unit, target)

@@ -8,35 +8,32 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 
 import loopy as lp
+from loopy.target import TargetBase
 
 from feinsum.cache import default_cache
 from feinsum.errors import TransformError
 from feinsum.raising import RaisedKernel
 from feinsum.retrieval.applying import ISLPY_WARNING, Applied, applied
-from feinsum.retrieval.sampling import sampled, twins
+from feinsum.retrieval.sampling import sample
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.devices import target_of
 from feinsum.targets.messages import first_lines
 from feinsum.targets.quicker import uncached
 from feinsum.targets.units import CodedUnit, HeldCode, LibraryUnit
 
-__all__ = ["generated", "refusal", "ungenerated", "with_shelf"]
-
-Deliver = Callable[[lp.TranslationUnit], lp.TranslationUnit]
-"""Gives a unit as the user gets it."""
+__all__ = ["delivered", "generated", "generation_failures", "refusal", "with_shelf"]
 
 
-def ungenerated(
+def generation_failures(
     raised: RaisedKernel,
     nests: Sequence[NestSelection],
     made: Applied,
     unit: lp.TranslationUnit,
-    deliver: Deliver,
 ) -> Mapping[int, Exception]:
     """The nests whose recipes make code generation fail, and why.
 
@@ -47,40 +44,18 @@ def ungenerated(
     Args:
         unit: the result, as the user gets it.
     """
-    sample = _sample(raised, nests, made)
-    error = refusal(unit if sample is made.unit else deliver(sample))
-    if error is not None and sample is not made.unit:
+    target, some = raised.t_unit.target, sample(raised, nests, made)
+    error = refusal(unit if some is made.unit else delivered(some, target))
+    if error is not None and some is not made.unit:
         error = refusal(unit)  # what a sample lacks is no fault of it
     if error is None or refusal(raised.t_unit) is not None:
         return {}
     chosen = [k for k, one in enumerate(nests) if one.chosen]
     if len(chosen) == 1:
         return {chosen[0]: error}
-    alone = {k: refusal(deliver(_with_one(raised, nests, k))) for k in chosen}
+    alone = {k: refusal(delivered(_with_one(raised, nests, k), target)) for k in chosen}
     found = {k: reason for k, reason in alone.items() if reason is not None}
     return found or dict.fromkeys(chosen, error)
-
-
-def _sample(
-    raised: RaisedKernel, nests: Sequence[NestSelection], made: Applied
-) -> lp.TranslationUnit:
-    kernels = [
-        known
-        for known in made.unit.callables_table.values()
-        if isinstance(known, lp.CallableKernel)
-    ]
-    if isinstance(made.unit, LibraryUnit) or len(kernels) > 1:
-        return made.unit  # one that others call keeps its arguments
-    alike = twins(raised, nests)
-    if not alike:
-        return made.unit
-    name, table = raised.kernel_name, made.unit.callables_table
-    kernel = sampled(made.unit[name], made.parts, alike)
-    # it may have more arguments, of which Loopy has inferred nothing
-    fresh = table[name].copy(
-        subkernel=kernel, arg_id_to_dtype=None, arg_id_to_descr=None
-    )
-    return made.unit.copy(callables_table=table.set(name, fresh))
 
 
 def _with_one(
@@ -92,6 +67,11 @@ def _with_one(
         for j, one in enumerate(nests)
     ]
     return applied(raised, alone).unit
+
+
+def delivered(unit: lp.TranslationUnit, target: TargetBase) -> lp.TranslationUnit:
+    """A unit as the user gets it, for the target of the given kernel."""
+    return target_of(target).delivered(unit, target)
 
 
 def with_shelf(unit: lp.TranslationUnit) -> lp.TranslationUnit:

@@ -14,7 +14,7 @@ from feinsum.predict.correction import correction_in_use
 from feinsum.records import Environment, TransformSpec
 from feinsum.transforms import REGISTRY
 
-__all__ = ["is_ours", "surroundings"]
+__all__ = ["fingerprint", "is_ours"]
 
 _PACKAGES = ("cgen", "constantdict", "genpy", "pymbolic", "pytools")
 """Whose versions matter beside those that an environment names."""
@@ -26,7 +26,7 @@ _OURS = (
 """The rooms whose sources decide what comes out of a retrieval."""
 
 
-def surroundings(environment: Environment) -> str:
+def fingerprint(environment: Environment) -> str:
     """Machine, device, driver, versions, the model, and the registered transforms."""
     known = sorted(
         f"{t.name}@{t.version} {t.apply.__module__}" for t in REGISTRY.values()

@@ -19,7 +19,7 @@ import loopy as lp
 from constantdict import constantdict
 
 from feinsum.canonical import canonicalize
-from feinsum.db import Database, looked_up_store, opened_store, states_of
+from feinsum.db import Database, opened_store
 from feinsum.errors import (
     FeinsumError,
     FeinsumWarning,
@@ -30,20 +30,17 @@ from feinsum.errors import (
 from feinsum.ir import BatchedEinsum, generalize, generalize_each
 from feinsum.memory import remembered
 from feinsum.options import check_option
-from feinsum.predict import MEASURING, Effort, effort_of
+from feinsum.predict import Effort, effort_of
 from feinsum.raising import RaisedKernel
-from feinsum.records import WORST_ACCEPTED, Level, Match, Policy
-from feinsum.retrieval.applying import applied, fitting, separable
-from feinsum.retrieval.building import delivered, transformed
-from feinsum.retrieval.called import called_request, in_its_place
-from feinsum.retrieval.cells import fastest_form
-from feinsum.retrieval.kept import Answer, place_of, unless_it_fails
-from feinsum.retrieval.known import Facts, form_of, nearest, selected
-from feinsum.retrieval.ranks import Ranks, decided_nests, found_together
+from feinsum.records import Match, Policy
+from feinsum.retrieval.answer_cache import Answer, place_of
+from feinsum.retrieval.facts import Facts
+from feinsum.retrieval.matching import form_of, nearest
+from feinsum.retrieval.pipeline import perform_retrieval
+from feinsum.retrieval.ranks import Ranks, perform_on_ranks
 from feinsum.retrieval.request import Request, policy_of
 from feinsum.retrieval.result import Retrieval
-from feinsum.retrieval.selection import Decision, decision_of
-from feinsum.retrieval.trust import Trust
+from feinsum.retrieval.selection import decision_of
 from feinsum.settings import quick_collections
 from feinsum.targets.devices import open_device
 
@@ -121,9 +118,11 @@ def retrieve(
             effort=effort,
         )
         with quick_collections():
-            return _answer(request) if comm is None else _agreed(request, Ranks(comm))
+            if comm is not None:
+                return Answer.of(perform_on_ranks(request, Ranks(comm)))
+            return _answer(request)
 
-    return _without_breaking(t_unit, find, on_miss, comm)
+    return _or_unchanged(t_unit, find, on_miss, comm)
 
 
 def _check_given(policy: Policy | None, effort: Effort | None) -> None:
@@ -134,7 +133,7 @@ def _check_given(policy: Policy | None, effort: Effort | None) -> None:
         effort_of(effort)
 
 
-def _without_breaking(
+def _or_unchanged(
     t_unit: lp.TranslationUnit, find: Callable[[], Answer], on_miss: OnMiss, comm: Any
 ) -> lp.TranslationUnit:
     """The kernel that is found; the given one if there is none, or on any error.
@@ -151,87 +150,50 @@ def _without_breaking(
             raise
         reason = _logged_reason(error)
         is_common = isinstance(error, RecordNotFoundError)
-        is_told = is_common and _is_told_by_another(comm)
-        if on_miss == "warn" and not is_told and _is_news(error):
+        is_reported = is_common and _is_reported_elsewhere(comm)
+        if on_miss == "warn" and not is_reported and _is_new_failure(error):
             _warn(f"kernel given back unchanged: {reason}")
         return t_unit
-    if unchanged and on_miss == "warn" and not _is_told_by_another(comm):
+    if unchanged and on_miss == "warn" and not _is_reported_elsewhere(comm):
         n = f"{len(unchanged)} of {len(found.decision.nests)} einsums"
         _warn(f"{n} of the kernel left unchanged: {_joined(unchanged)}")
     return found.t_unit
 
 
-class _Told(set[str]):
-    """What this process was told of services and databases that do not answer."""
+class _Reported(set[str]):
+    """Failures of services and databases that this process has reported."""
 
 
-def _is_news(error: Exception) -> bool:
-    """What fails for all kernels alike is told with the first one."""
+def _is_new_failure(error: Exception) -> bool:
+    """What fails for all kernels alike is reported with the first one."""
     if not isinstance(error, StoreUnavailableError):
         return True
-    told, reason = remembered(_Told), str(error)
-    is_new = reason not in told
-    told.add(reason)
+    reported, reason = remembered(_Reported), str(error)
+    is_new = reason not in reported
+    reported.add(reason)
     return is_new
 
 
-def _is_told_by_another(comm: Any) -> bool:
+def _is_reported_elsewhere(comm: Any) -> bool:
     return comm is not None and Ranks(comm).rank != 0
 
 
-def _agreed(request: Request, ranks: Ranks) -> Answer:
-    """What rank 0 finds, applied on all ranks or on none.
-
-    Raises:
-        FeinsumError: if no rank applies anything: what rank 0 says, or what went
-            wrong here.
-    """
-
-    def apply(decision: Decision) -> Retrieval:
-        return _as_decided(request, decision)
-
-    return Answer.of(
-        found_together(ranks, lambda: _retrieval(request, has_batches=False), apply)
-    )
-
-
-def _as_decided(request: Request, decision: Decision) -> Retrieval:
-    """The kernel with the recipes of a decision.
-
-    Raises:
-        FeinsumError: if one cannot be applied.
-    """
-    if inner := called_request(request):
-        return in_its_place(request, _as_decided(inner, decision))
-    raised = request.raised()
-    nests = decided_nests(decision, raised.raised)
-    for one in nests:
-        if one.chosen:
-            fitting(one.nest, one.chosen)
-    made = applied(raised, nests)
-    for error in made.failures.values():
-        raise error
-    return Retrieval(delivered(request, made.unit), raised, nests)
-
-
 def _answer(request: Request) -> Answer:
-    """The answer that was kept by an earlier process, or one that is found now.
+    """The answer that an earlier process cached, or one that is found now.
 
     Raises:
         NotAnEinsumError: if the kernel has no einsum.
         RecordNotFoundError: if there is no recipe to apply.
     """
-    kept = unless_it_fails(lambda: place_of(request, request.opened().environment({})))
-    known = unless_it_fails(lambda: kept.recall(request.database)) if kept else None
-    if known is not None:
+    place = place_of(request)
+    if place and (known := place.recall(request.database)):
         return known
-    found = _retrieval(request)
+    found = perform_retrieval(request)
     if not (found.nests or found.is_changed):
         raise _refusal(found.raised)
     if not found.is_changed:
         raise RecordNotFoundError(_joined(decision_of(found.nests).unchanged))
-    kept_answer = unless_it_fails(lambda: kept.keep(found)) if kept else None
-    return kept_answer or Answer.of(found)
+    return (place and place.store(found)) or Answer.of(found)
 
 
 def _logged_reason(error: Exception) -> str:
@@ -264,7 +226,7 @@ def look_up(
         FeinsumError: if no target here runs such kernels, or the device or database
             fails.
     """
-    return _retrieval(
+    return perform_retrieval(
         Request.of(
             t_unit,
             arguments=arguments,
@@ -277,57 +239,6 @@ def look_up(
             effort=effort,
         )
     )
-
-
-def _retrieval(request: Request, *, has_batches: bool = True) -> Retrieval:
-    """Raise, look up, select, verify, apply; of a kernel that calls one, that one.
-
-    Args:
-        has_batches: whether cells may be computed together, if that is faster.
-    """
-    if inner := called_request(request):
-        found = in_its_place(request, _retrieval(inner))
-        return _in_batches(request, found) if has_batches else found
-    raised = request.raised()
-    if not raised.raised:
-        return Retrieval(request.t_unit, raised, ())
-    if request.effort in MEASURING:
-        _measure(request, raised)
-    environment = request.opened().environment({})
-    with looked_up_store(request.database) as store:
-        facts = Facts(store, environment.device, request.policy)
-        facts.ask(nest.form for nest in raised.raised)
-        nests = tuple(
-            selected(nest, facts, environment, request.policy, request.effort)
-            for nest in raised.raised
-        )
-        layers = states_of(store)
-    trust = Trust(environment, is_on=request.verify)
-    unit, nests = transformed(request, raised, separable(raised, nests), trust)
-    is_changed = any(nest.chosen for nest in nests)
-    found = unit if is_changed else request.t_unit
-    return Retrieval(found, raised, nests, facts.ids, request.policy, layers)
-
-
-def _in_batches(request: Request, found: Retrieval) -> Retrieval:
-    """The fastest form of a loop over cells, where it may be timed and predicted."""
-    is_accepted = WORST_ACCEPTED[request.policy] >= Level.PREDICTED
-    is_tried = request.verify and is_accepted and request.effort != "recorded"
-    return fastest_form(request.t_unit, found) if found.nests and is_tried else found
-
-
-def _measure(request: Request, raised: RaisedKernel) -> None:
-    """Make the facts that are missing."""
-    from feinsum.tune import measure_if_possible  # most retrievals need no tuner
-
-    for nest in raised.raised:
-        measure_if_possible(
-            nest.einsum,
-            nest.generalized,
-            request.effort,
-            device=request.opened().device.id,
-            database=request.database,
-        )
 
 
 def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:

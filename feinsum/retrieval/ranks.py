@@ -8,7 +8,7 @@ none does. All ranks make the same two collective calls, whatever goes wrong in 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,11 @@ from feinsum.errors import (
 )
 from feinsum.raising import RaisedNest
 from feinsum.records import FramedSpec, Match, from_json, to_json
-from feinsum.retrieval.known import readings
+from feinsum.retrieval.applying import applied
+from feinsum.retrieval.generating import delivered
+from feinsum.retrieval.matching import lookup_variants
+from feinsum.retrieval.pipeline import in_caller, perform_retrieval
+from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
 from feinsum.retrieval.selection import (
     Candidate,
@@ -31,7 +35,7 @@ from feinsum.retrieval.selection import (
     decision_of,
 )
 
-__all__ = ["Ranks", "decided_nests", "found_together"]
+__all__ = ["Ranks", "perform_on_ranks"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +53,7 @@ class Ranks:
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
 
-    def told_by_first(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """The text of rank 0, on all ranks."""
         if hasattr(self._comm, "bcast"):
             return str(self._comm.bcast(text if self.rank == 0 else None, root=0))
@@ -71,24 +75,22 @@ class Ranks:
         return int(total[0])
 
 
-def found_together(
-    ranks: Ranks, find: Callable[[], Retrieval], apply: Callable[[Decision], Retrieval]
-) -> Retrieval:
-    """Rank 0's result, if every rank can apply it.
+def perform_on_ranks(request: Request, ranks: Ranks) -> Retrieval:
+    """Rank 0's result, applied on all ranks or on none.
 
     Raises:
         RecordNotFoundError: if rank 0 found nothing, or another rank failed.
         FeinsumError: if it failed on this one.
     """
     decision, found = (
-        _first_rank_decision(find) if ranks.rank == 0 else (Decision(), None)
+        _first_rank_decision(request) if ranks.rank == 0 else (Decision(), None)
     )
     failure: Exception | None = None
-    told = ranks.told_by_first(to_json(decision))
+    told = ranks.broadcast(to_json(decision))
     try:
         decision = from_json(Decision, told)
         if found is None and decision.error_code is None:
-            found = apply(decision)
+            found = _as_decided(request, decision)
     except Exception as error:
         logger.exception("the recipes of rank 0 cannot be applied on %d", ranks.rank)
         failure = error
@@ -106,7 +108,26 @@ def found_together(
     return found
 
 
-def decided_nests(
+def _as_decided(request: Request, decision: Decision) -> Retrieval:
+    """The kernel with the recipes of a decision.
+
+    Raises:
+        FeinsumError: if one cannot be applied.
+    """
+    if callee := request.of_callee():
+        return in_caller(request, _as_decided(callee, decision))
+    raised = request.raised()
+    nests = _decided_nests(decision, raised.raised)
+    for one in nests:
+        for candidate in one.candidates:
+            candidate.check()
+    made = applied(raised, nests)
+    for error in made.failures.values():
+        raise error
+    return Retrieval(delivered(made.unit, raised.t_unit.target), raised, nests)
+
+
+def _decided_nests(
     decision: Decision, nests: Sequence[RaisedNest]
 ) -> tuple[NestSelection, ...]:
     """The nests of this rank's kernel with rank 0's choices.
@@ -119,15 +140,17 @@ def decided_nests(
             f"the kernel of this rank has {len(nests)} einsums, that of rank 0 has "
             f"{len(decision.nests)}; give all ranks one kernel"
         )
-    return tuple(_as_decided(*pair) for pair in zip(decision.nests, nests, strict=True))
+    return tuple(
+        _decided_nest(*pair) for pair in zip(decision.nests, nests, strict=True)
+    )
 
 
-def _as_decided(decided: DecidedNest, nest: RaisedNest) -> NestSelection:
+def _decided_nest(decided: DecidedNest, nest: RaisedNest) -> NestSelection:
     match = Match(decided.level, decided.reason)
     if decided.spec is None:
         return NestSelection(nest, match)
     chosen = Candidate(FramedSpec(decided.spec, decided.frame), match)
-    for one, _ in readings(nest):
+    for one, _ in lookup_variants(nest):
         if one.key == decided.workload:
             judgement = f"{decided.judgement}, by the first rank"
             return NestSelection(one, match, (chosen,), judgement=judgement)
@@ -137,12 +160,10 @@ def _as_decided(decided: DecidedNest, nest: RaisedNest) -> NestSelection:
     )
 
 
-def _first_rank_decision(
-    find: Callable[[], Retrieval],
-) -> tuple[Decision, Retrieval | None]:
+def _first_rank_decision(request: Request) -> tuple[Decision, Retrieval | None]:
     """The result of rank 0, and its decision for the others."""
     try:
-        found = find()
+        found = perform_retrieval(request, has_batches=False)
         if not found.applied:
             reasons = "; ".join(nest.why_unchanged for nest in found.nests)
             raise RecordNotFoundError(reasons or "the kernel has no einsum")

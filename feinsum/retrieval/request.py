@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast, get_args
 
 import loopy as lp
 
 from feinsum.db import Database
-from feinsum.errors import DeviceUnavailableError, NotAnEinsumError
+from feinsum.errors import DeviceUnavailableError, FeinsumError, NotAnEinsumError
 from feinsum.options import option_of
 from feinsum.predict import Effort, effort_of
-from feinsum.raising import RaisedKernel, raise_kernel
+from feinsum.raising import RaisedKernel, called_kernels, raise_kernel
 from feinsum.records import Policy
 from feinsum.retrieval.trust import is_verification_on
 from feinsum.targets.devices import open_device, target_of
@@ -92,6 +92,25 @@ class Request:
             ) from None
         return raised
 
+    def of_callee(self) -> Self | None:
+        """The request for the one kernel that the kernel calls; None if it calls none.
+
+        PyOP2 and others wrap a one-cell kernel in a loop that gathers its inputs and
+        scatters its outputs. The einsums are in the callee, and its caller, a plain
+        function, is unchanged: a called kernel has no threads of its own.
+        """
+        unit = self.t_unit
+        if not isinstance(unit, lp.TranslationUnit) or not _is_plain_function(unit):
+            return None
+        if len(unit.entrypoints) != 1:
+            return None
+        (name,) = unit.entrypoints
+        called = called_kernels(unit, name)
+        if self.kernel_name not in (None, name) or len(called) != 1:
+            return None
+        callee = unit.copy(entrypoints=frozenset(called))
+        return replace(self, t_unit=callee, kernel_name=None, arguments=None)
+
     def opened(self) -> OpenDevice:
         """The device that runs the kernel.
 
@@ -99,6 +118,15 @@ class Request:
             DeviceUnavailableError: if there is none.
         """
         return open_device(self.device, loopy_target=self.t_unit.target)
+
+
+def _is_plain_function(unit: lp.TranslationUnit) -> bool:
+    if not isinstance(unit.target, lp.CTarget):
+        return False
+    try:
+        return not target_of(unit.target).runs_programs(unit.target)
+    except FeinsumError:
+        return False
 
 
 def policy_of(given: Policy | None) -> Policy:

@@ -14,15 +14,40 @@ import islpy as isl
 import loopy as lp
 
 from feinsum.raising import RaisedKernel
+from feinsum.retrieval.applying import Applied
 from feinsum.retrieval.phases import Phase, loops_of
 from feinsum.retrieval.selection import NestSelection
+from feinsum.targets.units import LibraryUnit
 
-__all__ = ["sampled", "twins"]
+__all__ = ["duplicates", "sample"]
 
 _NAME_OR_NUMBER = re.compile(r"[A-Za-z_]\w*|\d+")
 
 
-def twins(raised: RaisedKernel, nests: Sequence[NestSelection]) -> frozenset[int]:
+def sample(
+    raised: RaisedKernel, nests: Sequence[NestSelection], made: Applied
+) -> lp.TranslationUnit:
+    """The unit with one of each set of identical nests; itself if there are none."""
+    kernels = [
+        known
+        for known in made.unit.callables_table.values()
+        if isinstance(known, lp.CallableKernel)
+    ]
+    if isinstance(made.unit, LibraryUnit) or len(kernels) > 1:
+        return made.unit  # one that others call keeps its arguments
+    alike = duplicates(raised, nests)
+    if not alike:
+        return made.unit
+    name, table = raised.kernel_name, made.unit.callables_table
+    kernel = _without(made.unit[name], made.parts, alike)
+    # it may have more arguments, of which Loopy has inferred nothing
+    fresh = table[name].copy(
+        subkernel=kernel, arg_id_to_dtype=None, arg_id_to_descr=None
+    )
+    return made.unit.copy(callables_table=table.set(name, fresh))
+
+
+def duplicates(raised: RaisedKernel, nests: Sequence[NestSelection]) -> frozenset[int]:
     """The numbers of nests with a recipe that are identical to an earlier one.
 
     They have the same workload and recipe, and their expressions differ only in
@@ -81,8 +106,8 @@ def _description(name: str, kernel: lp.LoopKernel) -> str:
     return f"<{', '.join(map(str, (*layout, *place)))}>"
 
 
-def sampled(
-    kernel: lp.LoopKernel, parts: Mapping[int, Phase], without: Collection[int]
+def _without(
+    kernel: lp.LoopKernel, parts: Mapping[int, Phase], dropped: Collection[int]
 ) -> lp.LoopKernel:
     """The kernel without the parts of some nests.
 
@@ -91,7 +116,7 @@ def sampled(
     Args:
         parts: the instructions of each nest; the sets are disjoint.
     """
-    gone = frozenset[str]().union(*(parts[k] for k in without))
+    gone = frozenset[str]().union(*(parts[k] for k in dropped))
     left = [
         insn.copy(depends_on=insn.depends_on - gone)
         for insn in kernel.instructions

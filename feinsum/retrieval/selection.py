@@ -6,16 +6,16 @@ applied. A retrieval explains it, caches it on disk and sends it to other ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from constantdict import constantdict
 
 from feinsum.errors import FeinsumError
+from feinsum.ir import from_text
 from feinsum.raising import RaisedNest
 from feinsum.records import (
-    Extents,
     FramedSpec,
     Level,
     Match,
@@ -23,20 +23,34 @@ from feinsum.records import (
     TuningRecord,
 )
 from feinsum.records.document import STRICT
+from feinsum.transforms import check_spec
 
 __all__ = ["Candidate", "DecidedNest", "Decision", "NestSelection", "decision_of"]
 
-N_TOLD = 10
-"""So many reasons are told of an einsum that got no recipe."""
+MOST_REASONS = 10
+"""Reasons that are given for an einsum without a recipe."""
 REASON_LENGTH = 1000
-"""In characters; what went wrong is told in no more words than a log can bear."""
+"""In characters; longer error messages are cut."""
 
 
 class Candidate(NamedTuple):
-    """A candidate recipe for a nest, and its match."""
+    """A candidate recipe for a nest.
+
+    Attributes:
+        sizes: extents of the kernel, in the names of the recipe's frame.
+    """
 
     recipe: FramedSpec
     match: Match
+    sizes: Mapping[str, int] = constantdict()
+
+    def check(self) -> None:
+        """Check that the recipe is in the space of its transform.
+
+        Raises:
+            TransformError: if it is not.
+        """
+        check_spec(self.recipe.spec, from_text(self.recipe.frame))
 
     @property
     def records(self) -> tuple[TuningRecord, ...]:
@@ -59,7 +73,6 @@ class NestSelection:
         candidates: the remaining recipes, best first.
         failures: recipes that could not be applied, and why.
         judgement: why the first candidate may be used on this machine.
-        extents: the extents of the kernel, in the names of each candidate's frame.
         own: ids of the records that this installation measured.
         seen: what was observed here for other candidates, in words.
         is_settled: whether the choice is final; there may have been no time to try all
@@ -74,7 +87,6 @@ class NestSelection:
     failures: tuple[tuple[TransformSpec, str], ...] = ()
     judgement: str = ""
     is_separable: bool = True
-    extents: Extents = field(default_factory=constantdict)
     own: frozenset[str] = frozenset()
     seen: tuple[tuple[TransformSpec, str], ...] = ()
     is_settled: bool = True
@@ -130,9 +142,9 @@ class NestSelection:
                 f"the loops of {', '.join(nest.instructions)} cannot be run apart from "
                 "other instructions; move these to other loops, or state their order"
             )
-        told = [why for _, why in self.failures[:N_TOLD]]
-        if len(self.failures) > N_TOLD:
-            told.append(f"and {len(self.failures) - N_TOLD} more")
+        told = [why for _, why in self.failures[:MOST_REASONS]]
+        if len(self.failures) > MOST_REASONS:
+            told.append(f"and {len(self.failures) - MOST_REASONS} more")
         return f"no recorded recipe could be applied: {'; '.join(told)}"
 
 

@@ -14,8 +14,13 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -50,11 +55,11 @@ from feinsum.records import (
     from_json,
     to_json,
 )
-from feinsum.retrieval.installation import is_ours, surroundings
-from feinsum.retrieval.preparing import Prepared, prepared
+from feinsum.retrieval.installation import fingerprint, is_ours
+from feinsum.retrieval.precompiling import Prepared, prepared
+from feinsum.retrieval.progress import shown_progress
 from feinsum.retrieval.selection import Candidate
-from feinsum.retrieval.together import asked_together, shown_progress
-from feinsum.retrieval.verifying import asked
+from feinsum.retrieval.verifiers import request_verdict, request_verdicts
 
 __all__ = ["OFF", "VERIFY_VARIABLE", "Judgement", "Trust", "is_verification_on"]
 
@@ -72,12 +77,12 @@ MEMORY_BYTES = 4 * 2**30
 AT_ONCE = 16
 """Recipes that are asked about together."""
 
-_LASTING = {
+_PERMANENT = {
     OK,
     *(kind.code for kind in (BuildError, InvalidParameterError, TransformError,
                              UnknownTransformError, WrongResultError)),
 }  # fmt: skip
-_PASSING = {TrialCrashError.code, TrialTimeoutError.code, MeasurementError.code}
+_TRANSIENT = {TrialCrashError.code, TrialTimeoutError.code, MeasurementError.code}
 """What may have been the fault of the hour, as may be a recipe that is slow on a busy
 machine; it is remembered for a day."""
 _DAY = timedelta(days=1)
@@ -110,6 +115,36 @@ class Judgement(NamedTuple):
     words: str
 
 
+class _Case(NamedTuple):
+    """What is asked about a recipe, and where the verdict is cached."""
+
+    question: Question
+    key: str
+    cache: DiskCache | None
+
+    def recall(self) -> Verdict | None:
+        """What was found earlier, if that still counts."""
+        if verdict := remembered(_Verdicts).get(self.key):
+            return verdict
+        content = None if self.cache is None else self.cache.read(self.key)
+        if content is None:
+            return None
+        try:
+            verdict = from_json(Verdict, content)
+            age = datetime.now(UTC) - datetime.fromisoformat(verdict.found_at)
+        except (InvalidRecordError, TypeError, ValueError):
+            return None
+        if age > _DAY and _is_transient(verdict):
+            return None
+        remembered(_Verdicts)[self.key] = verdict
+        return verdict
+
+    def store(self, verdict: Verdict) -> None:
+        remembered(_Verdicts)[self.key] = verdict
+        if self.cache is not None and verdict.code in _PERMANENT | _TRANSIENT:
+            self.cache.write(self.key, to_json(verdict).encode())
+
+
 class Trust:
     """Which recipes one retrieval may use on a machine.
 
@@ -130,92 +165,82 @@ class Trust:
         """Whether there is time to verify another recipe."""
         return self._left_s > 0
 
-    def known(self, candidate: Candidate, sizes: Mapping[str, int]) -> Judgement | None:
+    def known(self, candidate: Candidate) -> Judgement | None:
         """The cached outcome for a recipe; None if there is none.
-
-        Args:
-            sizes: of the kernel, in the names of the recipe's frame.
 
         Raises:
             TransformError: if the cached outcome is that it must not be used.
         """
-        if own := self.known_as_own(candidate):
+        if own := self.own_judgement(candidate):
             return own
-        question = self._question(candidate, sizes)
-        verdict = _recall(_cache_for(candidate), self._key(question))
+        verdict = self._case(candidate).recall()
         return None if verdict is None else _judgement(verdict, candidate)
 
-    def known_as_own(self, candidate: Candidate) -> Judgement | None:
+    def own_judgement(self, candidate: Candidate) -> Judgement | None:
         """What this installation measured for a recipe, if it did."""
         own = [r for r in candidate.records if self._is_measured_here(r, candidate)]
         if not own:
             return None
         return _judgement_of_own(max(own, key=lambda r: r.measurement.speedup))
 
-    def found_out(self, candidate: Candidate, sizes: Mapping[str, int]) -> Judgement:
+    def verify(self, candidate: Candidate) -> Judgement:
         """Verify and time a recipe, or wait for others that are doing so.
 
         Raises:
             TransformError: if it must not be used.
         """
-        question = self._question(candidate, sizes)
-        key, cache = self._key(question), _cache_for(candidate)
-        alone = nullcontext() if cache is None else locked(cache.folder, _LOCK, LIMIT_S)
-        with alone:  # other processes may ask the same: one of them finds it out
-            verdict = _recall(cache, key) or self._verdict(question, key, cache)
+        case = self._case(candidate)
+        with _locked(case.cache):  # other processes may ask the same: one finds it out
+            verdict = case.recall() or self._verdict(case)
         return _judgement(verdict, candidate)
 
-    def prepare(self, candidate: Candidate, sizes: Mapping[str, int]) -> None:
+    def prepare(self, candidate: Candidate) -> None:
         """Generate the kernels to verify, and compile them in the background."""
-        question = self._question(candidate, sizes)
-        self._prepared[self._key(question)] = prepared(question)
+        case = self._case(candidate)
+        self._prepared[case.key] = prepared(case.question)
 
     @contextmanager
-    def computing(self) -> Iterator[ExitStack]:
+    def hold_timing(self) -> Iterator[ExitStack]:
         """No timing starts until the given stack is closed."""
         with (
             tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as lock,
-            ExitStack() as computing,
+            ExitStack() as timing_hold,
         ):
-            computing.enter_context(held(lock.name, fcntl.LOCK_SH))
+            timing_hold.enter_context(held(lock.name, fcntl.LOCK_SH))
             self._timing_lock = lock.name
-            yield computing
+            yield timing_hold
             self._timing_lock = ""
 
-    def find_out_together(
-        self, some: Iterable[tuple[Candidate, Mapping[str, int]]]
-    ) -> None:
-        """Verify and time several recipes at once, each with the sizes of its kernel.
+    def verify_together(self, candidates: Iterable[Candidate]) -> None:
+        """Verify and time several recipes at once.
 
         Outcomes are cached. Identical recipes are tried once, and only while there is
         time.
         """
-        unknown: dict[str, tuple[Question, DiskCache | None]] = {}
-        for candidate, sizes in some:
-            question, cache = self._question(candidate, sizes), _cache_for(candidate)
-            key = self._key(question)
-            if not self.known_as_own(candidate) and _recall(cache, key) is None:
-                unknown[key] = question, cache
+        unknown: dict[str, _Case] = {}
+        for candidate in candidates:
+            case = self._case(candidate)
+            if not self.own_judgement(candidate) and case.recall() is None:
+                unknown[case.key] = case
         if len(unknown) < 2:
             return
-        folder = next((c.folder for _, c in unknown.values() if c is not None), None)
-        alone = nullcontext() if folder is None else locked(folder, _LOCK, LIMIT_S)
-        with alone, shown_progress(len(unknown), "verifying recipes") as advance:
-            for some_keys in _batches(unknown):
+        cache = next((c.cache for c in unknown.values() if c.cache is not None), None)
+        with (
+            _locked(cache),
+            shown_progress(len(unknown), "verifying recipes") as advance,
+        ):
+            for some in _batches(unknown.values()):
                 if self.has_time:
-                    self._find_out(some_keys, unknown, advance)
+                    self._verify_batch(some, advance)
 
-    def _find_out(
-        self,
-        keys: Sequence[str],
-        unknown: Mapping[str, tuple[Question, DiskCache | None]],
-        advance: Callable[[], None],
+    def _verify_batch(
+        self, cases: Sequence[_Case], advance: Callable[[], None]
     ) -> None:
         began_s = monotonic()
         limit_s = max(0.0, min(LIMIT_S, self._left_s))
-        questions = [replace(unknown[key][0], limit_s=limit_s) for key in keys]
-        for k, verdict in asked_together(questions, advance):
-            _keep(keys[k], verdict, unknown[keys[k]][1])
+        questions = [replace(case.question, limit_s=limit_s) for case in cases]
+        for k, verdict in request_verdicts(questions, advance):
+            cases[k].store(verdict)
         self._left_s -= monotonic() - began_s
 
     def own(self, match: Match) -> frozenset[str]:
@@ -232,8 +257,13 @@ class Trust:
             and is_own(record.id)
         )
 
-    def _question(self, candidate: Candidate, sizes: Mapping[str, int]) -> Question:
-        frame, spec = candidate.recipe.frame, candidate.recipe.spec
+    def _case(self, candidate: Candidate) -> _Case:
+        question = self._question(candidate)
+        cache = default_cache() if is_ours(question.spec) else None
+        return _Case(question, self._key(question), cache)
+
+    def _question(self, candidate: Candidate) -> Question:
+        (spec, frame), sizes = candidate.recipe, dict(candidate.sizes)
         place = frame, repr(sorted(sizes.items()))
         if place not in self._sizes:
             self._sizes[place] = quick_sizes(from_text(frame), sizes)
@@ -241,18 +271,17 @@ class Trust:
         return Question(frame, spec, device, MEMORY_BYTES, self._sizes[place])
 
     @cached_property
-    def _surroundings(self) -> str:
-        return surroundings(self.environment)
+    def _fingerprint(self) -> str:
+        return fingerprint(self.environment)
 
     def _key(self, question: Question) -> str:
         sizes = repr(sorted(question.sizes.items()))
         given = ("believed", question.frame, str(question.spec), sizes)
-        text = "\0".join((*given, self._surroundings))
+        text = "\0".join((*given, self._fingerprint))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _verdict(
-        self, question: Question, key: str, cache: DiskCache | None
-    ) -> Verdict:
+    def _verdict(self, case: _Case) -> Verdict:
+        question, key, _ = case
         logger.info("verifying %.200s on %s", question.spec, self.environment.device)
         began_s = monotonic()
         limit_s = max(0.0, min(LIMIT_S, self._left_s))
@@ -261,23 +290,22 @@ class Trust:
         if isinstance(ready, Prepared):
             verdict = ready.ask(limit_s=limit_s, timing_lock=lock)
         else:
-            verdict = ready or asked(
+            verdict = ready or request_verdict(
                 replace(question, limit_s=limit_s, timing_lock=lock)
             )
         self._left_s -= monotonic() - began_s
-        _keep(key, verdict, cache)
+        case.store(verdict)
         return verdict
 
 
-def _keep(key: str, verdict: Verdict, cache: DiskCache | None) -> None:
-    remembered(_Verdicts)[key] = verdict
-    if cache is not None and verdict.code in _LASTING | _PASSING:
-        cache.write(key, to_json(verdict).encode())
+def _locked(cache: DiskCache | None) -> AbstractContextManager[object]:
+    """One process verifies at a time, where outcomes are shared."""
+    return nullcontext() if cache is None else locked(cache.folder, _LOCK, LIMIT_S)
 
 
-def _batches(keys: Iterable[str]) -> Iterator[Sequence[str]]:
+def _batches(cases: Iterable[_Case]) -> Iterator[Sequence[_Case]]:
     """A few at a time, so that the time can end between them."""
-    rest = iter(keys)
+    rest = iter(cases)
     while some := [*islice(rest, AT_ONCE)]:
         yield some
 
@@ -318,29 +346,7 @@ def _judgement(verdict: Verdict, candidate: Candidate) -> Judgement:
     return Judgement(verdict.speedup, False, f"{when}: {seen}{said}")
 
 
-def _cache_for(candidate: Candidate) -> DiskCache | None:
-    return default_cache() if is_ours(candidate.recipe.spec) else None
-
-
-def _recall(cache: DiskCache | None, key: str) -> Verdict | None:
-    """What was found earlier, if that still counts."""
-    if verdict := remembered(_Verdicts).get(key):
-        return verdict
-    content = None if cache is None else cache.read(key)
-    if content is None:
-        return None
-    try:
-        verdict = from_json(Verdict, content)
-        age = datetime.now(UTC) - datetime.fromisoformat(verdict.found_at)
-    except (InvalidRecordError, TypeError, ValueError):
-        return None
-    if age > _DAY and _may_pass(verdict):
-        return None
-    remembered(_Verdicts)[key] = verdict
-    return verdict
-
-
-def _may_pass(verdict: Verdict) -> bool:
+def _is_transient(verdict: Verdict) -> bool:
     if verdict.is_ok:
         return verdict.speedup <= 1
-    return verdict.code in _PASSING
+    return verdict.code in _TRANSIENT

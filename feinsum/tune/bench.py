@@ -38,9 +38,9 @@ from feinsum.measure.cases import (
 from feinsum.measure.timing import MIN_SAMPLES, thinned
 from feinsum.records import Environment, Measurement, TransformSpec, Verification
 from feinsum.transforms import apply_spec, suits_device
+from feinsum.tune.device_lock import Turn
 from feinsum.tune.problem import Problem
 from feinsum.tune.scale import paired_ratio, rounds_between
-from feinsum.tune.turns import Turn
 
 __all__ = ["Bench", "Timed"]
 

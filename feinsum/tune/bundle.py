@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 import re
 import shutil
 import zipfile
@@ -18,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,9 +28,7 @@ from pymbolic.mapper.evaluator import evaluate
 from feinsum.errors import BuildError, FeinsumError, MeasurementError
 from feinsum.measure import einsum_operations, footprint_bytes
 from feinsum.measure.cases import Case, make_case
-from feinsum.predict import predictions
-from feinsum.records import Device, TransformSpec, utc_now
-from feinsum.records.environment import CUDA_PLATFORM
+from feinsum.records import TransformSpec, utc_now
 from feinsum.targets.cuda.built import check_launch
 from feinsum.targets.cuda.code import CudaCode, CudaTarget, generated
 from feinsum.targets.cuda.figures import checked_occupancy, figures_of
@@ -40,13 +36,12 @@ from feinsum.targets.cuda.nvrtc import HEADERS, find_nvrtc
 from feinsum.targets.layout import array_layout, typed
 from feinsum.targets.software import software
 from feinsum.transforms import (
-    Transform,
-    applicable_transforms,
     apply_spec,
     configurations,
     find_transform,
 )
 from feinsum.tune import bundle_runner
+from feinsum.tune.bundle_candidates import candidates
 from feinsum.tune.problem import Problem
 
 __all__ = [
@@ -54,7 +49,6 @@ __all__ = [
     "Exported",
     "Made",
     "Maker",
-    "candidates",
     "document_of",
     "export_bundle",
     "read_bundle",
@@ -75,14 +69,6 @@ BASELINE = "gpu_points"
 """The family whose recommended recipe all others are compared with: an untransformed
 kernel is one work-item on a GPU, which nobody would run.
 """
-N_DRAWN = 400
-"""Random configurations that are looked at, at most."""
-N_PREDICTED = 6
-"""Of the recipes that are expected to be the fastest."""
-USUAL_GPU = Device(CUDA_PLATFORM, "a GPU", "NVIDIA Corporation", "gpu", "sm_90", 132)
-"""For which they are; it is not known where a bundle is run."""
-N_BEST = 3
-"""Recipes of earlier rounds whose neighbours are tried."""
 
 
 @dataclass(frozen=True)
@@ -365,57 +351,6 @@ def _outputs(case: Case) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
                 "largest": float(np.abs(flat).max(initial=0.0)),
             },
         )
-
-
-def candidates(
-    problem: Problem, tried: Mapping[TransformSpec, float]
-) -> Iterator[TransformSpec]:
-    """Recipes in the order in which they are worth a try; each once.
-
-    Neighbours of the best that were tried; then what is predicted; then what the
-    families recommend, and where their searches begin; then configurations that are
-    drawn, from each in turn.
-    """
-    families = [
-        family
-        for family in applicable_transforms(problem.workload, "gpu")
-        if family.name.startswith("gpu_")
-    ]
-    found: dict[TransformSpec, None] = {}
-    for spec in sorted(tried, key=tried.__getitem__)[:N_BEST]:
-        found.update(dict.fromkeys(_neighbours(spec, problem)))
-    predicted = predictions(problem.einsum, problem.sizes, USUAL_GPU)
-    found.update(dict.fromkeys(one.spec for one in predicted[:N_PREDICTED]))
-    for family in families:
-        recommended = islice(configurations(family, problem.workload), 1)
-        starts = (family.spec(p) for p in family.starts(problem.workload))
-        found.update(dict.fromkeys((*recommended, *starts)))
-    yield from found
-    rng = random.Random(problem.workload_text)  # noqa: S311  (nothing is secret)
-    for k in range(N_DRAWN):
-        drawn = _drawn(families[k % len(families)], problem, rng)
-        if drawn is not None and drawn not in found:
-            found[drawn] = None
-            yield drawn
-
-
-def _drawn(
-    family: Transform, problem: Problem, rng: random.Random
-) -> TransformSpec | None:
-    space = family.offered(problem.workload) or {}
-    drawn = {name: rng.choice(values) for name, values in space.items()}
-    is_pointless = family.constraint(problem.workload, drawn) is not None
-    return None if is_pointless else family.spec(drawn)
-
-
-def _neighbours(spec: TransformSpec, problem: Problem) -> Iterator[TransformSpec]:
-    """Configurations that differ in one parameter."""
-    family = find_transform(spec.name, spec.version)
-    for name, values in (family.offered(problem.workload) or {}).items():
-        for value in values:
-            changed = {**spec.parameters, name: value}
-            if family.constraint(problem.workload, changed) is None:
-                yield family.spec(changed)
 
 
 def results_of(folder: Path) -> dict[str, dict[TransformSpec, float]]:

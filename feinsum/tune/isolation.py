@@ -27,7 +27,7 @@ from feinsum.errors import (
 )
 from feinsum.processes import Ended, child_environment, end_session
 from feinsum.records import Environment, TransformSpec, from_json, to_json
-from feinsum.transforms import hand_over
+from feinsum.transforms import export_transforms
 from feinsum.tune.messages import Answer, Request
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.problem import Problem
@@ -155,7 +155,7 @@ class IsolatedBench(TrialBench):
         )
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603  (our own command)
-                [*COMMAND, *hand_over(self._folder.name)],
+                [*COMMAND, *export_transforms(self._folder.name)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

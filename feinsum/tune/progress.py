@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from constantdict import constantdict
 
 from feinsum.records import Environment, Measurement, TransformSpec, Trial, TuningRecord
-from feinsum.shown import brief
+from feinsum.reprs import brief
 from feinsum.tune.problem import Problem
 
 if TYPE_CHECKING:

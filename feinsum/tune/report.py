@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from feinsum.drawing import can_plot, check_plots
 from feinsum.drawing.tuning import Bar, Point, Strip, TuningPicture, time_text
 from feinsum.records import Trial
-from feinsum.shown import html_table, inline_svg
+from feinsum.reprs import html_table, inline_svg
 from feinsum.tune.progress import TuningReport
 
 if TYPE_CHECKING:

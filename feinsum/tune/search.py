@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import chain, zip_longest
 from typing import Any, Literal, Protocol, get_args
 
+from feinsum.extras import requiring
 from feinsum.ir import WorkloadLike, workload_of
-from feinsum.needs import needing
 from feinsum.options import check_option
 from feinsum.records import TransformSpec
 from feinsum.transforms import Transform, configurations
@@ -147,7 +147,7 @@ class _Tpe:
         starts: Sequence[TransformSpec],
         seed: int,
     ) -> None:
-        with needing("optuna", "tune", "a tuning that learns"):
+        with requiring("optuna", "tune", "a tuning that learns"):
             import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -31,10 +31,10 @@ from feinsum.transforms.ranking import Costed
 from feinsum.tune.cluster import ClusterBench
 from feinsum.tune.history import known_trials
 from feinsum.tune.isolation import IsolatedBench
-from feinsum.tune.need import check_need
 from feinsum.tune.problem import Problem, make_problem
 from feinsum.tune.progress import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tune.recording import N_RECORDED, finals, record
+from feinsum.tune.requirements import check_requirements
 from feinsum.tune.search import Search, Strategy, check_strategy, make_search
 from feinsum.tune.seeds import neighbours
 from feinsum.tune.session import Session, roofline_of
@@ -106,13 +106,13 @@ def autotune(
         InvalidEinsumError: if ``sizes`` do not match the einsum.
         TransformError: if no transform fits the einsum.
         MeasurementError: if the problem cannot be set up on the device, or needs more
-            memory or time than available; see :mod:`feinsum.tune.need`.
+            memory or time than available; see :mod:`feinsum.tune.requirements`.
         StoreError: if the database cannot be written.
     """
     problem = _problem_of(target, sizes, device)
     _check(problem, n_trials, strategy, is_here=scheduler is None)
     if scheduler is None:
-        check_need(problem)
+        check_requirements(problem)
     with (
         opened_store(database, has_shipped=True, may_create=True) as store,
         _bench(problem, trial_limit_s, scheduler) as bench,
@@ -169,7 +169,7 @@ def record_facts(
     problem = make_problem(einsum, sizes, device)
     known = spec if isinstance(spec, TransformSpec) else TransformSpec.parse(spec)
     check_spec(known, problem.workload)
-    check_need(problem)
+    check_requirements(problem)
     with (
         opened_store(database, may_create=True) as store,
         IsolatedBench(problem, trial_limit_s) as bench,

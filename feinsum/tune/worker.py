@@ -21,15 +21,15 @@ from feinsum.errors import FeinsumError, MeasurementError
 from feinsum.measure import open_device
 from feinsum.processes import limit_memory
 from feinsum.records import OK, Measurement, TransformSpec, from_json, to_json
-from feinsum.transforms import take_over
+from feinsum.transforms import import_transforms
 from feinsum.tune.bench import Bench
+from feinsum.tune.device_lock import Turn, lock_file, locked_device
 from feinsum.tune.messages import Answer, Request
-from feinsum.tune.need import check_need, memory_limit_bytes
 from feinsum.tune.outcome import TrialOutcome
 from feinsum.tune.problem import Problem
+from feinsum.tune.requirements import check_requirements, memory_limit_bytes
 from feinsum.tune.scale import N_RECORDED, by_ratio
 from feinsum.tune.sparse_bench import bench_of
-from feinsum.tune.turns import Turn, take_turn, turn_file
 
 __all__ = ["main", "serve", "try_specs"]
 
@@ -42,7 +42,7 @@ def main() -> None:
     """Keep the answers apart from what libraries print to standard output."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    take_over(sys.argv[1:])
+    import_transforms(sys.argv[1:])
     serve(_lines_while_wanted(sys.stdin), answers, _limit)
 
 
@@ -103,7 +103,7 @@ def _set_up(
 ) -> tuple[Bench | None, Answer]:
     assert request.problem is not None
     try:
-        check_need(request.problem)
+        check_requirements(request.problem)
         prepare(request.problem)
         bench = bench_of(request.problem, _turn(request, answers))
         bench.baseline_s  # noqa: B018  (measured before the first trial)
@@ -120,8 +120,8 @@ def _turn(request: Request, answers: TextIO) -> Turn:
     def on_wait(_: bool) -> None:
         _say(Answer(is_waiting=True), answers)
 
-    path = turn_file(open_device(request.problem.device))
-    return partial(take_turn, path, on_wait)
+    path = lock_file(open_device(request.problem.device))
+    return partial(locked_device, path, on_wait)
 
 
 def try_specs(bench: Bench, request: Request) -> tuple[TrialOutcome, ...]:

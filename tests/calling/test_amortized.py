@@ -10,7 +10,7 @@ import pytest
 from feinsum import call_einsum
 from feinsum.calling import clear_call_cache
 from feinsum.calling.amortized import SHARE, AmortizedCall
-from feinsum.calling.kept import Calls
+from feinsum.calling.kernel_cache import Calls
 from feinsum.errors import FeinsumError, TransformError
 from feinsum.memory import remembered
 from feinsum.predict import EFFORT_VARIABLE

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import feinsum
-from feinsum.calling import gpu_making
+from feinsum.calling import gpu_building
 from feinsum.calling.options import CallOptions
 from feinsum.calling.reading import read_shapes
 from feinsum.errors import (
@@ -81,14 +81,14 @@ def test_the_family_is_the_one_that_is_predicted(
 ):
     """The first that is right, and spills little."""
     made = []
-    predicted = gpu_making.predicted_kernel
+    predicted = gpu_building.predicted_kernel
 
     def seen(*given):
         made.append(predicted(*given))
         return made[-1]
 
-    monkeypatch.setattr(gpu_making, "predicted_kernel", seen)
-    monkeypatch.setattr(gpu_making, "_is_quicker", lambda *_: False)
+    monkeypatch.setattr(gpu_building, "predicted_kernel", seen)
+    monkeypatch.setattr(gpu_building, "_is_quicker", lambda *_: False)
     call(subscripts, *(RNG.random(shape).astype("float32") for shape in shapes))
     assert [found[0].spec.name for found in made] == [family]
 
@@ -162,9 +162,9 @@ def test_a_recorded_recipe_is_timed_against_the_library(
     """Once, and the faster one is taken."""
     session = open_device("cuda").session
     monkeypatch.setattr(
-        gpu_making,
+        gpu_building,
         "recorded_kernel",
-        lambda einsum, sizes, _, opened, __: gpu_making._predicted(
+        lambda einsum, sizes, _, opened, __: gpu_building._predicted(
             einsum, sizes, opened
         ),
     )
@@ -193,7 +193,7 @@ def test_a_call_is_kept(stand_in, monkeypatch):
     session = open_device("cuda").session
     given = OnGpu(RNG.random((5, 33)))
     options = {"database": InMemoryStore(), "effort": "amortized"}
-    made = gpu_making._made
+    made = gpu_building._build
     session.launches.clear()
     for k in range(4):
         result = feinsum.call_einsum("ij->i", given, **options)
@@ -202,7 +202,7 @@ def test_a_call_is_kept(stand_in, monkeypatch):
         session.launches.clear()
         gc.collect()
         forbidden = made if k == 0 else lambda *_: pytest.fail("made again")
-        monkeypatch.setattr(gpu_making, "_made", forbidden)
+        monkeypatch.setattr(gpu_building, "_build", forbidden)
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (0, 5)])
@@ -228,8 +228,8 @@ def test_tensors_of_torch_go_to_torch(stand_in, monkeypatch):
     opened = open_device("cuda")
     arrays = [x.numpy() for x in (a, b)]
     options = CallOptions(InMemoryStore(), effort="estimate")
-    made = gpu_making.gpu_call("ij,jk", arrays, [a, b], opened, options, None)
-    assert isinstance(made, gpu_making.LibraryCall)
+    made = gpu_building.gpu_call("ij,jk", arrays, [a, b], opened, options, None)
+    assert isinstance(made, gpu_building.LibraryCall)
     assert torch.allclose(made.with_torch(torch, [a, b]), a @ b, rtol=1e-4)
 
 
@@ -265,8 +265,8 @@ def test_what_one_kernel_computes_more_slowly_is_computed_in_pairs(
     """By what is predicted; an operator of elements is one kernel."""
     given = [(shape, np.dtype(np.float64)) for shape in shapes]
     reading = read_shapes(subscripts, given, tuple(range(len(shapes))))
-    site = gpu_making._Site([], None, open_device("cuda"), CallOptions(None), ())
-    path = gpu_making.untransformed_path(reading.einsum, reading.sizes)
+    site = gpu_building._Site([], None, open_device("cuda"), CallOptions(None), ())
+    path = gpu_building.untransformed_path(reading.einsum, reading.sizes)
     assert path is not None
-    found = gpu_making._is_quicker_in_pairs(reading, site.opened, path)
+    found = gpu_building._is_quicker_in_pairs(reading, site.opened, path)
     assert found is is_in_pairs

@@ -9,7 +9,7 @@ import pytest
 
 from feinsum import call_einsum
 from feinsum.calling import clear_call_cache, prepare_call
-from feinsum.calling.kept import Calls
+from feinsum.calling.kernel_cache import Calls
 from feinsum.errors import (
     DeviceUnavailableError,
     InvalidEinsumError,

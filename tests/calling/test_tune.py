@@ -5,7 +5,7 @@ import pytest
 
 import feinsum
 from feinsum.calling import read_call
-from feinsum.calling.kept import Calls
+from feinsum.calling.kernel_cache import Calls
 from feinsum.errors import InvalidEinsumError
 from feinsum.memory import remembered
 from feinsum.records import InMemoryStore

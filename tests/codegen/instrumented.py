@@ -11,7 +11,8 @@ import re
 import numpy as np
 
 from feinsum.codegen import nest_arguments, nest_index_dtype, nest_result
-from feinsum.codegen.nest_writer import TILED, Writer, axes_of
+from feinsum.codegen.nest_arrays import TILED, axes_of
+from feinsum.codegen.nest_writer import Writer
 from feinsum.nests import sizes_of
 from feinsum.nests.form import is_private
 

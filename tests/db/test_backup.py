@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from feinsum.db import SqlStore, open_store
-from feinsum.db.exchange import back_up_store, compare, merge, read_file, take_in
+from feinsum.db.exchange import back_up_store, compare, import_entries, merge, read_file
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import InMemoryStore
 from tests.db.factories import make_peaks, make_record, make_trial
@@ -54,7 +54,7 @@ def test_a_server_is_written_as_lines(
     copy = back_up_store(store, tmp_path / "monday")
     assert copy == tmp_path / "monday.jsonl"
     restored = InMemoryStore()
-    take_in(restored, read_file(copy), pytest.fail)
+    import_entries(restored, read_file(copy), pytest.fail)
     assert all(found.is_empty for found in compare(store, restored))
 
 

@@ -20,9 +20,9 @@ from feinsum.db.exchange import (
     Bad,
     all_documents,
     compare,
+    import_entries,
     merge,
     read_file,
-    take_in,
     write_file,
 )
 from feinsum.errors import InvalidRecordError, StoreUnavailableError
@@ -145,9 +145,9 @@ def test_a_file_reads_back(tmp_path: Path, database: Path, suffix: str) -> None:
         assert write_file(all_documents(source, has_trials=True), path).total() == 6
         assert list(tmp_path.glob("*.part")) == []
         with open_store(tmp_path / "other.sqlite") as target:
-            found = take_in(target, read_file(path), pytest.fail)
+            found = import_entries(target, read_file(path), pytest.fail)
             assert found.n_new == Counter(record=3, peaks=1, trial=2)
-            again = take_in(target, read_file(path), pytest.fail)
+            again = import_entries(target, read_file(path), pytest.fail)
             assert (again.n_read, again.n_new.total()) == (found.n_read, 0)
             assert content(target) == content(source)
 
@@ -173,7 +173,7 @@ def test_what_no_column_takes_is_refused_alike(
     entries = [("line 2", make_record(0)), ("line 3", bad), ("line 4", make_record(1))]
     for make in (make_sql_store, make_postgresql_store):
         store, refused = make(), list[Bad]()
-        found = take_in(store, entries, refused.append, check=unchecked)
+        found = import_entries(store, entries, refused.append, check=unchecked)
         assert (found.n_new["record"], found.n_bad) == (2, 1)
         assert [entry.place for entry in refused] == ["line 3"]
         assert len(store) == 2
@@ -207,7 +207,7 @@ def test_the_first_bad_entry_can_end_an_import() -> None:
     entries = [("line 2", make_record(0)), Bad("line 3", problem), ("", make_record(1))]
     store = InMemoryStore()
     with pytest.raises(InvalidRecordError, match="no fact"):
-        take_in(store, entries, end)
+        import_entries(store, entries, end)
     assert content(store) == [make_record(0)]
 
 

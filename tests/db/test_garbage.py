@@ -17,10 +17,10 @@ from feinsum.db.exchange import (
     collect_garbage,
     compare,
     find_garbage,
+    import_entries,
     merge,
     read_file,
     rekeyed,
-    take_in,
 )
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import InMemoryStore, Policy, TuningRecord, best_match
@@ -196,9 +196,9 @@ def test_what_goes_can_be_brought_back(
                 assert all(found.is_empty for found in compare(before, copy))
         else:
             copied = InMemoryStore()
-            take_in(copied, read_file(done.backup), pytest.fail)
+            import_entries(copied, read_file(done.backup), pytest.fail)
             assert all(found.is_empty for found in compare(before, copied))
-        take_in(store, read_file(done.removed), pytest.fail)
+        import_entries(store, read_file(done.removed), pytest.fail)
         assert all(difference.is_empty for difference in compare(before, store))
 
 

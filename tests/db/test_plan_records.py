@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from feinsum.db import SqlStore
-from feinsum.db.exchange import all_documents, audit, compare, merge, take_in
+from feinsum.db.exchange import all_documents, audit, compare, import_entries, merge
 from feinsum.db.exchange.lines import read_lines, write_lines
 from feinsum.db.exchange.parquet import read_parquet, write_parquet
 from feinsum.errors import ImplausibleError
@@ -61,7 +61,7 @@ def test_files_bring_plans_back(make_store, write, read):
     stream = io.BytesIO()
     assert write(all_documents(one, has_trials=False), stream) == {"plan": 4}
     stream.seek(0)
-    assert take_in(other, read(stream), pytest.fail).n_new["plan"] == 4
+    assert import_entries(other, read(stream), pytest.fail).n_new["plan"] == 4
     assert held(other) == held(one)
     assert one.info().n_plans == 4
 

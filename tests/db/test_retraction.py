@@ -17,9 +17,9 @@ from feinsum.db.exchange import (
     collect_garbage,
     compare,
     find_garbage,
+    import_entries,
     merge,
     read_file,
-    take_in,
     write_file,
 )
 from feinsum.db.exchange.garbage import GarbagePlan
@@ -220,7 +220,7 @@ def test_files_carry_retractions(
         "record": 2,
     }
     for one in (target, full):
-        found = take_in(one, read_file(path), lambda bad: pytest.fail(str(bad)))
+        found = import_entries(one, read_file(path), lambda bad: pytest.fail(str(bad)))
         assert found.n_read == {"record": 2, "retraction": 1}
         assert {r.id for r in one.records()} == {r.id for r in facts[1:]}
 

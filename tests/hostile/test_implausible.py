@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from feinsum.db import open_store
-from feinsum.db.exchange import merge, read_file, take_in, write_file
+from feinsum.db.exchange import import_entries, merge, read_file, write_file
 from feinsum.records import (
     CODES,
     InMemoryStore,
@@ -119,7 +119,7 @@ def _merged(target, source, lines, on_bad) -> None:
 
 
 def _imported(target, source, lines, on_bad) -> None:
-    take_in(target, read_file(lines), on_bad)
+    import_entries(target, read_file(lines), on_bad)
 
 
 def test_a_name_that_is_twice_is_refused(lasting: World, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_name_that_is_twice_is_refused(lasting: World, tmp_path: Path) -> None
     write_file([HONEST[0]], lines)
     lines.write_text(lines.read_text().replace(text, twice))
     left_out: list[object] = []
-    take_in(InMemoryStore(), read_file(lines), left_out.append)
+    import_entries(InMemoryStore(), read_file(lines), left_out.append)
     assert "repeated" in str(*left_out)
 
 

@@ -13,7 +13,12 @@ from feinsum.cli import app
 from feinsum.db import open_store
 from feinsum.plans import assemble, best_plans, named_plan
 from feinsum.plans.fleets import fleet_here
-from feinsum.plans.measured import fastest_measured, identity, measured_s, or_measured
+from feinsum.plans.measured import (
+    fastest_measured,
+    identity,
+    measured_s,
+    prefer_measured,
+)
 from feinsum.programs import plan_program
 from feinsum.records import Host, InMemoryStore
 from tests.db.factories import make_fleet, make_plan_record
@@ -40,7 +45,7 @@ def timed(plan, seconds, fleet=FLEET):
 def chosen(*records, fleet=FLEET, **options):
     store = InMemoryStore()
     store.add_all(records)
-    return unnamed(or_measured(FIRST, store, fleet, **options))
+    return unnamed(prefer_measured(FIRST, store, fleet, **options))
 
 
 def test_the_fastest_of_those_that_were_timed_is_taken():

@@ -26,7 +26,7 @@ from feinsum.predict.correction import (
     write_correction,
 )
 from feinsum.records import InMemoryStore, to_json
-from feinsum.retrieval.installation import surroundings
+from feinsum.retrieval.installation import fingerprint
 from tests.predict.made import CPU, ENVIRONMENT, FORMS, correction_with
 
 MODEL = correction_with(packed_contraction=9.0)
@@ -144,9 +144,9 @@ def test_a_bad_model_breaks_no_call(named):
 def test_a_kept_kernel_is_one_of_the_same_model(named):
     """What is kept of a retrieval knows by which model its recipe was chosen."""
     named(TEXT)
-    with_model = surroundings(ENVIRONMENT)
+    with_model = fingerprint(ENVIRONMENT)
     named(to_json(correction_with()))
-    assert surroundings(ENVIRONMENT) != with_model
+    assert fingerprint(ENVIRONMENT) != with_model
 
 
 def test_a_model_is_written_whole_or_not_at_all(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import HttpStore, opened_store, states_of
-from feinsum.db.remote import breaker, layer, open_remote, shelf
+from feinsum.db.remote import answer_cache, breaker, layer, open_remote
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import Level, LookUp, best_match
 from tests.db.factories import (
@@ -63,7 +63,7 @@ def clock(monkeypatch):
             return self.now
 
     found = Clock()
-    for module in (breaker, layer, shelf):
+    for module in (breaker, layer, answer_cache):
         monkeypatch.setattr(module, "time", found)
     return found
 
@@ -257,7 +257,7 @@ def test_damage_on_disk_is_an_answer_that_is_not_there(service, tmp_path):
 )  # fmt: skip
 def test_what_is_signed_and_still_no_answer_is_none(service, content):
     """What is read from disk is checked as what is sent."""
-    kept = shelf.Shelf(open_remote().address, HERE)
+    kept = answer_cache.AnswerCache(open_remote().address, HERE)
     kept._cache.write(kept._name(WORKLOAD), content)
     assert ask() == {WORKLOAD: (GOOD,)}
 

@@ -15,7 +15,7 @@ import pytest
 
 from feinsum.measure.question import Question, Verdict
 from feinsum.records import OK, from_json, to_json
-from feinsum.retrieval import verifying
+from feinsum.retrieval import verifiers
 
 
 class Oracle:
@@ -25,7 +25,7 @@ class Oracle:
         self._file = folder / "oracle.json"
         self._file.write_text("{}")
         command = (sys.executable, "-m", __name__, str(self._file))
-        monkeypatch.setattr(verifying, "COMMAND", command)
+        monkeypatch.setattr(verifiers, "COMMAND", command)
 
     def says(self, **known: tuple[float, float] | str) -> None:
         """For a part of the text of a recipe: times, or the code of an error."""

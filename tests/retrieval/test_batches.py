@@ -16,8 +16,8 @@ from feinsum import explain
 from feinsum.errors import TransformError
 from feinsum.memory import fresh_memory
 from feinsum.records import InMemoryStore
-from feinsum.retrieval import cells, look_up, turns
-from feinsum.retrieval.batches import batched
+from feinsum.retrieval import cell_forms, look_up, timing_script
+from feinsum.retrieval.cell_batches import batched
 from feinsum.retrieval.generating import generated
 from feinsum.targets.host.compiler import find_compiler
 from tests.raising.wrappers import wrapped
@@ -139,36 +139,40 @@ def found():
     ("given", "called", "batch", "expected"),
     [
         (2.0, 1.0, 0.5, 8),
-        (2.0, 1.0, 1.5, cells.CALLED),
-        (1.0, 2.0, 1.5, cells.GIVEN),
-        (1.0, 2.0, 0.99, cells.GIVEN),
-        (1.0, float("inf"), float("inf"), cells.GIVEN),
+        (2.0, 1.0, 1.5, cell_forms.CALLED),
+        (1.0, 2.0, 1.5, cell_forms.GIVEN),
+        (1.0, 2.0, 0.99, cell_forms.GIVEN),
+        (1.0, float("inf"), float("inf"), cell_forms.GIVEN),
     ],
 )
 def test_the_fastest_form_is_taken(found, given, called, batch, expected):
     """If it is clearly faster than what was given; else that is handed back."""
     unit = wrapped("Helmholtz action", "triangle", 1)
-    forms = {cells.GIVEN: unit, cells.CALLED: found.t_unit, 8: batched(unit, 8)}
-    seconds = {cells.GIVEN: given, cells.CALLED: called, 8: batch}
-    made = cells.decided(found, forms, seconds)
+    forms = {
+        cell_forms.GIVEN: unit,
+        cell_forms.CALLED: found.t_unit,
+        8: batched(unit, 8),
+    }
+    seconds = {cell_forms.GIVEN: given, cell_forms.CALLED: called, 8: batch}
+    made = cell_forms.fastest_of(found, forms, seconds)
     assert made.t_unit is forms[expected]
-    assert made.is_changed == (expected != cells.GIVEN)
+    assert made.is_changed == (expected != cell_forms.GIVEN)
     assert made.batch == (8 if expected == 8 else 0)
-    assert bool(made.applied) == (expected == cells.CALLED)
+    assert bool(made.applied) == (expected == cell_forms.CALLED)
     if expected == 8:
         assert "kernel: cells in batches of 8; timed on this machine" in str(made)
 
 
 def test_forms_are_timed_where_recipes_are_verified(tmp_path, monkeypatch):
     """Whatever is the fastest, it computes the same; nothing is timed twice."""
-    monkeypatch.setattr(cells, "ROUNDS", 2)
+    monkeypatch.setattr(cell_forms, "ROUNDS", 2)
     unit = wrapped("Laplace", "triangle", 3)
     options = {"device": "host", "effort": "estimate", "policy": "loose"}
     with fresh_memory():
         found = look_up(unit, database=InMemoryStore(), verify=False, **options)
-        made = cells.fastest_form(unit, found)
-        monkeypatch.setattr(turns, "__file__", "missing.py")
-        assert cells.fastest_form(unit, found).batch == made.batch
+        made = cell_forms.fastest_form(unit, found)
+        monkeypatch.setattr(timing_script, "__file__", "missing.py")
+        assert cell_forms.fastest_form(unit, found).batch == made.batch
     arrays = arrays_of(unit)
     expected = result_of(unit, arrays, tmp_path, "before")
     result = result_of(made.t_unit, arrays, tmp_path, "after")
@@ -177,10 +181,10 @@ def test_forms_are_timed_where_recipes_are_verified(tmp_path, monkeypatch):
 
 def test_what_cannot_be_called_is_not_timed(found, monkeypatch):
     """Where the process ends with an error, what was found is what comes back."""
-    monkeypatch.setattr(turns, "__file__", "missing.py")
+    monkeypatch.setattr(timing_script, "__file__", "missing.py")
     with fresh_memory():
         unit = wrapped("Helmholtz action", "triangle", 1)
-        assert cells.fastest_form(unit, found) is found
+        assert cell_forms.fastest_form(unit, found) is found
 
 
 def test_functions_in_turns(tmp_path):
@@ -204,7 +208,7 @@ def test_functions_in_turns(tmp_path):
         "written": ["y"],
         "rounds": 2,
     }
-    command = (sys.executable, "-P", turns.__file__)
+    command = (sys.executable, "-P", timing_script.__file__)
     ended = subprocess.run(
         command, input=json.dumps(asked), text=True, capture_output=True, check=True
     )

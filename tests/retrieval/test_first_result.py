@@ -17,8 +17,8 @@ from feinsum.ir import to_text
 from feinsum.measure.question import Question
 from feinsum.memory import fresh_memory
 from feinsum.records import OK
-from feinsum.retrieval import preparing
-from feinsum.retrieval.preparing import Prepared, prepared
+from feinsum.retrieval import precompiling
+from feinsum.retrieval.precompiling import Prepared, prepared
 from feinsum.targets.host import HOST
 from feinsum.transforms import REGISTRY
 from tests.docs.pages import ROOT
@@ -32,7 +32,7 @@ def odd(monkeypatch):
     """Odd transforms are taken for ours."""
     for name, transform in ODD.items():
         monkeypatch.setitem(REGISTRY, (name, 1), transform)
-    monkeypatch.setattr(preparing, "is_ours", lambda _spec: True)
+    monkeypatch.setattr(precompiling, "is_ours", lambda _spec: True)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     with fresh_memory():
         yield
@@ -78,7 +78,7 @@ def test_a_recipe_without_a_kernel_breaks_nothing(odd, name):
 
 def test_recipes_of_others_are_not_generated_here(odd, monkeypatch):
     """What they do is not known, so it is done in a process of its own."""
-    monkeypatch.setattr(preparing, "is_ours", lambda _spec: False)
+    monkeypatch.setattr(precompiling, "is_ours", lambda _spec: False)
     assert prepared(question("odd_right")) is None
     other = replace(question("odd_right"), device="a GPU")
     assert prepared(other) is None

@@ -184,7 +184,7 @@ def test_a_text_of_today_is_not_canonicalized(monkeypatch):
         texts.append(to_text(e))
         return canonicalize(e)
 
-    monkeypatch.setattr("feinsum.retrieval.known.canonicalize", counted)
+    monkeypatch.setattr("feinsum.retrieval.matching.canonicalize", counted)
     today = [fact_of(example, speedup=10.0 + k) for k in range(3)]
     look_up(example.kernel, database=given(*today))
     assert texts == []

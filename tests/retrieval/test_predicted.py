@@ -16,7 +16,7 @@ from feinsum.predict import EFFORT_VARIABLE, effort_of, has_vectors, is_outdone
 from feinsum.predict.correction import MODEL_VARIABLE, NO_MODEL, write_correction
 from feinsum.records import InMemoryStore, Level
 from feinsum.retrieval import look_up
-from feinsum.retrieval.known import N_PREDICTED
+from feinsum.retrieval.matching import N_PREDICTED
 from feinsum.targets.host import HostCTarget
 from feinsum.transforms import configurations, find_transform
 from tests.predict.made import correction_with

@@ -16,8 +16,8 @@ from feinsum.measure.question import Question
 from feinsum.memory import fresh_memory
 from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore
-from feinsum.retrieval import look_up, together, trust
-from feinsum.retrieval.sampling import twins
+from feinsum.retrieval import look_up, progress, trust, verifiers
+from feinsum.retrieval.sampling import duplicates
 from tests.docs.pages import ROOT
 from tests.raising.right_hand_sides import arguments, wave
 from tests.raising.test_programs import on_device
@@ -45,7 +45,7 @@ def found(unit):
 def test_every_nest_gets_a_recipe_and_the_result_is_right(unit, found):
     """Code was generated for nests of seven kinds; that of all 17 is right."""
     assert len(found.applied) == len(found.nests) == 17
-    assert len(twins(found.raised, found.nests)) == 17 - 7
+    assert len(duplicates(found.raised, found.nests)) == 17 - 7
     given = arguments(unit)
     expected, results = (on_device(x, given) for x in (unit, found.t_unit))
     assert sorted(expected) == ["ru", "rx", "ry", "rz"]
@@ -63,7 +63,7 @@ def test_what_has_another_layout_or_tag_is_not_alike(unit, found):
             replace(found.nests[0], nest=nest, candidates=specs[nest.instructions])
             for nest in raised.raised
         ]
-        return len(nests) - len(twins(raised, nests))
+        return len(nests) - len(duplicates(raised, nests))
 
     assert n_kinds(unit) == 7
     assert n_kinds(lp.tag_array_axes(unit, "gy", "N0,N1")) == 9
@@ -109,7 +109,9 @@ def test_processes_that_answer_at_once_take_turns_with_their_times(monkeypatch):
     ]
     steps: list[None] = []
     with fresh_memory():
-        answers = dict(together.asked_together(questions, lambda: steps.append(None)))
+        answers = dict(
+            verifiers.request_verdicts(questions, lambda: steps.append(None))
+        )
     assert len(steps) == 2
     for k, question in enumerate(questions):
         assert answers[k].is_ok, answers[k]
@@ -119,12 +121,12 @@ def test_processes_that_answer_at_once_take_turns_with_their_times(monkeypatch):
 @pytest.mark.parametrize("pause_s", [0.0, 0.2])
 def test_what_takes_long_is_shown_on_a_terminal(monkeypatch, pause_s):
     """And nothing of what does not."""
-    monkeypatch.setattr(together, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.1)
     monkeypatch.setenv("TERM", "xterm")
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal, monkeypatch.context() as context:
         context.setattr(sys, "stderr", terminal)
-        with together.shown_progress(2, "verifying recipes") as advance:
+        with progress.shown_progress(2, "verifying recipes") as advance:
             advance()
             sleep(pause_s)
             advance()

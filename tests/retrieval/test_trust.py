@@ -21,7 +21,7 @@ from feinsum.measure.own import mark_as_own
 from feinsum.measure.question import Question, Verdict
 from feinsum.memory import Memory, fresh_memory, remembered, use_memory
 from feinsum.records import Level, Processor, TransformSpec, from_json, to_json
-from feinsum.retrieval import believing, installation, look_up, trust, verifying
+from feinsum.retrieval import choice, installation, look_up, trust, verifiers
 from feinsum.targets.host.pool import pool
 from feinsum.transforms import REGISTRY, configurations, find_transform
 from feinsum.transforms.plugins import VARIABLE
@@ -70,7 +70,7 @@ def no_process(monkeypatch):
     """From now on a process that verifies gives no answer; nothing is in memory."""
 
     def forbid() -> None:
-        monkeypatch.setattr(verifying, "COMMAND", NOTHING)
+        monkeypatch.setattr(verifiers, "COMMAND", NOTHING)
         use_memory(Memory())
 
     return forbid
@@ -214,10 +214,10 @@ def test_a_record_made_with_longer_vectors_promises_less_here(features, share):
     processor = Processor("", -1, -1, -1, "", ("avx2",), 1, {})
     mine = replace(here().device, processor=processor)
     there = replace(mine, processor=replace(processor, features=features))
-    assert believing._share(mine, there) == share
+    assert choice._share(mine, there) == share
     twice = replace(there, compute_units=2 * mine.compute_units)
-    assert believing._share(mine, twice) == share / 2
-    assert believing._share(mine, replace(there, processor=None)) == 1
+    assert choice._share(mine, twice) == share / 2
+    assert choice._share(mine, replace(there, processor=None)) == 1
 
 
 @pytest.mark.usefixtures("odd")
@@ -252,7 +252,7 @@ def test_what_is_kept_displaces_no_better_one_that_is_known(oracle):
 @pytest.mark.usefixtures("odd")
 def test_one_retrieval_tries_few_and_the_next_one_goes_on(oracle, monkeypatch):
     """What was tried is remembered; nothing is kept before all that matters is."""
-    monkeypatch.setattr(believing, "N_NEW", 1)
+    monkeypatch.setattr(choice, "N_NEW", 1)
     wrong = fact(odd_einsum(), odd_spec("odd_double"), speedup=9.0)
     good = fact(odd_einsum(), odd_spec("odd_right"), speedup=5.0)
     oracle.says(odd_double="wrong-result", odd_right=(1e-3, 5e-3))
@@ -444,7 +444,7 @@ def test_a_verdict_has_both_times_and_the_sizes():
             {name.name: size},
             600.0,
         )
-        verdict = verifying.asked(question)
+        verdict = verifiers.request_verdict(question)
         assert verdict.is_ok, verdict
         assert verdict.least_s > 0
         assert verdict.baseline_s > 0

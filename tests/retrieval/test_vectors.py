@@ -10,7 +10,8 @@ from constantdict import constantdict
 from feinsum import array, canonicalize, einsum
 from feinsum.records import Device, Processor, TransformSpec
 from feinsum.records.environment import HOST_PLATFORM
-from feinsum.retrieval.known import Facts, Form, nearest
+from feinsum.retrieval.facts import Facts
+from feinsum.retrieval.matching import Form, nearest
 from tests.retrieval.facts import fact, here
 from tests.retrieval.support import given
 

@@ -15,7 +15,7 @@ from feinsum.errors import RecordNotFoundError, TransformError
 from feinsum.measure import largest_error
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import generating, look_up
-from feinsum.retrieval.assembly import taken_out
+from feinsum.retrieval.assembly import extract_nest
 from feinsum.retrieval.phases import phases_of
 from feinsum.targets.host import HostCTarget
 from feinsum.transforms import (
@@ -434,7 +434,7 @@ def test_a_nest_is_transformed_without_the_arrays_of_others():
     raised = raise_kernel(unit)
     sums = next(nest for nest in raised.raised if nest.instructions == ("sums",))
     kernel = raised.t_unit.default_entrypoint
-    alone, _ = taken_out(kernel, sums, frozenset())
+    alone, _ = extract_nest(kernel, sums, frozenset())
     assert {arg.name for arg in alone.args} == {"A", "y", "n"}
     assert kernel.arg_dict.keys() <= alone.all_variable_names()
     found = look_up(unit, database=facts_for(unit)).t_unit.default_entrypoint

@@ -19,12 +19,11 @@ from feinsum.predict import predictions
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.tune import bundle_runner, make_problem
 from feinsum.tune.bundle import (
-    USUAL_GPU,
-    candidates,
     export_bundle,
     read_bundle,
     results_of,
 )
+from feinsum.tune.bundle_candidates import USUAL_GPU, candidates
 from feinsum.tune.bundle_facts import import_results
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS

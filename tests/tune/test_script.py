@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from feinsum.errors import TransformError
-from feinsum.transforms import REGISTRY, Transform, handing, register
+from feinsum.transforms import REGISTRY, Transform, register, sharing
 
 SCRIPT = """
 import helper  # beside the script, where only it is found
@@ -14,7 +14,7 @@ import feinsum
 from feinsum.measure import open_device
 from feinsum.measure.question import Question
 from feinsum.records import InMemoryStore
-from feinsum.retrieval.verifying import asked
+from feinsum.retrieval.verifiers import request_verdict
 from feinsum.transforms import Transform, register
 from feinsum.transforms.primitives import begin, split
 
@@ -51,7 +51,7 @@ print(record.spec)
 question = Question(
     record.workload_text, record.spec, open_device(None).device.id, 2**32, {"N0": 100}
 )
-print(asked(question).code)
+print(request_verdict(question).code)
 try:
     feinsum.record_facts(
         einsum, "one_item@1(block=16)", sizes={"n": 100}, database=facts
@@ -88,14 +88,14 @@ def unpicklable():
 
 def test_what_cannot_be_handed_over_is_named(unpicklable, tmp_path):
     """The error has the transform, and says what to do."""
-    assert unpicklable in handing.of_this_process()
+    assert unpicklable in sharing.local_transforms()
     with pytest.raises(TransformError, match="locked@1 cannot be passed") as caught:
-        handing.hand_over(tmp_path)
+        sharing.export_transforms(tmp_path)
     assert "FEINSUM_TRANSFORMS" in str(caught.value)
     assert caught.value.__cause__ is not None
 
 
 def test_the_library_is_not_handed_over(tmp_path):
     """Other processes have it."""
-    names = {t.apply.__module__ for t in handing.of_this_process()}
+    names = {t.apply.__module__ for t in sharing.local_transforms()}
     assert not [name for name in names if name.startswith("feinsum.")]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from feinsum import call_einsum, canonicalize, query, record_facts
-from feinsum.calling.kept import Calls
+from feinsum.calling.kernel_cache import Calls
 from feinsum.db import open_store
 from feinsum.db.exchange.lines import read_lines, write_lines
 from feinsum.errors import FeinsumWarning, InvalidEinsumError, RecordNotFoundError
@@ -22,7 +22,7 @@ from feinsum.memory import fresh_memory, remembered
 from feinsum.nests import Nest
 from feinsum.records import InMemoryStore, Level, from_json, to_json
 from feinsum.records.plausibility import check_plausible, judge
-from feinsum.retrieval.verifying import asked
+from feinsum.retrieval.verifiers import request_verdict
 from feinsum.sparse import random_profile, to_dense
 from feinsum.tune import autotune, make_problem
 from tests.sparse_facts import PROFILE, RANK, SHAPE, SPECS, mttkrp, mttkrp_record
@@ -114,7 +114,7 @@ def test_a_recipe_of_others_is_judged_on_ragged_trees():
     host = open_device("host")
     sizes = quick_sizes(form.einsum, {"N0": 40, **profile_sizes()})
     question = Question(form.text, SPECS["factorized"], host.device.id, 2**30, sizes)
-    for verdict in (judge_recipe(question, host), asked(question)):
+    for verdict in (judge_recipe(question, host), request_verdict(question)):
         assert verdict.is_ok, verdict.message
         assert verdict.least_s > 0
         assert verdict.sizes == sizes

@@ -10,7 +10,7 @@ import pytest
 from feinsum.errors import MeasurementError
 from feinsum.measure import open_device
 from feinsum.tune import IsolatedBench, make_problem
-from feinsum.tune.turns import take_turn, turn_file
+from feinsum.tune.device_lock import lock_file, locked_device
 from tests.tune.odd_transforms import odd_einsum, odd_spec
 
 LIMIT_S = 20.0
@@ -25,11 +25,11 @@ def test_a_turn_begins_when_the_one_before_has_ended(tmp_path):
         is_waiting.set()
 
     def second():
-        with take_turn(path, say):
+        with locked_device(path, say):
             seen.append("second")
 
     thread = Thread(target=second)
-    with take_turn(path, seen.append):
+    with locked_device(path, seen.append):
         thread.start()
         assert is_waiting.wait(60)
         seen.append("first ends")
@@ -40,9 +40,12 @@ def test_a_turn_begins_when_the_one_before_has_ended(tmp_path):
 def test_a_turn_ends_with_its_body_by_an_error_too(tmp_path):
     """The next one does not wait."""
     seen = []
-    with pytest.raises(ZeroDivisionError), take_turn(tmp_path / "lock", seen.append):
+    with (
+        pytest.raises(ZeroDivisionError),
+        locked_device(tmp_path / "lock", seen.append),
+    ):
         1 / 0  # noqa: B018
-    with take_turn(tmp_path / "lock", seen.append):
+    with locked_device(tmp_path / "lock", seen.append):
         assert seen == []
 
 
@@ -51,7 +54,7 @@ def test_a_file_that_is_a_link_is_refused(tmp_path):
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
     with (
         pytest.raises(MeasurementError, match="cannot take a turn"),
-        take_turn(tmp_path / "lock", print),
+        locked_device(tmp_path / "lock", print),
     ):
         pass
     assert not (tmp_path / "elsewhere").exists()
@@ -60,9 +63,9 @@ def test_a_file_that_is_a_link_is_refused(tmp_path):
 def test_a_device_has_one_file_of_this_user(monkeypatch, tmp_path):
     """In the temporary folder, named after the user and the device."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    path = turn_file(open_device())
+    path = lock_file(open_device())
     assert path.parent == tmp_path
-    assert path == turn_file(open_device())
+    assert path == lock_file(open_device())
     assert path.name.startswith(
         f"feinsum-{os.geteuid()}-{open_device().device.id[:16]}"
     )
@@ -80,7 +83,7 @@ def test_a_wait_for_the_device_is_not_counted(monkeypatch, tmp_path):
         trial = Thread(
             target=lambda: outcomes.append(bench.trial(odd_spec("odd_right")))
         )
-        with take_turn(turn_file(open_device()), print):
+        with locked_device(lock_file(open_device()), print):
             trial.start()
             trial.join(LIMIT_S + 2)
             assert outcomes == []

@@ -15,7 +15,8 @@ from loopy.symbolic import SubstitutionMapper
 from pymbolic import parse, var
 from pymbolic.mapper.substitutor import make_subst_func
 
-from feinsum.codegen.nest_writer import ENTRY, FLAT, NestArrays, Writer
+from feinsum.codegen.nest_arrays import ENTRY, FLAT, NestArrays
+from feinsum.codegen.nest_writer import Writer
 from feinsum.codegen.nests import SILENCED, make_nest_kernel
 from feinsum.errors import TransformError
 from feinsum.nests import Nest, NestForm

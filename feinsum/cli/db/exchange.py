@@ -120,7 +120,7 @@ def import_(
     the ones before it. With --skip-bad it continues, and exits with code 1.
     """
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import take_in
+    from feinsum.db.exchange import import_entries
     from feinsum.records import check_plausible, unchecked
 
     entries = _entries(file)
@@ -132,7 +132,7 @@ def import_(
     ):
         check = unchecked if with_implausible else check_plausible
         on_bad = report_bad if skip_bad else _end
-        found = take_in(store, entries, on_bad, step, check=check)
+        found = import_entries(store, entries, on_bad, step, check=check)
     if as_json:
         print_json(vars(found))
     else:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,19 +138,11 @@ def tune(
         raise typer.BadParameter("--after goes with --export")
     if report is not None:
         _prepare_report(report)
-    several: dict[str, tuple[Callable[..., None], Any]] = {
-        "--plan": (tune_leaves, plan),
-        "--suite": (tune_suites, suite),
-        "--from-misses": (tune_misses, from_misses),
-    }
-    given = [option for option, (_, source) in several.items() if source]
-    if len(given) > 1:
-        raise typer.BadParameter(f"give {' or '.join(given)}")
-    for option in given:
+    if several := _several(plan, suite, from_misses):
+        option, tune_each = several
         _check_alone(context, target, report, as_json or live, option)
-        tune_each, source = several[option]
         with interrupted_by_sigterm():
-            tune_each(source, workloads, database, options)
+            tune_each(workloads, database, options)
         return
     if target is None:
         raise typer.BadParameter(
@@ -159,20 +152,8 @@ def tune(
         _refuse_options_of_subscripts(context, target)
     reports: list[TuningReport] = []
     with interrupted_by_sigterm(), interrupts_told(reports, database, as_json):
-        workload: BatchedEinsum | lp.TranslationUnit
-        if is_file(target):
-            workload = read_translation_unit(target)
-        elif sparse is None:
-            workload = read_einsum(target, sizes, operands, rows, dtype)
-        elif rows is not None:
-            raise typer.BadParameter(
-                "a sparse operand is in one row", param_hint="--rows"
-            )
-        else:
-            workload, profile = read_sparse_einsum(
-                target, sparse, sizes, operands, dtype
-            )
-            options["sizes"] = {**profile, **options["sizes"]}
+        workload, profile = _read(target, sparse, sizes, operands, rows, dtype)
+        options["sizes"] = {**profile, **options["sizes"]}
         tune_one(
             workload,
             database,
@@ -182,6 +163,43 @@ def tune(
             is_live=live,
             folder=report,
         )
+
+
+def _several(
+    plan: Path | None, suites: Sequence[str] | None, misses: str | None
+) -> tuple[str, Callable[..., None]] | None:
+    """The option that selects several workloads, and the function that tunes them."""
+    sources: dict[str, tuple[Callable[..., None], Any]] = {
+        "--plan": (tune_leaves, plan),
+        "--suite": (tune_suites, suites),
+        "--from-misses": (tune_misses, misses),
+    }
+    given = {
+        option: partial(tune_each, source)
+        for option, (tune_each, source) in sources.items()
+        if source
+    }
+    if len(given) > 1:
+        raise typer.BadParameter(f"give {' or '.join(given)}")
+    return next(iter(given.items()), None)
+
+
+def _read(
+    target: str,
+    sparse: Path | None,
+    sizes: list[str] | None,
+    operands: str | None,
+    rows: str | None,
+    dtype: str,
+) -> tuple[BatchedEinsum | lp.TranslationUnit, dict[str, int]]:
+    """What a target names: the kernel of a file, or an einsum, with its profile."""
+    if is_file(target):
+        return read_translation_unit(target), {}
+    if sparse is None:
+        return read_einsum(target, sizes, operands, rows, dtype), {}
+    if rows is not None:
+        raise typer.BadParameter("a sparse operand is in one row", param_hint="--rows")
+    return read_sparse_einsum(target, sparse, sizes, operands, dtype)
 
 
 def _limits(

@@ -8,7 +8,7 @@ from feinsum.drawing.graph.dot import dot_text
 from feinsum.drawing.plots import can_plot
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum
-from feinsum.shown import inline_svg
+from feinsum.reprs import inline_svg
 
 __all__ = ["SUFFIXES", "draw", "svg_of"]
 

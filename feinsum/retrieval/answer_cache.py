@@ -13,7 +13,8 @@ import os
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, Self, TypeVar
 
 import loopy as lp
 import numpy as np
@@ -23,7 +24,7 @@ from feinsum.db import Database, looked_up_store
 from feinsum.measure.intermediates import INTERMEDIATE_VARIABLE
 from feinsum.records import Device, Environment, LookUp, Policy
 from feinsum.records.signature import trusted_signers
-from feinsum.retrieval.installation import is_ours, surroundings
+from feinsum.retrieval.installation import fingerprint, is_ours
 from feinsum.retrieval.kernel_text import NoTextError, text_of
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
@@ -31,11 +32,26 @@ from feinsum.retrieval.selection import Decision, decision_of
 from feinsum.targets.units import CodedUnit, LibraryUnit
 from feinsum.transforms.primitives.set_cache import tell_sets_apart
 
-__all__ = ["Answer", "Place", "place_of", "unless_it_fails"]
+__all__ = ["Answer", "Place", "place_of"]
 
 logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _optional(step: Callable[P, T | None]) -> Callable[P, T | None]:
+    """A step without which a retrieval goes on: its result is None if it fails."""
+
+    @wraps(step)
+    def attempted(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return step(*args, **kwargs)
+        except Exception:
+            logger.info("the cache of retrievals is passed by", exc_info=True)
+            return None
+
+    return attempted
 
 
 @dataclass(frozen=True)
@@ -64,12 +80,31 @@ class Place:
     device: Device
     policy: Policy
 
-    def recall(self, database: Database) -> Answer | None:
-        """The cached answer, if the database has the same facts as then.
+    @classmethod
+    def of(cls, request: Request, environment: Environment) -> Self | None:
+        """The place of a retrieval; None without a cache or a text of the kernel."""
+        cache = default_cache()
+        if cache is None:
+            return None
+        arguments = request.arguments or {}
+        given = (
+            request.t_unit,
+            {name: _shape_and_dtype(value) for name, value in arguments.items()},
+            (request.instructions, request.kernel_name, request.policy, request.verify),
+            (request.effort, os.environ.get(INTERMEDIATE_VARIABLE, "")),
+            sorted(trusted_signers()),
+        )
+        try:
+            text = text_of(given)
+        except NoTextError as error:
+            logger.info("the retrieval is not cached: %s", error)
+            return None
+        key = _digest("\n".join((text, fingerprint(environment))).encode())
+        return cls(cache, key, environment.device, request.policy)
 
-        Raises:
-            FeinsumError: if the database cannot be read.
-        """
+    @_optional
+    def recall(self, database: Database) -> Answer | None:
+        """The cached answer, if the database can be read and has the same facts."""
         content = self.cache.read(self.key)
         if content is None:
             return None
@@ -84,7 +119,8 @@ class Place:
             tell_sets_apart(answer.t_unit[name])
         return self._coded(answer, content)
 
-    def keep(self, found: Retrieval) -> Answer:
+    @_optional
+    def store(self, found: Retrieval) -> Answer | None:
         """Cache the answer of a retrieval if possible, and return it."""
         answer = Answer.of(found)
         is_plain = not isinstance(found.t_unit, LibraryUnit)  # whose program gets lost
@@ -112,36 +148,20 @@ class _Shelf:
     cache: DiskCache
     key: str
 
+    @_optional
     def code(self) -> Any:
         content = self.cache.read(self.key)
-        if content is None:
-            return None
-        return unless_it_fails(lambda: pickle.loads(content))  # noqa: S301  (signed)
+        return content and pickle.loads(content)  # noqa: S301  (signed by the cache)
 
+    @_optional
     def put_code(self, code: Any) -> None:
-        unless_it_fails(lambda: self.cache.write(self.key, pickle.dumps(code)))
+        self.cache.write(self.key, pickle.dumps(code))
 
 
-def place_of(request: Request, environment: Environment) -> Place | None:
-    """The place of a retrieval; None without a cache or a text of the kernel."""
-    kept = default_cache()
-    if kept is None:
-        return None
-    arguments = request.arguments or {}
-    given = (
-        request.t_unit,
-        {name: _shape_and_dtype(value) for name, value in arguments.items()},
-        (request.instructions, request.kernel_name, request.policy, request.verify),
-        (request.effort, os.environ.get(INTERMEDIATE_VARIABLE, "")),
-        sorted(trusted_signers()),
-    )
-    try:
-        text = text_of(given)
-    except NoTextError as error:
-        logger.info("the retrieval is not kept: %s", error)
-        return None
-    key = _digest("\n".join((text, surroundings(environment))).encode())
-    return Place(kept, key, environment.device, request.policy)
+@_optional
+def place_of(request: Request) -> Place | None:
+    """The place of a retrieval; None if it cannot be cached."""
+    return Place.of(request, request.opened().environment({}))
 
 
 def _shape_and_dtype(given: Any) -> Any:
@@ -155,15 +175,6 @@ def _is_ours(found: Retrieval) -> bool:
     """Whether the source of all recipes that were tried is known: they are ours."""
     tried = [spec for nest in found.nests for spec, _ in nest.failures]
     return all(map(is_ours, (*tried, *found.applied)))
-
-
-def unless_it_fails(step: Callable[[], T]) -> T | None:
-    """The result of an optional step of a retrieval."""
-    try:
-        return step()
-    except Exception:
-        logger.info("the cache of retrievals is passed by", exc_info=True)
-        return None
 
 
 def _digest(content: bytes) -> str:

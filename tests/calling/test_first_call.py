@@ -11,8 +11,8 @@ import pytest
 
 from feinsum import call_einsum
 from feinsum.calling import clear_call_cache, prepare_call
-from feinsum.calling.first import FirstCall, path_for_numpy
-from feinsum.calling.kept import Calls
+from feinsum.calling.first_call import FirstCall, path_for_numpy
+from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.reading import first_uses, read_shapes
 from feinsum.effort import EFFORT_VARIABLE
 from feinsum.memory import remembered

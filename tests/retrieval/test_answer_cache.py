@@ -21,7 +21,7 @@ from feinsum.errors import RecordNotFoundError
 from feinsum.measure import open_device
 from feinsum.records import TransformSpec
 from feinsum.retrieval import installation, lookup
-from feinsum.retrieval.kept import place_of
+from feinsum.retrieval.answer_cache import Place
 from feinsum.retrieval.request import Request
 from feinsum.targets.host import HostCTarget
 from feinsum.targets.units import CodedUnit
@@ -47,7 +47,7 @@ def no_retrieval(monkeypatch):
         def retrieval(_request):
             raise AssertionError("it was retrieved again")
 
-        monkeypatch.setattr(lookup, "_retrieval", retrieval)
+        monkeypatch.setattr(lookup, "perform_retrieval", retrieval)
 
     return forbid
 
@@ -114,7 +114,7 @@ def key(kernel=None, environment=None, **options):
     environment = environment or open_device().environment({})
     given = {"policy": "default", "verify": True, **options}
     request = Request.of(kernel or gradients().kernel, **given)
-    place = place_of(request, environment)
+    place = Place.of(request, environment)
     assert place is not None
     return place.key
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from feinsum.errors import TransformError
 from feinsum.transforms.registry import REGISTRY, Transform, register
 
-__all__ = ["hand_over", "note_known", "of_this_process", "take_over"]
+__all__ = ["export_transforms", "import_transforms", "local_transforms", "note_builtin"]
 
 logger = logging.getLogger(__name__)
 
@@ -18,26 +18,26 @@ _KNOWN: set[tuple[str, int]] = set()
 """What other processes register by themselves: the library, and plug-ins."""
 
 
-def note_known() -> None:
+def note_builtin() -> None:
     """Note that other processes find all currently registered transforms themselves."""
     _KNOWN.update(REGISTRY)
 
 
-def of_this_process() -> tuple[Transform, ...]:
+def local_transforms() -> tuple[Transform, ...]:
     """Transforms that other processes do not find themselves."""
     return tuple(t for key, t in REGISTRY.items() if key not in _KNOWN)
 
 
-def hand_over(folder: str | Path) -> tuple[str, ...]:
+def export_transforms(folder: str | Path) -> tuple[str, ...]:
     """Write the transforms of this process to a folder.
 
     Returns:
-        the arguments for :func:`take_over`; empty if there are none.
+        the arguments for :func:`import_transforms`; empty if there are none.
 
     Raises:
         TransformError: if one cannot be written.
     """
-    transforms = of_this_process()
+    transforms = local_transforms()
     if not transforms:
         return ()
     import cloudpickle  # only who registers transforms waits for it
@@ -55,7 +55,7 @@ def hand_over(folder: str | Path) -> tuple[str, ...]:
     return (str(path),)
 
 
-def take_over(arguments: Sequence[str]) -> None:
+def import_transforms(arguments: Sequence[str]) -> None:
     """Register the transforms written by the parent process, if any.
 
     Unreadable ones are logged, and their recipes are then unknown transforms.

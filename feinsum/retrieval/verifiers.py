@@ -11,8 +11,10 @@ import select
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from time import monotonic
 from weakref import finalize
@@ -22,9 +24,10 @@ from feinsum.measure.question import Question, Verdict
 from feinsum.memory import remembered
 from feinsum.processes import Ended, child_environment, end_session
 from feinsum.records import from_json, to_json
-from feinsum.transforms import hand_over, of_this_process
+from feinsum.targets.host.threads import n_threads
+from feinsum.transforms import export_transforms, local_transforms
 
-__all__ = ["COMMAND", "asked", "start_early"]
+__all__ = ["COMMAND", "request_verdict", "request_verdicts", "start_early"]
 
 COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.measure.verifier")
 
@@ -37,21 +40,50 @@ EXIT_S = 1.0
 _PART = 65536
 
 
-def asked(question: Question) -> Verdict:
+def request_verdict(question: Question) -> Verdict:
     """The answer of a separate process, or how it ended if it gave none."""
-    return remembered(_Helpers).ask(question)
+    return remembered(_Pool).ask(question)
+
+
+def request_verdicts(
+    questions: Sequence[Question], advance: Callable[[], None]
+) -> Iterator[tuple[int, Verdict]]:
+    """The answers with the numbers of their questions, as they arrive.
+
+    One process per core answers. They compute concurrently, and take turns with timing.
+
+    Args:
+        advance: called after each answer.
+    """
+    n_processes = min(len(questions), n_threads())
+    with (
+        tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as lock,
+        ThreadPoolExecutor(n_processes) as threads,
+    ):
+        name = lock.name if n_processes > 1 else ""
+        asking = {
+            threads.submit(request_verdict, _with_lock(question, name)): k
+            for k, question in enumerate(questions)
+        }
+        for answer in as_completed(asking):
+            advance()
+            yield asking[answer], answer.result()
+
+
+def _with_lock(question: Question, name: str) -> Question:
+    return replace(question, timing_lock=name)
 
 
 def start_early() -> None:
     """Start a process if there is none, so that it loads its imports early."""
-    remembered(_Helpers).start_early()
+    remembered(_Pool).start_early()
 
 
-class _Helpers:
+class _Pool:
     """The processes of this one; threads of it may ask at once, each of its own."""
 
     def __init__(self) -> None:
-        self._idle: list[_Helper] = []
+        self._idle: list[_Verifier] = []
         self._choosing = Lock()
 
     def ask(self, question: Question) -> Verdict:
@@ -61,38 +93,40 @@ class _Helpers:
             return Verdict(InvalidRecordError.code, why)
         limit_s = question.limit_s + START_S
         surroundings = _surroundings()
-        helper = self._taken()
-        if helper is not None and helper.surroundings == surroundings:
-            said = helper.say(line, limit_s)
-            if said is not None or helper.is_late:
-                return self._answer(helper, said, limit_s)
-        if helper is not None:
-            helper.close()
+        verifier = self._pop_idle()
+        if verifier is not None and verifier.surroundings == surroundings:
+            verdict = verifier.request(line, limit_s)
+            if verdict is not None or verifier.is_late:
+                return self._answer(verifier, verdict, limit_s)
+        if verifier is not None:
+            verifier.close()
         try:
-            helper = _Helper(surroundings)
+            verifier = _Verifier(surroundings)
         except OSError as error:
             why = f"no process can be started: {error.strerror}"
             return Verdict(TrialCrashError.code, why)
-        return self._answer(helper, helper.say(line, limit_s), limit_s)
+        return self._answer(verifier, verifier.request(line, limit_s), limit_s)
 
     def start_early(self) -> None:
         with self._choosing:
             if not self._idle:
                 with suppress(OSError):  # whoever asks is told
-                    self._idle.append(_Helper(_surroundings()))
+                    self._idle.append(_Verifier(_surroundings()))
 
-    def _taken(self) -> _Helper | None:
+    def _pop_idle(self) -> _Verifier | None:
         with self._choosing:
             return self._idle.pop() if self._idle else None
 
-    def _answer(self, helper: _Helper, said: Verdict | None, limit_s: float) -> Verdict:
-        """What it said, and then it stays; or how it ended."""
-        if said is not None:
+    def _answer(
+        self, verifier: _Verifier, verdict: Verdict | None, limit_s: float
+    ) -> Verdict:
+        """Its verdict, and then it stays; or how it ended."""
+        if verdict is not None:
             with self._choosing:
-                self._idle.append(helper)
-            return said
-        ended = helper.close()
-        if helper.is_late:
+                self._idle.append(verifier)
+            return verdict
+        ended = verifier.close()
+        if verifier.is_late:
             why = f"no answer within {limit_s:g} s; it was stopped"
             return Verdict(TrialTimeoutError.code, why)
         return Verdict(TrialCrashError.code, f"its process ended with {ended}")
@@ -100,11 +134,11 @@ class _Helpers:
 
 def _surroundings() -> tuple[object, ...]:
     """Transforms, process and variables: with others there has to be another one."""
-    return of_this_process(), os.getpid(), dict(os.environ)
+    return local_transforms(), os.getpid(), dict(os.environ)
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _Resources:
     """What is to be cleared away when a process is not needed any more."""
 
     process: subprocess.Popen[bytes]
@@ -124,7 +158,7 @@ class _Parts:
         self.folder.cleanup()
 
 
-class _Helper:
+class _Verifier:
     """A process that answers.
 
     Args:
@@ -137,7 +171,7 @@ class _Helper:
             prefix="feinsum-verify-", ignore_cleanup_errors=True
         )
         process = subprocess.Popen(  # noqa: S603  (our own command)
-            [*COMMAND, *hand_over(folder.name)],
+            [*COMMAND, *export_transforms(folder.name)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -147,9 +181,9 @@ class _Helper:
         )
         self._process = process
         self.is_late = False
-        self._clear = finalize(self, _Parts(process, folder, os.getpid()).clear)
+        self._clear = finalize(self, _Resources(process, folder, os.getpid()).clear)
 
-    def say(self, line: bytes, limit_s: float) -> Verdict | None:
+    def request(self, line: bytes, limit_s: float) -> Verdict | None:
         """The answer to a question; None if there is none."""
         process = self._process
         assert process.stdin is not None
@@ -160,8 +194,8 @@ class _Helper:
             return None
         ready = select.poll()
         ready.register(process.stdout, select.POLLIN)
-        end_s, said = monotonic() + limit_s, b""
-        while not said.endswith(b"\n"):
+        end_s, reply = monotonic() + limit_s, b""
+        while not reply.endswith(b"\n"):
             left_s = max(0.0, end_s - monotonic())
             if not ready.poll(left_s * 1e3):
                 self.is_late = True
@@ -169,9 +203,9 @@ class _Helper:
             part = os.read(process.stdout.fileno(), _PART)
             if not part:
                 return None
-            said += part
+            reply += part
         try:
-            return from_json(Verdict, said.decode(errors="replace"))
+            return from_json(Verdict, reply.decode(errors="replace"))
         except InvalidRecordError:
             return None
 

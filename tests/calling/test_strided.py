@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.calling import prepare_call
-from feinsum.calling.lying import Lying, c_steps, simplified
+from feinsum.calling.strided import StridedTerm, c_steps, simplified
 from tests.calling.comparing import NO_FACTS, assert_as_numpy
 
 
-def lying(term, array):
+def strided(term, array):
     steps = tuple(step // array.itemsize for step in array.strides)
-    return Lying(tuple(term), array.shape, steps)
+    return StridedTerm(tuple(term), array.shape, steps)
 
 
 def evaluated(inputs, output, arrays):
@@ -60,8 +60,8 @@ def test_the_simpler_einsum_computes_the_same(problem):
     """Of the same memory, entry for entry, in no more axes."""
     terms, output, arrays, extents = problem
     shape = tuple(extents[i] for i in output)
-    inputs = [lying(term, array) for term, array in zip(terms, arrays, strict=True)]
-    result = Lying(tuple(output), shape, c_steps(shape))
+    inputs = [strided(term, array) for term, array in zip(terms, arrays, strict=True)]
+    result = StridedTerm(tuple(output), shape, c_steps(shape))
     simple, simple_result = simplified(inputs, result)
     subscripts = ",".join(map("".join, terms)) + "->" + "".join(output)
     expected = np.einsum(subscripts, *arrays)

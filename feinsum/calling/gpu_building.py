@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from feinsum.calling.first import path_for_numpy
-from feinsum.calling.kept import Calls, kept
+from feinsum.calling.first_call import path_for_numpy
 from feinsum.calling.kernel import (
     CallKernel,
     recorded_kernel,
     untransformed_path,
 )
+from feinsum.calling.kernel_cache import Calls, cached_kernel
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
 from feinsum.calling.predicted import Problem, predicted_kernel
@@ -75,14 +75,16 @@ def gpu_call(
         options.policy, options.on_miss, options.effort,
     )  # fmt: skip
 
-    def make() -> _Kept:
+    def make() -> _CachedCalls:
         reading = read_shapes(subscripts, given, first)
         is_usual = options == CallOptions(options.database)
         is_short = is_usual and path_for_numpy(reading) is not None
-        return _Kept(reading, _library(reading, opened) if is_short else None, options)
+        return _CachedCalls(
+            reading, _library(reading, opened) if is_short else None, options
+        )
 
     key = str(subscripts), given, first, where
-    kept_call: _Kept = remembered(Calls).gpu.get(key, make)
+    kept_call: _CachedCalls = remembered(Calls).gpu.get(key, make)
     return kept_call.next(_Site(arrays, stream, opened, options, where))
 
 
@@ -97,7 +99,7 @@ class _Site(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Kept:
+class _CachedCalls:
     """What is kept of calls of one kind.
 
     Attributes:
@@ -116,11 +118,11 @@ class _Kept:
             first, self.first = self.first, None
             return first
         if self.made is None:
-            self.made = _made(self.reading, site)
+            self.made = _build(self.reading, site)
         return self.made
 
 
-def _made(reading: Reading, site: _Site) -> GpuCall:
+def _build(reading: Reading, site: _Site) -> GpuCall:
     """The call that is the fastest, as far as is known.
 
     Raises:
@@ -141,7 +143,7 @@ def _made(reading: Reading, site: _Site) -> GpuCall:
         return recorded if product is None else _faster(recorded, product, site)
     if product is not None and _is_quicker(reading, opened):
         return product
-    kernel = kept(
+    kernel = cached_kernel(
         (reading.einsum, _magnitudes(reading), site.where),
         lambda: _predicted(reading.einsum, reading.sizes, opened),
     )
@@ -168,7 +170,7 @@ def _some(library: GpuCall | None, reading: Reading) -> GpuCall:
 
 def _recorded(reading: Reading, site: _Site) -> KernelCall | None:
     einsum, opened = reading.einsum, site.opened
-    kernel = kept(
+    kernel = cached_kernel(
         (einsum, site.where),
         lambda: recorded_kernel(einsum, reading.sizes, {}, opened, site.options),
     )
@@ -187,7 +189,7 @@ class _Prepared:
     reading: Reading
     opened: CudaDevice
 
-    def taken(self, arrays: Sequence[Any]) -> list[Any]:
+    def prepare(self, arrays: Sequence[Any]) -> list[Any]:
         """What is read for each operand of the einsum, in the dtype of the work."""
         reading = self.reading
         return [
@@ -197,7 +199,7 @@ class _Prepared:
             for feed in reading.feeds
         ]
 
-    def given(self, result: Any) -> Any:
+    def finish(self, result: Any) -> Any:
         return result.astype(self.reading.dtype, copy=False)
 
 
@@ -227,17 +229,17 @@ class LibraryCall(_Prepared):
         return terms_of(self.reading)[0]
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
-        taken = self.taken(arrays)
-        ordered = [taken[k] for k in self.numbers]
+        inputs = self.prepare(arrays)
+        ordered = [inputs[k] for k in self.numbers]
         session = self.opened.session
-        return self.given(session.einsum(self.text, ordered, stream))
+        return self.finish(session.einsum(self.text, ordered, stream))
 
     def with_torch(self, torch: Any, tensors: Sequence[Any]) -> Any:
         """The result of tensors by torch itself, on its own stream."""
         kind = getattr(torch, str(self.reading.work_dtype))
         feeds = self.reading.feeds
-        taken = [tensors[x.position].reshape(x.shape).to(kind) for x in feeds]
-        result = torch.einsum(self.text, *(taken[k] for k in self.numbers))
+        inputs = [tensors[x.position].reshape(x.shape).to(kind) for x in feeds]
+        result = torch.einsum(self.text, *(inputs[k] for k in self.numbers))
         return result.to(getattr(torch, str(self.reading.dtype))).contiguous()
 
 
@@ -253,8 +255,8 @@ class KernelCall(_Prepared):
         return self.kernel.compiled.built.caller(names, self.reading.sizes)
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
-        packed = [self.opened.session.packed(array) for array in self.taken(arrays)]
-        return self.given(self.caller(packed, None, stream))
+        packed = [self.opened.session.packed(array) for array in self.prepare(arrays)]
+        return self.finish(self.caller(packed, None, stream))
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,19 +20,19 @@ from filelock import FileLock, Timeout
 from feinsum.errors import MeasurementError
 from feinsum.measure import OpenDevice
 
-__all__ = ["Turn", "take_turn", "turn_file"]
+__all__ = ["Turn", "lock_file", "locked_device"]
 
 Turn: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
-def turn_file(opened: OpenDevice) -> Path:
+def lock_file(opened: OpenDevice) -> Path:
     """The file that represents a device; indistinguishable devices share one."""
     name = f"feinsum-{os.geteuid()}-{opened.device.id[:16]}-{opened.slot}.lock"
     return Path(tempfile.gettempdir()) / re.sub(r"[^\w.-]", "_", name)
 
 
 @contextmanager
-def take_turn(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]:
+def locked_device(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]:
     """Hold the device exclusively in the body.
 
     Args:

@@ -15,11 +15,11 @@ from itertools import pairwise
 
 from feinsum.ir import IndexList
 
-__all__ = ["Lying", "c_steps", "simplified"]
+__all__ = ["StridedTerm", "c_steps", "simplified"]
 
 
 @dataclass(frozen=True)
-class Lying:
+class StridedTerm:
     """The term of an array, and its memory layout.
 
     Attributes:
@@ -36,7 +36,7 @@ class Lying:
         return zip(self.term, self.extents, self.steps, strict=True)
 
     @classmethod
-    def of(cls, axes: Sequence[tuple[str, int, int]]) -> Lying:
+    def of(cls, axes: Sequence[tuple[str, int, int]]) -> StridedTerm:
         term, extents, steps = zip(*axes, strict=True) if axes else ((), (), ())
         return cls(tuple(term), tuple(extents), tuple(steps))
 
@@ -55,13 +55,13 @@ def c_steps(extents: Sequence[int]) -> tuple[int, ...]:
 
 
 def simplified(
-    inputs: Sequence[Lying], output: Lying
-) -> tuple[tuple[Lying, ...], Lying]:
+    inputs: Sequence[StridedTerm], output: StridedTerm
+) -> tuple[tuple[StridedTerm, ...], StridedTerm]:
     """The same sums of products over the same entries, with as few axes as possible.
 
-    >>> A, x = Lying(("i", "j"), (2, 3), (3, 1)), Lying(("i", "j"), (2, 3), (3, 1))
-    >>> simplified([A, x], A)[1]
-    Lying(term=('i',), extents=(6,), steps=(1,))
+    >>> A = StridedTerm(("i", "j"), (2, 3), (3, 1))
+    >>> simplified([A, A], A)[1]
+    StridedTerm(term=('i',), extents=(6,), steps=(1,))
     """
     arrays = [*_without_constant(inputs), output]
     arrays = [_in_memory_order(array) for array in arrays]
@@ -70,7 +70,7 @@ def simplified(
     return tuple(arrays[:-1]), arrays[-1]
 
 
-def _without_constant(inputs: Sequence[Lying]) -> list[Lying]:
+def _without_constant(inputs: Sequence[StridedTerm]) -> list[StridedTerm]:
     """Without axes along which an array is constant, if others have the index too."""
     kept, n_uses = [], Counter(index for array in inputs for index in array.term)
     for array in inputs:
@@ -81,18 +81,18 @@ def _without_constant(inputs: Sequence[Lying]) -> list[Lying]:
                 n_uses[index] -= 1
             else:
                 axes.append((index, extent, step))
-        kept.append(Lying.of(axes))
+        kept.append(StridedTerm.of(axes))
     return kept
 
 
-def _in_memory_order(array: Lying) -> Lying:
+def _in_memory_order(array: StridedTerm) -> StridedTerm:
     """The longest steps first, where all go forwards."""
     if any(step <= 0 for step in array.steps):
         return array
-    return Lying.of(sorted(array.axes, key=lambda axis: (-axis[2], -axis[1])))
+    return StridedTerm.of(sorted(array.axes, key=lambda axis: (-axis[2], -axis[1])))
 
 
-def _mergeable(arrays: Sequence[Lying]) -> tuple[str, str] | None:
+def _mergeable(arrays: Sequence[StridedTerm]) -> tuple[str, str] | None:
     """Two indices that stand side by side wherever one of them stands, as one would."""
     seen = dict.fromkeys(pair for array in arrays for pair in pairwise(array.term))
     for pair in seen:
@@ -101,7 +101,7 @@ def _mergeable(arrays: Sequence[Lying]) -> tuple[str, str] | None:
     return None
 
 
-def _is_one(array: Lying, outer: str, inner: str) -> bool:
+def _is_one(array: StridedTerm, outer: str, inner: str) -> bool:
     """Whether the two can be one index in an array, as they can where none stands."""
     n_outer, n_inner = array.term.count(outer), array.term.count(inner)
     if not n_outer and not n_inner:
@@ -114,7 +114,7 @@ def _is_one(array: Lying, outer: str, inner: str) -> bool:
     return array.steps[at] == array.steps[at + 1] * array.extents[at + 1]
 
 
-def _merged(array: Lying, outer: str, inner: str) -> Lying:
+def _merged(array: StridedTerm, outer: str, inner: str) -> StridedTerm:
     if outer not in array.term:
         return array
     at = array.term.index(outer)

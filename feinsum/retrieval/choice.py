@@ -15,12 +15,17 @@ from typing import NamedTuple
 
 from feinsum.errors import TransformError
 from feinsum.records import Device
-from feinsum.retrieval.applying import fitting
 from feinsum.retrieval.installation import is_ours
 from feinsum.retrieval.selection import Candidate, NestSelection
 from feinsum.retrieval.trust import Judgement, Trust
 
-__all__ = ["N_NEW", "all_believed", "believed", "is_first_unknown", "prepare_first"]
+__all__ = [
+    "N_NEW",
+    "is_first_unknown",
+    "prepare_first",
+    "select_all_trusted",
+    "select_trusted",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +38,7 @@ AT_ONCE = 64
 """Candidates that are looked at together."""
 
 
-class _Seen(NamedTuple):
+class _Judged(NamedTuple):
     """A candidate that may be used, and what is known of it here."""
 
     candidate: Candidate
@@ -50,35 +55,35 @@ class _Trials:
         failures: those that may not, and why.
     """
 
-    good: list[_Seen] = field(default_factory=list)
+    good: list[_Judged] = field(default_factory=list)
     untried: list[Candidate] = field(default_factory=list)
     failures: list[tuple[Candidate, Exception]] = field(default_factory=list)
     n_new: int = 0
     is_over: bool = False
 
 
-def all_believed(
+def select_all_trusted(
     nests: Sequence[NestSelection], trust: Trust
 ) -> tuple[NestSelection, ...]:
     """The nests with their best candidates first; new ones are tried together."""
     if trust.is_on:
-        trust.find_out_together(chain.from_iterable(map(_first, nests)))
-    return tuple(believed(one, trust) for one in nests)
+        trust.verify_together(chain.from_iterable(map(_first_candidate, nests)))
+    return tuple(select_trusted(one, trust) for one in nests)
 
 
-def _first(one: NestSelection) -> list[tuple[Candidate, dict[str, int]]]:
-    """The candidate that is tried first, and the sizes of its kernel."""
+def _first_candidate(one: NestSelection) -> list[Candidate]:
+    """The candidate that is tried first."""
     if not one.chosen or one.judgement:
         return []
     candidate = one.candidates[0]
     try:
-        fitting(one.nest, candidate.recipe)
+        candidate.check()
     except Exception:  # noqa: BLE001  (that it does not fit is told where it is tried)
         return []
-    return [(candidate, _sizes(one, candidate))]
+    return [candidate]
 
 
-def believed(one: NestSelection, trust: Trust) -> NestSelection:
+def select_trusted(one: NestSelection, trust: Trust) -> NestSelection:
     """The nest, with the candidate that is best here moved to the front."""
     if not one.chosen or one.judgement:
         return one
@@ -87,7 +92,7 @@ def believed(one: NestSelection, trust: Trust) -> NestSelection:
         return _first_that_fits(one, trust)
     trials, rest = _Trials(), iter(one.candidates)
     while not trials.is_over and (some := [*_some(rest)]):
-        _try(one, some, trust, trials)
+        _try(some, trust, trials)
     return _with_best(one, trials, [*rest])
 
 
@@ -97,8 +102,8 @@ def is_first_unknown(one: NestSelection, trust: Trust) -> bool:
         return False
     first = one.candidates[0]
     try:
-        fitting(one.nest, first.recipe)
-        is_known = trust.known(first, _sizes(one, first)) is not None
+        first.check()
+        is_known = trust.known(first) is not None
     except Exception:  # noqa: BLE001  (said where candidates are tried)
         return False
     return not is_known and is_ours(first.recipe.spec)
@@ -106,8 +111,7 @@ def is_first_unknown(one: NestSelection, trust: Trust) -> bool:
 
 def prepare_first(one: NestSelection, trust: Trust) -> None:
     """Prepare the verification of the first candidate."""
-    first = one.candidates[0]
-    trust.prepare(first, _sizes(one, first))
+    trust.prepare(one.candidates[0])
 
 
 def _some(candidates: Iterator[Candidate]) -> Iterable[Candidate]:
@@ -119,24 +123,22 @@ def _first_that_fits(one: NestSelection, trust: Trust) -> NestSelection:
     failures: list[tuple[Candidate, Exception]] = []
     for k, candidate in enumerate(one.candidates):
         try:
-            fitting(one.nest, candidate.recipe)
+            candidate.check()
         except Exception as error:  # noqa: BLE001  (no recipe may break a build)
             failures.append((candidate, error))
         else:
-            own = trust.known_as_own(candidate)
+            own = trust.own_judgement(candidate)
             words = own.words if own else OFF_WORDS
             left = one.candidates[k:]
             return replace(
-                _passed_over(one, failures), candidates=left, judgement=words
+                _with_failures(one, failures), candidates=left, judgement=words
             )
-    return replace(_passed_over(one, failures), candidates=())
+    return replace(_with_failures(one, failures), candidates=())
 
 
-def _try(
-    one: NestSelection, some: Sequence[Candidate], trust: Trust, trials: _Trials
-) -> None:
+def _try(some: Sequence[Candidate], trust: Trust, trials: _Trials) -> None:
     """Look at candidates in their order; what is remembered of any of them counts."""
-    known = [*_known(one, some, trust, trials)]
+    known = [*_known(some, trust, trials)]
     for k, (candidate, judgement) in enumerate(known):
         if judgement is None and not (trials.n_new < N_NEW and trust.has_time):
             trials.untried.append(candidate)
@@ -144,36 +146,32 @@ def _try(
         if judgement is None:
             trials.n_new += 1
             try:
-                judgement = trust.found_out(candidate, _sizes(one, candidate))
+                judgement = trust.verify(candidate)
             except Exception as error:  # noqa: BLE001  (no recipe may break a build)
                 trials.failures.append((candidate, error))
                 continue
-        trials.good.append(_Seen(candidate, judgement))
-        if _is_borne_out(candidate, judgement, trust):
+        trials.good.append(_Judged(candidate, judgement))
+        if _confirms_claim(candidate, judgement, trust):
             trials.is_over = True
             left = known[k + 1 :]
-            trials.good += [_Seen(c, j) for c, j in left if j is not None]
+            trials.good += [_Judged(c, j) for c, j in left if j is not None]
             trials.untried += [c for c, j in left if j is None]
             return
 
 
 def _known(
-    one: NestSelection, some: Iterable[Candidate], trust: Trust, trials: _Trials
+    some: Iterable[Candidate], trust: Trust, trials: _Trials
 ) -> Iterator[tuple[Candidate, Judgement | None]]:
     """The candidates that may be of use, and what is remembered of them."""
     for candidate in some:
         try:
-            fitting(one.nest, candidate.recipe)
-            yield candidate, trust.known(candidate, _sizes(one, candidate))
+            candidate.check()
+            yield candidate, trust.known(candidate)
         except Exception as error:  # noqa: BLE001  (no recipe may break a build)
             trials.failures.append((candidate, error))
 
 
-def _sizes(one: NestSelection, candidate: Candidate) -> dict[str, int]:
-    return dict(one.extents.get(candidate.recipe.frame, {}))
-
-
-def _is_borne_out(candidate: Candidate, seen: Judgement, trust: Trust) -> bool:
+def _confirms_claim(candidate: Candidate, seen: Judgement, trust: Trust) -> bool:
     """Whether it is about as fast as its records say, on what is here."""
     here = trust.environment.device
     claims = (
@@ -202,7 +200,7 @@ def _with_best(
     )
     left = tuple(seen.candidate for seen in good)
     untried = (*trials.untried, *rest)
-    found = _passed_over(one, trials.failures)
+    found = _with_failures(one, trials.failures)
     if good:
         others = tuple((s.candidate.recipe.spec, s.judgement.words) for s in good[1:])
         return replace(
@@ -217,11 +215,11 @@ def _with_best(
             f"{len(untried)} more recipes are not tried yet: one retrieval verifies "
             f"{N_NEW} of an einsum, in limited time; the next one goes on"
         )
-        found = _passed_over(found, [(untried[0], why)])
+        found = _with_failures(found, [(untried[0], why)])
     return replace(found, candidates=(), is_settled=not untried)
 
 
-def _passed_over(
+def _with_failures(
     one: NestSelection, failures: Sequence[tuple[Candidate, Exception]]
 ) -> NestSelection:
     """With failures; the log is told of the first one, and how many there are."""

@@ -10,20 +10,20 @@ from feinsum.calling.amortized import AmortizedCall
 from feinsum.calling.arguments import (
     COPIED,
     IN_ORDER,
-    Lie,
-    can_write,
-    lie_of,
+    ArgumentLayout,
+    operand_layout,
+    output_layout,
     strides_of,
     values_of,
 )
 from feinsum.calling.forms import Form
-from feinsum.calling.kept import SharedKernels, kept
 from feinsum.calling.kernel import (
     OUTPUT,
     recorded_kernel,
     untransformed_kernel,
     untransformed_path,
 )
+from feinsum.calling.kernel_cache import SharedKernels, cached_kernel
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import Where
 from feinsum.calling.prepared import (
@@ -41,10 +41,10 @@ from feinsum.predict import MEASURING
 from feinsum.targets.host.results import check_room
 from feinsum.targets.opencl.residence import device_of
 
-__all__ = ["made_call"]
+__all__ = ["build_call"]
 
 
-def made_call(
+def build_call(
     reading: Reading,
     arrays: Sequence[Any],
     forms: Sequence[Form],
@@ -86,17 +86,19 @@ def host_call(
 ) -> PreparedCall | AmortizedCall:
     """A call of host arrays, on any device."""
     opened, dtype = open_device(where[0].selector), reading.work_dtype
-    lies = {x.name: lie_of(x, forms[x.position], dtype) for x in reading.feeds}
-    into = IN_ORDER if target is None else can_write(OUTPUT, target, dtype)
+    layouts = {
+        x.name: operand_layout(x, forms[x.position], dtype) for x in reading.feeds
+    }
+    into = IN_ORDER if target is None else output_layout(OUTPUT, target, dtype)
     if not opened.reads_in_place:
-        lies, into = dict.fromkeys(lies, COPIED), COPIED
-    strides = strides_of({**lies, OUTPUT: into})
-    _check_room(reading, lies, into if target is not None else COPIED)
+        layouts, into = dict.fromkeys(layouts, COPIED), COPIED
+    strides = strides_of({**layouts, OUTPUT: into})
+    _check_room(reading, layouts, into if target is not None else COPIED)
     sharing = (where, _sizes_that_matter(reading))
     key = (reading.einsum, tuple(sorted(strides.items())), sharing)
     kernel = None
     if not (opened.reads_in_place and options.effort in MEASURING):
-        kernel = kept(
+        kernel = cached_kernel(
             key,
             lambda: recorded_kernel(
                 reading.einsum, reading.sizes, strides, opened, options
@@ -104,11 +106,11 @@ def host_call(
         )
     if kernel is None and opened.reads_in_place:
         kernels = SharedKernels(sharing)
-        call = simple_call(reading, arrays, lies, target, opened, options, kernels)
+        call = simple_call(reading, arrays, layouts, target, opened, options, kernels)
         if call is not None:
             return call
     if kernel is None:
-        kernel = kept(
+        kernel = cached_kernel(
             ("untransformed", untransformed_path(reading.einsum, reading.sizes), *key),
             lambda: untransformed_kernel(
                 reading.einsum, reading.sizes, strides, opened
@@ -116,11 +118,11 @@ def host_call(
         )
         assert kernel is not None
     takes = (
-        (x.position, None if lies[x.name].is_in_place else from_host(x, dtype))
+        (x.position, None if layouts[x.name].is_in_place else from_host(x, dtype))
         for x in reading.feeds
     )
-    constants = {**reading.sizes, **values_of({**lies, OUTPUT: into})}
-    caller = kernel.compiled.built.caller([*lies], constants)
+    constants = {**reading.sizes, **values_of({**layouts, OUTPUT: into})}
+    caller = kernel.compiled.built.caller([*layouts], constants)
     is_written = into.is_in_place and reading.dtype == dtype
     return PreparedCall(reading, kernel, options, tuple(takes), caller, is_written)
 
@@ -131,7 +133,7 @@ def device_call(
     """A call of arrays on an OpenCL device."""
     opened, dtype = device_of(arrays[0]), reading.work_dtype
     einsum, sizes = reading.einsum, reading.sizes
-    kernel = kept(
+    kernel = cached_kernel(
         (
             einsum,
             where,
@@ -150,7 +152,9 @@ def device_call(
     return PreparedCall(reading, kernel, options, tuple(takes), caller)
 
 
-def _check_room(reading: Reading, lies: Mapping[str, Lie], into: Lie) -> None:
+def _check_room(
+    reading: Reading, layouts: Mapping[str, ArgumentLayout], into: ArgumentLayout
+) -> None:
     """First, refuse copies and a result that do not fit into memory.
 
     Args:
@@ -159,7 +163,7 @@ def _check_room(reading: Reading, lies: Mapping[str, Lie], into: Lie) -> None:
     Raises:
         MeasurementError: if they do not.
     """
-    entries = [prod(x.shape) for x in reading.feeds if not lies[x.name].is_in_place]
+    entries = [prod(x.shape) for x in reading.feeds if not layouts[x.name].is_in_place]
     if entries:
         n_bytes = sum(entries) * reading.work_dtype.itemsize
         check_room(n_bytes, "copies of operands")

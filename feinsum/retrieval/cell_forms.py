@@ -27,13 +27,13 @@ from pymbolic import primitives as p
 from feinsum.errors import FeinsumError, MeasurementError
 from feinsum.memory import remembered
 from feinsum.processes import child_environment, run_to_end
-from feinsum.retrieval import turns
-from feinsum.retrieval.batches import WIDTHS, batched
+from feinsum.retrieval import timing_script
+from feinsum.retrieval.cell_batches import WIDTHS, batched
 from feinsum.retrieval.generating import generated
 from feinsum.retrieval.result import Retrieval
 from feinsum.targets.host.compiler import find_compiler
 
-__all__ = ["CALLED", "GIVEN", "decided", "fastest_form"]
+__all__ = ["CALLED", "GIVEN", "fastest_form", "fastest_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +64,10 @@ def fastest_form(given: lp.TranslationUnit, found: Retrieval) -> Retrieval:
         is_odd = not isinstance(error, FeinsumError)
         logger.info("batches of cells are not tried: %s", error, exc_info=is_odd)
         return found
-    return decided(found, forms, dict(zip(forms, seconds, strict=True)))
+    return fastest_of(found, forms, dict(zip(forms, seconds, strict=True)))
 
 
-def decided(
+def fastest_of(
     found: Retrieval,
     forms: Mapping[int, lp.TranslationUnit],
     seconds: Mapping[int, float],
@@ -194,7 +194,7 @@ def _timed(
             path.write_bytes(compiler.compile(source, FLAGS))
             libraries.append([str(path), names[k]])
         ended = run_to_end(
-            (sys.executable, "-P", turns.__file__),
+            (sys.executable, "-P", timing_script.__file__),
             json.dumps({**asked, "libraries": libraries}),
             limit_s=LIMIT_S,
             env=child_environment(folder),

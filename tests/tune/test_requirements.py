@@ -13,10 +13,15 @@ from feinsum.measure.own import is_own
 from feinsum.records import InMemoryStore
 from feinsum.transforms import configurations, find_transform
 from feinsum.transforms.plugins import VARIABLE
-from feinsum.tune import autotune, ensure_measured, need, record_facts
+from feinsum.tune import autotune, ensure_measured, record_facts, requirements
 from feinsum.tune.isolation import IsolatedBench
-from feinsum.tune.need import MEMORY_VARIABLE, check_need, memory_limit_bytes, need_of
 from feinsum.tune.problem import make_problem
+from feinsum.tune.requirements import (
+    MEMORY_VARIABLE,
+    check_requirements,
+    memory_limit_bytes,
+    requirements_of,
+)
 from tests.tune import odd_transforms
 from tests.tune.odd_transforms import odd_einsum, odd_spec
 
@@ -65,24 +70,24 @@ def test_what_would_take_for_ever_is_refused(monkeypatch):
 def test_the_need_counts_arrays_and_products():
     """All arrays several times, and the products of operands of the reference."""
     problem = make_problem(chain(100))
-    found = need_of(problem)
+    found = requirements_of(problem)
     least = 5 * footprint_bytes(problem.einsum, problem.sizes) + 2 * 100 * 100 * 8
     assert found.n_bytes == least
     assert 0 < found.seconds < 1
-    check_need(problem)
+    check_requirements(problem)
 
 
 def test_the_limit_is_what_is_set_or_a_part_of_what_is_free(monkeypatch, tmp_path):
     """A container has its own memory; a text that is no number is refused."""
     monkeypatch.delenv(MEMORY_VARIABLE, raising=False)
-    monkeypatch.setattr(need, "_CGROUP", tmp_path)
+    monkeypatch.setattr(requirements, "_CGROUP", tmp_path)
     whole = memory_limit_bytes()
-    assert whole >= need.LEAST_LIMIT_BYTES
+    assert whole >= requirements.LEAST_LIMIT_BYTES
     (tmp_path / "memory.max").write_text("3000000000\n")
     (tmp_path / "memory.current").write_text("1000000000\n")
     assert memory_limit_bytes() <= 1_500_000_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory_limit_bytes() >= need.LEAST_LIMIT_BYTES
+    assert memory_limit_bytes() >= requirements.LEAST_LIMIT_BYTES
     monkeypatch.setenv(MEMORY_VARIABLE, "123")
     assert memory_limit_bytes() == 123
     monkeypatch.setenv(MEMORY_VARIABLE, "much")

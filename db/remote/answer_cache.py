@@ -21,14 +21,14 @@ from feinsum.errors import InvalidRecordError
 from feinsum.memory import remembered
 from feinsum.records import LookUp, TuningRecord, from_json, to_json
 
-__all__ = ["Kept", "Shelf", "forget_answers"]
+__all__ = ["AnswerCache", "CachedAnswer", "forget_answers"]
 
 MOST_IN_MEMORY = 2000
 """How many answers a process remembers; the one used longest ago goes first."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedAnswer:
     """A cached answer and its time.
 
     Attributes:
@@ -52,14 +52,14 @@ class _Answers:
     """The answers that a process remembers; threads of it may look up at once."""
 
     def __init__(self) -> None:
-        self._kept: LRUCache[str, Kept] = LRUCache(MOST_IN_MEMORY)
+        self._kept: LRUCache[str, CachedAnswer] = LRUCache(MOST_IN_MEMORY)
         self._using = Lock()
 
-    def get(self, name: str) -> Kept | None:
+    def get(self, name: str) -> CachedAnswer | None:
         with self._using:
             return self._kept.get(name)
 
-    def put(self, name: str, kept: Kept) -> None:
+    def put(self, name: str, kept: CachedAnswer) -> None:
         with self._using:
             self._kept[name] = kept
 
@@ -68,7 +68,7 @@ class _Forgotten(dict[str, float]):
     """Up to when answers of services are not believed, as this process knows."""
 
 
-class Shelf:
+class AnswerCache:
     """The answers of one service for one device and policy."""
 
     def __init__(self, address: Address, look_up: LookUp) -> None:
@@ -77,7 +77,7 @@ class Shelf:
         self._asked = ("remote", str(address), device, look_up.policy)
         self._cache: DiskCache | None = default_cache()
 
-    def read(self, workload: WorkloadKey) -> Kept | None:
+    def read(self, workload: WorkloadKey) -> CachedAnswer | None:
         """The cached answer about a workload, however old.
 
         One from another process counts if it is fresher than that of this process.
@@ -95,7 +95,7 @@ class Shelf:
         answers.put(name, known)
         return known
 
-    def put(self, workload: WorkloadKey, kept: Kept) -> None:
+    def put(self, workload: WorkloadKey, kept: CachedAnswer) -> None:
         """Cache an answer, replacing the previous one."""
         name = self._name(workload)
         remembered(_Answers).put(name, kept)
@@ -133,12 +133,12 @@ def _time_of(content: bytes | None) -> float:
         return 0.0
 
 
-def _to_bytes(kept: Kept) -> bytes:
+def _to_bytes(kept: CachedAnswer) -> bytes:
     head = {"at": kept.at, "max_age_s": kept.max_age_s, "etag": kept.etag}
     return "\n".join([json.dumps(head), *map(to_json, kept.records)]).encode()
 
 
-def _from_bytes(content: bytes, workload: WorkloadKey) -> Kept | None:
+def _from_bytes(content: bytes, workload: WorkloadKey) -> CachedAnswer | None:
     """Inverse of :func:`_to_bytes`; None for anything else."""
     try:
         head, *lines = content.decode().split("\n")
@@ -149,4 +149,4 @@ def _from_bytes(content: bytes, workload: WorkloadKey) -> Kept | None:
         return None
     if any(record.workload != workload for record in records):
         return None
-    return Kept(records, at, max_age_s, str(given.get("etag", "")))
+    return CachedAnswer(records, at, max_age_s, str(given.get("etag", "")))

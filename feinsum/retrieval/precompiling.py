@@ -34,7 +34,7 @@ from feinsum.measure.question import (
     Verdict,
 )
 from feinsum.retrieval.installation import is_ours
-from feinsum.retrieval.verifying import asked, start_early
+from feinsum.retrieval.verifiers import request_verdict, start_early
 from feinsum.targets.host import HOST, HostDevice
 from feinsum.targets.host.kernel import HostCode
 from feinsum.targets.host.pool import pool
@@ -97,7 +97,7 @@ class Prepared:
                 return Verdict(error.code, str(error))
             left_s = max(0.0, end_s - monotonic())
             asking = replace(self.question, limit_s=left_s, timing_lock=timing_lock)
-            return asked(replace(asking, trial=trial))
+            return request_verdict(replace(asking, trial=trial))
 
     def _trial(
         self, threads: str, program: Callable[[str, _Compiled], Program]

@@ -1,4 +1,4 @@
-"""The known facts about an einsum, or else about the same one at other extents."""
+"""Matching: recipes for an einsum from its facts, those at other extents, a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from constantdict import constantdict
 
-from feinsum.canonical import CanonicalForm, WorkloadKey, canonicalize
+from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError
 from feinsum.ir import PROFILE, BatchedEinsum, from_text
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
@@ -22,10 +22,8 @@ from feinsum.records import (
     Device,
     Environment,
     Extents,
-    FactSource,
     FramedSpec,
     Level,
-    LookUp,
     Match,
     Policy,
     Remoteness,
@@ -34,12 +32,19 @@ from feinsum.records import (
     best_match,
 )
 from feinsum.records.environment import DeviceKind
-from feinsum.records.signature import trusted_signers, why_untrusted
+from feinsum.retrieval.facts import Facts
 from feinsum.retrieval.selection import Candidate, NestSelection
 from feinsum.transforms import REGISTRY, configurations, suits_device
 from feinsum.transforms.library import GENERIC
 
-__all__ = ["Facts", "Form", "Nearest", "form_of", "nearest", "readings", "selected"]
+__all__ = [
+    "Form",
+    "Nearest",
+    "form_of",
+    "lookup_variants",
+    "nearest",
+    "select_candidates",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -62,69 +67,6 @@ class Form(NamedTuple):
     form: CanonicalForm
     sizes: Mapping[str, int]
     is_nearest: bool = False
-
-
-class Facts:
-    """The candidates of a store for a device and a policy.
-
-    Related queries are sent together, since a store may be far away. If trusted signers
-    are configured, facts of others are skipped.
-
-    Raises:
-        FeinsumError: if the setting of trusted signers is invalid.
-    """
-
-    def __init__(self, store: FactSource, device: Device, policy: Policy) -> None:
-        self._store, self._device, self._policy = store, device, policy
-        self._found: dict[WorkloadKey, tuple[TuningRecord, ...]] = {}
-        self._signers = trusted_signers()
-
-    def ask(self, forms: Iterable[CanonicalForm], *, counts: bool = True) -> None:
-        """Query the workloads that were not queried yet.
-
-        Args:
-            counts: see :class:`feinsum.records.LookUp`.
-
-        Raises:
-            StoreError: if the store fails.
-        """
-        texts = {f.key: f.text for f in forms if f.key not in self._found}
-        if texts:
-            look_up = LookUp(texts, self._device, self._policy, counts)
-            self._found.update(self._store.candidates(look_up))
-
-    def of(self, form: CanonicalForm) -> tuple[TuningRecord, ...]:
-        """The trusted records of a workload."""
-        self.ask([form])
-        doubts = self._doubts(form.key)
-        return tuple(r for r in self._found[form.key] if r.id not in doubts)
-
-    def passed_over(self, form: CanonicalForm) -> list[tuple[TransformSpec, str]]:
-        """The recipes of the untrusted records of a workload, and why."""
-        doubts = self._doubts(form.key)
-        return [
-            (record.spec, f"record {record.id[:12]}: {doubts[record.id]}")
-            for record in self._found.get(form.key, ())
-            if record.id in doubts
-        ]
-
-    def _doubts(self, workload: WorkloadKey) -> dict[str, str]:
-        """Records of which no trusted signer is the author, by id, with the reason."""
-        if not self._signers:
-            return {}
-        found = {
-            record.id: why_untrusted(record, self._signers)
-            for record in self._found.get(workload, ())
-        }
-        return {record_id: why for record_id, why in found.items() if why}
-
-    @property
-    def ids(self) -> Mapping[str, tuple[str, ...]]:
-        """For each workload that was queried, the ids of its records."""
-        return {
-            workload: tuple(record.id for record in records)
-            for workload, records in self._found.items()
-        }
 
 
 class Nearest(NamedTuple):
@@ -172,16 +114,17 @@ class Nearest(NamedTuple):
     def candidates(self, match: Match) -> Iterator[Candidate]:
         """All recipes: those of a match, then of the next best level, and so on."""
         seen: set[FramedSpec] = set()
+        extents = {**self.extents, self.form.text: self.sizes}
         while match.is_hit:
             generic = (FramedSpec(spec, self.form.text) for spec in match.recipes)
             recorded = (record.recipe for record in match.ranking)
             for recipe in dict.fromkeys((*recorded, *generic)):
                 seen.add(recipe)
-                yield Candidate(recipe, match)
+                yield Candidate(recipe, match, extents[recipe.frame])
             match = self.match(without=seen)
 
 
-def selected(
+def select_candidates(
     nest: RaisedNest,
     facts: Facts,
     environment: Environment,
@@ -192,7 +135,7 @@ def selected(
     nests: list[RaisedNest] = []
 
     def forms() -> Iterator[Form]:
-        for one, has_other_extents in readings(nest):
+        for one, has_other_extents in lookup_variants(nest):
             nests.append(one)
             yield form_of(one.form, one.generalized, is_nearest=has_other_extents)
 
@@ -204,7 +147,6 @@ def selected(
         match,
         _foremost(found, tuple(found.candidates(match))),
         tuple(doubted[:MOST_DOUBTED]),
-        extents={**found.extents, found.form.text: found.sizes},
     )
 
 
@@ -230,7 +172,7 @@ def _foremost(
     return (predicted, *(c for c in candidates if c is not predicted))
 
 
-def readings(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
+def lookup_variants(nest: RaisedNest) -> Iterator[tuple[RaisedNest, bool]]:
     """All ways to look up a nest, and whether one has a generalized extent.
 
     First the nest itself, then with operands of equal indices as one.

@@ -25,11 +25,11 @@ from feinsum.tune.problem import Problem
 
 __all__ = [
     "MEMORY_VARIABLE",
-    "Need",
-    "check_need",
+    "Requirements",
+    "check_requirements",
     "free_memory_bytes",
     "memory_limit_bytes",
-    "need_of",
+    "requirements_of",
 ]
 
 MEMORY_VARIABLE = "FEINSUM_TUNE_MEMORY_BYTES"
@@ -49,7 +49,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
-class Need:
+class Requirements:
     """The minimum needs of a tuning.
 
     Attributes:
@@ -61,37 +61,39 @@ class Need:
     seconds: float
 
 
-def need_of(problem: Problem) -> Need:
+def requirements_of(problem: Problem) -> Requirements:
     """What is known of the need of a tuning without making any array.
 
     >>> chain = "a b, b c -> a c | A0[N0,4]:<f8 A1[4,4]:<f8 | A0 A1"
-    >>> need_of(Problem(chain, {"N0": 1000})).n_bytes
+    >>> requirements_of(Problem(chain, {"N0": 1000})).n_bytes
     384640
     """
     einsum, sizes = problem.einsum, problem.sizes
     if einsum.sparse_position is not None:
-        return _sparse_need(einsum, sizes)
+        return _sparse_requirements(einsum, sizes)
     arrays = COPIES * footprint_bytes(einsum, sizes)
-    return Need(
+    return Requirements(
         arrays + _products_bytes(einsum, sizes),
         _n_untransformed(einsum, sizes) / OPERATIONS_PER_S,
     )
 
 
-def _sparse_need(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Need:
+def _sparse_requirements(
+    einsum: BatchedEinsum, sizes: Mapping[str, int]
+) -> Requirements:
     """Of a tree, dense operands and results, and of one loop over all indices."""
     n_operations = n_products(einsum, einsum.indices, sizes) * einsum.n_operands
     n_bytes = COPIES * footprint_bytes(einsum, sizes)
-    return Need(n_bytes, n_operations / OPERATIONS_PER_S)
+    return Requirements(n_bytes, n_operations / OPERATIONS_PER_S)
 
 
-def check_need(problem: Problem) -> None:
+def check_requirements(problem: Problem) -> None:
     """Refuse a tuning that cannot be done here.
 
     Raises:
         MeasurementError: naming what it needs and what is available.
     """
-    need, limit = need_of(problem), memory_limit_bytes()
+    need, limit = requirements_of(problem), memory_limit_bytes()
     what = f"tuning {problem.workload_text:.300} at {_listed(problem.sizes)}"
     if need.n_bytes > limit:
         raise MeasurementError(

@@ -12,7 +12,7 @@ from feinsum.memory import remembered
 
 if TYPE_CHECKING:
     from feinsum.calling.amortized import AmortizedCall
-    from feinsum.calling.first import FirstCall
+    from feinsum.calling.first_call import FirstCall
     from feinsum.calling.kernel import CallKernel
     from feinsum.calling.prepared import PreparedCall
     from feinsum.sparse import CSF
@@ -22,8 +22,8 @@ __all__ = [
     "Call",
     "Calls",
     "SharedKernels",
+    "cached_kernel",
     "clear_call_cache",
-    "kept",
 ]
 
 CACHE_BOUND = 256
@@ -67,7 +67,7 @@ def clear_call_cache() -> None:
 Make: TypeAlias = "Callable[[], CallKernel | None]"
 
 
-def kept(key: Hashable, make: Make) -> CallKernel | None:
+def cached_kernel(key: Hashable, make: Make) -> CallKernel | None:
     """A kernel shared by calls, kept as long as one of them is."""
     kernels = remembered(Calls).kernels
     kernel = kernels.get(key)

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 from feinsum.errors import FeinsumError
 
-__all__ = ["needing"]
+__all__ = ["requiring"]
 
 
 @contextmanager
-def needing(package: str, extra: str, what: str) -> Iterator[None]:
+def requiring(package: str, extra: str, what: str) -> Iterator[None]:
     """In the body a package is imported; say so if it is not installed.
 
     Args:
@@ -21,7 +21,7 @@ def needing(package: str, extra: str, what: str) -> Iterator[None]:
     Raises:
         FeinsumError: if the package is missing, with the command that installs it.
 
-    >>> with needing("no_such_package", "all", "a dance"):
+    >>> with requiring("no_such_package", "all", "a dance"):
     ...     import no_such_package
     Traceback (most recent call last):
         ...

@@ -1,0 +1,81 @@
+"""The trusted facts of a database about the einsums of a retrieval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from feinsum.canonical import CanonicalForm, WorkloadKey
+from feinsum.records import (
+    Device,
+    FactSource,
+    LookUp,
+    Policy,
+    TransformSpec,
+    TuningRecord,
+)
+from feinsum.records.signature import trusted_signers, why_untrusted
+
+__all__ = ["Facts"]
+
+
+class Facts:
+    """The candidates of a store for a device and a policy.
+
+    Related queries are sent together, since a store may be far away. If trusted signers
+    are configured, facts of others are skipped.
+
+    Raises:
+        FeinsumError: if the setting of trusted signers is invalid.
+    """
+
+    def __init__(self, store: FactSource, device: Device, policy: Policy) -> None:
+        self._store, self._device, self._policy = store, device, policy
+        self._found: dict[WorkloadKey, tuple[TuningRecord, ...]] = {}
+        self._signers = trusted_signers()
+
+    def ask(self, forms: Iterable[CanonicalForm], *, counts: bool = True) -> None:
+        """Query the workloads that were not queried yet.
+
+        Args:
+            counts: see :class:`feinsum.records.LookUp`.
+
+        Raises:
+            StoreError: if the store fails.
+        """
+        texts = {f.key: f.text for f in forms if f.key not in self._found}
+        if texts:
+            look_up = LookUp(texts, self._device, self._policy, counts)
+            self._found.update(self._store.candidates(look_up))
+
+    def of(self, form: CanonicalForm) -> tuple[TuningRecord, ...]:
+        """The trusted records of a workload."""
+        self.ask([form])
+        doubts = self._doubts(form.key)
+        return tuple(r for r in self._found[form.key] if r.id not in doubts)
+
+    def passed_over(self, form: CanonicalForm) -> list[tuple[TransformSpec, str]]:
+        """The recipes of the untrusted records of a workload, and why."""
+        doubts = self._doubts(form.key)
+        return [
+            (record.spec, f"record {record.id[:12]}: {doubts[record.id]}")
+            for record in self._found.get(form.key, ())
+            if record.id in doubts
+        ]
+
+    def _doubts(self, workload: WorkloadKey) -> dict[str, str]:
+        """Records of which no trusted signer is the author, by id, with the reason."""
+        if not self._signers:
+            return {}
+        found = {
+            record.id: why_untrusted(record, self._signers)
+            for record in self._found.get(workload, ())
+        }
+        return {record_id: why for record_id, why in found.items() if why}
+
+    @property
+    def ids(self) -> Mapping[str, tuple[str, ...]]:
+        """For each workload that was queried, the ids of its records."""
+        return {
+            workload: tuple(record.id for record in records)
+            for workload, records in self._found.items()
+        }

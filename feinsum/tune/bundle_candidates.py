@@ -1,0 +1,80 @@
+"""Recipes for a bundle, in the order in which they are worth a try."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from feinsum.predict import predictions
+from feinsum.records import Device, TransformSpec
+from feinsum.records.environment import CUDA_PLATFORM
+from feinsum.transforms import (
+    Transform,
+    applicable_transforms,
+    configurations,
+    find_transform,
+)
+from feinsum.tune.problem import Problem
+
+__all__ = ["candidates"]
+
+N_DRAWN = 400
+"""Random configurations that are looked at, at most."""
+N_PREDICTED = 6
+"""Of the recipes that are expected to be the fastest."""
+USUAL_GPU = Device(CUDA_PLATFORM, "a GPU", "NVIDIA Corporation", "gpu", "sm_90", 132)
+"""For which they are; it is not known where a bundle is run."""
+N_BEST = 3
+"""Recipes of earlier rounds whose neighbours are tried."""
+
+
+def candidates(
+    problem: Problem, tried: Mapping[TransformSpec, float]
+) -> Iterator[TransformSpec]:
+    """Recipes in the order in which they are worth a try; each once.
+
+    Neighbours of the best that were tried; then what is predicted; then what the
+    families recommend, and where their searches begin; then configurations that are
+    drawn, from each in turn.
+    """
+    families = [
+        family
+        for family in applicable_transforms(problem.workload, "gpu")
+        if family.name.startswith("gpu_")
+    ]
+    found: dict[TransformSpec, None] = {}
+    for spec in sorted(tried, key=tried.__getitem__)[:N_BEST]:
+        found.update(dict.fromkeys(_neighbours(spec, problem)))
+    predicted = predictions(problem.einsum, problem.sizes, USUAL_GPU)
+    found.update(dict.fromkeys(one.spec for one in predicted[:N_PREDICTED]))
+    for family in families:
+        recommended = islice(configurations(family, problem.workload), 1)
+        starts = (family.spec(p) for p in family.starts(problem.workload))
+        found.update(dict.fromkeys((*recommended, *starts)))
+    yield from found
+    rng = random.Random(problem.workload_text)  # noqa: S311  (nothing is secret)
+    for k in range(N_DRAWN):
+        drawn = _drawn(families[k % len(families)], problem, rng)
+        if drawn is not None and drawn not in found:
+            found[drawn] = None
+            yield drawn
+
+
+def _drawn(
+    family: Transform, problem: Problem, rng: random.Random
+) -> TransformSpec | None:
+    space = family.offered(problem.workload) or {}
+    drawn = {name: rng.choice(values) for name, values in space.items()}
+    is_pointless = family.constraint(problem.workload, drawn) is not None
+    return None if is_pointless else family.spec(drawn)
+
+
+def _neighbours(spec: TransformSpec, problem: Problem) -> Iterator[TransformSpec]:
+    """Configurations that differ in one parameter."""
+    family = find_transform(spec.name, spec.version)
+    for name, values in (family.offered(problem.workload) or {}).items():
+        for value in values:
+            changed = {**spec.parameters, name: value}
+            if family.constraint(problem.workload, changed) is None:
+                yield family.spec(changed)
