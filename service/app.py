@@ -59,6 +59,10 @@ ROUTERS = (
 )
 
 
+VALUES = 10
+"""How many values a body without a key may have for each workload of a batch."""
+
+
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The application over one database; it is opened here and closed at the end.
 
@@ -93,6 +97,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         keys=KeyRing(service.store.key, _anonymous(chosen)),
         rate=RateLimit(chosen.rate_per_s, chosen.burst),
         max_body_bytes=chosen.max_body_bytes,
+        max_values=VALUES * chosen.max_batch,
         body_s=chosen.body_s,
     )
     return app

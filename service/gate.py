@@ -33,6 +33,7 @@ from feinsum.service.limits import (
     RateLimit,
     check_length,
     check_media_type,
+    check_values,
     read_body,
     replayed,
 )
@@ -94,12 +95,14 @@ class Gate:
         keys: KeyRing,
         rate: RateLimit,
         max_body_bytes: int,
+        max_values: int,
         body_s: float,
     ) -> None:
         self._app = app
         self._keys = keys
         self._rate = rate
         self._max_body_bytes = max_body_bytes
+        self._max_values = max_values
         self._body_s = body_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,6 +159,8 @@ class Gate:
             raise TooSlowError(
                 f"the body did not arrive within {self._body_s:g} s; send less at once"
             ) from None
+        if not caller_of(scope).key_id:
+            check_values(body, self._max_values)
         return replayed(body, receive)
 
     async def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:

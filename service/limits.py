@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
+from itertools import islice
 
 from cachetools import LRUCache
 from starlette.types import Message, Receive
 
 from feinsum.errors import InvalidRequestError, TooLargeError, WrongContentTypeError
 
-__all__ = ["RateLimit", "check_length", "check_media_type", "read_body", "replayed"]
+__all__ = [
+    "RateLimit",
+    "check_length",
+    "check_media_type",
+    "check_values",
+    "read_body",
+    "replayed",
+]
 
 MOST_CALLERS = 10_000
 """How many callers are remembered; the one seen longest ago is forgotten first."""
+
+_VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[,\[{]', re.DOTALL)
+"""A text of JSON, or what stands before another value."""
 
 
 class RateLimit:
@@ -69,6 +81,29 @@ def check_media_type(headers: Mapping[bytes, bytes]) -> None:
         raise WrongContentTypeError(
             f"a body of the type {given!r} was sent, expected application/json, "
             "not compressed"
+        )
+
+
+def check_values(body: bytes, most: int) -> None:
+    """Refuse JSON of very many values: each takes far more memory than its bytes.
+
+    Args:
+        most: values; texts count twice.
+
+    Raises:
+        TooLargeError: if it has more.
+
+    >>> check_values(b'["a, b", [1, 2]]', 5)
+    >>> check_values(b'["a, b", [1, 2]]', 4)
+    Traceback (most recent call last):
+        ...
+    feinsum.errors.TooLargeError: a body of more than 4 values was sent without a key;
+    send less at once, or a key
+    """
+    if len(body) > most and any(islice(_VALUE.finditer(body), most, None)):
+        raise TooLargeError(
+            f"a body of more than {most} values was sent without a key; send less at "
+            "once, or a key"
         )
 
 

@@ -72,6 +72,9 @@ HEADERS: dict[type[FeinsumError], dict[str, str]] = {
 }
 
 
+LONGEST = 200
+"""Most characters that are quoted of one argument."""
+
 UNTOLD: dict[type[FeinsumError], str] = {
     StoreUnavailableError: "the database cannot be used now; ask again later. The log "
     "of the service has the reason under the request's id",
@@ -148,7 +151,8 @@ def add_problems(app: FastAPI, routes: Sequence[Route]) -> None:
     async def of_arguments(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         what = "; ".join(
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5]
+            f"{'.'.join(map(str, e['loc']))[:LONGEST]}: {e['msg'][:LONGEST]}"
+            for e in error.errors()[:5]
         )
         return as_asked(request.scope, problem_of(InvalidRequestError(what)))
 

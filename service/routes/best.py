@@ -200,7 +200,10 @@ class Batch(BaseModel):
         },
     )
 
-    workloads: list[Annotated[str, Field(pattern=f"^{KEY}$")] | Question]
+    workloads: Annotated[
+        list[Annotated[str, Field(pattern=f"^{KEY}$")] | Question],
+        Field(fail_fast=True),
+    ]
     device: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
     architecture: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
     policy: Policy = "default"
@@ -257,25 +260,24 @@ async def _answered(
     leads to them.
     """
     room, before = MOST_BYTES, b'{"answers":['
+    made: dict[str, bytes] = {}
     for start in range(0, max(1, len(keys)), AT_ONCE):
         part = keys[start : start + AT_ONCE]
-        distinct = list(dict.fromkeys(part))
-        questions = [(key, wanted) for key in distinct]
-        found = dict(
-            zip(distinct, await service.lookup.answers(questions), strict=True)
-        )
-        missed = [key for key, answer in found.items() if answer is None]
+        asked = [key for key in dict.fromkeys(part) if key not in made]
+        found = await service.lookup.answers([(key, wanted) for key in asked])
+        missed = [k for k, answer in zip(asked, found, strict=True) if answer is None]
         for key in missed:
             count(key)
         count_answer("miss", len(missed))
         count_answer("hit", len(found) - len(missed))
+        parts = [answer.body if answer else b"null" for answer in found]
+        made |= zip(asked, parts, strict=True)
         bodies = []
         for key in part:
-            answer = found[key]
-            body = b"null" if answer is None else answer.body
-            body = body if len(body) <= room else _elsewhere(key)
-            room -= len(body)
-            bodies.append(body)
+            if len(made[key]) > room:
+                made[key] = _elsewhere(key)
+            room -= len(made[key])
+            bodies.append(made[key])
         yield before + b",".join(bodies)
         before = b","
     yield b"]}"

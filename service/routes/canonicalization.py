@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
@@ -53,6 +53,9 @@ EXAMPLE = {
 }
 
 
+Names: TypeAlias = Annotated[list[str], Field(fail_fast=True)]
+
+
 class Einsum(BaseModel):
     """An einsum: its text form, or subscripts with extents and dtypes.
 
@@ -80,8 +83,8 @@ class Einsum(BaseModel):
     text: Annotated[str | None, Field(max_length=LONGEST)] = None
     subscripts: Annotated[str | None, Field(max_length=LONGEST)] = None
     extents: dict[str, int | str] = {}
-    operands: list[str] | None = None
-    rows: list[list[str]] | None = None
+    operands: Names | None = None
+    rows: Annotated[list[Names], Field(fail_fast=True)] | None = None
     dtype: Annotated[str, Field(max_length=50)] = "float64"
     dtypes: dict[str, Annotated[str, Field(max_length=50)]] = {}
 

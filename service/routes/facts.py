@@ -101,7 +101,9 @@ class Ids(BaseModel):
         extra="forbid", json_schema_extra={"example": {"ids": [RECORD.id]}}
     )
 
-    ids: list[Annotated[str, Field(pattern=CONTENT_ID)]]
+    ids: Annotated[
+        list[Annotated[str, Field(pattern=CONTENT_ID)]], Field(fail_fast=True)
+    ]
 
 
 class Recorded(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable
 from contextlib import nullcontext
 from itertools import accumulate
@@ -21,6 +22,7 @@ from feinsum.service.limits import (
     RateLimit,
     check_length,
     check_media_type,
+    check_values,
     read_body,
     replayed,
 )
@@ -175,3 +177,26 @@ def test_a_body_is_given_once_and_whole():
     receive = replayed(b"[1]", Sender([GONE]).receive)
     assert asyncio.run(read_body(receive, 3)) == b"[1]"
     assert asyncio.run(receive()) == GONE
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner),
+)
+
+
+def n_values(document: object) -> int:
+    """All of a document: containers, names, and what has no parts."""
+    if isinstance(document, dict):
+        return 1 + len(document) + sum(map(n_values, document.values()))
+    return 1 + sum(map(n_values, document)) if isinstance(document, list) else 1
+
+
+@given(document=JSON)
+def test_values_are_counted_whatever_texts_say(document):
+    """Twice as many as a document has are enough, and half as many are too few."""
+    body = json.dumps([document, ""]).encode()
+    n = n_values([document, ""])
+    check_values(body, 2 * n)
+    with pytest.raises(TooLargeError):
+        check_values(body, n // 2 - 1)

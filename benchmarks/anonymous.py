@@ -1,0 +1,338 @@
+"""What one request without a key may take of a worker: its memory, and its time.
+
+``python benchmarks/anonymous.py`` fills a database with what is large and plausible:
+a workload with long facts, many workloads with long texts, devices with long names,
+demand and retractions. ``feinsum serve`` runs over it with one worker that keeps no
+answers. Every route of the service, its pages included, then gets the requests without
+a key that cost it the most, among them bodies of a megabyte that are refused.
+
+Memory is how far the peak of the process rises above what it had before the request.
+Time is that of the worker's processor, not of a process that canonicalizes for it.
+Ends with exit code 1 if a request takes more memory than 50 MB, or in the median more
+time than 100 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from http.client import HTTPConnection
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from urllib.parse import quote
+
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.experiments.machine import processor  # noqa: E402
+from benchmarks.service import databases, serving  # noqa: E402
+from feinsum.canonical import WorkloadKey  # noqa: E402
+from feinsum.db.server import (  # noqa: E402
+    Asked,
+    DemandLimits,
+    ServingStore,
+    open_serving_store,
+)
+from feinsum.records import Miss, Retraction, TransformSpec, TuningRecord  # noqa: E402
+from feinsum.service.examples import DEVICE, PEAKS, PLAN, RECORD  # noqa: E402
+
+MOST_BYTES = 50 * 10**6
+MOST_S = 0.1
+
+N_LONG, N_WORKLOADS, N_DEVICES, N_DEMANDS, N_RETRACTED = 250, 1000, 200, 200, 1000
+LONGEST_TEXT = 15_000
+CROWDED = WorkloadKey("crowded-1")
+TYPE = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What is sent to a route, whose path is as the service describes it."""
+
+    name: str
+    route: str
+    path: str
+    body: str | None = None
+
+    @property
+    def method(self) -> str:
+        return "GET" if self.body is None else "POST"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a request took of the worker, and its answer.
+
+    Attributes:
+        memory_bytes: the most of all times.
+        seconds: of the worker's processor, in the median.
+    """
+
+    name: str
+    method: str
+    route: str
+    status: int
+    answer_bytes: int
+    memory_bytes: int
+    seconds: float
+
+    @property
+    def is_above(self) -> bool:
+        return self.memory_bytes > MOST_BYTES or self.seconds > MOST_S
+
+
+def long_fact(number: int) -> TuningRecord:
+    """A fact of the workload that has many, almost as long as a document may be."""
+    device = replace(DEVICE, name=f"{number % N_DEVICES:03} " + "n" * 200)
+    return replace(
+        RECORD,
+        workload=CROWDED,
+        environment=replace(RECORD.environment, device=device),
+        spec=TransformSpec("rowwise", 1, {"index": "a", "lanes": number}),
+        provenance={f"{k}": "x" * 1000 for k in range(55)},
+    )
+
+
+def wide_fact(number: int) -> TuningRecord:
+    """The fact of one of many workloads, with a long text."""
+    terms = ", ".join(f"a{number} i{k}" for k in range(150))
+    operands = " ".join(f"A{k}[4,4]:<f8" for k in range(150))
+    names = " ".join(f"A{k}" for k in range(150))
+    return replace(
+        RECORD,
+        workload=WorkloadKey(f"wide-{number}"),
+        workload_text=f"{terms} -> a{number} | {operands} | {names}",
+    )
+
+
+def fill(store: ServingStore) -> None:
+    """Add what is large and plausible."""
+    store.add_all([RECORD, *map(long_fact, range(N_LONG))])
+    store.add_all(map(wide_fact, range(N_WORKLOADS)))
+    store.add_peaks(PEAKS)
+    store.add_plan(PLAN)
+    gone = [replace(RECORD, provenance={"n": f"{n}"}) for n in range(N_RETRACTED)]
+    store.add_all(gone)
+    store.add_all([Retraction(one.id, "r" * 500, "ann") for one in gone])
+    wanted = [WorkloadKey(f"wanted-{n}") for n in range(N_DEMANDS)]
+    counts = {
+        Asked(Miss(key, "d" * 300), f"address {n}"): 1 for n, key in enumerate(wanted)
+    }
+    texts = dict.fromkeys(wanted, "t" * LONGEST_TEXT)
+    store.add_misses(counts, texts, DemandLimits())
+
+
+def probes() -> Iterator[Probe]:
+    """The requests without a key that cost the most, of every route."""
+    yield from _lookups()
+    yield from _lists()
+    yield from _pages()
+    yield from _einsums()
+    yield from _floods()
+
+
+def _lookups() -> Iterator[Probe]:
+    best, batch = "/v1/best/{key}", "/v1/best:batch"
+    for policy in ("loose", "strict"):
+        query = f"device={DEVICE.id}&policy={policy}"
+        yield Probe(policy, best, f"/v1/best/{CROWDED}?{query}")
+    yield Probe("long text", best, "/v1/best/miss-1?text=" + "t" * 20_000)
+    keys = [f"wide-{n}" for n in range(N_WORKLOADS)]
+    for name, asked in (("hits", keys), ("repeats", [CROWDED] * 1000),
+                        ("misses", [f"none-{n}" for n in range(1000)])):  # fmt: skip
+        yield Probe(name, batch, batch, json.dumps({"workloads": asked}))
+    told = [{"key": f"told-{n}", "text": "t" * 900} for n in range(1000)]
+    yield Probe("texts", batch, batch, json.dumps({"workloads": told}))
+    ids = json.dumps({"ids": [f"{n:064x}" for n in range(1000)]})
+    yield Probe("many", "/v1/facts:missing", "/v1/facts:missing", ids)
+
+
+def _lists() -> Iterator[Probe]:
+    for name in ("workloads", "devices", "facts", "demand", "retractions", "plans"):
+        yield Probe("1000", f"/v1/{name}", f"/v1/{name}?limit=1000")
+    crowded = f"/v1/facts?limit=1000&workload={CROWDED}"
+    yield Probe("of one workload", "/v1/facts", crowded)
+    fact = long_fact(0)
+    yield Probe("long", "/v1/facts/{record_id}", f"/v1/facts/{fact.id}")
+    yield Probe("long", "/v1/facts/{record_id}/trust", f"/v1/facts/{fact.id}/trust")
+    yield Probe("one", "/v1/peaks/{device_id}", f"/v1/peaks/{DEVICE.id}")
+    yield Probe("one", "/v1/plans/{record_id}", f"/v1/plans/{PLAN.id}")
+    yield Probe("no key", "/v1/quarantine", "/v1/quarantine?limit=1000")
+    for path in ("/v1/capabilities", "/healthz", "/readyz", "/metrics"):
+        yield Probe("one", path, path)
+
+
+def _pages() -> Iterator[Probe]:
+    for path in ("/", "/workloads", "/devices", "/demand", "/retractions", "/plans"):
+        yield Probe("page", path, path)
+    fact = long_fact(0)
+    yield Probe("crowded", "/workloads/{key}", f"/workloads/{CROWDED}")
+    yield Probe("long text", "/workloads/{key}", "/workloads/wide-1")
+    yield Probe("long", "/facts/{record_id}", f"/facts/{fact.id}")
+    yield Probe("long text", "/facts/{record_id}", f"/facts/{wide_fact(1).id}")
+    for one in (DEVICE, fact.environment.device):
+        yield Probe(one.name[:9], "/devices/{device_id}", f"/devices/{one.id}")
+    yield Probe("one", "/plans/{record_id}", f"/plans/{PLAN.id}")
+    yield Probe("none", "/static/{name}", "/static/none.css")
+    for name, text in (("a name", "rowwise"), ("a device", "nnn"), ("a key", "wide"),
+                       ("terms", ",".join(["ij"] * 150)), ("a pair", "ij,jk->ik"),
+                       ("hard", ",".join(hard_terms()))):  # fmt: skip
+        yield Probe(name, "/workloads", f"/workloads?q={quote(text)}")
+
+
+def hard_terms(n: int = 5) -> list[str]:
+    """Index pairs of the rook's graph, of which every vertex looks like every other."""
+    cells = [(a, b) for a in range(n) for b in range(n)]
+    pairs = [
+        p for p in combinations(cells, 2) if p[0][0] == p[1][0] or p[0][1] == p[1][1]
+    ]
+    letters = {
+        cell: chr(65 + k) if k < 26 else chr(71 + k) for k, cell in enumerate(cells)
+    }
+    return [letters[a] + letters[b] for a, b in pairs]
+
+
+def _einsums() -> Iterator[Probe]:
+    path = "/v1/canonicalize"
+    for name, terms in (("equal terms", ["ij"] * 190), ("hard", hard_terms()),
+                        ("vertices", ["i"] * 190)):  # fmt: skip
+        extents = dict.fromkeys(sorted(set("".join(terms))), 4)
+        given = {"subscripts": ",".join(terms) + "->", "extents": extents}
+        yield Probe(name, path, path, json.dumps(given))
+    text = "i -> i | " + "A" * 19_000 + "[3]:<f8 | A"
+    yield Probe("long text", path, path, json.dumps({"text": text}))
+
+
+def _floods() -> Iterator[Probe]:
+    """Bodies of a megabyte whose values are wrong, one by one."""
+    ids, batch, form = "/v1/facts:missing", "/v1/best:batch", "/v1/canonicalize"
+    for item in ("{}", "[]", "1", '""', '"k-1"', '{"key":1,"b":2}'):
+        yield Probe(f"{item} …", batch, batch, f'{{"workloads":{_many(item)}}}')
+    yield Probe("1 …", ids, ids, f'{{"ids":{_many("1")}}}')
+    yield Probe("rows", form, form, f'{{"rows":{_many("[]")}}}')
+    names = ",".join(f'"{n:x}":[]' for n in range(80_000))
+    yield Probe("extents", form, form, f'{{"extents":{{{names}}}}}')
+    yield Probe("a name", batch, batch, json.dumps({"workloads": [], "n" * 900_000: 1}))
+    for path in ("/v1/facts", "/v1/peaks", "/v1/plans", "/v1/retractions",
+                 "/v1/facts:retract"):  # fmt: skip
+        yield Probe("{} …", path, path, _many("{}"))
+        yield Probe("a text", path, path, json.dumps({"provenance": "x" * 900_000}))
+    confirm = "/v1/facts/{record_id}/confirm"
+    yield Probe("[ …", confirm, confirm.format(record_id=RECORD.id), "[" * 900_000)
+
+
+def _many(item: str) -> str:
+    return f"[{','.join([item] * (900_000 // (len(item) + 1)))}]"
+
+
+def cost_of(probe: Probe, port: int, pid: int, rounds: int) -> Cost:
+    """Send a request some times, and see what it takes of a process."""
+    memory, seconds = 0, []
+    for _ in range(rounds):
+        reset_peak(pid)
+        before_bytes, before_s = status_bytes(pid, "VmRSS"), processor_s(pid)
+        status, n_bytes = asked(probe, port)
+        seconds.append(processor_s(pid) - before_s)
+        memory = max(memory, status_bytes(pid, "VmHWM") - before_bytes)
+    return Cost(probe.name, probe.method, probe.route, status, n_bytes, memory,
+                median(seconds))  # fmt: skip
+
+
+def asked(probe: Probe, port: int) -> tuple[int, int]:
+    """The status and the length of an answer, on a connection of its own."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request(
+            probe.method, probe.path, probe.body, TYPE if probe.body else {}
+        )
+        answer = connection.getresponse()
+        return answer.status, len(answer.read())
+    finally:
+        connection.close()
+
+
+def status_bytes(pid: int, name: str) -> int:
+    """A number that Linux has of the memory of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise SystemExit(f"Linux does not say {name} of process {pid}")
+
+
+def reset_peak(pid: int) -> None:
+    """Let the peak of its memory be what it has now."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def processor_s(pid: int) -> float:
+    """Seconds that the threads of a process ran until now."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
+
+
+def measured(location: str, rounds: int) -> list[Cost]:
+    """All requests to a service over one database, each after a first one."""
+    with open_serving_store(location) as store:
+        fill(store)
+    with serving(location, 1, CACHE_MB="0") as (port, process):
+        every = list(probes())
+        for probe in every:  # what is imported once is not of one request
+            asked(probe, port)
+        return [
+            cost_of(probe, port, process.pid, rounds)
+            for probe in track(every, "requests", console=Console(stderr=True))
+        ]
+
+
+def report(console: Console, costs: Iterable[Cost]) -> None:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for heading in ("route", "request"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("status", "answer kB", "memory MB", "worker ms"):
+        table.add_column(heading, justify="right")
+    for one in costs:
+        table.add_row(
+            f"{one.method} {one.route}",
+            one.name,
+            str(one.status),
+            f"{one.answer_bytes / 1e3:.0f}",
+            f"{one.memory_bytes / 1e6:.1f}",
+            f"{one.seconds * 1e3:.1f}",
+            style="bold" if one.is_above else "",
+        )
+    console.print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="of each request")
+    parser.add_argument("--on", choices=["sqlite", "postgresql"], nargs="+",
+                        default=["sqlite"])  # fmt: skip
+    parser.add_argument("--url", help="of a PostgreSQL server to use")
+    parser.add_argument("--json", action="store_true", help="print JSON instead")
+    options = parser.parse_args(arguments)
+    with databases(options) as places:
+        found = {name: measured(at, options.rounds) for name, at in places.items()}
+    if options.json:
+        costs = {name: [asdict(one) for one in some] for name, some in found.items()}
+        print(json.dumps({"processor": processor(), "costs": costs}, indent=2))
+    else:
+        console = Console()
+        for name, costs_there in found.items():
+            console.print(f"{name}, one worker, {processor()}")
+            report(console, sorted(costs_there, key=lambda one: -one.seconds))
+    if any(one.is_above for some in found.values() for one in some):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""No request without a key takes much of a worker, whatever it asks of what route."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.anonymous import Probe, asked, fill, probes
+from feinsum.db.server import open_serving_store
+from feinsum.service.app import ROUTERS
+from tests.hostile.live import Live
+from tests.service.running import running
+
+MEMORY = 50 * 2**20
+"""The most that all of them together may add to the memory of a worker."""
+
+PROBES = list(probes())
+
+REFUSED = {"{} …", "[] …", "1 …", '"" …', '"k-1" …', "[ …", "rows", "extents"}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Live:
+    """A service that keeps no answers, over much that is large."""
+    folder = tmp_path_factory.mktemp("anonymous")
+    database = str(folder / "facts.sqlite")
+    with open_serving_store(database) as store:
+        fill(store)
+    with running(database, folder, rate_per_s=0, cache_mb=0) as server:
+        yield Live(server, database)
+
+
+def test_every_route_is_asked() -> None:
+    """All that the service answers or refuses without a key; deleting needs one."""
+    routes = {route.path for router in ROUTERS for route in router.routes}
+    assert {probe.route for probe in PROBES} == routes
+
+
+def test_no_request_takes_much_memory(live: Live) -> None:
+    """Not even all of them, one after the other."""
+    small = [probe for probe in PROBES if probe.name in ("one", "page")]
+    for probe in small:  # what is imported once is not of one request
+        assert asked(probe, live.server.port)[0] == 200, probe
+    before = live.most_memory()
+    for probe in PROBES:
+        status, n_bytes = asked(probe, live.server.port)
+        assert status in (200, 401, 404, 413, 422), probe
+        assert n_bytes < 13 * 10**6
+        assert live.most_memory() - before < MEMORY, probe
+
+
+@pytest.mark.parametrize(
+    "probe", [p for p in PROBES if p.name in REFUSED], ids=lambda p: p.route + p.name
+)
+def test_very_many_values_need_a_key(live: Live, probe: Probe) -> None:
+    """A megabyte of short values is refused before it is read as JSON."""
+    assert asked(probe, live.server.port)[0] == 413
