@@ -21,7 +21,7 @@ WHEELS ?= .cache/gpu-wheels
 .PHONY: help install install-intel install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
-	bench-anonymous bench-storage bench-cache-hits \
+	bench-anonymous bench-verification bench-storage bench-cache-hits \
 	gpu-wheels trials facts sign-facts test test-long test-browser mutants golden-keys golden-schema check format \
 	docs docs-links figures screenshots wheel oldest newest clean
 
@@ -87,6 +87,9 @@ bench-service: $(INSTALLED) ## the service under load, on SQLite and PostgreSQL;
 
 bench-anonymous: $(INSTALLED) ## memory and time of a worker that one request without a key takes; ARGS=...
 	@$(RUN) -m benchmarks.anonymous $(ARGS)
+
+bench-verification: $(INSTALLED) ## seconds in which a recipe of others is verified and timed here; ARGS=...
+	@$(RUN) -m benchmarks.verification $(ARGS)
 
 bench-soak: $(INSTALLED) ## does memory of the service grow in 10 minutes? ARGS=...
 	@$(RUN) -m benchmarks.soak $(ARGS)
