@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.supervisors import Multiprocess
 
 from feinsum.db.server import open_serving_store
+from feinsum.errors import InvalidRequestError
 from feinsum.service.app import create_app
 from feinsum.service.logs import configure
 from feinsum.service.metrics import FOLDER_VARIABLE
@@ -26,38 +30,73 @@ WORKER_STARTS_S = 60
 """Within how many seconds a worker has to tell that it lives."""
 
 
-def run(settings: Settings, tell: Callable[[], None] = lambda: None) -> None:
+STARTUP_FAILED = 3
+"""Exit status of a process whose only worker did not start, as of uvicorn."""
+
+
+def run(settings: Settings, tell: Callable[[str], None] = lambda _: None) -> None:
     """Serve until the process is interrupted or told to end.
 
     Each worker is a separate process, which reads the settings from its environment.
     Requests that are under way get ``shutdown_s`` to end.
 
     Args:
-        tell: called once the database was opened.
+        tell: called with the URL, once the database was opened and the port is ours.
 
     Raises:
         StoreError: before the first request, if the database cannot be opened.
+        InvalidRequestError: if nobody can listen at that address.
     """
     open_serving_store(settings.database).close()
-    tell()
-    configure(settings.log_level)
-    for name, value in settings.model_dump(exclude_none=True).items():
-        os.environ[f"{PREFIX}{name.upper()}"] = str(value)
-    with _shared_metrics(settings.workers):
-        uvicorn.run(
-            "feinsum.service.run:worker",
-            factory=True,
-            http=PROTOCOL,
-            timeout_worker_healthcheck=WORKER_STARTS_S,
-            host=settings.host,
-            port=settings.port,
-            workers=settings.workers,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            forwarded_allow_ips=settings.trusted_proxies,
-            timeout_graceful_shutdown=settings.shutdown_s,
-        )
+    with listening(settings.host, settings.port) as listener:
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        tell(f"http://{host}:{listener.getsockname()[1]}")
+        configure(settings.log_level)
+        for name, value in settings.model_dump(exclude_none=True).items():
+            os.environ[f"{PREFIX}{name.upper()}"] = str(value)
+        with _shared_metrics(settings.workers):
+            _serve(settings, listener)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections there.
+
+    Raises:
+        InvalidRequestError: if there is none, as where another program listens.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        why = (error.strerror or str(error)).partition(" (while")[0]
+        raise InvalidRequestError(
+            f"cannot listen on {host}, port {port} ({why}); give another "
+            "--host or --port, or end what listens there"
+        ) from None
+
+
+def _serve(settings: Settings, listener: socket.socket) -> None:
+    """As :func:`uvicorn.run` does, on a socket that is there already."""
+    config = uvicorn.Config(
+        "feinsum.service.run:worker",
+        factory=True,
+        http=PROTOCOL,
+        timeout_worker_healthcheck=WORKER_STARTS_S,
+        workers=settings.workers,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        forwarded_allow_ips=settings.trusted_proxies,
+        timeout_graceful_shutdown=settings.shutdown_s,
+    )
+    if settings.workers > 1:
+        Multiprocess(config, sockets=[listener]).run()
+        return
+    server = uvicorn.Server(config)
+    with suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])
+    if not server.started:
+        sys.exit(STARTUP_FAILED)
 
 
 @contextmanager

@@ -99,7 +99,9 @@ def test_misses_come_from_a_service(run, autotune, wanted, tmp_path, monkeypatch
         monkeypatch.setenv("FEINSUM_REMOTE_KEY", secret)
         result = run("tune", "--from-misses", server.url)
         lost = run("tune", "--from-misses", f"{server.url}/v2")
+        there = run("demand", "list", "--database", server.url, "--json").stdout
     assert told(result) == [3, 2, 1]
+    assert there == run("demand", "list", "--database", str(wanted), "--json").stdout
     assert "no-such-route" in lost.stderr
     gone = run("tune", "--from-misses", server.url)
     assert (gone.exit_code, "store-unavailable" in gone.stderr) == (1, True)

@@ -37,6 +37,7 @@ def test_facts_are_retracted(run, filled):
     again = run("db", "retract", first, "--yes", "--reason", "x", "--json")
     document = json.loads(again.stdout)
     assert (document["n_facts"], document["unknown"]) == (0, [])
+    assert "not retracted already" in run("db", "retract", first).stdout
     with open_store(filled) as store:
         assert len(store) == 2
         (retraction,) = store.retractions_of([first])

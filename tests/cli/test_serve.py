@@ -77,3 +77,15 @@ def test_a_setting_that_cannot_be_read_is_named(run, monkeypatch):
     result = run("serve")
     assert result.exit_code == 1
     assert "FEINSUM_SERVE_MAX_BATCH" in result.stderr
+
+
+def test_a_port_that_is_taken_is_told_and_nothing_else(run, tmp_path):
+    """Nobody is told that it serves where another program does."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        result = run(
+            "serve", "--port", port, "--database", str(tmp_path / "facts.sqlite")
+        )
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert f"cannot listen on 127.0.0.1, port {port}" in result.stderr

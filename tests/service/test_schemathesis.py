@@ -13,23 +13,33 @@ from feinsum.db.server import open_serving_store
 from feinsum.service import new_key
 from feinsum.service.examples import PEAKS, PLAN, RECORD
 from feinsum.service.paging import to_cursor
+from tests.service import refused_by_rule
 from tests.service.running import running
 
+RULES = "".join(f'    "{route}",\n' for route in refused_by_rule.RULES)
+
 CONFIGURATION = f"""
+hooks = "{refused_by_rule.__file__}"
+
 # Reading needs no key here.
 [checks]
 ignored_auth.enabled = false
 
-# Facts, limits, plans, einsums and retractions have more rules than a schema says.
+# More rules than a schema says: the check of the hooks is in the place of this one.
 [[operations]]
 include-name = [
-    "POST /v1/facts",
-    "POST /v1/peaks",
-    "POST /v1/plans",
-    "POST /v1/canonicalize",
-    "POST /v1/facts:retract",
+{RULES}
 ]
 checks.positive_data_acceptance.enabled = false
+
+# A retracted fact stays away if it is sent again; what became of it is told.
+[[operations]]
+include-name = "GET /v1/facts/{{record_id}}"
+checks.ensure_resource_availability.enabled = false
+
+[[operations]]
+include-name = "GET /v1/facts/{{record_id}}/trust"
+checks.use_after_free.enabled = false
 
 # Cursors are what the service gave; tests/hostile has others.
 [[operations]]
@@ -42,6 +52,10 @@ parameters = {{ "query.cursor" = "{to_cursor("k")}" }}
 [[operations]]
 include-name = "GET /v1/demand"
 parameters = {{ "query.cursor" = "{to_cursor(1, 1, "k", "")}" }}
+
+[[operations]]
+include-name = "GET /v1/retractions"
+parameters = {{ "query.cursor" = "{to_cursor("2026-01-31T12:00:00+00:00", "k")}" }}
 
 [[operations]]
 include-name = "GET /v1/best/{{key}}"

@@ -131,7 +131,9 @@ def _print(found: Retracted) -> None:
     if found.n_shared:
         typer.echo(f"left: {found.n_shared} that others sent or recorded, too")
     n = found.n_facts + len(found.unknown)
-    if found.is_dry_run:
+    if not n:
+        typer.echo("no fact matches that is not retracted already")
+    elif found.is_dry_run:
         typer.echo(f"facts to retract: {n}; nothing was written; use --yes")
     else:
         typer.echo(f"facts retracted: {n}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from feinsum.cli.shared.demands import PAGE, demands_in
 from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_json, print_table
 
@@ -23,19 +25,21 @@ app = typer.Typer(
 LONGEST = 60
 
 
-@app.command("list", epilog="\b\nExample:\n  feinsum demand list --limit 20 --json")
+@app.command(
+    "list",
+    epilog="\b\nExamples:\n"
+    "  feinsum demand list --limit 20 --json\n"
+    "  feinsum demand list --database https://facts.example",
+)
 def list_demand(
     limit: Annotated[
-        int, typer.Option(min=1, max=1000, help="Maximum number to list.")
+        int, typer.Option(min=1, max=PAGE, help="Maximum number to list.")
     ] = 100,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """List demands, most wanted first."""
-    from feinsum.db.server import open_serving_store
-
-    with open_serving_store(database, may_create=False) as store:
-        demands = store.demands(limit=limit)
+    """List demands of a service or of its database, most wanted first."""
+    demands = list(islice(demands_in(database), limit))
     if as_json:
         print_json([_document(demand) for demand in demands])
         return

@@ -54,9 +54,8 @@ def serve(
     settings = found.read_settings(
         host=host, port=port, workers=workers, database=database
     )
-    url = f"http://{settings.host}:{settings.port}"
 
-    def tell() -> None:
+    def tell(url: str) -> None:
         if as_json:
             print_json({"url": url})
         else:

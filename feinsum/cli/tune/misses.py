@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from feinsum.cli.shared.demands import demands_in
 from feinsum.errors import FeinsumError
 
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
-    from feinsum.records import Demand, Device
+    from feinsum.records import Device
 
 __all__ = ["wanted_einsums"]
-
-PAGE = 1000
 
 
 def wanted_einsums(source: str, device: Device) -> Iterator[tuple[int, BatchedEinsum]]:
@@ -32,7 +31,7 @@ def wanted_einsums(source: str, device: Device) -> Iterator[tuple[int, BatchedEi
     from feinsum.canonical import canonicalize
     from feinsum.ir import from_text
 
-    for demand in _demands(source):
+    for demand in demands_in(source):
         if demand.device not in ("", device.id, device.name):
             continue
         try:
@@ -42,15 +41,3 @@ def wanted_einsums(source: str, device: Device) -> Iterator[tuple[int, BatchedEi
             is_right = False
         if is_right:
             yield demand.count, einsum
-
-
-def _demands(source: str) -> Iterator[Demand]:
-    from feinsum.db import HttpStore, is_service
-    from feinsum.db.server import open_serving_store
-
-    if is_service(source):
-        yield from HttpStore.at(source).demands()
-        return
-    with open_serving_store(source, may_create=False) as store:
-        found = store.demands(limit=PAGE)
-    yield from found

@@ -1,0 +1,34 @@
+"""Demand of a database, or of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from feinsum.records import Demand
+
+__all__ = ["PAGE", "demands_in"]
+
+PAGE = 1000
+
+
+def demands_in(source: str | None) -> Iterator[Demand]:
+    """What was asked for in vain, most wanted first; of a database :data:`PAGE`.
+
+    Args:
+        source: URL of a service, or the location of its database.
+
+    Raises:
+        StoreUnavailableError: if it does not answer.
+        ServiceError: if it refuses, or is no service of ours.
+    """
+    from feinsum.db import HttpStore, is_service
+    from feinsum.db.server import open_serving_store
+
+    if source is not None and is_service(source):
+        yield from HttpStore.at(source).demands()
+        return
+    with open_serving_store(source, may_create=False) as store:
+        found = store.demands(limit=PAGE)
+    yield from found

@@ -1,0 +1,49 @@
+"""Hooks of Schemathesis: what fits its schema is refused by rules that no schema says.
+
+A document of a fact may fit and say what nobody can have measured; subscripts may be a
+text and no einsum. Of other routes ``positive_data_acceptance`` holds as it is.
+"""
+
+from __future__ import annotations
+
+import re
+
+import schemathesis
+
+from feinsum.records import CODES
+
+FACTS = "implausible"
+
+RULES = {
+    "POST /v1/facts": FACTS,
+    "POST /v1/peaks": FACTS,
+    "POST /v1/plans": FACTS,
+    "POST /v1/retractions": "invalid-record: the time",
+    "POST /v1/facts:retract": "invalid-request: (no fact was named|.* was given|"
+    ".* is not the id of a fact|.*reason)",
+    "DELETE /v1/facts/{record_id}": "invalid-request: (no reason|.*reason)|invalid-rec",
+    "POST /v1/canonicalize": "invalid-(request|einsum)|canonicalization-failed",
+    "POST /v1/best:batch": "invalid-request: the (device|architecture) .* no NUL",
+}
+"""By route, how the refusals of such rules begin, after their codes."""
+
+NUMBERS = re.compile(
+    "invalid-record: .*Input should be "
+    "(a valid integer|(less|greater) than or equal to -?92233)"
+)
+"""A schema takes 2.0 for an integer, and has no integers of 64 bits."""
+
+
+@schemathesis.check
+def refused_by_rule(ctx, response, case) -> None:
+    """A refusal is one of these; one of a fact names the rules of plausibility."""
+    rule = RULES.get(case.operation.label)
+    is_valid = case.meta is not None and case.meta.generation.mode.is_positive
+    if rule is None or not is_valid or response.status_code != 422:
+        return
+    problem = response.json()
+    said = f"{problem['code']}: {problem['detail']}"
+    assert re.match(rule, said) or NUMBERS.match(said), f"schema-valid, but {said}"
+    if problem["code"] == FACTS:
+        assert problem["findings"]
+        assert {finding["code"] for finding in problem["findings"]} <= {*CODES}
