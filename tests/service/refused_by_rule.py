@@ -14,16 +14,21 @@ from feinsum.records import CODES
 
 FACTS = "implausible"
 
+NAMES = "invalid-request: the (device|architecture) .* no NUL"
+
+REASON = "invalid-request: no reason was given|invalid-record: .* reason: "
+
 RULES = {
     "POST /v1/facts": FACTS,
     "POST /v1/peaks": FACTS,
     "POST /v1/plans": FACTS,
     "POST /v1/retractions": "invalid-record: the time",
-    "POST /v1/facts:retract": "invalid-request: (no fact was named|.* was given|"
-    ".* is not the id of a fact|.*reason)",
-    "DELETE /v1/facts/{record_id}": "invalid-request: (no reason|.*reason)|invalid-rec",
+    "POST /v1/facts:retract": f"{REASON}|invalid-request: (no fact was named|"
+    ".* was given; expected|.* is not the id)",
+    "DELETE /v1/facts/{record_id}": REASON,
     "POST /v1/canonicalize": "invalid-(request|einsum)|canonicalization-failed",
-    "POST /v1/best:batch": "invalid-request: the (device|architecture) .* no NUL",
+    "POST /v1/best:batch": NAMES,
+    "GET /v1/best/{key}": NAMES,
 }
 """By route, how the refusals of such rules begin, after their codes."""
 
