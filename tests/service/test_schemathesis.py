@@ -34,7 +34,9 @@ checks.positive_data_acceptance.enabled = false
 
 # A retracted fact stays away if it is sent again; what became of it is told.
 [[operations]]
-include-name = "GET /v1/facts/{{record_id}}"
+include-name = [
+    "GET /v1/facts/{{record_id}}", "POST /v1/facts/{{record_id}}/confirm",
+]
 checks.ensure_resource_availability.enabled = false
 
 [[operations]]
