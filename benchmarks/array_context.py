@@ -13,12 +13,16 @@ import argparse
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.experiments.machine import processor
 from feinsum.errors import FeinsumError
 from feinsum.integrations import lazy_array_context
 from feinsum.measure import device_states, open_device
@@ -48,9 +52,8 @@ def main() -> None:
     for _ in range(options.rounds):
         for name, call in calls.items():
             samples[name].append(seconds(call, contexts[name]))
-    print(
-        f"{options.elements} elements on {contexts['with'].queue.device.name.strip()}"
-    )
+    platform = contexts["with"].queue.device.platform.name.strip()
+    print(f"{processor()}, {platform}, {options.elements} elements")
     print("feinsum  first s  second ms  later ms")
     for name, times in samples.items():
         first, second = firsts[name]

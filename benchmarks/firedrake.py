@@ -32,6 +32,7 @@ from loopy.schedule.tools import get_kernel_arg_info
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.experiments.machine import processor
 from feinsum.retrieval import Retrieval, look_up
 from feinsum.retrieval.generating import generated
 from feinsum.targets.host.compiler import find_compiler
@@ -88,7 +89,9 @@ def main() -> None:
         for cell in CELLS
         for order in options.orders
     ]
-    print(f"{options.cells} cells, one thread, {find_compiler().version}")
+    print(
+        f"{processor()}, one thread, {find_compiler().version}, {options.cells} cells"
+    )
     print("| form | cell | order | functions | as PyOP2 us | found us | ratio | how |")
     print("|---|---|---|---|---|---|---|---|")
     ratios = {}

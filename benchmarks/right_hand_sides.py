@@ -1,8 +1,8 @@
 """The first retrieval of a right-hand side of 17 nests, of which nothing is recorded.
 
 Each process begins with empty caches, so that every recipe is verified and all code
-generated. Prints the seconds by the wall clock, and those of processors; then the same
-for a retrieval that verifies nothing.
+generated. Prints the processor, the seconds by the wall clock, and those of processors;
+then the same for a retrieval that verifies nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.experiments.machine import processor  # noqa: E402
+
 PROGRAM = """
 import resource, time, warnings
 from feinsum.records import InMemoryStore
@@ -40,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    print(f"{processor()}, {len(os.sched_getaffinity(0))} cores", flush=True)
     for _ in range(options.rounds):
         for verify in (True, False):
             with tempfile.TemporaryDirectory(prefix="feinsum-rhs-") as folder:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 import loopy as lp
-from loopy.symbolic import WalkMapper, get_dependencies
+from loopy.symbolic import get_dependencies
 from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
@@ -19,6 +19,7 @@ from feinsum.raising.memory import (
     subscripts_of,
 )
 from feinsum.raising.nest import Expression
+from feinsum.raising.walk import EveryNode
 
 __all__ = ["ancestors", "are_independent", "check_hazards", "reads_exactly"]
 
@@ -208,8 +209,8 @@ def _expressions(insn: lp.InstructionBase) -> Iterator[Expression]:
         yield from insn.predicates
 
 
-class _AccessFinder(WalkMapper):  # type: ignore[misc]
-    """Collects the accesses of one name."""
+class _AccessFinder(EveryNode):
+    """Collects the accesses of one name, each as often as it stands there."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ from feinsum.raising.nest import (
     RefusedNest,
     points_of,
 )
-from feinsum.raising.normal import is_no_op, normalized
+from feinsum.raising.normal import is_no_op, normalized, without_no_ops
 from feinsum.raising.operands import Access, OperandTable
 from feinsum.raising.profile import with_profiles
 from feinsum.raising.row import RaisedRow, raise_row
@@ -77,6 +77,8 @@ def raise_kernel(
     name = _kernel_name(t_unit, kernel_name)
     t_unit = fold_constant_bounds(t_unit, name)
     t_unit = specialize(t_unit, arguments or {}, name, long_extent)
+    if instructions is None:  # else one of them may be chosen
+        t_unit = t_unit.with_kernel(without_no_ops(t_unit[name]))
     raised = _raised(t_unit, name, instructions, long_extent)
     raised = with_profiles(raised, arguments or {})
     if not raised.refused and not joint_inames(raised):

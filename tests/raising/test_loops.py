@@ -195,6 +195,19 @@ def test_a_sum_over_both_loops_of_a_split_has_the_key_of_one():
         assert_same(unit, raised)
 
 
+def test_a_long_chain_of_private_values_stays_short():
+    """Each is the square of the one before: put in, the last has 2**25 factors."""
+    n = 25
+    lines = ["<> s0 = w[e] {id=s0}"]
+    lines += [
+        f"<> s{k} = s{k - 1}*s{k - 1} {{id=s{k},dep=s{k - 1}}}" for k in range(1, n)
+    ]
+    body = "\n".join([*lines, f"v[e,i] = s{n - 1}*u[e,i] {{dep=s{n - 1}}}"])
+    raised = raise_kernel(kernel(f"for e\n{body}\nend"))
+    assert raised.refused == ()
+    assert all(len(nest.einsum.operands) < 200 for nest in raised.raised)
+
+
 def test_inlined_functions_are_raised():
     """What marks their beginning and their end does nothing."""
     callee = lp.make_function(

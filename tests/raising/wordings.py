@@ -134,6 +134,14 @@ SEVERAL = {
         "v[e,i] = sum(p, E[i,p]*t[p]) {dep=t}"),
         2, {"t": "6"},
     ),
+    "a sum in a condition": (
+        ("t = sum(j, D[i,j]*u[e,j]) {id=t,inames=e:i}\n"
+        "v[e,i] = w[e]*(t if t > 1 else 0.5) {dep=t}"), 2, {"t": ()},
+    ),
+    "a sum in a square": (
+        ("t = sum(j, D[i,j]*u[e,j]) {id=t,inames=e:i}\n"
+        "v[e,i] = w[e]*t*t {dep=t}"), 2, {"t": ()},
+    ),
     "a sum that is read twice": (
         "t = sum(j, D[0,j]*u[e,j]) {id=t}\nv[e,i] = t*w[e]*u[e,i] + t {dep=t}", 2,
         {"t": ()},

@@ -65,6 +65,7 @@ def test_several_rows_in_other_words_get_recipes(name):
 
 def assert_right(unit):
     found = retrieved(unit)
+    assert found.applied
     assert all(nest.chosen for nest in found.nests)
     for n in (1, 7, 65):
         arguments = random_arguments(unit, {"n": n}, np.random.default_rng(n))
@@ -86,6 +87,34 @@ def test_scales_of_single_precision_sums(text):
     expected = on_host(unit, arguments)
     for name, value in on_host(found.t_unit, arguments).items():
         np.testing.assert_allclose(value, expected[name], 1e-5)
+
+
+def test_an_inlined_function_gets_a_recipe():
+    """Its loops are those of an element; marks that do nothing do not hold them."""
+    matvec = lp.make_function(
+        "{[i,j]: 0<=i,j<4}",
+        "y[i] = sum(j, M[i,j]*x[j])",
+        [
+            lp.GlobalArg("M", np.float64, shape=(4, 4)),
+            lp.GlobalArg("x,y", np.float64, shape=4),
+        ],
+        name="matvec",
+        lang_version=(2018, 2),
+        target=HostCTarget(),
+    )
+    caller = lp.make_kernel(
+        "{[e,i,j,k,l]: 0<=e<n and 0<=i,j,k,l<4}",
+        "[i]: v[e,i] = matvec([k,l]: D[k,l], [j]: u[e,j])",
+        [
+            lp.GlobalArg("u,v", np.float64, shape="n,4"),
+            lp.GlobalArg("D", np.float64, shape=(4, 4)),
+            lp.ValueArg("n", np.int32),
+        ],
+        lang_version=(2018, 2),
+        target=HostCTarget(),
+    )
+    unit = lp.inline_callable_kernel(lp.merge([caller, matvec]), "matvec")
+    assert_right(unit)
 
 
 @given(loops.texts())

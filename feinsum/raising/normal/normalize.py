@@ -20,7 +20,7 @@ from feinsum.raising.normal.splits import with_joined_loops
 from feinsum.raising.normal.subscripts import with_plain_subscripts
 from feinsum.raising.operands import OperandTable
 
-__all__ = ["is_no_op", "normalized"]
+__all__ = ["is_no_op", "normalized", "without_no_ops"]
 
 MOST_STEPS = 200
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import loopy as lp
 import numpy as np
-from loopy.symbolic import SubstitutionMapper, WalkMapper
+from loopy.symbolic import SubstitutionMapper
 from pymbolic import primitives as p
 from pymbolic.mapper.substitutor import make_subst_func
 
@@ -20,6 +20,7 @@ from feinsum.raising.memory import Subscripts, have_own_entries, subscripts_of
 from feinsum.raising.nest import Expression, in_kernel, value_of
 from feinsum.raising.normal.program import Program, is_plain, rewritten_reads
 from feinsum.raising.product import has_reduction
+from feinsum.raising.walk import EveryNode
 
 __all__ = ["with_kept_values", "with_values_put_in"]
 
@@ -138,8 +139,15 @@ def _can_be_put_in(value: Value, program: Program) -> bool:
         return False
     is_same = all(_is_unchanged(value, reader, program) for reader in value.readers)
     return is_same and all(
-        _size(reader.expression) <= LONGEST_EXPRESSION for reader in value.readers
+        _size_with(value, reader.expression) <= LONGEST_EXPRESSION
+        for reader in value.readers
     )
+
+
+def _size_with(value: Value, expression: Expression) -> int:
+    """The size of a reader's expression in which the value is put in."""
+    n_reads = len(accesses_of(expression, value.name))
+    return _size(expression) + n_reads * _size(value.writer.expression)
 
 
 def _is_read_once(value: Value) -> bool:
@@ -151,8 +159,22 @@ def _is_read_once(value: Value) -> bool:
         reader.within_inames == value.writer.within_inames
         and subscripts_of(value.writer.assignee) == ()
         and len(accesses_of(reader.expression, value.name)) == 1
+        and _is_factor(value.name, reader.expression)
         and not has_reduction(reader.expression)
     )
+
+
+def _is_factor(name: str, expression: Expression) -> bool:
+    """Whether a term or a product has the value as it is. Nothing else makes an einsum
+    of a sum, and Loopy adds up sums inside conditions only where these hold.
+    """
+    match expression:
+        case p.Sum() | p.Product():
+            return any(_is_factor(name, child) for child in expression.children)
+        case p.Quotient():
+            return _is_factor(name, expression.numerator)
+        case _:
+            return isinstance(expression, p.Variable) and expression.name == name
 
 
 def _is_unchanged(value: Value, reader: lp.Assignment, program: Program) -> bool:
@@ -289,8 +311,8 @@ def _size(expression: Expression) -> int:
     return counter.n_nodes
 
 
-class _NodeCounter(WalkMapper):  # type: ignore[misc]
-    """Counts the nodes of an expression."""
+class _NodeCounter(EveryNode):
+    """Counts the nodes of an expression, until there are too many."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -298,4 +320,4 @@ class _NodeCounter(WalkMapper):  # type: ignore[misc]
 
     def visit(self, _expr: Expression, /) -> bool:
         self.n_nodes += 1
-        return True
+        return self.n_nodes <= LONGEST_EXPRESSION

@@ -58,7 +58,11 @@ class Compiler:
         return (*_COMMON, _ARCHITECTURE)
 
     def flags_for(
-        self, *, has_vectors: bool, has_integers: bool = False
+        self,
+        *,
+        has_vectors: bool,
+        has_integers: bool = False,
+        has_conditional_reads: bool = False,
     ) -> tuple[str, ...]:
         """The options for one kernel.
 
@@ -67,10 +71,16 @@ class Compiler:
 
         Integers wrap, as in numpy. C leaves open what happens where one with a sign
         does, and gcc relies on that it never does: sums of 8 bits came out wrong.
+
+        Arrays that are read under a condition are read through masks. gcc 12.2 mixes
+        up entries there, where a short loop was unrolled: ``v[5*a + b] = u[5*a + b] if
+        t[5*a + b] > 0 else 1``. Without the conversion of conditions there are none.
         """
         flags = self.flags
         if self.is_clang and has_vectors:
             flags = (*flags, "-fno-vectorize", "-fno-slp-vectorize")
+        if not self.is_clang and has_conditional_reads:
+            flags = (*flags, "-fno-tree-loop-if-convert")
         return (*flags, "-fwrapv") if has_integers else flags
 
     def compile(self, source: str, flags: Sequence[str]) -> bytes:

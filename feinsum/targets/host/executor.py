@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import loopy as lp
 import numpy as np
 from loopy.schedule.tools import get_kernel_arg_info
+from loopy.symbolic import DependencyMapper, WalkMapper
 from loopy.target.c.c_execution import CExecutionWrapperGenerator
 from loopy.target.execution import ExecutorBase
+from pymbolic import primitives as p
 from pytools import memoize_method
 
 from feinsum.errors import MeasurementError
@@ -100,6 +102,7 @@ class HostExecutor(ExecutorBase):  # type: ignore[misc]
             n_launches,
             _has_vectors(unit),
             _has_integers(unit),
+            _has_conditional_reads(unit),
             _arguments(kernel),
             invoker,
         )
@@ -160,7 +163,9 @@ class _ProgramExecutor(HostExecutor):
         invoker = self.get_invoker_uncached(self.t_unit, self.entrypoint, code)
         arguments = _arguments(self.t_unit[self.entrypoint])
         kernel = ProgramKernel(self.program, arguments)
-        return HostInfo(HostCode("", 0, False, False, arguments, invoker), kernel)
+        return HostInfo(
+            HostCode("", 0, False, False, False, arguments, invoker), kernel
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,3 +269,31 @@ def _has_integers(unit: Any) -> bool:
         )
         if not isinstance(array, lp.ValueArg)
     )
+
+
+def _has_conditional_reads(unit: Any) -> bool:
+    """Whether a condition decides which entries of arrays are read."""
+    finder = _ConditionFinder()
+    for callable_ in unit.callables_table.values():
+        if isinstance(callable_, lp.CallableKernel):
+            for insn in callable_.subkernel.instructions:
+                finder(getattr(insn, "expression", 0))
+    return finder.has_found
+
+
+class _ConditionFinder(WalkMapper):  # type: ignore[misc]
+    """Looks for reads in the branches of conditions that these do not do anyway."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_found = False
+
+    def map_if(self, expr: p.If, /) -> None:
+        branches = _subscripts(expr.then) | _subscripts(expr.else_)
+        self.has_found |= not branches <= _subscripts(expr.condition)
+        super().map_if(expr)
+
+
+def _subscripts(expression: Any) -> frozenset[Any]:
+    leaves = DependencyMapper(composite_leaves=True)(expression)
+    return frozenset(leaf for leaf in leaves if isinstance(leaf, p.Subscript))

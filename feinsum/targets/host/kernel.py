@@ -32,6 +32,7 @@ class HostCode:
         n_launches: how many regions of the pool one call is.
         has_vectors: whether its loops are vectors already.
         has_integers: whether an array has entries that wrap.
+        has_conditional_reads: whether conditions decide which entries are read.
         arguments: the name of each, in the order of the entry point; the dtype of
             those that are scalars.
         invoker: checks the arguments of a call, allocates results, and calls.
@@ -41,6 +42,7 @@ class HostCode:
     n_launches: int
     has_vectors: bool
     has_integers: bool
+    has_conditional_reads: bool
     arguments: tuple[tuple[str, np.dtype[Any] | None], ...]
     invoker: Callable[..., Any]
 
@@ -58,7 +60,9 @@ class HostCode:
 def _compilation(code: HostCode) -> tuple[Compiler, str, tuple[str, ...]]:
     compiler = find_compiler()
     flags = compiler.flags_for(
-        has_vectors=code.has_vectors, has_integers=code.has_integers
+        has_vectors=code.has_vectors,
+        has_integers=code.has_integers,
+        has_conditional_reads=code.has_conditional_reads,
     )
     return compiler, code.source, flags
 

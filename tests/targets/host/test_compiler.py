@@ -103,6 +103,8 @@ def test_a_compiler_is_known_by_what_it_says(said, is_clang, script, monkeypatch
     for has_vectors in (False, True):
         flags = found.flags_for(has_vectors=has_vectors, has_integers=True)
         assert "-fwrapv" in flags
+    flags = found.flags_for(has_vectors=False, has_conditional_reads=True)
+    assert ("-fno-tree-loop-if-convert" in flags) != is_clang
 
 
 def test_no_option_changes_the_order_of_sums():

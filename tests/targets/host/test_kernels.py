@@ -33,6 +33,19 @@ def cube_in_numpy(x):
     return 100 * n + 10 * m + p + x
 
 
+@pytest.mark.parametrize("n", [3, 5, 16])
+def test_entries_that_are_read_under_a_condition_are_not_mixed_up(n):
+    """Of short loops gcc 12.2 takes others, if it turns conditions into masks."""
+    t_unit = make(
+        f"{{[i,k]: 0<=i<m and 0<=k<{n}}}",
+        "y[i,k] = 1.0 if c[i,k] > 0.5 else x[i,k]",
+        [lp.GlobalArg("x,c,y", np.float64, shape=("m", n)), lp.ValueArg("m", np.int32)],
+    )
+    c, x = np.random.default_rng(0).random((2, 133, n))
+    expected = np.where(c > 0.5, 1, x)
+    np.testing.assert_array_equal(results(t_unit, c=c, x=x)["y"], expected)
+
+
 @hypothesis.settings(max_examples=25)
 @hypothesis.given(
     blocks=st.tuples(*[st.sampled_from((None, 1, 2, 4))] * 3),
