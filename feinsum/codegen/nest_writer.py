@@ -20,6 +20,7 @@ __all__ = [
     "ENTRY",
     "FLAT",
     "TILED",
+    "WIDE",
     "NestArrays",
     "Place",
     "Writer",
@@ -37,6 +38,10 @@ TILED = "%tiled"
 """In the place of the lanes' index: its entries in the tile, of buffers."""
 FLAT = "%flat"
 """In the place of the lanes' index: its value, where an array has one axis for it."""
+WIDE = "int64"
+"""Of the index of a node. Vectors of a row are then at fixed distances from its first
+one; in fewer bits each would have an address of its own, as sums of these may wrap.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,13 @@ class NestArrays:
 
     Attributes:
         is_flat: whether the index of the lanes has one axis, as all others.
-        has_start: whether the result begins with values that are written first.
+        has_start: whether the kernel writes what the result begins with.
+        is_zero: whether the result is zero when the kernel begins.
     """
 
     is_flat = False
     has_start = False
+    is_zero = True
 
     def __init__(self, nest: Nest, form: NestForm) -> None:
         self.nest, self.form = nest, form
@@ -133,6 +140,7 @@ class Writer:
         arrays: what the nest reads, and where its result goes.
         fetched: vectors of entries of operands, by position.
         taken: names that its loops and temporaries may not have.
+        is_written_once: whether each entry of the result is, when it is complete.
     """
 
     nest: Nest
@@ -149,6 +157,7 @@ class Writer:
     arrays: NestArrays | None = None
     taken: Collection[str] = ()
     fetched: dict[int, Place] = field(default_factory=dict)
+    is_written_once: bool = False
 
     def __post_init__(self) -> None:
         self.unique = UniqueNameGenerator(set(self.taken))
@@ -174,15 +183,18 @@ class Writer:
 
     def _whole(self, depth: int, at: dict[str, str]) -> None:
         """What the result begins with, if anything, and all statements."""
-        if self.of.has_start:
-            network = self.nest.network
-            is_kept = network.has_sparse_output
-            body: tuple[Any, ...] = (Start(),)
-            for level, index in reversed([*enumerate(network.levels)]):
-                if is_kept or index in network.output:
-                    body = (Repeat(index, level, body),)
-            self._write(body, depth, at, {})
+        before = len(self.lines)
         self._tiles(lower(self.nest), depth, at)
+        if not self.of.has_start or self.is_written_once:
+            return
+        network = self.nest.network
+        body: tuple[Any, ...] = (Start(),)
+        for level, index in reversed([*enumerate(network.levels)]):
+            if network.has_sparse_output or index in network.output:
+                body = (Repeat(index, level, body),)
+        after, self.lines = self.lines[before:], self.lines[:before]
+        self._write(body, depth, at, {})
+        self.lines += after
 
     def _begin(self, depth: int, at: dict[str, str]) -> None:
         """Write what the result begins with, at all of its dense indices."""
@@ -229,7 +241,7 @@ class Writer:
         self._zero(self.total, depth, at)
         self._write(steps, depth, at, node)
         held, self.total = self.total, None
-        self._over(held.indices, depth, at, lambda inside, there: self._add(
+        self._over(held.indices, depth, at, lambda inside, there: self._put(
             self.result, self._text(held, there), inside, there
         ), is_vector=not self.of.is_flat)  # fmt: skip
 
@@ -302,7 +314,7 @@ class Writer:
         value = self.of.index(level, iname)
         if value != iname:
             name = self.unique(f"{index}_0")
-            self._line(depth + 1, f"<> {name} = {value}")
+            self._line(depth + 1, f"<{WIDE}> {name} = {value}")
             value = name
         inside = at | {index: value, ENTRY: iname}
         self._body(body, depth + 1, inside, node | {level: iname})
@@ -399,7 +411,7 @@ class Writer:
         if is_assigned:
             self._line(depth, f"{self._text(target, at)} = {value}")
         else:
-            self._add(target, value, depth, at)
+            self._put(target, value, depth, at)
 
     def _target(self, number: int) -> Place:
         """Where the product of a term goes."""
@@ -522,17 +534,41 @@ class Writer:
             place.name, dtype=self.dtype, shape=shape, dim_tags=tags
         )
 
-    def _add(self, place: Place, value: str, depth: int, at: dict[str, str]) -> None:
+    def _put(self, place: Place, value: str, depth: int, at: dict[str, str]) -> None:
+        """Add a value; to an entry of the result that gets no other, assign it.
+
+        Memory that is read before it is first written is fetched twice: the system has
+        pages of zeros to read, and makes those to write.
+        """
+        network = self.nest.network
+        kept = network.levels if network.has_sparse_output else network.output
+        is_only = place == self.result and {*at} & network.indices <= {*kept}
+        is_whole = is_only and (self.of.has_start or self.of.is_zero)
+        self.is_written_once |= is_whole
+        self._add(place, value, depth, at, is_first=is_whole)
+
+    def _add(
+        self,
+        place: Place,
+        value: str,
+        depth: int,
+        at: dict[str, str],
+        *,
+        is_first: bool = False,
+    ) -> None:
         if place != self.result:
             target = self._text(place, at)
             self._line(depth, f"{target} = {target} + {value}")
             return
         target, value = self.of.result(at), self.of.scaled(value)
+        start = f"{target} + "
+        if is_first:
+            start = f"{self.of.start(at)} + " if self.of.has_start else ""
         has_lane = self.form.lane in self.nest.network.output and ROUND in at
         is_guarded = has_lane and self._is_filled_up()
         if is_guarded:
             self._line(depth, f"if {at[FLAT]} < {self.of.extent(self.form.lane)}")
-        self._line(depth, f"{target} = {target} + {value}")
+        self._line(depth, f"{target} = {start}{value}")
         if is_guarded:
             self._line(depth, "end")
 

@@ -74,6 +74,17 @@ def test_trees_of_every_order_are_those_of_numpy(name):
         np.testing.assert_allclose(run(found, given), expected, rtol=1e-12)
 
 
+def test_a_complete_result_is_written_once():
+    """Its zeros are not written first, and it is not read."""
+    unit, _ = WAYS["many columns"]
+    writers = [
+        insn
+        for insn in predicted(unit).default_entrypoint.instructions
+        if "out" in insn.assignee_var_names()
+    ]
+    assert all("out" not in insn.read_dependency_names() for insn in writers)
+
+
 def test_a_factored_nest_is_that_of_numpy():
     found = predicted(factored_mttkrp())
     for tree in patterns((9, 8, 7)):

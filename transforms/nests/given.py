@@ -89,6 +89,7 @@ class _Given(NestArrays):
     """The arrays of a kernel, by the names that it has for them."""
 
     is_flat = True
+    is_zero = False
 
     def __init__(self, nest: Nest, form: NestForm, given: LoopNest) -> None:
         super().__init__(nest, form)
