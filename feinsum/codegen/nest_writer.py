@@ -59,11 +59,13 @@ class NestArrays:
         is_flat: whether the index of the lanes has one axis, as all others.
         has_start: whether the kernel writes what the result begins with.
         is_zero: whether the result is zero when the kernel begins.
+        has_copies: whether the kernel adds up copies of the result that it keeps.
     """
 
     is_flat = False
     has_start = False
     is_zero = True
+    has_copies = False
 
     def __init__(self, nest: Nest, form: NestForm) -> None:
         self.nest, self.form = nest, form
@@ -178,8 +180,16 @@ class Writer:
             return
         chunk = self._loop("chunk", "0", self.of.n_chunks(), 0, "g.0")
         self.root = self._between(*self.of.chunk(chunk), 1, ("first", "past"))
+        if self.of.has_copies:
+            chunk = self._wide("copy", chunk, 1)
+            self._each_entry(1, {CHUNK: chunk}, lambda depth, at: self._line(
+                depth, f"{self.of.result(at)} = 0"
+            ))  # fmt: skip
         self._whole(1, {CHUNK: chunk})
         self._line(0, "end")
+        if self.of.has_copies:
+            self._line(0, "... gbarrier")
+            self._each_entry(0, {}, self._sum_copies, "g.0")
 
     def _whole(self, depth: int, at: dict[str, str]) -> None:
         """What the result begins with, if anything, and all statements."""
@@ -198,12 +208,35 @@ class Writer:
 
     def _begin(self, depth: int, at: dict[str, str]) -> None:
         """Write what the result begins with, at all of its dense indices."""
+        self._each_entry(depth, at, lambda inside, there: self._line(
+            inside, f"{self.of.result(there)} = {self.of.start(there)}"
+        ))  # fmt: skip
+
+    def _sum_copies(self, depth: int, at: dict[str, str]) -> None:
+        """Add an entry of all copies to that of the result."""
+        total = self._temporary("total", ())
+        self._zero(total, depth, at)
+        chunk = self._loop("chunk", "0", self.of.n_chunks(), depth)
+        copy = self._wide("copy", chunk, depth + 1)
+        self._add(total, self.of.result(at | {CHUNK: copy}), depth + 1, at)
+        self._line(depth, "end")
+        value = self.of.scaled(total.name)
+        self._line(depth, f"{self.of.result(at)} = {self.of.start(at)} + {value}")
+
+    def _each_entry(
+        self, depth: int, at: dict[str, str], write: Any, tag: str = ""
+    ) -> None:
+        """Loops over the indices of the result that have no value yet.
+
+        Args:
+            tag: of the outermost loop.
+        """
         inside = depth
         for index in self.nest.network.output:
             if index not in at:
-                iname = self._loop(index, "0", self.of.extent(index), inside)
-                at, inside = at | {index: iname, FLAT: iname}, inside + 1
-        self._line(inside, f"{self.of.result(at)} = {self.of.start(at)}")
+                iname = self._loop(index, "0", self.of.extent(index), inside, tag)
+                at, inside, tag = at | {index: iname, FLAT: iname}, inside + 1, ""
+        write(inside, at)
         self._close(inside, depth)
 
     def _between(
@@ -313,9 +346,7 @@ class Writer:
         iname = self._loop(f"node{level}", begin, end, depth)
         value = self.of.index(level, iname)
         if value != iname:
-            name = self.unique(f"{index}_0")
-            self._line(depth + 1, f"<{WIDE}> {name} = {value}")
-            value = name
+            value = self._wide(f"{index}_0", value, depth + 1)
         inside = at | {index: value, ENTRY: iname}
         self._body(body, depth + 1, inside, node | {level: iname})
         self._line(depth, "end")
@@ -521,6 +552,12 @@ class Writer:
         self._line(depth, f"for {iname}")
         return iname
 
+    def _wide(self, name: str, value: str, depth: int) -> str:
+        """A variable for a factor of subscripts."""
+        name = self.unique(name)
+        self._line(depth, f"<{WIDE}> {name} = {value}")
+        return name
+
     def _temporary(self, name: str, indices: tuple[str, ...]) -> Place:
         place = Place(self.unique(name), indices)
         self.own.append(self.private_array(place))
@@ -560,7 +597,8 @@ class Writer:
             target = self._text(place, at)
             self._line(depth, f"{target} = {target} + {value}")
             return
-        target, value = self.of.result(at), self.of.scaled(value)
+        target = self.of.result(at)
+        value = value if self.of.has_copies else self.of.scaled(value)
         start = f"{target} + "
         if is_first:
             start = f"{self.of.start(at)} + " if self.of.has_start else ""
