@@ -25,11 +25,10 @@ import argparse
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
-from math import exp, log
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -40,6 +39,7 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from benchmarks.bandwidth import make_triad
 from benchmarks.experiments.contest import Watched
 from benchmarks.experiments.machine import processor
 from benchmarks.sparse_problems import (
@@ -51,10 +51,12 @@ from benchmarks.sparse_problems import (
     make_problem,
 )
 from benchmarks.sparse_rivals import RIVALS, TENSORA, UNFACTORIZED, ours, tensora_s
+from benchmarks.sparse_summary import OURS, Timed, claims, cold_seconds
 from feinsum.measure import interleave
 from feinsum.targets.devices import open_device
 
-OURS = "feinsum"
+TRIAD_ENTRIES = 10_000_000
+"""Of each array, which no cache holds."""
 
 
 @dataclass(frozen=True)
@@ -87,17 +89,25 @@ def contest(problem: Problem, options: argparse.Namespace) -> dict[str, float]:
     return found
 
 
-def table_of(results: Sequence[tuple[str, dict[str, float], float]]) -> Table:
+def triad_rate() -> float:
+    """Bytes per second of the triad of doubles."""
+    triad = make_triad(open_device("host"), TRIAD_ENTRIES)
+    return 24 * TRIAD_ENTRIES / min(triad.run() for _ in range(7))
+
+
+def table_of(results: Mapping[str, Timed]) -> Table:
     """Milliseconds, and how many times as fast ours is as the best of the rivals."""
     names = (OURS, *RIVALS, TENSORA)
     heads = (f"{name}, ms" for name in names)
     last = "best rival / ours", "operations"
     table = Table("entry", *heads, *last, box=box.MARKDOWN)
-    for name, seconds, operations in results:
+    for name, timed in results.items():
         cells = (
-            f"{seconds[one] * 1e3:.3f}" if one in seconds else "-" for one in names
+            f"{timed.seconds[one] * 1e3:.3f}" if one in timed.seconds else "-"
+            for one in names
         )
-        table.add_row(name, *cells, f"{ratio(seconds):.2f}", f"{operations:.2f}")
+        last = ratio(timed.seconds), timed.operations
+        table.add_row(name, *cells, *(f"{x:.2f}" for x in last))
     return table
 
 
@@ -120,7 +130,8 @@ def main() -> None:
     parser.add_argument("--tensora", default="", help="a Python that has tensora")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    results = []
+    results: dict[str, Timed] = {}
+    rate = triad_rate()
     for kernel, (pattern, shape) in product(KERNELS, PATTERNS.items()):
         has_rank = kernel not in ("spmv", "tttc")
         names = {
@@ -136,7 +147,8 @@ def main() -> None:
             if fits(kernel, shape, tree, rank):
                 problem = make_problem(kernel, tree, rank, options.dtype)
                 found = contest(problem, options)
-                results.append((names[rank], found, problem.operations()))
+                part = problem.n_bytes / found[OURS] / rate
+                results[names[rank]] = Timed(kernel, found, problem.operations(), part)
                 Console(stderr=True).print(names[rank], found)
     console = Console(width=200)
     console.print(
@@ -144,9 +156,10 @@ def main() -> None:
         f"{options.dtype}, scale {options.scale:g}"
     )
     console.print(table_of(results))
-    if results:
-        mean = exp(sum(log(ratio(seconds)) for _, seconds, _ in results) / len(results))
-        console.print(f"geometric mean: {mean:.2f} times as fast as the best rival")
+    for line in claims(results.values()):
+        console.print(line)
+    imports, call = cold_seconds(min(options.rounds, 3))
+    console.print(f"a first call: {imports:.2f} s of imports, {call:.2f} s of its own")
     missing = [name for name in ("scipy", "numba") if find_spec(name) is None]
     missing += [] if options.tensora else [TENSORA]
     console.print(f"not installed: {', '.join(missing) or 'none'}")

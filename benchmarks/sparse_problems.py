@@ -97,6 +97,14 @@ class Problem:
     def sizes(self) -> Sizes:
         return sizes_of(self.network, [self.tree, *self.factors])
 
+    @property
+    def n_bytes(self) -> int:
+        """Of all arrays, each once, and of the result."""
+        arrays = [self.tree.values, *self.tree.indices, *self.tree.pointers]
+        item, output = self.tree.values.itemsize, self.network.output
+        result = item * prod(self.sizes.extents[i] for i in output)
+        return result + sum(array.nbytes for array in (*arrays, *self.factors))
+
     def reference(self) -> Array:
         """By entries."""
         return sparse_reference(self.network, [self.tree, *self.factors])

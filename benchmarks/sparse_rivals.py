@@ -128,7 +128,7 @@ def one_loop(problem: Problem) -> Callable[[], Array] | None:
         n_threads=n_threads,
     )
     n_chunks = n_chunks_for(nest, form, sizes, n_threads)
-    index_dtype = nest_index_dtype(nest, sizes, form=form, n_chunks=n_chunks)
+    index_dtype = nest_index_dtype(nest, sizes)
     made = generate_nest(
         nest, sizes.extents, dtype=dtype, index_dtype=index_dtype, form=form
     )

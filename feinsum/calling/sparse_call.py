@@ -284,7 +284,7 @@ def _kernel(
 
     dense = {i: sizes.extents[i] for i in sorted(nest.network.indices)
              if i not in nest.network.level_of}  # fmt: skip
-    index_dtype = nest_index_dtype(nest, sizes, form=form, n_chunks=n_chunks)
+    index_dtype = nest_index_dtype(nest, sizes)
     key = ("kernel", nest, form, tuple(dense.items()), dtype.str, index_dtype.str)
 
     def make() -> CompiledKernel:

@@ -14,6 +14,7 @@ __all__ = [
     "FLAT",
     "ROUND",
     "TILED",
+    "WIDE",
     "NestArrays",
     "Place",
     "axes_of",
@@ -32,6 +33,10 @@ TILED = "%tiled"
 """In the place of the lanes' index: its entries in the tile, of buffers."""
 FLAT = "%flat"
 """In the place of the lanes' index: its value, where an array has one axis for it."""
+WIDE = "int64"
+"""Of the index of a node. Vectors of a row are then at fixed distances from its first
+one; in fewer bits each would have an address of its own, as sums of these may wrap.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,15 @@ class NestArrays:
 
     Attributes:
         is_flat: whether the index of the lanes has one axis, as all others.
-        has_start: whether the result begins with values that are written first.
+        has_start: whether the kernel writes what the result begins with.
+        is_zero: whether the result is zero when the kernel begins.
+        has_copies: whether the kernel adds up copies of the result that it keeps.
     """
 
     is_flat = False
     has_start = False
+    is_zero = True
+    has_copies = False
 
     def __init__(self, nest: Nest, form: NestForm) -> None:
         self.nest, self.form = nest, form

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -73,7 +72,7 @@ def tree_arguments(
 
     Arrays of the tree are taken as they are where their dtypes are those of the kernel.
     """
-    kind = nest_index_dtype(nest, sizes, form=form, n_chunks=n_chunks)
+    kind = nest_index_dtype(nest, sizes)
     found: dict[str, Any] = {"values": np.asarray(tree.values, dtype, order="C")}
     for level, array in enumerate(tree.indices):
         found[f"indices{level}"] = np.asarray(array, kind, order="C")
@@ -181,29 +180,19 @@ def root_chunks(tree: CSF, n_chunks: int) -> Array:
     return np.unique(np.concatenate([[0], cuts, [n_nodes]]))
 
 
-def nest_index_dtype(
-    nest: Nest, sizes: Sizes, *, form: NestForm = PLAIN, n_chunks: int = 1
-) -> np.dtype[Any]:
-    """int32, or int64 where a subscript of an array does not fit.
+def nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
+    """Of the tree's arrays: int32, or int64 where a node or an index does not fit.
+
+    Subscripts are computed in 64 bits in any case.
 
     >>> from feinsum.nests import network, path_from_pairs
     >>> spmm = network("ij,jk->ik")
     >>> nest = Nest(spmm, path_from_pairs(spmm, [(0, 1)]), (("i", "j", "k"),))
-    >>> sizes = Sizes({"i": 100, "j": 10**8, "k": 32}, (100, 500))
-    >>> nest_index_dtype(nest, sizes)
-    dtype('int64')
+    >>> nest_index_dtype(nest, Sizes({"i": 100, "j": 10**8, "k": 32}, (100, 500)))
+    dtype('int32')
     """
-    network, extents = nest.network, form.filled(sizes.extents)
-    arrays = [term for p, term in enumerate(network.inputs) if p != network.sparse]
-    entries = [prod(extents[i] for i in indices) for indices in arrays]
-    entries += [
-        (n_chunks if form.is_chunked else 1) * prod(extents[i] for i in buffer.indices)
-        for buffer in nest.buffers
-    ]
-    if not network.has_sparse_output:
-        copies = n_chunks if form.has_copies else 1
-        entries.append(copies * prod(extents[i] for i in network.output))
-    largest = max(*entries, *sizes.nodes, *extents.values())
+    extents = (sizes.extents[i] for i in nest.network.levels)
+    largest = max((*sizes.nodes, *extents), default=0)
     return np.dtype(np.int32 if largest < 2**31 - 1 else np.int64)
 
 

@@ -17,6 +17,7 @@ from feinsum.codegen.nest_arrays import (
     FLAT,
     ROUND,
     TILED,
+    WIDE,
     NestArrays,
     Place,
     axes_of,
@@ -53,6 +54,7 @@ class Writer:
         arrays: what the nest reads, and where its result goes.
         fetched: vectors of entries of operands, by position.
         taken: names that its loops and temporaries may not have.
+        is_written_once: whether each entry of the result is, when it is complete.
     """
 
     nest: Nest
@@ -69,6 +71,7 @@ class Writer:
     arrays: NestArrays | None = None
     taken: Collection[str] = ()
     fetched: dict[int, Place] = field(default_factory=dict)
+    is_written_once: bool = False
 
     def __post_init__(self) -> None:
         self.unique = UniqueNameGenerator(set(self.taken))
@@ -89,29 +92,63 @@ class Writer:
             return
         chunk = self._loop("chunk", "0", self.of.n_chunks(), 0, "g.0")
         self.root = self._between(*self.of.chunk(chunk), 1, ("first", "past"))
+        if self.of.has_copies:
+            chunk = self._wide("copy", chunk, 1)
+            self._each_entry(1, {CHUNK: chunk}, lambda depth, at: self._line(
+                depth, f"{self.of.result(at)} = 0"
+            ))  # fmt: skip
         self._whole(1, {CHUNK: chunk})
         self._line(0, "end")
+        if self.of.has_copies:
+            self._line(0, "... gbarrier")
+            self._each_entry(0, {}, self._sum_copies, "g.0")
 
     def _whole(self, depth: int, at: dict[str, str]) -> None:
         """What the result begins with, if anything, and all statements."""
-        if self.of.has_start:
-            network = self.nest.network
-            is_kept = network.has_sparse_output
-            body: tuple[Any, ...] = (Start(),)
-            for level, index in reversed([*enumerate(network.levels)]):
-                if is_kept or index in network.output:
-                    body = (Repeat(index, level, body),)
-            self._write(body, depth, at, {})
+        before = len(self.lines)
         self._tiles(lower(self.nest), depth, at)
+        if not self.of.has_start or self.is_written_once:
+            return
+        network = self.nest.network
+        body: tuple[Any, ...] = (Start(),)
+        for level, index in reversed([*enumerate(network.levels)]):
+            if network.has_sparse_output or index in network.output:
+                body = (Repeat(index, level, body),)
+        after, self.lines = self.lines[before:], self.lines[:before]
+        self._write(body, depth, at, {})
+        self.lines += after
 
     def _begin(self, depth: int, at: dict[str, str]) -> None:
         """Write what the result begins with, at all of its dense indices."""
+        self._each_entry(depth, at, lambda inside, there: self._line(
+            inside, f"{self.of.result(there)} = {self.of.start(there)}"
+        ))  # fmt: skip
+
+    def _sum_copies(self, depth: int, at: dict[str, str]) -> None:
+        """Add an entry of all copies to that of the result."""
+        total = self._temporary("total", ())
+        self._zero(total, depth, at)
+        chunk = self._loop("chunk", "0", self.of.n_chunks(), depth)
+        copy = self._wide("copy", chunk, depth + 1)
+        self._add(total, self.of.result(at | {CHUNK: copy}), depth + 1, at)
+        self._line(depth, "end")
+        value = self.of.scaled(total.name)
+        self._line(depth, f"{self.of.result(at)} = {self.of.start(at)} + {value}")
+
+    def _each_entry(
+        self, depth: int, at: dict[str, str], write: Any, tag: str = ""
+    ) -> None:
+        """Loops over the indices of the result that have no value yet.
+
+        Args:
+            tag: of the outermost loop.
+        """
         inside = depth
         for index in self.nest.network.output:
             if index not in at:
-                iname = self._loop(index, "0", self.of.extent(index), inside)
-                at, inside = at | {index: iname, FLAT: iname}, inside + 1
-        self._line(inside, f"{self.of.result(at)} = {self.of.start(at)}")
+                iname = self._loop(index, "0", self.of.extent(index), inside, tag)
+                at, inside, tag = at | {index: iname, FLAT: iname}, inside + 1, ""
+        write(inside, at)
         self._close(inside, depth)
 
     def _between(
@@ -149,7 +186,7 @@ class Writer:
         self._zero(self.total, depth, at)
         self._write(steps, depth, at, node)
         held, self.total = self.total, None
-        self._over(held.indices, depth, at, lambda inside, there: self._add(
+        self._over(held.indices, depth, at, lambda inside, there: self._put(
             self.result, self._text(held, there), inside, there
         ), is_vector=not self.of.is_flat)  # fmt: skip
 
@@ -221,9 +258,7 @@ class Writer:
         iname = self._loop(f"node{level}", begin, end, depth)
         value = self.of.index(level, iname)
         if value != iname:
-            name = self.unique(f"{index}_0")
-            self._line(depth + 1, f"<> {name} = {value}")
-            value = name
+            value = self._wide(f"{index}_0", value, depth + 1)
         inside = at | {index: value, ENTRY: iname}
         self._body(body, depth + 1, inside, node | {level: iname})
         self._line(depth, "end")
@@ -319,7 +354,7 @@ class Writer:
         if is_assigned:
             self._line(depth, f"{self._text(target, at)} = {value}")
         else:
-            self._add(target, value, depth, at)
+            self._put(target, value, depth, at)
 
     def _target(self, number: int) -> Place:
         """Where the product of a term goes."""
@@ -429,6 +464,12 @@ class Writer:
         self._line(depth, f"for {iname}")
         return iname
 
+    def _wide(self, name: str, value: str, depth: int) -> str:
+        """A variable for a factor of subscripts."""
+        name = self.unique(name)
+        self._line(depth, f"<{WIDE}> {name} = {value}")
+        return name
+
     def _temporary(self, name: str, indices: tuple[str, ...]) -> Place:
         place = Place(self.unique(name), indices)
         self.own.append(self.private_array(place))
@@ -442,17 +483,42 @@ class Writer:
             place.name, dtype=self.dtype, shape=shape, dim_tags=tags
         )
 
-    def _add(self, place: Place, value: str, depth: int, at: dict[str, str]) -> None:
+    def _put(self, place: Place, value: str, depth: int, at: dict[str, str]) -> None:
+        """Add a value; to an entry of the result that gets no other, assign it.
+
+        Memory that is read before it is first written is fetched twice: the system has
+        pages of zeros to read, and makes those to write.
+        """
+        network = self.nest.network
+        kept = network.levels if network.has_sparse_output else network.output
+        is_only = place == self.result and {*at} & network.indices <= {*kept}
+        is_whole = is_only and (self.of.has_start or self.of.is_zero)
+        self.is_written_once |= is_whole
+        self._add(place, value, depth, at, is_first=is_whole)
+
+    def _add(
+        self,
+        place: Place,
+        value: str,
+        depth: int,
+        at: dict[str, str],
+        *,
+        is_first: bool = False,
+    ) -> None:
         if place != self.result:
             target = self._text(place, at)
             self._line(depth, f"{target} = {target} + {value}")
             return
-        target, value = self.of.result(at), self.of.scaled(value)
+        target = self.of.result(at)
+        value = value if self.of.has_copies else self.of.scaled(value)
+        start = f"{target} + "
+        if is_first:
+            start = f"{self.of.start(at)} + " if self.of.has_start else ""
         has_lane = self.form.lane in self.nest.network.output and ROUND in at
         is_guarded = has_lane and self._is_filled_up()
         if is_guarded:
             self._line(depth, f"if {at[FLAT]} < {self.of.extent(self.form.lane)}")
-        self._line(depth, f"{target} = {target} + {value}")
+        self._line(depth, f"{target} = {start}{value}")
         if is_guarded:
             self._line(depth, "end")
 

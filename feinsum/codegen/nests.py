@@ -15,7 +15,7 @@ import loopy as lp
 import numpy as np
 from numpy.typing import DTypeLike
 
-from feinsum.codegen.nest_arrays import CHUNK, ENTRY, TILED, axes_of
+from feinsum.codegen.nest_arrays import CHUNK, ENTRY, TILED, WIDE, axes_of
 from feinsum.codegen.nest_writer import Writer
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests import Nest, NestForm
@@ -49,7 +49,7 @@ def generate_nest(
 
     Its arguments are those of :func:`nest_arguments`: the dense operands ``T0``, ``T1``
     and so on, by position; the tree as ``indices0``, ``pointers0`` and so on, by level,
-    and ``values``; the result ``out``, to which is added what is computed; a buffer
+    and ``values``; the result ``out``, which has to be zero at first; a buffer
     ``X3`` of term 3 that is too large to be private; and the first node of each chunk
     of the root, ``chunks``.
 
@@ -57,8 +57,7 @@ def generate_nest(
         nest: what is computed.
         extents: of the indices that the tree does not have, or of all.
         dtype: of operands, buffers and result.
-        index_dtype: of indices and pointers, and of subscripts; that of
-            :func:`nest_index_dtype`.
+        index_dtype: of indices and pointers; that of :func:`nest_index_dtype`.
         name: of the kernel.
         form: what is done with the loops; by default nothing.
         target: one of Loopy's; by default that of the host.
@@ -78,7 +77,7 @@ def generate_nest(
     end1 = pointers0[node0 + 1]
     j_0 = indices1[node1]
     total = total + values[node1]*T1[j_0]
-    out[i_0] = out[i_0] + total
+    out[i_0] = total
     """
     network = nest.network
     dense = network.indices.difference(network.levels)
@@ -104,7 +103,7 @@ def generate_nest(
         writer,
         arguments,
         name=name,
-        index_dtype=np.dtype(index_dtype),
+        index_dtype=np.dtype(WIDE),
         target=target or HostCTarget(),
     )
 
@@ -150,9 +149,9 @@ def _arguments(
     network = nest.network
     extents = {**{i: f"extent_{i}" for i in network.levels}, **entries}
 
-    def array(name: str, indices: tuple[str, ...]) -> Any:
+    def array(name: str, indices: tuple[str, ...], **options: bool) -> Any:
         shape, tags = axes_of(indices, extents, form)
-        return lp.GlobalArg(name, dtype=dtype, shape=shape, dim_tags=tags)
+        return lp.GlobalArg(name, dtype=dtype, shape=shape, dim_tags=tags, **options)
 
     last = len(network.levels) - 1
     made: list[Any] = [
@@ -163,17 +162,18 @@ def _arguments(
     for level in range(last + 1):
         nodes = f"nodes{level}"
         made.append(lp.GlobalArg(f"indices{level}", index_dtype, shape=(nodes,)))
-        made.append(lp.ValueArg(nodes, index_dtype))
+        made.append(lp.ValueArg(nodes, WIDE))
         if level < last:
             above = (f"{nodes} + 1",)
             made.append(lp.GlobalArg(f"pointers{level}", index_dtype, shape=above))
     if network.levels:
         made.append(lp.GlobalArg("values", dtype, shape=(f"nodes{last}",)))
-    made += [lp.ValueArg(f"extent_{i}", index_dtype) for i in network.levels]
+    made += [lp.ValueArg(f"extent_{i}", WIDE) for i in network.levels]
     if form.is_chunked:
-        made.append(lp.ValueArg("n_chunks", index_dtype))
+        made.append(lp.ValueArg("n_chunks", WIDE))
         made.append(lp.GlobalArg("chunks", index_dtype, shape=("n_chunks + 1",)))
-    made.append(array("out", writer.result.indices))
+    # entries without a node keep the zeros of the caller
+    made.append(array("out", writer.result.indices, is_input=True, is_output=True))
     for buffer in nest.buffers:
         place = writer.buffers[buffer.producer]
         is_own = is_private(buffer.indices, writer.dense)

@@ -116,7 +116,7 @@ class SparseCase:
                 f"buffers and copies of this nest take {n_bytes / 1e6:.3g} MB; "
                 f"expected at most {COPIES_BYTES / 1e6:.3g} MB"
             )
-        index_dtype = nest_index_dtype(nest, known, form=form, n_chunks=n_chunks)
+        index_dtype = nest_index_dtype(nest, known)
         dense = {i: n for i, n in sorted(known.extents.items())
                  if i not in nest.network.level_of}  # fmt: skip
         compiled = _compiled(nest, form, dense, (dtype, index_dtype), opened)

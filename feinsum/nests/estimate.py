@@ -129,13 +129,19 @@ class EstimatedTime:
         return first + second
 
     def crossing(self, part: Part, split: int) -> float:
-        """Of what is read from and written to buffers that leave the registers."""
+        """Of what is read from and written to buffers that leave the registers.
+
+        One with an axis of the tree is never in registers, and its entries often are
+        read again before they arrived in the cache: that counts twice.
+        """
         total = 0.0
         for producer, consumer in crossing_buffers(part, split):
             kept = producer.result.indices - part.ancestors
             held = self._bytes(kept)
-            if held > self.machine.register_bytes:
-                accesses = 2 * self._products(producer, part.ancestors)
+            has_nodes = not kept.isdisjoint(self.network.levels)
+            if has_nodes or held > self.machine.register_bytes:
+                times = 4 if has_nodes else 2
+                accesses = times * self._products(producer, part.ancestors)
                 accesses += self._products(consumer, part.ancestors)
                 moved = held + accesses * self.item_bytes
                 total += moved * self.machine.byte_ns(held)

@@ -19,7 +19,7 @@ from feinsum.nests.form import is_private
 __all__ = ["executed"]
 
 _DOMAIN = re.compile(r"\{\[(\w+)\]: (.*) <= \w+ < (.*)\}")
-_ASSIGNED = re.compile(r"(\s*)(?:<> )?(.*?) = (.*)")
+_ASSIGNED = re.compile(r"(\s*)(?:<\w*> )?(.*?) = (.*)")
 _SUBSCRIPT = re.compile(r"\[[^\[\]]*\]")
 
 
@@ -34,7 +34,7 @@ def executed(nest, operands, form, *, n_chunks=3, writer=Writer):
     """
     sizes = sizes_of(nest.network, operands)
     arguments = nest_arguments(nest, operands, form=form, n_chunks=n_chunks)
-    assert nest_index_dtype(nest, sizes, form=form, n_chunks=n_chunks) == np.int32
+    assert nest_index_dtype(nest, sizes) == np.int32
     dense = {i: n for i, n in sizes.extents.items() if i not in nest.network.level_of}
     written = writer(nest, form.filled(dense), form, np.dtype(np.float64))
     written.write()

@@ -46,7 +46,7 @@ def computed(nest, operands, form, *, n_chunks=3, dtype=np.float64, kernel=None)
 
 
 def built(nest, sizes, form, *, n_chunks=3, dtype=np.float64):
-    index_dtype = nest_index_dtype(nest, sizes, form=form, n_chunks=n_chunks)
+    index_dtype = nest_index_dtype(nest, sizes)
     made = generate_nest(
         nest, sizes.extents, dtype=dtype, index_dtype=index_dtype, form=form
     )
@@ -180,16 +180,6 @@ def test_indices_of_64_bits_are_right():
     kernel.built.run(wide, kernel.timer)
     found = nest_result(nest, form, wide["out"], sizes)
     assert np.allclose(found, expected(net, operands), rtol=1e-12)
-
-
-def test_copies_need_64_bits_sooner():
-    """All copies of the result are one array."""
-    net = network("ijk,ia,ja->ka")
-    nest = Nest(net, path_of(net, (1, 2), (3, 0)), (tuple("ija"), tuple("ijka")))
-    sizes = Sizes({"i": 9, "j": 9, "k": 2**26, "a": 16}, (9, 9, 9))
-    form = NestForm("a", 4, is_chunked=True, has_copies=True)
-    assert nest_index_dtype(nest, sizes, form=form, n_chunks=1) == np.int32
-    assert nest_index_dtype(nest, sizes, form=form, n_chunks=2) == np.int64
 
 
 def test_chunks_hold_about_equally_many_entries():

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
+import loopy as lp
 import numpy as np
 import pytest
 
 from feinsum.codegen import generate_nest, nest_arguments, nest_index_dtype
 from feinsum.errors import InvalidEinsumError
 from feinsum.measure import compile_kernel, open_device
-from feinsum.nests import EstimatedTime, Nest, Sizes, best_nest, sizes_of
+from feinsum.nests import (
+    EstimatedTime,
+    Nest,
+    NestForm,
+    Sizes,
+    best_nest,
+    network,
+    sizes_of,
+)
 from feinsum.sparse import CSF, random_profile, to_csf
 from tests.nests.networks import (
     KERNELS,
@@ -76,6 +86,18 @@ def test_a_finished_term_assigns():
     assert_right(built(nest, sizes_of(net, operands).extents), nest, operands)
 
 
+def test_the_result_is_read_only_where_others_add_to_it():
+    """A row that a node completes is assigned; one that several nodes share is not."""
+    for output, is_read in (("ia", False), ("ja", True)):
+        factors = {"ia": "ja,ka", "ja": "ia,ka"}[output]
+        net = network(f"ijk,{factors}->{output}")
+        sizes = Sizes(dict.fromkeys("ijka", 9), (5, 20, 50))
+        nest = best_nest(net, EstimatedTime(net, sizes)).nest
+        kernel = generate_nest(nest, sizes.extents).default_entrypoint
+        read = {name for x in kernel.instructions for name in x.read_dependency_names()}
+        assert ("out" in read) == is_read
+
+
 def test_levels_may_have_another_order():
     """The tree of other axes."""
     net = replace(KERNELS["mttkrp-3"], levels=("k", "i", "j"))
@@ -130,19 +152,27 @@ def test_other_dtypes_are_computed(dtype, tolerance):
     assert np.allclose(found, expected(net, operands), rtol=tolerance)
 
 
-def test_indices_have_64_bits_where_subscripts_need_them():
-    """An operand, the result, a buffer or the tree may be that large."""
+def test_indices_have_64_bits_where_the_tree_is_that_large():
+    """By its nodes, or by an extent; other arrays do not matter."""
     net = KERNELS["ttmc-3"]
     nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("irsj")))
-    extents = dict.fromkeys("ijkrs", 1000)
+    extents = dict.fromkeys("ijkrs", 10**6)
     assert nest_index_dtype(nest, Sizes(extents, (9, 9, 9))) == np.int32
-    large = {"i": 10**4, "r": 10**3}  # the result
-    assert nest_index_dtype(nest, Sizes(extents | large, (9, 9, 9))) == np.int64
-    large = {"k": 3 * 10**6}  # an operand
-    assert nest_index_dtype(nest, Sizes(extents | large, (9, 9, 9))) == np.int64
-    large = {"i": 1, "r": 1, "j": 3 * 10**6}  # the buffer
-    assert nest_index_dtype(nest, Sizes(extents | large, (9, 9, 9))) == np.int64
     assert nest_index_dtype(nest, Sizes(extents, (9, 9, 2**31))) == np.int64
+    large = extents | {"k": 2**31}
+    assert nest_index_dtype(nest, Sizes(large, (9, 9, 9))) == np.int64
+
+
+@pytest.mark.parametrize("form", [NestForm(), NestForm("s", 4, True, True)])
+def test_subscripts_have_64_bits(form):
+    """Whatever the tree has: no number of the kernel is an int32."""
+    net = KERNELS["ttmc-3"]
+    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("ijrs")))
+    unit = generate_nest(nest, dict.fromkeys("rs", 8), index_dtype=np.int32, form=form)
+    code = lp.generate_code_v2(unit).device_code()
+    _, body = code.split("{", 1)
+    assert "int64_t" in body
+    assert not re.findall(r"int32_t (?:const )?\w+(?= =|;)", body)
 
 
 def test_a_kernel_with_indices_of_64_bits_is_right():

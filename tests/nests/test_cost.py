@@ -193,6 +193,18 @@ class TestEstimatedTime:
         large = self.of(net, [(0, 2), (3, 1)], "ijka", "ija", register_bytes=256)
         assert small > 1.05 * large
 
+    def test_a_buffer_along_the_tree_is_never_in_registers(self):
+        """However short: 2 rows of sums cost more than the sum of a fiber."""
+        net = KERNELS["mttkrp-3"]
+        sizes = Sizes({"i": 3309, "j": 1609, "k": 2, "a": 32}, (3309, 420_000, 520_437))
+
+        def time(pairs, *orders):
+            cost = EstimatedTime(net, sizes, Machine(vector_bytes=64))
+            return evaluate(cost, path_of(net, *pairs), tuple(map(tuple, orders)))
+
+        rows = time([(0, 1), (3, 2)], "ijka", "ika")
+        assert rows > time([(0, 2), (3, 1)], "ijka", "ija")
+
     def test_rows_from_afar_cost_more_though_operations_are_equal(self):
         """With a cache that holds the factor, and with none."""
         net = KERNELS["mttkrp-3"]

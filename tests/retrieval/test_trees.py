@@ -17,12 +17,15 @@ from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import look_up
 from feinsum.transforms import apply_spec, configurations
 from feinsum.transforms.nests import SPARSE_NEST
+from tests.cpus import any_opencl
 from tests.portions import spread
 from tests.raising.trees import (
+    CSR_SHAPES,
     EINSUMS,
     EXTENTS,
     WAYS,
     factored_mttkrp,
+    over_rows,
     patterns,
     rows,
     rows_call,
@@ -74,6 +77,30 @@ def test_trees_of_every_order_are_those_of_numpy(name):
         np.testing.assert_allclose(run(found, given), expected, rtol=1e-12)
 
 
+def test_a_complete_result_is_written_once():
+    """Its zeros are not written first, and it is not read."""
+    unit, _ = WAYS["many columns"]
+    writers = [
+        insn
+        for insn in predicted(unit).default_entrypoint.instructions
+        if "out" in insn.assignee_var_names()
+    ]
+    assert all("out" not in insn.read_dependency_names() for insn in writers)
+
+
+def test_kernels_for_opencl_are_those_of_numpy():
+    """With vectors, and chunks as work-groups."""
+    opened, name = any_opencl(), "MTTKRP-3"
+    unit = tree_kernel(EINSUMS[name]).copy(target=lp.PyOpenCLTarget())
+    found = predicted(unit, device=opened.device.platform, verify=False)
+    assert "__kernel void" in lp.generate_code_v2(found).device_code()
+    for tree in patterns(tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0])):
+        given, expected = tree_call(EINSUMS[name], tree)
+        call = compile_kernel(found, opened).bind(given)
+        call.run()
+        np.testing.assert_allclose(call.read()["out"], expected, rtol=1e-12)
+
+
 def test_a_factored_nest_is_that_of_numpy():
     found = predicted(factored_mttkrp())
     for tree in patterns((9, 8, 7)):
@@ -100,19 +127,24 @@ def recipes():
                 yield name, spec
 
 
+def applied(raised, nest, spec):
+    """The kernel of a nest, by a recipe."""
+    kernel = raised.t_unit[raised.kernel_name]
+    rules = {**kernel.substitutions, **nest.new_rules}
+    alone = raised.t_unit.with_kernel(kernel.copy(substitutions=rules))
+    return lp.expand_subst(apply_spec(spec, alone, nest.canonical_nest))
+
+
 @pytest.mark.parametrize(("name", "spec"), spread(recipes(), 6), ids=str)
 def test_every_recipe_is_right(name, spec):
     """Lanes that do not divide extents, tiles, chunks: in the arrays of the caller."""
     unit = tree_kernel(EINSUMS[name])
     raised = raise_kernel(unit)
     (nest,) = raised.raised
-    kernel = raised.t_unit[raised.kernel_name]
-    rules = {**kernel.substitutions, **nest.new_rules}
-    alone = raised.t_unit.with_kernel(kernel.copy(substitutions=rules))
-    made = apply_spec(spec, alone, nest.canonical_nest)
+    made = applied(raised, nest, spec)
     tree = next(patterns(tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0])))
     given, expected = tree_call(EINSUMS[name], tree)
-    np.testing.assert_allclose(run(lp.expand_subst(made), given), expected, rtol=1e-12)
+    np.testing.assert_allclose(run(made, given), expected, rtol=1e-12)
 
 
 def test_a_fact_of_the_symbolic_einsum_is_found():
@@ -143,13 +175,58 @@ def test_a_fact_of_the_symbolic_einsum_is_found():
         assert str(one.match.level) == "exact"
 
 
-def test_copies_of_the_result_are_passed_over():
-    """A kernel has no room for them: one thread adds to entries of all nodes."""
-    unit = tree_kernel(EINSUMS["MTTKRP of the last mode"])
-    found = look_up(unit, database=InMemoryStore(), effort="estimate")
-    (nest,) = found.nests
-    assert nest.applied is not None
-    assert nest.applied.parameters["threads"] == "none"
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_copies_of_the_result_are_added_up(lanes):
+    """Each chunk adds to one of its own; then all are added to what was there."""
+    name = "MTTKRP of the last mode"
+    unit = tree_kernel(EINSUMS[name])
+    raised = raise_kernel(unit)
+    (nest,) = raised.raised
+    spec = next(
+        one
+        for one in configurations(SPARSE_NEST, nest.form.einsum)
+        if one.parameters["threads"] == "copies" and one.parameters["lanes"] == lanes
+    )
+    made = applied(raised, nest, spec)
+    assert any(isinstance(insn, lp.BarrierInstruction)
+               for insn in made.default_entrypoint.instructions)  # fmt: skip
+    for tree in patterns(tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0])):
+        given, expected = tree_call(EINSUMS[name], tree)
+        np.testing.assert_allclose(run(made, given), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("threads", ["none", "chunks"])
+def test_a_buffer_along_the_tree_has_memory_of_its_own(threads):
+    """Of as many rows as a call tells, in vectors; each chunk has a buffer."""
+    raised = raise_kernel(tree_kernel(EINSUMS["MTTKRP-3"]))
+    (nest,) = raised.raised
+    text = "1 0, 3 2 | a c d b, a d b"
+    parameters = {"nest": text, "lane": "b", "lanes": 4, "threads": threads, "tile": 0}
+    made = applied(raised, nest, SPARSE_NEST.spec(parameters))
+    temporaries = made.default_entrypoint.temporary_variables.values()
+    assert any(x.address_space == lp.AddressSpace.GLOBAL for x in temporaries)
+    for tree in patterns((9, 8, 7)):
+        given, expected = tree_call(EINSUMS["MTTKRP-3"], tree)
+        np.testing.assert_allclose(run(made, given), expected, rtol=1e-12)
+
+
+def test_copies_that_are_known_to_be_large_are_refused():
+    """Before any code is generated."""
+    columns = {**CSR_SHAPES, "x": "n_i,5000000", "out": "n_j,5000000"}
+    unit = over_rows(
+        "for p,c\nout[idx1[p],c] = out[idx1[p],c] + v[p]*x[i,c] {dep=b:e}\nend",
+        columns,
+        domains=["{[c]: 0<=c<5000000}"],
+    )
+    raised = raise_kernel(unit, long_extent=10**9)
+    (nest,) = raised.raised
+    spec = next(
+        one
+        for one in configurations(SPARSE_NEST, nest.form.einsum)
+        if one.parameters["threads"] == "copies"
+    )
+    with pytest.raises(TransformError, match="expected at most 268 MB"):
+        applied(raised, nest, spec)
 
 
 def test_run_time_extents_have_no_lanes():

@@ -120,7 +120,7 @@ def _apply(
         lane: the dense index whose values are in vectors; empty for none.
         lanes: entries of a vector.
         threads: ``none``; ``chunks`` of the root's nodes; or these with ``copies`` of
-            the result.
+            the result, eight in a kernel, which are added up at the end.
         tile: entries of the lanes' index at a time; 0 for all.
     """
     if nest.tree is None:

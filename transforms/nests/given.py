@@ -7,26 +7,40 @@ rules, and the result is written where its instruction assigns it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import islpy as isl
 import loopy as lp
+import numpy as np
 from loopy.symbolic import SubstitutionMapper
 from pymbolic import parse, var
 from pymbolic.mapper.substitutor import make_subst_func
+from pytools import UniqueNameGenerator
 
-from feinsum.codegen.nest_arrays import ENTRY, FLAT, NestArrays
+from feinsum.codegen.nest_arrays import (
+    CHUNK,
+    ENTRY,
+    FLAT,
+    TILED,
+    NestArrays,
+    axes_of,
+)
 from feinsum.codegen.nest_writer import Writer
 from feinsum.codegen.nests import SILENCED, make_nest_kernel
 from feinsum.errors import TransformError
-from feinsum.nests import Nest, NestForm
-from feinsum.nests.form import is_private
+from feinsum.nests import Buffer, Nest, NestForm
+from feinsum.nests.form import COPIES_BYTES, is_private
 from feinsum.raising import PARENT, PLACE, LoopNest
 
 __all__ = ["over_given_arrays"]
 
 N_CHUNKS = 128
 """Of the nodes of the root, as many in each: threads that are done take from others."""
+N_COPIES = 8
+"""Of the result, and of large buffers, each for one of as many chunks: so many threads
+can take part.
+"""
 SCALE, START = "feinsum_scale", "feinsum_start"
 
 
@@ -45,14 +59,18 @@ def over_given_arrays(
             known only in a call.
     """
     kernel = t_unit[nest.kernel_name]
-    arrays = _Given(found, form, nest)
+    taken = {*kernel.all_variable_names(), *kernel.all_inames(), *kernel.substitutions}
+    copies = UniqueNameGenerator(taken)("copies")
+    arrays = _Given(found, form, nest, copies)
     dense = arrays.numbers()
     _check(found, form, nest, dense)
-    taken = {*kernel.all_variable_names(), *kernel.all_inames(), *kernel.substitutions}
     (dtype,) = nest.einsum.output_dtypes
-    writer = Writer(found, form.filled(dense), form, dtype, arrays=arrays, taken=taken)
+    writer = Writer(
+        found, form.filled(dense), form, dtype, arrays=arrays, taken=taken | {copies}
+    )
     writer.write()
-    buffers = [writer.private_array(place) for place in writer.buffers.values()]
+    buffers = [_buffer(writer, buffer) for buffer in found.buffers]
+    buffers += arrays.shared(dtype)
     made = make_nest_kernel(
         writer,
         [*kernel.args, *buffers],
@@ -68,37 +86,65 @@ def over_given_arrays(
 def _check(
     found: Nest, form: NestForm, nest: LoopNest, dense: Mapping[str, int]
 ) -> None:
-    if form.has_copies:
-        raise TransformError(
-            "copies of the result need extra arrays, which a kernel does not have; "
-            "expected threads 'none', or chunks of an output index"
-        )
     if form.lane and form.lane not in dense:
         raise TransformError(
             f"the extent {nest.extent(form.lane)} of the lanes is known only in a "
             "call; give it to the kernel as a number, or with arguments="
         )
-    large = [b for b in found.buffers if not is_private(b.indices, dense)]
-    if large:
+    own = [b.indices for b in found.buffers if not is_private(b.indices, dense)]
+    own += [found.network.output] if form.has_copies else []
+    n_bytes = sum(
+        nest.einsum.output_dtypes[0].itemsize
+        * (N_COPIES if form.is_chunked else 1)
+        * prod(n for i in axes if isinstance(n := nest.extent(i), int))
+        for axes in own
+    )
+    if n_bytes > COPIES_BYTES:
         raise TransformError(
-            f"a buffer over {sorted(large[0].indices)} needs an extra array, which a "
-            "kernel does not have"
+            f"copies and buffers of this nest take {n_bytes / 1e6:.3g} MB or more; "
+            f"expected at most {COPIES_BYTES / 1e6:.3g} MB"
         )
+
+
+def _buffer(writer: Writer, buffer: Buffer) -> lp.TemporaryVariable:
+    """Private, or in memory that is there for each chunk."""
+    place = writer.buffers[buffer.producer]
+    if is_private(buffer.indices, writer.dense):
+        return writer.private_array(place)
+    extents = {i: writer.of.extent(i) for i in buffer.indices}
+    extents |= {i: str(n) for i, n in writer.dense.items()}
+    extents |= {CHUNK: writer.of.n_chunks(), TILED: str(writer.form.tile)}
+    shape, tags = axes_of(place.indices, extents, writer.form)
+    return lp.TemporaryVariable(
+        place.name,
+        writer.dtype,
+        shape,
+        dim_tags=tags,
+        address_space=lp.AddressSpace.GLOBAL,
+    )
 
 
 class _Given(NestArrays):
     """The arrays of a kernel, by the names that it has for them."""
 
     is_flat = True
+    is_zero = False
 
-    def __init__(self, nest: Nest, form: NestForm, given: LoopNest) -> None:
+    def __init__(
+        self, nest: Nest, form: NestForm, given: LoopNest, copies: str
+    ) -> None:
         super().__init__(nest, form)
         assert given.tree is not None
         self.given, self.tree = given, given.tree
         (self.assignee,), (self.shift,) = given.assignees, given.shifts
         (self.scale,) = given.scales
-        self.has_start = self.shift != self.assignee
+        self.has_start = self.shift != self.assignee and not form.has_copies
         self.row = given.einsum.rows[0]
+        self.has_copies, self.copies = form.has_copies, copies
+        dense = self.numbers()
+        self.has_own = form.has_copies or not all(
+            is_private(buffer.indices, dense) for buffer in nest.buffers
+        )
 
     def numbers(self) -> dict[str, int]:
         """The extents of indices that the tree does not have, as far as known."""
@@ -114,13 +160,13 @@ class _Given(NestArrays):
         return self._bounds(0, "0")
 
     def n_chunks(self) -> str:
-        return str(N_CHUNKS)
+        return str(N_COPIES if self.has_own else N_CHUNKS)
 
     def chunk(self, chunk: str) -> tuple[str, str]:
         begin, end = self._bounds(0, "0")
         is_from_zero = begin == "0"
         n = f"({end})" if is_from_zero else f"({end} - ({begin}))"
-        some, left = f"({n} // {N_CHUNKS})", f"({n} % {N_CHUNKS})"
+        some, left = f"({n} // {self.n_chunks()})", f"({n} % {self.n_chunks()})"
 
         def first(k: str) -> str:
             more = f"({k} if {k} < {left} else {left})"
@@ -153,7 +199,18 @@ class _Given(NestArrays):
         return f"{rule}({places})" if places else rule
 
     def result(self, at: Mapping[str, str]) -> str:
+        if self.has_copies and CHUNK in at:
+            axes = (CHUNK, *self.nest.network.output)
+            return f"{self.copies}[{', '.join(self._flat(at)[i] for i in axes)}]"
         return _text(self.in_indices(self.assignee), self._flat(at))
+
+    def shared(self, dtype: np.dtype[Any]) -> list[lp.TemporaryVariable]:
+        """The array of all copies."""
+        if not self.has_copies:
+            return []
+        shape = (self.n_chunks(), *map(self.extent, self.nest.network.output))
+        where = lp.AddressSpace.GLOBAL
+        return [lp.TemporaryVariable(self.copies, dtype, shape, address_space=where)]
 
     def scaled(self, value: str) -> str:
         return value if self.scale == 1 else f"{SCALE}()*({value})"
