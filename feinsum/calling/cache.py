@@ -42,6 +42,10 @@ class BoundedCache(Generic[K, V]):
                 self._keep(key, value)
         return value
 
+    def values(self) -> list[V]:
+        with self._using:
+            return [*self._entries.values()]
+
     def clear(self) -> None:
         with self._using:
             self._entries.clear()

@@ -41,6 +41,7 @@ class Calls:
             are many.
         gpu: calls of arrays on a GPU.
         sparse: nests and kernels of calls with a sparse operand.
+        fused: races of fused kernels of programs.
         trees: such calls, ready to be repeated, kept as long as their tree lives.
     """
 
@@ -50,17 +51,19 @@ class Calls:
         self.quick: dict[Hashable, Call] = {}
         self.gpu: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.sparse: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
+        self.fused: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.trees: WeakKeyDictionary[CSF, dict[Hashable, Any]] = WeakKeyDictionary()
 
 
 def clear_call_cache() -> None:
-    """Clear all cached kernels of calls, so that the next calls query new facts."""
+    """Clear all cached kernels of calls and programs: the next ones query new facts."""
     calls = remembered(Calls)
     calls.prepared.clear()
     calls.kernels.clear()
     calls.quick.clear()
     calls.gpu.clear()
     calls.sparse.clear()
+    calls.fused.clear()
     calls.trees.clear()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -20,7 +21,6 @@ from feinsum.cli.shared.options import (
     Policy,
     Rows,
     Sizes,
-    Subscripts,
 )
 from feinsum.cli.shared.output import print_json
 from feinsum.errors import InvalidRecordError
@@ -39,7 +39,17 @@ Examples:
   feinsum show "ij,jk->ik" --sizes i=n,j=64,k=64
   feinsum show "ij,j->i" --sizes i=n,j=4 \\
       --recipe "rowwise@1(block=64, index='a')"
+  feinsum show plan.json --rank 3
 """
+
+EinsumOrPlan: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUBSCRIPTS",
+        help="The einsum, such as 'ij,j->i'; or a file NAME.json with a plan.",
+        show_default=False,
+    ),
+]
 
 Recipe: TypeAlias = Annotated[
     str | None,
@@ -47,6 +57,13 @@ Recipe: TypeAlias = Annotated[
         metavar="RECIPE",
         help="Apply this recipe, as printed by 'feinsum query', to the canonical "
         "einsum. Default: the best one that is recorded or predicted.",
+    ),
+]
+
+Rank: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        metavar="R", help="Of a plan, the process whose steps are shown. Default: 0."
     ),
 ]
 
@@ -60,7 +77,7 @@ class _Shown:
 
 
 def show(
-    subscripts: Subscripts,
+    subscripts: EinsumOrPlan,
     sizes: Sizes = None,
     operands: Operands = None,
     rows: Rows = None,
@@ -70,12 +87,19 @@ def show(
     database: Database = None,
     policy: Policy = None,
     effort: Effort = None,
+    rank: Rank = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show loop nest and code, without and with a recipe.
+    """Show loop nest and code, without and with a recipe; or a plan.
 
-    The code is that for the device. Exits with code 3 if there is no recipe.
+    The code is that for the device. Exits with code 3 if there is no recipe. A plan is
+    shown with the blocks of every process, and the steps of one.
     """
+    if subscripts.endswith(".json"):
+        _show_plan(Path(subscripts), rank or 0, as_json)
+        return
+    if rank is not None:
+        raise typer.BadParameter("only plans have ranks", param_hint="--rank")
     from feinsum.measure import open_device
 
     einsum = read_einsum(subscripts, sizes, operands, rows, dtype)
@@ -101,6 +125,23 @@ def show(
         _print(applied, shown)
     if applied is None:
         raise typer.Exit(NO_FACT)
+
+
+def _show_plan(path: Path, rank: int, as_json: bool) -> None:
+    from feinsum.plans.steps_text import blocks_text, steps_text
+    from feinsum.programs.facts import plan_in, read_plan
+
+    try:
+        made = plan_in(read_plan(path.read_bytes()))
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from None
+    steps = steps_text(made, rank)
+    if as_json:
+        blocks = blocks_text(made).splitlines()
+        print_json({"plan": str(made), "blocks": blocks, "steps": steps.splitlines()})
+        return
+    typer.echo(f"{made}\n\n== blocks ==\n\n{blocks_text(made)}")
+    typer.echo(f"\n== steps of rank {rank} ==\n\n{steps}")
 
 
 def _read_recipe(text: str) -> TransformSpec:

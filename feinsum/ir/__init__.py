@@ -16,6 +16,7 @@ from feinsum.ir.generalize import (
     generalize_each,
     with_extents,
 )
+from feinsum.ir.in_place import body_into
 from feinsum.ir.operand import Extent, Operand, SizeParam, stored
 from feinsum.ir.parse import parse_subscripts
 from feinsum.ir.precision import precise_first
@@ -49,6 +50,7 @@ __all__ = [
     "array",
     "batched_einsum",
     "bind_sizes",
+    "body_into",
     "body_value",
     "check_profile",
     "einsum",

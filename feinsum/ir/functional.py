@@ -58,7 +58,7 @@ class OperandFunction:
 
     def is_plain_read(self) -> bool:
         """Whether the body is one array subscripted by the parameters in order."""
-        node = _expression(self.body)
+        node = expression_of(self.body)
         if isinstance(node, ast.Name):
             return not self.parameters
         if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
@@ -146,7 +146,7 @@ def body_value(body: str, names: Mapping[str, Any]) -> Any:
     [-1.0, 2.0]
     """
     with np.errstate(all="ignore"):  # a condition may guard a division
-        return _evaluate(_expression(body), names)
+        return evaluate_node(expression_of(body), names)
 
 
 def _plain_read(name: str, rank: int) -> OperandFunction:
@@ -156,7 +156,7 @@ def _plain_read(name: str, rank: int) -> OperandFunction:
 
 
 @lru_cache(maxsize=1024)
-def _expression(body: str) -> ast.expr:
+def expression_of(body: str) -> ast.expr:
     """The expression of a body; parts of an array are evaluated one after the other."""
     try:
         return ast.parse(body.strip(), mode="eval").body
@@ -197,7 +197,7 @@ _UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
 }
 
 
-def _evaluate(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> Any:
+def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> Any:
     """Evaluate one node; anything outside the grammar is refused.
 
     Args:
@@ -209,37 +209,37 @@ def _evaluate(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> Any:
         case ast.Name(id=name) if name in names:
             return names[name]
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            sides = (_evaluate(side, names, live) for side in (left, right))
+            sides = (evaluate_node(side, names, live) for side in (left, right))
             return _BINARY[type(op)](*sides)
         case ast.Compare(left=left, ops=[op], comparators=[right]) if (
             type(op) in _BINARY
         ):
-            sides = (_evaluate(side, names, live) for side in (left, right))
+            sides = (evaluate_node(side, names, live) for side in (left, right))
             return _BINARY[type(op)](*sides)
         case ast.BoolOp(op=op, values=[first, *rest]):
-            value = _evaluate(first, names, live)
+            value = evaluate_node(first, names, live)
             for other in rest:
                 decided = value if isinstance(op, ast.Or) else np.logical_not(value)
                 here = np.logical_and(live, np.logical_not(decided))
-                value = _BINARY[type(op)](value, _evaluate(other, names, here))
+                value = _BINARY[type(op)](value, evaluate_node(other, names, here))
             return value
         case ast.UnaryOp(op=op, operand=inner) if type(op) in _UNARY:
-            return _UNARY[type(op)](_evaluate(inner, names, live))
+            return _UNARY[type(op)](evaluate_node(inner, names, live))
         case ast.IfExp(test=test, body=then, orelse=other):
-            condition = np.asarray(_evaluate(test, names, live), np.bool_)
+            condition = np.asarray(evaluate_node(test, names, live), np.bool_)
             return np.where(
                 condition,
-                _evaluate(then, names, np.logical_and(live, condition)),
-                _evaluate(other, names, np.logical_and(live, ~condition)),
+                evaluate_node(then, names, np.logical_and(live, condition)),
+                evaluate_node(other, names, np.logical_and(live, ~condition)),
             )
         case ast.Subscript(value=ast.Name(id=name), slice=index) if name in names:
             parts = index.elts if isinstance(index, ast.Tuple) else [index]
-            place = tuple(_evaluate(p, names, live) for p in parts)
+            place = tuple(evaluate_node(p, names, live) for p in parts)
             return _read(name, np.asarray(names[name]), place, live)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             function = function_of(name, len(args))
             if function is not None:
-                return function(*(_evaluate(arg, names, live) for arg in args))
+                return function(*(evaluate_node(arg, names, live) for arg in args))
     raise InvalidEinsumError(
         f"operand function: cannot evaluate {ast.unparse(node)!r}; known names are "
         f"{sorted(names)}",

@@ -88,8 +88,9 @@ def _join(tables: Sequence[Table], last: str) -> Table:
 
 
 def _expanded(tables: Sequence[Table], variables: Sequence[str]) -> Any:
+    """The sum of tables, small ones first: few sums are as large as the result."""
     total: Any = 0.0
-    for table in tables:
+    for table in sorted(tables, key=lambda one: one.costs.size):
         order = sorted(
             range(len(table.variables)),
             key=lambda k: variables.index(table.variables[k]),

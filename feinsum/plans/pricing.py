@@ -6,6 +6,7 @@ Counts are exact; times are estimates from those given for links and leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum
@@ -38,22 +39,30 @@ def best_plans(
     >>> A, B = feinsum.array("A", (600, 600)), feinsum.array("B", (600, 600))
     >>> found = best_plans(feinsum.einsum("ij,jk->ik", A, B), processes=8, most=3)
     >>> [(one.name, one.counts.moved) for one in found]
-    [('planned', 1080000), ('johnson', 1080000), ('cosma', 1080000)]
+    [('planned', 1080000), ('johnson', 1080000), ('eindecomp', 1080000)]
     """
     first = plan(einsum, sizes, processes=processes)
     return (first, *alternatives(first, most - 1))
 
 
 def alternatives(made: Plan, most: int = 4) -> tuple[Plan, ...]:
-    """Other plans with the same path that move few elements, best first."""
+    """Other plans with the same path that move few elements, best first.
+
+    A plan that differs in its name alone is the same.
+    """
     others = [
         with_schedules(made, found.schedules, name="planned")
         for found in best_of_machines(made.groups, made.extents, made.processes)
     ]
-    unique = {one.id: one for one in (*others, *named_like(made).values())}
+    unique = {_unnamed(one): one for one in (*others, *named_like(made).values(), made)}
+    del unique[_unnamed(made)]
     shared = [one for one in unique.values() if one.outline().busy > 1]
-    rest = sorted(shared, key=lambda one: one.outline().moved)
-    return tuple([one for one in rest if one.id != made.id][:most])
+    return tuple(sorted(shared, key=lambda one: one.outline().moved)[:most])
+
+
+def _unnamed(plan: Plan) -> str:
+    """The content id that all names of a plan share."""
+    return replace(plan, name="").id
 
 
 def price(plan: Plan, links: Links, leaf_s: Callable[[LeafWork], float]) -> float:

@@ -29,7 +29,7 @@ from feinsum.programs.stages import (
 )
 from feinsum.programs.statement import Statement
 
-__all__ = ["Block", "Box", "blocks_of"]
+__all__ = ["Block", "Box", "blocks_of", "inner_bytes"]
 
 Box = Mapping[str, slice]
 """Values of some indices of a statement."""
@@ -70,6 +70,12 @@ class Block:
     @property
     def statements(self) -> tuple[Statement, ...]:
         return tuple(one for stage in self.stages for one in stage.statements)
+
+    def spent_after(self, k: int) -> frozenset[str]:
+        """Results made in the block that nothing reads after its k-th stage."""
+        made = {one.result for one in self.statements}
+        later = {name for stage in self.stages[k + 1 :] for name in stage.operands}
+        return frozenset(made - later - {*self.kept})
 
     def boxes(self) -> Iterator[tuple[slice, ...]]:
         """The values of the partitioned indices, block by block."""
@@ -128,8 +134,13 @@ def _dissolved(program: Program, block: Block, sizes: Sizes) -> list[Block]:
 
 def _passed_bytes(program: Program, block: Block, sizes: Sizes) -> int:
     """What stages of a block write and read that need not go through memory."""
+    return 2 * inner_bytes(program, block, sizes)
+
+
+def inner_bytes(program: Program, block: Block, sizes: Sizes) -> int:
+    """Bytes of all that one stage of a block leaves to another, as a whole."""
     return sum(
-        2 * _n_bytes(program, name, sizes)
+        _n_bytes(program, name, sizes)
         for stage in block.stages
         for name in stage.kept
         if name not in block.kept

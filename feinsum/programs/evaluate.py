@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from feinsum.ir import (
     IndexList,
     Operand,
     SizeParam,
+    body_into,
     body_value,
     evaluate,
 )
@@ -22,7 +24,13 @@ from feinsum.programs.program import Program
 from feinsum.programs.reductions import reduced
 from feinsum.programs.statement import Statement
 
-__all__ = ["checked_arrays", "einsum_of", "evaluate_program", "evaluate_statement"]
+__all__ = [
+    "checked_arrays",
+    "einsum_of",
+    "evaluate_program",
+    "evaluate_statement",
+    "map_into",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,30 +76,57 @@ def evaluate_statement(
     [3.0, 4.0]
     """
     if _is_plain(statement, operands):
-        names = map(operand_name, range(len(operands)))
-        arrays = dict(zip(names, operands, strict=True))
+        arrays = {operand_name(p): array for p, array in enumerate(operands)}
         shapes = [array.shape for array in operands]
         dtypes = [array.dtype for array in operands]
         (result,) = evaluate(
             einsum_of(statement, shapes, dtypes), arrays, optimize=True
         )
         return result if statement.factor == 1 else result * statement.factor
-    indices = statement.indices
-    extents: dict[str, int] = {}
-    for term, array in zip(statement.inputs, operands, strict=True):
-        extents.update(zip(term, array.shape, strict=True))
-    aligned = (
-        _aligned(array, term, indices)
-        for term, array in zip(statement.inputs, operands, strict=True)
-    )
-    shape = tuple(extents[index] for index in indices)
-    counts = zip(indices, np.indices(shape, sparse=True), strict=True)
-    grid = {index: count + (first or {}).get(index, 0) for index, count in counts}
-    values = {operand_name(p): array for p, array in enumerate(aligned)}
-    body = body_value(statement.body, {**CONSTANTS, **grid, **values})
-    axes = [*range(len(statement.output), len(indices))]
-    whole = np.broadcast_to(np.asarray(body), shape)
+    names = _names_of(statement, operands, first or {})
+    shape = statement.shape_of(operands, statement.indices)
+    axes = [*range(len(statement.output), len(shape))]
+    whole = np.broadcast_to(np.asarray(body_value(statement.body, names)), shape)
     return reduced(statement.reduction, whole, axes) if axes else np.array(whole)
+
+
+def map_into(
+    statement: Statement,
+    operands: Sequence[Array],
+    out: Array,
+    first: Mapping[str, int] | None = None,
+    spent: int | None = None,
+) -> None:
+    """Evaluate a statement without reductions into an array.
+
+    Args:
+        first: as for :func:`evaluate_statement`.
+        spent: the number of an operand that is ``out``, and overwritten.
+
+    >>> less = Statement("D", "ij", ("ij", "j"), ("A", "x"), "x0 - x1")
+    >>> A = np.eye(2)
+    >>> map_into(less, [A, np.array([3.0, 4.0])], A, spent=0)
+    >>> A.tolist()
+    [[-2.0, -4.0], [-3.0, -3.0]]
+    """
+    names = _names_of(statement, operands, first or {})
+    body_into(statement.body, names, out, "" if spent is None else operand_name(spent))
+
+
+def _names_of(
+    statement: Statement, operands: Sequence[Array], first: Mapping[str, int]
+) -> dict[str, Any]:
+    """What a body may use: arrays that broadcast to the shape of all indices."""
+    indices = statement.indices
+    names: dict[str, Any] = {
+        operand_name(p): _aligned(array, term, indices)
+        for p, (term, array) in enumerate(zip(statement.inputs, operands, strict=True))
+    }
+    if used := statement.counted_indices:
+        shape = statement.shape_of(operands, indices)
+        counts = zip(indices, np.indices(shape, sparse=True), strict=True)
+        names |= {i: count + first.get(i, 0) for i, count in counts if i in used}
+    return {**CONSTANTS, **names}
 
 
 def einsum_of(
@@ -148,19 +183,29 @@ def checked_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, 
 
 def _aligned(array: Array, term: IndexList, indices: IndexList) -> Array:
     """With one axis for each index of a statement, of extent one where it has none."""
-    distinct = list(dict.fromkeys(term))
-    number = {index: k for k, index in enumerate(distinct)}
-    diagonal = np.einsum(array, [number[i] for i in term], [*range(len(distinct))])
+    distinct, order, place = _alignment(term, indices)
+    if len(distinct) < len(term):
+        number = {index: k for k, index in enumerate(distinct)}
+        array = np.einsum(array, [number[i] for i in term], [*range(len(distinct))])
+    turned: Array = array.transpose(order)[place]
+    return turned
+
+
+@lru_cache(maxsize=1024)
+def _alignment(
+    term: IndexList, indices: IndexList
+) -> tuple[IndexList, tuple[int, ...], tuple[slice | None, ...]]:
+    """The distinct indices of a term, their order in a statement, and new axes."""
+    distinct = tuple(dict.fromkeys(term))
     order = sorted(range(len(distinct)), key=lambda k: indices.index(distinct[k]))
-    turned: Array = diagonal.transpose(order)
-    shape = [1] * len(indices)
-    for k, extent in zip(order, turned.shape, strict=True):
-        shape[indices.index(distinct[k])] = extent
-    return turned.reshape(shape)
+    place = tuple(slice(None) if i in distinct else None for i in indices)
+    return distinct, tuple(order), place
 
 
 def _is_plain(statement: Statement, operands: Sequence[Array]) -> bool:
     """Whether numpy's einsum computes it: of booleans that is no sum."""
+    if len(operands) == 1:  # numpy reduces one array with less ado
+        return False
     kinds = {array.dtype.kind for array in operands}
     is_exact = statement.factor == 1 or kinds <= {"f", "c"}
     return statement.is_einsum and is_exact and "b" not in kinds

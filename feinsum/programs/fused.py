@@ -15,7 +15,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from cachetools import LRUCache
 
 from feinsum.errors import FeinsumError
 from feinsum.ir import Extent, Operand, SizeParam
@@ -23,12 +22,10 @@ from feinsum.memory import remembered
 from feinsum.programs.fusion import Fusion, array_name
 from feinsum.programs.program import Program
 
-__all__ = ["Race", "race_of"]
+__all__ = ["Race", "kept_race", "race_of"]
 
 logger = logging.getLogger(__name__)
 
-N_RACES = 256
-"""That are remembered."""
 N_TURNS = 3
 """Of each way, timed, before one is chosen."""
 TOLERANCE = {"f": 1e-4, "d": 1e-10}
@@ -121,24 +118,19 @@ def _are_close(found: Array, right: Array) -> bool:
     return bool(error <= TOLERANCE[right.dtype.char] * scale)
 
 
-class Races:
-    """The races of this process; evicts the least recently used."""
-
-    def __init__(self) -> None:
-        self.known: LRUCache[Hashable, Race] = LRUCache(N_RACES)
-        self.lock = Lock()
-
-
 def race_of(program: Program, fusion: Fusion, sizes: Mapping[str, int]) -> Race:
     """The race of a fusion, shared by programs with the same statements."""
     arrays = tuple(program.arrays[name] for name in (*fusion.operands, *fusion.results))
     key = fusion.rows, arrays, tuple(sorted(sizes.items()))
+    return kept_race(key, lambda: _kernel(program, fusion, dict(sizes)))
 
-    races = remembered(Races)
-    with races.lock:
-        if key not in races.known:
-            races.known[key] = Race(lambda: _kernel(program, fusion, dict(sizes)))
-        return races.known[key]
+
+def kept_race(key: Hashable, build: Callable[[], Kernel]) -> Race:
+    """The race with a key, kept until :func:`feinsum.calling.clear_call_cache`."""
+    from feinsum.calling.kernel_cache import Calls  # plans are read without it
+
+    found: Race = remembered(Calls).fused.get(key, lambda: Race(build))
+    return found
 
 
 def _kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import prod
@@ -11,11 +12,12 @@ from typing import Any, Self
 import numpy as np
 
 from feinsum.ir import SizeParam
-from feinsum.programs.blocks import Block, Box, blocks_of
+from feinsum.programs.blocks import Block, Box, blocks_of, inner_bytes
 from feinsum.programs.contraction import contracted
-from feinsum.programs.evaluate import checked_arrays, evaluate_statement
-from feinsum.programs.fused import race_of
+from feinsum.programs.evaluate import checked_arrays, evaluate_statement, map_into
+from feinsum.programs.fused import TOLERANCE, Race, kept_race, race_of
 from feinsum.programs.program import Program
+from feinsum.programs.reuse import overwritten
 from feinsum.programs.stages import Stage
 from feinsum.programs.statement import Statement
 
@@ -23,8 +25,13 @@ __all__ = ["run_program", "sizes_of"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-PART_BYTES = 1 << 18
+PART_BYTES = 1 << 19
 """Of the largest array of a part: several of them fit into a second-level cache."""
+
+MOST_WHOLE_BYTES = 1 << 25
+"""Of results inside a block, for which it is tried whether parts are faster: they fit
+into a last-level cache. More is never stored.
+"""
 
 
 def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
@@ -48,13 +55,15 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     """
     from feinsum.targets.host.threads import n_threads  # programs are read without it
 
-    known = dict(checked_arrays(program, arrays))
+    given = checked_arrays(program, arrays)
+    known = dict(given)
     blocks = blocks_of(program, sizes_of(program, known))
     last = _last_uses(program, blocks)
     with _Run(program, sizes_of(program, known), n_threads()) as run:
         for k, block in enumerate(blocks):
-            known |= run.block(block, known)
-            for name in [name for name in known if last.get(name, -1) <= k]:
+            spent = {name for name in known if last.get(name, -1) <= k}
+            known |= run.block(block, known, spent - {*given})
+            for name in spent:
                 del known[name]
     return {name: known[name] for name in program.outputs}
 
@@ -109,13 +118,53 @@ class _Run:
             self._opened.append(ThreadPoolExecutor(self.n_workers))
         list(self._opened[0].map(run, parts))
 
-    def block(self, block: Block, known: Mapping[str, Array]) -> dict[str, Array]:
-        """The results of a block that are kept."""
+    def block(
+        self, block: Block, known: Mapping[str, Array], spent: AbstractSet[str]
+    ) -> dict[str, Array]:
+        """The results of a block that are kept.
+
+        Args:
+            spent: arrays of ours that are not read after the block.
+        """
         if block.fusion is not None:
             return self.fused(block, known)
         if not block.cuts:
             (stage,) = block.stages
-            return self.stage(stage, _Frame(known, {}))
+            return self.stage(stage, _Frame(known, {}), spent)
+        race = self._race_of(block)
+        if race is None:
+            return self.in_parts(block, known)
+        return race.run(known, lambda: self.in_parts(block, known))
+
+    def _race_of(self, block: Block) -> Race | None:
+        """Between parts and wholes, unless wholes are too large or empty."""
+        size = inner_bytes(self.program, block, self.sizes)
+        arrays = tuple(
+            self.program.arrays[name]
+            for one in block.statements
+            for name in (*one.operands, one.result)
+        )
+        is_real = all(array.dtype.char in TOLERANCE for array in arrays)
+        if not (0 < size <= MOST_WHOLE_BYTES and is_real):
+            return None
+        program, sizes, n_workers = self.program, self.sizes, self.n_workers
+
+        def whole(known: Mapping[str, Array]) -> dict[str, Array]:
+            with _Run(program, sizes, n_workers) as run:
+                return run.one_by_one(block, known)
+
+        key = block, arrays, tuple(sorted(sizes.items())), n_workers
+        return kept_race(key, lambda: whole)
+
+    def one_by_one(self, block: Block, known: Mapping[str, Array]) -> dict[str, Array]:
+        """The results of a block that are kept, each stage as a whole."""
+        frame = _Frame(known, {})
+        for k, stage in enumerate(block.stages):
+            frame.inside.update(self.stage(stage, frame, block.spent_after(k)))
+        return {name: frame.inside[name] for name in block.kept}
+
+    def in_parts(self, block: Block, known: Mapping[str, Array]) -> dict[str, Array]:
+        """The same for a few values of the indices that are cut at a time."""
         results = {
             name: _empty(self._shape(name), self.program.arrays[name].dtype)
             for name in block.kept
@@ -127,8 +176,9 @@ class _Run:
                 known,
                 {x.result: block.box_of(x.result, values) for x in block.statements},
             )
-            for stage in block.stages:
-                frame.inside.update(alone.stage(stage, frame))
+            for k, stage in enumerate(block.stages):
+                spent_here = block.spent_after(k)
+                frame.inside.update(alone.stage(stage, frame, spent_here))
                 for one in stage.statements:
                     if one.result in results:
                         part = taken(results[one.result], one.output, frame.box(one))
@@ -143,10 +193,7 @@ class _Run:
         assert fusion is not None
 
         def plain() -> dict[str, Array]:
-            frame = _Frame(known, {})
-            for stage in block.stages:
-                frame.inside.update(self.stage(stage, frame))
-            return {name: frame.inside[name] for name in fusion.results}
+            return self.one_by_one(block, known)
 
         if any(0 in known[name].shape for name in fusion.operands):
             return plain()
@@ -154,8 +201,14 @@ class _Run:
         race = race_of(self.program, fusion, self.sizes)
         return race.run(arrays, plain)
 
-    def stage(self, stage: Stage, frame: _Frame) -> dict[str, Array]:
-        """The results of a stage that are kept, within a box."""
+    def stage(
+        self, stage: Stage, frame: _Frame, spent: AbstractSet[str]
+    ) -> dict[str, Array]:
+        """The results of a stage that are kept, within a box.
+
+        Args:
+            spent: arrays of ours that are not read after the stage.
+        """
         if stage.is_contraction:
             (one,) = stage.statements
             return {one.result: self.einsum(one, frame.operands(one))}
@@ -163,20 +216,24 @@ class _Run:
         extents = {
             one.result: self._extents(one, frame.box(one)) for one in stage.statements
         }
-        results = {
-            one.result: _empty(
-                tuple(extents[one.result][i] for i in one.output),
-                self.program.arrays[one.result].dtype,
-            )
-            for one in stage.statements
-            if one.result in stage.kept
-        }
+        reused = overwritten(self.program, stage, spent)
+        whole: dict[str, Array] = {}
+        for one in stage.statements:
+            shape = tuple(extents[one.result][i] for i in one.output)
+            if (k := reused.get(one.result)) is not None:
+                array = given[one.result][k]
+                array = whole.get(one.operands[k]) if array is None else array
+                if array is not None:
+                    whole[one.result] = array
+            elif one.result in stage.kept:
+                dtype = self.program.arrays[one.result].dtype
+                whole[one.result] = _empty(shape, dtype)
 
         def run(boxes: Mapping[str, Box]) -> None:
-            self._part(stage, given, results, boxes, frame)
+            self._part(stage, given, whole, reused, boxes, frame)
 
         self.each(run, [*self._parts(stage, extents)])
-        return results
+        return {name: whole[name] for name in stage.kept}
 
     def einsum(self, one: Statement, operands: Sequence[Array]) -> Array:
         dtype = self.program.arrays[one.result].dtype
@@ -215,7 +272,8 @@ class _Run:
         self,
         stage: Stage,
         given: Mapping[str, Sequence[Array | None]],
-        results: Mapping[str, Array],
+        whole: Mapping[str, Array],
+        reused: Mapping[str, int],
         boxes: Mapping[str, Box],
         frame: _Frame,
     ) -> None:
@@ -232,11 +290,35 @@ class _Run:
             first = {index: s.start for index, s in frame.box(one).items()}
             for index, values in box.items():
                 first[index] = first.get(index, 0) + values.start
-            value = evaluate_statement(one, operands, first)
-            dtype = self.program.arrays[one.result].dtype
-            inside[one.result] = value.astype(dtype, copy=False)
-            if one.result in results:
-                taken(results[one.result], one.output, box)[...] = inside[one.result]
+            out = whole.get(one.result)
+            if out is not None:
+                out = taken(out, one.output, box)
+            inside[one.result] = self._value_of(
+                one, operands, out, reused.get(one.result), first
+            )
+
+    def _value_of(
+        self,
+        one: Statement,
+        operands: Sequence[Array],
+        out: Array | None,
+        spent: int | None,
+        first: Mapping[str, int],
+    ) -> Array:
+        """The value of a statement, in ``out`` or the memory of an operand if given."""
+        dtype = self.program.arrays[one.result].dtype
+        if one.reduced_indices:
+            value = evaluate_statement(one, operands, first).astype(dtype, copy=False)
+            if out is None:
+                return value
+            out[...] = value
+            return out
+        if spent is not None:
+            out = operands[spent]
+        elif out is None:
+            out = np.empty(one.shape_of(operands), dtype)
+        map_into(one, operands, out, first, spent)
+        return out
 
     def _extents(self, one: Statement, box: Box) -> dict[str, int]:
         return {

@@ -38,6 +38,10 @@ class Stage:
     def is_contraction(self) -> bool:
         return self.statements[0].is_contraction
 
+    @property
+    def operands(self) -> frozenset[str]:
+        return frozenset(name for one in self.statements for name in one.operands)
+
     @cached_property
     def cuts(self) -> tuple[Mapping[str, str], ...]:
         """All indices that could be partitioned instead, outermost first."""

@@ -5,11 +5,13 @@ Source: EinDecomp, section 3 (einsums with any scalar function and any aggregati
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from feinsum.ir import IndexList
-from feinsum.programs.body import factor_of_product, product_of
+from feinsum.programs.body import factor_of_product, names_in, product_of
 
 __all__ = ["Statement"]
 
@@ -78,6 +80,24 @@ class Statement:
     def is_contraction(self) -> bool:
         """Whether it sums products, so that it is a separate kernel."""
         return self.is_einsum and len(self.operands) > 1 and bool(self.reduced_indices)
+
+    @cached_property
+    def counted_indices(self) -> frozenset[str]:
+        """The indices that the body uses as numbers."""
+        return frozenset(names_in(self.body)) & {*self.indices}
+
+    def shape_of(
+        self, operands: Sequence[Any], indices: IndexList | None = None
+    ) -> tuple[int, ...]:
+        """The extents of some indices, by default the shape of the result.
+
+        Args:
+            operands: arrays, or parts of them.
+        """
+        extents: dict[str, int] = {}
+        for term, array in zip(self.inputs, operands, strict=True):
+            extents.update(zip(term, array.shape, strict=True))
+        return tuple(extents[i] for i in (self.output if indices is None else indices))
 
     def __str__(self) -> str:
         operands = ", ".join(

@@ -157,3 +157,34 @@ def test_a_program_that_is_none_is_refused(run, tmp_path):
     result = run("plan", "--program", str(source), "--processes", "2", "--json")
     assert result.exit_code == 1
     assert "program-failed" in result.stderr
+
+
+def test_a_saved_plan_is_shown_with_blocks_and_steps(run, tmp_path):
+    """Every step of the rank on a line; the sends of all ranks are the messages."""
+    path = tmp_path / "plan.json"
+    run("plan", *PRODUCT, "--processes", "4", "--save", str(path))
+    made = Plan.from_json(path.read_text())
+    sent = 0
+    for rank in range(4):
+        shown = run("show", str(path), "--rank", str(rank), "--json")
+        document = json.loads(shown.stdout)
+        assert document["plan"] == str(made)
+        assert len(document["steps"]) == len(made.steps[rank])
+        sent += sum(step.startswith("send ") for step in document["steps"])
+    assert sent == made.counts.messages
+    text = run("show", str(path)).stdout
+    assert "needs A[i,j]\n    0:300, 0:600  on 0,1" in text
+    assert "\nreceive  A@0.0.0[0:300, 300:600] from 1" in text
+
+
+def test_what_is_no_plan_cannot_be_shown(run, tmp_path):
+    """A missing file, other JSON, a rank that it lacks, a rank of an einsum."""
+    path = tmp_path / "plan.json"
+    assert run("show", str(path)).exit_code == 2
+    path.write_text("[]")
+    assert run("show", str(path)).exit_code == 1
+    run("plan", *PRODUCT, "--processes", "2", "--save", str(path))
+    wrong = run("show", str(path), "--rank", "2")
+    assert wrong.exit_code == 1
+    assert "expected one from 0 to 1" in wrong.stderr
+    assert run("show", "ij,j->i", "--rank", "0").exit_code == 2

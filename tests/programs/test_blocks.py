@@ -8,7 +8,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from feinsum.memory import fresh_memory
+from feinsum.calling.kernel_cache import Calls
+from feinsum.memory import fresh_memory, remembered
 from feinsum.programs import attention, program, run_program
 from feinsum.programs import blocks as blocks_module
 from feinsum.programs.blocks import blocks_of
@@ -90,6 +91,19 @@ def test_scores_never_exist_as_a_whole(monkeypatch):
     scores = 16 * 384 * 384 * np.dtype(float).itemsize
     (result,) = found.values()
     assert peak < result.nbytes + 0.5 * scores
+
+
+@pytest.mark.usefixtures("small")
+def test_the_faster_of_parts_and_wholes_is_kept():
+    """Both compute the same, and every run a right result."""
+    given = causal(7)
+    arrays = numbers(given)
+    with fresh_memory():
+        for _ in range(9):
+            assert_right(given, arrays)
+        (race,) = remembered(Calls).fused.values()
+        assert race.is_over
+        assert {*race.seconds} == {"fused", "plain"}
 
 
 def test_products_that_would_be_slower_in_blocks_are_whole():

@@ -8,6 +8,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from feinsum.calling import clear_call_cache
+from feinsum.calling.kernel_cache import Calls
 from feinsum.errors import ProgramError
 from feinsum.ir import array, body_value
 from feinsum.memory import fresh_memory, remembered
@@ -15,7 +17,7 @@ from feinsum.programs import Program, evaluate_program, program, run_program
 from feinsum.programs import blocks as blocks_module
 from feinsum.programs import fusion as fusion_module
 from feinsum.programs.blocks import blocks_of
-from feinsum.programs.fused import Race, Races, race_of
+from feinsum.programs.fused import Race, race_of
 from feinsum.programs.fusion import array_name, fusions_of
 from tests.portions import spread
 from tests.programs.random_programs import assert_right as assert_as_reference
@@ -147,7 +149,7 @@ def test_a_batch_runs_as_one_kernel(dtype, monkeypatch):
             found = run_program(given, arrays)
             for name, right in evaluate_program(given, arrays).items():
                 np.testing.assert_allclose(found[name], right, rtol=1e-4, atol=1e-4)
-        assert len(remembered(Races).known) == 1
+        assert len(remembered(Calls).fused) == 1
         (block,) = blocks_of(given, {"n": 1237})
         race = race_of(given, block.fusion, {"n": 1237})
         assert race.is_over
@@ -204,3 +206,14 @@ def test_a_kernel_that_is_wrong_or_cannot_be_built_is_not_used():
             assert race.run({}, lambda: dict(right))["y"] is right["y"]
         assert race.is_over
         assert race.kernel is None
+
+
+def test_a_cleared_cache_forgets_fused_kernels():
+    """The next run looks for new facts."""
+    given = lifting("f8")
+    (block,) = blocks_of(given, {"n": 1237})
+    with fresh_memory():
+        race = race_of(given, block.fusion, {"n": 1237})
+        assert race_of(given, block.fusion, {"n": 1237}) is race
+        clear_call_cache()
+        assert race_of(given, block.fusion, {"n": 1237}) is not race

@@ -1,0 +1,92 @@
+"""Maps in place: into the memory of what nothing reads any more, and nothing else."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from feinsum.ir import array, body_into, body_value
+from feinsum.programs import feed_forward_step, program, run_program
+from feinsum.programs import local as local_engine
+from feinsum.programs.reuse import overwritten
+from feinsum.programs.stages import stages_of
+from tests.programs.random_programs import assert_right, numbers, random_program
+
+BODIES = (
+    "x",
+    "exp(x - y)",
+    "y - 2*x",
+    "x*x + x",
+    "(y + 1) * (x - y) / (2 + y*y)",
+    "0.5*x + exp(y)*x",
+    "x if y > 0 else 0.0*x",
+    "y if x > 0 else -inf",
+    "(x if x > y else y) - x",
+    "max(x, r) + r",
+    "sqrt(abs(r)) - r*x",
+    "x**2 - (x if i > 1 else r)",
+    "i - x",
+    "x > y",
+    "1.5",
+)
+
+
+ORDERED = ("max", "abs", "sqrt", ">")
+"""What complex numbers do not have."""
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
+@pytest.mark.parametrize("spent", ["", "x", "y"])
+def test_a_body_in_place_has_the_same_value(body, dtype, spent):
+    """Whichever array is overwritten, and though others are smaller."""
+    if dtype == "c16" and any(word in body for word in ORDERED):
+        return
+    source = np.random.default_rng(0)
+    x, y = source.uniform(-1, 1, (2, 5, 4)).astype(dtype)
+    names = {"x": x, "y": y, "r": y[:1].copy(), "i": np.arange(5)[:, None]}
+    names["inf"] = np.inf
+    expected = np.broadcast_to(body_value(body, names), x.shape).astype(dtype)
+    out = names[spent] if spent else np.empty_like(x)
+    body_into(body, names, out, spent)
+    np.testing.assert_allclose(out, expected, 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_inputs_and_outputs_stay(seed, monkeypatch):
+    """Only what the program made, and nothing reads any more, is overwritten."""
+    monkeypatch.setattr(local_engine, "PART_BYTES", 1)
+    given = random_program(random.Random(seed), 6)
+    arrays = numbers(given, seed)
+    before = {name: one.copy() for name, one in arrays.items()}
+    assert_right(lambda a: run_program(given, a), given, arrays)
+    for name, one in before.items():
+        np.testing.assert_array_equal(arrays[name], one)
+
+
+def test_what_is_read_transposed_is_not_overwritten_part_by_part():
+    """A row of the one needs a column that an earlier part would have overwritten."""
+    p = program()
+    X = p.einsum("ik,kj->ij", array("A", (4, 4)), array("B", (4, 4)), name="X")
+    turned = p.einsum("ij->ji", X, body="exp(x0)", name="T")
+    p.einsum("ij,ij->ij", X, turned, body="x0 - x1", name="D")
+    built = p.build()
+    stage = stages_of(built)[-1]
+    assert [one.result for one in stage.statements] == ["T", "D"]
+    assert overwritten(built, stage, {"X"}) == {}
+    assert_right(lambda a: run_program(built, a), built, numbers(built))
+
+
+def test_a_finish_takes_the_memory_of_its_product():
+    """Of a step of training: the error, its way back, and the new weights."""
+    p = program()
+    X, Y = p.input("X", (7, 4)), p.input("Y", (7, 2))
+    weights = [p.input("V", (4, 9)), p.input("W", (9, 2))]
+    feed_forward_step(p, X, Y, weights, 0.1)
+    built = p.build()
+    found = {}
+    for stage in stages_of(built):
+        found |= overwritten(built, stage, {one.result for one in built.statements})
+    assert found == {"r1": 0, "r3": 0, "r5": 1, "r7": 0, "r9": 1}
