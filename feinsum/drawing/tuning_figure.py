@@ -184,15 +184,16 @@ def _draw_coordinates(axes: Axes, chosen: Coordinates) -> None:
     times = [seconds for _, seconds in chosen.lines]
     colors = [PASSED, mpl.rcParams["grid.color"]]
     fading = LinearSegmentedColormap.from_list("fading", colors)
-    scale = mpl.cm.ScalarMappable(LogNorm(min(times), max(times)), fading)
+    norm = LogNorm(min(times), max(times))
     crossed = sorted(zip(times, chosen.heights(), strict=True), reverse=True)
     for seconds, heights in crossed:
-        axes.plot(heights, color=scale.to_rgba(seconds), lw=1.3)
+        axes.plot(heights, color=fading(norm(seconds)), lw=1.3)
     seconds, heights = crossed[-1]
     axes.plot(heights, color=BEST, lw=2.5, label=f"best, {time_text(seconds)}")
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
     for column, (_, values) in enumerate(chosen.axes):
         _draw_values(axes, column, values)
+    scale = mpl.cm.ScalarMappable(norm, fading)
     bar = axes.figure.colorbar(scale, ax=axes, pad=0.01, fraction=0.03)
     _label_times(bar.ax.yaxis, max(times) / min(times))
 
