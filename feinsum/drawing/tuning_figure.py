@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal, TypeAlias
 
 import matplotlib as mpl
@@ -79,25 +80,29 @@ def _style(look: Look) -> Iterator[None]:
 
 def _figure(picture: TuningPicture) -> Figure:
     strips = picture.strips[:MOST_STRIPS]
-    coordinates = picture.coordinates[:MOST_COORDINATES]
-    heights = [3.0, 0.7 + 0.32 * len(picture.bars)]
-    heights += [2.8] * len(coordinates)
-    heights += [1.9] * -(-len(strips) // COLUMNS)
+    wide: list[tuple[float, Callable[[Axes], None]]] = [
+        (3.0, partial(_draw_trace, picture.points))
+    ]
+    if picture.bars:
+        height = 0.7 + 0.32 * len(picture.bars)
+        wide.append((height, partial(_draw_bars, picture.bars)))
+    wide += [
+        (2.8, partial(_draw_coordinates, chosen))
+        for chosen in picture.coordinates[:MOST_COORDINATES]
+    ]
+    heights = [height for height, _ in wide] + [1.9] * -(-len(strips) // COLUMNS)
     figure = Figure(figsize=(10.0, sum(heights) + 0.6), layout="constrained")
     figure.suptitle(picture.title, fontsize=10)
     grid = figure.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
-    _draw_trace(figure.add_subplot(grid[0, :]), picture.points)
-    _draw_bars(figure.add_subplot(grid[1, :]), picture.bars)
-    for row, chosen in enumerate(coordinates, start=2):
-        _draw_coordinates(figure.add_subplot(grid[row, :]), chosen)
+    for row, (_, drawn) in enumerate(wide):
+        drawn(figure.add_subplot(grid[row, :]))
     for k, strip in enumerate(strips):
         row, column = divmod(k, COLUMNS)
-        place = grid[2 + len(coordinates) + row, column]
-        _draw_strip(figure.add_subplot(place), strip)
+        _draw_strip(figure.add_subplot(grid[len(wide) + row, column]), strip)
     return figure
 
 
-def _draw_trace(axes: Axes, points: Sequence[Point]) -> None:
+def _draw_trace(points: Sequence[Point], axes: Axes) -> None:
     """The time of each trial and the best so far; failures at the upper edge."""
     axes.set_title("Search trace", loc="left")
     if not points:
@@ -132,17 +137,16 @@ def _draw_trace(axes: Axes, points: Sequence[Point]) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, ncols=4)
 
 
-def _draw_bars(axes: Axes, bars: Sequence[Bar]) -> None:
+def _draw_bars(bars: Sequence[Bar], axes: Axes) -> None:
     axes.set_title("Best recipes, timed in one run", loc="left")
     seconds = [bar.seconds for bar in bars]
     colors = [LIMIT if bar.is_limit else PASSED for bar in bars]
     axes.barh([bar.name for bar in bars], seconds, color=colors, height=0.6)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    if seconds:
-        _time_axis(axes, "x", seconds)
-        low, high = axes.get_xlim()
-        axes.set_xlim(low, high * (high / low) ** 0.2)  # room for the labels
+    _time_axis(axes, "x", seconds)
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high * (high / low) ** 0.2)  # room for the labels
     for row, bar in enumerate(bars):
         axes.annotate(f"{time_text(bar.seconds)}{bar.note}", (bar.seconds, row),
                       xytext=(4, 0), textcoords="offset points",
@@ -170,7 +174,7 @@ def _draw_strip(axes: Axes, strip: Strip) -> None:
     _time_axis(axes, "y", [s for _, seconds in strip.values for s in seconds])
 
 
-def _draw_coordinates(axes: Axes, chosen: Coordinates) -> None:
+def _draw_coordinates(chosen: Coordinates, axes: Axes) -> None:
     """A line for each trial; the slower it is, the fainter and further behind."""
     axes.set_title(f"{chosen.name}: one line per trial", loc="left")
     axes.grid(visible=False)

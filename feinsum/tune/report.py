@@ -79,8 +79,8 @@ same rounds.</p>
 
 
 PICTURE = """<p>Filled points are trials of this run, hollow ones of an earlier run. In
-the chart across the parameters each line is a trial that passed, and its color is its
-time. In the small charts each point is the time of a trial with that value, and the
+the charts across the parameters each line is a trial that passed: the faster, the
+stronger. In the small charts each point is the time of a trial with that value, and the
 line their median.</p>
 <picture>
 <source media="(prefers-color-scheme: dark)" srcset="{dark}">

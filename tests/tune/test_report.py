@@ -149,6 +149,13 @@ def test_trials_that_passed_are_lines_across_the_parameters():
         assert k % 2 / 2 < index < (k % 2 + 1) / 2
 
 
+def test_a_running_tuning_has_no_chart_of_finalists():
+    """It would be empty."""
+    running = replace(report(map(trial, range(6))), roofline_s=None)
+    titles = [axes.get_title(loc="left") for axes in figure_of(running).axes]
+    assert titles[:2] == ["Search trace", "rowwise: one line per trial"]
+
+
 def test_one_parameter_needs_no_parallel_coordinates():
     """The times by its value say it all."""
     chosen = [replace(trial(k), spec=spec(2 * k)) for k in range(3)]
