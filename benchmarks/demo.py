@@ -229,7 +229,7 @@ def show_prediction(example: Example) -> None:
     for nest in found.nests:
         recipe = nest.applied or "no recipe"
         text = f"[bold]{example.name}[/]: {nest.match.level}: {recipe}"
-        console.print(text, highlight=False)
+        console.print(text, highlight=False, soft_wrap=True)
 
 
 def tune(example: Example) -> None:

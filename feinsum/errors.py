@@ -297,7 +297,7 @@ class ImplausibleError(InvalidRecordError):
 
 
 class SchemaVersionError(StoreError):
-    """The database was written by a newer version of the program."""
+    """A newer version wrote the database, or an older one and it is only read."""
 
     code = "schema-version"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from feinsum.errors import FeinsumError
@@ -11,15 +11,23 @@ __all__ = ["requiring"]
 
 
 @contextmanager
-def requiring(package: str, extra: str, what: str) -> Iterator[None]:
-    """In the body a package is imported; say so if it is not installed.
+def requiring(
+    package: str,
+    extra: str | None,
+    what: str,
+    error_of: Callable[[str], FeinsumError] = FeinsumError,
+) -> Iterator[None]:
+    """In the body a package is imported; say so if it cannot be.
 
     Args:
-        extra: of feinsum, which installs it.
+        package: the name under which a package index has it.
+        extra: of feinsum, which installs it; None if there is none.
         what: cannot be done without it.
+        error_of: the error with a message.
 
     Raises:
-        FeinsumError: if the package is missing, with the command that installs it.
+        FeinsumError: if the body raises an ImportError, with the command that installs
+            the package.
 
     >>> with requiring("no_such_package", "all", "a dance"):
     ...     import no_such_package
@@ -30,10 +38,10 @@ def requiring(package: str, extra: str, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:
-            raise
-        raise FeinsumError(
-            f"{what} needs {package}, which is not installed; "
-            f"run: pip install 'feinsum[{extra}]'"
-        ) from None
+    except ImportError as error:
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        is_missing = (absent or "").partition(".")[0] == package
+        why = "is not installed" if is_missing else f"cannot be imported ({error})"
+        target = package if extra is None else f"'feinsum[{extra}]'"
+        message = f"{what} needs {package}, which {why}; run: pip install {target}"
+        raise error_of(message) from error

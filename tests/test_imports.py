@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from io import BytesIO
 
 import pytest
 
 from feinsum.db import open_store
+from feinsum.db.exchange.parquet import write_parquet
+from feinsum.drawing.plots import check_plots
+from feinsum.errors import FeinsumError
+from feinsum.extras import requiring
+from feinsum.plans.files import create_arrays
+from feinsum.plans.mpi import world
+from feinsum.predict.correction.fitting import _scikit_learn
+from feinsum.records.signature import new_signing_key
+from feinsum.tune.connection import Connection
 
 SPARED = {
     "alembic", "dask", "distributed", "fastapi", "jinja2", "matplotlib", "mpi4py",
@@ -66,6 +76,10 @@ def test_a_look_up_imports_nothing_else(database):
 TUNE = MATVEC + "feinsum.autotune(e, sizes={'n': 8}, n_trials=1)"
 OPEN = "from feinsum.db import open_store\nopen_store('new.sqlite').close()"
 SHOW = "import feinsum\nfeinsum.tune('ij,j->i', [[1.0, 2.0]], [1.0, 2.0])"
+SERVE = (
+    "import sys\nsys.argv = ['feinsum', 'serve']\nfrom feinsum.__main__ import main"
+    "\nmain()"
+)
 RUN = "import runpy\nrunpy.run_module('feinsum', run_name='__main__')"
 
 
@@ -76,6 +90,7 @@ RUN = "import runpy\nrunpy.run_module('feinsum', run_name='__main__')"
         ("alembic", "tune", OPEN),
         ("rich", "tune", SHOW),
         ("typer", "cli", RUN),
+        ("fastapi", "service", SERVE),
     ],
 )
 def test_a_missing_package_is_named_with_what_installs_it(
@@ -88,3 +103,36 @@ def test_a_missing_package_is_named_with_what_installs_it(
     last = said.stderr.strip().splitlines()[-1]
     assert f" needs {package}, which is not installed; " in last
     assert last.endswith(f"run: pip install 'feinsum[{extra}]'")
+
+
+USES = {
+    "cryptography": ("signatures", lambda path: new_signing_key(path / "key")),
+    "distributed": ("cluster", lambda _: Connection("tcp://localhost:1")),
+    "h5py": ("files", lambda path: create_arrays(path / "a.h5", {}, float)),
+    "matplotlib": ("plots", lambda _: check_plots("a report")),
+    "mpi4py": ("mpi", lambda _: world()),
+    "psycopg": ("postgresql", lambda _: open_store("postgresql://ada@host/facts")),
+    "pyarrow": ("parquet", lambda _: write_parquet([], BytesIO())),
+    "scikit-learn": ("model", lambda _: _scikit_learn()),
+}
+
+
+@pytest.mark.parametrize("package", USES)
+def test_every_optional_package_is_refused_alike(package, tmp_path, monkeypatch):
+    """Where it is missing, the error names the extra that installs it."""
+    extra, use = USES[package]
+    module = {"scikit-learn": "sklearn"}.get(package, package)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(FeinsumError) as caught:
+        use(tmp_path)
+    assert f" needs {package}, which " in str(caught.value)
+    assert str(caught.value).endswith(f"; run: pip install 'feinsum[{extra}]'")
+
+
+def test_an_import_that_fails_inside_is_told():
+    """A package that is there and broken is not said to be missing."""
+    with (
+        pytest.raises(FeinsumError, match=r"cannot be imported \(no libfoo.so\)"),
+        requiring("foo", None, "a foo"),
+    ):
+        raise ImportError("no libfoo.so")

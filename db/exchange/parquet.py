@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from feinsum.db.exchange.lines import Bad, Entry
 from feinsum.db.exchange.merging import batches
 from feinsum.db.sql.rows import document_of, instant
-from feinsum.errors import FeinsumError, InvalidRecordError
+from feinsum.errors import InvalidRecordError
+from feinsum.extras import requiring
 from feinsum.records import (
     KINDS,
     Device,
@@ -155,11 +156,7 @@ def _schema(arrow: Any) -> pyarrow.Schema:
 
 
 def _arrow() -> Any:
-    try:
+    with requiring("pyarrow", "parquet", "Parquet"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError as error:
-        raise FeinsumError(
-            f"Parquet needs pyarrow ({error}); run: pip install 'feinsum[parquet]'"
-        ) from None
     return pyarrow

@@ -91,7 +91,7 @@ def open_serving_store(
     location: str | os.PathLike[str] | None = None, *, may_create: bool = True
 ) -> ServingStore:
     """Open a database for the service; see :func:`feinsum.db.open_store`."""
-    place = replace(locate(location), may_create=may_create)
+    place = replace(locate(location), may_create=may_create, may_migrate=may_create)
     return ServingStore(prepared_engine(place), place)
 
 

@@ -5,12 +5,13 @@ from feinsum.db.sql.info import StoreInfo
 from feinsum.db.sql.location import default_location
 from feinsum.db.sql.retracting import Retracted, Suspect
 from feinsum.db.sql.statistics import DriverCount, Statistics, TransformCount
-from feinsum.db.sql.store import SqlStore, open_store
+from feinsum.db.sql.store import Migration, SqlStore, migrate, open_store
 from feinsum.db.sql.workloads import WorkloadCount
 
 __all__ = [
     "DatabaseHealth",
     "DriverCount",
+    "Migration",
     "Retracted",
     "SqlStore",
     "Statistics",
@@ -20,5 +21,6 @@ __all__ = [
     "WorkloadCount",
     "default_location",
     "examine",
+    "migrate",
     "open_store",
 ]

@@ -24,6 +24,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from feinsum.db.sql.location import Location
 from feinsum.db.sql.sqlite_file import has_log, result_code
 from feinsum.errors import StoreUnavailableError
+from feinsum.extras import requiring
 
 __all__ = ["engine_of", "use_write_ahead_log", "writer"]
 
@@ -80,11 +81,11 @@ def use_write_ahead_log(path: Path, patience_s: float = WAL_PATIENCE_S) -> bool:
 
 def _server_engine(url: URL) -> Engine:
     try:
-        return create_engine(url, pool_pre_ping=True)
-    except (ImportError, SQLAlchemyError) as error:
+        with requiring("psycopg", "postgresql", "PostgreSQL", StoreUnavailableError):
+            return create_engine(url, pool_pre_ping=True)
+    except SQLAlchemyError as error:
         raise StoreUnavailableError(
-            f"a database of kind {url.drivername!r} was given, but its driver "
-            f"cannot be used ({error}); run: pip install 'feinsum[postgresql]'"
+            f"the URL of a database of kind {url.drivername!r} is not usable: {error}"
         ) from None
 
 

@@ -1,7 +1,8 @@
 """Schema versions: create, migrate or refuse a schema.
 
-A new database is created with the newest version. An older one is migrated, after
-making a copy beside it. A newer one is refused: it would be read wrongly.
+A new database is created with the newest version. Whoever opens an older one to record
+facts migrates it, after making a copy beside it; readers refuse it, and change nothing.
+A newer one is refused: it would be read wrongly.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shlex
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 from feinsum.db.sql.engine import engine_of, use_write_ahead_log, writer
 from feinsum.db.sql.location import Location, make_room, missing
 from feinsum.db.sql.sqlite_file import VERSION_TABLE, back_up, check_file, foreign
-from feinsum.errors import SchemaVersionError, StoreUnavailableError
+from feinsum.errors import SchemaVersionError
 from feinsum.extras import requiring
 
 __all__ = ["NEWEST", "VERSIONS", "prepare"]
@@ -33,16 +35,19 @@ NEWEST = VERSIONS[-1]
 POSTGRESQL_LOCK = 0x6665696E73756D
 
 
-def prepare(engine: Engine, location: Location) -> None:
-    """Upgrade the database to the newest version of the schema.
+def prepare(engine: Engine, location: Location) -> str | None:
+    """Upgrade the database to the newest version of the schema, if allowed.
 
     Processes that open a new or old database concurrently take turns: one does the
     work, the others find it done.
 
+    Returns:
+        The version before; None for a new database.
+
     Raises:
-        SchemaVersionError: if the database has a version unknown here.
-        StoreUnavailableError: if it is not a feinsum database, or needs an upgrade but
-            is read-only.
+        SchemaVersionError: if the database has a version unknown here, or an older one
+            and is only read.
+        StoreUnavailableError: if it is not a feinsum database.
     """
     if location.path is not None:
         check_file(location.path)
@@ -55,10 +60,11 @@ def prepare(engine: Engine, location: Location) -> None:
     if version is None:
         _refuse_missing(location)
     if version != NEWEST:
-        _refuse_read_only(location, version)
+        _refuse_reader(location, version)
         _migrate(engine, location)
-    if location.path is not None and not location.is_read_only:
+    if location.path is not None and _may_change(location):
         use_write_ahead_log(location.path)
+    return version
 
 
 def _make(location: Location, path: Path) -> None:
@@ -136,9 +142,15 @@ def _refuse_missing(location: Location) -> None:
         raise missing(location)
 
 
-def _refuse_read_only(location: Location, version: str | None) -> None:
-    if location.is_read_only:
-        raise StoreUnavailableError(
-            f"the database {location} has schema {version}, expected {NEWEST}, and is "
-            "read-only: open it once with an account that has write access"
+def _refuse_reader(location: Location, version: str | None) -> None:
+    """A reader changes nothing: who migrates decides when, and for whom."""
+    if not _may_change(location):
+        raise SchemaVersionError(
+            f"the database {location} has schema {version} of an older feinsum, "
+            f"expected {NEWEST}: upgrade it with 'feinsum db migrate --database "
+            f"{shlex.quote(str(location))}', from an account that may write to it"
         )
+
+
+def _may_change(location: Location) -> bool:
+    return location.may_migrate and not location.is_read_only

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +19,7 @@ from feinsum.db.sql.info import StoreInfo, count, describe
 from feinsum.db.sql.location import BUSY_TIMEOUT_S, Location, locate
 from feinsum.db.sql.retracting import Retracted, find_retractions, hidden, retract
 from feinsum.db.sql.rows import Row, rows_of
-from feinsum.db.sql.schema import prepare
+from feinsum.db.sql.schema import NEWEST, prepare
 from feinsum.db.sql.statements import (
     LIKE,
     OF_DEVICE,
@@ -63,7 +63,7 @@ from feinsum.records import (
     latest_peaks,
 )
 
-__all__ = ["SqlStore", "open_store", "prepared_engine"]
+__all__ = ["Migration", "SqlStore", "migrate", "open_store", "prepared_engine"]
 
 PAGE = 500
 """How many documents are read at once."""
@@ -77,7 +77,7 @@ def open_store(
     may_create: bool = True,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
 ) -> SqlStore:
-    """Open a database of tuning records, creating or migrating it if needed.
+    """Open a database of tuning records, creating or migrating it if allowed.
 
     Args:
         location: path of an SQLite file, ``sqlite:///path`` or
@@ -88,13 +88,15 @@ def open_store(
         is_immutable: do not create files beside an SQLite file, and acquire no locks:
             for a file on a network that is replaced as a whole. The contents of its log
             are not seen.
-        may_create: create a missing database. False for readers.
+        may_create: create a missing database, and migrate one of an older feinsum.
+            False for readers.
         busy_timeout_s: how long to wait for the locks of other processes.
 
     Raises:
         StoreUnavailableError: if it cannot be opened, is not a feinsum database, or is
             missing and must not be created.
-        SchemaVersionError: if a newer version wrote it.
+        SchemaVersionError: if a newer version wrote it, or an older one and it must not
+            be migrated.
     """
     only_read = is_read_only or is_immutable
     place = locate(location, is_read_only=only_read, busy_timeout_s=busy_timeout_s)
@@ -102,8 +104,34 @@ def open_store(
         place,
         is_immutable=is_immutable and place.path is not None,
         may_create=may_create,
+        may_migrate=may_create,
     )
     return SqlStore(prepared_engine(place), place)
+
+
+@dataclass(frozen=True)
+class Migration:
+    """What :func:`migrate` did: the versions of the schema before and after."""
+
+    location: str
+    before: str | None
+    after: str
+
+
+def migrate(location: str | os.PathLike[str] | None = None) -> Migration:
+    """Upgrade an existing database to the newest schema; see :func:`open_store`.
+
+    Raises:
+        StoreUnavailableError: if it is missing, or is not a feinsum database.
+        SchemaVersionError: if a newer version wrote it, or it is read-only.
+    """
+    place = replace(locate(location), may_create=False)
+    engine = engine_of(place)
+    try:
+        with translated(place):
+            return Migration(str(place), prepare(engine, place), NEWEST)
+    finally:
+        engine.dispose()
 
 
 def prepared_engine(place: Location) -> Engine:

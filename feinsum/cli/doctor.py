@@ -44,6 +44,7 @@ def doctor(
         found = [asdict(finding) for finding in findings]
         print_json({"is_well": not n_problems, "findings": found})
     else:
-        typer.echo(f"{n_problems} problems" if n_problems else "all is well")
+        many = f"{n_problems} problem{'s' * (n_problems > 1)}"
+        typer.echo(many if n_problems else "all is well")
     if n_problems:
         raise typer.Exit(FAILED)

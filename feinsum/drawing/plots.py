@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from feinsum.errors import FeinsumError
 from feinsum.extras import requiring
 
 __all__ = ["can_plot", "check_plots", "new_figure"]
@@ -33,8 +32,5 @@ def check_plots(what: str) -> None:
     Raises:
         FeinsumError: naming ``what``, and how to install it.
     """
-    if not can_plot():
-        raise FeinsumError(
-            f"{what} needs matplotlib, which is not installed; "
-            "run: pip install 'feinsum[plots]'"
-        )
+    with requiring("matplotlib", "plots", what):
+        import matplotlib  # noqa: F401  (only whether it is there)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import log
 from statistics import fmean, pvariance
 
-__all__ = ["Bar", "Point", "Strip", "TuningPicture", "time_text"]
+__all__ = ["Bar", "Coordinates", "Point", "Strip", "TuningPicture", "time_text"]
 
 UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 """Units of time, and how many seconds each is."""
@@ -54,6 +54,39 @@ class Strip:
 
 
 @dataclass(frozen=True)
+class Coordinates:
+    """Parallel coordinates: the trials of one transform, across its parameters.
+
+    Attributes:
+        axes: each parameter, with its values in order.
+        lines: for each trial, the number of its value on each axis, and its time.
+    """
+
+    name: str
+    axes: tuple[tuple[str, tuple[str, ...]], ...]
+    lines: tuple[tuple[tuple[int, ...], float], ...]
+
+    def heights(self) -> tuple[tuple[float, ...], ...]:
+        """Where each line crosses each axis, from 0 to 1.
+
+        Each value has a band of the axis. In it the lines are spread by their times,
+        the fastest at the bottom, so that none hides another.
+
+        >>> Coordinates("f", (("rows", ("4",)),), (((0,), 2.0), ((0,), 1.0))).heights()
+        ((0.75,), (0.25,))
+        """
+        ranked = sorted(range(len(self.lines)), key=lambda k: self.lines[k][1])
+        rank = {k: (place + 0.5) / len(ranked) for place, k in enumerate(ranked)}
+        return tuple(
+            tuple(
+                (value + rank[k]) / len(values)
+                for value, (_, values) in zip(places, self.axes, strict=True)
+            )
+            for k, (places, _) in enumerate(self.lines)
+        )
+
+
+@dataclass(frozen=True)
 class TuningPicture:
     """What is drawn; all times in seconds."""
 
@@ -61,6 +94,7 @@ class TuningPicture:
     points: tuple[Point, ...]
     bars: tuple[Bar, ...]
     strips: tuple[Strip, ...]
+    coordinates: tuple[Coordinates, ...] = ()
 
 
 def time_text(seconds: float) -> str:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal, TypeAlias
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from feinsum.drawing.tuning import Bar, Point, Strip, TuningPicture, time_text
+from feinsum.drawing.tuning import (
+    Bar,
+    Coordinates,
+    Point,
+    Strip,
+    TuningPicture,
+    time_text,
+)
 
 __all__ = ["Figure", "Look", "figure_of_tuning", "render_tuning"]
 
@@ -20,6 +30,7 @@ Look: TypeAlias = Literal["light", "dark"]
 
 COLUMNS = 3
 MOST_STRIPS = 12
+MOST_COORDINATES = 3
 DOTS_PER_INCH = 130.0
 PAPER = {"light": "#ffffff", "dark": "#16181d"}
 INK = {"light": "#222222", "dark": "#dddddd"}
@@ -69,20 +80,29 @@ def _style(look: Look) -> Iterator[None]:
 
 def _figure(picture: TuningPicture) -> Figure:
     strips = picture.strips[:MOST_STRIPS]
-    heights = [3.0, 0.7 + 0.32 * len(picture.bars)]
-    heights += [1.9] * -(-len(strips) // COLUMNS)
+    wide: list[tuple[float, Callable[[Axes], None]]] = [
+        (3.0, partial(_draw_trace, picture.points))
+    ]
+    if picture.bars:
+        height = 0.7 + 0.32 * len(picture.bars)
+        wide.append((height, partial(_draw_bars, picture.bars)))
+    wide += [
+        (2.8, partial(_draw_coordinates, chosen))
+        for chosen in picture.coordinates[:MOST_COORDINATES]
+    ]
+    heights = [height for height, _ in wide] + [1.9] * -(-len(strips) // COLUMNS)
     figure = Figure(figsize=(10.0, sum(heights) + 0.6), layout="constrained")
     figure.suptitle(picture.title, fontsize=10)
     grid = figure.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
-    _draw_trace(figure.add_subplot(grid[0, :]), picture.points)
-    _draw_bars(figure.add_subplot(grid[1, :]), picture.bars)
+    for row, (_, drawn) in enumerate(wide):
+        drawn(figure.add_subplot(grid[row, :]))
     for k, strip in enumerate(strips):
         row, column = divmod(k, COLUMNS)
-        _draw_strip(figure.add_subplot(grid[2 + row, column]), strip)
+        _draw_strip(figure.add_subplot(grid[len(wide) + row, column]), strip)
     return figure
 
 
-def _draw_trace(axes: Axes, points: Sequence[Point]) -> None:
+def _draw_trace(points: Sequence[Point], axes: Axes) -> None:
     """The time of each trial and the best so far; failures at the upper edge."""
     axes.set_title("Search trace", loc="left")
     if not points:
@@ -117,17 +137,16 @@ def _draw_trace(axes: Axes, points: Sequence[Point]) -> None:
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, ncols=4)
 
 
-def _draw_bars(axes: Axes, bars: Sequence[Bar]) -> None:
+def _draw_bars(bars: Sequence[Bar], axes: Axes) -> None:
     axes.set_title("Best recipes, timed in one run", loc="left")
     seconds = [bar.seconds for bar in bars]
     colors = [LIMIT if bar.is_limit else PASSED for bar in bars]
     axes.barh([bar.name for bar in bars], seconds, color=colors, height=0.6)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    if seconds:
-        _time_axis(axes, "x", seconds)
-        low, high = axes.get_xlim()
-        axes.set_xlim(low, high * (high / low) ** 0.2)  # room for the labels
+    _time_axis(axes, "x", seconds)
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high * (high / low) ** 0.2)  # room for the labels
     for row, bar in enumerate(bars):
         axes.annotate(f"{time_text(bar.seconds)}{bar.note}", (bar.seconds, row),
                       xytext=(4, 0), textcoords="offset points",
@@ -155,6 +174,43 @@ def _draw_strip(axes: Axes, strip: Strip) -> None:
     _time_axis(axes, "y", [s for _, seconds in strip.values for s in seconds])
 
 
+def _draw_coordinates(chosen: Coordinates, axes: Axes) -> None:
+    """A line for each trial; the slower it is, the fainter and further behind."""
+    axes.set_title(f"{chosen.name}: one line per trial", loc="left")
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.set_yticks([])
+    axes.set_ylim(0, 1)
+    axes.set_xlim(-0.2, len(chosen.axes) - 0.8)
+    names = [_shortened(name, 110 // len(chosen.axes)) for name, _ in chosen.axes]
+    axes.set_xticks(range(len(names)), names)
+    axes.tick_params(length=0)
+    times = [seconds for _, seconds in chosen.lines]
+    colors = [PASSED, mpl.rcParams["grid.color"]]
+    fading = LinearSegmentedColormap.from_list("fading", colors)
+    norm = LogNorm(min(times), max(times))
+    crossed = sorted(zip(times, chosen.heights(), strict=True), reverse=True)
+    for seconds, heights in crossed:
+        axes.plot(heights, color=fading(norm(seconds)), lw=1.3)
+    seconds, heights = crossed[-1]
+    axes.plot(heights, color=BEST, lw=2.5, label=f"best, {time_text(seconds)}")
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    for column, (_, values) in enumerate(chosen.axes):
+        _draw_values(axes, column, values)
+    scale = mpl.cm.ScalarMappable(norm, fading)
+    bar = axes.figure.colorbar(scale, ax=axes, pad=0.01, fraction=0.03)
+    _label_times(bar.ax.yaxis, max(times) / min(times))
+
+
+def _draw_values(axes: Axes, column: int, values: Sequence[str]) -> None:
+    """A vertical axis of parallel coordinates, with the names of its bands."""
+    axes.axvline(column, color=axes.spines["left"].get_edgecolor(), lw=0.8)
+    paper = {"facecolor": axes.get_facecolor(), "lw": 0, "pad": 1.0, "alpha": 0.8}
+    for k, value in enumerate(values):
+        axes.text(column, (k + 0.5) / len(values), _shortened(value),
+                  ha="center", va="center", fontsize=8, bbox=paper)  # fmt: skip
+
+
 def _shortened(text: str, limit: int = 18) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
@@ -171,7 +227,11 @@ def _time_axis(axes: Axes, which: Literal["x", "y"], seconds: Sequence[float]) -
     else:
         axes.set_yscale("log")
         axes.set_ylim(low, high)
-    axis.set_major_locator(LogLocator(subs=_steps(high / low), numticks=8))
+    _label_times(axis, high / low)
+
+
+def _label_times(axis: Axis, ratio: float) -> None:
+    axis.set_major_locator(LogLocator(subs=_steps(ratio), numticks=8))
     axis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value)))
     axis.set_minor_formatter(NullFormatter())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
+from feinsum.extras import requiring
 from feinsum.plans.boxes import Box
 
 __all__ = ["create_arrays", "is_shared", "read_block", "write_block"]
@@ -111,13 +113,8 @@ def _opened(path: Path, mode: Mode) -> Iterator[Any]:
 
 
 def _package(name: str) -> Any:
-    try:
+    with requiring(name, "files", "this file", partial(PlanError, rules=("files",))):
         return import_module(name)
-    except ImportError as error:
-        raise PlanError(
-            f"{name} cannot be imported ({error}); pip install 'feinsum[files]'",
-            rules=("files",),
-        ) from None
 
 
 class _Folder:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.errors import PlanError
+from feinsum.extras import requiring
 from feinsum.plans.boxes import Box, box_size
 from feinsum.plans.collectives import Collective, Pieces
 from feinsum.plans.local import (
@@ -66,14 +67,15 @@ def world() -> Any:
     Raises:
         PlanError: with the rule ``mpi``, if mpi4py or MPI is not installed.
     """
+    refusal = partial(PlanError, rules=("mpi",))
     try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise PlanError(
+        with requiring("mpi4py", "mpi", "a plan on ranks", refusal):
+            from mpi4py import MPI
+    except RuntimeError as error:  # there is no library of MPI
+        raise refusal(
             f"MPI cannot be loaded ({error}); pip install 'feinsum[mpi]', or install "
-            "mpi4py with a system MPI",
-            rules=("mpi",),
-        ) from None
+            "mpi4py with a system MPI"
+        ) from error
     return MPI.COMM_WORLD
 
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import FeinsumError
+from feinsum.extras import requiring
 from feinsum.records.document import to_json
 from feinsum.records.record import TuningRecord
 
@@ -234,10 +235,5 @@ def _is_right(signer: str, signature: str, content: bytes) -> bool:
 
 
 def _check_installed() -> None:
-    try:
+    with requiring("cryptography", "signatures", "a signature"):
         import cryptography  # noqa: F401  (only whether it is there)
-    except ImportError as error:
-        raise FeinsumError(
-            f"signatures need cryptography ({error}); run: pip install "
-            "'feinsum[signatures]'"
-        ) from None

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.errors import FeinsumError
+from feinsum.extras import requiring
 from feinsum.sparse.convert import to_coo
 from feinsum.sparse.formats import COO, CSC, CSF, CSR, SparseArray
 from feinsum.sparse.rejection import reject
@@ -94,8 +94,5 @@ def to_pydata(array: SparseArray) -> Any:
 
 
 def _package(module: str, name: str) -> Any:
-    try:
+    with requiring(name, None, "this format"):
         return import_module(module)
-    except ImportError as error:
-        message = f"{module} cannot be imported; install it: pip install {name}"
-        raise FeinsumError(message) from error

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from time import monotonic, sleep
 from typing import Any
 
-from feinsum.errors import DeviceUnavailableError, FeinsumError
+from feinsum.errors import DeviceUnavailableError
+from feinsum.extras import requiring
 
 __all__ = ["Connection", "ConnectionLost", "Errand", "WorkerLost"]
 
@@ -55,11 +55,9 @@ class Connection:
     """
 
     def __init__(self, address: str) -> None:
-        if find_spec("distributed") is None:
-            raise FeinsumError(
-                "a tuning on a cluster needs distributed, which is not installed; "
-                "run: pip install 'feinsum[cluster]'"
-            )
+        with requiring("distributed", "cluster", "a tuning on a cluster"):
+            import distributed  # noqa: F401  (only whether it is there)
+
         self.address = address
         self._client: Any = None
 

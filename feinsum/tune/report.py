@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from feinsum.drawing import can_plot, check_plots
-from feinsum.drawing.tuning import Bar, Point, Strip, TuningPicture, time_text
+from feinsum.drawing.tuning import (
+    Bar,
+    Coordinates,
+    Point,
+    Strip,
+    TuningPicture,
+    time_text,
+)
 from feinsum.records import Trial
 from feinsum.reprs import html_table, inline_svg
 from feinsum.tune.progress import TuningReport
@@ -72,12 +79,13 @@ same rounds.</p>
 
 
 PICTURE = """<p>Filled points are trials of this run, hollow ones of an earlier run. In
-the small charts each point is the time of a trial with that value, and the line their
-median.</p>
+the charts across the parameters each line is a trial that passed: the faster, the
+stronger. In the small charts each point is the time of a trial with that value, and the
+line their median.</p>
 <picture>
 <source media="(prefers-color-scheme: dark)" srcset="{dark}">
-<img src="{light}" alt="Search trace, best recipes, and times by parameter value; the
-numbers are in the tables below.">
+<img src="{light}" alt="Search trace, best recipes, trials across the parameters, and
+times by parameter value; the numbers are in the tables below.">
 </picture>"""
 
 
@@ -230,6 +238,7 @@ def _picture(report: TuningReport) -> TuningPicture:
         ),
         tuple(_bars(report)),
         tuple(_strips(report.trials)),
+        tuple(_coordinates(report.trials)),
     )
 
 
@@ -249,30 +258,75 @@ def _bars(report: TuningReport) -> Iterable[Bar]:
 
 def _strips(trials: Sequence[Trial]) -> Iterable[Strip]:
     """The times by value: of the transform, and of its parameters that varied."""
-    passed = [trial for trial in trials if trial.is_ok]
-    families = sorted({trial.spec.name for trial in passed})
+    families = _by_family(trials)
     if len(families) > 1:
+        passed = [trial for chosen in families.values() for trial in chosen]
         yield Strip("transform", _by_value((t.spec.name, t) for t in passed))
-    for family in families:
-        chosen = [trial for trial in passed if trial.spec.name == family]
-        for name in chosen[0].spec.parameters:
+    for family, chosen in families.items():
+        for name in _varied(chosen):
             values = _by_value((t.spec.parameters.get(name), t) for t in chosen)
-            if len(values) > 1:
-                yield Strip(f"{family}: {name}", values)
+            yield Strip(f"{family}: {name}", values)
+
+
+def _coordinates(trials: Sequence[Trial]) -> Iterable[Coordinates]:
+    """Of each transform whose parameters varied, the one with the best trial first."""
+    families = _by_family(trials)
+    for family in sorted(families, key=lambda f: min(map(_time, families[f]))):
+        chosen = families[family]
+        varied = _varied(chosen)
+        if len(varied) < 2:
+            continue  # the strip shows all there is
+        yield Coordinates(
+            family,
+            tuple((name, tuple(map(str, values))) for name, values in varied.items()),
+            tuple((_places(trial, varied), _time(trial)) for trial in chosen),
+        )
+
+
+def _by_family(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
+    """The trials that passed, by the name of their transform."""
+    families: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.is_ok:
+            families.setdefault(trial.spec.name, []).append(trial)
+    return dict(sorted(families.items()))
+
+
+def _varied(trials: Sequence[Trial]) -> dict[str, list[object]]:
+    """The parameters of one transform that had several values, and these in order."""
+    values = {
+        name: _in_order({t.spec.parameters.get(name) for t in trials})
+        for name in trials[0].spec.parameters
+    }
+    return {name: found for name, found in values.items() if len(found) > 1}
+
+
+def _places(trial: Trial, varied: Mapping[str, list[object]]) -> tuple[int, ...]:
+    parameters = trial.spec.parameters
+    return tuple(found.index(parameters.get(name)) for name, found in varied.items())
+
+
+def _time(trial: Trial) -> float:
+    assert trial.median_s is not None
+    return trial.median_s
 
 
 def _by_value(
     trials: Iterable[tuple[object, Trial]],
 ) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    """The times of each value; numbers in order, then all else by its text."""
+    """The times of each value, in the order of the values."""
     times: dict[object, list[float]] = {}
     for value, trial in trials:
-        assert trial.median_s is not None
-        times.setdefault(value, []).append(trial.median_s)
+        times.setdefault(value, []).append(_time(trial))
+    return tuple((str(v), tuple(times[v])) for v in _in_order(times))
+
+
+def _in_order(values: Iterable[object]) -> list[object]:
+    """Numbers in order, then all else by its text."""
 
     def place(value: object) -> tuple[bool, int, str]:
         if isinstance(value, int):
             return False, value, ""
         return True, 0, str(value)
 
-    return tuple((str(v), tuple(times[v])) for v in sorted(times, key=place))
+    return sorted(values, key=place)

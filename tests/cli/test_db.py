@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
 from feinsum.db import open_store
+from feinsum.db.sql.schema import VERSIONS
 from tests.db.factories import make_trial
+from tests.db.test_schema import OLD_SCHEMAS
 
 
 def test_info_counts_what_is_stored(run, database, known_records):
@@ -72,3 +76,15 @@ def test_a_database_that_is_not_there_is_refused(run, tmp_path, monkeypatch, com
     assert result.exit_code == 1, result.output
     assert f"there is no database {tmp_path / 'tema.sqlite'}" in result.stderr
     assert not any(tmp_path.iterdir())
+
+
+def test_migrate_upgrades_what_readers_refuse(run, database):
+    """They name the command; after it they read, and it says what it did."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.executescript(OLD_SCHEMAS["0001"].read_text())
+    refused = run("db", "info")
+    assert f"feinsum db migrate --database {database}" in refused.stderr
+    assert f"schema 0001 upgraded to {VERSIONS[-1]}" in run("db", "migrate").stdout
+    assert json.loads(run("db", "info", "--json").stdout)["n_records"] == 1
+    done = json.loads(run("db", "migrate", "--json").stdout)
+    assert done["from"] == done["to"] == VERSIONS[-1]

@@ -102,7 +102,7 @@ def test_a_locked_database_is_a_problem(tmp_path, findings, run):
     assert "lock" in found["text"]
     assert result.exit_code == 1
     assert "! database: " in result.stdout
-    assert result.stdout.endswith("1 problems\n")
+    assert result.stdout.endswith("1 problem\n")
 
 
 @pytest.mark.parametrize("is_there", [False, True])

@@ -48,6 +48,7 @@ def test_the_commands_are_those_documented():
         "db import",
         "db info",
         "db merge",
+        "db migrate",
         "db path",
         "db rekey",
         "db retract",

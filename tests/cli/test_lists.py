@@ -43,7 +43,7 @@ def test_workloads_are_listed(run):
     }  # fmt: skip
     shown = run("db", "workloads").stdout
     assert f" {OTHER[:24]}      0        0       1         -  i ->\n" in shown
-    assert "2 workloads\n" in shown
+    assert "workloads: 2\n" in shown
     assert OTHER[:24] not in run("db", "workloads", "--limit", "1").stdout
 
 
@@ -58,7 +58,7 @@ def test_trials_are_listed(run):
     shown = run("db", "trials", OTHER[:20]).stdout
     assert f"key: {OTHER}\n" in shown
     assert f"  {make_trial(3).spec}\n" in shown
-    assert "1 trials\n" in shown
+    assert "trials: 1\n" in shown
     failed = run("db", "trials", key).stdout
     assert f"{make_trial(7).spec}: no way\n" in failed
     assert ": no way" not in run("db", "trials", key, "--limit", "2").stdout

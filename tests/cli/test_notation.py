@@ -66,6 +66,7 @@ def test_a_size_is_a_number_or_a_parameter():
         ({"sizes": ["i=3"]}, ["--sizes", "index 'j'"]),
         ({"sizes": None}, ["--sizes", "indices 'i', 'j'"]),
         ({"sizes": ["i=3,j=4,k=5"]}, ["--sizes", "index 'k'"]),
+        ({"sizes": ["i=n,j=4,n=5"]}, ["--sizes", "index 'n'", "--size n=..."]),
         ({"sizes": ["i=3,j"]}, ["--sizes", "'j'", "name=value"]),
         ({"sizes": ["i=3,j=4,i=5"]}, ["--sizes", "'i'", "twice"]),
         ({"sizes": ["i=-3,j=4"]}, ["--sizes", "i=-3", "positive integer or a name"]),

@@ -13,8 +13,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import SqlStore, open_store
+from feinsum.db import SqlStore, looked_up_store, open_store
 from feinsum.db.server import open_serving_store
+from feinsum.db.sql import migrate
 from feinsum.db.sql.migrations import configuration
 from feinsum.db.sql.schema import VERSIONS
 from feinsum.db.sql.sqlite_file import VERSION_TABLE
@@ -160,13 +161,44 @@ def test_failed_migration_changes_nothing(old_database: Path) -> None:
         assert connection.execute("SELECT count(*) FROM records").fetchone() == (1,)
 
 
-def test_older_database_that_is_only_read(old_database: Path) -> None:
-    """An older database cannot be migrated for reading only; the error says so."""
+@pytest.mark.parametrize("options", [{"is_read_only": True}, {"may_create": False}])
+def test_readers_change_no_older_database(
+    old_database: Path, options: dict[str, bool]
+) -> None:
+    """They refuse it, name the command that upgrades it, and leave no trace."""
+    before = old_database.read_bytes()
     with pytest.raises(
-        StoreUnavailableError, match=r"schema 0001, expected.*open it once"
+        SchemaVersionError, match=r"schema 0001.*db migrate --database .*facts\.sqlite'"
     ):
-        open_store(old_database, is_read_only=True)
-    assert version(old_database) == "0001"
+        open_store(old_database, **options)
+    assert old_database.read_bytes() == before
+    assert [*old_database.parent.iterdir()] == [old_database]
+
+
+def test_look_ups_change_no_older_database(
+    old_database: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """If it is the user's own, it is skipped, and the log says how to upgrade it."""
+    monkeypatch.setenv("FEINSUM_DATABASE", str(old_database))
+    before = old_database.read_bytes()
+    with looked_up_store(None) as store:
+        assert store.query(OLD) == ()
+    assert "feinsum db migrate --database" in caplog.text
+    assert old_database.read_bytes() == before
+
+
+def test_migrate_says_from_which_version_to_which(old_database: Path) -> None:
+    """And does nothing the second time, and nothing where there is no database."""
+    done = migrate(old_database)
+    assert (done.before, done.after) == ("0001", VERSIONS[-1])
+    assert version(old_database) == VERSIONS[-1]
+    assert len(backups(old_database)) == 1
+    assert migrate(old_database).before == VERSIONS[-1]
+    assert len(backups(old_database)) == 1
+    with pytest.raises(StoreUnavailableError, match="there is no database"):
+        migrate(old_database.with_name("mistyped.sqlite"))
 
 
 @pytest.mark.parametrize("old", OLD_SCHEMAS)

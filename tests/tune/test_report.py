@@ -10,6 +10,7 @@ import pytest
 
 from feinsum.records import InMemoryStore, Processor, TransformSpec, Trial
 from feinsum.tune import Finalist, TuningReport, make_problem, write_report
+from feinsum.tune.report import figure_of
 from feinsum.tune.session import least_times
 from tests.db.factories import make_environment, make_measurement, make_peaks
 from tests.tune.odd_transforms import odd_einsum
@@ -122,6 +123,44 @@ def environment_with_caches():
 def test_the_picture_is_a_png(folder):
     """By its signature."""
     assert (folder / "report.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def coordinates(trials):
+    """The heights of the lines of each chart of parallel coordinates, by its title."""
+    charts = {a.get_title(loc="left"): a for a in figure_of(report(trials)).axes}
+    return {
+        name.partition(":")[0]: [
+            list(line.get_ydata())
+            for line in axes.lines
+            if len(set(line.get_xdata())) > 1  # not the vertical axes themselves
+        ]
+        for name, axes in charts.items()
+        if name.endswith("one line per trial")
+    }
+
+
+def test_trials_that_passed_are_lines_across_the_parameters():
+    """A line each and the best again; on each axis a value has a band of its own."""
+    failed = trial(7, status="build-failed", message=EVIL)
+    *lines, best = coordinates([*map(trial, range(6)), failed])["rowwise"]
+    assert best == lines[-1]
+    for k, (block, index) in zip(range(6), lines, strict=True):
+        assert k / 6 < block < (k + 1) / 6
+        assert k % 2 / 2 < index < (k % 2 + 1) / 2
+
+
+def test_a_running_tuning_has_no_chart_of_finalists():
+    """It would be empty."""
+    running = replace(report(map(trial, range(6))), roofline_s=None)
+    titles = [axes.get_title(loc="left") for axes in figure_of(running).axes]
+    assert titles[:2] == ["Search trace", "rowwise: one line per trial"]
+
+
+def test_one_parameter_needs_no_parallel_coordinates():
+    """The times by its value say it all."""
+    chosen = [replace(trial(k), spec=spec(2 * k)) for k in range(3)]
+    assert coordinates(chosen) == {}
+    assert coordinates([trial(0)]) == {}
 
 
 @pytest.mark.parametrize(

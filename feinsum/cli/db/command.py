@@ -14,6 +14,7 @@ from feinsum.cli.db import (
     exchange,
     garbage,
     lists,
+    migrate,
     rekey,
     retract,
     sign,
@@ -73,6 +74,7 @@ app.command(epilog=confirm.EXAMPLES)(confirm.confirm)
 app.command(epilog=retract.EXAMPLES)(retract.retract)
 app.command(epilog=sign.EXAMPLES)(sign.sign)
 app.command(epilog=garbage.EXAMPLES)(garbage.gc)
+app.command(epilog=migrate.EXAMPLES)(migrate.migrate)
 app.command(epilog=rekey.EXAMPLES)(rekey.rekey)
 
 

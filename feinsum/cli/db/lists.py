@@ -80,7 +80,7 @@ def workloads(
         ],
         last="einsum",
     )
-    typer.echo(f"{len(found)} workloads")
+    typer.echo(f"workloads: {len(found)}")
 
 
 def trials(
@@ -156,7 +156,7 @@ def _print(workload: str, n_trials: int, shown: Sequence[Trial]) -> None:
     for trial in shown:
         if trial.message:
             typer.echo(f"{trial.spec}: {' '.join(trial.message.split())}")
-    typer.echo(f"{n_trials} trials")
+    typer.echo(f"trials: {n_trials}")
 
 
 def _digits(value: float | None) -> str:

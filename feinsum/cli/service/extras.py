@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from feinsum.errors import FeinsumError
+from feinsum.extras import requiring
 
 __all__ = ["service"]
 
@@ -15,11 +15,6 @@ def service() -> ModuleType:
     Raises:
         FeinsumError: naming the package that is missing.
     """
-    try:
+    with requiring("fastapi", "service", "the service"):
         import feinsum.service
-    except ImportError as error:
-        raise FeinsumError(
-            f"the service needs {error.name}, which is not installed; "
-            "run: pip install 'feinsum[service]'"
-        ) from None
     return feinsum.service

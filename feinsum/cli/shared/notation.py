@@ -206,10 +206,18 @@ def _check_missing(indices: Sequence[str], extents: Mapping[str, Extent]) -> Non
 
 def _check_unknown(indices: Sequence[str], extents: Mapping[str, Extent]) -> None:
     unknown = [index for index in extents if index not in indices]
-    if unknown:
-        raise typer.BadParameter(
-            f"the subscripts have no {_listed(unknown)}", param_hint="--sizes"
-        )
+    if not unknown:
+        return
+    names = {str(extent) for extent in extents.values()}
+    named = next((name for name in unknown if name in names), None)
+    hint = (
+        f"; the value of the size {named} is given by --size {named}=..."
+        if named
+        else ""
+    )
+    raise typer.BadParameter(
+        f"the subscripts have no {_listed(unknown)}{hint}", param_hint="--sizes"
+    )
 
 
 def _listed(indices: Sequence[str]) -> str:

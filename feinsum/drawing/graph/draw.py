@@ -7,6 +7,7 @@ from pathlib import Path
 from feinsum.drawing.graph.dot import dot_text
 from feinsum.drawing.plots import can_plot
 from feinsum.errors import FeinsumError
+from feinsum.extras import requiring
 from feinsum.ir import BatchedEinsum
 from feinsum.reprs import inline_svg
 
@@ -39,13 +40,8 @@ def draw(einsum: BatchedEinsum, path: str | Path) -> None:
 def _rendered(einsum: BatchedEinsum, suffix: str) -> bytes:
     if suffix == ".dot":
         return dot_text(einsum).encode()
-    try:
+    with requiring("matplotlib", "plots", f"a picture in {suffix}, unlike .dot,"):
         from feinsum.drawing.graph.figure import render
-    except ImportError as error:
-        raise FeinsumError(
-            f"a picture in {suffix} needs packages that are missing ({error.name}); "
-            "run: pip install 'feinsum[plots]', or write a .dot file"
-        ) from None
     return render(einsum, suffix.removeprefix("."))
 
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from feinsum.errors import FeinsumError, ModelError
+from feinsum.errors import ModelError
+from feinsum.extras import requiring
 from feinsum.predict.correction.features import (
     CONTEXT_FEATURES,
     RECIPE_FEATURES,
@@ -151,14 +152,9 @@ def _ridge(products: Values, targets: Values, notations: Any) -> Values:
 
 def _scikit_learn() -> tuple[Any, Any]:
     """The regression and the folds; the one door to scikit-learn."""
-    try:
+    with requiring("scikit-learn", "model", "fitting a model"):
         from sklearn.linear_model import RidgeCV
         from sklearn.model_selection import GroupKFold
-    except ImportError:
-        raise FeinsumError(
-            "fitting a model needs scikit-learn, which is not installed; run: pip "
-            "install 'feinsum[model]'"
-        ) from None
     return RidgeCV, GroupKFold
 
 

@@ -1,0 +1,33 @@
+"""``feinsum db migrate``."""
+
+from __future__ import annotations
+
+import typer
+
+from feinsum.cli.shared.options import AsJson, Database
+from feinsum.cli.shared.output import print_json
+
+__all__ = ["EXAMPLES", "migrate"]
+
+EXAMPLES = """\b
+Examples:
+  feinsum db migrate
+  feinsum db migrate --database team.sqlite
+"""
+
+
+def migrate(database: Database = None, as_json: AsJson = False) -> None:
+    """Upgrade a database of an older feinsum to the newest schema.
+
+    An SQLite file is copied beside itself first. Commands that only read refuse an
+    older database; those that record upgrade it too.
+    """
+    from feinsum.db.sql import migrate
+
+    done = migrate(database)
+    if as_json:
+        print_json({"database": done.location, "from": done.before, "to": done.after})
+    elif done.before == done.after:
+        typer.echo(f"{done.location}: has the newest schema, {done.after}")
+    else:
+        typer.echo(f"{done.location}: schema {done.before} upgraded to {done.after}")
