@@ -49,13 +49,18 @@ def _versions() -> tuple[str, ...]:
     return (sys.version, *(f"{name} {version(name)}" for name in _PACKAGES))
 
 
+SUFFIXES = (".c", ".jsonl", ".py")
+"""Of files that decide: modules, what the host compiles, packaged facts."""
+
+
 @cache
 def _source_digest() -> str:
-    """Of the modules of this installation, for their version may stay as it is."""
+    """Of the files of this installation, for its version may stay as it is."""
     found = hashlib.sha256()
     for name in _OURS:
         folder = Path(import_module(f"feinsum.{name}").__path__[0])
-        for path in sorted(folder.rglob("*.py")):
+        files = [path for path in folder.rglob("*.*") if path.suffix in SUFFIXES]
+        for path in sorted(files):
             place = f"{name}/{path.relative_to(folder)}\0"
             found.update(place.encode() + path.read_bytes() + b"\0")
     return found.hexdigest()
