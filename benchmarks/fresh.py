@@ -90,11 +90,19 @@ def measured(name: str, max_gflop: float, target: str) -> list[Seconds]:
         }
         for place in own.values():
             Path(place).mkdir(mode=0o700)
-        own["FEINSUM_DATABASE"] = f"{folder}/user.sqlite"  # no facts of this machine
+        own["FEINSUM_DATABASE"] = empty_database(f"{folder}/user.sqlite")
         command = [sys.executable, __file__, "--max-gflop", str(max_gflop)]
         command += ["--target", target, "--child", name]
         command.append(facts(name, max_gflop, f"{folder}/facts.sqlite"))
         return [started(command, os.environ | own) for _ in range(2)]
+
+
+def empty_database(path: str) -> str:
+    """A database without facts of this machine; its path."""
+    from feinsum.db import open_store
+
+    open_store(path, may_create=True).close()
+    return path
 
 
 def started(command: list[str], environment: dict[str, str]) -> Seconds:
