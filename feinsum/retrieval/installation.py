@@ -59,8 +59,12 @@ def _source_digest() -> str:
     found = hashlib.sha256()
     for name in _OURS:
         folder = Path(import_module(f"feinsum.{name}").__path__[0])
-        files = [path for path in folder.rglob("*.*") if path.suffix in SUFFIXES]
-        for path in sorted(files):
+        for path in deciding_files(folder):
             place = f"{name}/{path.relative_to(folder)}\0"
             found.update(place.encode() + path.read_bytes() + b"\0")
     return found.hexdigest()
+
+
+def deciding_files(folder: Path) -> list[Path]:
+    """The files of a room that decide what comes out of a retrieval, in order."""
+    return sorted(path for path in folder.rglob("*.*") if path.suffix in SUFFIXES)
