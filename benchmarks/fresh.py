@@ -36,6 +36,8 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.caches import empty_caches  # noqa: E402
+
 TARGETS = "host", "opencl"
 STAGES = ("import", "find", "build", "launch", "result", "processor")
 STDERR = Console(stderr=True)
@@ -83,13 +85,7 @@ def medians(rounds: Iterable[list[Seconds]]) -> list[Seconds]:
 def measured(name: str, max_gflop: float, target: str) -> list[Seconds]:
     """The first process and the second one, which finds what the first one kept."""
     with tempfile.TemporaryDirectory() as folder:
-        own = {
-            "FEINSUM_CACHE_DIR": f"{folder}/feinsum",
-            "POCL_CACHE_DIR": f"{folder}/pocl",
-            "XDG_CACHE_HOME": f"{folder}/others",
-        }
-        for place in own.values():
-            Path(place).mkdir(mode=0o700)
+        own = empty_caches(folder)
         own["FEINSUM_DATABASE"] = empty_database(f"{folder}/user.sqlite")
         command = [sys.executable, __file__, "--max-gflop", str(max_gflop)]
         command += ["--target", target, "--child", name]

@@ -34,6 +34,8 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.caches import empty_caches  # noqa: E402
+
 MODES = "on", "off"
 TARGETS = "host", "opencl"
 WARM_UP = "^divergence_b1_Ni4$"
@@ -74,13 +76,7 @@ def in_a_process(options: argparse.Namespace, verify: str) -> Seconds:
     command = [sys.executable, __file__, "--child", "--only", options.only]
     command += ["--max-gflop", str(options.max_gflop), "--target", options.target]
     with tempfile.TemporaryDirectory() as folder:
-        own = {
-            "FEINSUM_CACHE_DIR": f"{folder}/feinsum",
-            "POCL_CACHE_DIR": f"{folder}/pocl",
-            "XDG_CACHE_HOME": f"{folder}/others",
-        }
-        for place in own.values():
-            Path(place).mkdir(mode=0o700)
+        own = empty_caches(folder)
         settings = {"FEINSUM_VERIFY": verify, "FEINSUM_LAYERS": "packaged"}
         environment = os.environ | own | settings
         said = subprocess.check_output(command, cwd=ROOT, env=environment)
