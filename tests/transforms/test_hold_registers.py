@@ -6,6 +6,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 
 import loopy as lp
 import numpy as np
@@ -29,10 +30,16 @@ needs_x86 = pytest.mark.skipif(
 )
 
 
-def recipe(version: int = PACKED_CONTRACTION.version) -> TransformSpec:
+NARROW = {"lanes": 4, "vectors": 2, "rows": 4}
+"""For which 16 registers suffice."""
+
+
+def recipe(
+    version: int = PACKED_CONTRACTION.version, tile: Mapping[str, int] = TILE
+) -> TransformSpec:
     e = generated(EINSUMS[PRODUCT]).nest.einsum
     first = next(configurations(PACKED_CONTRACTION, e)).parameters
-    return TransformSpec("packed_contraction", version, {**first, **TILE})
+    return TransformSpec("packed_contraction", version, {**first, **tile})
 
 
 def of_functions() -> lp.TranslationUnit:
@@ -87,25 +94,31 @@ def test_a_step_of_a_sum_loads_every_vector_once():
     assert len(loads()) == TILE["vectors"] + TILE["rows"]
 
 
-@pytest.mark.parametrize("cpu", CPUS)
-def test_kernels_are_right(cpu):
-    """On every device of the processor, at sizes that no tile divides."""
+def assert_right(spec: TransformSpec, cpu: str) -> None:
+    """At sizes that no tile divides."""
     e = EINSUMS[PRODUCT]
     case = generated(e)
-    case.assert_right(case.apply(recipe()), ragged_sizes(e), cpu)
+    case.assert_right(case.apply(spec), ragged_sizes(e), cpu)
 
 
+@pytest.mark.parametrize("cpu", CPUS)
+def test_kernels_are_right(cpu):
+    """On every device of the processor."""
+    assert_right(recipe(), cpu)
+
+
+@pytest.mark.parametrize("tile", [TILE, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("command", ["gcc", "clang"])
 @pytest.mark.parametrize(
-    "flags", ["", "-O0", pytest.param("-mno-avx512f", marks=needs_x86),
+    "flags", ["", pytest.param("-mno-avx512f", marks=needs_x86),
               pytest.param("-mno-avx", marks=needs_x86)],
 )  # fmt: skip
-def test_every_compiler_takes_them(command, flags, monkeypatch):
+def test_kernels_of_every_compiler_are_right(command, flags, tile, monkeypatch):
     """Also for processors with shorter vectors, or fewer of them."""
     if not shutil.which(command):
         pytest.skip(f"{command} is not installed")
     monkeypatch.setenv("FEINSUM_CC", f"{command} {flags}")
-    test_kernels_are_right(HOST)
+    assert_right(recipe(tile=tile), HOST)
 
 
 def test_recipes_recorded_before_are_as_they_were():
