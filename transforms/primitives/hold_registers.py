@@ -1,10 +1,10 @@
 """Which vectors a C compiler holds in registers, around and in an innermost loop.
 
-gcc 12 takes a vector that was loaded for as cheap as its place in memory. In a register
-tile it loads every column again for each row, and the loads take longer than the
-multiply-adds. It also holds what is needed after the loop, such as the coefficients of
-functions, in registers that the tile then lacks. Its allocator, per region of loops, is
-described in the GCC manual under ``-fira-region``.
+To gcc 12, a vector in memory is as cheap as one in a register. In a register tile it
+may load every column again for each row, so that the loads take longer than the
+multiply-adds. It also holds in registers what is needed only after the loop, such as
+the coefficients of functions, and then spills sums. The GCC manual describes the
+regions of its allocator under ``-fira-region``.
 """
 
 from __future__ import annotations
