@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 
+import loopy as lp
 import numpy as np
 import pytest
 
-from feinsum import array, canonicalize, einsum
+from feinsum import array, canonicalize, einsum, raise_kernel
 from feinsum.codegen import generate_loopy
 from feinsum.raising import identify_as_einsum
 from feinsum.transforms import apply_spec, configurations
 from feinsum.transforms.library import PACKED_CONTRACTION
-from tests.cpus import CPUS, opened
+from tests.cpus import CPUS, HOST, opened
 
 pytestmark = pytest.mark.filterwarnings(  # Loopy's own use of islpy
     "ignore:.*with implicit conversion:DeprecationWarning"
@@ -103,3 +104,32 @@ def written(device, t_unit, place, shape, values):
     arrays = {name: cl.array.to_device(queue, x) for name, x in values.items()}
     unit.executor(device.context)(queue, out=out, **arrays)
     return out.get()
+
+
+@pytest.mark.parametrize("spot", ["A", "B", "out"])
+def test_arrays_may_begin_within_others(spot):
+    """Vectors are loaded and stored where an array begins, as single entries are."""
+    n, offset = 48, 3
+    arrays = [
+        lp.GlobalArg(name, np.float64, shape=(n, n), offset=offset * (name == spot))
+        for name in ("A", "B", "out")
+    ]
+    raised = raise_kernel(
+        lp.make_kernel(
+            f"{{[i,j,k]: 0<=i,j,k<{n}}}",
+            "out[i,j] = sum(k, A[i,k]*(2*B[j,k] + 1))",
+            arrays,
+            lang_version=(2018, 2),
+        )
+    )
+    nest = raised.raised[0].nest
+    spec = next(iter(configurations(PACKED_CONTRACTION, nest.einsum)))
+    unit = lp.expand_subst(apply_spec(spec, raised.t_unit, nest))
+    device = opened(HOST)
+    memory = {
+        name: np.random.default_rng(k).random(n * n + offset * (name == spot))
+        for k, name in enumerate(("A", "B", "out"))
+    }
+    device.build(device.prepare(unit)).run(memory, "wall")
+    a, b, out = (memory[name][-n * n :].reshape(n, n) for name in ("A", "B", "out"))
+    np.testing.assert_allclose(out, a @ (2 * b + 1).T, rtol=1e-12)

@@ -114,8 +114,6 @@ def _check_line(
     array = global_array(kernel, getattr(read.aggregate, "name", ""))
     is_plain = (
         array is not None
-        and array.address_space == lp.AddressSpace.GLOBAL
-        and not array.offset
         and array.dtype.numpy_dtype == dtype
         and all(hasattr(tag, "stride") for tag in array.dim_tags or [None])
     )

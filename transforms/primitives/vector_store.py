@@ -169,12 +169,10 @@ def with_store_macros(schedule: Schedule) -> Schedule:
 
 
 def global_array(kernel: lp.LoopKernel, name: str) -> Any:
-    """An argument, or a temporary in global memory; None for any other one."""
-    temporary = kernel.temporary_variables.get(name)
-    if temporary is None:
-        return kernel.arg_dict.get(name)
-    is_global = temporary.address_space == lp.AddressSpace.GLOBAL
-    return temporary if is_global and not temporary.offset else None
+    """An array in global memory that begins where its name points; else None."""
+    array: Any = {**kernel.arg_dict, **kernel.temporary_variables}.get(name)
+    space = getattr(array, "address_space", None)
+    return array if space == lp.AddressSpace.GLOBAL and not array.offset else None
 
 
 def _arrays(kernel: lp.LoopKernel) -> frozenset[str]:
