@@ -77,8 +77,7 @@ class Numpy:
     def prepare(self, entry: Entry, values: Values) -> Ready:
         _check_steps(entry)
         outs = _outputs(entry)
-        virtual = [np.broadcast_to(0.0, shape) for shape in _shapes(entry)]
-        path = np.einsum_path(entry.subscripts, *virtual, optimize="optimal")[0]
+        path = _pairwise_path(entry)
 
         def evaluate(operands: Sequence[Any], k: int) -> Any:
             return np.einsum(entry.subscripts, *operands, out=outs[k], optimize=path)
@@ -87,6 +86,18 @@ class Numpy:
             _rows(entry, evaluate, _Operands(entry, values, np, np.empty)),
             note=str(path[1:]),
         )
+
+
+def _pairwise_path(entry: Entry) -> list[Any]:
+    """The path with the fewest operations, however large its intermediates.
+
+    By default, numpy contracts three and more operands at once where an intermediate
+    would exceed the largest operand; TBLIS hands such steps back to numpy.
+    """
+    virtual = [np.broadcast_to(0.0, shape) for shape in _shapes(entry)]
+    unlimited = ("optimal", 2**62)
+    path = np.einsum_path(entry.subscripts, *virtual, optimize=unlimited)[0]
+    return list(path)
 
 
 def _check_steps(entry: Entry) -> None:
@@ -141,14 +152,15 @@ class Tblis:
 
         pytblis.set_num_threads(n_cores())
         outs = _outputs(entry)
+        path = _pairwise_path(entry)
 
         def evaluate(operands: Sequence[Any], k: int) -> Any:
             return pytblis.einsum(
-                entry.subscripts, *operands, out=outs[k], optimize="optimal"
+                entry.subscripts, *operands, out=outs[k], optimize=path
             )
 
         operands = _Operands(entry, values, np, np.empty)
-        return Called(_rows(entry, evaluate, operands))
+        return Called(_rows(entry, evaluate, operands), note=str(path[1:]))
 
 
 class Torch:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from math import ceil, prod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil
 
-from feinsum.ir import BatchedEinsum
+from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms.cost import Machine, distinct_bytes, padding, points, region_s
-from feinsum.transforms.library.packed.plan import Roles, find_roles
+from feinsum.transforms.library.packed.plan import Plan, Tiles, find_roles, make_plan
+from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import number, text
 
 __all__ = ["packed_cost"]
 
 PACK_CYCLES = 1.0
 """Of an entry whose neighbours in the pack are neighbours in memory, over a vector."""
-TURN_CYCLES = 2.0
+TURN_CYCLES = 0.75
 """Of an entry that is brought to its place by squares, or alone."""
 TILE_CYCLES = 20.0
 """To begin a register tile, beside loads and stores of its sums."""
 SCATTERED_CYCLES = 3.0
 """To store an entry of a vector whose entries lie apart."""
+RUN_BYTES = 1024
+"""Shorter runs of entries of a large array cost the start of each run:"""
+READ_RUN_CYCLES, STORE_RUN_CYCLES, FAR_RUN_CYCLES = 30.0, 30.0, 90.0
+"""to read it, to store it, to store it if the next row of a register tile is on another
+page. Chosen by the trials of 49 workloads on a Zen 5.
+"""
+PAGE_BYTES = 4096
+STREAMED_BYTES = 8_000_000
+"""Smaller results are better off in the caches than stored past them."""
+CACHED_STORE, STREAMED_STORE, NEEDLESS_STREAM = 1.7, 1.0, 3.0
+"""Bytes moved for a byte of the result: a store to the caches also reads the line."""
 LATENCY_CYCLES = 5.0
 """Of a multiply-add, which the next one to the same sum waits for, and of a step of the
 loop. With vectors of four doubles, eight sums would be just enough for four cycles; of
@@ -35,82 +48,179 @@ def packed_cost(
     einsum: BatchedEinsum, parameters: Parameters, machine: Machine
 ) -> float:
     """Seconds of :func:`packed_contraction`, each tile padded to its size."""
-    pair = text(parameters, "vector"), text(parameters, "register")
-    roles = find_roles(einsum, *pair)
-    assert roles is not None
-    dtype = einsum.operands[0].dtype
-    asked = number(parameters, "lanes")
-    lanes = min(asked, machine.lanes(dtype))
-    n_vectors = number(parameters, "vectors") * asked // lanes
-    n_rows = number(parameters, "rows")
-    columns, rows, summed = (
-        points(einsum, part) for part in (roles.columns, roles.rows, roles.summed)
-    )
-    postponed = points(einsum, roles.postponed)
-    batch = points(einsum, (*roles.batch, *roles.outer))
-    width_unit = n_vectors * lanes
-    wide = columns * padding(points(einsum, pair[:1]), width_unit)
-    high = rows * padding(points(einsum, pair[1:]), n_rows)
-    n_tiles = wide * high / (width_unit * n_rows)
-    depth = min(summed, number(parameters, "depth"))
-    step = max(
-        n_rows * n_vectors * machine.fma_cycles(lanes * dtype.itemsize),
-        n_vectors * machine.fma_cycles(lanes * dtype.itemsize) + n_rows / 2,
-        LATENCY_CYCLES,
-    )
-    spilled = max(0, n_rows * n_vectors + n_vectors + 1 - _registers(machine))
-    n_depths = ceil(summed / depth)
-    if n_vectors > MANY_VECTORS:
-        step *= MANY_VECTORS_FACTOR
-    per_tile = summed * (step + 2 * spilled)
-    per_tile += n_depths * (TILE_CYCLES + 3 * n_rows * n_vectors)
-    multiply = batch * postponed * n_tiles * per_tile
-    side = [
-        min(n, number(parameters, k)) for n, k in ((columns, "width"), (rows, "height"))
-    ]
-    n_areas = prod(ceil(n / s) for n, s in zip((columns, rows), side, strict=True))
-    n_groups = prod(n / s for n, s in zip((columns, rows), side, strict=True))
-    pack = batch * _pack_cycles(einsum, roles, parameters, lanes, side)
-    cycles = (
-        einsum.batch_size * (multiply + pack) + CALL_CYCLES * n_areas * batch * n_depths
-    )
-    is_along = pair[0] == einsum.output[-1]
-    each = 2.0 / lanes if is_along else SCATTERED_CYCLES
-    cycles += einsum.batch_size * points(einsum, einsum.output) * each
+    work = _Work.of(einsum, parameters, machine)
+    n_rows = einsum.batch_size
+    n_areas = work.n_wide * work.n_high * work.batch
+    cycles = n_rows * (work.multiply_cycles + work.pack_cycles + work.store_cycles)
     read, written = distinct_bytes(einsum)
-    stored = 1.0 if parameters.get("stores") == "streamed" else 1.7
+    is_streamed = parameters.get("stores") == "streamed"
     return region_s(
         machine,
-        cycles,
-        read + stored * written,
-        n_groups=max(1.0, n_groups * batch),
+        cycles + CALL_CYCLES * n_areas * work.n_deep,
+        read + n_rows * work.again_bytes + _moved(is_streamed, written) * written,
+        n_groups=max(1.0, work.n_groups),
         footprint=read + written,
     )
 
 
-def _registers(machine: Machine) -> int:
-    return 32 if machine.vector_bytes >= 64 else 16
+def _moved(is_streamed: bool, written: int) -> float:
+    if not is_streamed:
+        return CACHED_STORE
+    return STREAMED_STORE if written > STREAMED_BYTES else NEEDLESS_STREAM
 
 
-def _pack_cycles(
-    einsum: BatchedEinsum,
-    roles: Roles,
-    parameters: Parameters,
-    lanes: int,
-    side: list[int],
-) -> float:
-    """For one value of the batch: each side is packed once for a tile of the other."""
-    columns, rows, summed = (
-        points(einsum, part) for part in (roles.columns, roles.rows, roles.summed)
-    )
-    width, height = side
-    right = columns * summed * points(einsum, roles.postponed)
-    left = rows * summed * points(einsum, roles.folded)
-    n_left = ceil(columns / width) if parameters["inside"] == "rows" else 1
-    n_right = ceil(rows / height)
-    terms = einsum.inputs
-    is_along = terms[roles.right][-1] == parameters["vector"]
-    right_cycles = PACK_CYCLES * 2 / lanes if is_along else TURN_CYCLES
-    return right * right_cycles * n_right + left * TURN_CYCLES * n_left * len(
-        roles.left
-    )
+@dataclass(frozen=True)
+class _Work:
+    """What one row of an einsum takes in packed tiles.
+
+    Attributes:
+        columns, rows, summed: entries of each kind of index; ``batch`` those around.
+    """
+
+    einsum: BatchedEinsum
+    plan: Plan
+    tiles: Tiles
+    is_row_inside: bool
+    machine: Machine
+    columns: int
+    rows: int
+    summed: int
+    batch: int
+
+    @classmethod
+    def of(
+        cls, einsum: BatchedEinsum, parameters: Parameters, machine: Machine
+    ) -> _Work:
+        """With as many lanes as the machine has, and more vectors instead."""
+        asked = Tiles.of(parameters)
+        lanes = min(asked.lanes, machine.lanes(einsum.operands[0].dtype))
+        tiles = replace(
+            asked, lanes=lanes, vectors=asked.vectors * asked.lanes // lanes
+        )
+        roles = find_roles(einsum, tiles.vector, tiles.register)
+        assert roles is not None
+        counts = (
+            points(einsum, part)
+            for part in (
+                roles.columns,
+                roles.rows,
+                roles.summed,
+                (*roles.batch, *roles.outer),
+            )
+        )
+        plan = make_plan(einsum, einsum.extents, roles, tiles)
+        return cls(
+            einsum, plan, tiles, parameters["inside"] == "rows", machine, *counts
+        )
+
+    @property
+    def itemsize(self) -> int:
+        return self.einsum.operands[0].dtype.itemsize
+
+    @cached_property
+    def n_wide(self) -> int:
+        """Tiles over the columns."""
+        return ceil(self.columns / min(self.columns, self.tiles.width))
+
+    @cached_property
+    def n_high(self) -> int:
+        """Tiles over the rows."""
+        return ceil(self.rows / min(self.rows, self.tiles.height))
+
+    @cached_property
+    def n_deep(self) -> int:
+        """Tiles over the sum."""
+        return ceil(self.summed / min(self.summed, self.tiles.depth))
+
+    @property
+    def n_groups(self) -> float:
+        """Pieces of work for threads, the last of which is a part of one."""
+        wide = self.columns / min(self.columns, self.tiles.width)
+        high = self.rows / min(self.rows, self.tiles.height)
+        return wide * high * self.batch
+
+    @property
+    def multiply_cycles(self) -> float:
+        """Multiply-adds in registers, with the loads and stores of their sums."""
+        tiles = self.tiles
+        n_vectors, n_rows, unit = tiles.vectors, tiles.rows, tiles.vectors * tiles.lanes
+        wide = self.columns * padding(self._points((tiles.vector,)), unit)
+        high = self.rows * padding(self._points((tiles.register,)), n_rows)
+        each = self.machine.fma_cycles(tiles.lanes * self.itemsize)
+        step = max(
+            n_rows * n_vectors * each, n_vectors * each + n_rows / 2, LATENCY_CYCLES
+        )
+        if n_vectors > MANY_VECTORS:
+            step *= MANY_VECTORS_FACTOR
+        n_registers = 32 if self.machine.vector_bytes >= 64 else 16
+        spilled = max(0, n_rows * n_vectors + n_vectors + 1 - n_registers)
+        per_tile = self.summed * (step + 2 * spilled)
+        per_tile += self.n_deep * (TILE_CYCLES + 3 * n_rows * n_vectors)
+        postponed = self._points(self.plan.roles.postponed)
+        return self.batch * postponed * per_tile * wide * high / (unit * n_rows)
+
+    @property
+    def pack_cycles(self) -> float:
+        """Each side is packed once for each tile of the other."""
+        roles, tiles = self.plan.roles, self.tiles
+        right = self._pack_cycles(roles.right, tiles.vector)
+        left = sum(self._pack_cycles(k, tiles.register) for k in roles.left)
+        entries = right * self._right * self.n_high + left * self._left * self._n_left
+        return self.batch * entries
+
+    @property
+    def again_bytes(self) -> float:
+        """That are read after the first time."""
+        again = self._right * (self.n_high - 1) + self._left * (self._n_left - 1)
+        return self.batch * again * self.itemsize
+
+    @property
+    def _n_left(self) -> int:
+        """How often the left side is packed."""
+        return self.n_wide if self.is_row_inside else 1
+
+    @property
+    def _right(self) -> int:
+        """Entries of the right side, for one value of the batch."""
+        return self.columns * self.summed * self._points(self.plan.roles.postponed)
+
+    @property
+    def _left(self) -> int:
+        return self.rows * self.summed * self._points(self.plan.roles.folded)
+
+    def _points(self, indices: Names) -> int:
+        return points(self.einsum, indices)
+
+    def _pack_cycles(self, position: int, index: str) -> float:
+        """Of an entry of an operand that is packed along ``index``."""
+        term = self.einsum.inputs[position]
+        is_along = term[-1] == index
+        cycles = PACK_CYCLES * 2 / self.tiles.lanes if is_along else TURN_CYCLES
+        return cycles + READ_RUN_CYCLES * self._runs(term)
+
+    @property
+    def store_cycles(self) -> float:
+        """Results, in vectors if these lie along their last axis."""
+        output, tiles = self.einsum.output, self.tiles
+        is_along = tiles.vector == output[-1]
+        cycles = 2.0 / tiles.lanes if is_along else SCATTERED_CYCLES
+        after = output[output.index(tiles.register) + 1 :]
+        is_far = self._points(after) * self.itemsize > PAGE_BYTES
+        cycles += (FAR_RUN_CYCLES if is_far else STORE_RUN_CYCLES) * self._runs(output)
+        return self._points(output) * cycles
+
+    def _runs(self, term: IndexList) -> float:
+        """Short runs for each entry of an array, of which a tile has a part.
+
+        None of an array that stays in the second level of the caches.
+        """
+        run = 1
+        for index in reversed(term):
+            extent = self._points((index,))
+            cut = self.plan.cuts.get(index)
+            size = min(cut.size, extent) if cut and cut.levels else 1
+            run *= size
+            if size < extent:
+                break
+        is_near = self._points(term) * self.itemsize <= self.machine.cache_bytes["L2"]
+        return 0.0 if is_near or run * self.itemsize >= RUN_BYTES else 1 / run

@@ -16,7 +16,6 @@ from feinsum.transforms.library.packed.cost import packed_cost
 from feinsum.transforms.library.packed.nest import PackedNest
 from feinsum.transforms.library.packed.plan import Tiles, find_roles, make_plan
 from feinsum.transforms.library.packed.space import (
-    TILE_SIZES,
     constraint,
     constraint_1,
     proposals,
@@ -25,7 +24,7 @@ from feinsum.transforms.library.packed.space import (
 )
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.registry import Parameters, Transform, register
-from feinsum.transforms.roles import number, reuse, text
+from feinsum.transforms.roles import reuse
 
 __all__ = ["PACKED_CONTRACTION", "suits_packing"]
 
@@ -84,11 +83,7 @@ def _packed(
     is_explicit: bool,
 ) -> lp.TranslationUnit:
     schedule = begin(t_unit, nest)
-    tiles = Tiles(
-        vector=text(parameters, "vector"),
-        register=text(parameters, "register"),
-        **{name: number(parameters, name) for name in TILE_SIZES},
-    )
+    tiles = Tiles.of(parameters)
     roles = find_roles(nest.einsum, tiles.vector, tiles.register)
     assert roles is not None
     plan = make_plan(nest.einsum, schedule.extents, roles, tiles)

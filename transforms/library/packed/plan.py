@@ -6,14 +6,15 @@ Source: Springer and Bientinesi 2018 (GETT) for tiles that span several indices.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from itertools import combinations
 from math import prod
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList
 from feinsum.transforms.primitives.schedule import Names
-from feinsum.transforms.roles import carriers, typical, volume
+from feinsum.transforms.registry import Parameters
+from feinsum.transforms.roles import carriers, number, text, typical, volume
 
 __all__ = [
     "Axis",
@@ -259,6 +260,14 @@ class Tiles:
     width: int
     height: int
     depth: int
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> Tiles:
+        return cls(
+            vector=text(parameters, "vector"),
+            register=text(parameters, "register"),
+            **{field.name: number(parameters, field.name) for field in fields(cls)[2:]},
+        )
 
 
 def make_plan(

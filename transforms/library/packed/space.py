@@ -7,6 +7,7 @@ cache; starting points are for cores with AVX-512.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 
 from feinsum.ir import BatchedEinsum, Extent, Workload
@@ -24,7 +25,6 @@ from feinsum.transforms.roles import (
 )
 
 __all__ = [
-    "TILE_SIZES",
     "constraint",
     "constraint_1",
     "proposals",
@@ -33,7 +33,6 @@ __all__ = [
     "wide_tiles",
 ]
 
-TILE_SIZES = ("lanes", "vectors", "rows", "width", "height", "depth")
 MIN_LANES = 4
 """Values of an index of which there are vectors: with fewer, most lanes are idle."""
 HEIGHTS = (192, 384, 96, 48, 512)
@@ -144,7 +143,7 @@ def wide_tiles(workload: Workload) -> tuple[Parameters, ...]:
 
 def proposals(workload: Workload) -> Iterator[Parameters]:
     """Every register tile for the best pairs of indices, in tiles that suit it."""
-    einsum = workload.einsum
+    einsum, known = workload.einsum, workload.known
     offered = space(workload)
     if offered is None:
         return
@@ -156,13 +155,8 @@ def proposals(workload: Workload) -> Iterator[Parameters]:
     for vector, row in pairs[:N_PAIRS]:
         roles = find_roles(einsum, vector, row)
         assert roles is not None
-        widths, heights = _areas(einsum, vector, row)
-        area: dict[str, int | str] = {
-            "width": widths[0],
-            "height": heights[0],
-            "inside": "rows",
-        }
-        pair = {"vector": vector, "register": row}
+        n_summed = volume(known, roles.summed)
+        pair = {"vector": vector, "register": row, "inside": "rows"}
         choices = product(offered["lanes"], VECTORS, ROWS, offered["stores"])
         for lanes, n_vectors, n_rows, stores in choices:
             assert isinstance(lanes, int)
@@ -173,8 +167,10 @@ def proposals(workload: Workload) -> Iterator[Parameters]:
                 "rows": n_rows,
             }
             line_bytes = lanes * n_vectors * einsum.operands[0].dtype.itemsize
-            depth = _fitting_depth(volume(einsum, roles.summed), line_bytes)
-            yield {**pair, **tile, **area, "depth": depth, "stores": stores}
+            depth = _fitting_depth(n_summed, line_bytes)
+            widths, heights = _areas(known, vector, row, depth=depth)
+            area = {"width": widths[0], "height": heights[0], "depth": depth}
+            yield {**pair, **tile, **area, "stores": stores}
 
 
 def _fitting_depth(n_summed: int, line_bytes: int) -> int:
@@ -257,11 +253,13 @@ def _fits(einsum: BatchedEinsum, vector: str, register_index: str) -> bool:
     return find_roles(einsum, vector, register_index) is not None
 
 
+@lru_cache(maxsize=256)
 def _areas(
     einsum: BatchedEinsum,
     vector: str,
     register_index: str,
     pack_bytes: int = PACK_BYTES,
+    depth: int = DEPTHS[0],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Widths and heights of tiles, those of the best pair first.
 
@@ -271,7 +269,7 @@ def _areas(
     """
     roles = find_roles(einsum, vector, register_index)
     assert roles is not None
-    depth = min(volume(einsum, roles.summed), DEPTHS[0])
+    depth = min(volume(einsum, roles.summed), depth)
     line_bytes = depth * einsum.operands[0].dtype.itemsize
     column_bytes = einsum.batch_size * line_bytes
     heights = sorted(HEIGHTS, key=lambda n: (n * column_bytes > pack_bytes, -n))
