@@ -18,13 +18,8 @@ import numpy as np
 
 from benchmarks.sparse_problems import Array, Problem
 from feinsum import call_einsum
-from feinsum.codegen import (
-    generate_nest,
-    nest_arguments,
-    nest_index_dtype,
-    nest_result,
-    root_chunks,
-)
+from feinsum.calling.sparse_ready import MadeNest, ready_call
+from feinsum.codegen import generate_nest, nest_index_dtype, root_chunks
 from feinsum.measure import compile_kernel
 from feinsum.nests import (
     choose_form,
@@ -132,17 +127,9 @@ def one_loop(problem: Problem) -> Callable[[], Array] | None:
     made = generate_nest(
         nest, sizes.extents, dtype=dtype, index_dtype=index_dtype, form=form
     )
-    kernel = compile_kernel(made, opened)
-    operands = [problem.tree, *problem.factors]
-
-    def call() -> Array:
-        given = nest_arguments(
-            nest, operands, dtype=dtype, form=form, n_chunks=n_chunks
-        )
-        kernel.built.run(given, kernel.timer)
-        return nest_result(nest, form, given["out"], sizes)
-
-    return call
+    made_nest = MadeNest(nest, form, n_chunks, compile_kernel(made, opened))
+    ready = ready_call(problem.network, problem.tree, sizes, dtype, made_nest)
+    return partial(ready.run, [problem.tree, *problem.factors])
 
 
 def tensora_s(problem: Problem, interpreter: str, rounds: int) -> float:

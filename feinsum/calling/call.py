@@ -153,10 +153,11 @@ def _called_sparse(
     """A call of a sparse operand, and of whatever result."""
     from feinsum.calling.sparse_call import call_sparse
 
-    result = call_sparse(subscripts, operands, device, options)
+    if out is not None:
+        _check_out(out)
+    result = call_sparse(subscripts, operands, device, options, out)
     if out is None:
         return result
-    _check_out(out)
     if type(result) is not ndarray or (out.shape, out.dtype) != (
         result.shape,
         result.dtype,
@@ -166,7 +167,8 @@ def _called_sparse(
             f"{type(result).__name__} of shape {result.shape}",
             rules=("shape",),
         )
-    np.copyto(out, result)
+    if not np.may_share_memory(out, result):
+        np.copyto(out, result)
     return out
 
 

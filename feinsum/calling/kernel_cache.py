@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from feinsum.calling.first_call import FirstCall
     from feinsum.calling.kernel import CallKernel
     from feinsum.calling.prepared import PreparedCall
-    from feinsum.sparse import CSF
+    from feinsum.sparse import COO, CSF
 
 __all__ = [
     "CACHE_BOUND",
@@ -43,6 +43,8 @@ class Calls:
         sparse: nests and kernels of calls with a sparse operand.
         fused: races of fused kernels of programs.
         trees: such calls, ready to be repeated, kept as long as their tree lives.
+        matrices: trees of compressed matrices, by the id of the matrix, while it lives.
+        coordinates: trees of coordinates, by level order.
     """
 
     def __init__(self) -> None:
@@ -53,6 +55,8 @@ class Calls:
         self.sparse: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.fused: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
         self.trees: WeakKeyDictionary[CSF, dict[Hashable, Any]] = WeakKeyDictionary()
+        self.matrices: dict[int, Any] = {}
+        self.coordinates: WeakKeyDictionary[COO, dict[Any, Any]] = WeakKeyDictionary()
 
 
 def clear_call_cache() -> None:
@@ -65,6 +69,8 @@ def clear_call_cache() -> None:
     calls.sparse.clear()
     calls.fused.clear()
     calls.trees.clear()
+    calls.matrices.clear()
+    calls.coordinates.clear()
 
 
 Make: TypeAlias = "Callable[[], CallKernel | None]"

@@ -20,6 +20,7 @@ from feinsum.calling.sparse_ready import (
     as_sparse,
     ready_call,
 )
+from feinsum.calling.sparse_trees import tree_of_matrix
 from feinsum.errors import (
     DeviceUnavailableError,
     FeinsumWarning,
@@ -40,7 +41,7 @@ from feinsum.nests import (
     sizes_of,
 )
 from feinsum.nests.form import COPIES_BYTES, n_chunks_for, needed_bytes
-from feinsum.sparse import COO, CSC, CSF, CSR, from_object, is_sparse, to_csf
+from feinsum.sparse import COO, CSF, from_object, is_sparse
 from feinsum.targets.host.results import check_room
 
 if TYPE_CHECKING:
@@ -56,18 +57,20 @@ def call_sparse(
     operands: Sequence[Any],
     device: str | None,
     options: CallOptions | None = None,
+    out: Any = None,
 ) -> Any:
     """Evaluate the einsum of dense arrays and one sparse array.
 
     Args:
         subscripts: as for :func:`feinsum.call_einsum`.
         operands: as given. A tree is read as it is, and one of several trees is chosen.
-            Other formats are converted to a tree: CSR by rows, CSC by columns,
+            Other formats are converted to a tree once: matrices by rows or columns,
             coordinates in the level order that
             :func:`feinsum.calling.sparse_levels.in_levels` chooses.
         device: None, or the host.
         options: how to look up a recipe; if there is none, the nest estimated to be the
             fastest is used.
+        out: memory for a dense result, which is used if it fits.
 
     Returns:
         A dense array. If the output has exactly the indices of the sparse operand, a
@@ -89,7 +92,7 @@ def call_sparse(
     arrays = _in_levels(subscripts, [_read(operand) for operand in operands], options)
     repeated = RepeatedCall.of(subscripts, arrays, options)
     if repeated is not None and (ready := repeated.ready()):
-        return ready.run(arrays)
+        return ready.run(arrays, out)
     sparse = [k for k, array in enumerate(arrays) if isinstance(array, CSF)]
     network, arrays = _network(subscripts, arrays, sparse[0])
     sizes = sizes_of(network, arrays)
@@ -103,7 +106,7 @@ def call_sparse(
     ready = ready_call(network, arrays[sparse[0]], sizes, dtype, made)
     if repeated is not None and ready.is_lasting:
         repeated.keep(ready)
-    return ready.run(arrays)
+    return ready.run(arrays, out)
 
 
 def _result_dtype(arrays: Sequence[Any]) -> np.dtype[Any]:
@@ -122,11 +125,10 @@ def _read(operand: Any) -> Any:
         return tuple(operand)
     if isinstance(operand, np.ndarray) or not is_sparse(operand):
         return as_array(operand)
-    if isinstance(operand, CSC):
-        return to_csf(operand, (1, 0))
-    if isinstance(operand, CSR):
-        return to_csf(operand)
-    return operand if isinstance(operand, CSF) else from_object(operand)
+    if isinstance(operand, CSF):
+        return operand
+    tree = tree_of_matrix(operand)
+    return from_object(operand) if tree is None else tree
 
 
 def _in_levels(subscripts: str, arrays: list[Any], options: CallOptions) -> list[Any]:

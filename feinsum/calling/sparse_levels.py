@@ -16,10 +16,11 @@ import numpy as np
 from feinsum.calling.kernel_cache import Calls
 from feinsum.calling.options import CallOptions
 from feinsum.calling.place import name_of
+from feinsum.calling.sparse_trees import forget_tree, tree_of_coordinates
 from feinsum.errors import InvalidEinsumError
 from feinsum.memory import remembered
 from feinsum.nests import EstimatedTime, Network, Sizes, best_nest, level_orders
-from feinsum.sparse import COO, CSF, node_counts, to_csf
+from feinsum.sparse import COO, CSF, node_counts
 
 __all__ = ["Trees", "are_trees", "in_levels"]
 
@@ -77,21 +78,22 @@ def in_levels(
         else tuple((tree.shape, tree.axes, tree.profile) for tree in operand)
     )
     key = ("levels", network, alike, known, where)
-    kept: dict[str, CSF] = {}
 
     def choose() -> Axes:
         if not isinstance(operand, COO):
             return _best_of(network_of, operand, arrays)
-        tree = kept["tree"] = to_csf(operand)
+        tree = tree_of_coordinates(operand, usual)
         if len(usual) > MOST_AXES or not tree.profile[-1] or is_recorded(tree):
             return usual
-        return _best_order(network, operand, arrays)
+        best = _best_order(network, operand, arrays)
+        if best != usual:
+            forget_tree(operand, usual)
+        return best
 
     axes: Axes = remembered(Calls).sparse.get(key, choose)
-    if not isinstance(operand, COO):
-        return next(tree for tree in operand if tree.axes == axes)
-    is_made = axes == usual and "tree" in kept
-    return kept["tree"] if is_made else to_csf(operand, axes)
+    if isinstance(operand, COO):
+        return tree_of_coordinates(operand, axes)
+    return next(tree for tree in operand if tree.axes == axes)
 
 
 def _check_alike(trees: Trees) -> None:

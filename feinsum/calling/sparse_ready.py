@@ -7,6 +7,7 @@ depends on the tree alone is done once.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from feinsum.calling.place import name_of
 from feinsum.memory import remembered
 from feinsum.nests import Nest, NestForm, Network, Sizes
 from feinsum.sparse import CSF
+from feinsum.targets.host.results import aligned_empty
 
 if TYPE_CHECKING:
     from feinsum.measure import CompiledKernel
@@ -72,10 +74,10 @@ class ReadyCall(NamedTuple):
 
     Attributes:
         held: the arrays of the tree and of its chunks.
-        shapes: shapes of the arrays that every call starts with zeros.
-        call: runs the kernel; takes the held arrays, then dense operands, then zeros.
-        is_lasting: whether the arrays of the tree are read in place, so that values
-            changed in place affect the next call.
+        shapes: shapes of the arrays that the kernel fills.
+        call: runs the kernel; takes the held arrays, then dense operands, then those.
+        is_lasting: whether the values of the tree are read in place, so that changes
+            affect the next call. The pattern stays.
     """
 
     network: Network
@@ -87,19 +89,40 @@ class ReadyCall(NamedTuple):
     call: Callable[[Sequence[Any]], None]
     is_lasting: bool
 
-    def run(self, arrays: Sequence[Any]) -> Any:
-        """Compute the result for other dense operands."""
+    def run(self, arrays: Sequence[Any], out: Any = None) -> Any:
+        """Compute the result for other dense operands.
+
+        Args:
+            out: memory for the result, which is used if the kernel can write into it.
+        """
         from feinsum.codegen import dense_arguments, nest_result
 
         nest, form = self.made.nest, self.made.form
         operands = [*arrays, np.ones((), self.dtype)] if len(arrays) == 1 else arrays
         dense = dense_arguments(nest, operands, self.dtype, form)
-        fresh = [np.zeros(shape, self.dtype) for shape in self.shapes.values()]
-        self.call((*self.held, *dense.values(), *fresh))
-        out = fresh[list(self.shapes).index("out")]
-        result = nest_result(nest, form, out, self.sizes)
+        given = out if self._is_room(out, arrays) else None
+        fresh = {name: self._memory(name, given) for name in self.shapes}
+        self.call((*self.held, *dense.values(), *fresh.values()))
+        result = nest_result(nest, form, fresh["out"], self.sizes)
         tree = next(array for array in arrays if isinstance(array, CSF))
         return as_sparse(self.network, tree, result)
+
+    def _memory(self, name: str, given: Any) -> Any:
+        is_given = name == "out" and given is not None
+        shape = self.shapes[name]
+        return given.reshape(shape) if is_given else aligned_empty(shape, self.dtype)
+
+    def _is_room(self, out: Any, arrays: Sequence[Any]) -> bool:
+        """Whether a kernel can write its result into an array while it reads others."""
+        if not isinstance(out, np.ndarray) or self.network.has_sparse_output:
+            return False
+        extents = self.sizes.extents
+        shape = tuple(extents[index] for index in self.network.output)
+        is_alike = (out.shape, out.dtype) == (shape, self.dtype) and out.flags.carray
+        if not is_alike or out.size != prod(self.shapes["out"]):
+            return False
+        read = (x.values if isinstance(x, CSF) else x for x in arrays)
+        return not any(np.may_share_memory(out, x) for x in read)
 
 
 def ready_call(
@@ -111,13 +134,15 @@ def ready_call(
 
     nest, form = made.nest, made.form
     given = tree_arguments(nest, tree, sizes, dtype, form, made.n_chunks)
-    held = {name: x for name, x in given.items() if isinstance(x, np.ndarray)}
-    numbers = {name: x for name, x in given.items() if name not in held}
+    assert isinstance(made.kernel.built, HostBuilt)
+    kernel = made.kernel.built.kernel
+    known = {name for name, _ in kernel.arguments}
+    held = {name: x for name, x in given.items()
+            if isinstance(x, np.ndarray) and name in known}  # fmt: skip
+    numbers = {name: x for name, x in given.items() if not isinstance(x, np.ndarray)}
     shapes = fresh_shapes(nest, sizes, form, given.get("n_chunks", 1))
     dense = [f"T{k}" for k in range(len(network.inputs)) if k != network.sparse]
-    assert isinstance(made.kernel.built, HostBuilt)
-    call = made.kernel.built.kernel.caller((*held, *dense, *shapes), numbers)
-    own = {id(x) for x in (tree.values, *tree.indices, *tree.pointers)}
+    call = kernel.caller((*held, *dense, *shapes), numbers)
     return ReadyCall(
         network,
         sizes,
@@ -126,7 +151,7 @@ def ready_call(
         tuple(held.values()),
         shapes,
         call,
-        is_lasting=all(id(x) in own for name, x in held.items() if name != "chunks"),
+        is_lasting=given["values"] is tree.values,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from feinsum.nests import Nest, NestForm
 from feinsum.nests.form import is_private
@@ -17,6 +18,7 @@ __all__ = [
     "WIDE",
     "NestArrays",
     "Place",
+    "apart",
     "axes_of",
     "buffer_places",
     "in_tile",
@@ -33,6 +35,8 @@ TILED = "%tiled"
 """In the place of the lanes' index: its entries in the tile, of buffers."""
 FLAT = "%flat"
 """In the place of the lanes' index: its value, where an array has one axis for it."""
+GAP = 16
+"""Entries, at least, between the buffers of two chunks: two lines of the cache."""
 WIDE = "int64"
 """Of the index of a node. Vectors of a row are then at fixed distances from its first
 one; in fewer bits each would have an address of its own, as sums of these may wrap.
@@ -53,13 +57,13 @@ class NestArrays:
     Attributes:
         is_flat: whether the index of the lanes has one axis, as all others.
         has_start: whether the kernel writes what the result begins with.
-        is_zero: whether the result is zero when the kernel begins.
+        is_cleared: whether the kernel sets the result to zero first.
         has_copies: whether the kernel adds up copies of the result that it keeps.
     """
 
     is_flat = False
     has_start = False
-    is_zero = True
+    is_cleared = True
     has_copies = False
 
     def __init__(self, nest: Nest, form: NestForm) -> None:
@@ -76,6 +80,14 @@ class NestArrays:
     def chunk(self, chunk: str) -> tuple[str, str]:
         """Where the nodes of a chunk begin, and end."""
         return f"chunks[{chunk}]", f"chunks[{chunk} + 1]"
+
+    def part(self, chunk: str) -> tuple[str, str]:
+        """Where a chunk's rows, or entries, of the result begin, and end."""
+        return f"rows[{chunk}]", f"rows[{chunk} + 1]"
+
+    def n_entries(self) -> str:
+        """How many entries the tree has."""
+        return f"nodes{len(self.nest.network.levels) - 1}"
 
     def children(self, level: int, above: str) -> tuple[str, str]:
         """Where the nodes below a node of the level above begin, and end."""
@@ -165,6 +177,19 @@ def axes_of(
         return tuple(shape), None
     tags = [f"N{k}" for k in reversed(range(len(shape)))]
     return (*shape, str(form.lanes)), ",".join([*tags, "vec"])
+
+
+def apart(shape: Sequence[Any]) -> tuple[Any, ...]:
+    """The shape of the buffers of all chunks, with a gap after each of them.
+
+    Threads that write to one line of the cache wait for each other.
+
+    >>> apart(("n_chunks", "extent_k", "16")), apart((2, 5))
+    (('n_chunks', 'extent_k + 16', '16'), (2, 21))
+    """
+    chunks, first, *others = shape
+    wider = f"{first} + {GAP}" if isinstance(first, str) else first + GAP
+    return (chunks, wider, *others)
 
 
 def subscripted(name: str, indices: Iterable[str], at: Mapping[str, str]) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from feinsum.codegen.nest_arrays import CHUNK, TILED, buffer_places
+from feinsum.codegen.nest_arrays import CHUNK, TILED, apart, buffer_places
 from feinsum.nests import Nest, NestForm, Sizes, sizes_of
 from feinsum.nests.form import is_private
 from feinsum.sparse import CSF
+from feinsum.targets.host.results import aligned_empty
 
 __all__ = [
     "dense_arguments",
@@ -36,7 +37,7 @@ def nest_arguments(
     form: NestForm = PLAIN,
     n_chunks: int = 1,
 ) -> dict[str, Any]:
-    """The arguments of the kernel of a nest, with a result of zeros.
+    """The arguments of the kernel of a nest, with memory for its result.
 
     Args:
         nest: that the kernel executes.
@@ -56,7 +57,7 @@ def nest_arguments(
         if isinstance(operand, CSF):
             found = tree_arguments(nest, operand, sizes, kind, form, n_chunks)
     shapes = fresh_shapes(nest, sizes, form, found.get("n_chunks", 1))
-    fresh = {name: np.zeros(shape, kind) for name, shape in shapes.items()}
+    fresh = {name: aligned_empty(shape, kind) for name, shape in shapes.items()}
     return found | dense_arguments(nest, operands, kind, form) | fresh
 
 
@@ -80,8 +81,10 @@ def tree_arguments(
     for level, array in enumerate(tree.pointers):
         found[f"pointers{level}"] = np.asarray(array, kind, order="C")
     if form.is_chunked:
-        chunks = root_chunks(tree, n_chunks).astype(kind)
-        found |= {"chunks": chunks, "n_chunks": len(chunks) - 1}
+        chunks = root_chunks(tree, n_chunks)
+        found |= {"chunks": chunks.astype(kind), "n_chunks": len(chunks) - 1}
+        if not form.has_copies:
+            found["rows"] = chunk_rows(nest, tree, chunks).astype(kind)
     return found | {f"extent_{i}": sizes.extents[i] for i in nest.network.levels}
 
 
@@ -103,7 +106,7 @@ def dense_arguments(
 def fresh_shapes(
     nest: Nest, sizes: Sizes, form: NestForm, n_chunks: int
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes of what a call begins with as zeros: the result, and large buffers.
+    """The shapes of what a kernel fills: its result, and large buffers.
 
     >>> from feinsum.nests import network, path_from_pairs
     >>> spmm = network("ij,jk->ik")
@@ -128,7 +131,8 @@ def fresh_shapes(
     for buffer in nest.buffers:
         if not is_private(buffer.indices, dense):
             place = places[buffer.producer]
-            found[place.name] = shape(place.indices)
+            own = shape(place.indices)
+            found[place.name] = apart(own) if place.indices[0] == CHUNK else own
     return found
 
 
@@ -146,13 +150,21 @@ def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
     """
     if nest.network.has_sparse_output:
         return out
-    if form.has_copies:
-        out = out[0] if len(out) == 1 else np.asarray(out.sum(axis=0))
+    if form.has_copies and len(out) > 1:
+        total = aligned_empty(out.shape[1:], out.dtype)
+        out = np.add.reduce(out, axis=0, out=total)
+    elif form.has_copies:
+        out = out[0]
     if form.lane not in nest.network.output:
         return out
     *others, n_vectors, lanes = out.shape
     flat = out.reshape((*others, n_vectors * lanes))
-    return np.ascontiguousarray(flat[..., : sizes.extents[form.lane]])
+    extent = sizes.extents[form.lane]
+    if extent == n_vectors * lanes:
+        return flat
+    result = aligned_empty((*others, extent), out.dtype)
+    result[...] = flat[..., :extent]
+    return result
 
 
 def root_chunks(tree: CSF, n_chunks: int) -> Array:
@@ -163,7 +175,8 @@ def root_chunks(tree: CSF, n_chunks: int) -> Array:
         n_chunks: as many as there may be; there are fewer where nodes are large.
 
     Returns:
-        The first node of each chunk, and then the number of nodes.
+        The first node of each chunk, and then the number of nodes. A tree without any
+        has one chunk.
 
     >>> from feinsum.sparse import COO, to_csf
     >>> rows = [0, 0, 0, 0, 1, 2, 3]
@@ -171,13 +184,40 @@ def root_chunks(tree: CSF, n_chunks: int) -> Array:
     >>> root_chunks(tree, 2)
     array([0, 1, 4])
     """
-    begins = np.arange(len(tree.indices[0]) + 1)
-    for pointers in tree.pointers:
-        begins = pointers[begins]
+    begins = _first_entries(tree)
     wanted = np.linspace(0, begins[-1], max(n_chunks, 1) + 1)[1:-1]
     cuts = np.searchsorted(begins, wanted)
     n_nodes = len(tree.indices[0])
-    return np.unique(np.concatenate([[0], cuts, [n_nodes]]))
+    inner = np.unique(cuts[(cuts > 0) & (cuts < n_nodes)])
+    return np.concatenate([[0], inner, [n_nodes]])
+
+
+def chunk_rows(nest: Nest, tree: CSF, chunks: Array) -> Array:
+    """Where the part of the result begins that each chunk of the root sets to zero.
+
+    Returns:
+        Values of the root's index; for a sparse result, numbers of entries.
+
+    >>> from feinsum.nests import network, path_from_pairs
+    >>> from feinsum.sparse import COO, to_csf
+    >>> spmv = network("ij,j->i")
+    >>> nest = Nest(spmv, path_from_pairs(spmv, [(0, 1)]), (("i", "j"),))
+    >>> tree = to_csf(COO((9, 9), ([1, 1, 4, 6], [0, 1, 2, 3]), [1.0] * 4))
+    >>> chunk_rows(nest, tree, np.array([0, 1, 3]))
+    array([0, 4, 9])
+    """
+    if nest.network.has_sparse_output:
+        return _first_entries(tree)[chunks]
+    inner = tree.indices[0][chunks[1:-1]]
+    return np.concatenate([[0], inner, [tree.shape[tree.axes[0]]]])
+
+
+def _first_entries(tree: CSF) -> Array:
+    """Where the entries of each node of the root begin, and where the last ones end."""
+    begins = np.arange(len(tree.indices[0]) + 1)
+    for pointers in tree.pointers:
+        begins = pointers[begins]
+    return begins
 
 
 def nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
@@ -201,6 +241,9 @@ def _by_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
     if not (form.lane and has_lane):
         return array
     *others, extent = array.shape
-    if more := -extent % (form.tile or form.lanes):
-        array = np.pad(array, [(0, 0)] * len(others) + [(0, more)])
-    return array.reshape((*others, (extent + more) // form.lanes, form.lanes))
+    filled = form.filled({form.lane: extent})[form.lane]
+    if filled > extent:
+        copy = aligned_empty((*others, filled), array.dtype)
+        copy[..., :extent], copy[..., extent:] = array, 0
+        array = copy
+    return array.reshape((*others, filled // form.lanes, form.lanes))

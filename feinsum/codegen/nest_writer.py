@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import loopy as lp
 import numpy as np
@@ -30,6 +30,9 @@ from feinsum.nests.form import MOST_REGISTERS
 from feinsum.nests.paths import Tensor
 
 __all__ = ["Writer"]
+
+Bounds: TypeAlias = tuple[str, str]
+"""Where a loop begins, and where it ends."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Writer:
     tags: dict[str, str] = field(default_factory=dict)
     own: list[Any] = field(default_factory=list)
     total: Place | None = None
-    root: tuple[str, str] = ("0", "nodes0")
+    root: Bounds = ("0", "nodes0")
     tile: str = ""
     arrays: NestArrays | None = None
     taken: Collection[str] = ()
@@ -88,7 +91,8 @@ class Writer:
         """Write the whole nest."""
         self.root = self.of.root()
         if not self.form.is_chunked:
-            self._whole(0, {})
+            is_sparse = self.nest.network.has_sparse_output
+            self._whole(0, {}, ("0", self.of.n_entries()) if is_sparse else None)
             return
         chunk = self._loop("chunk", "0", self.of.n_chunks(), 0, "g.0")
         self.root = self._between(*self.of.chunk(chunk), 1, ("first", "past"))
@@ -97,26 +101,76 @@ class Writer:
             self._each_entry(1, {CHUNK: chunk}, lambda depth, at: self._line(
                 depth, f"{self.of.result(at)} = 0"
             ))  # fmt: skip
-        self._whole(1, {CHUNK: chunk})
+        part = None
+        if self.of.is_cleared and not self.form.has_copies:
+            part = self._between(*self.of.part(chunk), 1, ("row", "past_row"))
+        self._whole(1, {CHUNK: chunk}, part)
         self._line(0, "end")
         if self.of.has_copies:
             self._line(0, "... gbarrier")
             self._each_entry(0, {}, self._sum_copies, "g.0")
 
-    def _whole(self, depth: int, at: dict[str, str]) -> None:
-        """What the result begins with, if anything, and all statements."""
+    def _whole(self, depth: int, at: dict[str, str], part: Bounds | None) -> None:
+        """What the result begins with, if anything, and all statements.
+
+        Args:
+            part: rows, or entries, of the result that are cleared; None for all.
+        """
         before = len(self.lines)
         self._tiles(lower(self.nest), depth, at)
-        if not self.of.has_start or self.is_written_once:
-            return
+        after, self.lines = self.lines[before:], self.lines[:before]
+        if self.of.is_cleared:
+            after = self._cleared(after, depth, at, part)
+        elif self.of.has_start and not self.is_written_once:
+            self._started(depth, at)
+        self.lines += after
+
+    def _started(self, depth: int, at: dict[str, str]) -> None:
+        """Give each entry of the result what it begins with."""
         network = self.nest.network
         body: tuple[Any, ...] = (Start(),)
         for level, index in reversed([*enumerate(network.levels)]):
             if network.has_sparse_output or index in network.output:
                 body = (Repeat(index, level, body),)
-        after, self.lines = self.lines[before:], self.lines[:before]
         self._write(body, depth, at, {})
-        self.lines += after
+
+    def _cleared(
+        self, after: list[str], depth: int, at: dict[str, str], part: Bounds | None
+    ) -> list[str]:
+        """Lines with the result set to zero ahead of them; of a tile, within its loop.
+
+        Entries of the tree are all assigned, if one is: then there is no need.
+        """
+        network = self.nest.network
+        if network.has_sparse_output and self.is_written_once:
+            return after
+        if self.tile and self.form.lane in network.output:
+            self.lines.append(after[0])
+            self._clear(depth + 1, at, part)
+            return after[1:]
+        self._clear(depth, at, part)
+        return after
+
+    def _clear(self, depth: int, at: dict[str, str], part: Bounds | None) -> None:
+        """Set the result to zero, or a part of its rows.
+
+        Its loops are not unrolled: compilers know memory that is set to zero.
+        """
+        network, inside = self.nest.network, depth
+        if part:
+            axis = ENTRY if network.has_sparse_output else network.levels[0]
+            at = at | {axis: self._loop("cleared", *part, depth)}
+            inside += 1
+        for index in self.result.indices:
+            if index == self.form.lane:
+                count = self._size(index) // self.form.lanes
+                outer = self._loop(f"{index}_vector", "0", str(count), inside)
+                at, inside = self._lane_loop(outer, inside + 1, at, "vec")
+            elif index not in at:
+                iname = self._loop(index, "0", self._extent(index), inside)
+                at, inside = at | {index: iname}, inside + 1
+        self._line(inside, f"{self._text(self.result, at)} = 0")
+        self._close(inside, depth)
 
     def _begin(self, depth: int, at: dict[str, str]) -> None:
         """Write what the result begins with, at all of its dense indices."""
@@ -151,9 +205,7 @@ class Writer:
         write(inside, at)
         self._close(inside, depth)
 
-    def _between(
-        self, begin: str, end: str, depth: int, names: tuple[str, str]
-    ) -> tuple[str, str]:
+    def _between(self, begin: str, end: str, depth: int, names: Bounds) -> Bounds:
         """Variables with the first node and the one after the last."""
         first, past = map(self.unique, names)
         self._line(depth, f"<> {first} = {begin}")
@@ -492,7 +544,9 @@ class Writer:
         network = self.nest.network
         kept = network.levels if network.has_sparse_output else network.output
         is_only = place == self.result and {*at} & network.indices <= {*kept}
-        is_whole = is_only and (self.of.has_start or self.of.is_zero)
+        # a tile of an index that is summed over has a part of each sum
+        is_only = is_only and (not self.tile or self.form.lane in network.output)
+        is_whole = is_only and (self.of.has_start or self.of.is_cleared)
         self.is_written_once |= is_whole
         self._add(place, value, depth, at, is_first=is_whole)
 

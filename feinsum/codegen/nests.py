@@ -15,7 +15,7 @@ import loopy as lp
 import numpy as np
 from numpy.typing import DTypeLike
 
-from feinsum.codegen.nest_arrays import CHUNK, ENTRY, TILED, WIDE, axes_of
+from feinsum.codegen.nest_arrays import CHUNK, ENTRY, TILED, WIDE, apart, axes_of
 from feinsum.codegen.nest_writer import Writer
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests import Nest, NestForm
@@ -49,9 +49,9 @@ def generate_nest(
 
     Its arguments are those of :func:`nest_arguments`: the dense operands ``T0``, ``T1``
     and so on, by position; the tree as ``indices0``, ``pointers0`` and so on, by level,
-    and ``values``; the result ``out``, which has to be zero at first; a buffer
-    ``X3`` of term 3 that is too large to be private; and the first node of each chunk
-    of the root, ``chunks``.
+    and ``values``; the result ``out``, which the kernel sets to zero first; a buffer
+    ``X3`` of term 3 that is too large to be private; the first node of each chunk of
+    the root, ``chunks``; and ``rows``, where a chunk's part of the result begins.
 
     Args:
         nest: what is computed.
@@ -71,6 +71,7 @@ def generate_nest(
     >>> nest = Nest(spmv, path_from_pairs(spmv, [(0, 1)]), (("i", "j"),))
     >>> for instruction in generate_nest(nest, {}).default_entrypoint.instructions:
     ...     print(instruction.assignee, "=", instruction.expression)
+    out[i_1] = 0.0
     i_0 = indices0[node0]
     total = 0.0
     begin1 = pointers0[node0]
@@ -105,6 +106,8 @@ def generate_nest(
         name=name,
         index_dtype=np.dtype(WIDE),
         target=target or HostCTarget(),
+        # chunks clear and write what is theirs, which Loopy cannot see
+        options=lp.Options(disable_global_barriers=True),
     )
 
 
@@ -133,7 +136,26 @@ def make_nest_kernel(
     made = lp.tag_inames(made, writer.tags)
     kernel = made.default_entrypoint
     typed = [_typed_zero(writer.dtype, insn) for insn in kernel.instructions]
-    return made.with_kernel(kernel.copy(instructions=typed))
+    return made.with_kernel(
+        kernel.copy(instructions=typed, loop_priority=_nesting(writer))
+    )
+
+
+def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:
+    """The loops around each innermost one, from outside; without lanes and grid.
+
+    Where bounds do not say how loops nest, Loopy would choose.
+    """
+    found, around = set(), [""]
+    for line in writer.lines:
+        word, _, iname = line.strip().partition(" ")
+        if word in ("for", "if"):
+            is_loop = word == "for" and writer.tags.get(iname) not in ("vec", "g.0")
+            around.append(iname if is_loop else "")
+        elif word == "end":
+            found.add(tuple(filter(None, around)))
+            around.pop()
+    return frozenset(chain for chain in found if len(chain) > 1)
 
 
 def _typed_zero(dtype: np.dtype[Any], insn: Any) -> Any:
@@ -151,6 +173,8 @@ def _arguments(
 
     def array(name: str, indices: tuple[str, ...], **options: bool) -> Any:
         shape, tags = axes_of(indices, extents, form)
+        if name != "out" and CHUNK in indices:
+            shape = apart(shape)
         return lp.GlobalArg(name, dtype=dtype, shape=shape, dim_tags=tags, **options)
 
     last = len(network.levels) - 1
@@ -172,8 +196,9 @@ def _arguments(
     if form.is_chunked:
         made.append(lp.ValueArg("n_chunks", WIDE))
         made.append(lp.GlobalArg("chunks", index_dtype, shape=("n_chunks + 1",)))
-    # entries without a node keep the zeros of the caller
-    made.append(array("out", writer.result.indices, is_input=True, is_output=True))
+    if form.is_chunked and not form.has_copies:
+        made.append(lp.GlobalArg("rows", index_dtype, shape=("n_chunks + 1",)))
+    made.append(array("out", writer.result.indices, is_input=False, is_output=True))
     for buffer in nest.buffers:
         place = writer.buffers[buffer.producer]
         is_own = is_private(buffer.indices, writer.dense)

@@ -197,7 +197,7 @@ class SparseKernel:
         return {"out": nest_result(self.nest, self.form, out, self.sizes)}
 
     def poison(self) -> None:
-        """Zeros, to which the kernel adds."""
+        """What is no result: the kernel sets all to zero first."""
         self.bound.poison()
 
     def sharing(self, other: SparseKernel) -> SparseKernel:

@@ -9,7 +9,13 @@ from feinsum.sparse.convert import (
     to_csr,
     to_dense,
 )
-from feinsum.sparse.exchange import from_object, is_sparse, to_pydata, to_scipy
+from feinsum.sparse.exchange import (
+    compressed_from_object,
+    from_object,
+    is_sparse,
+    to_pydata,
+    to_scipy,
+)
 from feinsum.sparse.formats import COO, CSC, CSF, CSR, SparseArray
 from feinsum.sparse.generate import random_profile, random_uniform
 from feinsum.sparse.profile import (
@@ -27,6 +33,7 @@ __all__ = [
     "CSF",
     "CSR",
     "SparseArray",
+    "compressed_from_object",
     "count_nodes",
     "from_dense",
     "from_object",

@@ -67,6 +67,8 @@ def to_csf(array: SparseArray, axes: Sequence[int] | None = None) -> CSF:
         reject("axes", f"given {axes}; expected each of 0 to {array.order - 1} once")
     if isinstance(array, CSF) and array.axes == chosen:
         return array
+    if isinstance(array, CSR | CSC) and array.compressed == chosen[0]:
+        return _without_empty(array)
     entries = to_coo(array)
     extents = [array.shape[axis] for axis in chosen]
     columns, values = sorted_and_summed(
@@ -75,6 +77,18 @@ def to_csf(array: SparseArray, axes: Sequence[int] | None = None) -> CSF:
     dtype = index_dtype(max(extents))
     indices, pointers = _levels([c.astype(dtype, copy=False) for c in columns])
     return CSF(array.shape, chosen, tuple(indices), tuple(pointers), values)
+
+
+def _without_empty(matrix: CSR | CSC) -> CSF:
+    """The tree of a compressed matrix, which shares its values."""
+    filled = np.flatnonzero(np.diff(matrix.pointers))
+    begins_at = matrix.pointers[np.append(filled, len(matrix.pointers) - 1)]
+    dtype = index_dtype(max(*matrix.shape, matrix.nnz))
+    outer, inner, pointers = (
+        array.astype(dtype, copy=False) for array in (filled, matrix.indices, begins_at)
+    )
+    axes = matrix.compressed, 1 - matrix.compressed
+    return CSF(matrix.shape, axes, (outer, inner), (pointers,), matrix.values)
 
 
 def _levels(columns: Sequence[Array]) -> tuple[list[Array], list[Array]]:

@@ -17,7 +17,13 @@ from feinsum.sparse.formats import COO, CSC, CSF, CSR, SparseArray
 from feinsum.sparse.rejection import reject
 from feinsum.sparse.sorting import index_dtype
 
-__all__ = ["from_object", "is_sparse", "to_pydata", "to_scipy"]
+__all__ = [
+    "compressed_from_object",
+    "from_object",
+    "is_sparse",
+    "to_pydata",
+    "to_scipy",
+]
 
 
 def is_sparse(value: object) -> bool:
@@ -59,6 +65,24 @@ def from_object(value: Any) -> COO:
     dtype = index_dtype(max(value.shape, default=0))
     indices = tuple(np.asarray(column).astype(dtype) for column in columns)
     return COO(tuple(value.shape), indices, np.asarray(entries.data))
+
+
+def compressed_from_object(value: Any) -> CSR | CSC | None:
+    """The matrix by rows or columns that shares the arrays of a compressed matrix.
+
+    None for anything else, and for a matrix of scipy with duplicates or indices out of
+    order.
+
+    >>> compressed_from_object(COO((2, 2), ([0, 0], [1, 1]), [1.0, 2.0])) is None
+    True
+    """
+    if isinstance(value, CSR | CSC):
+        return value
+    kinds: dict[str, type[CSR | CSC]] = {"csr": CSR, "csc": CSC}
+    kind = kinds.get(getattr(value, "format", ""))
+    if kind is None or not getattr(value, "has_canonical_format", False):
+        return None
+    return kind(tuple(value.shape), value.indptr, value.indices, value.data)
 
 
 def _as_coordinates(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from feinsum import call_einsum
 from feinsum.calling import clear_call_cache, prepare_call
 from feinsum.calling.kernel_cache import Calls
+from feinsum.calling.sparse_trees import tree_of_matrix
 from feinsum.errors import (
     DeviceUnavailableError,
     InvalidEinsumError,
@@ -30,6 +32,7 @@ from feinsum.sparse import (
     to_pydata,
     to_scipy,
 )
+from feinsum.targets.host.results import IDLE_VARIABLE
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +114,83 @@ def test_every_format_gives_the_same():
         assert np.allclose(call_einsum("ij,j->i", operand, x), wanted, rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["ours", "scipy"])
+@pytest.mark.parametrize("name", ["csr", "csc"])
+def test_the_tree_of_a_matrix_is_made_once(kind, name):
+    """New values in its arrays count, and what is kept goes with the matrix."""
+    tree, x = operands_of("ij,j->i")
+    matrix = to_csr(tree) if name == "csr" else to_csc(tree)
+    values, wanted = matrix.values, to_dense(tree) @ x
+    if kind == "scipy":
+        pytest.importorskip("scipy.sparse")
+        matrix = to_scipy(matrix)
+        values = matrix.data
+    call_einsum("ij,j->i", to_csf(tree), x)  # what it logs refers to its operands
+    for factor in (1, 3):
+        found = call_einsum("ij,j->i", matrix, x)
+        assert np.allclose(found, factor * wanted, rtol=1e-12)
+        kept = tree_of_matrix(matrix)
+        assert kept in remembered(Calls).trees
+        assert kept.values is values
+        values *= 3
+    kept = weakref.ref(kept)
+    del matrix
+    gc.collect()
+    assert kept() is None
+    assert not remembered(Calls).matrices
+
+
+def test_a_matrix_of_scipy_that_got_an_entry_is_read_anew():
+    """As one whose entries are out of order, or twice there, is at each call."""
+    sparse = pytest.importorskip("scipy.sparse")
+    x = np.arange(1.0, 4.0)
+    matrix = sparse.csr_array(np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]]))
+    assert call_einsum("ij,j->i", matrix, x).tolist() == [7.0, 6.0]
+    with pytest.warns(sparse.SparseEfficiencyWarning):
+        matrix[1, 0] = 5.0
+    assert call_einsum("ij,j->i", matrix, x).tolist() == [7.0, 11.0]
+    twice = sparse.csr_array(([1.0, 2.0, 3.0], [2, 0, 2], [0, 3, 3]), shape=(2, 3))
+    assert call_einsum("ij,j->i", twice, x).tolist() == [14.0, 0.0]
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_the_tree_of_coordinates_is_made_once(is_sorted):
+    """New values in their places count, and what is kept goes with the coordinates."""
+    tree, B, C = operands_of("ijk,ja,ka->ia")
+    entries = to_coo(tree)
+    if not is_sorted:
+        order = np.random.default_rng(0).permutation(entries.nnz)
+        indices = tuple(column[order] for column in entries.indices)
+        entries = COO(entries.shape, indices, entries.values[order])
+    call_einsum("ijk,ja,ka->ia", tree, B, C)  # what it logs refers to its operands
+    seen = set()
+    for _ in range(3):
+        found = call_einsum("ijk,ja,ka->ia", entries, B, C)
+        dense = to_dense(entries)
+        assert np.allclose(found, np.einsum("ijk,ja,ka->ia", dense, B, C), rtol=1e-12)
+        seen |= {*map(id, remembered(Calls).trees)} - {id(tree)}
+        entries.values[:] *= 3
+    assert len(seen) == 1
+    known = remembered(Calls).coordinates
+    assert len(known) == 1
+    del entries
+    gc.collect()
+    assert not known
+
+
+def test_trees_of_coordinates_are_kept_within_the_memory(monkeypatch):
+    """And not where duplicates are added up."""
+    tree, x = operands_of("ij,j->i")
+    entries = to_coo(tree)
+    twice = tuple(np.repeat(column, 2) for column in entries.indices)
+    double = COO(entries.shape, twice, np.repeat(entries.values, 2))
+    assert np.allclose(call_einsum("ij,j->i", double, x), 2 * (to_dense(tree) @ x))
+    monkeypatch.setenv(IDLE_VARIABLE, "9")
+    assert np.allclose(call_einsum("ij,j->i", entries, x), to_dense(tree) @ x)
+    gc.collect()
+    assert not remembered(Calls).trees
+
+
 def test_arrays_of_scipy_are_taken():
     """In every format."""
     pytest.importorskip("scipy.sparse")
@@ -153,6 +233,45 @@ def test_out_is_written():
     out = np.full(9, np.nan)
     assert call_einsum("ij,j->i", tree, x, out=out) is out
     assert np.allclose(out, to_dense(tree) @ x)
+
+
+@pytest.mark.parametrize("subscripts", ["ij,jr", "ijk,jr,ks->irs", "ijk->ik"])
+def test_out_is_the_memory_that_the_kernel_writes(subscripts):
+    """Unless it is read as well, or lies in another order."""
+    operands = operands_of(subscripts)
+    wanted = call_einsum(subscripts, *operands)
+    for out in (np.full(wanted.shape, np.nan), np.full(wanted.T.shape, np.nan).T):
+        assert call_einsum(subscripts, *operands, out=out) is out
+        assert np.allclose(out, wanted, rtol=1e-12)
+    square = random_uniform((7, 7), 20, seed=0)
+    x = np.arange(7.0)
+    wanted = to_dense(square) @ x
+    assert call_einsum("ij,j->i", square, x, out=x) is x
+    assert np.allclose(x, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_not_finite_count_where_they_meet_entries(value):
+    """And not in rows without these, where a nest walks the tree to its entries."""
+    tree = to_csf(COO((3, 4), ([0, 2], [1, 3]), [1.0, 2.0]))
+    B = np.ones((4, 5))
+    B[[2, 3], 0] = value
+    found = call_einsum("ij,jk->ik", tree, B)
+    assert found[0].tolist() == [1.0] * 5
+    assert found[1].tolist() == [0.0] * 5
+    assert not np.isfinite(found[2, 0])
+    assert found[2, 1:].tolist() == [2.0] * 4
+
+
+def test_results_are_right_in_memory_that_was_used_before():
+    """Rows without entries are zero."""
+    tree = random_profile((3000, 20), (100, 200), seed=0)
+    B = np.random.default_rng(0).random((20, 64))
+    for _ in range(3):
+        found = call_einsum("ij,jk->ik", tree, B)
+        assert np.allclose(found, to_dense(tree) @ B, rtol=1e-12)
+        found[...] = np.nan
+        del found
 
 
 REFUSED = [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from itertools import permutations
 
+import loopy as lp
 import numpy as np
 import pytest
 
@@ -41,6 +43,7 @@ def computed(nest, operands, form, *, n_chunks=3, dtype=np.float64, kernel=None)
     arguments = nest_arguments(
         nest, operands, dtype=dtype, form=form, n_chunks=n_chunks
     )
+    arguments["out"][...] = np.nan  # the kernel says what it begins with
     kernel.built.run(arguments, kernel.timer)
     return nest_result(nest, form, arguments["out"], sizes)
 
@@ -174,7 +177,7 @@ def test_indices_of_64_bits_are_right():
     arguments = nest_arguments(nest, operands, form=form, n_chunks=2)
     wide = {
         name: np.asarray(value, np.int64)
-        if name.startswith(("ind", "poi", "chu")) else value
+        if name.startswith(("ind", "poi", "chu", "row")) else value
         for name, value in arguments.items()
     }  # fmt: skip
     kernel.built.run(wide, kernel.timer)
@@ -197,9 +200,12 @@ def test_chunks_hold_about_equally_many_entries():
 
 
 def test_chunks_never_write_what_others_write():
-    """Chunks in any order, one alone, and none: entries of others stay as they are."""
+    """Chunks in any order, one alone, and none: rows of others stay as they are.
+
+    Rows without entries are each a chunk's, too.
+    """
     net = KERNELS["mttkrp-3"]
-    operands = operands_of(net, extent=6, density=0.6)
+    operands = operands_of(net, extent=12, nnz=12)
     nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
     sizes = sizes_of(net, operands)
     form = choose_form(nest, sizes, n_threads=2)
@@ -207,20 +213,48 @@ def test_chunks_never_write_what_others_write():
     assert not form.has_copies
     kernel = built(nest, sizes, form)
     whole = nest_arguments(nest, operands, form=form, n_chunks=3)
-    cuts = whole["chunks"]
+    cuts, rows = whole["chunks"], whole["rows"]
     assert len(cuts) == 4
+    assert operands[0].profile[0] < len(whole["out"])
     wanted = expected(net, operands)
     for order in permutations(range(3)):
-        out = np.zeros_like(whole["out"])
+        out = np.full_like(whole["out"], np.nan)
         for number in order:
-            before = out.copy()
-            one = {**whole, "out": out, "chunks": cuts[number : number + 2].copy(),
-                   "n_chunks": 1}  # fmt: skip
+            before, own = out.copy(), slice(number, number + 2)
+            one = {**whole, "out": out, "chunks": cuts[own].copy(),
+                   "rows": rows[own].copy(), "n_chunks": 1}  # fmt: skip
             kernel.built.run(one, kernel.timer)
-            rows = operands[0].indices[0][cuts[number] : cuts[number + 1]]
-            others = np.setdiff1d(np.arange(len(out)), rows)
-            assert np.array_equal(out[others], before[others])
+            others = np.ones(len(out), bool)
+            others[slice(*rows[own])] = False
+            assert np.array_equal(out[others], before[others], equal_nan=True)
         assert np.allclose(nest_result(nest, form, out, sizes), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("output", ["i", "ir", "ij"])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_tiles_of_an_index_add_up(output, is_chunked):
+    """Whether the lanes' index is summed over, or one of the result's."""
+    net = network(f"ij,ir,jr->{output}", has_sparse_output=output == "ij")
+    tree = to_csf(random_uniform((9, 7), 20, seed=0))
+    rng = np.random.default_rng(0)
+    operands = [tree, rng.random((9, 11)), rng.random((7, 11))]
+    nest = Nest(net, path_of(net, (0, 1), (3, 2)), (tuple("ijr"), tuple("ijr")))
+    form = NestForm("r", 2, is_chunked, tile=4)
+    found = computed(nest, operands, form)
+    assert np.allclose(found, expected(net, operands), rtol=1e-12)
+
+
+def test_loops_nest_as_in_the_nest():
+    """Also dense ones, whose bounds leave the order to Loopy."""
+    net = KERNELS["ttmc-3"]
+    path = path_of(net, (0, 1), (3, 2))
+    for inner in ("krs", "rks"):
+        nest = Nest(net, path, (tuple("ijkr"), ("i", *inner)))
+        made = generate_nest(nest, {"r": 5, "s": 8}, form=NestForm("s", 4, True))
+        code = lp.generate_code_v2(made).device_code()
+        last = code[: code.rindex("T2[")]
+        loops = [name[0] for name in re.findall(r"for \(int64_t (\w+)", last)]
+        assert "".join(loops[-2:]) == inner[:2]
 
 
 def test_copies_are_bounded_by_memory_and_by_work():
@@ -308,7 +342,7 @@ def test_forms_that_a_nest_does_not_have_are_refused():
 
 
 def test_sums_are_kept_in_vectors():
-    """The code has vectors for the sums, and one store of them after the loops."""
+    """The code has vectors for the sums; after zeros, one store of them."""
     net = KERNELS["mttkrp-3"]
     nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
     made = generate_nest(nest, {"a": 32}, form=NestForm("a", 4))
@@ -319,5 +353,7 @@ def test_sums_are_kept_in_vectors():
     }
     assert set(vectors.values()) == {4}
     stores = [i for i in kernel.instructions if i.assignee_var_names() == ("out",)]
+    zeros, *stores = stores
+    assert zeros.expression == 0
     assert len(stores) == 1
     assert not any("node1" in str(name) for name in stores[0].within_inames)

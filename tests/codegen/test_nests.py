@@ -43,6 +43,7 @@ def built(nest, extents, **options):
 
 def result(kernel, nest, operands, dtype=np.float64):
     call = kernel.bind(nest_arguments(nest, operands, dtype=dtype))
+    call.poison()
     call.run()
     return call.read()["out"]
 

@@ -59,6 +59,18 @@ def test_matrices_mean_what_their_entries_mean(entries):
     assert pattern_digest(to_csr(by_columns)) == pattern_digest(by_rows)
 
 
+@given(coordinates(orders=(2, 2)))
+def test_the_tree_of_a_matrix_is_that_of_its_entries(entries):
+    """In either order of levels; in the matrix's own order it shares the values."""
+    for matrix in (to_csr(entries), to_csc(entries)):
+        own = matrix.compressed, 1 - matrix.compressed
+        for axes in ((0, 1), (1, 0)):
+            tree, wanted = to_csf(matrix, axes), to_csf(entries, axes)
+            assert pattern_digest(tree) == pattern_digest(wanted)
+            assert np.array_equal(tree.values, wanted.values)
+            assert (tree.values is matrix.values) or axes != own
+
+
 @given(coordinates())
 def test_sorted_coordinates_are_lexicographic_and_stable(entries):
     """The order is the one of a stable sort of tuples."""

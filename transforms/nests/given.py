@@ -24,6 +24,7 @@ from feinsum.codegen.nest_arrays import (
     FLAT,
     TILED,
     NestArrays,
+    apart,
     axes_of,
 )
 from feinsum.codegen.nest_writer import Writer
@@ -118,7 +119,7 @@ def _buffer(writer: Writer, buffer: Buffer) -> lp.TemporaryVariable:
     return lp.TemporaryVariable(
         place.name,
         writer.dtype,
-        shape,
+        apart(shape) if CHUNK in place.indices else shape,
         dim_tags=tags,
         address_space=lp.AddressSpace.GLOBAL,
     )
@@ -128,7 +129,7 @@ class _Given(NestArrays):
     """The arrays of a kernel, by the names that it has for them."""
 
     is_flat = True
-    is_zero = False
+    is_cleared = False
 
     def __init__(
         self, nest: Nest, form: NestForm, given: LoopNest, copies: str
@@ -284,7 +285,7 @@ def _merged(
             **made.inames,
         },
         temporary_variables={**temporaries, **made.temporary_variables},
-        loop_priority=frozenset(),
+        loop_priority=made.loop_priority,
         # chunks write what is theirs, which Loopy cannot see
         options=kernel.options.copy(disable_global_barriers=True),
         silenced_warnings=frozenset({*kernel.silenced_warnings, *SILENCED}),
