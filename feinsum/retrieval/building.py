@@ -19,7 +19,6 @@ from feinsum.retrieval.choice import (
     is_first_unknown,
     prepare_first,
     select_all_trusted,
-    select_trusted,
 )
 from feinsum.retrieval.generating import delivered, generation_failures, with_shelf
 from feinsum.retrieval.request import Request
@@ -31,6 +30,8 @@ __all__ = ["build_transformed"]
 
 logger = logging.getLogger(__name__)
 
+MOST_AHEAD = 32
+"""Nests with new recipes with which a kernel is built before these are verified."""
 N_GENERATED = 3
 """Recipes of a nest of which there may be no code until no more are tried."""
 
@@ -83,19 +84,19 @@ def _select_and_build(
 ) -> tuple[tuple[NestSelection, ...], _Built]:
     """Judge the recipes, and build the kernel with those that are believed.
 
-    Most first recipes are. So while another process verifies the only one that is new,
-    the kernel is built with it here. Nothing is run for that: code is generated, of a
-    recipe that is in the space of a transform of ours. Of several new ones, the last
-    would be timed on cores that have more to do.
+    Most first recipes are. So while other processes verify those that are new, the
+    kernel is built with them here. Nothing is run for that: code is generated, of
+    recipes that are in the space of a transform of ours. Times are taken when that is
+    done; with very many, the processes would wait too long for it.
     """
     unknown = [one for one in nests if is_first_unknown(one, trust)]
-    if len(unknown) != 1:
+    if not 0 < len(unknown) <= MOST_AHEAD:
         nests = select_all_trusted(nests, trust)
         return nests, _built(raised, nests)
-    prepare_first(unknown[0], trust)
+    prepare_first(unknown, trust)
     with trust.hold_timing() as timing_hold, ThreadPoolExecutor(1) as pool:
         guess = pool.submit(_compiled_ahead, request, raised, nests, timing_hold)
-        judged = tuple(select_trusted(one, trust) for one in nests)
+        judged = select_all_trusted(nests, trust)
     if [one.chosen for one in judged] == [one.chosen for one in nests]:
         return judged, guess.result()
     return judged, _built(raised, judged)
@@ -114,7 +115,8 @@ def _compiled_ahead(
     """
     with timing_hold:
         built = _built(raised, nests)
-        is_coded = isinstance(built.unit, CodedUnit) and not built.failures
+        unit, is_right = built.unit, not built.failures
+        is_coded = is_right and isinstance(unit, CodedUnit) and unit.shelf.code()
         if is_coded and default_cache() is not None:
             with suppress(FeinsumError):  # the first run says what is wrong
                 request.opened().build(built.unit)

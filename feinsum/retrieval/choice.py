@@ -109,9 +109,9 @@ def is_first_unknown(one: NestSelection, trust: Trust) -> bool:
     return not is_known and is_ours(first.recipe.spec)
 
 
-def prepare_first(one: NestSelection, trust: Trust) -> None:
-    """Prepare the verification of the first candidate."""
-    trust.prepare(one.candidates[0])
+def prepare_first(nests: Iterable[NestSelection], trust: Trust) -> None:
+    """Prepare the verification of the first candidates."""
+    trust.prepare(one.candidates[0] for one in nests)
 
 
 def _some(candidates: Iterator[Candidate]) -> Iterable[Candidate]:
@@ -140,7 +140,8 @@ def _try(some: Sequence[Candidate], trust: Trust, trials: _Trials) -> None:
     """Look at candidates in their order; what is remembered of any of them counts."""
     known = [*_known(some, trust, trials)]
     for k, (candidate, judgement) in enumerate(known):
-        if judgement is None and not (trials.n_new < N_NEW and trust.has_time):
+        has_time = trust.has_time_for_better if trials.good else trust.has_time
+        if judgement is None and not (trials.n_new < N_NEW and has_time):
             trials.untried.append(candidate)
             continue
         if judgement is None:

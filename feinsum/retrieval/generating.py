@@ -23,7 +23,7 @@ from feinsum.retrieval.sampling import sample
 from feinsum.retrieval.selection import NestSelection
 from feinsum.targets.devices import target_of
 from feinsum.targets.messages import first_lines
-from feinsum.targets.quicker import uncached
+from feinsum.targets.quicker import quicker, uncached
 from feinsum.targets.units import CodedUnit, HeldCode, LibraryUnit
 
 __all__ = ["delivered", "generated", "generation_failures", "refusal", "with_shelf"]
@@ -103,12 +103,17 @@ def generated(unit: lp.TranslationUnit) -> str:
         TransformError: if there is none.
     """
     try:
-        with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        is_cached_here = default_cache() is not None
+        with (
+            redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(),
+            uncached() if is_cached_here else nullcontext(),
+            quicker(),
+        ):
             warnings.simplefilter("ignore")
             warnings.filterwarnings("ignore", ISLPY_WARNING, DeprecationWarning)
             if isinstance(unit, CodedUnit):
-                with nullcontext() if default_cache() is None else uncached():
-                    return str(unit.executor().generated().source)
+                return str(unit.executor().generated().source)
             return str(lp.generate_code_v2(unit).device_code())
     except Exception as error:  # Loopy raises errors of many kinds
         raise TransformError(

@@ -23,7 +23,7 @@ from contextlib import (
 )
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from time import monotonic
 from typing import NamedTuple
@@ -56,10 +56,10 @@ from feinsum.records import (
     to_json,
 )
 from feinsum.retrieval.installation import fingerprint, is_ours
-from feinsum.retrieval.precompiling import Prepared, prepared
+from feinsum.retrieval.precompiling import Prepared, all_prepared, prepared
 from feinsum.retrieval.progress import shown_progress
 from feinsum.retrieval.selection import Candidate
-from feinsum.retrieval.verifiers import request_verdict, request_verdicts
+from feinsum.retrieval.verifiers import request_together, request_verdict
 
 __all__ = ["OFF", "VERIFY_VARIABLE", "Judgement", "Trust", "is_verification_on"]
 
@@ -73,6 +73,8 @@ LIMIT_S = 60.0
 """How long one recipe may take."""
 BUDGET_S = 120.0
 """How long all recipes of one retrieval may take."""
+SEARCH_S = 10.0
+"""How long they may take where a better one is looked for than one that is found."""
 MEMORY_BYTES = 4 * 2**30
 AT_ONCE = 16
 """Recipes that are asked about together."""
@@ -155,7 +157,7 @@ class Trust:
     def __init__(self, environment: Environment, *, is_on: bool) -> None:
         self.environment = environment
         self.is_on = is_on
-        self._left_s = BUDGET_S
+        self._spent_s = 0.0
         self._sizes: dict[tuple[str, str], dict[str, int]] = {}
         self._prepared: dict[str, Prepared | Verdict | None] = {}
         self._timing_lock = ""
@@ -163,7 +165,12 @@ class Trust:
     @property
     def has_time(self) -> bool:
         """Whether there is time to verify another recipe."""
-        return self._left_s > 0
+        return self._spent_s < BUDGET_S
+
+    @property
+    def has_time_for_better(self) -> bool:
+        """The same where one is found that is faster than the untransformed kernel."""
+        return self._spent_s < min(SEARCH_S, BUDGET_S)
 
     def known(self, candidate: Candidate) -> Judgement | None:
         """The cached outcome for a recipe; None if there is none.
@@ -194,22 +201,38 @@ class Trust:
             verdict = case.recall() or self._verdict(case)
         return _judgement(verdict, candidate)
 
-    def prepare(self, candidate: Candidate) -> None:
+    def prepare(self, candidates: Iterable[Candidate]) -> None:
         """Generate the kernels to verify, and compile them in the background."""
-        case = self._case(candidate)
-        self._prepared[case.key] = prepared(case.question)
+        cases = {case.key: case for case in map(self._case, candidates)}
+        with shown_progress(len(cases), "generating recipes") as advance:
+            self._prepare([*cases.values()], advance)
+
+    def _prepare(self, cases: Sequence[_Case], advance: Callable[[], None]) -> None:
+        new = [case for case in cases if case.key not in self._prepared]
+        ready = all_prepared(case.question for case in new)
+        for case, one in zip(new, ready, strict=True):
+            self._prepared[case.key] = one
+            advance()
 
     @contextmanager
     def hold_timing(self) -> Iterator[ExitStack]:
         """No timing starts until the given stack is closed."""
-        with (
-            tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as lock,
-            ExitStack() as timing_hold,
-        ):
-            timing_hold.enter_context(held(lock.name, fcntl.LOCK_SH))
-            self._timing_lock = lock.name
+        with self._timing_in_turns() as lock, ExitStack() as timing_hold:
+            timing_hold.enter_context(held(lock, fcntl.LOCK_SH))
             yield timing_hold
-            self._timing_lock = ""
+
+    @contextmanager
+    def _timing_in_turns(self) -> Iterator[str]:
+        """A file that is locked while times are taken."""
+        if self._timing_lock:
+            yield self._timing_lock
+            return
+        with tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as lock:
+            self._timing_lock = lock.name
+            try:
+                yield lock.name
+            finally:
+                self._timing_lock = ""
 
     def verify_together(self, candidates: Iterable[Candidate]) -> None:
         """Verify and time several recipes at once.
@@ -237,11 +260,15 @@ class Trust:
         self, cases: Sequence[_Case], advance: Callable[[], None]
     ) -> None:
         began_s = monotonic()
-        limit_s = max(0.0, min(LIMIT_S, self._left_s))
-        questions = [replace(case.question, limit_s=limit_s) for case in cases]
-        for k, verdict in request_verdicts(questions, advance):
-            cases[k].store(verdict)
-        self._left_s -= monotonic() - began_s
+        self._prepare(cases, lambda: None)
+        for case in cases:
+            if isinstance(one := self._prepared[case.key], Prepared):
+                one.wait()  # compilers would disturb what is timed
+        with self._timing_in_turns():
+            requests = [partial(self._ask, case) for case in cases]
+            for k, verdict in request_together(requests, advance):
+                cases[k].store(verdict)
+        self._spent_s += monotonic() - began_s
 
     def own(self, match: Match) -> frozenset[str]:
         """The ids of the records that this installation measured."""
@@ -281,21 +308,23 @@ class Trust:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _verdict(self, case: _Case) -> Verdict:
+        began_s = monotonic()
+        verdict = self._ask(case)
+        self._spent_s += monotonic() - began_s
+        case.store(verdict)
+        return verdict
+
+    def _ask(self, case: _Case) -> Verdict:
         question, key, _ = case
         logger.info("verifying %.200s on %s", question.spec, self.environment.device)
-        began_s = monotonic()
-        limit_s = max(0.0, min(LIMIT_S, self._left_s))
+        limit_s = max(0.0, min(LIMIT_S, BUDGET_S - self._spent_s))
         lock = self._timing_lock
         ready = self._prepared.pop(key) if key in self._prepared else prepared(question)
         if isinstance(ready, Prepared):
-            verdict = ready.ask(limit_s=limit_s, timing_lock=lock)
-        else:
-            verdict = ready or request_verdict(
-                replace(question, limit_s=limit_s, timing_lock=lock)
-            )
-        self._left_s -= monotonic() - began_s
-        case.store(verdict)
-        return verdict
+            return ready.ask(limit_s=limit_s, timing_lock=lock)
+        return ready or request_verdict(
+            replace(question, limit_s=limit_s, timing_lock=lock)
+        )
 
 
 def _locked(cache: DiskCache | None) -> AbstractContextManager[object]:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 from weakref import finalize
@@ -27,7 +27,7 @@ from feinsum.records import from_json, to_json
 from feinsum.targets.host.threads import n_threads
 from feinsum.transforms import export_transforms, local_transforms
 
-__all__ = ["COMMAND", "request_verdict", "request_verdicts", "start_early"]
+__all__ = ["COMMAND", "request_together", "request_verdict", "start_early"]
 
 COMMAND = (sys.executable, "-W", "ignore", "-m", "feinsum.measure.verifier")
 
@@ -45,33 +45,22 @@ def request_verdict(question: Question) -> Verdict:
     return remembered(_Pool).ask(question)
 
 
-def request_verdicts(
-    questions: Sequence[Question], advance: Callable[[], None]
+def request_together(
+    requests: Sequence[Callable[[], Verdict]], advance: Callable[[], None]
 ) -> Iterator[tuple[int, Verdict]]:
-    """The answers with the numbers of their questions, as they arrive.
+    """The answers with the numbers of their requests, as they arrive.
 
-    One process per core answers. They compute concurrently, and take turns with timing.
+    One process per core answers. They compute concurrently; the requests share the lock
+    with which they take turns with timing.
 
     Args:
         advance: called after each answer.
     """
-    n_processes = min(len(questions), n_threads())
-    with (
-        tempfile.NamedTemporaryFile(prefix="feinsum-timing-") as lock,
-        ThreadPoolExecutor(n_processes) as threads,
-    ):
-        name = lock.name if n_processes > 1 else ""
-        asking = {
-            threads.submit(request_verdict, _with_lock(question, name)): k
-            for k, question in enumerate(questions)
-        }
+    with ThreadPoolExecutor(min(len(requests), n_threads())) as threads:
+        asking = {threads.submit(ask): k for k, ask in enumerate(requests)}
         for answer in as_completed(asking):
             advance()
             yield asking[answer], answer.result()
-
-
-def _with_lock(question: Question, name: str) -> Question:
-    return replace(question, timing_lock=name)
 
 
 def start_early() -> None:

@@ -11,7 +11,13 @@ from feinsum.ir import array, einsum
 from feinsum.measure import compile_kernel, footprint_bytes, open_device
 from feinsum.measure.cases import make_case
 from feinsum.measure.speedup import QUICK_BYTES, quick_sizes, race_of
-from feinsum.measure.turns import MOST_ROUNDS, MOST_TIMES, QUICK_S, in_turns
+from feinsum.measure.turns import (
+    MIN_SAMPLES,
+    MOST_ROUNDS,
+    MOST_TIMES,
+    QUICK_S,
+    in_turns,
+)
 
 MATVEC = einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))
 
@@ -43,6 +49,14 @@ def test_a_kernel_that_seems_slow_gets_more_time():
     slow = Clocked(9.0)
     assert in_turns(slow, Clocked(2e-3), 2e-3) == (9.0, 2e-3)
     assert slow.n_runs <= MOST_ROUNDS * MOST_TIMES
+
+
+@pytest.mark.parametrize(("baseline_s", "n"), [(3e-3, MIN_SAMPLES), (2.9e-3, None)])
+def test_a_kernel_that_is_clearly_faster_needs_few_runs(baseline_s, n):
+    """Three times as fast is clear; others run as often as there is time for."""
+    kernel = Clocked(1e-3)
+    assert in_turns(kernel, Clocked(baseline_s), baseline_s) == (1e-3, baseline_s)
+    assert kernel.n_runs == (n or MOST_ROUNDS)
 
 
 def test_a_long_baseline_runs_once():

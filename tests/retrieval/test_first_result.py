@@ -82,6 +82,8 @@ def test_recipes_of_others_are_not_generated_here(odd, monkeypatch):
     assert prepared(question("odd_right")) is None
     other = replace(question("odd_right"), device="a GPU")
     assert prepared(other) is None
+    monkeypatch.setenv("FEINSUM_CC", "no-such-compiler")
+    assert prepared(other) is None
 
 
 def test_the_process_that_runs_kernels_loads_no_code_generator():

@@ -6,6 +6,7 @@ import os
 import pty
 import sys
 from dataclasses import replace
+from functools import partial
 from time import sleep
 
 import loopy as lp
@@ -78,8 +79,16 @@ def verified(tmp_path, monkeypatch):
         yield Oracle(tmp_path, monkeypatch)
 
 
-def test_recipes_of_one_key_are_verified_once(unit, verified):
-    """17 nests have six keys; two processes are asked, each about some of them."""
+def test_recipes_of_one_key_are_verified_once(unit, verified, monkeypatch):
+    """17 nests have six keys; two processes are asked, each about some of them.
+
+    All code is generated here, where Loopy is loaded: per key that of the recipe and of
+    the untransformed kernel, and that of the result, which is made meanwhile.
+    """
+    generate, generated = lp.generate_code_v2, []
+    monkeypatch.setattr(
+        lp, "generate_code_v2", lambda x: generated.append(x) or generate(x)
+    )
     verified.says(
         **dict.fromkeys(
             ("generic", "rowwise", "packed", "blocked", "unroll"), (1e-3, 1e-2)
@@ -87,10 +96,14 @@ def test_recipes_of_one_key_are_verified_once(unit, verified):
     )
     made = look_up(unit, database=InMemoryStore(), verify=True, **ESTIMATED)
     assert len(made.applied) == 17
-    assert len(verified.asked) == len({nest.nest.key for nest in made.nests})
+    n_keys = len({nest.nest.key for nest in made.nests})
+    assert len(verified.asked) == n_keys
+    assert len(generated) == 2 * n_keys + 1
 
 
-def test_processes_that_answer_at_once_take_turns_with_their_times(monkeypatch):
+def test_processes_that_answer_at_once_take_turns_with_their_times(
+    tmp_path, monkeypatch
+):
     """Real recipes, two at a time; every answer is that of its question."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("FEINSUM_TRANSFORMS", odd_transforms.__name__)
@@ -108,10 +121,13 @@ def test_processes_that_answer_at_once_take_turns_with_their_times(monkeypatch):
         for n in (64, 128)
     ]
     steps: list[None] = []
+    lock = tmp_path / "lock"
+    requests = [
+        partial(verifiers.request_verdict, replace(asked, timing_lock=str(lock)))
+        for asked in questions
+    ]
     with fresh_memory():
-        answers = dict(
-            verifiers.request_verdicts(questions, lambda: steps.append(None))
-        )
+        answers = dict(verifiers.request_together(requests, lambda: steps.append(None)))
     assert len(steps) == 2
     for k, question in enumerate(questions):
         assert answers[k].is_ok, answers[k]

@@ -45,6 +45,7 @@ def kept(tmp_path, monkeypatch) -> Iterator[DiskCache]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setattr(trust, "LIMIT_S", 600.0)  # however busy the machine is
     monkeypatch.setattr(trust, "BUDGET_S", 3600.0)
+    monkeypatch.setattr(trust, "SEARCH_S", 3600.0)
     with fresh_memory():
         yield DiskCache(tmp_path / "cache")
 
@@ -264,6 +265,20 @@ def test_one_retrieval_tries_few_and_the_next_one_goes_on(oracle, monkeypatch):
     second = look_up(kernel, database=store)
     assert second.applied == (good.spec,)
     assert second.is_settled
+    assert len(oracle.asked) == 2
+
+
+@pytest.mark.usefixtures("odd")
+def test_after_a_while_one_that_is_faster_is_enough(oracle, monkeypatch):
+    """What claims more is tried by the next retrieval; a slow one is no result."""
+    monkeypatch.setattr(trust, "SEARCH_S", 0.0)
+    slow = fact(odd_einsum(), odd_spec("odd_slow"), speedup=90.0)
+    good = fact(odd_einsum(), odd_spec("odd_right"), speedup=30.0)
+    last = fact(odd_einsum(), odd_spec("odd_right", 8), speedup=7.0)
+    oracle.says(odd_slow=(2e-3, 1e-3), odd_right=(1e-3, 2e-3))
+    found = look_up(generate_loopy(odd_einsum()), database=given(slow, good, last))
+    assert found.applied == (good.spec,)
+    assert not found.is_settled
     assert len(oracle.asked) == 2
 
 
