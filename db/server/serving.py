@@ -20,6 +20,7 @@ from feinsum.db.server.api_keys import (
     revoke_key,
     trust_key,
 )
+from feinsum.db.server.claims import Fact
 from feinsum.db.server.demand import (
     Asked,
     DemandLimits,
@@ -49,6 +50,7 @@ from feinsum.db.server.pages import (
     page_of_facts,
     page_of_plans,
     page_of_quarantine,
+    page_of_quarantined_plans,
     page_of_workloads,
 )
 from feinsum.db.server.patience import Patience, patiently
@@ -121,6 +123,7 @@ def open_serving_store(
     "page_of_facts",
     "page_of_plans",
     "page_of_quarantine",
+    "page_of_quarantined_plans",
     "page_of_workloads",
     "peaks",
     "plan",
@@ -148,12 +151,15 @@ class ServingStore(SqlStore):
     def add(self, record: TuningRecord) -> bool:
         return bool(self.add_all([record]))
 
+    def add_plan(self, record: PlanRecord) -> bool:
+        return bool(self.add_all([record]))
+
     def add_all(self, documents: Iterable[Document]) -> int:
         given = list(documents)
         rows = [row for document in given for row in rows_of(document)]
         with self._writing() as connection:
             n_new = insert_all_missing(connection, rows)
-            facts = [d for d in given if isinstance(d, TuningRecord)]
+            facts = [d for d in given if isinstance(d, TuningRecord | PlanRecord)]
             keep_owner(connection, [fact.id for fact in facts], is_sent=True)
             vouch_for(connection, facts)
         return n_new
@@ -200,7 +206,7 @@ class ServingStore(SqlStore):
 
     def receive(
         self,
-        record: TuningRecord,
+        record: Fact,
         recorder: str,
         n_confirmations: int = 0,
         *,
@@ -340,6 +346,12 @@ class ServingStore(SqlStore):
     def page_of_quarantine(self, after: str, limit: int) -> tuple[ListedFact, ...]:
         with self._reading() as connection:
             return page_of_quarantine(connection, after, limit)
+
+    def page_of_quarantined_plans(
+        self, after: str, limit: int
+    ) -> tuple[ListedFact, ...]:
+        with self._reading() as connection:
+            return page_of_quarantined_plans(connection, after, limit)
 
     def add_misses(
         self,
