@@ -72,8 +72,14 @@ from feinsum.db.server.trust import (
 from feinsum.db.sql.location import Location, locate
 from feinsum.db.sql.retracting import find_retractions, known_retractions
 from feinsum.db.sql.rows import rows_of
-from feinsum.db.sql.statements import insert_all_missing
+from feinsum.db.sql.statements import (
+    ALL_PLANS,
+    insert_all_missing,
+    retracted,
+    sound_plans,
+)
 from feinsum.db.sql.store import SqlStore, prepared_engine
+from feinsum.db.sql.tables import PlanRow
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import (
     Demand,
@@ -338,8 +344,9 @@ class ServingStore(SqlStore):
         return tuple(one for one in found if isinstance(one, PlanRecord))
 
     def plan(self, record_id: str) -> PlanRecord:
-        """The plan with an id, or :class:`RecordNotFoundError`."""
-        for found in self.sound_plans([record_id]):
+        """A plan, in quarantine or not, or :class:`RecordNotFoundError`."""
+        wanted = ALL_PLANS.where(PlanRow.id == record_id, ~retracted(PlanRow))
+        for found in sound_plans(self._select(wanted)):
             return found
         raise RecordNotFoundError(f"no plan has the id {record_id!r}")
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from feinsum.db.server import ListedFact, Trust
+from feinsum.db.server import ListedFact
 from feinsum.records import (
     PlanRecord,
     check_plausible,
@@ -21,7 +21,7 @@ from feinsum.service.answers import check_key
 from feinsum.service.examples import PLAN, document
 from feinsum.service.openapi import answers
 from feinsum.service.paging import Cursor, Limit, key_after, next_cursor
-from feinsum.service.routes.facts import CONTENT_ID, Received
+from feinsum.service.routes.facts import CONTENT_ID
 from feinsum.service.state import Admin, Reading, Recording, TheService
 from feinsum.service.texts import is_storable
 
@@ -94,9 +94,8 @@ def recorded_plan(record_id: PlanId, service: TheService, _: Reading) -> Respons
     "/plans",
     status_code=201,
     summary="Keep what a plan moved and took: 201 if it is new, 200 if known",
-    response_model=Received,
-    responses=answers(413, 415, status_200=None)
-    | {200: {"model": Received, "description": "It was known."}},
+    response_class=Response,
+    responses=answers(413, 415, status_200=None, status_201=None),
     openapi_extra=BODY,
 )
 async def add_plan(
@@ -104,7 +103,7 @@ async def add_plan(
 ) -> Response:
     """The steps of the plan are counted again; a fact with other counts is refused.
 
-    One with seconds may wait in quarantine, as other facts do.
+    One with seconds may wait in quarantine, as other facts do; its trust says so.
     """
     body = await request.body()
     given = from_json(PlanRecord, body)
@@ -113,20 +112,14 @@ async def add_plan(
 
     n_others = service.settings.confirmations
 
-    def keep() -> tuple[bool, Trust]:
+    def keep() -> bool:
         check_plausible(given)
-        is_new = service.store.receive(
+        return service.store.receive(
             given, caller.name, n_others, is_trusted=caller.is_trusted
         )
-        return is_new, service.store.trust(given.id)
 
-    is_new, known = await run_in_threadpool(keep)
-    kept = Received(
-        id=given.id,
-        is_quarantined=known.is_quarantined,
-        is_retracted=bool(known.retractions),
-    )
-    return _json(kept.model_dump_json(), 201 if is_new else 200)
+    is_new = await run_in_threadpool(keep)
+    return Response(status_code=201 if is_new else 200)
 
 
 @router.get(
@@ -150,5 +143,5 @@ def _page(found: tuple[ListedFact, ...], limit: int) -> Response:
     return _json(f'{{"plans":[{parts}],"next":{json.dumps(following)}}}')
 
 
-def _json(text: str, status: int = 200) -> Response:
-    return Response(text, status, media_type="application/json")
+def _json(text: str) -> Response:
+    return Response(text, media_type="application/json")
