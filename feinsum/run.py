@@ -12,20 +12,17 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from feinsum.db import opened_documents
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.plans import Box, Plan
 from feinsum.plans.files import create_arrays, is_shared, read_block, write_block
 from feinsum.plans.mpi import run_on_ranks, world
 from feinsum.programs import ProgramPlan
 from feinsum.programs.facts import AnyPlan, plan_in, read_plan
-from feinsum.programs.recorded import RUNS, record_on_ranks
-from feinsum.records import FactStore
+from feinsum.programs.recorded import RUNS, opened_on_rank_0, record_on_ranks
 from feinsum.targets.host.threads import THREADS_VARIABLE
 
 __all__ = ["main", "use_one_thread"]
@@ -120,18 +117,7 @@ def _recorded(
         dtype = plan.operands[name]
         return read_block(chosen.inputs, name, plan.shape(name), dtype, box)
 
-    with ExitStack() as stack:
-
-        def open_it() -> FactStore | None:
-            if rank:
-                return None
-            store = stack.enter_context(
-                opened_documents(chosen.record, may_create=True)
-            )
-            store.check_writable()
-            return store
-
-        store = _on_all(comm, open_it)
+    with opened_on_rank_0(comm, chosen.record) as store:
         parts, fact = record_on_ranks(
             made, blocks, read, comm, store=store, runs=chosen.runs
         )

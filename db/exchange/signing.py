@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from feinsum.db.exchange.merging import batches
 from feinsum.db.sql.store import SqlStore
-from feinsum.records import Document, Retraction
+from feinsum.records import Document, PlanRecord, Retraction, TuningRecord
 from feinsum.records.signature import (
     SigningKey,
     public_key_of,
@@ -22,7 +24,7 @@ class Signed:
     """What was signed, or would be.
 
     Attributes:
-        n_records: number of facts visible to look-ups.
+        n_records: number of facts visible to look-ups, of plans too.
     """
 
     n_records: int
@@ -46,7 +48,7 @@ def sign_facts(
     """
     trusted = (public_key_of(key),)
     n_records, n_signed = 0, 0
-    for part in batches(store.records()):
+    for part in batches(_facts(store)):
         unsigned = [record for record in part if why_untrusted(record, trusted)]
         n_records += len(part)
         n_signed += len(unsigned)
@@ -59,3 +61,10 @@ def sign_facts(
             documents += [signed, Retraction(record.id, reason, retracted_by)]
         store.add_all(documents)
     return Signed(n_records, n_signed)
+
+
+def _facts(store: SqlStore) -> Iterator[TuningRecord | PlanRecord]:
+    """Whatever can be signed."""
+    for fact in chain(store.records(), store.documents("plan")):
+        assert isinstance(fact, TuningRecord | PlanRecord)
+        yield fact

@@ -219,7 +219,7 @@ class HttpStore(FactStore):
         """Facts in quarantine are not lacking, nor is what it cannot take."""
         if kind == "plan" and not self._takes_plans():
             return frozenset()
-        if kind != "record":
+        if kind not in ("record", "plan"):
             return frozenset(ids) - frozenset(self.ids(kind))
         missing: set[str] = set()
         for part in batches(ids):

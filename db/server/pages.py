@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, select
 
+from feinsum.db.sql.retracting import KEPT
 from feinsum.db.sql.rows import DEVICE_COLUMNS, device_of
-from feinsum.db.sql.statements import PLANS, RETRACTED, TRUSTED
+from feinsum.db.sql.statements import ALL_PLANS, PLANS, RETRACTED, TRUSTED, retracted
 from feinsum.db.sql.tables import (
     DeviceRow,
     PlanRow,
@@ -36,6 +37,7 @@ __all__ = [
     "page_of_facts",
     "page_of_plans",
     "page_of_quarantine",
+    "page_of_quarantined_plans",
     "page_of_workloads",
 ]
 
@@ -152,9 +154,9 @@ def fitting(connection: Connection, entries: Select[str, int], limit: int) -> li
 
 
 def known_ids(connection: Connection, record_ids: Sequence[str]) -> frozenset[str]:
-    """Those of some ids that are stored, in quarantine or not."""
-    found = select(RecordRow.id).where(RecordRow.id.in_(record_ids))
-    return frozenset(connection.scalars(found))
+    """Those of some ids that are of stored facts, in quarantine or not."""
+    found = (select(row.id).where(row.id.in_(record_ids)) for row in KEPT)
+    return frozenset(one for ids in found for one in connection.scalars(ids))
 
 
 def page_of_workloads(
@@ -269,13 +271,32 @@ def page_of_facts(
 def page_of_plans(
     connection: Connection, after: str, limit: int, workload: str | None = None
 ) -> tuple[ListedFact, ...]:
-    """Plans by id, after ``after``."""
+    """Plans by id, after ``after``; those that look-ups see."""
     page = PLANS.where(PlanRow.id > after)
     if workload is not None:
         page = page.where(PlanRow.workload_key == workload)
+    return _plans(connection, page, limit)
+
+
+def page_of_quarantined_plans(
+    connection: Connection, after: str, limit: int
+) -> tuple[ListedFact, ...]:
+    """Plans that wait in quarantine by id, after ``after``; none rejected."""
+    page = (
+        ALL_PLANS.join(QuarantineRow, QuarantineRow.record_id == PlanRow.id)
+        .outerjoin(VerdictRow, VerdictRow.record_id == PlanRow.id)
+        .where(PlanRow.id > after, VerdictRow.record_id.is_(None), ~retracted(PlanRow))
+    )
+    return _plans(connection, page, limit)
+
+
+def _plans(
+    connection: Connection, page: Select[*tuple[Any, ...]], limit: int
+) -> tuple[ListedFact, ...]:
     lengths = page.with_only_columns(PlanRow.id, func.length(PlanRow.document))
     ids = fitting(connection, lengths.order_by(PlanRow.id), limit)
-    rows = connection.execute(PLANS.where(PlanRow.id.in_(ids)).order_by(PlanRow.id))
+    wanted = ALL_PLANS.where(PlanRow.id.in_(ids)).order_by(PlanRow.id)
+    rows = connection.execute(wanted)
     return tuple(ListedFact(*row) for row in rows)
 
 

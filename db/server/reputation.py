@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, func, select
+from sqlalchemy import ColumnElement, Connection, case, exists, func, select
 
 from feinsum.db.server.trust import decide
 from feinsum.db.sql.retracting import OWNER
-from feinsum.db.sql.statements import RETRACTED
 from feinsum.db.sql.tables import (
     ApiKeyRow,
     QuarantineRow,
     RecordingRow,
     RecordRow,
+    RetractionRow,
     VerdictRow,
 )
 
@@ -25,14 +25,14 @@ __all__ = ["Judged", "Reputation", "judge_recorder", "reputations"]
 
 @dataclass(frozen=True)
 class Reputation:
-    """The state of the facts sent under one name.
+    """The state of the facts sent under one name, of plans too.
 
     Attributes:
         is_trusted: whether an unrevoked key with that name is trusted.
         n_sent: number of facts, of which ``n_served`` are in look-ups, ``n_waiting`` in
             quarantine, and ``n_rejected`` rejected.
         n_accepted: number accepted by an operator.
-        best_speedup: the highest speed-up claimed.
+        best_speedup: the highest speed-up claimed; 0 if only plans were sent.
     """
 
     recorder: str
@@ -66,6 +66,7 @@ class Judged:
 IS_WAITING = QuarantineRow.record_id.is_not(None)
 IS_REJECTED = VerdictRow.is_accepted.is_(False)
 IS_ACCEPTED = VerdictRow.is_accepted.is_(True)
+IS_RETRACTED = exists().where(RetractionRow.document_id == RecordingRow.record_id)
 
 
 def reputations(connection: Connection) -> tuple[Reputation, ...]:
@@ -79,15 +80,15 @@ def reputations(connection: Connection) -> tuple[Reputation, ...]:
         select(
             RecordingRow.recorder,
             func.count(),
-            _number(QuarantineRow.record_id.is_(None) & ~RETRACTED),
-            _number(IS_WAITING & VerdictRow.record_id.is_(None) & ~RETRACTED),
+            _number(QuarantineRow.record_id.is_(None) & ~IS_RETRACTED),
+            _number(IS_WAITING & VerdictRow.record_id.is_(None) & ~IS_RETRACTED),
             _number(IS_REJECTED),
             _number(IS_ACCEPTED),
-            func.max(RecordRow.speedup),
+            func.coalesce(func.max(RecordRow.speedup), 0.0),
             func.min(RecordingRow.received_at),
             func.max(RecordingRow.received_at),
         )
-        .join(RecordRow, RecordRow.id == RecordingRow.record_id)
+        .outerjoin(RecordRow, RecordRow.id == RecordingRow.record_id)
         .outerjoin(QuarantineRow, QuarantineRow.record_id == RecordingRow.record_id)
         .outerjoin(VerdictRow, VerdictRow.record_id == RecordingRow.record_id)
         .where(RecordingRow.recorder != OWNER)

@@ -20,6 +20,7 @@ from feinsum.db.server.api_keys import (
     revoke_key,
     trust_key,
 )
+from feinsum.db.server.claims import Fact
 from feinsum.db.server.demand import (
     Asked,
     DemandLimits,
@@ -49,6 +50,7 @@ from feinsum.db.server.pages import (
     page_of_facts,
     page_of_plans,
     page_of_quarantine,
+    page_of_quarantined_plans,
     page_of_workloads,
 )
 from feinsum.db.server.patience import Patience, patiently
@@ -70,8 +72,14 @@ from feinsum.db.server.trust import (
 from feinsum.db.sql.location import Location, locate
 from feinsum.db.sql.retracting import find_retractions, known_retractions
 from feinsum.db.sql.rows import rows_of
-from feinsum.db.sql.statements import insert_all_missing
+from feinsum.db.sql.statements import (
+    ALL_PLANS,
+    insert_all_missing,
+    retracted,
+    sound_plans,
+)
 from feinsum.db.sql.store import SqlStore, prepared_engine
+from feinsum.db.sql.tables import PlanRow
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import (
     Demand,
@@ -121,6 +129,7 @@ def open_serving_store(
     "page_of_facts",
     "page_of_plans",
     "page_of_quarantine",
+    "page_of_quarantined_plans",
     "page_of_workloads",
     "peaks",
     "plan",
@@ -148,12 +157,15 @@ class ServingStore(SqlStore):
     def add(self, record: TuningRecord) -> bool:
         return bool(self.add_all([record]))
 
+    def add_plan(self, record: PlanRecord) -> bool:
+        return bool(self.add_all([record]))
+
     def add_all(self, documents: Iterable[Document]) -> int:
         given = list(documents)
         rows = [row for document in given for row in rows_of(document)]
         with self._writing() as connection:
             n_new = insert_all_missing(connection, rows)
-            facts = [d for d in given if isinstance(d, TuningRecord)]
+            facts = [d for d in given if isinstance(d, TuningRecord | PlanRecord)]
             keep_owner(connection, [fact.id for fact in facts], is_sent=True)
             vouch_for(connection, facts)
         return n_new
@@ -200,7 +212,7 @@ class ServingStore(SqlStore):
 
     def receive(
         self,
-        record: TuningRecord,
+        record: Fact,
         recorder: str,
         n_confirmations: int = 0,
         *,
@@ -332,14 +344,21 @@ class ServingStore(SqlStore):
         return tuple(one for one in found if isinstance(one, PlanRecord))
 
     def plan(self, record_id: str) -> PlanRecord:
-        """The plan with an id, or :class:`RecordNotFoundError`."""
-        for found in self.sound_plans([record_id]):
+        """A plan, in quarantine or not, or :class:`RecordNotFoundError`."""
+        wanted = ALL_PLANS.where(PlanRow.id == record_id, ~retracted(PlanRow))
+        for found in sound_plans(self._select(wanted)):
             return found
         raise RecordNotFoundError(f"no plan has the id {record_id!r}")
 
     def page_of_quarantine(self, after: str, limit: int) -> tuple[ListedFact, ...]:
         with self._reading() as connection:
             return page_of_quarantine(connection, after, limit)
+
+    def page_of_quarantined_plans(
+        self, after: str, limit: int
+    ) -> tuple[ListedFact, ...]:
+        with self._reading() as connection:
+            return page_of_quarantined_plans(connection, after, limit)
 
     def add_misses(
         self,

@@ -1,8 +1,10 @@
 """Trust: who recorded a fact, and which facts are in quarantine.
 
 A quarantined fact is in the database but in no look-up. Facts are compared if they make
-the same claim: one recipe for one workload at the same sizes, on one device and driver.
-A fact is *vouched for* if an operator accepted it, if a trusted recorder sent it, or if
+the same claim: one recipe for one workload at the same sizes, on one device and driver,
+or one plan on a fleet (:mod:`feinsum.db.server.claims`). A fact of a plan that was not
+timed claims nothing and is served at once, since its steps were counted again. A fact
+is *vouched for* if an operator accepted it, if a trusted recorder sent it, or if
 it was recorded directly in the database rather than through the service. A fact of
 another recorder is released
 
@@ -19,28 +21,29 @@ asked, n colluding recorders bring nothing to light that claims more, by more th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import nlargest
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
-from sqlalchemy import Connection, delete, exists, func, select, text
+from sqlalchemy import ColumnElement, Connection, delete, exists, func, select, text
 
-from feinsum.db.sql.retracting import OWNER, find_retractions
+from feinsum.db.server.claims import CLAIMS, Claims, Fact, claims_of
+from feinsum.db.sql.retracting import OWNER, FactRow, find_retractions
 from feinsum.db.sql.rows import rows_of
 from feinsum.db.sql.statements import (
+    ALL_PLANS,
     RECORDS,
-    RETRACTED,
-    TRUSTED,
-    WAITING,
     insert_missing,
     insert_missing_rows,
-    sound_records,
+    retracted,
+    sound,
+    waiting,
 )
-from feinsum.db.sql.tables import QuarantineRow, RecordingRow, RecordRow, VerdictRow
+from feinsum.db.sql.tables import QuarantineRow, RecordingRow, VerdictRow
 from feinsum.errors import RecordNotFoundError, TooManyRequestsError
-from feinsum.records import Retraction, TuningRecord, is_apart
+from feinsum.records import Retraction, is_apart
 
 __all__ = [
     "AGREEMENT",
@@ -103,7 +106,8 @@ class Witness:
 
     Attributes:
         recorder: who sent it first; empty if nobody did.
-        speedup, low, high: the speed-up and the ends of its interval.
+        speedup, low, high: the speed-up and the ends of its interval; of a plan, runs
+            per second.
     """
 
     id: str
@@ -183,7 +187,7 @@ def _typical(facts: Sequence[Witness]) -> Witness:
 
 def receive(
     connection: Connection,
-    record: TuningRecord,
+    record: Fact,
     recorder: str,
     n_confirmations: int,
     *,
@@ -200,8 +204,10 @@ def receive(
             the workload in quarantine.
     """
     _take_turns(connection, record)
+    if claims_of(record).amount(record) is None:
+        n_confirmations = 0
     if n_confirmations and not is_trusted:
-        _check_waiting(connection, recorder, record.workload)
+        _check_waiting(connection, recorder, record)
     is_new = insert_missing_rows(connection, rows_of(record))
     if not is_new:
         keep_owner(connection, [record.id], is_sent=False)
@@ -223,7 +229,7 @@ def receive(
     return is_new
 
 
-def vouch_for(connection: Connection, records: Sequence[TuningRecord]) -> None:
+def vouch_for(connection: Connection, records: Iterable[Fact]) -> None:
     """Release facts that are now trusted, and those that claim no more.
 
     Facts that an operator rejected are unaffected.
@@ -236,7 +242,7 @@ def vouch_for(connection: Connection, records: Sequence[TuningRecord]) -> None:
         if _is_waiting(connection, record.id):
             _decide(connection, record.id, is_accepted=True)
             _release(connection, [record.id])
-        if _has_waiting(connection, record.workload):
+        if _has_waiting(connection, record):
             _release(connection, _agreed_with(connection, record, 1))
 
 
@@ -262,9 +268,9 @@ def decide(
             insert_missing(connection, (QuarantineRow, waiting))
             continue
         _release(connection, [record_id])
-        wanted = RECORDS.where(RecordRow.id == record_id, ~RETRACTED)
-        found = connection.execute(wanted).all()
-        vouch_for(connection, list(sound_records(found)))
+        for claims in CLAIMS.values():
+            found = _sound(connection, claims, claims.row.id == record_id)
+            vouch_for(connection, list(found))
 
 
 def trust_in(connection: Connection, record_id: str) -> Trust:
@@ -273,9 +279,8 @@ def trust_in(connection: Connection, record_id: str) -> Trust:
     Raises:
         RecordNotFoundError: if there is no such fact.
     """
-    of_record = RecordRow.id == record_id
-    found = connection.execute(select(WAITING).where(of_record)).scalar()
-    if found is None:
+    rows = [claims.row for claims in CLAIMS.values()]
+    if not any(_kept(connection, row, [record_id]) for row in rows):
         raise RecordNotFoundError(f"no record has the id {record_id!r}")
     recordings = connection.execute(
         select(RecordingRow.recorder, RecordingRow.received_at)
@@ -285,7 +290,8 @@ def trust_in(connection: Connection, record_id: str) -> Trust:
     sent = tuple(Recording(*row) for row in recordings)
     is_rejected = _verdict(connection, record_id) is False
     retractions = find_retractions(connection, [record_id])
-    return Trust(record_id, bool(found), sent, is_rejected, retractions)
+    is_waiting = _is_waiting(connection, record_id)
+    return Trust(record_id, is_waiting, sent, is_rejected, retractions)
 
 
 def keep_owner(
@@ -299,12 +305,13 @@ def keep_owner(
         is_sent: of the facts, whether those that somebody sent are meant, or those that
             nobody did.
     """
-    sent = exists().where(RecordingRow.record_id == RecordRow.id)
-    wanted = select(RecordRow.id).where(
-        RecordRow.id.in_(record_ids), sent if is_sent else ~sent
-    )
+    kept = [
+        record_id
+        for claims in CLAIMS.values()
+        for record_id in _kept(connection, claims.row, record_ids, is_sent=is_sent)
+    ]
     now = datetime.now(UTC)
-    for record_id in connection.scalars(wanted).all():
+    for record_id in kept:
         own = {
             "record_id": record_id,
             "recorder": OWNER,
@@ -314,36 +321,52 @@ def keep_owner(
         insert_missing(connection, (RecordingRow, own))
 
 
-def _take_turns(connection: Connection, record: TuningRecord) -> None:
+def _kept(
+    connection: Connection,
+    row: FactRow,
+    ids: Sequence[str],
+    *,
+    is_sent: bool | None = None,
+) -> Sequence[str]:
+    """Those ids that are in a table; only those that somebody sent, or nobody did."""
+    wanted = select(row.id).where(row.id.in_(ids))
+    if is_sent is not None:
+        sent = exists().where(RecordingRow.record_id == row.id)
+        wanted = wanted.where(sent if is_sent else ~sent)
+    return connection.scalars(wanted).all()
+
+
+def _take_turns(connection: Connection, record: Fact) -> None:
     """Let facts of a workload arrive one after the other, so that each sees all."""
     if connection.dialect.name == "postgresql":  # SQLite has one writer at a time
         lock = text("SELECT pg_advisory_xact_lock(hashtextextended(:workload, 0))")
         connection.execute(lock, {"workload": record.workload})
 
 
-def _has_waiting(connection: Connection, workload: str | None = None) -> bool:
-    """Whether any fact, or one of a workload, is in quarantine."""
-    waiting = select(QuarantineRow.record_id)
-    if workload is not None:
-        waiting = waiting.join(
-            RecordRow, RecordRow.id == QuarantineRow.record_id
-        ).where(RecordRow.workload_key == workload)
-    return connection.execute(waiting.limit(1)).first() is not None
+def _has_waiting(connection: Connection, record: Fact | None = None) -> bool:
+    """Whether any fact, or one of the workload of a fact, is in quarantine."""
+    found = select(QuarantineRow.record_id)
+    if record is not None:
+        row = claims_of(record).row
+        found = found.join(row, row.id == QuarantineRow.record_id)
+        found = found.where(row.workload_key == record.workload)
+    return connection.execute(found.limit(1)).first() is not None
 
 
-def _check_waiting(connection: Connection, recorder: str, workload: str) -> None:
+def _check_waiting(connection: Connection, recorder: str, record: Fact) -> None:
     """Refuse a recorder who has very many facts of a workload in quarantine.
 
     For each that arrives is compared with all of its claim.
     """
-    waiting = (
+    row = claims_of(record).row
+    found = (
         select(func.count())
         .select_from(RecordingRow)
         .join(QuarantineRow, QuarantineRow.record_id == RecordingRow.record_id)
-        .join(RecordRow, RecordRow.id == RecordingRow.record_id)
-        .where(RecordingRow.recorder == recorder, RecordRow.workload_key == workload)
+        .join(row, row.id == RecordingRow.record_id)
+        .where(RecordingRow.recorder == recorder, row.workload_key == record.workload)
     )
-    n_waiting = connection.execute(waiting).scalar() or 0
+    n_waiting = connection.execute(found).scalar() or 0
     if n_waiting >= MOST_WAITING:
         raise TooManyRequestsError(
             f"{n_waiting} facts of {recorder!r} of this workload are in quarantine, "
@@ -352,10 +375,8 @@ def _check_waiting(connection: Connection, recorder: str, workload: str) -> None
 
 
 def _is_waiting(connection: Connection, record_id: str) -> bool:
-    waiting = select(QuarantineRow.record_id).where(
-        QuarantineRow.record_id == record_id
-    )
-    return connection.execute(waiting).first() is not None
+    found = select(QuarantineRow.record_id).where(QuarantineRow.record_id == record_id)
+    return connection.execute(found).first() is not None
 
 
 def _verdict(connection: Connection, record_id: str) -> bool | None:
@@ -373,7 +394,7 @@ def _decide(connection: Connection, record_id: str, *, is_accepted: bool) -> Non
 
 
 def _agreed_with(
-    connection: Connection, record: TuningRecord, n_confirmations: int
+    connection: Connection, record: Fact, n_confirmations: int
 ) -> tuple[str, ...]:
     """What may leave quarantine of the claim of a record; see :func:`agreed`.
 
@@ -384,55 +405,52 @@ def _agreed_with(
     return agreed(_witnesses(connection, record), n_confirmations)
 
 
-def _claim(record: TuningRecord) -> tuple[object, ...]:
-    """What facts have in common that can be compared."""
-    there = record.environment
-    return (
-        record.recipe,
-        record.measurement.sizes,
-        there.driver_version,
-        there.platform_version,
-    )
+def _sound(
+    connection: Connection, claims: Claims, *conditions: ColumnElement[bool]
+) -> Iterator[Fact]:
+    """The valid facts of a kind that are not retracted, in quarantine or not."""
+    wanted = {"record": RECORDS, "plan": ALL_PLANS}[claims.kind]
+    rows = connection.execute(wanted.where(*conditions, ~retracted(claims.row))).all()
+    return cast(Iterator[Fact], sound(claims.kind, rows))
 
 
-def _witnesses(connection: Connection, record: TuningRecord) -> list[Witness]:
+def _witnesses(connection: Connection, record: Fact) -> list[Witness]:
     """All facts of the claim of a record."""
-    of_recipe = (
-        RecordRow.workload_key == record.workload,
-        RecordRow.device_id == record.environment.device.id,
-        RecordRow.transform_name == record.spec.name,
-        RecordRow.transform_version == record.spec.version,
-    )
-    trusted = set(connection.scalars(select(RecordRow.id).where(*of_recipe, TRUSTED)))
+    claims = claims_of(record)
+    row, alike = claims.row, claims.alike(record)
+    served = ~waiting(row) & ~retracted(row)
+    trusted = set(connection.scalars(select(row.id).where(*alike, served)))
     sent: dict[str, list[tuple[str, bool]]] = {}
     recordings = (
         select(RecordingRow.record_id, RecordingRow.recorder, RecordingRow.is_trusted)
-        .join(RecordRow, RecordRow.id == RecordingRow.record_id)
-        .where(*of_recipe)
+        .join(row, row.id == RecordingRow.record_id)
+        .where(*alike)
         .order_by(RecordingRow.received_at, RecordingRow.recorder)
     )
     for record_id, recorder, is_trusted in connection.execute(recordings):
         sent.setdefault(record_id, []).append((recorder, is_trusted))
     verdicts = select(VerdictRow.record_id, VerdictRow.is_accepted).join(
-        RecordRow, RecordRow.id == VerdictRow.record_id
+        row, row.id == VerdictRow.record_id
     )
-    found = connection.execute(verdicts.where(*of_recipe))
+    found = connection.execute(verdicts.where(*alike))
     decided = {record_id: is_accepted for record_id, is_accepted in found}  # noqa: C416
-    rows = connection.execute(RECORDS.where(*of_recipe, ~RETRACTED)).all()
     return [
         _witness(
-            known,
+            known.id,
+            amount,
             sent.get(known.id, []),
             decided.get(known.id),
             is_served=known.id in trusted,
         )
-        for known in sound_records(rows)
-        if _claim(known) == _claim(record)
+        for known in _sound(connection, claims, *alike)
+        if claims.subject(known) == claims.subject(record)
+        and (amount := claims.amount(known)) is not None
     ]
 
 
 def _witness(
-    record: TuningRecord,
+    record_id: str,
+    amount: tuple[float, float, float],
     sent: Sequence[tuple[str, bool]],
     verdict: bool | None,
     *,
@@ -446,11 +464,8 @@ def _witness(
         standing = "rejected"
     elif verdict or (is_served and is_ours):
         standing = "vouched"
-    measured = record.measurement
     recorder = sent[0][0] if sent else ""
-    return Witness(
-        record.id, recorder, measured.speedup, *measured.speedup_interval, standing
-    )
+    return Witness(record_id, recorder, *amount, standing)
 
 
 def _release(connection: Connection, record_ids: Iterable[str]) -> None:

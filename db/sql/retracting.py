@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeAlias
 
 from sqlalchemy import ColumnElement, Connection, exists, func, or_, select
 
@@ -17,9 +18,11 @@ from feinsum.db.sql.statements import (
     RETRACTED,
     RETRACTIONS,
     insert_all_missing,
+    retracted,
     sound_retractions,
 )
 from feinsum.db.sql.tables import (
+    PlanRow,
     QuarantineRow,
     RecordingRow,
     RecordRow,
@@ -31,9 +34,12 @@ from feinsum.records import Retraction, RetractionQuery, utc_now
 from feinsum.records.retraction import DIGITS
 
 __all__ = [
+    "KEPT",
     "OWNER",
+    "FactRow",
     "Retracted",
     "Suspect",
+    "SuspectPlan",
     "find_retractions",
     "hidden",
     "known_retractions",
@@ -42,6 +48,11 @@ __all__ = [
 
 OWNER = ""
 """The recorder of a fact that is also in the database by the will of its owner."""
+
+FactRow: TypeAlias = type[RecordRow] | type[PlanRow]
+
+KEPT: tuple[FactRow, ...] = (RecordRow, PlanRow)
+"""The tables of facts."""
 
 AT_ONCE = 500
 """How many ids are asked for in one statement."""
@@ -66,17 +77,35 @@ class Suspect:
 
 
 @dataclass(frozen=True)
+class SuspectPlan:
+    """A fact of a plan that is, or would be, retracted.
+
+    Attributes:
+        workload: key of the einsum or the program.
+        plan: content id of the plan.
+        device: device id.
+    """
+
+    id: str
+    workload: str
+    plan: str
+    device: str
+    recorded_at: datetime
+
+
+@dataclass(frozen=True)
 class Retracted:
     """What was retracted, or would be.
 
     Attributes:
         suspects: facts of this database; for a service, only the first ones.
-        n_facts: total number.
+        n_facts: total number, with facts of plans.
         n_shared: number of facts of these recorders that are kept, because others sent
             them too.
         unknown: ids without a fact here; they are retracted wherever they may come
             from.
         is_dry_run: whether nothing was written.
+        plans: the facts of plans among them; for a service, only the first ones.
     """
 
     suspects: tuple[Suspect, ...]
@@ -84,6 +113,7 @@ class Retracted:
     n_shared: int
     unknown: tuple[str, ...]
     is_dry_run: bool
+    plans: tuple[SuspectPlan, ...] = ()
 
 
 def retract(
@@ -109,19 +139,20 @@ def retract(
             "no reason was given for the retraction; state one, for those who look for "
             "these facts"
         )
-    suspects = _suspects(connection, query)
-    unknown = _unknown(connection, query, suspects)
+    suspects, plans = _suspects(connection, query), _plans(connection, query)
+    ids = [*(one.id for one in suspects), *(one.id for one in plans)]
+    unknown = _unknown(connection, query, ids)
     if not is_dry_run:
         now = utc_now()
         _write(
             connection,
             [
                 Retraction(one, reason.strip(), retracted_by, now)
-                for one in (*(suspect.id for suspect in suspects), *unknown)
+                for one in (*ids, *unknown)
             ],
         )
-    n_shared = _n_shared(connection, query)
-    return Retracted(suspects, len(suspects), n_shared, unknown, is_dry_run)
+    n_shared = sum(_n_shared(connection, query, row) for row in _rows(query))
+    return Retracted(suspects, len(ids), n_shared, unknown, is_dry_run, plans)
 
 
 def find_retractions(
@@ -174,10 +205,32 @@ def _suspects(connection: Connection, query: RetractionQuery) -> tuple[Suspect, 
     wanted = (
         select(*columns)
         .join(WorkloadRow, WorkloadRow.key == RecordRow.workload_key)
-        .where(~RETRACTED, *_conditions(query))
+        .where(~RETRACTED, *_conditions(query, RecordRow))
         .order_by(RecordRow.id)
     )
     return tuple(_suspect(*row) for row in connection.execute(wanted))
+
+
+def _plans(connection: Connection, query: RetractionQuery) -> tuple[SuspectPlan, ...]:
+    if PlanRow not in _rows(query):
+        return ()
+    wanted = (
+        select(
+            PlanRow.id,
+            PlanRow.workload_key,
+            PlanRow.plan_id,
+            PlanRow.device_id,
+            PlanRow.recorded_at,
+        )
+        .where(~retracted(PlanRow), *_conditions(query, PlanRow))
+        .order_by(PlanRow.id)
+    )
+    return tuple(SuspectPlan(*row) for row in connection.execute(wanted))
+
+
+def _rows(query: RetractionQuery) -> tuple[FactRow, ...]:
+    """Tables of facts that may fulfil a query; plans have no transform."""
+    return KEPT if query.transform is None else (RecordRow,)
 
 
 def _suspect(
@@ -194,37 +247,37 @@ def _suspect(
     return Suspect(record_id, workload, text, transform, device, speedup, recorded_at)
 
 
-def _conditions(query: RetractionQuery) -> Iterator[ColumnElement[bool]]:
+def _conditions(query: RetractionQuery, row: FactRow) -> Iterator[ColumnElement[bool]]:
     if query.ids:
-        yield _has_id(query.ids)
+        yield _has_id(query.ids, row)
     if query.workload is not None:
-        yield RecordRow.workload_key == query.workload
+        yield row.workload_key == query.workload
     if (transform := query.transform_parts) is not None:
         name, version = transform
         yield RecordRow.transform_name == name
         if version is not None:
             yield RecordRow.transform_version == version
     if query.recorders:
-        yield _sent_by(query)
-        yield ~_sent_by_others(query)
+        yield _sent_by(query, row)
+        yield ~_sent_by_others(query, row)
     elif (since := query.since_instant) is not None:
         received_at = (
             select(func.min(RecordingRow.received_at))
-            .where(RecordingRow.record_id == RecordRow.id)
+            .where(RecordingRow.record_id == row.id)
             .scalar_subquery()
         )
-        yield func.coalesce(received_at, RecordRow.recorded_at) >= since
+        yield func.coalesce(received_at, row.recorded_at) >= since
 
 
-def _has_id(ids: Iterable[str]) -> ColumnElement[bool]:
+def _has_id(ids: Iterable[str], row: FactRow) -> ColumnElement[bool]:
     whole = [digits for digits in ids if len(digits) == DIGITS]
-    begun = [RecordRow.id.like(f"{one}%") for one in ids if len(one) < DIGITS]
-    return or_(RecordRow.id.in_(whole), *begun)
+    begun = [row.id.like(f"{one}%") for one in ids if len(one) < DIGITS]
+    return or_(row.id.in_(whole), *begun)
 
 
-def _sent_by(query: RetractionQuery) -> ColumnElement[bool]:
+def _sent_by(query: RetractionQuery, row: FactRow) -> ColumnElement[bool]:
     sent = [
-        RecordingRow.record_id == RecordRow.id,
+        RecordingRow.record_id == row.id,
         RecordingRow.recorder.in_(query.recorders),
     ]
     if (since := query.since_instant) is not None:
@@ -232,28 +285,30 @@ def _sent_by(query: RetractionQuery) -> ColumnElement[bool]:
     return exists().where(*sent)
 
 
-def _sent_by_others(query: RetractionQuery) -> ColumnElement[bool]:
+def _sent_by_others(query: RetractionQuery, row: FactRow) -> ColumnElement[bool]:
     """Somebody else vouches for the fact, or these did before that time."""
-    of_record = RecordingRow.record_id == RecordRow.id
+    of_record = RecordingRow.record_id == row.id
     is_other: ColumnElement[bool] = RecordingRow.recorder.not_in(query.recorders)
     if (since := query.since_instant) is not None:
         is_other = or_(is_other, RecordingRow.received_at < since)
     return exists().where(of_record, is_other)
 
 
-def _n_shared(connection: Connection, query: RetractionQuery) -> int:
+def _n_shared(connection: Connection, query: RetractionQuery, row: FactRow) -> int:
     if not query.recorders:
         return 0
-    shared = select(func.count()).select_from(RecordRow)
-    sent = shared.where(~RETRACTED, _sent_by(query), _sent_by_others(query))
+    shared = select(func.count()).select_from(row)
+    sent = shared.where(
+        ~retracted(row), _sent_by(query, row), _sent_by_others(query, row)
+    )
     return connection.execute(sent).scalar_one()
 
 
 def _unknown(
-    connection: Connection, query: RetractionQuery, suspects: Iterable[Suspect]
+    connection: Connection, query: RetractionQuery, suspects: Iterable[str]
 ) -> tuple[str, ...]:
     """The whole ids that are of no fact here, and are not retracted yet."""
-    found = {suspect.id for suspect in suspects}
+    found = set(suspects)
     left = [digits for digits in dict.fromkeys(query.ids) if digits not in found]
     for digits in [digits for digits in left if len(digits) < DIGITS]:
         n = sum(one.startswith(digits) for one in found)
@@ -276,7 +331,8 @@ def _unknown(
 
 def _is_stored(connection: Connection, digits: str) -> bool:
     """Whether a fact here has such an id, if it fulfils the other conditions or not."""
-    return connection.scalar(select(exists().where(_has_id([digits])))) is True
+    found = (select(exists().where(_has_id([digits], row))) for row in KEPT)
+    return any(connection.scalar(one) is True for one in found)
 
 
 def _write(connection: Connection, retractions: Iterable[Retraction]) -> None:

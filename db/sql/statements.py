@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Select,
     Table,
@@ -41,6 +42,7 @@ from feinsum.records import (
 )
 
 __all__ = [
+    "ALL_PLANS",
     "LIKE",
     "OF_DEVICE",
     "OF_WORKLOAD",
@@ -59,12 +61,14 @@ __all__ = [
     "insert_all_missing",
     "insert_missing",
     "insert_missing_rows",
+    "retracted",
     "sound",
     "sound_peaks",
     "sound_plans",
     "sound_records",
     "sound_retractions",
     "sound_trials",
+    "waiting",
 ]
 
 logger = logging.getLogger(__name__)
@@ -74,23 +78,40 @@ INSERTS: dict[str, Callable[[Table], Any]] = {
     "sqlite": sqlite.insert,
 }
 
-PEAKS = select(DevicePeaksRow.id, DevicePeaksRow.document).where(
-    ~exists().where(RetractionRow.document_id == DevicePeaksRow.id)
+Kept = (
+    type[RecordRow]
+    | type[DevicePeaksRow]
+    | type[TrialRow]
+    | type[RetractionRow]
+    | type[PlanRow]
 )
 
-PLANS = select(PlanRow.id, PlanRow.document).where(
-    ~exists().where(RetractionRow.document_id == PlanRow.id)
+
+def waiting(row: Kept) -> ColumnElement[bool]:
+    """The fact is in quarantine (:mod:`feinsum.db.server.trust`)."""
+    return exists().where(QuarantineRow.record_id == row.id)
+
+
+def retracted(row: Kept) -> ColumnElement[bool]:
+    """The document is believed no more."""
+    return exists().where(RetractionRow.document_id == row.id)
+
+
+PEAKS = select(DevicePeaksRow.id, DevicePeaksRow.document).where(
+    ~retracted(DevicePeaksRow)
 )
+
+ALL_PLANS = select(PlanRow.id, PlanRow.document)
+
+PLANS = ALL_PLANS.where(~waiting(PlanRow), ~retracted(PlanRow))
 
 RECORDS = select(
     RecordRow.id, RecordRow.workload_key, RecordRow.device_id, RecordRow.document
 )
 
-WAITING = exists().where(QuarantineRow.record_id == RecordRow.id)
-"""The record is in quarantine (:mod:`feinsum.db.server.trust`)."""
+WAITING = waiting(RecordRow)
 
-RETRACTED = exists().where(RetractionRow.document_id == RecordRow.id)
-"""The record is believed no more."""
+RETRACTED = retracted(RecordRow)
 
 TRUSTED = ~WAITING & ~RETRACTED
 """Look-ups may see the record."""
@@ -117,14 +138,6 @@ RETRACTIONS = select(RetractionRow.id, RetractionRow.document)
 TRIED = select(TrialRow.workload_key).distinct()
 
 WORKLOADS = select(RecordRow.workload_key).distinct()
-
-Kept = (
-    type[RecordRow]
-    | type[DevicePeaksRow]
-    | type[TrialRow]
-    | type[RetractionRow]
-    | type[PlanRow]
-)
 
 TABLES: dict[DocumentKind, Kept] = {
     "record": RecordRow,

@@ -45,8 +45,11 @@ from feinsum.db.sql.statistics import Statistics, summarize
 from feinsum.db.sql.tables import (
     DevicePeaksRow,
     PlanRow,
+    QuarantineRow,
+    RecordingRow,
     RecordRow,
     TrialRow,
+    VerdictRow,
 )
 from feinsum.db.sql.workloads import WorkloadCount, list_workloads
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
@@ -233,7 +236,7 @@ class SqlStore(FactStore):
         yield from map(WorkloadKey, found)
 
     def remove(self, record_ids: Collection[str]) -> int:
-        """Delete records, all or none; returns their number.
+        """Delete records, and who sent them, all or none; returns their number.
 
         Nothing recorded should be lost: :func:`feinsum.db.exchange.collect_garbage`
         writes them to a file first.
@@ -241,7 +244,10 @@ class SqlStore(FactStore):
         ids, n_removed = sorted(record_ids), 0
         with self._writing() as connection:
             for first in range(0, len(ids), PAGE):
-                chosen = RecordRow.id.in_(ids[first : first + PAGE])
+                part = ids[first : first + PAGE]
+                for row in (RecordingRow, QuarantineRow, VerdictRow):
+                    connection.execute(delete(row).where(row.record_id.in_(part)))
+                chosen = RecordRow.id.in_(part)
                 gone = delete(RecordRow).where(chosen).returning(RecordRow.id)
                 n_removed += len(connection.execute(gone).all())
         return n_removed

@@ -83,10 +83,6 @@ class Base(DeclarativeBase):
 ContentId = Annotated[str, mapped_column(String(64), primary_key=True)]
 DeviceId = Annotated[str, mapped_column(ForeignKey("devices.id"), index=True)]
 Document = Annotated[str, mapped_column(Text)]
-RecordId = Annotated[
-    str,
-    mapped_column(ForeignKey("records.id", ondelete="CASCADE"), primary_key=True),
-]
 Instant = Annotated[datetime, mapped_column(UtcDateTime)]
 Real = Annotated[float, mapped_column(Double)]
 Flag = Annotated[bool, mapped_column(server_default=false())]
@@ -223,12 +219,14 @@ class RetractionRow(Base):
 class RecordingRow(Base):
     """Who recorded a fact through the service; since schema version 0004.
 
+    Facts are records or plans, so since version 0010 this table and the next two refer
+    to no other.
     ``is_trusted``, of version 0006, is whether the recorder was trusted then.
     """
 
     __tablename__ = "recordings"
 
-    record_id: Mapped[RecordId]
+    record_id: Mapped[ContentId]
     recorder: Mapped[str] = mapped_column(primary_key=True)
     received_at: Mapped[Instant]
     is_trusted: Mapped[Flag]
@@ -239,7 +237,7 @@ class QuarantineRow(Base):
 
     __tablename__ = "quarantine"
 
-    record_id: Mapped[RecordId]
+    record_id: Mapped[ContentId]
     received_at: Mapped[Instant]
 
 
@@ -252,7 +250,7 @@ class VerdictRow(Base):
 
     __tablename__ = "verdicts"
 
-    record_id: Mapped[RecordId]
+    record_id: Mapped[ContentId]
     is_accepted: Mapped[bool]
     decided_at: Mapped[Instant]
 

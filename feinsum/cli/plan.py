@@ -56,6 +56,16 @@ MostWork: TypeAlias = Annotated[
     ),
 ]
 
+RanksPerHost: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--ranks-per-host",
+        metavar="N",
+        min=1,
+        help="Ranks on each host: move as little as possible between hosts.",
+    ),
+]
+
 Compare: TypeAlias = Annotated[
     bool,
     typer.Option(
@@ -119,6 +129,7 @@ def plan(
     size: Values = None,
     memory: Memory = None,
     most_work: MostWork = None,
+    ranks_per_host: RanksPerHost = None,
     compare: Compare = False,
     save: Save = None,
     picture: Picture = None,
@@ -144,7 +155,15 @@ def plan(
                 param_hint="--program",
             )
         _plan_program(
-            program, values, processes, memory, save, picture, record, as_json
+            program,
+            values,
+            processes,
+            memory,
+            ranks_per_host,
+            save,
+            picture,
+            record,
+            as_json,
         )
         return
     if subscripts is None:
@@ -160,6 +179,7 @@ def plan(
         memory=memory,
         most_work=inf if most_work is None else most_work,
         database=database,
+        ranks_per_host=ranks_per_host,
     )
     others: dict[str, Plan] = {}
     if compare or as_json:
@@ -170,9 +190,10 @@ def plan(
         _draw(picture, made)
     recorded = None if record is None else _record(made, record)
     if as_json:
-        print_json(_document(made, others) | _told(recorded))
+        told = _told(recorded) | _passing(made, ranks_per_host)
+        print_json(_document(made, others) | told)
         return
-    typer.echo(str(made))
+    _show(made, ranks_per_host)
     if recorded is not None:
         typer.echo(f"recorded {recorded.id[:12]}: {recorded}")
     if compare:
@@ -184,6 +205,7 @@ def _plan_program(
     values: Mapping[str, int],
     processes: int,
     memory: str | None,
+    ranks_per_host: int | None,
     save: Path | None,
     picture: Path | None,
     record: str | None,
@@ -191,22 +213,44 @@ def _plan_program(
 ) -> None:
     from feinsum.programs import plan_program
 
-    made = plan_program(read_program(path), processes, sizes=values, memory=memory)
+    made = plan_program(
+        read_program(path),
+        processes,
+        sizes=values,
+        memory=memory,
+        ranks_per_host=ranks_per_host,
+    )
     if save is not None:
         _write(save, made)
     if picture is not None:
         _draw_graph(picture, made)
     recorded = None if record is None else _record(made, record)
     if as_json:
-        print_json(_document_of_program(made) | _told(recorded))
+        told = _told(recorded) | _passing(made.plan, ranks_per_host)
+        print_json(_document_of_program(made) | told)
         return
-    typer.echo(str(made))
+    _show(made.plan, ranks_per_host)
     if recorded is not None:
         typer.echo(f"recorded {recorded.id[:12]}: {recorded}")
 
 
 def _told(recorded: PlanRecord | None) -> dict[str, str]:
     return {} if recorded is None else {"recorded": recorded.id}
+
+
+def _passing(made: Plan, ranks_per_host: int | None) -> dict[str, int]:
+    """What passes between hosts, if there are any."""
+    from feinsum.plans import between_hosts
+
+    if ranks_per_host is None:
+        return {}
+    return {"between_hosts": between_hosts(made, ranks_per_host)}
+
+
+def _show(made: Plan, ranks_per_host: int | None) -> None:
+    typer.echo(str(made))
+    for n_elements in _passing(made, ranks_per_host).values():
+        typer.echo(f"between hosts of {ranks_per_host} ranks: {n_elements:,} elements")
 
 
 def _record(made: Plan | ProgramPlan, location: str) -> PlanRecord:

@@ -9,6 +9,7 @@ from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
 from feinsum.plans.grids import cosma_grid, deinsum_grid, footprint_grid
 from feinsum.plans.groups import Access, Group, groups_of
+from feinsum.plans.hosts import between_hosts
 from feinsum.plans.local import run_here
 from feinsum.plans.machine import Machine, factorizations
 from feinsum.plans.named import NAMES, named_plan, named_plans
@@ -49,6 +50,7 @@ __all__ = [
     "assemble",
     "assemble_statements",
     "best_plans",
+    "between_hosts",
     "cheapest",
     "commands",
     "cosma_grid",

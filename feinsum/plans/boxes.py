@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,41 +161,94 @@ class Overlap:
 
 
 def overlaps(
-    sources: Boxes, targets: Boxes, mask: NDArray[np.bool_] | None = None
+    sources: Boxes, targets: Boxes, labels: NDArray[np.int64] | None = None
 ) -> Overlap:
     """The intersections of the boxes of every source and every target.
 
     Args:
-        mask: which pairs to include, shape (n_targets, n_sources); all by default.
+        labels: a natural number for each rank; sources serve targets with the same one.
+            By default all serve all.
+
+    Complexity: about proportional to the number of intersections. Boxes are matched
+    axis by axis, and boxes that are the same so far are matched once.
     """
-    is_pair = targets.is_there[:, None] & sources.is_there[None, :]
-    if mask is not None:
-        is_pair = is_pair & mask
-    meets = sorted(
-        (_meets(sources, targets, axis) for axis in range(sources.first.shape[1])),
-        key=lambda found: -found[0].size,
-    )
-    if meets:
-        table, to, by = meets[0]
-        is_pair &= table[to][:, by]
-    at, of = np.nonzero(is_pair)
-    for table, to, by in meets[1:]:
-        is_kept = table[to[at], by[of]]
-        at, of = at[is_kept], of[is_kept]
+    of, at = np.nonzero(sources.is_there)[0], np.nonzero(targets.is_there)[0]
+    sides = [_meets(sources, targets, axis) for axis in range(sources.first.shape[1])]
+    sides.sort(key=lambda side: -len(side.pairs[0]))
+    if labels is not None:
+        every = np.arange(labels.max() + 1)
+        sides.insert(0, _Side((every, every), labels, labels))
+    of, at = _matched(sides, of, at) if len(of) else (of, of)
     low = np.maximum(targets.first[at], sources.first[of])
     high = np.minimum(targets.end[at], sources.end[of])
     return Overlap(of, at, low, high)
 
 
-def _meets(
-    sources: Boxes, targets: Boxes, axis: int
-) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-    """Which ranges along an axis meet, and which of them targets and sources have."""
+def _matched(
+    sides: Sequence[_Side], of: NDArray[np.int64], at: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All pairs of a source and a target that meet on all sides; by target, and then by
+    source.
+
+    Args:
+        of, at: sources and targets.
+    """
+    group, wanted = np.zeros_like(of), np.zeros_like(at)
+    for pairs, of_target, of_source in sides:
+        n_ranges = int(of_source.max()) + 1
+        joined = group * n_ranges + of_source[of]
+        known, group = np.unique(joined, return_inverse=True)
+        place, meeting = _of_each(of_target[at], pairs)
+        at, wanted = at[place], wanted[place] * n_ranges + meeting
+        found = np.searchsorted(known, wanted)
+        is_known = known[np.minimum(found, len(known) - 1)] == wanted
+        at, wanted = at[is_known], found[is_known]
+    order = np.argsort(group, kind="stable")
+    place, of = _of_each(wanted, (group[order], of[order]))
+    at = at[place]
+    order = np.lexsort((of, at))
+    return of[order], at[order]
+
+
+def _of_each(
+    wanted: NDArray[np.int64], pairs: tuple[NDArray[np.int64], NDArray[np.int64]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """All values that belong to wanted keys, and which of those keys each belongs to.
+
+    Args:
+        pairs: keys, ascending, and the value of each.
+
+    >>> keys, values = np.array([0, 0, 2]), np.array([7, 8, 9])
+    >>> [found.tolist() for found in _of_each(np.array([2, 0, 1]), (keys, values))]
+    [[0, 1, 1], [9, 7, 8]]
+    """
+    keys, values = pairs
+    begin, end = (np.searchsorted(keys, wanted, side) for side in ("left", "right"))
+    place = np.repeat(np.arange(len(wanted)), end - begin)
+    first = np.cumsum(end - begin) - (end - begin)
+    return place, values[np.arange(len(place)) - first[place] + begin[place]]
+
+
+class _Side(NamedTuple):
+    """Which ranges meet along an axis.
+
+    Attributes:
+        pairs: numbers of ranges of targets, ascending, and of sources.
+        of_target, of_source: the range of every rank.
+    """
+
+    pairs: tuple[NDArray[np.int64], NDArray[np.int64]]
+    of_target: NDArray[np.int64]
+    of_source: NDArray[np.int64]
+
+
+def _meets(sources: Boxes, targets: Boxes, axis: int) -> _Side:
     ours, to = _ranges(targets, axis)
     theirs, by = _ranges(sources, axis)
     low = np.maximum(ours[:, None, 0], theirs[None, :, 0])
     high = np.minimum(ours[:, None, 1], theirs[None, :, 1])
-    return low < high, to, by
+    at, of = np.nonzero(low < high)
+    return _Side((at, of), to, by)
 
 
 def _ranges(boxes: Boxes, axis: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

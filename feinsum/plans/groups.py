@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from feinsum.errors import PlanError
@@ -58,12 +59,12 @@ class Group:
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", tuple(self.inputs))
 
-    @property
+    @cached_property
     def indices(self) -> IndexList:
         used = [i for access in (self.output, *self.inputs) for i in access.indices]
         return tuple(dict.fromkeys(used))
 
-    @property
+    @cached_property
     def summed(self) -> IndexList:
         return tuple(i for i in self.indices if i not in self.output.indices)
 

@@ -196,10 +196,10 @@ class _Lowering:
         wanted = boxes.where(missing)
         if missing.any():
             self.sink.make(name, wanted, is_zero=False)
-            mask = _at_same_places(
+            labels = _places(
                 held.distribution.machine, held.distribution.copied_axes, self.n_ranks
             )
-            found = overlaps(held.boxes, wanted, mask)
+            found = overlaps(held.boxes, wanted, labels)
             for at_hand, there in held.kept:
                 self._move(at_hand, name, found.here(there), is_added=False)
                 found = found.without(there)
@@ -253,22 +253,24 @@ class _Lowering:
             return
         self.sink.make(to, result.boxes, is_zero=True)
         alike = tuple(k for k, index in enumerate(schedule.axes) if index is None)
-        mask = _at_same_places(schedule.machine, alike, self.n_ranks)
-        self._move(name, to, overlaps(partial, result.boxes, mask), is_added=True)
+        labels = _places(schedule.machine, alike, self.n_ranks)
+        self._move(name, to, overlaps(partial, result.boxes, labels), is_added=True)
         self.sink.free(name, partial.is_there)
 
 
-def _at_same_places(
+def _places(
     machine: Machine, axes: Sequence[int], n_ranks: int
-) -> NDArray[np.bool_] | None:
-    """Ranks that serve each other, shape (target, source); None if all do.
+) -> NDArray[np.int64] | None:
+    """A number for each rank: its place along some axes; None if there are none.
 
     Copies of a tensor serve those at the same places along the axes of the copies.
     """
     if not axes:
         return None
-    places = machine.coordinates(n_ranks)[:, list(axes)]
-    found: NDArray[np.bool_] = (places[:, None, :] == places[None, :, :]).all(axis=2)
+    found = np.zeros(n_ranks, np.int64)
+    for axis in axes:
+        places = machine.coordinates(n_ranks)[:, axis]
+        found = found * machine.sizes[axis] + places
     return found
 
 

@@ -19,7 +19,7 @@ MOST_AXES = 4
 """Of a machine that the planner considers."""
 
 MOST_PROCESSES = 4096
-"""For more, the pairs of all processes would take too much memory to count."""
+"""Of a plan: all blocks that pass between them are counted one by one."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from functools import reduce
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial, reduce
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,19 @@ __all__ = ["Overlaps"]
 MOST_PAIRS = 2**17
 """Of distributions and ranks whose overlap is computed at one time: a megabyte."""
 
-MOST_KEPT = 2**15
+MOST_KEPT = 2**16
 """Entries of a table that is kept, for the same is asked again."""
+
+
+def _crossed(
+    ways: Sequence[Sequence[Any]], of_ranks: Callable[[Any], NDArray[Any]]
+) -> Iterator[NDArray[Any]]:
+    """For every side an array over its ways and the ranks, which broadcast together."""
+    for k, side in enumerate(ways):
+        rows = np.array([of_ranks(way) for way in side])
+        lengths = [1] * len(ways) + [rows.shape[1]]
+        lengths[k] = len(side)
+        yield rows.reshape(lengths)
 
 
 class Overlaps:
@@ -29,7 +41,9 @@ class Overlaps:
         self.machine = machine
         self.places = machine.coordinates(machine.n_processes)
         self.known: dict[tuple[int, tuple[int, ...]], NDArray[np.int64]] = {}
+        self.fixed: dict[tuple[tuple[int, int], ...], NDArray[np.float64]] = {}
         self.shared: dict[Hashable, NDArray[np.float64]] = {}
+        self.common: dict[Hashable, NDArray[np.float64]] = {}
 
     def table(
         self,
@@ -75,64 +89,95 @@ class Overlaps:
             An axis for each of ``known``, and one for ``needs``.
         """
         sides = [*known, needs]
-        boxes = [self._boxes(shape, side) for side in sides]
         total = np.zeros([len(side) for side in sides])
         for size in range(len(known) + 1):
             for chosen in combinations(range(len(known)), size):
-                shared = self._shared_once(shape, sides, boxes, (*chosen, len(known)))
+                shared = self._shared_once(shape, sides, (*chosen, len(known)))
                 total += (-1) ** size * shared
         return total
-
-    def _boxes(
-        self, shape: Sequence[int], choices: Sequence[Distribution]
-    ) -> list[NDArray[np.int64]]:
-        """Of every axis first entries and ends: shape (2, choices, ranks)."""
-        there = np.array([self._is_there(d) for d in choices]) > 0
-        found = [
-            np.array([self._range(n, d.cuts[axis]) for d in choices]).swapaxes(0, 1)
-            for axis, n in enumerate(shape)
-        ]
-        return [there.astype(np.int64), *found]
 
     def _shared_once(
         self,
         shape: Sequence[int],
-        choices: Sequence[Sequence[Distribution]],
-        boxes: Sequence[list[NDArray[np.int64]]],
-        sides: Sequence[int],
+        sides: Sequence[Sequence[Distribution]],
+        chosen: Sequence[int],
     ) -> NDArray[np.float64]:
-        """What :meth:`_shared` finds: several uses of a tensor ask for the same."""
-        key = tuple(shape), len(choices), *((k, tuple(choices[k])) for k in sides)
-        if key not in self.shared:
-            found = self._shared(boxes, sides)
-            if found.size > MOST_KEPT:
-                return found
-            self.shared[key] = found
-        return self.shared[key]
+        """What some sides share, with an axis for each side.
+
+        Several uses of a tensor ask for the same.
+        """
+        key = tuple(shape), *(tuple(sides[k]) for k in chosen)
+        found = self.shared.get(key)
+        if found is None:
+            found = self._shared(shape, [sides[k] for k in chosen])
+            if found.size <= MOST_KEPT:
+                self.shared[key] = found
+        lengths = [len(side) if k in chosen else 1 for k, side in enumerate(sides)]
+        return found.reshape(lengths)
 
     def _shared(
-        self, boxes: Sequence[list[NDArray[np.int64]]], sides: Sequence[int]
+        self, shape: Sequence[int], sides: Sequence[Sequence[Distribution]]
     ) -> NDArray[np.float64]:
-        """Elements that are in a box of each of some sides, summed over ranks."""
-        n_sides = len(boxes)
+        """Elements that are in a box of each side, summed over ranks.
 
-        def along(side: int, values: NDArray[np.int64]) -> NDArray[np.int64]:
-            shape = [1] * n_sides + [values.shape[-1]]
-            shape[side] = len(values)
-            return values.reshape(shape)
+        There are far fewer ways to partition one axis than distributions, so what ranks
+        share along it is computed for those ways.
+        """
+        total = self._taken(
+            [[d.fixed for d in side] for side in sides],
+            lambda ways: reduce(np.multiply, _crossed(ways, self._is_at)),
+        )
+        for axis, extent in enumerate(shape):
+            total = total * self._taken(
+                [[d.cuts[axis] for d in side] for side in sides],
+                partial(self._common, extent),
+            )
+        found: NDArray[np.float64] = total.sum(axis=-1)
+        return np.broadcast_to(found, [len(side) for side in sides])
 
-        total = reduce(np.multiply, (along(s, boxes[s][0]) for s in sides)) * 1.0
-        for axis in range(1, len(boxes[0])):
-            low = reduce(np.maximum, (along(s, boxes[s][axis][0]) for s in sides))
-            high = reduce(np.minimum, (along(s, boxes[s][axis][1]) for s in sides))
-            total = total * np.maximum(high - low, 0)
-        return np.asarray(total.sum(axis=-1))
+    def _taken(
+        self,
+        ways: Sequence[Sequence[Hashable]],
+        table: Callable[[Sequence[Sequence[Any]]], NDArray[np.float64]],
+    ) -> NDArray[np.float64]:
+        """A table of all combinations of ways, made of one of the different ones."""
+        unique = [list(dict.fromkeys(side)) for side in ways]
+        places = [{way: k for k, way in enumerate(side)} for side in unique]
+        found = table(unique)
+        if found.size == found.shape[-1]:
+            return found  # the same for all
+        of = [
+            [place[way] for way in side]
+            for side, place in zip(ways, places, strict=True)
+        ]
+        return found[np.ix_(*of)]
+
+    def _common(
+        self, extent: int, ways: Sequence[Sequence[tuple[int, ...]]]
+    ) -> NDArray[np.float64]:
+        """The length of what ranks share along an axis, for all combinations."""
+        key = extent, *map(tuple, ways)
+        if key in self.common:
+            return self.common[key]
+        ranges = [[self._range(extent, cuts) for cuts in side] for side in ways]
+        low = reduce(np.maximum, _crossed(ranges, lambda one: one[0]))
+        high = reduce(np.minimum, _crossed(ranges, lambda one: one[1]))
+        found: NDArray[np.float64] = np.maximum(high - low, 0).astype(float)
+        if found.size <= MOST_KEPT:
+            self.common[key] = found
+        return found
 
     def _is_there(self, held: Distribution) -> NDArray[np.float64]:
-        here = np.ones(self.machine.n_processes)
-        for k, place in held.fixed:
-            here *= self.places[:, k] == place
-        return here
+        return self._is_at(held.fixed)
+
+    def _is_at(self, fixed: tuple[tuple[int, int], ...]) -> NDArray[np.float64]:
+        """1 for ranks at fixed coordinates, 0 for all others."""
+        if fixed not in self.fixed:
+            here = np.ones(self.machine.n_processes)
+            for k, place in fixed:
+                here *= self.places[:, k] == place
+            self.fixed[fixed] = here
+        return self.fixed[fixed]
 
     def _axis(
         self,

@@ -18,6 +18,7 @@ from feinsum.plans.fleets import fleet_here
 from feinsum.plans.plan import Plan
 from feinsum.plans.pricing import alternatives
 from feinsum.records import FactSource, Fleet, PlanRecord, refusals
+from feinsum.records.signature import trusted_signers, why_untrusted
 
 __all__ = ["fastest_measured", "identity", "measured_s", "prefer_measured"]
 
@@ -31,6 +32,8 @@ def prefer_measured(
 ) -> Plan:
     """The plan, or another one with few elements that was measured to be faster.
 
+    If trusted signers are configured, facts of others are skipped.
+
     Args:
         made: a plan of an einsum.
         source: the source of facts.
@@ -40,13 +43,19 @@ def prefer_measured(
 
     Raises:
         StoreError: if the facts cannot be read.
+        FeinsumError: if the setting of trusted signers is invalid.
     """
     where = fleet_here(made.processes) if fleet is None else fleet
-    known = measured_s(source.plans(made.key), where)
+    known = measured_s(_trusted(source.plans(made.key)), where)
     if identity(made) not in known:
         return made
     others = [one for one in alternatives(made) if one.peak_bytes <= most_bytes]
     return fastest_measured([made, *others], known)
+
+
+def _trusted(records: Iterable[PlanRecord]) -> Iterable[PlanRecord]:
+    signers = trusted_signers()
+    return [one for one in records if not (signers and why_untrusted(one, signers))]
 
 
 def fastest_measured(plans: Sequence[Plan], known: Mapping[Hashable, float]) -> Plan:

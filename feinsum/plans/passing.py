@@ -90,7 +90,7 @@ def _whole(
             continue
         piece = part
         if of:
-            piece = np.empty([end - first for first, end in box], plan.dtype)
+            piece = np.empty([end - first for first, end in box], dtype)
             comm.Recv(piece, of, TAG)
         whole[slices(box)] = piece
     return whole

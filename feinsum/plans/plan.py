@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,9 @@ __all__ = [
 
 FORMAT = 1
 """Of the documents of plans."""
+
+RECORDED = "feinsum.programs.recorded:run_recorded"
+"""What records a run: by its name, since programs are above plans."""
 
 RULES = (
     "axes", "axis", "batch", "diagonal", "format", "groups", "leaf", "loop", "machine",
@@ -288,9 +292,31 @@ class Plan:
         return program_of(self)
 
     def run(
-        self, blocks: Mapping[str, Any], comm: Any = None, *, leaf: Any = None
+        self,
+        blocks: Mapping[str, Any],
+        comm: Any = None,
+        *,
+        leaf: Any = None,
+        record: Any = None,
     ) -> Any:
-        """This rank's part of the result; see :func:`feinsum.plans.run_on_ranks`."""
+        """This rank's part of the result; see :func:`feinsum.plans.run_on_ranks`.
+
+        Args:
+            record: a database, in which the traffic and the run times are recorded; see
+                :func:`feinsum.programs.recorded.run_recorded`. The plan then runs
+                several times.
+
+        Raises:
+            PlanError: with the rule ``leaf``, if a fact of another leaf is wanted.
+        """
+        if record is not None:
+            if leaf is not None:
+                raise PlanError(
+                    "a run with a leaf of its own cannot be recorded: a fact is of "
+                    "feinsum.call_einsum; leave out leaf= or record=",
+                    rules=("leaf",),
+                )
+            return resolve_name(RECORDED)(self, blocks, comm, record=record)
         from feinsum.plans.mpi import run_on_ranks
 
         return run_on_ranks(self, blocks, comm, leaf=leaf)

@@ -14,6 +14,7 @@ from feinsum.paths import Path
 from feinsum.plans.assembly import with_schedules
 from feinsum.plans.counts import Counts
 from feinsum.plans.groups import Group, groups_of
+from feinsum.plans.hosts import arranged, check_ranks_per_host
 from feinsum.plans.idle import with_idle
 from feinsum.plans.machine import MOST_PROCESSES
 from feinsum.plans.maps import MOST_EXCESS
@@ -47,6 +48,7 @@ def plan(
     most_work: float = inf,
     database: str | PathLike[str] | FactSource | None = None,
     fleet: Fleet | None = None,
+    ranks_per_host: int | None = None,
 ) -> Plan:
     """Plan an einsum on many processes so that the fewest elements move.
 
@@ -73,6 +75,9 @@ def plan(
             were timed on such a fleet, the fastest is chosen. None by default.
         fleet: the fleet to plan for; by default MPI ranks on this machine, with one
             thread each.
+        ranks_per_host: number of consecutive ranks on each host. Of the orders of
+            machine axes that move equally many elements, the one is chosen with which
+            the fewest pass between hosts (:func:`feinsum.plans.between_hosts`).
 
     Raises:
         StoreError: if the database cannot be read.
@@ -88,6 +93,8 @@ def plan(
     require_einsum(einsum)
     _check_processes(processes)
     _check_work(most_work)
+    if ranks_per_host is not None:
+        check_ranks_per_host(ranks_per_host)
     extents = extents_of(einsum, sizes or {})
     steps = None if path is None else tuple(tuple(step) for step in path)
     groups_of(einsum, steps, extents)
@@ -97,6 +104,7 @@ def plan(
     if memory is None and processes <= MOST_FOR_PATHS:
         for other in others:
             made = _or_by_path(made, other, most_work)
+    made = made if ranks_per_host is None else arranged(made, ranks_per_host)
     return made if database is None else _or_measured(made, database, fleet, memory)
 
 
@@ -135,6 +143,7 @@ def plan_statements(
     processes: int,
     memory: int | str | None = None,
     most_work: float = inf,
+    ranks_per_host: int | None = None,
 ) -> Plan:
     """Plan several einsums on many processes so that the fewest elements move.
 
@@ -147,6 +156,7 @@ def plan_statements(
         processes: number of processes.
         memory: memory limit per process, in bytes.
         most_work: limit on the maximum work of a process over the average.
+        ranks_per_host: see :func:`plan`.
 
     Raises:
         PlanError: with the broken rule: ``statements``, or one of those of
@@ -162,8 +172,11 @@ def plan_statements(
     """
     _check_processes(processes)
     _check_work(most_work)
+    if ranks_per_host is not None:
+        check_ranks_per_host(ranks_per_host)
     bare = Plan("", {}, processes, (), (), {}, (), statements=statements.check())
-    return _planned(bare, memory, most_work)
+    made = _planned(bare, memory, most_work)
+    return made if ranks_per_host is None else arranged(made, ranks_per_host)
 
 
 def _planned(bare: Plan, memory: int | str | None, most_work: float) -> Plan:

@@ -148,6 +148,8 @@ class _Space:
         self.groups, self.extents, self.machine = groups, extents, machine
         self.maps, self.uses = maps, uses_of(groups)
         self.overlap = Overlaps(machine)
+        self.placed: dict[tuple[int, int], list[Distribution]] = {}
+        self.needs: dict[tuple[object, Access], Distribution] = {}
 
     @classmethod
     def of(
@@ -194,6 +196,21 @@ class _Space:
             schedules.append(GroupSchedule(self.machine, axes, result))
         found = Found(cost, tuple(schedules), tables.is_exact)
         return _Solved(found, tables.n_left_out, tables.is_exact)
+
+    def results_of(self, at: int, row: int) -> list[Distribution]:
+        """Where the result of a map can be; wider searches ask again."""
+        if (at, row) not in self.placed:
+            maps = self.maps[at]
+            found = result_choices(maps.group, maps.axes(row), self.machine)
+            self.placed[at, row] = list(found)
+        return self.placed[at, row]
+
+    def needed(self, at: int, row: int, access: Access) -> Distribution:
+        """Where a map needs a tensor; wider searches, and other uses, ask again."""
+        axes = self.maps[at].axes(row)
+        if (axes, access) not in self.needs:
+            self.needs[axes, access] = needed_by(axes, access, self.machine)
+        return self.needs[axes, access]
 
     def shape(self, access: Access) -> tuple[int, ...]:
         return tuple(self.extents[i] for i in access.indices)
@@ -276,8 +293,7 @@ class _Tables:
         return [access for (first, access), *_ in uses if first == at]
 
     def _needs(self, at: int, rows: NDArray[np.int64], access: Access) -> _Needs:
-        maps, machine = self.space.maps[at], self.space.machine
-        found = [needed_by(maps.axes(row), access, machine) for row in rows.tolist()]
+        found = [self.space.needed(at, row, access) for row in rows.tolist()]
         place = {need: k for k, need in enumerate(dict.fromkeys(found))}
         return _Needs(list(place), np.array([place[need] for need in found]))
 
@@ -304,14 +320,10 @@ class _Tables:
         self, at: int, rows: NDArray[np.int64], least: NDArray[np.float64], under: float
     ) -> None:
         """Where the result can be, if another group reads it."""
-        maps, machine = self.space.maps[at], self.space.machine
-        tensor = maps.group.output.tensor
+        tensor = self.space.groups[at].output.tensor
         if tensor not in self.space.uses:
             return
-        choices = [
-            list(result_choices(maps.group, maps.axes(row), machine))
-            for row in rows.tolist()
-        ]
+        choices = [self.space.results_of(at, row) for row in rows.tolist()]
         unique = dict.fromkeys(d for of_row in choices for d in of_row)
         place = {d: k for k, d in enumerate(unique)}
         costs = np.full((len(rows), len(place)), inf)

@@ -258,12 +258,19 @@ class ProgramBuilder:
         *,
         sizes: Mapping[str, int] | None = None,
         memory: int | str | None = None,
+        ranks_per_host: int | None = None,
     ) -> ProgramPlan:
         """Plan which process computes which part, so that the fewest elements move.
 
         See :func:`feinsum.programs.plan_program`.
         """
-        return plan_program(self.build(), processes, sizes=sizes, memory=memory)
+        return plan_program(
+            self.build(),
+            processes,
+            sizes=sizes,
+            memory=memory,
+            ranks_per_host=ranks_per_host,
+        )
 
     def _add(
         self,

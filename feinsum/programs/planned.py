@@ -131,10 +131,28 @@ class ProgramPlan:
         blocks: Mapping[str, Any],
         comm: Any = None,
         traffic: Traffic | None = None,
+        *,
+        record: Any = None,
     ) -> Mapping[str, Array | None]:
-        """This rank's part of each output; see :func:`feinsum.plans.run_on_ranks`."""
+        """This rank's part of each output; see :func:`feinsum.plans.run_on_ranks`.
+
+        Args:
+            record: a database, as in :meth:`feinsum.plans.Plan.run`.
+        """
+        if record is not None:
+            return self._run_recorded(blocks, comm, record)
         found: Mapping[str, Array | None] = run_on_ranks(
             self.plan, blocks, comm, meaning=self.meaning, traffic=traffic
+        )
+        return found
+
+    def _run_recorded(
+        self, blocks: Mapping[str, Any], comm: Any, record: Any
+    ) -> Mapping[str, Array | None]:
+        from feinsum.programs.recorded import run_recorded
+
+        found: Mapping[str, Array | None] = run_recorded(
+            self, blocks, comm, record=record
         )
         return found
 
@@ -197,12 +215,14 @@ def plan_program(
     *,
     sizes: Mapping[str, int] | None = None,
     memory: int | str | None = None,
+    ranks_per_host: int | None = None,
 ) -> ProgramPlan:
     """Plan a program for a number of processes, so that the fewest elements move.
 
     Args:
         sizes: values of the size parameters.
         memory: memory limit per process; see :func:`feinsum.plan`.
+        ranks_per_host: number of ranks on each host; see :func:`feinsum.plan`.
 
     Raises:
         ProgramError: if a size is missing.
@@ -221,7 +241,9 @@ def plan_program(
     """
     known = dict(sizes or {})
     statements = statements_of(program, known)
-    made = plan_statements(statements, processes=processes, memory=memory)
+    made = plan_statements(
+        statements, processes=processes, memory=memory, ranks_per_host=ranks_per_host
+    )
     return ProgramPlan(program, known, made)
 
 

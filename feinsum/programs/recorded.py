@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feinsum.db import opened_documents
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.plans import Box, Plan, prepare
 from feinsum.plans.fleets import fleet_on_ranks
 from feinsum.plans.local import slices
-from feinsum.plans.mpi import run_on_ranks, world
+from feinsum.plans.mpi import checked_blocks, run_on_ranks, world
 from feinsum.plans.traffic import Traffic
 from feinsum.programs.facts import AnyPlan, fact_of, plan_in
 from feinsum.programs.planned import ProgramPlan
-from feinsum.programs.sampled import Read, check_of, compared, sample_boxes
+from feinsum.programs.sampled import (
+    Read,
+    check_of,
+    compared,
+    operand_boxes,
+    sample_boxes,
+)
 from feinsum.records import FactStore, Fleet, PlanRecord, check_plausible
+from feinsum.records.signature import signed_if_wanted
 
-__all__ = ["RUNS", "random_arrays", "record_on_ranks", "record_run"]
+__all__ = [
+    "RUNS",
+    "Database",
+    "opened_on_rank_0",
+    "random_arrays",
+    "record_on_ranks",
+    "record_run",
+    "run_recorded",
+]
 
 Array = NDArray[Any]
+
+Database: TypeAlias = FactStore | str | os.PathLike[str]
+"""Where a fact goes: a store, the path of a database, or the URL of a service."""
+
+Asked: TypeAlias = tuple[str, Box]
+"""A box of an operand."""
+
+T = TypeVar("T")
 
 RUNS = 3
 """Runs that are timed: the fewest that a fact may have."""
@@ -108,10 +134,62 @@ def record_run(
     return _kept(fact, store)
 
 
+def run_recorded(
+    made: AnyPlan,
+    blocks: Mapping[str, Any],
+    comm: Any = None,
+    *,
+    record: Database,
+    runs: int = RUNS,
+) -> Any:
+    """Run a plan on MPI ranks, and record its traffic and run times; collective.
+
+    What ``plan.run(blocks, comm, record=database)`` calls: it takes blocks alone, so
+    what a sample depends on comes from the ranks that hold it.
+
+    Args:
+        blocks: see :func:`feinsum.plans.run_on_ranks`.
+        record: the database; only that of rank 0 matters.
+
+    Returns:
+        What :func:`feinsum.plans.run_on_ranks` returns.
+
+    Raises:
+        StoreError: on all ranks, if the database cannot be written.
+        PlanError, WrongResultError, ImplausibleError: on all ranks; see
+            :func:`record_run`.
+    """
+    comm = world() if comm is None else comm
+    with opened_on_rank_0(comm, record) as store:
+        parts, _ = record_on_ranks(made, blocks, comm=comm, store=store, runs=runs)
+    return parts
+
+
+@contextmanager
+def opened_on_rank_0(comm: Any, record: Database) -> Iterator[FactStore | None]:
+    """The database on rank 0, and None on all others; collective.
+
+    Raises:
+        StoreError: on all ranks, if it cannot be written.
+    """
+    with ExitStack() as stack:
+
+        def opened() -> FactStore | None:
+            if comm.Get_rank():
+                return None
+            store = record
+            if not isinstance(store, FactStore):
+                store = stack.enter_context(opened_documents(store, may_create=True))
+            store.check_writable()
+            return store
+
+        yield _on_each(comm, opened)
+
+
 def record_on_ranks(
     made: AnyPlan,
     blocks: Mapping[str, Any],
-    read: Read,
+    read: Read | None = None,
     comm: Any = None,
     *,
     store: FactStore | None = None,
@@ -124,7 +202,8 @@ def record_on_ranks(
 
     Args:
         blocks: see :func:`feinsum.plans.run_on_ranks`.
-        read: returns any box of any operand, wherever it is.
+        read: returns any box of any operand, wherever it is; by default, ranks fetch
+            what they need from the blocks of others.
         store: store for the fact, on rank 0.
 
     Returns:
@@ -145,9 +224,10 @@ def record_on_ranks(
         parts = run_on_ranks(plan, blocks, comm, meaning=meaning, traffic=traffic)
         seconds.append(max(comm.allgather(perf_counter() - start)))
     named = parts if plan.statements is not None else {plan.outputs[0]: parts}
-    samples = _together(
-        comm, lambda: compared(made, read, _samples(plan, comm.Get_rank(), named))
-    )
+    chosen = _samples(plan, comm.Get_rank(), named)
+    if read is None:
+        read = _reader_on_ranks(plan, blocks, chosen, comm)
+    samples = _together(comm, lambda: compared(made, read, chosen))
     counted = sum(comm.allgather(sum(traffic.by_buffer.values())))
 
     def keep() -> PlanRecord | None:
@@ -157,7 +237,9 @@ def record_on_ranks(
         fact = fact_of(made, fleet, counted, check, seconds[WARM_UP:])
         return _kept(fact, store)
 
-    return parts, _together(comm, keep)[0]
+    fact = _together(comm, keep)[0]
+    assert fact is not None, "rank 0 keeps it"
+    return parts, fact
 
 
 def _n_runs(fleet: Fleet, runs: int) -> int:
@@ -179,17 +261,19 @@ def _samples(
     """Blocks of what a rank has."""
     found = {}
     for name, box in sample_boxes(plan, rank).items():
-        held = plan.result_box(rank, name)
-        inside = tuple(
-            (first - start, end - start)
-            for (first, end), (start, _) in zip(box, held, strict=True)
-        )
+        inside = _within(box, plan.result_box(rank, name))
         found[name] = (box, parts[name][slices(inside)])
     return found
 
 
-def _together(comm: Any, work: Callable[[], Any]) -> list[Any]:
+def _together(comm: Any, work: Callable[[], T]) -> list[T]:
     """What every rank finds; if one fails, all raise its error."""
+    found = _on_each(comm, work)
+    return list(comm.allgather(found))
+
+
+def _on_each(comm: Any, work: Callable[[], T]) -> T:
+    """What this rank finds; if one fails, all raise its error."""
     found, failure = None, None
     try:
         found = work()
@@ -198,10 +282,70 @@ def _together(comm: Any, work: Callable[[], Any]) -> list[Any]:
     failures = [one for one in comm.allgather(failure) if one is not None]
     if failures:
         raise failures[0]
-    return list(comm.allgather(found))
+    return found  # type: ignore[return-value]  # work has returned it
 
 
-def _kept(fact: PlanRecord, store: FactStore | None) -> PlanRecord:
+def _reader_on_ranks(
+    plan: Plan,
+    blocks: Mapping[str, Any],
+    chosen: Mapping[str, tuple[Box, Array]],
+    comm: Any,
+) -> Read:
+    """Boxes of operands that samples depend on, from the ranks that hold them.
+
+    Collective: these boxes do not depend on any values.
+    """
+    wanted = _together(comm, lambda: _wanted(plan, chosen))
+    held = checked_blocks(plan, blocks, comm.Get_rank())
+    pieces = [_pieces(plan, held, comm.Get_rank(), asked) for asked in wanted]
+    found = {
+        (name, box): np.empty([end - first for first, end in box], plan.operands[name])
+        for name, box in wanted[comm.Get_rank()]
+    }
+    for came in comm.alltoall(pieces):
+        for asked, place, piece in came:
+            found[asked][slices(place)] = piece
+    return lambda name, box: found[name, box]
+
+
+def _wanted(plan: Plan, chosen: Mapping[str, tuple[Box, Array]]) -> list[Asked]:
+    every = {
+        asked
+        for output, (box, _) in chosen.items()
+        for asked in operand_boxes(plan, output, box).items()
+    }
+    return sorted(every)
+
+
+def _pieces(
+    plan: Plan, held: Mapping[str, Array], rank: int, wanted: Sequence[Asked]
+) -> list[tuple[Asked, Box, Array]]:
+    """What a rank has of some boxes, and where in them; of copies, the first."""
+    found = []
+    for name, box in wanted:
+        ours = plan.start_box(name, rank)
+        if ours is None or any(plan.start_box(name, r) == ours for r in range(rank)):
+            continue
+        common = _common(box, ours)
+        if all(first < end for first, end in common):
+            piece = held[name][slices(_within(common, ours))]
+            found.append(((name, box), _within(common, box), piece))
+    return found
+
+
+def _common(one: Box, other: Box) -> Box:
+    pairs = zip(one, other, strict=True)
+    return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in pairs)
+
+
+def _within(box: Box, around: Box) -> Box:
+    """A box in coordinates of one that contains it."""
+    pairs = zip(box, around, strict=True)
+    return tuple((first - start, end - start) for (first, end), (start, _) in pairs)
+
+
+def _kept(made: PlanRecord, store: FactStore | None) -> PlanRecord:
+    fact = signed_if_wanted(made)
     check_plausible(fact)
     if store is not None:
         store.add_plan(fact)

@@ -23,7 +23,15 @@ from feinsum.programs.facts import AnyPlan, plan_in
 from feinsum.programs.planned import ProgramPlan
 from feinsum.records import BlockCheck
 
-__all__ = ["Read", "Sample", "check_of", "compared", "sample_boxes", "tolerance_of"]
+__all__ = [
+    "Read",
+    "Sample",
+    "check_of",
+    "compared",
+    "operand_boxes",
+    "sample_boxes",
+    "tolerance_of",
+]
 
 Array = NDArray[Any]
 
@@ -77,6 +85,17 @@ def compared(
         _compared(part, _reference(made, read, name, box))
         for name, (box, part) in parts.items()
     ]
+
+
+def operand_boxes(plan: Plan, output: str, box: Box) -> dict[str, Box]:
+    """The boxes of operands that a block of an output depends on.
+
+    Raises:
+        PlanError: with the rule ``memory``, if they are too large.
+    """
+    wanted = _wanted(_statements(plan), plan, output, box)
+    _check_room(output, wanted)
+    return {name: wanted[name] for name in plan.operands if name in wanted}
 
 
 def check_of(made: AnyPlan, samples: Sequence[Sample]) -> BlockCheck:

@@ -72,7 +72,7 @@ class RetractionQuery:
 
     Attributes:
         ids: content ids, or what these begin with, at least 12 digits.
-        workload: a key.
+        workload: a key, of an einsum or a program.
         recorders: names of keys of a service. A fact counts if it was sent with such
             names alone: one that somebody else vouches for does not.
         transform: a name, or a name and a version such as ``rowwise@1``.

@@ -20,12 +20,13 @@ import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import FeinsumError
 from feinsum.extras import requiring
 from feinsum.records.document import to_json
+from feinsum.records.plan_record import PlanRecord
 from feinsum.records.record import TuningRecord
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     SigningKey: TypeAlias = Ed25519PrivateKey
 else:
     SigningKey = Any
+
+Fact = TypeVar("Fact", bound=TuningRecord | PlanRecord)
 
 __all__ = [
     "SIGNATURE",
@@ -69,7 +72,7 @@ _PUBLIC = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
 _MOST_BYTES = 100_000
 
 
-def sign(record: TuningRecord, key: SigningKey) -> TuningRecord:
+def sign(record: Fact, key: SigningKey) -> Fact:
     """The fact with a signature; one that it has already is replaced."""
     topics = {k: v for k, v in record.provenance.items() if k != SIGNATURE}
     named = replace(record, provenance=topics | {SIGNED_BY: public_key_of(key)})
@@ -77,7 +80,7 @@ def sign(record: TuningRecord, key: SigningKey) -> TuningRecord:
     return replace(named, provenance={**named.provenance, SIGNATURE: signature})
 
 
-def why_untrusted(record: TuningRecord, trusted: Collection[str]) -> str:
+def why_untrusted(record: TuningRecord | PlanRecord, trusted: Collection[str]) -> str:
     """Why a fact is not vouched for by one of some public keys; empty if it is.
 
     Raises:
@@ -159,7 +162,7 @@ def public_key_of(key: SigningKey) -> str:
     return f"ed25519:{base64.b64encode(raw).decode()}"
 
 
-def signed_if_wanted(record: TuningRecord) -> TuningRecord:
+def signed_if_wanted(record: Fact) -> Fact:
     """The fact, signed with the key of the variable where that is set.
 
     Raises:
@@ -214,7 +217,7 @@ def _text_of(path: str) -> str:
         ) from None
 
 
-def _content(record: TuningRecord) -> bytes:
+def _content(record: TuningRecord | PlanRecord) -> bytes:
     """What is signed of a fact."""
     topics = {k: v for k, v in record.provenance.items() if k not in UNSIGNED}
     signed = replace(record, workload=WorkloadKey(""), provenance=topics)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from feinsum.db.server import ListedFact
 from feinsum.records import (
     PlanRecord,
     check_plausible,
@@ -21,7 +22,7 @@ from feinsum.service.examples import PLAN, document
 from feinsum.service.openapi import answers
 from feinsum.service.paging import Cursor, Limit, key_after, next_cursor
 from feinsum.service.routes.facts import CONTENT_ID
-from feinsum.service.state import Reading, Recording, TheService
+from feinsum.service.state import Admin, Reading, Recording, TheService
 from feinsum.service.texts import is_storable
 
 __all__ = ["PlanId", "router"]
@@ -76,12 +77,7 @@ def plans(
 ) -> Response:
     if workload is not None and not is_storable(workload):
         return _json('{"plans":[],"next":null}')  # no plan can be of it
-    found = service.store.page_of_plans(key_after(cursor), limit, workload)
-    following = next_cursor(
-        found, limit, lambda one: (one.id,), lambda one: len(one.document)
-    )
-    parts = ",".join(f'{{"id":"{p.id}","document":{p.document}}}' for p in found)
-    return _json(f'{{"plans":[{parts}],"next":{json.dumps(following)}}}')
+    return _page(service.store.page_of_plans(key_after(cursor), limit, workload), limit)
 
 
 @router.get(
@@ -102,19 +98,49 @@ def recorded_plan(record_id: PlanId, service: TheService, _: Reading) -> Respons
     responses=answers(413, 415, status_200=None, status_201=None),
     openapi_extra=BODY,
 )
-async def add_plan(request: Request, service: TheService, _: Recording) -> Response:
-    """The steps of the plan are counted again; a fact with other counts is refused."""
+async def add_plan(
+    request: Request, service: TheService, caller: Recording
+) -> Response:
+    """The steps of the plan are counted again; a fact with other counts is refused.
+
+    One with seconds may wait in quarantine, as other facts do; its trust says so.
+    """
     body = await request.body()
     given = from_json(PlanRecord, body)
     check_key(given.workload)
     check_unique_names(body)
 
+    n_others = service.settings.confirmations
+
     def keep() -> bool:
         check_plausible(given)
-        return service.store.add_plan(given)
+        return service.store.receive(
+            given, caller.name, n_others, is_trusted=caller.is_trusted
+        )
 
     is_new = await run_in_threadpool(keep)
     return Response(status_code=201 if is_new else 200)
+
+
+@router.get(
+    "/quarantine/plans",
+    summary="Plans that wait for confirmation; for administrators",
+    response_model=Plans,
+    responses=answers(status_200={"plans": [LISTED], "next": None}),
+)
+def quarantined_plans(
+    service: TheService, _: Admin, cursor: Cursor = None, limit: Limit = 100
+) -> Response:
+    found = service.store.page_of_quarantined_plans(key_after(cursor), limit)
+    return _page(found, limit)
+
+
+def _page(found: tuple[ListedFact, ...], limit: int) -> Response:
+    following = next_cursor(
+        found, limit, lambda one: (one.id,), lambda one: len(one.document)
+    )
+    parts = ",".join(f'{{"id":"{p.id}","document":{p.document}}}' for p in found)
+    return _json(f'{{"plans":[{parts}],"next":{json.dumps(following)}}}')
 
 
 def _json(text: str) -> Response:

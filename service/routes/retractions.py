@@ -14,7 +14,7 @@ from feinsum.db.sql.rows import instant
 from feinsum.errors import InvalidRecordError, InvalidRequestError
 from feinsum.records import Retraction, RetractionQuery, from_json
 from feinsum.records.retraction import LONGEST_REASON
-from feinsum.service.examples import FORM, RECORD, RETRACTION, document
+from feinsum.service.examples import FORM, PLAN, RECORD, RETRACTION, document
 from feinsum.service.openapi import answers
 from feinsum.service.paging import Cursor, Limit, from_cursor, next_cursor
 from feinsum.service.routes.facts import FactId
@@ -37,12 +37,21 @@ SUSPECT = {
     "recorded_at": RECORD.recorded_at,
 }
 
+SUSPECT_PLAN = {
+    "id": PLAN.id,
+    "workload": PLAN.workload,
+    "plan": PLAN.plan_id,
+    "device": PLAN.fleet.device.id,
+    "recorded_at": PLAN.recorded_at,
+}
+
 DONE: dict[str, Any] = {
     "is_dry_run": False,
-    "n_facts": 1,
+    "n_facts": 2,
     "n_shared": 0,
     "unknown": [],
     "suspects": [SUSPECT],
+    "plans": [SUSPECT_PLAN],
 }
 
 LISTED = {"id": RETRACTION.id, "document": document(RETRACTION)}
@@ -104,8 +113,18 @@ class SuspectOf(BaseModel):
     recorded_at: datetime
 
 
+class SuspectPlanOf(BaseModel):
+    """A fact of a plan that is, or would be, retracted."""
+
+    id: str
+    workload: str
+    plan: str
+    device: str
+    recorded_at: datetime
+
+
 class RetractedFacts(BaseModel):
-    """What was retracted, or would be; no more than 1000 facts are listed.
+    """What was retracted, or would be; no more than 1000 facts of each kind are listed.
 
     Attributes:
         n_shared: facts of these recorders that are left, for others sent them, too.
@@ -117,6 +136,7 @@ class RetractedFacts(BaseModel):
     n_shared: int
     unknown: list[str]
     suspects: list[SuspectOf]
+    plans: list[SuspectPlanOf] = []
 
 
 class RetractionOf(BaseModel):
@@ -193,7 +213,7 @@ def delete_fact(
         str, Query(min_length=1, max_length=LONGEST_REASON, examples=["a wrong clock"])
     ],
 ) -> RetractedFacts:
-    service.store.stored(record_id)
+    service.store.trust(record_id)  # refuses an unknown one
     query = RetractionQuery(ids=(record_id,))
     return _retract(service, query, reason, caller.name, is_dry_run=False)
 
@@ -221,5 +241,7 @@ def _retract(
     )
     if not is_dry_run:
         service.lookup.expire()
-    listed = replace(found, suspects=found.suspects[:MOST_LISTED])
+    listed = replace(
+        found, suspects=found.suspects[:MOST_LISTED], plans=found.plans[:MOST_LISTED]
+    )
     return RetractedFacts.model_validate(listed, from_attributes=True)

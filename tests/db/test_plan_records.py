@@ -7,14 +7,30 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feinsum.db import SqlStore
-from feinsum.db.exchange import all_documents, audit, compare, import_entries, merge
+from feinsum.db.exchange import (
+    all_documents,
+    audit,
+    compare,
+    import_entries,
+    merge,
+    sign_facts,
+)
 from feinsum.db.exchange.lines import read_lines, write_lines
 from feinsum.db.exchange.parquet import read_parquet, write_parquet
 from feinsum.errors import ImplausibleError
-from feinsum.records import InMemoryStore, check_plausible
+from feinsum.records import (
+    InMemoryStore,
+    RetractionQuery,
+    check_plausible,
+    refusals,
+)
+from feinsum.records.signature import public_key_of, sign, why_untrusted
 from tests.db.factories import make_plan, make_plan_record, make_record
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 RECORDS = [make_plan_record(n) for n in range(3)] + [
     make_plan_record(plan=make_plan(5))
@@ -64,6 +80,46 @@ def test_files_bring_plans_back(make_store, write, read):
     assert import_entries(other, read(stream), pytest.fail).n_new["plan"] == 4
     assert held(other) == held(one)
     assert one.info().n_plans == 4
+
+
+def test_plans_are_retracted_like_facts(make_store):
+    """By the digits that their ids begin with, by their key, and by time; not by a
+    transform, which they have not.
+    """
+    store = make_store()
+    store.add_all([*RECORDS, make_record()])
+    by_transform = RetractionQuery(transform="rowwise")
+    assert store.retract(by_transform).plans == ()
+    of_one = RetractionQuery(workload=RECORDS[0].workload)
+    assert {one.id for one in store.retract(of_one).plans} == {
+        one.id for one in RECORDS[:3]
+    }
+    gone = RetractionQuery(ids=(RECORDS[0].id[:12],))
+    done = store.retract(gone, reason="a wrong clock", is_dry_run=False)
+    assert (done.n_facts, done.unknown) == (1, ())
+    assert RECORDS[0] not in held(store)
+    assert store.retract(gone).n_facts == 0
+    everything = RetractionQuery(since="2025-01-01")
+    done = store.retract(everything, reason="a wrong clock", is_dry_run=False)
+    assert (len(done.suspects), len(done.plans), done.n_facts) == (1, 3, 4)
+    assert held(store) == []
+
+
+def test_signed_plans_take_the_place_of_unsigned_ones(make_store):
+    """Each is there once, signed; what a signature covers cannot be changed."""
+    store = make_store()
+    store.add_all(RECORDS)
+    done = sign_facts(store, KEY, is_dry_run=False)
+    assert (done.n_records, done.n_signed) == (4, 4)
+    assert sign_facts(store, KEY, is_dry_run=False).n_signed == 0
+    expected = {sign(one, KEY).id for one in RECORDS}
+    assert {one.id for one in held(store)} == expected
+    trusted = {public_key_of(KEY)}
+    for one in held(store):
+        assert why_untrusted(one, trusted) == ""
+        assert not refusals(one)
+        faster = replace(one, samples_s=tuple(s / 2 for s in one.samples_s))
+        assert "is not that of" in why_untrusted(faster, trusted)
 
 
 def test_what_was_made_up_comes_into_no_database():

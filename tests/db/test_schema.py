@@ -20,7 +20,11 @@ from feinsum.db.sql.migrations import configuration
 from feinsum.db.sql.schema import VERSIONS
 from feinsum.db.sql.sqlite_file import VERSION_TABLE
 from feinsum.db.sql.tables import Base
-from feinsum.errors import SchemaVersionError, StoreUnavailableError
+from feinsum.errors import (
+    RecordNotFoundError,
+    SchemaVersionError,
+    StoreUnavailableError,
+)
 from tests.db.factories import (
     make_device,
     make_environment,
@@ -119,6 +123,24 @@ def test_every_older_database_is_migrated(database: Path, old: str) -> None:
         assert store.add_plan(make_plan_record())
         assert len(store) == 1
     assert version(database) == VERSIONS[-1]
+
+
+def test_what_waits_in_quarantine_waits_after_a_migration(database: Path) -> None:
+    """Since version 0010 plans wait there, too: the rows of facts stay as they were."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.executescript(OLD_SCHEMAS["0009"].read_text())
+        (fact,) = connection.execute("SELECT id FROM records").fetchone()
+        values = f"('{fact}', '2025-01-31 12:00:00.000000')"
+        connection.execute(f"INSERT INTO quarantine VALUES {values}")
+        connection.commit()
+    with open_serving_store(database) as store:
+        assert store.trust(fact).is_quarantined
+        assert list(store.records()) == []
+        assert store.receive(make_plan_record(), "ann", 1)
+        assert store.trust(make_plan_record().id).is_quarantined
+        assert store.remove([fact]) == 1
+        with pytest.raises(RecordNotFoundError):
+            store.trust(fact)
 
 
 def test_an_older_database_on_a_server_is_migrated(

@@ -16,6 +16,7 @@ from mpi4py import MPI
 from feinsum.errors import PlanError
 from feinsum.plans import (
     Plan,
+    gather,
     mpi,
     named_plan,
     named_plans,
@@ -25,6 +26,8 @@ from feinsum.plans import (
 from feinsum.plans.cyclic import sparse_leaf
 from feinsum.plans.local import numpy_leaf
 from feinsum.plans.mpi import Traffic, run_on_ranks
+from feinsum.programs import program
+from feinsum.records import InMemoryStore
 from tests.plans import test_cyclic, test_statements
 from tests.plans.cases import KERNELS, by_numpy, einsum_of, operands_of
 from tests.programs import test_planned
@@ -77,12 +80,12 @@ def everything() -> dict[str, object]:
 def programs() -> dict[str, object]:
     """Plans of statements: their results, and what this rank received."""
     found: dict[str, object] = {}
-    for name, program in PROGRAMS.items():
-        made = plan_statements(program, processes=SIZE)
-        operands, traffic = test_statements.operands_of(program), Traffic()
+    for name, several in PROGRAMS.items():
+        made = plan_statements(several, processes=SIZE)
+        operands, traffic = test_statements.operands_of(several), Traffic()
         blocks = blocks_of(made, operands)
         parts = run_on_ranks(made, blocks, COMM, leaf=numpy_leaf, traffic=traffic)
-        expected = test_statements.by_numpy(program, operands)
+        expected = test_statements.by_numpy(several, operands)
         found[name] = {
             "right": all(is_part(made, parts, expected, one) for one in made.outputs),
             "received": traffic.received,
@@ -155,18 +158,19 @@ def is_part(made: Plan, parts, expected, name: str) -> bool:
 
 def passed() -> dict[str, object]:
     """Arrays on rank 0, blocks by functions, and what is wrong with them."""
-    einsum, program = KERNELS["paper"], PROGRAMS["read twice"]
+    einsum, both_read = KERNELS["paper"], PROGRAMS["read twice"]
     made, several = (
         plan(einsum, processes=SIZE),
-        plan_statements(program, processes=SIZE),
+        plan_statements(both_read, processes=SIZE),
     )
-    operands, given = operands_of(einsum), test_statements.operands_of(program)
+    operands, given = operands_of(einsum), test_statements.operands_of(both_read)
     here = operands if RANK == 0 else None
     whole = made.gather(
         run_on_ranks(made, made.scatter(here, COMM), COMM, leaf=numpy_leaf), COMM
     )
     blocks = several.scatter(given if RANK == 0 else None, COMM)
     both = several.gather(run_on_ranks(several, blocks, COMM, leaf=numpy_leaf), COMM)
+    has_large, is_large = gathered_truth_values()
     functions = {name: by_box(array) for name, array in operands.items()}
     again = made.gather(run_on_ranks(made, functions, COMM, leaf=numpy_leaf), COMM)
     try:
@@ -175,15 +179,28 @@ def passed() -> dict[str, object]:
     except PlanError as error:
         wrong = str(error)
     if RANK:
-        return {"right": whole is both is again is None, "wrong": wrong}
-    expected = test_statements.by_numpy(program, given)
+        return {"right": whole is both is again is has_large is None, "wrong": wrong}
+    expected = test_statements.by_numpy(both_read, given)
     is_right = np.allclose(whole, by_numpy(einsum, operands)) and (whole == again).all()
     are_right = all(np.array_equal(both[name], expected[name]) for name in expected)
+    are_right = are_right and np.array_equal(has_large, is_large)
     return {"right": bool(is_right and are_right), "wrong": wrong}
 
 
+def gathered_truth_values() -> tuple[object, np.ndarray]:
+    """An output of a program with a dtype of its own, on rank 0, and what it is."""
+    p = program()
+    X = p.input("X", (9, 5))
+    p.einsum("ij->i", X, body="x0 > 0.9", reduction="any", name="large")
+    made, x = p.plan(SIZE), np.random.default_rng(0).random((9, 5))
+    parts = made.run(made.plan.scatter({"X": x} if RANK == 0 else None, COMM), COMM)
+    found = gather(made.plan, parts, COMM, made.meaning)
+    return found and found["large"], (x > 0.9).any(axis=1)
+
+
 def by_box(array: np.ndarray):
-    return lambda box: array[tuple(slice(a, b) for a, b in box)].copy()
+    """Blocks in column-major order: a rank takes them as they are."""
+    return lambda box: np.asfortranarray(array[tuple(slice(a, b) for a, b in box)])
 
 
 def sparse() -> dict[str, object]:
@@ -235,8 +252,19 @@ def refusals() -> dict[str, object]:
 
 
 def tuned() -> dict[str, object]:
-    """Leaves by feinsum's own calls."""
-    return {"paper": outcome(plan(KERNELS["paper"], processes=SIZE), leaf=None)}
+    """Leaves by feinsum's own calls, and what a run of them records."""
+    made, store = plan(KERNELS["paper"], processes=SIZE), InMemoryStore()
+    operands, box = operands_of(made.batched_einsum), made.result_box(RANK)
+    part = made.run(blocks_of(made, operands), COMM, record=store)
+    expected = by_numpy(made.batched_einsum, operands)
+    mine = expected[tuple(slice(a, b) for a, b in box)]
+    (fact,) = store.plans(made.key) or (None,)
+    return {
+        "paper": outcome(made, leaf=None),
+        "right": bool(np.allclose(part, mine)),
+        "fact": None if fact is None else fact.counted,
+        "blocks": None if fact is None else fact.verification.n_blocks,
+    }
 
 
 def dies(how: str) -> None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
 import feinsum
@@ -21,6 +22,7 @@ from feinsum.plans.measured import (
 )
 from feinsum.programs import plan_program
 from feinsum.records import Host, InMemoryStore
+from feinsum.records.signature import public_key_of, sign
 from tests.db.factories import make_fleet, make_plan_record
 from tests.plans.cases import KERNELS, einsum_of
 from tests.programs.test_facts import softmax
@@ -90,6 +92,18 @@ def test_what_was_made_up_does_not_count():
     shared = replace(timed(OTHERS[1], 1e-2), fleet=SHARED)
     assert chosen(timed(FIRST, 2e-2), fake) == FIRST
     assert measured_s([fake, shared], FLEET) == measured_s([shared], SHARED) == {}
+
+
+def test_only_trusted_signers_count(monkeypatch):
+    """Where there are any; a fact that somebody else signed is as good as none."""
+    ours, theirs = (
+        Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32) for n in (1, 2)
+    )
+    slow, fast = timed(FIRST, 2e-2), timed(OTHERS[1], 1e-2)
+    monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", public_key_of(ours))
+    assert chosen(slow, fast) == FIRST
+    assert chosen(sign(slow, ours), sign(fast, theirs)) == FIRST
+    assert chosen(sign(slow, ours), sign(fast, ours)) == OTHERS[1]
 
 
 def renamed(plan):

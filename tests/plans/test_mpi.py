@@ -16,6 +16,7 @@ import feinsum
 from feinsum.errors import PlanError
 from feinsum.plans import named_plan, named_plans, plan, plan_statements
 from feinsum.plans.files import create_arrays, read_block, write_block
+from feinsum.plans.local import numpy_leaf
 from feinsum.plans.mpi import world
 from feinsum.programs import evaluate_program
 from feinsum.run import use_one_thread
@@ -128,9 +129,24 @@ def test_sparse_tensors_on_ranks(n):
 
 @needs_mpi
 def test_leaves_are_calls_of_the_database(tmp_path):
-    """By default a block is computed as any other einsum of arrays."""
+    """By default a block is computed as any other einsum of arrays.
+
+    With ``record=`` the run is a fact on rank 0: what samples of the result depend on
+    comes from the ranks that hold it.
+    """
     ranks = told(2, "tuned", FEINSUM_DATABASE=str(tmp_path / "facts.sqlite"))
-    assert all(rank["paper"]["right"] for rank in ranks)
+    assert all(rank["paper"]["right"] and rank["right"] for rank in ranks)
+    moved = plan(KERNELS["paper"], processes=2).counts.moved
+    assert [rank["fact"] for rank in ranks] == [moved, None]
+    assert [rank["blocks"] for rank in ranks] == [2, None]
+
+
+def test_a_run_with_a_leaf_of_its_own_is_no_fact():
+    """It says nothing of the recipes that others would use."""
+    made = plan(KERNELS["1mm"], processes=1)
+    with pytest.raises(PlanError, match="leave out leaf= or record=") as caught:
+        made.run({}, leaf=numpy_leaf, record="facts.sqlite")
+    assert caught.value.rules == ("leaf",)
 
 
 @needs_mpi

@@ -46,6 +46,25 @@ def test_elimination_is_brute_force():
         assert choice == other
 
 
+def test_elimination_of_what_excludes_each_other_is_brute_force():
+    """Tables most of whose entries are infinite, as those that link two variables."""
+    rng = np.random.default_rng(7)
+    for _ in range(200):
+        names = "abcde"[: rng.integers(2, 6)]
+        sizes = {n: int(rng.integers(1, 9)) for n in names}
+        tables = [Table((n,), rng.random(sizes[n])) for n in names]
+        for _ in range(rng.integers(1, 6)):
+            used = tuple(rng.permutation(list(names))[:2].tolist())
+            costs = rng.random([sizes[v] for v in used])
+            if rng.integers(2):
+                costs[rng.random(costs.shape) < 0.9] = np.inf
+            tables.append(Table(used, costs))
+        cost, choice = least_sum(tables)
+        expected, other = least_by_trial(tables)
+        assert cost == pytest.approx(expected)
+        assert choice == other or cost == np.inf
+
+
 def test_infinite_costs_exclude_choices():
     """What cannot be together is not chosen."""
     first = Table(("a", "b"), np.array([[0.0, np.inf], [np.inf, 5.0]]))

@@ -12,7 +12,7 @@ from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import ID_LENGTH, print_json, print_table, to_digits
 
 if TYPE_CHECKING:
-    from feinsum.db.sql import Retracted
+    from feinsum.db.sql import Retracted, Suspect, SuspectPlan
 
 __all__ = ["EXAMPLES", "retract"]
 
@@ -100,11 +100,15 @@ def retract(
 
 
 def _document(found: Retracted) -> dict[str, Any]:
-    suspects = [
-        {**asdict(one), "recorded_at": one.recorded_at.isoformat()}
-        for one in found.suspects
-    ]
-    return {**asdict(found), "suspects": suspects}
+    return {
+        **asdict(found),
+        "suspects": [_listed(one) for one in found.suspects],
+        "plans": [_listed(one) for one in found.plans],
+    }
+
+
+def _listed(one: Suspect | SuspectPlan) -> dict[str, Any]:
+    return {**asdict(one), "recorded_at": one.recorded_at.isoformat()}
 
 
 def _print(found: Retracted) -> None:
@@ -123,7 +127,22 @@ def _print(found: Retracted) -> None:
                 for one in found.suspects[:N_SHOWN]
             ],
         )
-    n_more = found.n_facts - min(N_SHOWN, len(found.suspects))
+    if found.plans:
+        print_table(
+            ("record", "workload", "plan"),
+            ("recorded",),
+            [
+                (
+                    one.id[:ID_LENGTH],
+                    one.workload,
+                    one.plan[:ID_LENGTH],
+                    f"{one.recorded_at:%Y-%m-%d}",
+                )
+                for one in found.plans[:N_SHOWN]
+            ],
+        )
+    n_shown = sum(min(N_SHOWN, len(one)) for one in (found.suspects, found.plans))
+    n_more = found.n_facts - n_shown
     if n_more > 0:
         typer.echo(f"and {n_more} more; --json has them")
     for document_id in found.unknown:

@@ -1,0 +1,103 @@
+"""Machines of hosts: what passes between them, and how little that can be."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from typer.testing import CliRunner
+
+from feinsum.cli import app
+from feinsum.errors import PlanError
+from feinsum.plans import between_hosts, named_plan, plan, plan_statements
+from feinsum.plans.boxes import box_size
+from feinsum.plans.hosts import arranged
+from feinsum.plans.steps import Receive, Reduce
+from tests.plans.cases import KERNELS, einsum_of
+from tests.plans.test_plans import is_numpys
+from tests.plans.test_statements import PROGRAMS
+
+NAMES = ["paper", "1mm", "mttkrp-3-0", "same twice", "total"]
+
+
+def by_steps(made, ranks_per_host):
+    """What passes between hosts, message by message."""
+    found = Counter()
+    for rank, row in enumerate(made.steps):
+        for step in row:
+            if isinstance(step, Receive | Reduce):
+                is_far = step.rank // ranks_per_host != rank // ranks_per_host
+                found[is_far] += box_size(step.box)
+    return found[True]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("ranks_per_host", [1, 3, 4, 12])
+def test_what_passes_between_hosts_is_a_sum_over_messages(name, ranks_per_host):
+    """All that is moved between hosts of one rank, and nothing within a single one."""
+    made = plan(KERNELS[name], processes=12)
+    found = between_hosts(made, ranks_per_host)
+    assert found == by_steps(made, ranks_per_host)
+    if ranks_per_host in (1, 12):
+        assert found == (made.counts.moved if ranks_per_host == 1 else 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_best_order_of_axes_is_taken(name):
+    """It moves as much as before, less of it between hosts, and the result is numpy's.
+
+    No order of the axes is better.
+    """
+    first = plan(KERNELS[name], processes=12)
+    made = plan(KERNELS[name], processes=12, ranks_per_host=4)
+    assert made.counts.moved <= first.counts.moved
+    assert between_hosts(made, 4) <= between_hosts(first, 4)
+    assert arranged(made, 4) == made
+    assert is_numpys(made)
+
+
+def test_an_axis_that_fits_lies_within_hosts():
+    """On hosts of two, the axis of two: A passes to three others, B to one."""
+    einsum = einsum_of("ij,jk->ik", i=512, j=16, k=1024)
+    first = plan(einsum, processes=8, most_work=1)
+    made = plan(einsum, processes=8, most_work=1, ranks_per_host=2)
+    assert [one.schedules[0].machine.sizes for one in (first, made)] == [(2, 4), (4, 2)]
+    assert made.counts.moved == first.counts.moved == 512 * 16 * 3 + 16 * 1024
+    assert (between_hosts(first, 2), between_hosts(made, 2)) == (32768, 512 * 16 * 3)
+
+
+def test_loops_that_rotate_are_arranged_too():
+    """Cannon's product stays right, whatever the order of its axes."""
+    made = named_plan("cannon", KERNELS["1mm"], processes=9)
+    found = arranged(made, 3)
+    assert is_numpys(found)
+    assert found.counts.moved == made.counts.moved
+    assert between_hosts(found, 3) <= between_hosts(made, 3)
+
+
+def test_statements_and_programs_have_hosts():
+    """All statements keep one machine."""
+    program = PROGRAMS["gradients"]
+    first = plan_statements(program, processes=8)
+    made = plan_statements(program, processes=8, ranks_per_host=2)
+    assert made.counts.moved <= first.counts.moved
+    assert between_hosts(made, 2) <= between_hosts(first, 2)
+
+
+def test_the_command_tells_what_passes_between_hosts():
+    """As text and as JSON."""
+    words = ["plan", "ij,jk->ik", "--sizes", "i=8,j=8,k=8", "--processes", "8"]
+    words += ["--ranks-per-host", "4"]
+    said = CliRunner().invoke(app, words)
+    assert said.stdout.splitlines()[-1] == "between hosts of 4 ranks: 64 elements"
+    told = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert told["between_hosts"] == 64
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "4"])
+def test_numbers_of_ranks_are_positive(number):
+    """Before anything is planned."""
+    with pytest.raises(PlanError, match="ranks_per_host") as caught:
+        plan(KERNELS["1mm"], processes=4, ranks_per_host=number)
+    assert caught.value.rules == ("processes",)
