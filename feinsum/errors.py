@@ -21,6 +21,9 @@
     ├── BoundError                  bound-failed
     ├── PlanError                   plan-failed
     ├── ProgramError                program-failed
+    ├── SignatureError              signature-failed
+    │   ├── SigningKeyError         signing-key
+    │   └── TrustedSignersError     trusted-signers
     ├── StoreError                  store-failed
     │   ├── RecordNotFoundError     record-not-found
     │   ├── InvalidRecordError      invalid-record
@@ -69,6 +72,8 @@ __all__ = [
     "RecordNotFoundError",
     "SchemaVersionError",
     "ServiceError",
+    "SignatureError",
+    "SigningKeyError",
     "StoreError",
     "StoreUnavailableError",
     "TooLargeError",
@@ -77,6 +82,7 @@ __all__ = [
     "TransformError",
     "TrialCrashError",
     "TrialTimeoutError",
+    "TrustedSignersError",
     "UnknownTransformError",
     "WrongContentTypeError",
     "WrongMethodError",
@@ -259,6 +265,24 @@ class ProgramError(FeinsumError, ValueError):
     def __init__(self, message: str, *, rules: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.rules = rules
+
+
+class SignatureError(FeinsumError):
+    """Facts cannot be signed, or signatures cannot be checked."""
+
+    code = "signature-failed"
+
+
+class SigningKeyError(SignatureError, ValueError):
+    """A private key cannot be written, or a file holds none that can sign."""
+
+    code = "signing-key"
+
+
+class TrustedSignersError(SignatureError, ValueError):
+    """What names the trusted signers holds something else than public keys."""
+
+    code = "trusted-signers"
 
 
 class StoreError(FeinsumError):

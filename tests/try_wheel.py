@@ -17,10 +17,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 SMOKE = """
 import warnings
+from importlib.resources import files
 from pathlib import Path
 import numpy as np
 import feinsum
+from feinsum.db import shipped_facts
 from feinsum.measure import compile_kernel, largest_error, open_device
+from feinsum.records.signature import why_untrusted
 from feinsum.suites import NAMES, read_suite
 
 assert [len(read_suite(name)) for name in NAMES] == [48, 40]
@@ -46,7 +49,12 @@ expected = feinsum.evaluate(einsum, values)[0]
 assert largest_error(bound.read()["out"], expected) < 1e-12
 with feinsum.open_store() as store:
     assert len(store) == 1
-print("the installed wheel works")
+packaged = list(shipped_facts().records())
+public = files("feinsum.db") / "packaged" / "release.pub"
+trusted = public.read_text().split() if public.is_file() else []
+why = {fact.id: why_untrusted(fact, trusted) for fact in packaged} if trusted else {}
+assert not any(why.values()), {k: v for k, v in why.items() if v}
+print(f"the installed wheel works; facts signed: {len(why)} of {len(packaged)}")
 """
 
 
@@ -67,7 +75,7 @@ def try_wheel(folder: Path) -> None:
         "--constraint",
         str(ROOT / "constraints.txt"),
     ]
-    run(*install, f"feinsum[cli,tune] @ {wheel.as_uri()}")
+    run(*install, f"feinsum[cli,signatures,tune] @ {wheel.as_uri()}")
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment["FEINSUM_DATABASE"] = str(folder / "facts.sqlite")
     run(str(python), "-c", SMOKE, cwd=folder, env=environment)

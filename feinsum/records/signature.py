@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from feinsum.canonical import WorkloadKey
-from feinsum.errors import FeinsumError
+from feinsum.errors import SignatureError, SigningKeyError, TrustedSignersError
 from feinsum.extras import requiring
 from feinsum.records.document import to_json
 from feinsum.records.plan_record import PlanRecord
@@ -84,7 +84,7 @@ def why_untrusted(record: TuningRecord | PlanRecord, trusted: Collection[str]) -
     """Why a fact is not vouched for by one of some public keys; empty if it is.
 
     Raises:
-        FeinsumError: if cryptography is not installed.
+        SignatureError: if cryptography is not installed.
     """
     signer = record.provenance.get(SIGNED_BY)
     signature = record.provenance.get(SIGNATURE)
@@ -101,8 +101,8 @@ def new_signing_key(path: Path) -> str:
     """Make a private key in a new file, for its owner alone; the public key of it.
 
     Raises:
-        FeinsumError: if the file exists or cannot be written, or if cryptography is not
-            installed.
+        SigningKeyError: if the file exists or cannot be written.
+        SignatureError: if cryptography is not installed.
     """
     _check_installed()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -121,7 +121,7 @@ def new_signing_key(path: Path) -> str:
             file.write(text)
     except OSError as error:
         what = "exists already" if error.errno == errno.EEXIST else error.strerror
-        raise FeinsumError(
+        raise SigningKeyError(
             f"cannot write a key to {path} ({what}); give the path of a new file"
         ) from None
     return public_key_of(key)
@@ -131,7 +131,8 @@ def read_signing_key(path: Path) -> SigningKey:
     """The private key of a file.
 
     Raises:
-        FeinsumError: if there is none, or if cryptography is not installed.
+        SigningKeyError: if there is none.
+        SignatureError: if cryptography is not installed.
     """
     _check_installed()
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -143,11 +144,11 @@ def read_signing_key(path: Path) -> SigningKey:
             found = load_pem_private_key(file.read(_MOST_BYTES), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no private key"
-        raise FeinsumError(
+        raise SigningKeyError(
             f"cannot read a signing key from {path}: {why}; {MAKE}"
         ) from None
     if not isinstance(found, Ed25519PrivateKey):
-        raise FeinsumError(f"the key in {path} is not an Ed25519 key; {MAKE}")
+        raise SigningKeyError(f"the key in {path} is not an Ed25519 key; {MAKE}")
     return found
 
 
@@ -166,7 +167,7 @@ def signed_if_wanted(record: Fact) -> Fact:
     """The fact, signed with the key of the variable where that is set.
 
     Raises:
-        FeinsumError: see :func:`read_signing_key`.
+        SignatureError: see :func:`read_signing_key`.
     """
     path = os.environ.get(SIGNING_KEY_VARIABLE, "").strip()
     return sign(record, read_signing_key(Path(path))) if path else record
@@ -176,7 +177,7 @@ def check_signing_key() -> None:
     """Refuse before work is done whose facts could not be signed.
 
     Raises:
-        FeinsumError: if the variable names a key that cannot be read.
+        SignatureError: if the variable names a key that cannot be read.
     """
     if path := os.environ.get(SIGNING_KEY_VARIABLE, "").strip():
         read_signing_key(Path(path))
@@ -186,8 +187,8 @@ def trusted_signers() -> frozenset[str]:
     """The public keys of the variable; none if facts need no signature.
 
     Raises:
-        FeinsumError: if the variable holds something else, or cryptography is not
-            installed.
+        TrustedSignersError: if the variable holds something else.
+        SignatureError: if cryptography is not installed.
     """
     given = os.environ.get(TRUSTED_SIGNERS_VARIABLE, "").strip()
     if not given:
@@ -198,7 +199,7 @@ def trusted_signers() -> frozenset[str]:
     keys = [word for line in lines for word in line.replace(",", " ").split()]
     for key in keys or [""]:
         if not _PUBLIC.fullmatch(key):
-            raise FeinsumError(
+            raise TrustedSignersError(
                 f"{TRUSTED_SIGNERS_VARIABLE} has {key[:60]!r}; expected public keys as "
                 "'feinsum signing show' prints them, separated by commas, or the path "
                 "of a file with one per line"
@@ -211,7 +212,7 @@ def _text_of(path: str) -> str:
         with Path(path).expanduser().open("rb") as file:
             return file.read(_MOST_BYTES).decode("latin-1")
     except OSError as error:
-        raise FeinsumError(
+        raise TrustedSignersError(
             f"{TRUSTED_SIGNERS_VARIABLE} is {path[:200]!r}, which cannot be read "
             f"({error.strerror}); expected public keys, or a file of them"
         ) from None
@@ -238,5 +239,5 @@ def _is_right(signer: str, signature: str, content: bytes) -> bool:
 
 
 def _check_installed() -> None:
-    with requiring("cryptography", "signatures", "a signature"):
+    with requiring("cryptography", "signatures", "a signature", SignatureError):
         import cryptography  # noqa: F401  (only whether it is there)

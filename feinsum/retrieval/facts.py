@@ -25,7 +25,7 @@ class Facts:
     are configured, facts of others are skipped.
 
     Raises:
-        FeinsumError: if the setting of trusted signers is invalid.
+        SignatureError: if the setting of trusted signers is invalid.
     """
 
     def __init__(self, store: FactSource, device: Device, policy: Policy) -> None:

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
 import pytest
 
 from benchmarks import sign_facts
 from feinsum.db import ShippedStore, write_facts
 from feinsum.records.signature import SIGNATURE, new_signing_key
 from tests.db.factories import make_record
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SOURCES = "feinsum", "db", "service", "transforms"
+
+CLIENT = """
+import json, os, sys
+from importlib.resources import files
+import feinsum
+from feinsum.db import shipped_facts
+from feinsum.ir import from_text
+from feinsum.records.signature import trusted_signers, why_untrusted
+
+site, *keys = sys.argv[1:]
+assert feinsum.__file__.startswith(site)
+facts = list(shipped_facts().records())
+found = {"public": (files("feinsum.db") / "packaged" / "release.pub").read_text()}
+for key in keys:
+    os.environ["FEINSUM_TRUSTED_SIGNERS"] = key
+    trusted = trusted_signers()
+    match = feinsum.query(from_text(facts[0].workload_text), policy="loose")
+    n_verified = sum(not why_untrusted(fact, trusted) for fact in facts)
+    found[key] = len(facts), n_verified, len(match.ranking)
+print(json.dumps(found))
+"""
 
 
 def test_packaged_facts_are_signed(tmp_path, capsys):
@@ -35,3 +68,45 @@ def test_a_key_is_needed(capsys):
     with pytest.raises(SystemExit):
         sign_facts.main([])
     assert "give the file of a private key" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory) -> tuple[str, Path]:
+    """The public key of a release of one file of facts, and its wheel, unpacked."""
+    folder = tmp_path_factory.mktemp("release")
+    tree, wheels, site = folder / "tree", folder / "wheels", folder / "site"
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, tree / name, symlinks=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
+    packaged = tree / "db" / "packaged"
+    for file in sorted(packaged.glob("*.jsonl"), key=lambda f: f.stat().st_size)[1:]:
+        file.unlink()
+    public = new_signing_key(folder / "release.pem")
+    signed = ["--folder", str(packaged), str(folder / "release.pem")]
+    assert sign_facts.main(signed) == 0
+    build = f"from setuptools import build_meta as b; b.build_wheel({str(wheels)!r})"
+    wheels.mkdir()
+    command = [sys.executable, "-W", "ignore", "-c", build]
+    subprocess.run(command, cwd=tree, check=True, capture_output=True)
+    (wheel,) = wheels.glob("*.whl")
+    with ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return public, site
+
+
+def test_a_client_verifies_the_facts_of_a_release(release, tmp_path):
+    """The wheel has the signatures and the public key; a client that trusts this key
+    is served its facts, and one that trusts another key none of them.
+    """
+    public, site = release
+    other = new_signing_key(tmp_path / "other.pem")
+    database = {"FEINSUM_DATABASE": str(tmp_path / "none.sqlite")}
+    environment = {**os.environ, **database, "PYTHONPATH": str(site)}
+    command = [sys.executable, "-c", CLIENT, str(site), public, other]
+    said = subprocess.check_output(command, env=environment, cwd=tmp_path)
+    found = json.loads(said)
+    assert found["public"].strip() == public
+    n_facts, n_verified, n_used = found[public]
+    assert n_verified == n_facts > 0 < n_used
+    assert found[other] == [n_facts, 0, 0]

@@ -20,6 +20,7 @@ def test_a_key_is_made_shown_and_used(run, database, tmp_path, monkeypatch):
     }
     again = run("signing", "create", file)
     assert (again.exit_code, "exists already" in again.stderr) == (1, True)
+    assert "[signing-key]" in again.stderr
 
     with open_store(database) as store:
         store.add_all([make_record(n) for n in range(2)])

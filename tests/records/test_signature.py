@@ -16,7 +16,7 @@ from hypothesis import given
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.exchange import rekeyed
-from feinsum.errors import FeinsumError
+from feinsum.errors import SignatureError, SigningKeyError, TrustedSignersError
 from feinsum.records import TuningRecord, from_json, to_json
 from feinsum.records.signature import (
     SIGNATURE,
@@ -117,7 +117,7 @@ def test_a_private_key_is_for_its_owner(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert public_key_of(read_signing_key(path)) == public
     before = path.read_bytes()
-    with pytest.raises(FeinsumError, match="exists already"):
+    with pytest.raises(SigningKeyError, match="exists already"):
         new_signing_key(path)
     assert path.read_bytes() == before
 
@@ -127,10 +127,10 @@ def test_files_without_a_key_are_refused(tmp_path: Path) -> None:
     bad = tmp_path / "bad.pem"
     bad.write_text("no key")
     for path in (bad, tmp_path / "missing.pem", tmp_path):
-        with pytest.raises(FeinsumError, match="feinsum signing create"):
+        with pytest.raises(SigningKeyError, match="feinsum signing create"):
             read_signing_key(path)
     subprocess.run([sys.executable, "-c", RSA, str(bad)], check=True, timeout=120)
-    with pytest.raises(FeinsumError, match="is not an Ed25519 key"):
+    with pytest.raises(SigningKeyError, match="is not an Ed25519 key"):
         read_signing_key(bad)
 
 
@@ -170,8 +170,18 @@ def test_signers_are_named_by_keys_or_by_a_file(
     file.write_text("# nobody\n")
     for bad in (str(file), "ed25519:abc", f"{keys[0]},x", str(tmp_path / "missing")):
         monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", bad)
-        with pytest.raises(FeinsumError, match="expected public keys"):
+        with pytest.raises(TrustedSignersError, match="expected public keys"):
             trusted_signers()
+
+
+def test_without_cryptography_nothing_is_trusted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The error says how to install it."""
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", public_key_of(KEY))
+    with pytest.raises(SignatureError, match=r"pip install 'feinsum\[signatures\]'"):
+        trusted_signers()
 
 
 def test_nothing_is_imported_before_it_is_used() -> None:

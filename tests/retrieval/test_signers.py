@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from feinsum import FeinsumWarning, explain, retrieve
-from feinsum.errors import FeinsumError
+from feinsum.errors import TrustedSignersError
 from feinsum.records.signature import public_key_of, sign
 from feinsum.retrieval import look_up
 from tests.retrieval.facts import fact_of
@@ -55,5 +55,5 @@ def test_a_setting_that_is_no_key_lets_nothing_through(monkeypatch):
     with pytest.warns(FeinsumWarning, match="expected public keys"):
         found = retrieve(example.kernel, database=given(fact_of(example)))
     assert found is example.kernel
-    with pytest.raises(FeinsumError, match="expected public keys"):
+    with pytest.raises(TrustedSignersError, match="expected public keys"):
         look_up(example.kernel, database=given(fact_of(example)))
