@@ -1,10 +1,11 @@
 """What one request without a key may take of a worker: its memory, and its time.
 
 ``python benchmarks/anonymous.py`` fills a database with what is large and plausible:
-a workload with long facts, many workloads with long texts, devices with long names,
-demand and retractions. ``feinsum serve`` runs over it with one worker that keeps no
-answers. Every route of the service, its pages included, then gets the requests without
-a key that cost it the most, among them bodies of a megabyte that are refused.
+a workload with long facts, workloads with many, many workloads with long texts,
+devices with long names, a plan of many steps, demand and retractions. ``feinsum serve``
+runs over it with one worker that keeps no answers. Every route of the service, its
+pages included, then gets the requests without a key that cost it the most, among them
+answers that are compressed, and bodies of a megabyte that are refused.
 
 Memory is how far the peak of the process rises above what it had before the request.
 Time is that of the worker's processor, not of a process that canonicalizes for it.
@@ -19,10 +20,12 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from http.client import HTTPConnection
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import median
+from string import ascii_letters
 from urllib.parse import quote
 
 from rich import box
@@ -42,30 +45,56 @@ from feinsum.db.server import (  # noqa: E402
     ServingStore,
     open_serving_store,
 )
-from feinsum.records import Miss, Retraction, TransformSpec, TuningRecord  # noqa: E402
+from feinsum.ir import array, einsum  # noqa: E402
+from feinsum.plans import plan  # noqa: E402
+from feinsum.records import (  # noqa: E402
+    Miss,
+    PlanRecord,
+    Retraction,
+    TransformSpec,
+    TuningRecord,
+)
 from feinsum.service.examples import DEVICE, PEAKS, PLAN, RECORD  # noqa: E402
+from feinsum.service.paging import to_cursor  # noqa: E402
 
 MOST_BYTES = 50 * 10**6
 MOST_S = 0.1
 
 N_LONG, N_WORKLOADS, N_DEVICES, N_DEMANDS, N_RETRACTED = 250, 1000, 200, 200, 1000
+N_BUSY, N_ALIKE = 200, 40
+"""Workloads that have many facts, and how many each."""
 LONGEST_TEXT = 15_000
+N_OPERANDS, N_RANKS = 50, 64
+"""Of the plan of many steps."""
 CROWDED = WorkloadKey("crowded-1")
+DESCRIPTION = "/openapi.json"
 TYPE = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What is sent to a route, whose path is as the service describes it."""
+    """What is sent to a route, whose path is as the service describes it.
+
+    Attributes:
+        verb: the method; that of the body, if it is empty.
+        coding: in which the answer may come.
+    """
 
     name: str
     route: str
     path: str
     body: str | None = None
+    verb: str = ""
+    coding: str = "identity"
 
     @property
     def method(self) -> str:
-        return "GET" if self.body is None else "POST"
+        return self.verb or ("GET" if self.body is None else "POST")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        kind = {} if self.body is None else TYPE
+        return {**kind, "Accept-Encoding": self.coding}
 
 
 @dataclass(frozen=True)
@@ -114,12 +143,33 @@ def wide_fact(number: int) -> TuningRecord:
     )
 
 
-def fill(store: ServingStore) -> None:
+def busy_fact(number: int) -> TuningRecord:
+    """A fact of one of the workloads that have many."""
+    workload, recipe = divmod(number, N_ALIKE)
+    return replace(
+        RECORD,
+        workload=WorkloadKey(f"busy-{workload}"),
+        spec=TransformSpec("rowwise", 1, {"index": "a", "lanes": recipe}),
+    )
+
+
+@cache
+def long_plan() -> PlanRecord:
+    """A plan of as many steps and ranks as are drawn."""
+    subscripts = ",".join(map("".join, pairwise(ascii_letters[: N_OPERANDS + 1])))
+    operands = [array(f"A{k}", (64, 64)) for k in range(N_OPERANDS)]
+    made = plan(einsum(subscripts, *operands), processes=N_RANKS)
+    return replace(PLAN, workload=WorkloadKey("long-plan"), plan=made.to_json())
+
+
+def fill(store: ServingStore, n_busy: int = N_BUSY) -> None:
     """Add what is large and plausible."""
     store.add_all([RECORD, *map(long_fact, range(N_LONG))])
     store.add_all(map(wide_fact, range(N_WORKLOADS)))
+    store.add_all(map(busy_fact, range(n_busy * N_ALIKE)))
     store.add_peaks(PEAKS)
     store.add_plan(PLAN)
+    store.add_plan(long_plan())
     gone = [replace(RECORD, provenance={"n": f"{n}"}) for n in range(N_RETRACTED)]
     store.add_all(gone)
     store.add_all([Retraction(one.id, "r" * 500, "ann") for one in gone])
@@ -138,6 +188,16 @@ def probes() -> Iterator[Probe]:
     yield from _pages()
     yield from _einsums()
     yield from _floods()
+    yield from _wrong_methods()
+    yield from _compressed()
+
+
+BATCHES = {
+    "hits": [f"wide-{n}" for n in range(N_WORKLOADS)],
+    "repeats": [CROWDED] * 1000,
+    "misses": [f"none-{n}" for n in range(1000)],
+    "many facts": [f"busy-{n}" for n in range(N_BUSY)],
+}
 
 
 def _lookups() -> Iterator[Probe]:
@@ -145,10 +205,13 @@ def _lookups() -> Iterator[Probe]:
     for policy in ("loose", "strict"):
         query = f"device={DEVICE.id}&policy={policy}"
         yield Probe(policy, best, f"/v1/best/{CROWDED}?{query}")
+    later = f"policy=loose&cursor={to_cursor(40)}"
+    yield Probe("the rest", best, f"/v1/best/{CROWDED}?{later}")
+    yield Probe("many facts", best, "/v1/best/busy-1?policy=loose")
     yield Probe("long text", best, "/v1/best/miss-1?text=" + "t" * 20_000)
-    keys = [f"wide-{n}" for n in range(N_WORKLOADS)]
-    for name, asked in (("hits", keys), ("repeats", [CROWDED] * 1000),
-                        ("misses", [f"none-{n}" for n in range(1000)])):  # fmt: skip
+    names = f"device={'n' * 300}&architecture={'a' * 300}&x={'x' * 60_000}"
+    yield Probe("long names", best, f"/v1/best/{CROWDED}?{names}")
+    for name, asked in BATCHES.items():
         yield Probe(name, batch, batch, json.dumps({"workloads": asked}))
     told = [{"key": f"told-{n}", "text": "t" * 900} for n in range(1000)]
     yield Probe("texts", batch, batch, json.dumps({"workloads": told}))
@@ -159,15 +222,17 @@ def _lookups() -> Iterator[Probe]:
 def _lists() -> Iterator[Probe]:
     for name in ("workloads", "devices", "facts", "demand", "retractions", "plans"):
         yield Probe("1000", f"/v1/{name}", f"/v1/{name}?limit=1000")
-    crowded = f"/v1/facts?limit=1000&workload={CROWDED}"
-    yield Probe("of one workload", "/v1/facts", crowded)
+    for name, query in (("of one workload", f"workload={CROWDED}"),
+                        ("of one device", f"device={DEVICE.id}"),
+                        ("the rest", f"cursor={to_cursor('8' * 64)}")):  # fmt: skip
+        yield Probe(name, "/v1/facts", f"/v1/facts?limit=1000&{query}")
     fact = long_fact(0)
     yield Probe("long", "/v1/facts/{record_id}", f"/v1/facts/{fact.id}")
     yield Probe("long", "/v1/facts/{record_id}/trust", f"/v1/facts/{fact.id}/trust")
     yield Probe("one", "/v1/peaks/{device_id}", f"/v1/peaks/{DEVICE.id}")
-    yield Probe("one", "/v1/plans/{record_id}", f"/v1/plans/{PLAN.id}")
+    yield Probe("long", "/v1/plans/{record_id}", f"/v1/plans/{long_plan().id}")
     yield Probe("no key", "/v1/quarantine", "/v1/quarantine?limit=1000")
-    for path in ("/v1/capabilities", "/healthz", "/readyz", "/metrics"):
+    for path in ("/v1/capabilities", "/healthz", "/readyz", "/metrics", DESCRIPTION):
         yield Probe("one", path, path)
 
 
@@ -181,12 +246,18 @@ def _pages() -> Iterator[Probe]:
     yield Probe("long text", "/facts/{record_id}", f"/facts/{wide_fact(1).id}")
     for one in (DEVICE, fact.environment.device):
         yield Probe(one.name[:9], "/devices/{device_id}", f"/devices/{one.id}")
-    yield Probe("one", "/plans/{record_id}", f"/plans/{PLAN.id}")
+    yield Probe("many facts", "/workloads/{key}", "/workloads/busy-1")
+    for of in (PLAN, long_plan()):
+        yield Probe(of.workload[:9], "/plans/{record_id}", f"/plans/{of.id}")
     yield Probe("none", "/static/{name}", "/static/none.css")
     for name, text in (("a name", "rowwise"), ("a device", "nnn"), ("a key", "wide"),
                        ("terms", ",".join(["ij"] * 150)), ("a pair", "ij,jk->ik"),
                        ("hard", ",".join(hard_terms()))):  # fmt: skip
         yield Probe(name, "/workloads", f"/workloads?q={quote(text)}")
+    sizes = ",".join(f"i{n}={n}" for n in range(250))
+    yield Probe("sizes", "/workloads", f"/workloads?q=ij,jk->ik&sizes={quote(sizes)}")
+    yield Probe("a dtype", "/workloads", "/workloads?dtype=float64")
+    yield Probe("a long name", "/workloads", f"/workloads?q={'n' * 2000}")
 
 
 def hard_terms(n: int = 5) -> list[str]:
@@ -228,6 +299,41 @@ def _floods() -> Iterator[Probe]:
         yield Probe("a text", path, path, json.dumps({"provenance": "x" * 900_000}))
     confirm = "/v1/facts/{record_id}/confirm"
     yield Probe("[ …", confirm, confirm.format(record_id=RECORD.id), "[" * 900_000)
+    long = {"workloads": ["k" * 900_000]}, {"workloads": [], "device": "d" * 900_000}
+    for content in long:
+        yield Probe("a long value", batch, batch, json.dumps(content))
+    for path in (batch, ids, form):
+        yield Probe("deep", path, path, "[" * 9_000 + "]" * 9_000)
+        yield Probe("a number", path, path, "9" * 900_000)
+    keys = ",".join(f'"{n}":""' for n in range(3_000))
+    yield Probe("dtypes", form, form, f'{{"subscripts":"i->","dtypes":{{{keys}}}}}')
+
+
+def _wrong_methods() -> Iterator[Probe]:
+    """Methods that a route does not have, or that need a key, with a long body."""
+    text = json.dumps({"reason": "r" * 900_000})
+    fact = f"/v1/facts/{RECORD.id}?reason={'r' * 1000}"
+    yield Probe("a key", "/v1/facts/{record_id}", fact, text, "DELETE")
+    for path in ("/v1/facts", "/", "/none"):
+        yield Probe("a method", path, path, text, "PUT")
+    yield Probe("a head", "/v1/best/{key}", f"/v1/best/{CROWDED}", verb="HEAD")
+
+
+def _compressed() -> Iterator[Probe]:
+    """Long answers, compressed."""
+    for name in ("workloads", "facts", "demand", "retractions"):
+        path = f"/v1/{name}?limit=1000"
+        yield Probe("gzip", f"/v1/{name}", path, coding="gzip")
+    path = f"/v1/best/{CROWDED}?policy=loose"
+    yield Probe("gzip", "/v1/best/{key}", path, coding="gzip")
+    yield Probe("gzip", "/workloads/{key}", f"/workloads/{CROWDED}", coding="gzip")
+    plan_path = f"/plans/{long_plan().id}"
+    yield Probe("gzip", "/plans/{record_id}", plan_path, coding="gzip")
+    yield Probe("gzip", DESCRIPTION, DESCRIPTION, coding="gzip")
+    for name, asked in BATCHES.items():
+        body = json.dumps({"workloads": asked})
+        path = "/v1/best:batch"
+        yield Probe(f"{name}, gzip", path, path, body, coding="gzip")
 
 
 def _many(item: str) -> str:
@@ -251,9 +357,7 @@ def asked(probe: Probe, port: int) -> tuple[int, int]:
     """The status and the length of an answer, on a connection of its own."""
     connection = HTTPConnection("127.0.0.1", port, timeout=120)
     try:
-        connection.request(
-            probe.method, probe.path, probe.body, TYPE if probe.body else {}
-        )
+        connection.request(probe.method, probe.path, probe.body, probe.headers)
         answer = connection.getresponse()
         return answer.status, len(answer.read())
     finally:

@@ -28,6 +28,7 @@ from feinsum.service.texts import has_secret, is_storable, without_secrets
 
 __all__ = [
     "MOST_FACTS",
+    "MOST_READ",
     "Answer",
     "Nearness",
     "Wanted",

@@ -21,9 +21,15 @@ from cachetools import LRUCache
 
 from feinsum.db.server import Reader, Size
 from feinsum.records import Device
-from feinsum.service.answers import Answer, Wanted, answer_of, chosen_claims
+from feinsum.service.answers import (
+    MOST_READ,
+    Answer,
+    Wanted,
+    answer_of,
+    chosen_claims,
+)
 
-__all__ = ["Lookup", "Question"]
+__all__ = ["Budget", "Lookup", "Question"]
 
 Question: TypeAlias = tuple[str, Wanted]
 """A workload, and for which device."""
@@ -68,6 +74,32 @@ class Kept:
         return KEPT_BYTES + ID_BYTES * len(self.ids) + n_bytes
 
 
+@dataclass
+class Budget:
+    """How many bytes of documents may still be read for a request.
+
+    >>> budget = Budget(100)
+    >>> list(budget.affordable({"a": Size(1, 90), "b": Size(1, 20), "c": Size(0, 0)}))
+    ['a', 'c']
+    >>> list(Budget(10).affordable({"a": Size(1, 90), "b": Size(1, 10)}))
+    ['a']
+    """
+
+    n_bytes: int
+    is_untouched: bool = True
+
+    def affordable(self, sizes: Mapping[str, Size]) -> dict[str, Size]:
+        """The workloads that may be read, which are paid for; the first one always."""
+        found: dict[str, Size] = {}
+        for workload, size in sizes.items():
+            price = min(size.n_bytes, MOST_READ)
+            if self.is_untouched or price <= self.n_bytes:
+                found[workload] = size
+                self.n_bytes = max(0, self.n_bytes - price)
+                self.is_untouched &= not price
+        return found
+
+
 class Lookup:
     """Answers of one database; used from one event loop.
 
@@ -102,16 +134,21 @@ class Lookup:
             return kept.answer
         return await self._queued(question)
 
-    async def answers(self, questions: Sequence[Question]) -> list[Answer | None]:
-        """The same for many, in their order."""
+    async def answers(
+        self, questions: Sequence[Question], budget: Budget | None = None
+    ) -> dict[Question, Answer | None]:
+        """The same for many; without those that a budget has no bytes for."""
         if time.monotonic() >= self._fresh_until:
             await self.refresh()
         found = {q: kept.answer for q in questions if (kept := self._fresh(q))}
         missing = list(dict.fromkeys(q for q in questions if q not in found))
-        if missing:
+        if missing and budget is None:
             read = await asyncio.gather(*map(self._queued, missing))
             found.update(zip(missing, read, strict=True))
-        return [found[question] for question in questions]
+        elif missing:
+            affordable = await self._read_now(missing, budget)
+            found.update((q, kept.answer) for q, kept in affordable.items())
+        return found
 
     async def refresh(self) -> None:
         """Ask the database whether it changed; many at once ask together.
@@ -161,25 +198,31 @@ class Lookup:
 
     async def _read_all(self) -> None:
         """Answer what waits, until nothing does."""
-        loop = asyncio.get_running_loop()
         try:
             while part := list(self._waiting)[:AT_ONCE]:
-                generation, devices = self._generation, self._devices
                 futures = {question: self._waiting.pop(question) for question in part}
-                known = {q: self._kept[q] for q in part if q in self._kept}
-                read = partial(_read, self._reader, part, known, devices)
                 try:
-                    found = await loop.run_in_executor(self._thread, read)
+                    found = await self._read_now(part)
                 except Exception as error:  # noqa: BLE001  # it is who asked that fails
                     _fail(futures.values(), error)
                     continue
-                if devices == self._devices:
-                    self._keep(found, generation)
                 for question, future in futures.items():
                     if not future.cancelled():
                         future.set_result(found[question].answer)
         finally:
             self._reading = None
+
+    async def _read_now(
+        self, questions: Sequence[Question], budget: Budget | None = None
+    ) -> dict[Question, Kept]:
+        generation, devices = self._generation, self._devices
+        known = {q: self._kept[q] for q in questions if q in self._kept}
+        read = partial(_read, self._reader, questions, known, devices, budget)
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._thread, read)
+        if devices == self._devices:
+            self._keep(found, generation)
+        return found
 
     def _keep(self, found: Mapping[Question, Kept], generation: object) -> None:
         for question, kept in found.items():
@@ -192,8 +235,11 @@ def _read(
     questions: Sequence[Question],
     known: Mapping[Question, Kept],
     devices: Mapping[str, Device],
+    budget: Budget | None = None,
 ) -> dict[Question, Kept]:
     """What there is now; what is known stays where it was made of the same facts.
+
+    What a budget has no bytes for is left out.
 
     Few documents are in memory at a time: those of some workloads, or a choice of those
     of one that has very many.
@@ -206,6 +252,8 @@ def _read(
         if (workload, wanted) not in found:
             changed.setdefault(workload, []).append(wanted)
     sizes = reader.sizes(list(changed))
+    if budget is not None:
+        sizes = budget.affordable(sizes)
     for part in _parts(sizes):
         for workload, facts in reader.facts(part).items():
             for wanted in changed[workload]:

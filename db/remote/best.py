@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -25,6 +26,7 @@ __all__ = [
     "BestAnswer",
     "best_of",
     "parse_truncated",
+    "some_best_of",
 ]
 
 MAX_AGE_S = 60.0
@@ -80,13 +82,31 @@ def best_of(
     """
     found: dict[WorkloadKey, BestAnswer] = {}
     for part in batches(look_up.workloads.items(), AT_ONCE):
-        if len(part) == 1 and len(quote(part[0][1])) <= LONGEST_IN_URL:
-            ((workload, text),) = part
-            etag = (etags or {}).get(workload, "")
-            found[workload] = _one(client, look_up, workload, text, etag)
-        else:
-            found.update(_many(client, look_up, part))
+        left = dict(part)
+        while left:
+            found |= some_best_of(client, replace(look_up, workloads=left), etags)
+            left = {key: text for key, text in left.items() if key not in found}
     return found
+
+
+def some_best_of(
+    client: Client, look_up: LookUp, etags: Mapping[WorkloadKey, str] | None = None
+) -> dict[WorkloadKey, BestAnswer]:
+    """The answers that have room in one response; that to the first workload always.
+
+    Args:
+        etags: ETags of known answers.
+
+    Raises:
+        StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
+        ServiceError: if an answer is not about its workload.
+    """
+    asked = list(look_up.workloads.items())
+    workload, text = asked[0]
+    if len(asked) == 1 and len(quote(text)) <= LONGEST_IN_URL:
+        etag = (etags or {}).get(workload, "")
+        return {workload: _one(client, look_up, workload, text, etag)}
+    return _many(client, look_up, asked)
 
 
 def parse_truncated(workload: WorkloadKey, body: bytes) -> BestAnswer | None:
@@ -163,6 +183,7 @@ def _one(
 def _many(
     client: Client, look_up: LookUp, asked: Sequence[tuple[WorkloadKey, str]]
 ) -> dict[WorkloadKey, BestAnswer]:
+    """The answers that had room; the first one always."""
     workloads = [
         {"key": workload, "text": text if len(text) <= LONGEST_TEXT else None}
         if text
@@ -181,8 +202,16 @@ def _many(
         )
     return {
         workload: BestAnswer(_records(answer, workload))
-        for (workload, _), answer in zip(asked, answers, strict=True)
+        for k, ((workload, _), answer) in enumerate(zip(asked, answers, strict=True))
+        if k == 0 or not _is_elsewhere(answer)
     }
+
+
+def _is_elsewhere(answer: Any) -> bool:
+    """Whether there are facts that had no room beside those of other workloads."""
+    return isinstance(answer, dict) and bool(
+        answer.get("facts") == [] and answer.get("next")
+    )
 
 
 def _place(look_up: LookUp) -> dict[str, str]:

@@ -17,8 +17,8 @@ from feinsum.db.remote.answer_cache import AnswerCache, CachedAnswer
 from feinsum.db.remote.best import (
     AT_ONCE,
     BestAnswer,
-    best_of,
     parse_truncated,
+    some_best_of,
 )
 from feinsum.db.remote.breaker import PAUSE_S, Breaker
 from feinsum.db.remote.client import Client, parsed
@@ -158,8 +158,9 @@ class RemoteLayer(FactSource):
             part = parts.pop(0)
             texts = {key: look_up.workloads[key] for key in part}
             try:
+                asked = replace(look_up, workloads=texts)
                 with self._asking() as client:
-                    answers = best_of(client, replace(look_up, workloads=texts), etags)
+                    answers = some_best_of(client, asked, etags)
             except CutOffError as error:
                 some = parse_truncated(part[0], error.body)
                 if some is None:  # it is garbage, however large
@@ -177,6 +178,8 @@ class RemoteLayer(FactSource):
             for key, answer in answers.items():
                 found[key] = _cached(key, answer, old)
                 cache.put(key, found[key])
+            if left := [key for key in part if key not in answers]:
+                parts.insert(0, left)
         self._breaker.reset()
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from feinsum.drawing import Block, Panel, Row
 from feinsum.plans.boxes import Box, Boxes
@@ -18,18 +19,22 @@ MOST_DRAWN = 64
 """Processes of a plan whose blocks can be told apart in a picture."""
 
 
-def rows_of(plan: Plan) -> tuple[Row, ...]:
+def rows_of(plan: Plan, n_groups: int | None = None) -> tuple[Row, ...]:
     """A row for every group: the blocks of its inputs, and where its result is left.
 
     Tensors with more than two axes show the two with the most parts; those with fewer
     have an unnamed side. Every block names the ranks that hold it.
+
+    Args:
+        n_groups: rows of the first groups alone; of all, if it is not given.
     """
+    groups = zip(plan.groups, plan.schedules, strict=True)
     return tuple(
         Row(
             f"{group}\n{schedule_text(group, schedule)}",
             tuple(_panels(plan, group, schedule)),
         )
-        for group, schedule in zip(plan.groups, plan.schedules, strict=True)
+        for group, schedule in islice(groups, n_groups)
     )
 
 

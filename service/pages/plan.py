@@ -27,6 +27,9 @@ SIDE = 132.0
 N_COLORS = 6
 """Of blocks in the style sheet."""
 
+MOST_BLOCKS = 512
+"""Of one tensor in all steps that are drawn; the first step is always drawn."""
+
 MOST_NODES = 60
 """Larger graphs are not drawn: nobody could read them."""
 
@@ -127,13 +130,15 @@ class View:
     """What a page shows of a plan.
 
     Attributes:
-        steps: none of more processes than can be told apart.
+        steps: the first ones; none of more processes than can be told apart.
+        n_steps: of the plan.
         flow: of a program that is not too large.
         text: the plan in words.
         extents: of indices, as they are named in it.
     """
 
     steps: tuple[Step, ...]
+    n_steps: int
     flow: Flow | None
     text: str
     extents: str
@@ -165,9 +170,11 @@ def view_of(record: PlanRecord) -> View | None:
     except FeinsumError:
         return None
     plan = plan_in(made)
-    rows = rows_of(plan) if plan.processes <= MOST_DRAWN else ()
+    n_drawn = max(1, MOST_BLOCKS // plan.processes)
+    rows = rows_of(plan, n_drawn) if plan.processes <= MOST_DRAWN else ()
     extents = ", ".join(f"{i} = {n}" for i, n in plan.extents.items())
-    return View(tuple(map(_step, rows)), _flow(made), str(made), extents)
+    steps = tuple(map(_step, rows))
+    return View(steps, len(plan.groups), _flow(made), str(made), extents)
 
 
 def _step(row: Row) -> Step:

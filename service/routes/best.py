@@ -27,6 +27,7 @@ from feinsum.service.demand import LONGEST_TEXT
 from feinsum.service.examples import DEVICE, FORM, RECORD, document
 from feinsum.service.gate import asker_of, caller_of
 from feinsum.service.keys import require
+from feinsum.service.lookup import Budget
 from feinsum.service.metrics import count_answer
 from feinsum.service.openapi import FactOf, answers, parameter
 from feinsum.service.paging import from_cursor, to_cursor
@@ -175,6 +176,13 @@ SHARE_BYTES = 64_000
 MOST_BYTES = 12_000_000
 """Of the answer to a batch; our client reads 16 MiB."""
 
+ANONYMOUS_BYTES = 1_000_000
+"""Of the answer to a batch without a key, and of the documents read for it: as many as
+a worker reads in less than 100 ms.
+"""
+
+MISS = b"null"
+
 
 class Question(BaseModel):
     """A workload that is asked for."""
@@ -219,7 +227,7 @@ async def best_of_many(
     batch: Batch,
     request: Request,
     service: TheService,
-    _: Reading,
+    caller: Reading,
     counts: Annotated[
         bool, Query(description="Whether misses say that somebody wants the workloads.")
     ] = True,
@@ -240,7 +248,8 @@ async def best_of_many(
         if counts:
             service.misses.count(key, wanted.device, texts.get(key), asker)
 
-    answered = _answered(service, keys, wanted, count)
+    has_key = bool(caller.key_id)
+    answered = _answered(service, keys, wanted, count, has_key=has_key)
     if len(keys) <= AT_ONCE:
         body = b"".join([part async for part in answered])
         return Response(body, media_type="application/json")
@@ -253,28 +262,31 @@ async def _answered(
     keys: Sequence[str],
     wanted: Wanted,
     count: Callable[[str], None],
+    *,
+    has_key: bool,
 ) -> AsyncIterator[bytes]:
     """The answer to a batch, in parts; a key that is asked for again is not read again.
 
-    What has no room in :data:`MOST_BYTES` gets an answer without facts whose ``next``
-    leads to them.
+    What has no room, or would take too long to read, gets an answer without facts whose
+    ``next`` leads to them.
     """
-    room, before = MOST_BYTES, b'{"answers":['
+    room, before = MOST_BYTES if has_key else ANONYMOUS_BYTES, b'{"answers":['
+    budget = None if has_key else Budget(ANONYMOUS_BYTES)
     made: dict[str, bytes] = {}
     for start in range(0, max(1, len(keys)), AT_ONCE):
         part = keys[start : start + AT_ONCE]
         asked = [key for key in dict.fromkeys(part) if key not in made]
-        found = await service.lookup.answers([(key, wanted) for key in asked])
-        missed = [k for k, answer in zip(asked, found, strict=True) if answer is None]
+        found = await service.lookup.answers([(key, wanted) for key in asked], budget)
+        missed = [key for (key, _), answer in found.items() if answer is None]
         for key in missed:
             count(key)
         count_answer("miss", len(missed))
         count_answer("hit", len(found) - len(missed))
-        parts = [answer.body if answer else b"null" for answer in found]
-        made |= zip(asked, parts, strict=True)
+        made |= {key: _elsewhere(key) for key in asked if (key, wanted) not in found}
+        made |= {key: a.body if a else MISS for (key, _), a in found.items()}
         bodies = []
         for key in part:
-            if len(made[key]) > room:
+            if len(made[key]) > room and made[key] != MISS:
                 made[key] = _elsewhere(key)
             room -= len(made[key])
             bodies.append(made[key])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,8 @@ from feinsum.canonical import WorkloadKey
 from feinsum.db import HttpStore, opened_store, states_of
 from feinsum.db.remote import answer_cache, breaker, layer, open_remote
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
-from feinsum.records import Level, LookUp, best_match
+from feinsum.records import Level, LookUp, best_match, to_json
+from feinsum.service.routes import best
 from tests.db.factories import (
     WORKLOAD,
     make_device,
@@ -123,6 +125,22 @@ def test_what_is_needed_together_is_asked_together(service):
     assert len(service.requests) == 1
     ask(replace(many, workloads={**many.workloads, WORKLOAD: ""}))
     assert service.requests[1:] == [f"GET /v1/best/{WORKLOAD}"]
+
+
+@pytest.mark.parametrize("is_store", [True, False])
+def test_what_had_no_room_is_asked_for_again(service, is_store, monkeypatch):
+    """Until everything is answered, in as many batches as that takes."""
+    store = HttpStore.at(os.environ["FEINSUM_REMOTE"])
+    facts = [make_record(0, workload=make_workload(n)) for n in range(10, 14)]
+    for fact in facts:
+        store.add(fact)
+    n_bytes = len(to_json(facts[0]))
+    monkeypatch.setattr(best, "ANONYMOUS_BYTES", 5 * n_bytes // 2)
+    wanted = LookUp({fact.workload: "" for fact in facts}, make_device(), "default")
+    service.requests.clear()
+    found = (store if is_store else open_remote()).candidates(wanted)
+    assert found == {fact.workload: (fact,) for fact in facts}
+    assert len(service.requests) == 2
 
 
 def test_a_long_text_is_sent_in_a_body(service):

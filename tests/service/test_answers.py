@@ -21,6 +21,7 @@ from feinsum.records import TuningRecord, best_match, from_json, rank, to_json
 from feinsum.service import answers
 from feinsum.service.answers import Wanted, answer_of
 from feinsum.service.lookup import Lookup
+from feinsum.service.routes import best
 from feinsum.service.routes.best import PREFIX, Shortcut
 from tests.db.factories import (
     WORKLOAD,
@@ -30,7 +31,7 @@ from tests.db.factories import (
     make_record,
     make_workload,
 )
-from tests.service.conftest import send
+from tests.service.conftest import key_for, send
 
 BEST = f"/v1/best/{WORKLOAD}"
 
@@ -120,6 +121,45 @@ def test_many_ask_at_once(client):
     with ThreadPoolExecutor(8) as threads:
         for k, found in enumerate(threads.map(ask, range(8))):
             assert found == [make_workload(n) for n in range(k, 20)]
+
+
+SEVERAL = [make_workload(n) for n in range(5)]
+
+
+@pytest.fixture
+def brief(serve, monkeypatch):
+    """A service of five workloads with a fact each, two of which a batch may read."""
+    n_bytes = len(to_json(make_record(workload=SEVERAL[0])))
+    monkeypatch.setattr(best, "ANONYMOUS_BYTES", 5 * n_bytes // 2)
+    client = serve()
+    for workload in SEVERAL:
+        send(client, to_json(make_record(workload=workload)))
+    return client
+
+
+def ask_many(client, keys, **headers):
+    """The answers of a batch."""
+    answer = client.post("/v1/best:batch", json={"workloads": keys}, headers=headers)
+    return answer.json()["answers"]
+
+
+def test_a_batch_without_a_key_reads_no_more_than_that(brief):
+    """The first ones are answered; a cursor leads to the others, and a miss is one."""
+    found = ask_many(brief, [*SEVERAL, "none"])
+    assert [len(answer["facts"]) for answer in found[:-1]] == [1, 1, 0, 0, 0]
+    assert found[-1] is None
+    for answer in found[2:-1]:
+        path = f"/v1/best/{answer['workload']}?cursor={answer['next']}"
+        assert len(brief.get(path).json()["facts"]) == 1
+    with_key = ask_many(brief, SEVERAL, **key_for(brief, "read"))
+    assert all(answer["facts"] and answer["next"] is None for answer in with_key)
+
+
+def test_repeats_have_no_more_room_than_others(brief):
+    """However often one workload is asked for, the answer stays that long."""
+    found = ask_many(brief, SEVERAL[:1] * 50)
+    assert [bool(answer["facts"]) for answer in found] == [True] * 2 + [False] * 48
+    assert all(answer["next"] for answer in found[2:])
 
 
 @pytest.mark.parametrize("path", [BEST, "/v1/facts", "/openapi.json"])

@@ -98,6 +98,18 @@ def test_many_ranks_are_not_drawn(client):
     assert "cannot be told apart" in text_of(page)
 
 
+def test_many_steps_are_cut_short_and_counted(shelf, monkeypatch):
+    """The first ones are drawn, and one of them always."""
+    n_steps = len(PAPER.groups)
+    for most, n_drawn in ((0, 1), (8, 1), (15, 1), (8 * n_steps, n_steps)):
+        monkeypatch.setattr("feinsum.service.pages.plan.MOST_BLOCKS", most)
+        page = get(shelf, f"/plans/{RECORD.id}")
+        panels = [panel for row in rows_of(PAPER)[:n_drawn] for panel in row.panels]
+        assert len(squares(page)) == len(panels)
+        said = f"The first {n_drawn} of {n_steps} steps are drawn"
+        assert (said in text_of(page)) == (n_drawn < n_steps)
+
+
 def test_pictures_need_no_code_generator(tmp_path):
     """Nor OpenCL, MPI or matplotlib: a service draws what it never runs."""
     (tmp_path / "plan.json").write_text(to_json(OF_PROGRAM))
