@@ -89,3 +89,12 @@ def test_a_port_that_is_taken_is_told_and_nothing_else(run, tmp_path):
     assert result.exit_code == 1
     assert result.stdout == ""
     assert f"cannot listen on 127.0.0.1, port {port}" in result.stderr
+
+
+def test_a_database_that_is_none_is_told_and_nothing_else(run, tmp_path):
+    """Nobody is told that it serves before the database is open."""
+    database = tmp_path / "facts.sqlite"
+    database.write_text("no database")
+    result = run("serve", "--port", "0", "--database", str(database))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "[store-unavailable]" in result.stderr

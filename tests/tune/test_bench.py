@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
 from feinsum import array, canonicalize, einsum
+from feinsum.errors import ImplausibleError
 from feinsum.measure import open_device, timing
 from feinsum.measure.cases import ragged_cases
-from feinsum.records import from_json, to_json
+from feinsum.records import InMemoryStore, from_json, to_json
 from feinsum.transforms import REGISTRY, configurations, find_transform
 from feinsum.transforms.host import LIBRARY_CONTRACTION
 from feinsum.tune import make_problem
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Answer, Request
+from feinsum.tune.recording import record
 from feinsum.tune.worker import serve, try_specs
 from tests.tune.odd_transforms import ODD, TUNED_SIZE, odd_einsum, odd_spec
 
@@ -114,6 +118,18 @@ def test_a_right_recipe_is_measured(bench):
         2 * TUNED_SIZE * 13 - TUNED_SIZE,
     )
     assert measurement.footprint_bytes == 8 * (TUNED_SIZE * 13 + 13 + TUNED_SIZE)
+
+
+def test_what_no_device_can_do_is_not_recorded(bench):
+    """A measurement with a wrong timer ends the tuning; there is no fact of it."""
+    right = outcome_of(bench, "odd_right", is_comparison=True).measurement
+    wrong = replace(right, samples_s=tuple(s * 1e-9 for s in right.samples_s))
+    here = SimpleNamespace(problem=bench.problem, start=lambda: bench.environment)
+    store = InMemoryStore()
+    with pytest.raises(ImplausibleError) as refused:
+        record(here, [(RIGHT, wrong)], store, "random")
+    assert "faster-than-possible" in {code for code, *_ in refused.value.findings}
+    assert list(store.records()) == []
 
 
 RIGHT, ALSO_RIGHT = odd_spec("odd_right", 4), odd_spec("odd_right", 8)

@@ -15,6 +15,9 @@ ACCEPT = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q
 
 OWN = re.compile(r"(/(?!/)|#|\?)")
 
+FOLDED = {"ranking", "narrow"}
+"""Kinds of tables that fit on a phone; the others scroll, with a shade at the edge."""
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -52,8 +55,12 @@ def is_sound_page(page: Element) -> bool:
                 assert set(value.split()) <= set(ids)
     assert all(script.get("src") and not script.text for script in page.iter("script"))
     assert not list(page.iter("style"))
+    regions = [e for e in page.iter("div") if e.get("class") == "scroll"]
+    assert all(e.get("tabindex") == "0" and e.get("aria-label") for e in regions)
+    scrolled = {table for region in regions for table in region.iter("table")}
     for table in page.iter("table"):
         assert text_of(table.find("caption"))
+        assert table in scrolled or {*table.get("class").split()} & FOLDED
         assert all(th.get("scope") in ("col", "row") for th in table.iter("th"))
     for figure in outermost(page, f"{SVG}svg"):
         assert figure.get("aria-hidden") == "true" or (

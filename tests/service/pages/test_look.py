@@ -46,6 +46,17 @@ def test_every_color_is_of_a_theme():
     assert set(re.findall(r"var\(--([\w-]+)\)", rules)) <= {*LIGHT, "mono"}
 
 
+def test_what_scrolls_has_a_shade():
+    """At both edges, and hidden where there is no more behind them."""
+    (rule,) = re.findall(r"^\.scroll \{(.*?)^\}", SHEET, re.MULTILINE | re.DOTALL)
+    assert "overflow-x: auto" in rule
+    for side in ("left", "right"):
+        (shade,) = re.findall(rf"gradient\(to {side}, var\(--shade\).*", rule)
+        (cover,) = re.findall(rf"gradient\(to {side}, var\(--paper\).*", rule)
+        assert shade.rstrip(";,").endswith("scroll")
+        assert cover.rstrip(";,").endswith("local")
+
+
 def test_the_sheet_loads_nothing():
     """No font and no picture comes from anywhere."""
     assert "url(" not in SHEET
