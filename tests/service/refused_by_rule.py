@@ -14,14 +14,16 @@ from feinsum.records import CODES
 
 FACTS = "implausible"
 
+KEY = "invalid-request: .* is not a workload key"
+
 NAMES = "invalid-request: the (device|architecture) .* no NUL"
 
 REASON = "invalid-request: no reason was given|invalid-record: .* reason: "
 
 RULES = {
-    "POST /v1/facts": FACTS,
+    "POST /v1/facts": f"{FACTS}|{KEY}",
     "POST /v1/peaks": FACTS,
-    "POST /v1/plans": FACTS,
+    "POST /v1/plans": f"{FACTS}|{KEY}",
     "POST /v1/retractions": "invalid-record: the time",
     "POST /v1/facts:retract": f"{REASON}|invalid-request: (no fact was named|"
     ".* was given; expected|.* is not the id)",
