@@ -231,7 +231,8 @@ def _lists() -> Iterator[Probe]:
     yield Probe("long", "/v1/facts/{record_id}/trust", f"/v1/facts/{fact.id}/trust")
     yield Probe("one", "/v1/peaks/{device_id}", f"/v1/peaks/{DEVICE.id}")
     yield Probe("long", "/v1/plans/{record_id}", f"/v1/plans/{long_plan().id}")
-    yield Probe("no key", "/v1/quarantine", "/v1/quarantine?limit=1000")
+    for path in ("/v1/quarantine", "/v1/quarantine/plans"):
+        yield Probe("no key", path, f"{path}?limit=1000")
     for path in ("/v1/capabilities", "/healthz", "/readyz", "/metrics", DESCRIPTION):
         yield Probe("one", path, path)
 
