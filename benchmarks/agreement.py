@@ -245,6 +245,22 @@ def print_table(
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options, with ``entries``: the workloads that were chosen."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.seeds[0] == options.seeds[1]:
+        parser.error(f"--seeds {options.seeds[0]} twice; give two that differ")
+    if options.rounds < 2:
+        parser.error(f"--rounds {options.rounds}; a spread needs two rounds at least")
+    if len(options.trials) > 2:
+        parser.error(f"--trials has {len(options.trials)} numbers; give one or two")
+    options.trials = [options.trials[0], options.trials[-1]]
+    options.entries = _chosen(options)
+    if not options.entries:
+        parser.error(f"--only {options.only!r} matches no workload of the suites")
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog=EXAMPLES,
@@ -303,18 +319,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--limit", metavar="SECONDS", type=float, default=60.0, help="of a trial (60)")
     add("--device", metavar="NAME", help="part of a device's name")
     add("--json", action="store_true", help="print JSON, no table")
-    options = parser.parse_args(arguments)
-    if options.seeds[0] == options.seeds[1]:
-        parser.error(f"--seeds {options.seeds[0]} twice; give two that differ")
-    if options.rounds < 2:
-        parser.error(f"--rounds {options.rounds}; a spread needs two rounds at least")
-    if len(options.trials) > 2:
-        parser.error(f"--trials has {len(options.trials)} numbers; give one or two")
-    options.trials = [options.trials[0], options.trials[-1]]
-    options.entries = _chosen(options)
-    if not options.entries:
-        parser.error(f"--only {options.only!r} matches no workload of the suites")
-    return options
+    return parser
 
 
 def _chosen(options: argparse.Namespace) -> list[Entry]:

@@ -36,6 +36,7 @@ __all__ = [
     "applicable_transforms",
     "apply_spec",
     "check_spec",
+    "choices",
     "configurations",
     "every",
     "find_transform",
@@ -257,24 +258,20 @@ def points(
     constraint: Callable[[Workload, Parameters], str | None],
 ) -> Iterator[Parameters]:
     """Every choice of values that the constraint allows."""
+    return (one for one in choices(space) if constraint(workload, one) is None)
+
+
+def choices(space: Space) -> Iterator[Parameters]:
+    """Every choice of values, the last one changing first."""
     for values in product(*space.values()):
-        parameters = dict(zip(space, values, strict=True))
-        if constraint(workload, parameters) is None:
-            yield parameters
+        yield dict(zip(space, values, strict=True))
 
 
 def every(
     space: Callable[[Workload], Space | None],
 ) -> Callable[[Workload], Iterable[Parameters]]:
     """All configurations as the proposals of a family: its cost chooses."""
-
-    def proposals(workload: Workload) -> Iterable[Parameters]:
-        found = space(workload) or {}
-        return (
-            dict(zip(found, values, strict=True)) for values in product(*found.values())
-        )
-
-    return proposals
+    return lambda workload: choices(space(workload) or {})
 
 
 def proposed(transform: Transform, subject: WorkloadLike) -> Iterator[Parameters]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -17,6 +18,7 @@ from cachetools import LRUCache
 from feinsum.cache import DiskCache, default_cache
 from feinsum.canonical import WorkloadKey
 from feinsum.db.address import Address
+from feinsum.db.remote.best import BestAnswer
 from feinsum.errors import InvalidRecordError
 from feinsum.memory import remembered
 from feinsum.records import LookUp, TuningRecord, from_json, to_json
@@ -95,12 +97,26 @@ class AnswerCache:
         answers.put(name, known)
         return known
 
-    def put(self, workload: WorkloadKey, kept: CachedAnswer) -> None:
-        """Cache an answer, replacing the previous one."""
-        name = self._name(workload)
-        remembered(_Answers).put(name, kept)
-        if self._cache is not None:
-            self._cache.write(name, _to_bytes(kept))
+    def stored(
+        self,
+        answers: Iterable[tuple[WorkloadKey, BestAnswer]],
+        old: Mapping[WorkloadKey, CachedAnswer],
+    ) -> dict[WorkloadKey, CachedAnswer]:
+        """Answers, each cached as it arrives, replacing the previous one.
+
+        Args:
+            old: the earlier answers, for those that are unchanged.
+        """
+        found: dict[WorkloadKey, CachedAnswer] = {}
+        for workload, answer in answers:
+            records = old[workload].records if answer.is_unchanged else answer.records
+            kept = CachedAnswer(records, time.time(), answer.max_age_s, answer.etag)
+            name = self._name(workload)
+            remembered(_Answers).put(name, kept)
+            if self._cache is not None:
+                self._cache.write(name, _to_bytes(kept))
+            found[workload] = kept
+        return found
 
     @cached_property
     def _forgotten_at(self) -> float:

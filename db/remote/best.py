@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.exchange.merging import batches
 from feinsum.db.remote.client import Client, parsed
 from feinsum.db.remote.documents import valid_records
+from feinsum.db.remote.wire import CutOffError
 from feinsum.errors import RecordNotFoundError, ServiceError
 from feinsum.records import LookUp, TuningRecord
 
-__all__ = [
-    "AT_ONCE",
-    "LONGEST_TEXT",
-    "BestAnswer",
-    "best_of",
-    "parse_truncated",
-    "some_best_of",
-]
+__all__ = ["LONGEST_TEXT", "BestAnswer", "ask_in_parts", "best_of"]
 
 MAX_AGE_S = 60.0
 """For how long an answer is believed that does not say so: a miss, or one of many."""
@@ -68,6 +62,53 @@ class BestAnswer(NamedTuple):
     max_age_s: float = MAX_AGE_S
 
 
+def ask_in_parts(
+    asking: Callable[[], AbstractContextManager[Client]],
+    look_up: LookUp,
+    etags: Mapping[WorkloadKey, str],
+    on_cut_off: Callable[[str], None],
+) -> Iterator[tuple[WorkloadKey, BestAnswer]]:
+    """The answers as they arrive; a part whose response is too large, in halves.
+
+    Of a response about one workload that is too large, what arrived counts.
+
+    Args:
+        asking: makes the client of each request.
+        etags: ETags of known answers.
+        on_cut_off: is told of each response that is too large.
+
+    Raises:
+        StoreUnavailableError, FeinsumError: see :meth:`Client.get`.
+        ServiceError: if an answer is not about its workload.
+    """
+    parts = _parts(look_up)
+    while parts:
+        part = parts.pop(0)
+        try:
+            with asking() as client:
+                asked = replace(look_up, workloads=dict(part))
+                answers = _some_best_of(client, asked, etags)
+        except CutOffError as error:
+            some = _parse_truncated(part[0][0], error.body)
+            if some is None:  # it is garbage, however large
+                raise
+            on_cut_off(str(error))
+            if len(part) > 1:
+                middle = len(part) // 2
+                parts[:0] = [part[:middle], part[middle:]]
+                continue
+            answers = {part[0][0]: some}
+        if left := [one for one in part if one[0] not in answers]:
+            parts.insert(0, left)
+        yield from answers.items()
+
+
+def _parts(look_up: LookUp) -> list[list[tuple[WorkloadKey, str]]]:
+    """The workloads of each request."""
+    wanted = list(look_up.workloads.items())
+    return [wanted[k : k + AT_ONCE] for k in range(0, len(wanted), AT_ONCE)]
+
+
 def best_of(
     client: Client, look_up: LookUp, etags: Mapping[WorkloadKey, str] | None = None
 ) -> dict[WorkloadKey, BestAnswer]:
@@ -81,15 +122,15 @@ def best_of(
         ServiceError: if an answer is not about its workload.
     """
     found: dict[WorkloadKey, BestAnswer] = {}
-    for part in batches(look_up.workloads.items(), AT_ONCE):
+    for part in _parts(look_up):
         left = dict(part)
         while left:
-            found |= some_best_of(client, replace(look_up, workloads=left), etags)
+            found |= _some_best_of(client, replace(look_up, workloads=left), etags)
             left = {key: text for key, text in left.items() if key not in found}
     return found
 
 
-def some_best_of(
+def _some_best_of(
     client: Client, look_up: LookUp, etags: Mapping[WorkloadKey, str] | None = None
 ) -> dict[WorkloadKey, BestAnswer]:
     """The answers that have room in one response; that to the first workload always.
@@ -109,7 +150,7 @@ def some_best_of(
     return _many(client, look_up, asked)
 
 
-def parse_truncated(workload: WorkloadKey, body: bytes) -> BestAnswer | None:
+def _parse_truncated(workload: WorkloadKey, body: bytes) -> BestAnswer | None:
     """A truncated answer about one workload; None if it has no complete fact."""
     facts = _complete_facts(body)
     if not facts:

@@ -5,26 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.address import Address, address_of, key_for, remote_url
-from feinsum.db.exchange.merging import batches
 from feinsum.db.layers import ReportedError
-from feinsum.db.remote.answer_cache import AnswerCache, CachedAnswer
-from feinsum.db.remote.best import (
-    AT_ONCE,
-    BestAnswer,
-    parse_truncated,
-    some_best_of,
-)
+from feinsum.db.remote.answer_cache import AnswerCache
+from feinsum.db.remote.best import ask_in_parts
 from feinsum.db.remote.breaker import PAUSE_S, Breaker
 from feinsum.db.remote.client import Client, parsed
 from feinsum.db.remote.documents import is_content_id, record_of, valid_plans
 from feinsum.db.remote.store import HttpStore
-from feinsum.db.remote.wire import CutOffError, Limits
+from feinsum.db.remote.wire import Limits
 from feinsum.errors import (
     FeinsumError,
     NoSuchRouteError,
@@ -43,6 +38,8 @@ from feinsum.records import (
 __all__ = ["BUDGET_VARIABLE", "RemoteLayer", "open_remote", "quick_layer"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BUDGET_VARIABLE = "FEINSUM_REMOTE_BUDGET_MS"
 """Environment variable with how long all questions of one look-up may take."""
@@ -96,18 +93,22 @@ class RemoteLayer(FactSource):
         Raises:
             StoreUnavailableError: if there is no answer at all.
         """
-        cache = AnswerCache(self.address, look_up)
-        kept = {key: cache.read(key) for key in look_up.workloads}
-        old = {key: known for key, known in kept.items() if known}
-        stale = [key for key in kept if key not in old or not old[key].is_fresh]
+        cache, wanted = AnswerCache(self.address, look_up), look_up.workloads
+        known = {key: kept for key in wanted if (kept := cache.read(key))}
+        fresh = {key for key, kept in known.items() if kept.is_fresh}
+        stale = {key: text for key, text in wanted.items() if key not in fresh}
         if stale:
+            asked = replace(look_up, workloads=stale)
+            etags = {key: kept.etag for key, kept in known.items()}
             try:
-                old |= self._ask(cache, look_up, stale, old)
+                answers = ask_in_parts(self._asking, asked, etags, self._warn_once)
+                known |= cache.stored(self._in_time(answers), known)
+                self._breaker.reset()
             except FeinsumError as error:
                 failure = self._failed(error)
-                if not old:
+                if not known:
                     raise failure from None
-        return {key: old[key].records if key in old else () for key in kept}
+        return {key: known[key].records if key in known else () for key in wanted}
 
     def query(
         self, workload: WorkloadKey, *, device_id: str | None = None
@@ -144,44 +145,13 @@ class RemoteLayer(FactSource):
         except FeinsumError as error:
             raise self._failed(error) from None
 
-    def _ask(
-        self,
-        cache: AnswerCache,
-        look_up: LookUp,
-        wanted: list[WorkloadKey],
-        old: Mapping[WorkloadKey, CachedAnswer],
-    ) -> dict[WorkloadKey, CachedAnswer]:
-        found: dict[WorkloadKey, CachedAnswer] = {}
-        etags = {key: known.etag for key, known in old.items()}
-        parts = [list(part) for part in batches(wanted, AT_ONCE)]
-        while parts:
-            part = parts.pop(0)
-            texts = {key: look_up.workloads[key] for key in part}
-            try:
-                asked = replace(look_up, workloads=texts)
-                with self._asking() as client:
-                    answers = some_best_of(client, asked, etags)
-            except CutOffError as error:
-                some = parse_truncated(part[0], error.body)
-                if some is None:  # it is garbage, however large
-                    raise
-                self._warn_once(str(error))
-                if len(part) > 1:
-                    middle = len(part) // 2
-                    parts[:0] = [part[:middle], part[middle:]]
-                    continue
-                answers = {part[0]: some}
-            except _SpentError:
-                if not self.is_cut_off:
-                    raise
-                break
-            for key, answer in answers.items():
-                found[key] = _cached(key, answer, old)
-                cache.put(key, found[key])
-            if left := [key for key in part if key not in answers]:
-                parts.insert(0, left)
-        self._breaker.reset()
-        return found
+    def _in_time(self, answers: Iterator[T]) -> Iterator[T]:
+        """What arrives until the time is up, if that is due to the size of a part."""
+        try:
+            yield from answers
+        except _SpentError:
+            if not self.is_cut_off:
+                raise
 
     @contextmanager
     def _asking(self) -> Iterator[Client]:
@@ -257,13 +227,6 @@ def quick_layer(store: HttpStore) -> RemoteLayer:
         StoreUnavailableError: if ``FEINSUM_REMOTE_BUDGET_MS`` is invalid.
     """
     return RemoteLayer(store.client.address, store.client.key, _budget_s())
-
-
-def _cached(
-    workload: WorkloadKey, answer: BestAnswer, old: Mapping[WorkloadKey, CachedAnswer]
-) -> CachedAnswer:
-    records = old[workload].records if answer.is_unchanged else answer.records
-    return CachedAnswer(records, time.time(), answer.max_age_s, answer.etag)
 
 
 def _budget_s() -> float:

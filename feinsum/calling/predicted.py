@@ -19,7 +19,7 @@ from feinsum.calling.kernel import OUTPUT, CallKernel, compiled_quietly
 from feinsum.calling.strided import StridedTerm, c_steps
 from feinsum.codegen import Strides, generate_loopy
 from feinsum.errors import FeinsumError
-from feinsum.ir import BatchedEinsum, Extent, SizeParam
+from feinsum.ir import BatchedEinsum, shape_at
 from feinsum.measure import OpenDevice, footprint_bytes
 from feinsum.measure.cases import ragged_cases
 from feinsum.measure.reference import NEVER_LONG
@@ -133,7 +133,7 @@ def _check(kernel: CallKernel, problem: Problem) -> None:
     for sizes, arrays, steps in _cases(problem):
         steps = {**steps}
         out = _laid_out(
-            _shape(einsum.output_shape, sizes),
+            shape_at(einsum.output_shape, sizes),
             problem.strides.get(OUTPUT),
             lambda n: aligned_empty((n,), einsum.output_dtypes[0]),
             steps,
@@ -158,7 +158,7 @@ def _cases(
         steps: dict[str, int] = {}
         arrays = {
             operand.name: _laid_out(
-                _shape(operand.shape, sizes),
+                shape_at(operand.shape, sizes),
                 problem.strides.get(operand.name),
                 partial(_patterned, operand.dtype, seed),
                 steps,
@@ -170,10 +170,6 @@ def _cases(
 
 def _is_large(einsum: BatchedEinsum) -> bool:
     return footprint_bytes(einsum, {}) > CHECKED_BYTES
-
-
-def _shape(shape: tuple[Extent, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(sizes[x.name] if isinstance(x, SizeParam) else x for x in shape)
 
 
 def _patterned(dtype: np.dtype[Any], seed: int, size: int) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from feinsum.ir import (
     Operand,
     from_text,
     generalize,
-    generalize_each,
     profile_names,
 )
 from feinsum.measure import open_device
@@ -27,7 +25,7 @@ from feinsum.nests import Network, nest_from_text, translated
 from feinsum.predict import MEASURING
 from feinsum.records import Match, TransformSpec
 from feinsum.retrieval.facts import Facts
-from feinsum.retrieval.matching import Nearest, form_of, nearest
+from feinsum.retrieval.matching import Nearest, forms_of, nearest
 from feinsum.retrieval.request import policy_of
 from feinsum.retrieval.selection import Candidate
 from feinsum.retrieval.trust import Trust, is_verification_on
@@ -95,14 +93,9 @@ def recorded_recipe(
         )
     environment = open_device(DEVICE).environment({})
     policy = policy_of(options.policy)
-    others = (
-        form_of(canonicalize(other), {**sizes, **more}, is_nearest=True)
-        for other, more in generalize_each(general)
-    )
     with looked_up_store(options.database) as store:
         facts = Facts(store, environment.device, policy)
-        forms = chain([form_of(canonicalize(general), sizes)], others)
-        found, match = nearest(forms, facts, environment, policy)
+        found, match = nearest(forms_of(general, sizes), facts, environment, policy)
     trust = Trust(environment, is_on=is_verification_on(None))
     return _usable(network, found, match, trust), match.reason
 

@@ -17,7 +17,7 @@ from feinsum.ir.generalize import (
     with_extents,
 )
 from feinsum.ir.in_place import body_into
-from feinsum.ir.operand import Extent, Operand, SizeParam, stored
+from feinsum.ir.operand import Extent, Operand, SizeParam, shape_at, stored
 from feinsum.ir.parse import parse_subscripts
 from feinsum.ir.precision import precise_first
 from feinsum.ir.profile import (
@@ -64,6 +64,7 @@ __all__ = [
     "profile_names",
     "require_dense",
     "require_einsum",
+    "shape_at",
     "size_names",
     "sparse_array",
     "stored",

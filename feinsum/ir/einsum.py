@@ -5,7 +5,7 @@ Source: paper, sections 2 (einsum) and 4 (batched einsum).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -18,7 +18,7 @@ from constantdict import constantdict
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir.check import raise_if_ill_formed
-from feinsum.ir.operand import Extent, Operand, SizeParam
+from feinsum.ir.operand import Extent, Operand, SizeParam, shape_at
 from feinsum.reprs import brief, html_table
 
 __all__ = ["BatchedEinsum", "IndexList", "require_dense", "require_einsum"]
@@ -113,6 +113,12 @@ class BatchedEinsum:
     def size_params(self) -> tuple[SizeParam, ...]:
         """The distinct size parameters, in the order of :attr:`indices`."""
         return _unique(x for x in self.extents.values() if isinstance(x, SizeParam))
+
+    def extents_at(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The extent of every index, with these values of size parameters."""
+        return dict(
+            zip(self.extents, shape_at(self.extents.values(), sizes), strict=True)
+        )
 
     @property
     def output_shape(self) -> tuple[Extent, ...]:

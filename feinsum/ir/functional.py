@@ -19,7 +19,7 @@ from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsum import BatchedEinsum, IndexList
 from feinsum.ir.evaluate import evaluate
 from feinsum.ir.functions import function_of
-from feinsum.ir.operand import SizeParam
+from feinsum.ir.operand import shape_at
 from feinsum.reprs import brief
 
 __all__ = ["FunctionalBatchedEinsum", "OperandFunction", "body_value"]
@@ -125,9 +125,7 @@ class FunctionalBatchedEinsum:
         """
         tables = {}
         for operand in self.einsum.operands:
-            shape = tuple(
-                sizes[x.name] if isinstance(x, SizeParam) else x for x in operand.shape
-            )
+            shape = shape_at(operand.shape, sizes)
             table = self.functions[operand.name].tabulate(shape, arrays)
             tables[operand.name] = table.astype(operand.dtype)
         return evaluate(self.einsum, tables, optimize=optimize)

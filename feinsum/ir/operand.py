@@ -5,7 +5,7 @@ Source: paper, section 2.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,7 +13,15 @@ import numpy as np
 
 from feinsum.ir.violation import Violation, raise_if_any
 
-__all__ = ["STORAGES", "Extent", "Operand", "SizeParam", "operand_text", "stored"]
+__all__ = [
+    "STORAGES",
+    "Extent",
+    "Operand",
+    "SizeParam",
+    "operand_text",
+    "shape_at",
+    "stored",
+]
 
 
 @dataclass(frozen=True, order=True)
@@ -31,6 +39,15 @@ MAX_EXTENT = 2**63 - 1
 
 Extent: TypeAlias = int | SizeParam
 """Number of values of an index: an integer or a :class:`SizeParam`."""
+
+
+def shape_at(extents: Iterable[Extent], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Extents with the values of size parameters in their place.
+
+    >>> shape_at((4, SizeParam("N")), {"N": 9})
+    (4, 9)
+    """
+    return tuple(sizes[x.name] if isinstance(x, SizeParam) else x for x in extents)
 
 
 STORAGES = ("", "csf", "csf=")

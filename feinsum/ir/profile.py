@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import prod
 
 from feinsum.ir.einsum import BatchedEinsum
-from feinsum.ir.operand import Extent, SizeParam
+from feinsum.ir.operand import shape_at
 
 __all__ = ["PROFILE", "check_profile", "nodes_of", "profile_names", "size_names"]
 
@@ -61,14 +61,10 @@ def check_profile(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> str | None
     if not nodes:
         return None
     term = einsum.inputs[einsum.sparse_position or 0]
-    extents = [_value(einsum.extents[index], sizes) for index in term]
+    extents = shape_at((einsum.extents[index] for index in term), sizes)
     for level, (above, here) in enumerate(pairwise((1, *nodes))):
         most = above * extents[level]
         if not (1 if level == 0 else above) <= here <= min(most, prod(extents)):
             least = 1 if level == 0 else above
             return f"{PROFILE}{level}={here}; expected {least} to {most}"
     return None
-
-
-def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
-    return sizes[extent.name] if isinstance(extent, SizeParam) else extent

@@ -166,11 +166,8 @@ class DenseReference:
         True
         """
         einsum = self.einsum
-        extents = (
-            sizes[x.name] if isinstance(x, SizeParam) else x
-            for x in einsum.extents.values()
-        )
-        n_in_one_nest = prod(extents) * einsum.n_operands * einsum.batch_size
+        n_points = prod(einsum.extents_at(sizes).values())
+        n_in_one_nest = n_points * einsum.n_operands * einsum.batch_size
         n_least = sum(self.operations(sizes).values())
         if n_in_one_nest < MANY_TIMES * n_least:
             return None

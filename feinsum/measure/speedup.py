@@ -13,7 +13,7 @@ from math import log2, prod
 
 from constantdict import constantdict
 
-from feinsum.ir import BatchedEinsum, SizeParam, profile_names
+from feinsum.ir import BatchedEinsum, profile_names
 from feinsum.measure.cases import (
     Case,
     pairwise_baseline,
@@ -124,11 +124,8 @@ def built_baseline(
 def _is_long(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:
     if footprint_bytes(einsum, sizes) > QUICK_BYTES:
         return True
-    extents = (
-        sizes[x.name] if isinstance(x, SizeParam) else x
-        for x in einsum.extents.values()
-    )
-    if prod(extents) * einsum.n_operands * einsum.batch_size <= QUICK_OPERATIONS:
+    n_points = prod(einsum.extents_at(sizes).values())
+    if n_points * einsum.n_operands * einsum.batch_size <= QUICK_OPERATIONS:
         return False
     n_least = sum(einsum_operations(einsum, sizes).values())
     return MANY_TIMES * n_least > QUICK_OPERATIONS or not n_least

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
-from feinsum.ir import BatchedEinsum, SizeParam, evaluate, from_text
+from feinsum.ir import BatchedEinsum, evaluate, from_text, shape_at
 from feinsum.measure.drawn import drawn
 from feinsum.measure.question import Comparison, Program, Trial, Verdict
 from feinsum.measure.turns import Race
@@ -123,15 +123,12 @@ def _values(
     einsum: BatchedEinsum, outputs: tuple[str, ...], sizes: Mapping[str, int]
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """A value for every argument, and the results among them."""
-
-    def shape_of(extents: tuple[int | SizeParam, ...]) -> tuple[int, ...]:
-        return tuple(sizes[x.name] if isinstance(x, SizeParam) else x for x in extents)
-
     rng = np.random.default_rng(0)
     operands = {
-        op.name: drawn(rng, shape_of(op.shape), op.dtype) for op in einsum.operands
+        op.name: drawn(rng, shape_at(op.shape, sizes), op.dtype)
+        for op in einsum.operands
     }
-    shape = shape_of(einsum.output_shape)
+    shape = shape_at(einsum.output_shape, sizes)
     results = {
         name: np.zeros(shape, dtype)
         for name, dtype in zip(outputs, einsum.output_dtypes, strict=True)

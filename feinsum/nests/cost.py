@@ -123,46 +123,40 @@ def crossing_buffers(part: Part, split: int) -> Iterator[tuple[Term, Term]]:
                 yield made[tensor.inputs], consumer
 
 
-@dataclass(frozen=True)
-class BufferDimension:
-    """The largest number of axes of a buffer."""
+class _LargestBuffer:
+    """Whatever is counted of a buffer, the largest one is what a nest costs."""
 
-    nothing: float = 0.0
+    nothing = 0.0
 
     def loop(self, part: Part, index: str, body: float) -> float:
         return body
 
     def beside(self, first: float, second: float) -> float:
         return max(first, second)
+
+    def least(self, path: Path) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class BufferDimension(_LargestBuffer):
+    """The largest number of axes of a buffer."""
 
     def crossing(self, part: Part, split: int) -> float:
         kept = (p.result.indices for p, _ in crossing_buffers(part, split))
         return max((len(i - part.ancestors) for i in kept), default=0.0)
 
-    def least(self, path: Path) -> float:
-        return 0.0
-
 
 @dataclass(frozen=True)
-class BufferSize:
+class BufferSize(_LargestBuffer):
     """The largest number of entries of a buffer."""
 
     extents: Mapping[str, int]
-    nothing: float = 0.0
-
-    def loop(self, part: Part, index: str, body: float) -> float:
-        return body
-
-    def beside(self, first: float, second: float) -> float:
-        return max(first, second)
 
     def crossing(self, part: Part, split: int) -> float:
         kept = (p.result.indices for p, _ in crossing_buffers(part, split))
         sizes = (prod(self.extents[i] for i in k - part.ancestors) for k in kept)
         return float(max(sizes, default=0))
-
-    def least(self, path: Path) -> float:
-        return 0.0
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir import (
-    BatchedEinsum,
-    IndexList,
-    SizeParam,
-    nodes_of,
-    parse_subscripts,
-)
+from feinsum.ir import BatchedEinsum, IndexList, nodes_of, parse_subscripts
 
 __all__ = [
     "MAX_OPERANDS",
@@ -178,11 +172,7 @@ def sizes_at(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Sizes:
     >>> sizes_at(spmv, {"M": 8, "nodes.0": 7, "nodes.1": 20})
     Sizes(extents={'i': 8, 'j': 9}, nodes=(7, 20))
     """
-    extents = {
-        index: sizes[x.name] if isinstance(x, SizeParam) else x
-        for index, x in einsum.extents.items()
-    }
-    return Sizes(extents, nodes_of(einsum, sizes))
+    return Sizes(einsum.extents_at(sizes), nodes_of(einsum, sizes))
 
 
 def _refuse(message: str) -> None:

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from feinsum.ir import BatchedEinsum, Extent, SizeParam, nodes_of
+from feinsum.ir import BatchedEinsum, nodes_of
 from feinsum.paths import contraction_steps
 from feinsum.records.environment import Device, DeviceKind
 
@@ -117,7 +117,7 @@ def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
         itemsize = einsum.output_dtypes[0].itemsize
         n_bytes = nodes[-1] * itemsize
         return Work(min(n_bytes, _HUGE), min(n_bytes, _HUGE))
-    extents = _extents(einsum, sizes)
+    extents = einsum.extents_at(sizes)
     item_bytes = sum(dtype.itemsize for dtype in einsum.output_dtypes)
     n_result_bytes = _count(einsum.output, extents) * item_bytes
     if einsum.sparse_position is not None:
@@ -169,7 +169,7 @@ def n_products(
     >>> n_products(e, "ijk", {"M": 9, "nodes.0": 9, "nodes.1": 20})
     80
     """
-    extents, chosen = _extents(einsum, sizes), set(indices)
+    extents, chosen = einsum.extents_at(sizes), set(indices)
     nodes = nodes_of(einsum, sizes)
     if not nodes:
         return _count(chosen, extents)
@@ -177,14 +177,6 @@ def n_products(
     return _count(chosen - stored, extents) * min(
         nodes[-1], _count(chosen & stored, extents)
     )
-
-
-def _extents(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
-    return {index: _value(extent, sizes) for index, extent in einsum.extents.items()}
-
-
-def _value(extent: Extent, sizes: Mapping[str, int]) -> int:
-    return sizes[extent.name] if isinstance(extent, SizeParam) else extent
 
 
 def _count(indices: Iterable[str], extents: Mapping[str, int]) -> int:

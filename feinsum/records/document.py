@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cache
-from typing import Any, TypeVar, cast
+from functools import cache, cached_property
+from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from feinsum.errors import InvalidRecordError
 
-__all__ = ["STRICT", "content_id", "from_json", "to_json"]
+__all__ = ["STRICT", "Document", "content_id", "from_json", "to_json"]
 
 T = TypeVar("T")
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 """How every document is validated: no unknown fields, no silent conversions."""
+
+
+class Document:
+    """What is stored, sent and named by its content; its subclasses are dataclasses."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    @cached_property
+    def id(self) -> str:
+        """Content id; two documents are one fact exactly if their ids are equal."""
+        return content_id(self)
 
 
 @cache

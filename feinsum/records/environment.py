@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from constantdict import constantdict
 from pydantic import Field
 
-from feinsum.records.document import STRICT, content_id
+from feinsum.records.document import STRICT, Document, content_id
 from feinsum.records.processor import Processor
 from feinsum.reprs import brief
 
@@ -97,7 +97,7 @@ def _id_of_device(device: Device) -> str:
 
 
 @dataclass(frozen=True)
-class Environment:
+class Environment(Document):
     """Everything that a timing depends on, apart from the workload and recipe.
 
     Attributes:
@@ -105,8 +105,6 @@ class Environment:
         software: package name to version.
         policy: how times were measured (rounds, warm-up, timer).
     """
-
-    __pydantic_config__ = STRICT
 
     device: Device
     driver_version: str
@@ -118,16 +116,12 @@ class Environment:
         object.__setattr__(self, "software", constantdict(self.software))
         object.__setattr__(self, "policy", constantdict(self.policy))
 
-    @cached_property
-    def id(self) -> str:
-        return content_id(self)
-
     def __repr__(self) -> str:
         return brief(self, f"{self.device}, driver {self.driver_version}")
 
 
 @dataclass(frozen=True)
-class DevicePeaks:
+class DevicePeaks(Document):
     """The measured limits of a device, for rooflines.
 
     Attributes:
@@ -141,8 +135,6 @@ class DevicePeaks:
         cache_bytes: measured sizes by the same names, for every core while all read;
             of a shared cache the share. Also left out where it is empty.
     """
-
-    __pydantic_config__ = STRICT
 
     device: Device
     bandwidth_bytes_per_s: float
@@ -158,7 +150,3 @@ class DevicePeaks:
     def __post_init__(self) -> None:
         for name in ("operations_per_s", "cache_bytes_per_s", "cache_bytes"):
             object.__setattr__(self, name, constantdict(getattr(self, name)))
-
-    @cached_property
-    def id(self) -> str:
-        return content_id(self)

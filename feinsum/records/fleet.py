@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Annotated, Literal
 
 from constantdict import constantdict
 from pydantic import Field
 
 from feinsum.errors import InvalidRecordError
-from feinsum.records.document import STRICT, content_id
+from feinsum.records.document import STRICT, Document
 from feinsum.records.environment import Device
 
 __all__ = ["EngineName", "Fleet", "Host", "Links"]
@@ -60,7 +59,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class Fleet(Document):
     """The ranks that ran a plan.
 
     Attributes:
@@ -76,8 +75,6 @@ class Fleet:
     2.0
     """
 
-    __pydantic_config__ = STRICT
-
     engine: EngineName
     hosts: Annotated[tuple[Host, ...], Field(min_length=1)]
     threads: Count
@@ -87,11 +84,6 @@ class Fleet:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "software", constantdict(self.software))
-
-    @cached_property
-    def id(self) -> str:
-        """Content id."""
-        return content_id(self)
 
     @property
     def ranks(self) -> int:

@@ -10,7 +10,7 @@ from statistics import median
 
 from constantdict import constantdict
 
-from feinsum.records.document import STRICT, content_id
+from feinsum.records.document import STRICT, Document
 from feinsum.records.fleet import Fleet
 from feinsum.records.record import utc_now
 from feinsum.reprs import brief
@@ -38,7 +38,7 @@ class BlockCheck:
 
 
 @dataclass(frozen=True)
-class PlanRecord:
+class PlanRecord(Document):
     """A plan, and what it moved and took on a fleet.
 
     Attributes:
@@ -55,8 +55,6 @@ class PlanRecord:
         recorded_at: UTC, ISO 8601.
     """
 
-    __pydantic_config__ = STRICT
-
     workload: str
     plan: str
     fleet: Fleet
@@ -70,11 +68,6 @@ class PlanRecord:
     def __post_init__(self) -> None:
         object.__setattr__(self, "predicted", constantdict(self.predicted))
         object.__setattr__(self, "provenance", constantdict(self.provenance))
-
-    @cached_property
-    def id(self) -> str:
-        """Content id; two records are one fact exactly if their ids are equal."""
-        return content_id(self)
 
     @cached_property
     def plan_id(self) -> str:

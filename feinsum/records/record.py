@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 
 from constantdict import constantdict
 
 from feinsum.canonical import WorkloadKey
-from feinsum.records.document import STRICT, content_id
+from feinsum.records.document import Document
 from feinsum.records.environment import Environment
 from feinsum.records.measurement import Measurement
 from feinsum.records.spec import FramedSpec, TransformSpec
@@ -25,7 +24,7 @@ def utc_now() -> str:
 
 
 @dataclass(frozen=True)
-class TuningRecord:
+class TuningRecord(Document):
     """A recipe and what it achieved on a workload in an environment.
 
     Attributes:
@@ -35,8 +34,6 @@ class TuningRecord:
         provenance: who or what recorded it, as free text by topic.
         recorded_at: UTC, ISO 8601.
     """
-
-    __pydantic_config__ = STRICT
 
     workload: WorkloadKey
     workload_text: str
@@ -48,11 +45,6 @@ class TuningRecord:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "provenance", constantdict(self.provenance))
-
-    @cached_property
-    def id(self) -> str:
-        """Content id; two records are one fact exactly if their ids are equal."""
-        return content_id(self)
 
     def __repr__(self) -> str:
         return brief(self, f"{self.id[:12]}: {self.spec}, {self.measurement!r}")

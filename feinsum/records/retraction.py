@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Annotated
 
 from pydantic import Field
 
 from feinsum.errors import InvalidRequestError
-from feinsum.records.document import STRICT, content_id
+from feinsum.records.document import Document
 from feinsum.records.record import utc_now
 
 __all__ = ["DIGITS", "LONGEST_REASON", "Retraction", "RetractionQuery"]
@@ -32,7 +31,7 @@ Words = Annotated[str, Field(max_length=LONGEST_REASON, pattern=r"^[^\x00]*$")]
 
 
 @dataclass(frozen=True)
-class Retraction:
+class Retraction(Document):
     """That a document is believed no more.
 
     It may be known where the document is not, and hides the document from then on: so
@@ -50,17 +49,10 @@ class Retraction:
     False
     """
 
-    __pydantic_config__ = STRICT
-
     document: ContentId
     reason: Words
     retracted_by: Words
     retracted_at: str = field(default_factory=utc_now)
-
-    @cached_property
-    def id(self) -> str:
-        """Content id."""
-        return content_id(self)
 
     def __str__(self) -> str:
         return f"{self.retracted_by} at {self.retracted_at}: {self.reason}"

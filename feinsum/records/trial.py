@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Annotated
 
 from annotated_types import Gt, MaxLen
@@ -13,7 +12,7 @@ from constantdict import constantdict
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import InvalidRecordError
-from feinsum.records.document import STRICT, content_id
+from feinsum.records.document import Document
 from feinsum.records.environment import Environment
 from feinsum.records.spec import TransformSpec
 from feinsum.reprs import brief
@@ -31,7 +30,7 @@ def _now() -> str:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Document):
     """What became of one recipe, good or bad. It is remembered, and never served.
 
     Attributes:
@@ -43,8 +42,6 @@ class Trial:
             :mod:`feinsum.tune.scale`.
         recorded_at: UTC, ISO 8601.
     """
-
-    __pydantic_config__ = STRICT
 
     workload: WorkloadKey
     workload_text: str
@@ -66,11 +63,6 @@ class Trial:
                 f"{n_times} of median_s and ratio; expected both if it is {OK}, "
                 "else none"
             )
-
-    @cached_property
-    def id(self) -> str:
-        """Content id."""
-        return content_id(self)
 
     def __repr__(self) -> str:
         time = f", {self.median_s * 1e3:.4g} ms" if self.median_s else ""

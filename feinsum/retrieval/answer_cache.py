@@ -24,11 +24,11 @@ from feinsum.db import Database, looked_up_store
 from feinsum.measure.intermediates import INTERMEDIATE_VARIABLE
 from feinsum.records import Device, Environment, LookUp, Policy
 from feinsum.records.signature import trusted_signers
+from feinsum.retrieval.decision import Decision, decision_of
 from feinsum.retrieval.installation import fingerprint, is_ours
 from feinsum.retrieval.kernel_text import NoTextError, text_of
 from feinsum.retrieval.request import Request
 from feinsum.retrieval.result import Retrieval
-from feinsum.retrieval.selection import Decision, decision_of
 from feinsum.targets.units import CodedUnit, LibraryUnit
 from feinsum.transforms.primitives.set_cache import tell_sets_apart
 
@@ -161,7 +161,7 @@ class _Shelf:
 @_optional
 def place_of(request: Request) -> Place | None:
     """The place of a retrieval; None if it cannot be cached."""
-    return Place.of(request, request.opened().environment({}))
+    return Place.of(request, request.opened.environment({}))
 
 
 def _shape_and_dtype(given: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import islpy as isl
@@ -22,7 +21,7 @@ from feinsum.targets.units import HostProgram, LibraryUnit
 from feinsum.transforms import apply_spec
 from feinsum.transforms.primitives.compiler_hints import sums_in_order
 
-__all__ = ["ISLPY_WARNING", "Applied", "applied", "mark_separable"]
+__all__ = ["ISLPY_WARNING", "Applied", "applied"]
 
 ISLPY_WARNING = ".*with implicit conversion of self"
 
@@ -49,19 +48,6 @@ class Applied(NamedTuple):
     unit: lp.TranslationUnit
     failures: Mapping[int, Exception]
     parts: Mapping[int, Phase]
-
-
-def mark_separable(
-    raised: RaisedKernel, nests: Sequence[NestSelection]
-) -> tuple[NestSelection, ...]:
-    """The nests, marking those that cannot run in a phase of their own."""
-    kernel = _unscheduled(raised.t_unit, raised.kernel_name)[raised.kernel_name]
-    wanted = [one.nest.instructions for one in nests if one.chosen]
-    _, stuck = phases_of(kernel, wanted)
-    return tuple(
-        replace(one, is_separable=frozenset(one.nest.instructions) not in stuck)
-        for one in nests
-    )
 
 
 def applied(raised: RaisedKernel, nests: Sequence[NestSelection]) -> Applied:

@@ -119,7 +119,7 @@ def _compiled_ahead(
         is_coded = is_right and isinstance(unit, CodedUnit) and unit.shelf.code()
         if is_coded and default_cache() is not None:
             with suppress(FeinsumError):  # the first run says what is wrong
-                request.opened().build(built.unit)
+                request.opened.build(built.unit)
         return built
 
 

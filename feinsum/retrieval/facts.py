@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from feinsum.canonical import CanonicalForm, WorkloadKey
 from feinsum.records import (
@@ -18,20 +19,26 @@ from feinsum.records.signature import trusted_signers, why_untrusted
 __all__ = ["Facts"]
 
 
+@dataclass
 class Facts:
     """The candidates of a store for a device and a policy.
 
     Related queries are sent together, since a store may be far away. If trusted signers
     are configured, facts of others are skipped.
 
+    Attributes:
+        wanted: the forms that are queried together with the first of them.
+
     Raises:
         SignatureError: if the setting of trusted signers is invalid.
     """
 
-    def __init__(self, store: FactSource, device: Device, policy: Policy) -> None:
-        self._store, self._device, self._policy = store, device, policy
-        self._found: dict[WorkloadKey, tuple[TuningRecord, ...]] = {}
-        self._signers = trusted_signers()
+    store: FactSource
+    device: Device
+    policy: Policy
+    wanted: Sequence[CanonicalForm] = ()
+    _found: dict[WorkloadKey, tuple[TuningRecord, ...]] = field(default_factory=dict)
+    _signers: frozenset[str] = field(default_factory=trusted_signers)
 
     def ask(self, forms: Iterable[CanonicalForm], *, counts: bool = True) -> None:
         """Query the workloads that were not queried yet.
@@ -44,12 +51,12 @@ class Facts:
         """
         texts = {f.key: f.text for f in forms if f.key not in self._found}
         if texts:
-            look_up = LookUp(texts, self._device, self._policy, counts)
-            self._found.update(self._store.candidates(look_up))
+            look_up = LookUp(texts, self.device, self.policy, counts)
+            self._found.update(self.store.candidates(look_up))
 
     def of(self, form: CanonicalForm) -> tuple[TuningRecord, ...]:
         """The trusted records of a workload."""
-        self.ask([form])
+        self.ask([form, *self.wanted])
         doubts = self._doubts(form.key)
         return tuple(r for r in self._found[form.key] if r.id not in doubts)
 

@@ -26,7 +26,14 @@ from feinsum.targets.messages import first_lines
 from feinsum.targets.quicker import quicker, uncached
 from feinsum.targets.units import CodedUnit, HeldCode, LibraryUnit
 
-__all__ = ["delivered", "generated", "generation_failures", "refusal", "with_shelf"]
+__all__ = [
+    "delivered",
+    "generated",
+    "generation_failures",
+    "in_caller",
+    "refusal",
+    "with_shelf",
+]
 
 
 def generation_failures(
@@ -72,6 +79,30 @@ def _with_one(
 def delivered(unit: lp.TranslationUnit, target: TargetBase) -> lp.TranslationUnit:
     """A unit as the user gets it, for the target of the given kernel."""
     return target_of(target).delivered(unit, target)
+
+
+def in_caller(
+    given: lp.TranslationUnit, unit: lp.TranslationUnit
+) -> lp.TranslationUnit:
+    """The given unit with the transformed kernel as its callee, if it calls that.
+
+    Args:
+        unit: the transformed unit, delivered; its entry points are the given ones if
+            there is no caller.
+
+    Raises:
+        TransformError: if no code can be generated for it.
+    """
+    if unit.entrypoints == given.entrypoints:
+        return unit
+    (name,), (caller,) = unit.entrypoints, given.entrypoints
+    kernel = unit[name]
+    around = given[caller].copy(index_dtype=kernel.index_dtype)
+    joined = given.with_kernel(kernel).with_kernel(around).copy(target=unit.target)
+    error = refusal(joined)
+    if error is not None and refusal(given) is None:
+        raise TransformError(f"kernel {name!r} does not fit its caller: {error}")
+    return joined
 
 
 def with_shelf(unit: lp.TranslationUnit) -> lp.TranslationUnit:

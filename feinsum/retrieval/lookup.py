@@ -12,13 +12,11 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+from functools import partial
 from typing import Any, Literal, get_args
 
 import loopy as lp
-from constantdict import constantdict
 
-from feinsum.canonical import canonicalize
 from feinsum.db import Database, opened_store
 from feinsum.errors import (
     FeinsumError,
@@ -27,20 +25,20 @@ from feinsum.errors import (
     RecordNotFoundError,
     StoreUnavailableError,
 )
-from feinsum.ir import BatchedEinsum, generalize, generalize_each
+from feinsum.ir import BatchedEinsum, generalize
 from feinsum.memory import remembered
 from feinsum.options import check_option
 from feinsum.predict import Effort, effort_of
 from feinsum.raising import RaisedKernel
 from feinsum.records import Match, Policy
 from feinsum.retrieval.answer_cache import Answer, place_of
+from feinsum.retrieval.decision import decision_of
 from feinsum.retrieval.facts import Facts
-from feinsum.retrieval.matching import form_of, nearest
-from feinsum.retrieval.pipeline import perform_retrieval
-from feinsum.retrieval.ranks import Ranks, perform_on_ranks
+from feinsum.retrieval.matching import forms_of, nearest
+from feinsum.retrieval.pipeline import follow_decision, perform_retrieval
+from feinsum.retrieval.ranks import Ranks, agreed
 from feinsum.retrieval.request import Request, policy_of
 from feinsum.retrieval.result import Retrieval
-from feinsum.retrieval.selection import decision_of
 from feinsum.settings import quick_collections
 from feinsum.targets.devices import open_device
 
@@ -119,7 +117,9 @@ def retrieve(
         )
         with quick_collections():
             if comm is not None:
-                return Answer.of(perform_on_ranks(request, Ranks(comm)))
+                find = partial(perform_retrieval, request, has_batches=False)
+                follow = partial(follow_decision, request)
+                return Answer.of(agreed(Ranks(comm), find, follow))
             return _answer(request)
 
     return _or_unchanged(t_unit, find, on_miss, comm)
@@ -290,12 +290,7 @@ def query(
     chosen = policy_of(policy)
     environment = open_device(device).environment({})
     general, literal = generalize(einsum)
-    literal = constantdict({**literal, **(sizes or {})})
-    others = (
-        form_of(canonicalize(other), {**literal, **more}, is_nearest=True)
-        for other, more in generalize_each(general)
-    )
-    forms = chain([form_of(canonicalize(general), literal)], others)
+    forms = forms_of(general, {**literal, **(sizes or {})})
     with opened_store(database, has_shipped=True) as store:
         facts = Facts(store, environment.device, chosen)
         _, match = nearest(forms, facts, environment, chosen)

@@ -12,7 +12,7 @@ from constantdict import constantdict
 
 from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.errors import FeinsumError, InvalidRecordError
-from feinsum.ir import PROFILE, BatchedEinsum, from_text
+from feinsum.ir import PROFILE, BatchedEinsum, from_text, generalize_each
 from feinsum.measure.intermediates import has_room, intermediate_limit_bytes
 from feinsum.predict import Effort, has_vectors, is_outdone, predictions
 from feinsum.predict.correction import Correction, correction_in_use
@@ -41,6 +41,7 @@ __all__ = [
     "Form",
     "Nearest",
     "form_of",
+    "forms_of",
     "lookup_variants",
     "nearest",
     "select_candidates",
@@ -190,6 +191,17 @@ def form_of(
     known = {names[name]: n for name, n in sizes.items() if name in names}
     known |= {name: n for name, n in sizes.items() if name.startswith(PROFILE)}
     return Form(form, known, is_nearest)
+
+
+def forms_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Iterator[Form]:
+    """The forms of an einsum with size parameters: its own, then at other extents.
+
+    Args:
+        sizes: the values of its size parameters, and a profile.
+    """
+    yield form_of(canonicalize(einsum), sizes)
+    for other, more in generalize_each(einsum):
+        yield form_of(canonicalize(other), {**sizes, **more}, is_nearest=True)
 
 
 def nearest(

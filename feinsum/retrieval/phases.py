@@ -11,6 +11,7 @@ iterations.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import islpy as isl
@@ -20,17 +21,32 @@ from loopy.kernel.data import ConcurrentTag
 from loopy.symbolic import SubstitutionRuleExpander, WalkMapper
 from pymbolic import primitives as p
 
+from feinsum.raising import RaisedKernel
 from feinsum.raising.memory import (
     Subscripts,
     are_told_apart,
     have_own_entries,
     subscripts_of,
 )
+from feinsum.retrieval.selection import NestSelection
 
-__all__ = ["Phase", "loops_of", "phases_of"]
+__all__ = ["Phase", "loops_of", "mark_separable", "phases_of"]
 
 Phase = frozenset[str]
 """Ids of the instructions that run together."""
+
+
+def mark_separable(
+    raised: RaisedKernel, nests: Sequence[NestSelection]
+) -> tuple[NestSelection, ...]:
+    """The nests, marking those that cannot run in a phase of their own."""
+    kernel = raised.t_unit[raised.kernel_name]
+    wanted = [one.nest.instructions for one in nests if one.chosen]
+    _, stuck = phases_of(kernel, wanted)
+    return tuple(
+        replace(one, is_separable=frozenset(one.nest.instructions) not in stuck)
+        for one in nests
+    )
 
 
 def phases_of(

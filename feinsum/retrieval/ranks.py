@@ -1,6 +1,6 @@
 """One answer on all ranks of a parallel program.
 
-Rank 0 looks up and verifies, and broadcasts its choice, transform names with
+Rank 0 looks up and verifies, and broadcasts its decision, transform names with
 parameters, as JSON. Every rank applies it to its own kernel. If one of them cannot,
 none does. All ranks make the same two collective calls, whatever goes wrong in between.
 """
@@ -8,34 +8,17 @@ none does. All ranks make the same two collective calls, whatever goes wrong in 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from feinsum.errors import (
-    FeinsumError,
-    RecordNotFoundError,
-    TransformError,
-    error_from_code,
-)
-from feinsum.raising import RaisedNest
-from feinsum.records import FramedSpec, Match, from_json, to_json
-from feinsum.retrieval.applying import applied
-from feinsum.retrieval.generating import delivered
-from feinsum.retrieval.matching import lookup_variants
-from feinsum.retrieval.pipeline import in_caller, perform_retrieval
-from feinsum.retrieval.request import Request
+from feinsum.errors import FeinsumError, RecordNotFoundError, error_from_code
+from feinsum.records import from_json, to_json
+from feinsum.retrieval.decision import Decision, decision_of
 from feinsum.retrieval.result import Retrieval
-from feinsum.retrieval.selection import (
-    Candidate,
-    DecidedNest,
-    Decision,
-    NestSelection,
-    decision_of,
-)
 
-__all__ = ["Ranks", "perform_on_ranks"]
+__all__ = ["Ranks", "agreed"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,22 +58,30 @@ class Ranks:
         return int(total[0])
 
 
-def perform_on_ranks(request: Request, ranks: Ranks) -> Retrieval:
-    """Rank 0's result, applied on all ranks or on none.
+def agreed(
+    ranks: Ranks,
+    find: Callable[[], Retrieval],
+    follow: Callable[[Decision], Retrieval],
+) -> Retrieval:
+    """Rank 0's result, on all ranks or on none.
+
+    Args:
+        find: what rank 0 does.
+        follow: what the others do with its decision.
 
     Raises:
         RecordNotFoundError: if rank 0 found nothing, or another rank failed.
         FeinsumError: if it failed on this one.
     """
     decision, found = (
-        _first_rank_decision(request) if ranks.rank == 0 else (Decision(), None)
+        _first_rank_decision(find) if ranks.rank == 0 else (Decision(), None)
     )
     failure: Exception | None = None
     told = ranks.broadcast(to_json(decision))
     try:
         decision = from_json(Decision, told)
         if found is None and decision.error_code is None:
-            found = _as_decided(request, decision)
+            found = follow(decision)
     except Exception as error:
         logger.exception("the recipes of rank 0 cannot be applied on %d", ranks.rank)
         failure = error
@@ -108,62 +99,12 @@ def perform_on_ranks(request: Request, ranks: Ranks) -> Retrieval:
     return found
 
 
-def _as_decided(request: Request, decision: Decision) -> Retrieval:
-    """The kernel with the recipes of a decision.
-
-    Raises:
-        FeinsumError: if one cannot be applied.
-    """
-    if callee := request.of_callee():
-        return in_caller(request, _as_decided(callee, decision))
-    raised = request.raised()
-    nests = _decided_nests(decision, raised.raised)
-    for one in nests:
-        for candidate in one.candidates:
-            candidate.check()
-    made = applied(raised, nests)
-    for error in made.failures.values():
-        raise error
-    return Retrieval(delivered(made.unit, raised.t_unit.target), raised, nests)
-
-
-def _decided_nests(
-    decision: Decision, nests: Sequence[RaisedNest]
-) -> tuple[NestSelection, ...]:
-    """The nests of this rank's kernel with rank 0's choices.
-
-    Raises:
-        TransformError: if they are not the einsums of rank 0's kernel.
-    """
-    if len(nests) != len(decision.nests):
-        raise TransformError(
-            f"the kernel of this rank has {len(nests)} einsums, that of rank 0 has "
-            f"{len(decision.nests)}; give all ranks one kernel"
-        )
-    return tuple(
-        _decided_nest(*pair) for pair in zip(decision.nests, nests, strict=True)
-    )
-
-
-def _decided_nest(decided: DecidedNest, nest: RaisedNest) -> NestSelection:
-    match = Match(decided.level, decided.reason)
-    if decided.spec is None:
-        return NestSelection(nest, match)
-    chosen = Candidate(FramedSpec(decided.spec, decided.frame), match)
-    for one, _ in lookup_variants(nest):
-        if one.key == decided.workload:
-            judgement = f"{decided.judgement}, by the first rank"
-            return NestSelection(one, match, (chosen,), judgement=judgement)
-    raise TransformError(
-        f"the einsum of {', '.join(nest.instructions)} has the key {nest.key} on this "
-        f"rank, and {decided.workload} on rank 0; give all ranks one kernel"
-    )
-
-
-def _first_rank_decision(request: Request) -> tuple[Decision, Retrieval | None]:
+def _first_rank_decision(
+    find: Callable[[], Retrieval],
+) -> tuple[Decision, Retrieval | None]:
     """The result of rank 0, and its decision for the others."""
     try:
-        found = perform_retrieval(request, has_batches=False)
+        found = find()
         if not found.applied:
             reasons = "; ".join(nest.why_unchanged for nest in found.nests)
             raise RecordNotFoundError(reasons or "the kernel has no einsum")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self, cast, get_args
 
 import loopy as lp
 
 from feinsum.db import Database
-from feinsum.errors import DeviceUnavailableError, FeinsumError, NotAnEinsumError
+from feinsum.errors import DeviceUnavailableError, NotAnEinsumError
 from feinsum.options import option_of
 from feinsum.predict import Effort, effort_of
 from feinsum.raising import RaisedKernel, called_kernels, raise_kernel
-from feinsum.records import Policy
+from feinsum.records import WORST_ACCEPTED, Level, Policy
 from feinsum.retrieval.trust import is_verification_on
 from feinsum.targets.devices import open_device, target_of
+from feinsum.targets.host import HOST
 from feinsum.targets.protocol import OpenDevice
 
 __all__ = ["POLICY_VARIABLE", "Request", "policy_of"]
@@ -69,64 +71,77 @@ class Request:
             effort_of(effort),
         )
 
+    @property
+    def may_try_forms(self) -> bool:
+        """Whether what nobody measured may be timed here, and used."""
+        is_accepted = WORST_ACCEPTED[self.policy] >= Level.PREDICTED
+        return self.verify and is_accepted and self.effort != "recorded"
+
     def raised(self) -> RaisedKernel:
-        """The kernel with its einsums.
+        """The kernel with its einsums; of a kernel that calls one, that one.
+
+        PyOP2 and others wrap a one-cell kernel in a loop that gathers its inputs and
+        scatters its outputs. The einsums are in the callee, and its caller, a plain
+        function, is unchanged: a called kernel has no threads of its own.
 
         Raises:
-            NotAnEinsumError: if it cannot be raised, or if no target here runs it:
-                recipes parallelize loops, which a target must support.
+            NotAnEinsumError: if it cannot be raised.
         """
-        raised = raise_kernel(
+        if callee := _callee(self.t_unit, self.kernel_name):
+            return raise_kernel(callee, instructions=self.instructions)
+        return raise_kernel(
             self.t_unit,
             arguments=self.arguments,
             instructions=self.instructions,
             kernel_name=self.kernel_name,
         )
-        try:
-            target_of(raised.t_unit.target)
-        except DeviceUnavailableError as error:
-            raise NotAnEinsumError(
-                f"kernel {raised.kernel_name!r} cannot be transformed: {error}",
-                rule="target",
-                instructions=tuple(i for n in raised.raised for i in n.instructions),
-            ) from None
-        return raised
 
-    def of_callee(self) -> Self | None:
-        """The request for the one kernel that the kernel calls; None if it calls none.
+    def measure_missing(self, raised: RaisedKernel) -> None:
+        """Measure the einsums about which too little is recorded."""
+        # most retrievals need no tuner
+        from feinsum.tune import measure_if_possible
 
-        PyOP2 and others wrap a one-cell kernel in a loop that gathers its inputs and
-        scatters its outputs. The einsums are in the callee, and its caller, a plain
-        function, is unchanged: a called kernel has no threads of its own.
-        """
-        unit = self.t_unit
-        if not isinstance(unit, lp.TranslationUnit) or not _is_plain_function(unit):
-            return None
-        if len(unit.entrypoints) != 1:
-            return None
-        (name,) = unit.entrypoints
-        called = called_kernels(unit, name)
-        if self.kernel_name not in (None, name) or len(called) != 1:
-            return None
-        callee = unit.copy(entrypoints=frozenset(called))
-        return replace(self, t_unit=callee, kernel_name=None, arguments=None)
+        for nest in raised.raised:
+            measure_if_possible(
+                nest.einsum,
+                nest.generalized,
+                self.effort,
+                device=self.opened.device.id,
+                database=self.database,
+            )
 
+    @cached_property
     def opened(self) -> OpenDevice:
-        """The device that runs the kernel.
+        """The device that runs the kernel, opened when it is first needed.
 
         Raises:
-            DeviceUnavailableError: if there is none.
+            NotAnEinsumError: if no target here runs such kernels: recipes parallelize
+                loops, which a target must support.
+            DeviceUnavailableError: if there is no device.
         """
+        try:
+            target_of(self.t_unit.target)
+        except DeviceUnavailableError as error:
+            raise NotAnEinsumError(
+                f"the kernel cannot be transformed: {error}", rule="target"
+            ) from None
         return open_device(self.device, loopy_target=self.t_unit.target)
 
 
-def _is_plain_function(unit: lp.TranslationUnit) -> bool:
-    if not isinstance(unit.target, lp.CTarget):
-        return False
-    try:
-        return not target_of(unit.target).runs_programs(unit.target)
-    except FeinsumError:
-        return False
+def _callee(
+    unit: lp.TranslationUnit, kernel_name: str | None
+) -> lp.TranslationUnit | None:
+    """The unit of the one kernel that a plain function calls; None for any other."""
+    is_unit = isinstance(unit, lp.TranslationUnit)
+    if not is_unit or not isinstance(unit.target, lp.CTarget):
+        return None
+    if HOST.runs_programs(unit.target) or len(unit.entrypoints) != 1:
+        return None
+    (name,) = unit.entrypoints
+    called = called_kernels(unit, name)
+    if kernel_name not in (None, name) or len(called) != 1:
+        return None
+    return unit.copy(entrypoints=frozenset(called))
 
 
 def policy_of(given: Policy | None) -> Policy:

@@ -1,7 +1,7 @@
 """Selections: which recipe each nest of a kernel gets, and which remain if it fails.
 
 A selection is derived from the facts about the nests and judged before anything is
-applied. A retrieval explains it, caches it on disk and sends it to other ranks.
+applied. A retrieval explains it; a decision is what others need to know of it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from feinsum.records import (
     TransformSpec,
     TuningRecord,
 )
-from feinsum.records.document import STRICT
 from feinsum.transforms import check_spec
 
-__all__ = ["Candidate", "DecidedNest", "Decision", "NestSelection", "decision_of"]
+__all__ = ["Candidate", "NestSelection"]
 
 MOST_REASONS = 10
 """Reasons that are given for an einsum without a recipe."""
@@ -54,7 +53,6 @@ class Candidate(NamedTuple):
 
     @property
     def records(self) -> tuple[TuningRecord, ...]:
-        """Its records."""
         return tuple(r for r in self.match.ranking if r.recipe == self.recipe)
 
     @property
@@ -151,62 +149,3 @@ class NestSelection:
 def _reason(error: Exception) -> str:
     text = str(error) if isinstance(error, FeinsumError) else repr(error)
     return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."
-
-
-@dataclass(frozen=True)
-class DecidedNest:
-    """What one nest of a kernel gets.
-
-    Attributes:
-        workload: its key.
-        frame: the text of the workload to whose names the recipe refers.
-        spec: the recipe; None if the nest is unchanged.
-        level: the match level of the recipe.
-        reason: why the nest is unchanged, or why this recipe was chosen.
-        judgement: why the recipe may be used.
-    """
-
-    __pydantic_config__ = STRICT
-
-    workload: str
-    frame: str
-    spec: TransformSpec | None
-    level: Level
-    reason: str
-    judgement: str = ""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """A serializable selection: what the nests of a kernel get, in order.
-
-    Attributes:
-        error_code, error: why no nest gets a recipe.
-    """
-
-    __pydantic_config__ = STRICT
-
-    nests: tuple[DecidedNest, ...] = ()
-    error_code: str | None = None
-    error: str = ""
-
-    @property
-    def unchanged(self) -> tuple[str, ...]:
-        """Why nests are unchanged."""
-        return tuple(nest.reason for nest in self.nests if nest.spec is None)
-
-
-def decision_of(nests: tuple[NestSelection, ...]) -> Decision:
-    return Decision(tuple(map(_decided, nests)))
-
-
-def _decided(one: NestSelection) -> DecidedNest:
-    reason = one.why_unchanged if one.chosen is None else one.match.reason
-    return DecidedNest(
-        one.nest.key,
-        one.frame,
-        one.applied,
-        one.match.level,
-        reason,
-        one.judgement,
-    )

@@ -170,53 +170,29 @@ def run_workload(bundle: Any, k: int, options: Any) -> None:
     missing = missing_of(bundle, k, out)
     case = Case(gpu, bundle["seed"], workload)
     timed: dict[int, Any] = {}
+
+    def tell(c: int, state: str, **more: Any) -> None:
+        if c in missing:
+            say(out, {"workload": k, "candidate": c, "state": state, **more})
+
     for c in dict.fromkeys([workload["baseline"], *missing]):
         if time.monotonic() > end and timed:
             break
-        if c in missing:
-            say(out, {"workload": k, "candidate": c, "state": "started"})
+        tell(c, "started")
         try:
             kernel = gpu.kernel(workload["candidates"][c], case)
             off = case.largest_error(kernel)
         except GpuError as refusal:
-            if c in missing:
-                say(
-                    out,
-                    {
-                        "workload": k,
-                        "candidate": c,
-                        "state": "failed",
-                        "reason": str(refusal)[:500],
-                    },
-                )
+            tell(c, "failed", reason=str(refusal)[:500])
             if refusal.is_lasting:
                 sys.exit(3)
             continue
         if not off <= workload["tolerance"]:
-            if c in missing:
-                say(
-                    out,
-                    {
-                        "workload": k,
-                        "candidate": c,
-                        "state": "wrong",
-                        "error": repr(off),
-                    },
-                )
+            tell(c, "wrong", error=repr(off))
             continue
         with gpu.turn():
             timed[c] = kernel, off, min(gpu.seconds(kernel) for _ in range(3))
-        if c in missing:
-            say(
-                out,
-                {
-                    "workload": k,
-                    "candidate": c,
-                    "state": "tried",
-                    "seconds": timed[c][2],
-                    "error": off,
-                },
-            )
+        tell(c, "tried", seconds=timed[c][2], error=off)
     with gpu.turn():
         finals(gpu, workload, k, timed, out)
 

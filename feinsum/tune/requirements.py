@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from feinsum.errors import MeasurementError
-from feinsum.ir import BatchedEinsum, SizeParam
+from feinsum.ir import BatchedEinsum
 from feinsum.measure import einsum_operations, footprint_bytes
 from feinsum.measure.reference import MANY_TIMES
 from feinsum.paths import contraction_steps
@@ -139,7 +139,7 @@ def _left_in_group() -> list[int]:
 
 def _products_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     """Of the two largest products of operands on the way to the reference result."""
-    extents = {i: _value(x, sizes) for i, x in einsum.extents.items()}
+    extents = einsum.extents_at(sizes)
     steps = contraction_steps(einsum.inputs, einsum.output, tuple(extents.items()))
     itemsize = max(dtype.itemsize for dtype in einsum.output_dtypes)
     made = []
@@ -155,13 +155,9 @@ def _products_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
 def _n_untransformed(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:
     """Operations of the untransformed kernel, in one nest or by pairs of operands."""
     n_least = sum(einsum_operations(einsum, sizes).values())
-    extents = prod(_value(x, sizes) for x in einsum.extents.values())
-    in_one_nest = extents * einsum.n_operands * einsum.batch_size
+    n_points = prod(einsum.extents_at(sizes).values())
+    in_one_nest = n_points * einsum.n_operands * einsum.batch_size
     return in_one_nest if in_one_nest < MANY_TIMES * n_least else n_least
-
-
-def _value(extent: int | SizeParam, sizes: Mapping[str, int]) -> int:
-    return sizes[extent.name] if isinstance(extent, SizeParam) else extent
 
 
 def _listed(sizes: Mapping[str, int]) -> str:

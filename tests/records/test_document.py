@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from feinsum.errors import InvalidRecordError
 from feinsum.records import (
+    KINDS,
     Device,
     DevicePeaks,
     Environment,
+    Fleet,
     TuningRecord,
     content_id,
     from_json,
@@ -53,6 +55,16 @@ def test_order_of_mappings_does_not_matter() -> None:
     a, b = replace(HERE, software=software), replace(HERE, software=backwards)
     assert a == b
     assert a.id == b.id
+
+
+@pytest.mark.parametrize(
+    "kind", [*(kind.cls for kind in KINDS.values()), Environment, Fleet]
+)
+def test_no_document_can_be_changed(kind: Any) -> None:
+    """So its id is that of its content for ever."""
+    document = object.__new__(kind)
+    with pytest.raises(FrozenInstanceError):
+        document.id = "another"
 
 
 def test_a_record_cannot_be_changed() -> None:

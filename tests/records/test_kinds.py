@@ -50,8 +50,9 @@ def test_every_table_by_kind_has_every_kind():
 
 
 def test_every_kind_says_what_is_asked_of_it():
-    """Its time is a field, and stores have its method."""
+    """Its time is a field, as is its recipe if it has one; stores have its method."""
     for kind in KINDS.values():
+        assert kind.has_recipe == ("spec" in kind.cls.__annotations__)
         assert kind.time in kind.cls.__annotations__
         assert callable(getattr(HttpStore, kind.add))
         assert callable(getattr(InMemoryStore, kind.add))

@@ -20,13 +20,15 @@ from feinsum.records import (
     latest_peaks,
     refusals,
 )
-from feinsum.records.capability import capability_of, least_work, most_s
+from feinsum.records.capability import MOST_UNITS, capability_of, least_work, most_s
 from feinsum.records.plausibility import SHIPPED
 from feinsum.transforms import REGISTRY
 from tests.db.factories import (
     make_device,
+    make_environment,
     make_measurement,
     make_peaks,
+    make_plan_record,
     make_record,
     make_trial,
 )
@@ -74,6 +76,36 @@ def test_a_text_of_another_version_is_kept_apart():
 def test_trials_are_not_judged():
     """They are in no look-up."""
     assert judge(make_trial()) == ()
+
+
+def codes_of(document):
+    return {finding.code for finding in judge(document)}
+
+
+@pytest.mark.parametrize("n_units", [0, 1, MOST_UNITS, MOST_UNITS + 1])
+def test_a_device_has_one_unit_to_a_million(n_units):
+    """Whatever is measured on it."""
+    device = replace(make_device(), compute_units=n_units)
+    found = codes_of(make_record(environment=make_environment(device)))
+    assert ("compute-units" in found) == (not 1 <= n_units <= MOST_UNITS)
+
+
+@pytest.mark.parametrize("number", [-(2**63) - 1, -(2**63), 2**63 - 1, 2**63])
+def test_integers_have_64_bits(number):
+    """Those that databases keep."""
+    parameters = {**make_record().spec.parameters, "n": number}
+    spec = TransformSpec("rowwise", 1, parameters)
+    found = codes_of(replace(make_record(), spec=spec))
+    assert ("integer-range" in found) == (not -(2**63) <= number < 2**63)
+
+
+@pytest.mark.parametrize("numbers", [(0, 64), (2, 0), (1, 1)])
+def test_a_plan_without_a_verified_block_is_refused(numbers):
+    """So is one of blocks without entries."""
+    fact = make_plan_record()
+    checked = replace(fact.verification, n_blocks=numbers[0], n_entries=numbers[1])
+    found = codes_of(replace(fact, verification=checked))
+    assert ("not-verified" in found) == (0 in numbers)
 
 
 @given(st.integers(0, 3_600))

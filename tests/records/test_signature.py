@@ -49,6 +49,13 @@ def test_a_signed_fact_is_believed(record: TuningRecord) -> None:
     assert why_untrusted(twice, {public_key_of(OTHER)}) == ""
 
 
+def test_signing_keeps_all_topics() -> None:
+    """Whatever they are called; they are signed, too."""
+    topics = {"by": "somebody", "note": "warm", "zone": "7"}
+    signed = sign(replace(make_record(), provenance=topics), KEY)
+    assert topics.items() <= signed.provenance.items()
+
+
 def test_the_signature_is_that_of_the_page() -> None:
     """What is signed is what the page of signatures says; old ones stay right."""
     signed = sign(make_record(), KEY)

@@ -122,6 +122,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("rowwise@1(block=64, **more)", "'**more' is not a parameter"),
         ("rowwise@1(index=a, block=64)", "index=a is not a literal"),
         ("rowwise@1(block=64 index=2)", "'64 index=2' cannot be parsed"),
+        ("rowwise@1(=64)", "'=64' cannot be parsed"),
         ("rowwise@1(block=6, block=7)", "'block' is given twice"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from feinsum import FeinsumWarning, retrieve
 from feinsum.errors import TransformError
 from feinsum.records import from_json, to_json
-from feinsum.retrieval.selection import Decision
+from feinsum.retrieval.decision import Decision
 from tests.docs.pages import ROOT
 from tests.retrieval.facts import fact_of
 from tests.retrieval.kernels import reduction

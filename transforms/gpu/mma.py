@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from itertools import product
 from math import inf
 
 import loopy as lp
@@ -40,7 +39,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     multiply_fragments,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
 from feinsum.transforms.roles import number, reuse
 
 __all__ = ["GPU_MMA"]
@@ -286,8 +285,7 @@ def _proposals(workload: Workload) -> Iterable[Parameters]:
     yield from _starts(workload)
     fewer = {**space, "depth": (16,), "terms": (8,), "stages": (3,),
              "copies": COPY_WAYS[:1]}  # fmt: skip
-    for values in product(*fewer.values()):
-        yield dict(zip(fewer, values, strict=True))
+    yield from choices(fewer)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:

@@ -6,7 +6,6 @@ Source: Nath, Tomov and Dongarra, An Improved MAGMA GEMM for Fermi GPUs (2010).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import product
 from typing import NamedTuple
 
 import loopy as lp
@@ -36,7 +35,7 @@ from feinsum.transforms.gpu.tiles import (
 )
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space, Transform, choices, register
 from feinsum.transforms.roles import number, reuse
 
 __all__ = ["GPU_PRODUCT"]
@@ -258,8 +257,7 @@ def _proposals(workload: Workload) -> Iterable[Parameters]:
         return
     yield from _starts(workload)
     fewer = {**space, "depth": (16, 8), "stages": (3,), "copies": COPY_WAYS[:1]}
-    for values in product(*fewer.values()):
-        yield dict(zip(fewer, values, strict=True))
+    yield from choices(fewer)
 
 
 def _cost(einsum: BatchedEinsum, parameters: Parameters, machine: Machine) -> float:

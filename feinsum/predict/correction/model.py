@@ -32,8 +32,7 @@ from feinsum.predict.correction.features import (
     context_features,
     recipe_features,
 )
-from feinsum.records import content_id
-from feinsum.records.document import STRICT
+from feinsum.records.document import STRICT, Document
 from feinsum.transforms.cost import Machine
 from feinsum.transforms.ranking import Costed
 
@@ -67,7 +66,7 @@ class Feature:
 
 
 @dataclass(frozen=True)
-class Correction:
+class Correction(Document):
     """What was learnt from trials.
 
     Attributes:
@@ -81,8 +80,6 @@ class Correction:
     Raises:
         ModelError: for another version, or if the features are others.
     """
-
-    __pydantic_config__ = STRICT
 
     version: int
     recipe: tuple[Feature, ...]
@@ -118,11 +115,6 @@ class Correction:
     def is_analytic(self) -> bool:
         """Whether it leaves all costs as they are."""
         return not (self.recipe or self.context)
-
-    @cached_property
-    def id(self) -> str:
-        """Content id."""
-        return content_id(self)
 
     def factors(self, recipe: Values, context: Values) -> Values:
         """What the costs of recipes that are compared are to be multiplied by.
