@@ -8,6 +8,7 @@ import pytest
 from feinsum import raise_kernel
 from tests.raising.interpreter import run, run_raised
 from tests.raising.local_kernels import KERNELS, arguments
+from tests.raising.stokes import STOKES
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -17,15 +18,20 @@ N_NESTS = {
     "stiffness": 2,
     "helmholtz_action": 4,
     "factorized_mass_action": 4,
+    "velocities": 6,
+    "divergence": 2,
+    "all blocks": 10,
+    "residual": 8,
 }
+ALL = {**KERNELS, **STOKES}
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", ALL)
 def test_all_loops_of_a_cell_are_einsums(name):
     """What is left are scalars outside of all loops; the result is the kernel's."""
-    unit = KERNELS[name]()
+    unit = ALL[name]()
     raised = raise_kernel(unit)
-    assert len(raised.raised) == N_NESTS[name.split()[0]]
+    assert len(raised.raised) == N_NESTS.get(name, N_NESTS.get(name.split()[0]))
     kernel = raised.t_unit.default_entrypoint
     for refused in raised.refused:
         assert refused.rule == "no-operand"
