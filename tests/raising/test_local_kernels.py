@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import loopy as lp
 import numpy as np
 import pytest
 
@@ -42,6 +43,19 @@ def test_all_loops_of_a_cell_are_einsums(name):
         run_raised(raised.t_unit, raised.raised, arrays),
     )
     np.testing.assert_allclose(found["A"], expected["A"], 1e-11, 1e-11)
+
+
+@pytest.mark.parametrize("name", ["mass of order 1", "divergence"])
+def test_local_memory_of_plain_c_is_private(name):
+    """TSFC declares all that is private to a cell in local memory."""
+    unit = ALL[name]()
+    kernel = unit.default_entrypoint
+    names = [t.name for t in kernel.temporary_variables.values() if not t.read_only]
+    kernel = lp.set_temporary_address_space(kernel, names, "local")
+    raised = raise_kernel(unit.with_kernel(kernel))
+    assert [nest.key for nest in raised.raised] == [
+        nest.key for nest in raise_kernel(unit).raised
+    ]
 
 
 def without_mark(unit):

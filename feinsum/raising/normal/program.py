@@ -89,7 +89,11 @@ class Program:
 
     @cached_property
     def privates(self) -> frozenset[str]:
-        """Temporaries that only assignments of this kernel use, in plain words."""
+        """Temporaries that only assignments of this kernel use, in plain words.
+
+        In plain C, local memory is that of the function, as TSFC declares it.
+        """
+        is_serial = isinstance(self.kernel.target, lp.CTarget)
         shared = {
             name
             for insn in self.kernel.instructions
@@ -102,7 +106,7 @@ class Program:
             if temporary.initializer is None
             and temporary.base_storage is None
             and not temporary.read_only
-            and temporary.address_space != lp.AddressSpace.LOCAL
+            and (is_serial or temporary.address_space != lp.AddressSpace.LOCAL)
             and isinstance(temporary.shape, tuple)
             and name not in shared | self.in_rules
         )
