@@ -269,7 +269,10 @@ class _LiteralFinder(UncachedWalkMapper):  # type: ignore[misc]
 
 
 class _Sizer(IdentityMapper):  # type: ignore[misc]
-    """Gives literals a dtype; subscripts have none."""
+    """Gives literals a dtype; subscripts have none.
+
+    Loopy writes those of a comparison, of a call and of a sum in a dtype of their own.
+    """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         super().__init__()
@@ -277,6 +280,11 @@ class _Sizer(IdentityMapper):  # type: ignore[misc]
 
     def map_constant(self, expr: Any, /) -> Any:
         return self._dtype.type(expr) if isinstance(expr, float) else expr
+
+    def map_comparison(self, expr: Expression, /) -> Expression:
+        return expr
+
+    map_call = map_reduction = map_comparison
 
 
 class _Unresolver(IdentityMapper):  # type: ignore[misc]

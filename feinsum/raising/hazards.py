@@ -11,10 +11,9 @@ from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.raising.memory import (
-    are_distinct,
-    are_told_apart,
     has_distinct_entries,
     have_own_entries,
+    never_meet,
     storage,
     subscripts_of,
 )
@@ -140,7 +139,7 @@ def _is_kept(
     )
     if not (mine and theirs) or storage(kernel, [name]) != {name}:
         return False
-    if all(are_told_apart(a, b) for a in mine for b in theirs):
+    if never_meet(kernel, name, mine, theirs):
         return True
     is_first = insn.id in ancestors(kernel, other.id)
     is_last = other.id in ancestors(kernel, insn.id)
@@ -167,19 +166,20 @@ def are_independent(
         return False
     (name,), (other_name,) = first.assignee_var_names(), second.assignee_var_names()
     if name == other_name:
-        return are_distinct(first.assignee, second.assignee)
+        places = ([subscripts_of(one.assignee)] for one in (first, second))
+        return never_meet(kernel, name, *places)
     return not storage(kernel, [name]) & storage(kernel, [other_name])
 
 
 def _reads_output(
     expression: Expression, writer: lp.Assignment, kernel: lp.LoopKernel
 ) -> bool:
-    """Whether an expression reads, as far as numbers tell, what ``writer`` assigns."""
+    """Whether an expression may read what ``writer`` assigns."""
     (name,) = writer.assignee_var_names()
     others = get_dependencies(expression) - {name}
-    return bool(storage(kernel, others) & storage(kernel, [name])) or not all(
-        are_distinct(access, writer.assignee)
-        for access in accesses_of(expression, name)
+    read = map(subscripts_of, accesses_of(expression, name))
+    return bool(storage(kernel, others) & storage(kernel, [name])) or not never_meet(
+        kernel, name, read, [subscripts_of(writer.assignee)]
     )
 
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, TypeAlias
 
+import islpy as isl
 import loopy as lp
 import numpy as np
+from loopy.diagnostic import UnableToDetermineAccessRangeError
 from loopy.kernel.array import ArrayBase
-from loopy.symbolic import get_dependencies
+from loopy.symbolic import get_access_map, get_dependencies
 from pymbolic import primitives as p
+from pytools import memoize_on_first_arg
 
 from feinsum.raising.functions import is_plain_array
 from feinsum.raising.nest import Expression
 
 __all__ = [
     "Subscripts",
-    "are_distinct",
-    "are_told_apart",
     "has_distinct_entries",
     "have_own_entries",
+    "never_meet",
     "storage",
     "subscripts_of",
 ]
@@ -66,18 +68,57 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer))
 
 
-def are_distinct(first: Expression, second: Expression) -> bool:
-    """Whether two accesses differ in a number, and so never meet."""
-    return are_told_apart(subscripts_of(first), subscripts_of(second))
+def never_meet(
+    kernel: lp.LoopKernel,
+    name: str,
+    mine: Iterable[Subscripts],
+    theirs: Iterable[Subscripts],
+) -> bool:
+    """Whether two sets of accesses have no entry of an array in common.
 
-
-def are_told_apart(first: Subscripts, second: Subscripts) -> bool:
-    """Whether the subscripts of two accesses of an array differ in a number."""
-    return any(
-        a != b
-        for a, b in zip(first, second, strict=False)
-        if _is_integer(a) and _is_integer(b)
+    That is so if no iterations of any loops reach one entry: ``A[2*i]`` and
+    ``A[2*j + 1]`` never meet, nor do ``A[i]`` with ``i < 12`` and ``A[12 + j]``.
+    """
+    others = [*theirs]
+    return has_distinct_entries(kernel, name) and all(
+        _are_apart(kernel, a, b) for a in mine for b in others
     )
+
+
+def _are_apart(kernel: lp.LoopKernel, first: Subscripts, second: Subscripts) -> bool:
+    if first == second or len(first) != len(second):
+        return False
+    if any(
+        a != b
+        for a, b in zip(first, second, strict=True)
+        if _is_integer(a) and _is_integer(b)
+    ):
+        return True
+    reached = _entries(kernel, first), _entries(kernel, second)
+    if reached[0] is None or reached[1] is None:
+        return False
+    return bool(reached[0].intersect(reached[1]).is_empty())
+
+
+@memoize_on_first_arg  # type: ignore[untyped-decorator]
+def _entries(kernel: lp.LoopKernel, subscripts: Subscripts) -> isl.Set | None:
+    """All entries that an access reaches; None if isl cannot tell.
+
+    Bounds that the kernel computes differ from one iteration to the next.
+    """
+    inames = kernel.all_inames() & frozenset[str]().union(
+        *map(get_dependencies, subscripts)
+    )
+    domain = kernel.get_inames_domain(inames).to_set()
+    sizes = kernel.get_unwritten_value_args()
+    if not sizes >= {*domain.get_var_names(isl.dim_type.param)}:
+        return None
+    try:
+        return get_access_map(
+            domain, subscripts, kernel.assumptions, allowed_constant_names=sizes
+        ).range()
+    except UnableToDetermineAccessRangeError:
+        return None
 
 
 def have_own_entries(

@@ -24,8 +24,8 @@ from pymbolic import primitives as p
 from feinsum.raising import RaisedKernel
 from feinsum.raising.memory import (
     Subscripts,
-    are_told_apart,
     have_own_entries,
+    never_meet,
     subscripts_of,
 )
 from feinsum.retrieval.selection import NestSelection
@@ -211,7 +211,7 @@ class _Exchanges:
     def conflict(self, a: Phase, b: Phase) -> list[str]:
         """The variables that one of them writes and the other one accesses.
 
-        Left out are those of which numbers tell all accesses apart.
+        Left out are those of which they have no entry in common.
         """
         names = (self._written(a) & self._touched(b)) | (
             self._written(b) & self._touched(a)
@@ -219,10 +219,8 @@ class _Exchanges:
         return sorted(
             name
             for name in names
-            if not all(
-                are_told_apart(mine, theirs)
-                for mine in self._subscripts(a, name)
-                for theirs in self._subscripts(b, name)
+            if not never_meet(
+                self.kernel, name, self._subscripts(a, name), self._subscripts(b, name)
             )
         )
 

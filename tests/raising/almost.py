@@ -44,7 +44,9 @@ FACTORS = [
     "S[i,i]", "x[(j + 1) % 4]", "x[j // 2]", "x[(i - 2) % 4]", "A[(i - 1)//3 + 1, j]",
     "f(i,j)", "f(i,0)", "g(j)", "h(j)", "(x[j] + y[i])", "(A[i,j]*x[j] + A2[i,j])",
     "map[i]", "(map[i] > 0)", "sum(k, B[j,k]*w[k])", "sum(j, A[i,j])", "max(k, B[j,k])",
-    "out[i]", "x[i]", "conj(x[j])",
+    "out[i]", "x[i]", "conj(x[j])", "exp(x[j])", "sqrt(abs(A[i,j]))", "tanh(y[i])",
+    "(x[j] if y[i] > 0 and j < 2 else 0.25)", "(y[i] if not (i == 1) else z[i])",
+    "(x[j] if j < 1 else (x2[j] if x[j] > 0 else y[i]))",
 ]  # fmt: skip
 RULES = "f(p,q) := A[p,q]*2\ng(p) := x[p] + f(1,p)\nh(p) := A[i,p]\n"
 SHIFTS = ["y[i]", "out[i]", "2*out[i]", "out[2-i]", "alpha", "1", "x[0]", "out[0]",

@@ -5,6 +5,7 @@ It shares no code with raising. Loops that instructions have in common are one l
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -225,8 +226,9 @@ class _Evaluator(EvaluationMapper):
 
     def map_call(self, expr: Any) -> Any:
         name = expr.function.name
-        function = _CALLS.get(name) or getattr(math, name)
-        return function(*(self.rec(argument) for argument in expr.parameters))
+        arguments = [self.rec(argument) for argument in expr.parameters]
+        library = cmath if any(map(np.iscomplexobj, arguments)) else math
+        return (_CALLS.get(name) or getattr(library, name))(*arguments)
 
     def map_if(self, expr: Any) -> Any:
         return self.rec(expr.then if self.rec(expr.condition) else expr.else_)

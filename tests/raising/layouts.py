@@ -28,7 +28,11 @@ EINSUMS = [
 ]  # fmt: skip
 LONG = ["n", "2*n", "n + 1", "2*n + 2", "4"]
 SHORT = ["2", "3", "4", "6"]
-READS = ["{}", "{}", "{}", "2*{}", "({} + 1)", "{}*{}", "({} if {index} > 0 else 0)"]
+READS = [
+    "{0}", "{0}", "{0}", "2*{0}", "({0} + 1)", "{0}*{0}", "({0} if {index} > 0 else 0)",
+    "({0} if abs({0}) > 0.5 else 2*{0})", "(1 if not ({index} == 1) else {0})",
+    "exp({0})",
+]  # fmt: skip
 SCALES = ["", "", "2*", "-", "alpha*", "0.1*"]
 SHIFTS = ["", "", "1 + ", "out + ", "alpha + "]
 
@@ -143,7 +147,7 @@ class _Writer:
         entry = self.access(name, term)
         form = self.draw(st.sampled_from(READS)) if self._rarely() else "{}"
         index = f"({self.position(term[0])})" if term else "1"
-        return form.format(entry, entry, index=index)
+        return form.format(entry, index=index)
 
     def lines(
         self, target: str, product: str, output: str, summed: list[str]

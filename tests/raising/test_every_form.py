@@ -16,7 +16,7 @@ from hypothesis import given, note, reject, settings
 from hypothesis import strategies as st
 
 from feinsum import raise_kernel
-from tests.raising import almost, loops
+from tests.raising import almost, loops, parts
 from tests.raising.interpreter import Unschedulable, run, run_raised
 from tests.raising.layouts import layouts
 from tests.raising.spellings import Spelling, spellings
@@ -32,7 +32,8 @@ SHORT, LONG = 80, 20_000
 @st.composite
 def kernels(draw: st.DrawFn) -> tuple[Callable[[], lp.TranslationUnit], dict[str, Any]]:
     """How a kernel of any form is built, and arguments of it."""
-    match draw(st.sampled_from(["row", "loops", "spelling", "layout", "layout"])):
+    forms = ["row", "loops", "spelling", "parts", "layout", "layout"]
+    match draw(st.sampled_from(forms)):
         case "row":
             domains, text = draw(almost.texts())
             note(f"{domains}\n{text}")
@@ -41,6 +42,10 @@ def kernels(draw: st.DrawFn) -> tuple[Callable[[], lp.TranslationUnit], dict[str
             text = draw(loops.texts())
             note(text)
             return partial(loops.build, text), loops.arguments()
+        case "parts":
+            points, text = draw(parts.texts())
+            note(f"{points}\n{text}")
+            return partial(parts.build, points, text), parts.arguments()
         case "spelling":
             spelling = draw(spellings())
             return lambda: spelling.t_unit, _arguments(spelling)

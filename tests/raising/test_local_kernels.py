@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import loopy as lp
 import numpy as np
 import pytest
 
 from feinsum import raise_kernel
 from tests.raising.interpreter import run, run_raised
 from tests.raising.local_kernels import KERNELS, arguments
+from tests.raising.stokes import STOKES
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -17,15 +19,20 @@ N_NESTS = {
     "stiffness": 2,
     "helmholtz_action": 4,
     "factorized_mass_action": 4,
+    "velocities": 6,
+    "divergence": 2,
+    "all blocks": 10,
+    "residual": 8,
 }
+ALL = {**KERNELS, **STOKES}
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", ALL)
 def test_all_loops_of_a_cell_are_einsums(name):
     """What is left are scalars outside of all loops; the result is the kernel's."""
-    unit = KERNELS[name]()
+    unit = ALL[name]()
     raised = raise_kernel(unit)
-    assert len(raised.raised) == N_NESTS[name.split()[0]]
+    assert len(raised.raised) == N_NESTS.get(name, N_NESTS.get(name.split()[0]))
     kernel = raised.t_unit.default_entrypoint
     for refused in raised.refused:
         assert refused.rule == "no-operand"
@@ -36,6 +43,19 @@ def test_all_loops_of_a_cell_are_einsums(name):
         run_raised(raised.t_unit, raised.raised, arrays),
     )
     np.testing.assert_allclose(found["A"], expected["A"], 1e-11, 1e-11)
+
+
+@pytest.mark.parametrize("name", ["mass of order 1", "divergence"])
+def test_local_memory_of_plain_c_is_private(name):
+    """TSFC declares all that is private to a cell in local memory."""
+    unit = ALL[name]()
+    kernel = unit.default_entrypoint
+    names = [t.name for t in kernel.temporary_variables.values() if not t.read_only]
+    kernel = lp.set_temporary_address_space(kernel, names, "local")
+    raised = raise_kernel(unit.with_kernel(kernel))
+    assert [nest.key for nest in raised.raised] == [
+        nest.key for nest in raise_kernel(unit).raised
+    ]
 
 
 def without_mark(unit):

@@ -69,6 +69,44 @@ def test_several_einsums_in_other_words(name):
     assert_same(unit, raised)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "is_apart"),
+    [
+        ("flat[2*i]", "flat[2*i + 1]", True),
+        ("flat[i]", "flat[5 + i]", True),
+        ("flat[3*i]", "flat[13 + i]", True),
+        ("flat[3*i]", "flat[12 + i]", False),
+        ("flat[2*i]", "flat[3*i]", False),
+        ("S[2,i]", "S[i,3]", False),
+        ("flat[2*i]", "flat[9 - 2*i]", None),
+    ],
+)
+def test_parts_of_one_array_in_one_loop(first, second, is_apart):
+    """Sums into parts that never meet are einsums; into others, loops that race."""
+    text = f"""
+    {first} = {first} + A[i,j]*x[j] {{id=a,inames=i:j}}
+    {second} = {second} + y[i]*x2[j] {{id=b,dep=a,inames=i:j}}
+    """
+    unit = lp.remove_unused_inames(make(text))
+    raised = raise_kernel(unit)
+    rules = [refused.rule for refused in raised.refused]
+    assert rules == {True: [], False: ["race", "race"], None: ["assignee"]}[is_apart]
+    assert_same(unit, raised)
+
+
+def test_parts_of_run_time_extents():
+    """One half of an array is never the other, however long they are."""
+    text = """
+    v[e] = v[e] + w[e]*c[q]*c[q]     {id=a,inames=e:q}
+    v[n + e] = v[n + e] + w[e]*c[q] {id=b,dep=a,inames=e:q}
+    """
+    unit = kernel(text, shapes={"v": "2*n", "w": "n", "c": "6"})
+    raised = raise_kernel(unit)
+    assert [nest.instructions for nest in raised.raised] == [("a",)]
+    assert [refused.rule for refused in raised.refused] == ["assignee"]
+    assert_same(unit, raised)
+
+
 KEPT = {
     "what was added so far": (
         "<> t = 0 {id=z}\nt = t + w[e] {id=a,dep=z}\nv[e,0] = t {dep=a}", {}
@@ -82,6 +120,14 @@ KEPT = {
     ),
     "what changes while it is read": (
         "<> t = w[0]*2 {id=t,inames=e,dep=*}\nw[e] = t*u[e,0] {dep=*t}", {}
+    ),
+    "entries of two values": (
+        ("t[i] = u[e,i] {id=t}\nt[j] = 2*t[j] {id=s,dep=t,inames=e:j}\n"
+        "v[e,j] = t[3-j]*w[e] {dep=s}"), {"t": "4"}
+    ),
+    "an entry before it is scaled": (
+        ("t[i] = u[e,i] {id=t}\nv[e,j] = t[3-j]*w[e] {id=v,dep=t}\n"
+        "t[j] = 2*t[j] {dep=v,inames=e:j}"), {"t": "4"}
     ),
     "entries that are not written": (
         "t[i] = u[e,i] {id=t}\nv[e,j] = t[j]*2 {dep=t}", {"t": "5"}
@@ -117,6 +163,8 @@ def test_what_would_change_is_not_rewritten(name):
         ("out[i] = sum(j, alpha*A[i,j]*x[j])", "output-dtype"),
         ("out[i] = alpha*y[i]*z[i]", "output-dtype"),
         ("out[i] = alpha*y[i]*sum(j, A[i,j]*x[j])", "output-dtype"),
+        ("out[i] = (0.1 if y[i] > 0.1 else 0.3) + sum(j, A[i,j]*x[j])", None),
+        ("out[i] = (0.1 if x[0] > 0.1 else 0.3)*sum(j, A[i,j]*x[j])", None),
     ],
 )
 def test_scales_of_more_digits_than_the_operands(text, rule):
@@ -129,9 +177,28 @@ def test_scales_of_more_digits_than_the_operands(text, rule):
     assert [one.rule for one in raised.refused] == ([rule] if rule else [])
     if not rule:
         arguments = random_arguments(unit, {}, np.random.default_rng(0))
+        if "> 0.1" in text:  # which the single-precision number is
+            for name in arguments.keys() & {"x", "y"}:
+                arguments[name][0] = 0.1
         expected = on_device(unit, arguments)["out"]
         found = on_device(raised.t_unit, arguments)["out"]
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "n_nests"),
+    [
+        ("out[i] = 0.3*sum(j, A[i,j]*x[j]) + 0.1*sum(k, C[i,k]*w[k])", 2),
+        ("out[i] = 0.7 + 0.1*(sum(j, A[i,j]*x[j]) - sum(k, C[i,k])/0.3)", 2),
+        ("out[i] = sum(j, 0.1*A[i,j]) + sum(k, C[i,k]*w[k])", 0),
+    ],
+)
+def test_sums_with_literals_are_added_in_single_precision(text, n_nests):
+    """A literal outside of all sums has the precision of the result."""
+    unit = lp.remove_unused_inames(make(text, dtype=np.float32))
+    raised = raise_kernel(unit)
+    assert len(raised.raised) == n_nests
+    assert_same(unit, raised, tolerance=1e-6)
 
 
 def test_a_scale_beyond_single_precision():
@@ -176,6 +243,10 @@ def test_a_joined_split_has_the_key_of_the_loop():
             split = lp.split_iname(unit, iname, size)
             assert_same(unit, raise_kernel(split))
             assert single_nest(raise_kernel(split)).key == whole
+    for size in (2, 3):  # 3 does not divide the extent
+        unrolled = lp.split_iname(unit, "j", size, inner_tag="unr")
+        assert_same(unit, raise_kernel(unrolled))
+        assert single_nest(raise_kernel(unrolled)).key == whole
     twice = lp.split_iname(lp.split_iname(unit, "e", 40), "e_inner", 8)
     assert single_nest(raise_kernel(twice)).key == whole
 

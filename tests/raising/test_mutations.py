@@ -187,6 +187,15 @@ def test_outputs_that_overlap_are_refused(options):
     assert refused.rule == "race"
 
 
+def test_entries_that_share_memory_are_not_told_apart():
+    """Rows of one place in memory: what one row is assigned, the other one has."""
+    extra = [lp.GlobalArg("own", np.float64, shape=(2, 5), strides=(0, 1))]
+    text = "own[0,i] = 2*y[i] {id=a}\nout[i] = own[1,4-i]*z[i] {id=row,dep=a}"
+    raised = raise_kernel(make(text, SMALL, extra=extra))
+    rules = {refused.instructions[0]: refused.rule for refused in raised.refused}
+    assert rules == {"a": "race", "row": "operand-written"}
+
+
 @pytest.mark.filterwarnings("ignore:.*never written")
 def test_temporaries_that_share_storage_are_one_array():
     """An operand in the memory of the output changes while the nest runs."""

@@ -114,6 +114,10 @@ ROWS = {
         DG, None, "e,ij,ej->ei",
     ),
     "a copy along an index": ("v[e,i] = w[e]*2", DG, None, "ei->ei"),
+    "a private scalar that is assigned anew": (
+        ("<> t = w[e] {id=t}\nt = 2*t {id=u,dep=t,inames=e}\n"
+        "v[e,i] = t*sum(j, D[i,j]*u[e,j]) {dep=u}"), DG, None, "e,ij,ej->ei",
+    ),
 }  # fmt: skip
 
 
@@ -133,6 +137,15 @@ SEVERAL = {
         ("t[q] = 0 {id=z,inames=e:q}\nt[r] = t[r] + B[r,j]*u[e,j] {id=t,dep=z}\n"
         "v[e,i] = sum(p, E[i,p]*t[p]) {dep=t}"),
         2, {"t": "6"},
+    ),
+    "a private array that is scaled in place": (
+        ("t[q] = sum(j, B[q,j]*u[e,j]) {id=t}\nt[r] = 2*w[e]*t[r] {id=s,dep=t}\n"
+        "v[e,i] = sum(p, E[i,p]*t[p]) {dep=s}"), 2, {"t": "6"},
+    ),
+    "a private scalar for two values": (
+        ("t = 2*w[e] {id=t,inames=e}\nv[e,i] = t*u[e,i] {id=v,dep=*t}\n"
+        "t = 3*w[e] {id=s,dep=v,inames=e}\nu[e,j] = t*D[0,j] {dep=s}"),
+        2, {"t": ()},
     ),
     "a sum in a condition": (
         ("t = sum(j, D[i,j]*u[e,j]) {id=t,inames=e:i}\n"

@@ -19,17 +19,15 @@ def wrapped(form: str, cell: str, order: int) -> lp.TranslationUnit:
     Vectors are added through the map, matrices to a block each.
     """
     shape = CELLS[cell]
-    return wrapped_unit(
-        FORMS[form](shape, order), shape.dimension, shape.n_vertices,
-        shape.n_basis(order),
-    )  # fmt: skip
+    return wrapped_unit(FORMS[form](shape, order), shape.dimension, shape.n_vertices)
 
 
 def wrapped_unit(
-    unit: lp.TranslationUnit, n: int, n_vertices: int, n_basis: int
+    unit: lp.TranslationUnit, n: int, n_vertices: int
 ) -> lp.TranslationUnit:
     """A kernel ``unit`` in ``n`` dimensions in its loop over cells."""
     kernel = unit.default_entrypoint
+    size = kernel.arg_dict["A"].shape
     tables = [t.name for t in kernel.temporary_variables.values()
               if t.initializer is not None]  # fmt: skip
     unit = unit.with_kernel(lp.set_temporary_address_space(kernel, tables, "local"))
@@ -48,15 +46,14 @@ def wrapped_unit(
     ]
     if has_values:
         lines.insert(0, "t_w_0[i] = w_0[functions[c, i]] {id=w}")
-    loops = "y,z,o,p,q,r,i,s"
-    size = (n_basis, n_basis) if is_matrix else (n_basis,)
+    extents = {**dict.fromkeys("yoqis", size[0]), **dict.fromkeys("zpr", size[-1])}
     args = [
         lp.GlobalArg("out", np.float64, shape=(N_BLOCKS, *size) if is_matrix else None),
         lp.GlobalArg("coords", np.float64, shape=(None, n)),
         *([lp.GlobalArg("w_0", np.float64, shape=(None,))] if has_values else []),
         lp.GlobalArg("vertices", np.int32, shape=(None, n_vertices)),
         *([] if is_matrix
-          else [lp.GlobalArg("functions", np.int32, shape=(None, n_basis))]),
+          else [lp.GlobalArg("functions", np.int32, shape=(None, size[0]))]),
         lp.ValueArg("start,end", np.int32),
         lp.TemporaryVariable("t_coords", np.float64, shape=(n * n_vertices,)),
         lp.TemporaryVariable("t_A", np.float64, shape=size),
@@ -67,7 +64,7 @@ def wrapped_unit(
         args[0] = lp.GlobalArg("out", np.float64, shape=(None,))
     used = {
         name
-        for name in loops.split(",")
+        for name in extents
         if any(f"[{name}" in line or f" {name}]" in line for line in lines)
     }
     caller = lp.make_kernel(
@@ -75,7 +72,7 @@ def wrapped_unit(
             "[start, end] -> {[c]: start <= c < end}",
             f"{{[v, a]: 0 <= v < {n_vertices} and 0 <= a < {n}}}",
             f"{{[x]: 0 <= x < {n * n_vertices}}}",
-            *(f"{{[{i}]: 0 <= {i} < {n_basis}}}" for i in sorted(used)),
+            *(f"{{[{i}]: 0 <= {i} < {extents[i]}}}" for i in sorted(used)),
         ],
         "for c\n" + "\n".join(lines).replace(":w}", ":w}" if has_values else "}")
         + "\nend",

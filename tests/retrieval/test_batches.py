@@ -20,7 +20,8 @@ from feinsum.retrieval import cell_forms, look_up, timing_script
 from feinsum.retrieval.cell_batches import batched
 from feinsum.retrieval.generating import generated
 from feinsum.targets.host.compiler import find_compiler
-from tests.raising.wrappers import wrapped
+from tests.raising.stokes import STOKES
+from tests.raising.wrappers import wrapped, wrapped_unit
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -79,7 +80,15 @@ def test_batches_compute_the_same(form, cell, order, width, tmp_path):
     """No batch divides the cells; vectors are added through a map, and matrices
     assigned. Name and arguments are as before.
     """
-    unit = wrapped(form, cell, order)
+    assert_batched(wrapped(form, cell, order), width, tmp_path)
+
+
+def test_parts_of_an_output_are_batched(tmp_path):
+    """Every component of a velocity has its part of what a cell computes."""
+    assert_batched(wrapped_unit(STOKES["residual"](), 2, 3), 4, tmp_path)
+
+
+def assert_batched(unit, width, tmp_path):
     changed = batched(unit, width)
     before, after = unit.default_entrypoint, changed.default_entrypoint
     assert (before.name, before.args) == (after.name, after.args)

@@ -8,6 +8,8 @@ import subprocess
 import loopy as lp
 import numpy as np
 import pytest
+from constantdict import constantdict
+from pymbolic import var
 
 from feinsum import retrieve
 from feinsum.memory import fresh_memory
@@ -16,18 +18,26 @@ from feinsum.retrieval import look_up
 from feinsum.targets.host.compiler import find_compiler
 from tests.docs.pages import ROOT
 from tests.raising.local_kernels import KERNELS, arguments
+from tests.raising.stokes import STOKES
 from tests.retrieval.oracle import Oracle
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
 
-CHOSEN = ["stiffness of order 2", "factorized_mass_action of order 2"]
+CHOSEN = {
+    name: {**KERNELS, **STOKES}[name]
+    for name in (
+        "stiffness of order 2",
+        "factorized_mass_action of order 2",
+        "residual",
+    )
+}
 
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_a_cell_is_computed_in_one_function(name, tmp_path):
     """All nests have recipes, one phase after the other, without threads."""
-    unit = KERNELS[name]()
+    unit = CHOSEN[name]()
     found = look_up(
         unit,
         database=InMemoryStore(),
@@ -39,6 +49,41 @@ def test_a_cell_is_computed_in_one_function(name, tmp_path):
     kernels = unit.default_entrypoint, found.t_unit.default_entrypoint
     before, after = ([arg.name for arg in kernel.args] for kernel in kernels)
     assert before == after
+    arrays = arguments(unit)
+    expected, result = (
+        _called(one, arrays, tmp_path / f"{k}")
+        for k, one in enumerate((unit, found.t_unit))
+    )
+    np.testing.assert_allclose(result["A"], expected["A"], 1e-11, 1e-11)
+
+
+class Twice(lp.ScalarCallable):
+    """A function of its user's, with its text."""
+
+    def with_types(self, arg_id_to_dtype, clbl_inf_ctx):
+        dtypes = {0: arg_id_to_dtype[0], -1: arg_id_to_dtype[0]}
+        known = self.copy(name_in_target="twice", arg_id_to_dtype=constantdict(dtypes))
+        return known, clbl_inf_ctx
+
+    def generate_preambles(self, target):
+        yield "20_twice", "static double twice(double x) { return OWN*x; }"
+
+
+def test_callables_and_preambles_are_kept(tmp_path):
+    """A function that only its user knows, and what the user has before all code."""
+    unit = KERNELS["mass of order 1"]()
+    kernel = unit.default_entrypoint
+    instructions = [
+        insn.copy(expression=var("twice")(var("t6"))) if insn.id == "s7" else insn
+        for insn in kernel.instructions
+    ]
+    kernel = kernel.copy(
+        instructions=instructions, preambles=(("10_own", "#define OWN 2"),)
+    )
+    unit = lp.register_callable(unit.with_kernel(kernel), "twice", Twice("twice"))
+    options = {"verify": False, "device": "host", "effort": "estimate"}
+    found = look_up(unit, database=InMemoryStore(), **options)
+    assert found.applied
     arrays = arguments(unit)
     expected, result = (
         _called(one, arrays, tmp_path / f"{k}")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loopy.kernel.function_interface import ScalarCallable
 from loopy.types import NumpyType
 from pymbolic import parse
 from pytools.tag import Tag
@@ -75,6 +76,15 @@ def with_insns(unit, **changes):
     return changed(unit, instructions=[insn.copy(**changes) for insn in insns])
 
 
+def in_sequence(unit):
+    """As ``seq_dependencies`` has it: each waits for all before it."""
+    insns, before = [], frozenset()
+    for insn in unit.default_entrypoint.instructions:
+        insns.append(insn.copy(depends_on=before, depends_on_is_final=True))
+        before |= {insn.id}
+    return changed(unit, instructions=insns)
+
+
 Setting = Callable[[lp.TranslationUnit], lp.TranslationUnit]
 SETTINGS: dict[str, Setting] = {
     "a priority": lambda t: lp.prioritize_loops(t, "e,i"),
@@ -102,6 +112,9 @@ SETTINGS: dict[str, Setting] = {
     "loops that are final": lambda t: with_insns(t, within_inames_is_final=True),
     "priorities of instructions": lambda t: with_insns(t, priority=3),
     "groups": lambda t: with_insns(t, groups=frozenset({"own"})),
+    "a dependency": lambda t: lp.add_dependency(t, "id:scaled", "id:grad"),
+    "instructions in sequence": in_sequence,
+    "a callable": lambda t: lp.register_callable(t, "own", ScalarCallable("own")),
     "results of no dtype": lambda t: with_args(
         t, lambda a: a.copy(dtype=None) if a.name in OUTPUTS else a
     ),

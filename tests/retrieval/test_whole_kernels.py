@@ -270,12 +270,15 @@ def test_unordered_conflicts_stay():
     assert phases_of(whole.copy(instructions=free), [{"a"}, {"b"}])[1] == [{"a"}, {"b"}]
 
 
-def test_what_numbers_tell_apart_is_no_conflict():
+@pytest.mark.parametrize(
+    ("first", "second"), [("A[i,0]", "A[i,1]"), ("B[2*i]", "B[2*i + 1]")]
+)
+def test_what_subscripts_tell_apart_is_no_conflict(first, second):
     """Two nests write parts of one array, in no stated order."""
     t_unit = lp.make_kernel(
         "{[i]: 0<=i<6}",
-        "A[i,0] = y[i]*2 {id=a}\nA[i,1] = y[i]*z[i] {id=b}",
-        [arrays("A", "6,2"), arrays("y,z", "6")],
+        f"{first} = y[i]*2 {{id=a}}\n{second} = y[i]*z[i] {{id=b}}",
+        [arrays("A", "6,2"), arrays("B", "12"), arrays("y,z", "6")],
         lang_version=(2018, 2),
     )
     phases, stuck = phases_of(t_unit.default_entrypoint, [{"a"}, {"b"}])

@@ -14,7 +14,7 @@ from feinsum.raising.memory import have_own_entries, subscripts_of
 from feinsum.raising.nest import Expression
 from feinsum.raising.normal.program import Program, is_plain, terms_of
 
-__all__ = ["with_shifts", "with_sums"]
+__all__ = ["is_accumulation", "with_shifts", "with_sums"]
 
 
 def with_sums(program: Program) -> Program:
@@ -44,7 +44,11 @@ def _accumulated(
     (name,) = insn.assignee_var_names()
     others = program.touching[name] - {insn.id}
     shared = frozenset[str]().union(
-        *(kernel.id_to_insn[other].within_inames for other in others)
+        *(
+            kernel.id_to_insn[other].within_inames
+            for other in others
+            if not program.never_meet(insn.id, other, name)
+        )
     )
     loops = insn.within_inames - get_dependencies(insn.assignee) - shared
     is_free = (
@@ -71,6 +75,11 @@ def _own_and_added(
     (name,) = insn.assignee_var_names()
     is_sum = program.is_inexact(added) and name not in program.names(added)
     return (insn.assignee, added) if is_sum else None
+
+
+def is_accumulation(insn: lp.InstructionBase, program: Program) -> bool:
+    """Whether an instruction adds to what it assigns to, and does nothing else."""
+    return _own_and_added(insn, program) is not None
 
 
 def _bounds_others(

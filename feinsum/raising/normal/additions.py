@@ -53,7 +53,7 @@ def with_single_sums(program: Program, refused: Refused) -> Program:
 def _is_inexact(insn: lp.Assignment, program: Program) -> bool:
     """Whether an instruction computes in floating point, and only in one dtype."""
     dtype = program.dtypes.get(insn.assignee_var_names()[0])
-    return insn.id in program.exact and dtype is not None and dtype.kind in "fc"
+    return insn.id in program.summable and dtype is not None and dtype.kind in "fc"
 
 
 def _split(insn: lp.Assignment, program: Program, *, is_fine: bool) -> Program:
@@ -99,7 +99,7 @@ def _split(insn: lp.Assignment, program: Program, *, is_fine: bool) -> Program:
     program = replace(
         program,
         kernel=kernel.copy(instructions=instructions),
-        exact=program.exact | {*ids},
+        summable=program.summable | {*ids},
     )
     for insn_id in ids:
         program = program.with_own_sums(insn_id)

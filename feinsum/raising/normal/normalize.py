@@ -10,7 +10,7 @@ import numpy as np
 from loopy.kernel.data import ConcurrentTag
 
 from feinsum.errors import NotAnEinsumError
-from feinsum.raising.functions import without_tags
+from feinsum.raising.functions import sized, without_tags
 from feinsum.raising.normal.accumulations import with_shifts, with_sums
 from feinsum.raising.normal.additions import with_single_sums
 from feinsum.raising.normal.order import with_true_order
@@ -18,6 +18,7 @@ from feinsum.raising.normal.privates import with_kept_values, with_values_put_in
 from feinsum.raising.normal.program import Program, is_plain
 from feinsum.raising.normal.splits import with_joined_loops
 from feinsum.raising.normal.subscripts import with_plain_subscripts
+from feinsum.raising.normal.versions import with_own_versions
 from feinsum.raising.operands import OperandTable
 
 __all__ = ["is_no_op", "normalized", "without_no_ops"]
@@ -47,7 +48,8 @@ def normalized(
     if not _can_be_rewritten(kernel):
         return t_unit
     program = with_joined_loops(_program(t_unit.with_kernel(kernel), name))
-    program = with_true_order(with_plain_subscripts(program))
+    program = with_own_versions(with_plain_subscripts(program))
+    program = with_true_order(program)
     for _ in range(MOST_STEPS):
         done = _without_loops(program)
         if done.kernel is program.kernel:
@@ -103,12 +105,22 @@ def _program(t_unit: lp.TranslationUnit, name: str) -> Program:
         if isinstance(dtype, np.dtype):
             known[variable.name] = dtype
     table = OperandTable(typed, kernel)
-    exact = frozenset(
-        insn.id
-        for insn in kernel.instructions
-        if is_plain(insn) and _is_exact(insn, table, known)
+    plain_insns = [insn for insn in kernel.instructions if is_plain(insn)]
+    exact = frozenset(i.id for i in plain_insns if _is_exact(i, table, known))
+    summable = frozenset(
+        i.id for i in plain_insns if _is_exact(_with_sized(i, known), table, known)
     )
-    return Program(t_unit[name], known, exact)
+    return Program(t_unit[name], known, exact, exact | summable)
+
+
+def _with_sized(
+    insn: lp.Assignment, known: Mapping[str, np.dtype[Any]]
+) -> lp.Assignment:
+    """An instruction with its literals outside of sums as the code has them."""
+    assigned = known.get(insn.assignee_var_names()[0])
+    if assigned is None or assigned.kind not in "fc":
+        return insn
+    return insn.copy(expression=sized(insn.expression, _digits(assigned)))
 
 
 def _is_exact(

@@ -36,7 +36,7 @@ def with_true_order(program: Program) -> Program:
 def _conflict(
     program: Program, one: lp.InstructionBase, other: lp.InstructionBase
 ) -> bool:
-    """Whether the order of two instructions matters, as far as names tell."""
+    """Whether the order of two instructions matters, as far as subscripts tell."""
     if not (isinstance(one, lp.Assignment) and isinstance(other, lp.Assignment)):
         return True
     kernel = program.kernel
@@ -46,4 +46,5 @@ def _conflict(
     read, their_reads = (
         storage(kernel, program.reads[insn.id]) for insn in (one, other)
     )
-    return bool(written & (theirs | their_reads) or theirs & read)
+    shared = (written & (theirs | their_reads)) | (theirs & read)
+    return not all(program.never_meet(one.id, other.id, name) for name in shared)

@@ -22,7 +22,7 @@ from feinsum.raising.normal.program import Program, is_plain, rewritten_reads
 from feinsum.raising.product import has_reduction
 from feinsum.raising.walk import EveryNode
 
-__all__ = ["with_kept_values", "with_values_put_in"]
+__all__ = ["covered", "with_kept_values", "with_values_put_in"]
 
 LONGEST_EXPRESSION = 400
 """In nodes; longer ones are not put in, since chains of scalars would explode."""
@@ -89,7 +89,7 @@ def _value(name: str, program: Program) -> Value | None:
         return None
     kernel = program.kernel
     writer = kernel.id_to_insn[ids[0]]
-    own = _covered(name, writer, program)
+    own = covered(name, writer, program)
     if own is None or name in program.reads[writer.id] or not writer.within_inames:
         return None
     around = writer.within_inames - {*own}
@@ -101,10 +101,12 @@ def _value(name: str, program: Program) -> Value | None:
     return Value(name, writer, own, around, readers) if is_read_later else None
 
 
-def _covered(
+def covered(
     name: str, writer: lp.Assignment, program: Program
 ) -> tuple[str, ...] | None:
-    """The inames that run over all entries of an array; none for a scalar."""
+    """The inames of an assignment that run over all entries of an array: no inames for
+    a scalar, and None if it assigns to some entries only.
+    """
     subscripts = subscripts_of(writer.assignee)
     shape = program.kernel.temporary_variables[name].shape
     names = tuple(i.name for i in subscripts if isinstance(i, p.Variable))

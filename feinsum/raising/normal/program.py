@@ -19,7 +19,7 @@ from loopy.symbolic import (
 from pymbolic import primitives as p
 
 from feinsum.raising.hazards import accesses_of
-from feinsum.raising.memory import Subscripts, storage, subscripts_of
+from feinsum.raising.memory import Subscripts, never_meet, storage, subscripts_of
 from feinsum.raising.nest import Expression
 
 __all__ = ["Program", "is_plain", "rewritten_reads", "terms_of"]
@@ -35,11 +35,14 @@ class Program:
     Attributes:
         dtypes: of all arrays and scalars that are known.
         exact: instructions whose value has the dtype of what they assign.
+        summable: those and others that have it, as literals outside of sums have the
+            dtype of what is assigned. No literal of these may be moved into a sum.
     """
 
     kernel: lp.LoopKernel
     dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
     exact: frozenset[str] = frozenset()
+    summable: frozenset[str] = frozenset()
 
     @cached_property
     def _expand(self) -> SubstitutionRuleExpander:
@@ -86,7 +89,11 @@ class Program:
 
     @cached_property
     def privates(self) -> frozenset[str]:
-        """Temporaries that only assignments of this kernel use, in plain words."""
+        """Temporaries that only assignments of this kernel use, in plain words.
+
+        In plain C, local memory is that of the function, as TSFC declares it.
+        """
+        is_serial = isinstance(self.kernel.target, lp.CTarget)
         shared = {
             name
             for insn in self.kernel.instructions
@@ -99,7 +106,7 @@ class Program:
             if temporary.initializer is None
             and temporary.base_storage is None
             and not temporary.read_only
-            and temporary.address_space != lp.AddressSpace.LOCAL
+            and (is_serial or temporary.address_space != lp.AddressSpace.LOCAL)
             and isinstance(temporary.shape, tuple)
             and name not in shared | self.in_rules
         )
@@ -116,6 +123,14 @@ class Program:
             for e in (insn.assignee, self._expand(insn.expression))
             for access in accesses_of(e, name)
         ]
+
+    def never_meet(self, one: str, other: str, name: str) -> bool:
+        """Whether two instructions have no entry of an array in common."""
+        insns = [self.kernel.id_to_insn[i] for i in (one, other)]
+        mine, theirs = (
+            self.accesses(insn.id, name) if is_plain(insn) else [] for insn in insns
+        )
+        return bool(mine and theirs) and never_meet(self.kernel, name, mine, theirs)
 
     def writers_in_storage(self, names: Iterable[str]) -> frozenset[str]:
         """The instructions that assign to the memory of ``names``."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import islpy as isl
 import loopy as lp
+from loopy.kernel.data import UnrollTag
 from loopy.symbolic import IdentityMapper, Reduction, WalkMapper
 from pymbolic import primitives as p
 
@@ -78,7 +79,11 @@ def _joined(program: Program, split: Split) -> Program | None:
         for insn in kernel.instructions
         for names in (insn.within_inames, insn.reduction_inames())
     )
-    is_tagged = any(kernel.inames[iname].tags for iname in pair)
+    is_tagged = any(
+        not isinstance(tag, UnrollTag)
+        for iname in pair
+        for tag in kernel.inames[iname].tags
+    )
     if not is_whole or is_tagged or pair & program.in_rules:
         return None
     new = str(kernel.get_var_name_generator()(split.outer.removesuffix("_outer")))
