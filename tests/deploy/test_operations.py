@@ -23,13 +23,10 @@ from feinsum.db.exchange import all_documents, write_file
 from feinsum.db.server import open_serving_store
 from feinsum.records import TuningRecord, to_json
 from feinsum.service import new_key
-from tests.db.conftest import postgresql
 from tests.db.factories import make_record, make_workload
 from tests.deploy.walk import SESSIONS, differences, shell
 from tests.docs.pages import fenced, page
 from tests.service.running import PATIENCE_S, Server, running
-
-__all__ = ["postgresql"]
 
 PAGE = page("docs/how-to/operations.md")
 

@@ -11,11 +11,11 @@ import pytest
 
 from feinsum.db import SqlStore
 from feinsum.db.server import open_serving_store
-from tests.db.conftest import make_postgresql_store, postgresql
+from tests.db.conftest import make_postgresql_store
 from tests.hostile.world import HONEST, Attacker, World, new_keys
 from tests.service.running import running
 
-__all__ = ["make_postgresql_store", "postgresql"]
+__all__ = ["make_postgresql_store"]
 
 MakeWorld: TypeAlias = Callable[[], World]
 

@@ -17,10 +17,9 @@ from sqlalchemy import create_engine, make_url
 
 from feinsum.db.server import Scope, ServingStore, open_serving_store
 from feinsum.service import new_key
-from tests.db.conftest import postgresql
 from tests.service.running import PATIENCE_S, Server, running
 
-__all__ = ["Answer", "Live", "database", "live", "postgresql", "schema_in"]
+__all__ = ["Answer", "Live", "database", "live", "schema_in"]
 
 
 @dataclass(frozen=True)

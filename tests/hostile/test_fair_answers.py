@@ -13,9 +13,9 @@ from feinsum.records.plausibility import SHIPPED
 from feinsum.service.answers import FEW, MOST_FACTS
 from feinsum.transforms import REGISTRY
 from tests.db.factories import make_device, make_environment, make_record
-from tests.hostile.live import database, live, postgresql
+from tests.hostile.live import database, live
 
-__all__ = ["database", "live", "postgresql"]
+__all__ = ["database", "live"]
 
 MEMORY = 50 * 2**20
 """The most that anonymous requests may add to the memory of a worker."""

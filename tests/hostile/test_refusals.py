@@ -16,9 +16,9 @@ from feinsum.cli.shared.output import print_json, print_records, record_document
 from feinsum.records import InMemoryStore
 from feinsum.service import new_key
 from tests.db.factories import make_peaks, make_record
-from tests.hostile.live import database, live, postgresql
+from tests.hostile.live import database, live
 
-__all__ = ["database", "live", "postgresql"]
+__all__ = ["database", "live"]
 
 NO_KEY_OF_OURS = [b"Basic \xff\xfe", b"Bearer \xff\xfe", b"Basic ====", b"\xff"]
 

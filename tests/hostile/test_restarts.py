@@ -13,10 +13,8 @@ from sqlalchemy import create_engine, make_url
 
 from feinsum.records import to_json
 from tests.db.factories import WORKLOAD, make_record, make_workload
-from tests.hostile.live import Live, postgresql, schema_in
+from tests.hostile.live import Live, schema_in
 from tests.service.running import running
-
-__all__ = ["postgresql"]
 
 END_ALL = (
     "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "

@@ -25,11 +25,11 @@ from feinsum.records import (
     to_json,
 )
 from feinsum.service import new_key
-from tests.db.conftest import make_postgresql_store, postgresql
+from tests.db.conftest import make_postgresql_store
 from tests.db.factories import WORKLOAD, make_device, make_measurement, make_record
 from tests.service.running import PATIENCE_S, Server, running
 
-__all__ = ["make_postgresql_store", "postgresql"]
+__all__ = ["make_postgresql_store"]
 
 LOOK_UP = LookUp({WORKLOAD: ""}, make_device())
 

@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from tests.hostile.live import Live, database, live, postgresql
+from tests.hostile.live import Live, database, live
 from tests.service.running import PATIENCE_S, running
 
-__all__ = ["database", "live", "postgresql"]
+__all__ = ["database", "live"]
 
 HALVES = [
     b"GET /v1/devices HTTP/1.1\r\nHost: x\r\n",

@@ -14,9 +14,9 @@ from feinsum.db import SqlStore
 from feinsum.db.server import Asked, DemandLimits, ServingStore
 from feinsum.records import Miss
 from feinsum.service import Settings, create_app, new_key
-from tests.db.conftest import make_postgresql_store, postgresql
+from tests.db.conftest import make_postgresql_store
 
-__all__ = ["make_postgresql_store", "postgresql"]
+__all__ = ["make_postgresql_store"]
 
 Serve = Callable[..., TestClient]
 
