@@ -143,12 +143,25 @@ def select_candidates(
     found, match = nearest(forms(), facts, environment, policy, effort)
     forms_seen = {one.form.key: one.form for one in nests}.values()
     doubted = [d for form in forms_seen for d in facts.passed_over(form)]
+    candidates = _foremost(found, tuple(found.candidates(match)))
     return NestSelection(
         nests[found.k],
         match,
-        _foremost(found, tuple(found.candidates(match))),
+        _libraries_last(nests[found.k], candidates),
         tuple(doubted[:MOST_DOUBTED]),
     )
+
+
+def _libraries_last(
+    nest: RaisedNest, candidates: tuple[Candidate, ...]
+) -> tuple[Candidate, ...]:
+    """Code before libraries, unless all operands are plain arrays.
+
+    A library was timed with those; other operands are evaluated before it is called.
+    """
+    if all(function.is_plain_read() for function in nest.functions.values()):
+        return candidates
+    return tuple(sorted(candidates, key=lambda one: one.recipe.spec.is_on_host))
 
 
 def _foremost(

@@ -29,7 +29,6 @@ from feinsum.measure import (
 )
 from feinsum.measure.cases import (
     Case,
-    functional_case,
     make_case,
     pairwise_baseline,
     ragged_cases,
@@ -117,11 +116,6 @@ class Bench:
             first_s = kernel.run()
         check_outputs(kernel, self.case.expected, tolerance=self.case.tolerance)
         return kernel, first_s
-
-    @cached_property
-    def _functional_case(self) -> Case:
-        """What is evaluated before a library is called belongs to its time."""
-        return functional_case(self.case)
 
     @cached_property
     def baseline_s(self) -> tuple[float, ...]:
@@ -233,7 +227,7 @@ class Bench:
         """
         if spec in self._kernels:
             return self._kernels[spec]
-        case = self._functional_case if spec.is_on_host else self.case
+        case = self.case
         if not suits_device(spec, self.opened.device.kind):
             raise TransformError(f"{spec} is not for devices like {self.opened.device}")
         kernel = self._bind(apply_spec(spec, case.t_unit, case.nest), case)

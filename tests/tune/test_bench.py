@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from itertools import islice
 from types import SimpleNamespace
 
 import pytest
 
-from feinsum import array, canonicalize, einsum
+from feinsum import array, einsum
 from feinsum.errors import ImplausibleError
 from feinsum.measure import open_device, timing
 from feinsum.measure.cases import ragged_cases
 from feinsum.records import InMemoryStore, from_json, to_json
-from feinsum.transforms import REGISTRY, configurations, find_transform
-from feinsum.transforms.host import LIBRARY_CONTRACTION
 from feinsum.tune import make_problem
 from feinsum.tune.bench import Bench
 from feinsum.tune.messages import Answer, Request
@@ -133,21 +130,6 @@ def test_what_no_device_can_do_is_not_recorded(bench):
 
 
 RIGHT, ALSO_RIGHT = odd_spec("odd_right", 4), odd_spec("odd_right", 8)
-
-
-@pytest.mark.parametrize(
-    ("name", "n_factors"),
-    [("library_contraction", 2), ("rowwise", 0)],
-)
-def test_a_library_is_timed_with_functions_for_operands(name, n_factors, monkeypatch):
-    """Evaluating them belongs to its time; others evaluate them where they read."""
-    monkeypatch.setitem(REGISTRY, ("library_contraction", 1), LIBRARY_CONTRACTION)
-    e = canonicalize(einsum("ij,jk->ik", array("A", (64, 64)), array("B", (64, 64))))
-    bench = Bench(make_problem(e.einsum))
-    (spec,) = islice(configurations(find_transform(name, 1), e.einsum), 1)
-    assert bench.trial(spec, None).measurement.samples_s
-    kernel = bench.verified_kernel(spec)
-    assert sum(slot.startswith("factor") for slot in kernel.slots) == n_factors
 
 
 def against(bench, spec, reference=None):
