@@ -122,7 +122,9 @@ def test_every_optional_package_is_refused_alike(package, tmp_path, monkeypatch)
     """Where it is missing, the error names the extra that installs it."""
     extra, use = USES[package]
     module = {"scikit-learn": "sklearn"}.get(package, package)
-    monkeypatch.setitem(sys.modules, module, None)
+    loaded = [name for name in sys.modules if name.startswith(f"{module}.")]
+    for name in (module, *loaded):  # another test may have imported its submodules
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(FeinsumError) as caught:
         use(tmp_path)
     assert f" needs {package}, which " in str(caught.value)
