@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
+from math import prod
 
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms.cost import Machine, distinct_bytes, padding, points, region_s
-from feinsum.transforms.library.packed.plan import Plan, Tiles, find_roles, make_plan
+from feinsum.transforms.library.packed.plan import (
+    Cut,
+    Plan,
+    Tiles,
+    find_roles,
+    make_plan,
+)
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
 
@@ -58,9 +65,13 @@ def packed_cost(
         machine,
         cycles + CALL_CYCLES * n_areas * work.n_deep,
         read + n_rows * work.again_bytes + _moved(is_streamed, written) * written,
-        n_groups=max(1.0, work.n_groups),
+        n_groups=n_areas,
         footprint=read + written,
     )
+
+
+def _n_tiles(cuts: Iterable[Cut]) -> int:
+    return prod(cut.n_tiles or 1 for cut in cuts)
 
 
 def _moved(is_streamed: bool, written: int) -> float:
@@ -119,25 +130,18 @@ class _Work:
 
     @cached_property
     def n_wide(self) -> int:
-        """Tiles over the columns."""
-        return ceil(self.columns / min(self.columns, self.tiles.width))
+        """Tiles over the columns, which are about equally wide."""
+        return _n_tiles(self.plan.columns)
 
     @cached_property
     def n_high(self) -> int:
         """Tiles over the rows."""
-        return ceil(self.rows / min(self.rows, self.tiles.height))
+        return _n_tiles(self.plan.rows)
 
     @cached_property
     def n_deep(self) -> int:
         """Tiles over the sum."""
-        return ceil(self.summed / min(self.summed, self.tiles.depth))
-
-    @property
-    def n_groups(self) -> float:
-        """Pieces of work for threads, the last of which is a part of one."""
-        wide = self.columns / min(self.columns, self.tiles.width)
-        high = self.rows / min(self.rows, self.tiles.height)
-        return wide * high * self.batch
+        return _n_tiles(self.plan.summed)
 
     @property
     def multiply_cycles(self) -> float:
@@ -195,7 +199,9 @@ class _Work:
         """Of an entry of an operand that is packed along ``index``."""
         term = self.einsum.inputs[position]
         is_along = term[-1] == index
-        cycles = PACK_CYCLES * 2 / self.tiles.lanes if is_along else TURN_CYCLES
+        tiles = self.tiles
+        width = tiles.lanes if index == tiles.vector else min(tiles.rows, tiles.lanes)
+        cycles = PACK_CYCLES * 2 / width if is_along else TURN_CYCLES
         return cycles + READ_RUN_CYCLES * self._runs(term)
 
     @property
