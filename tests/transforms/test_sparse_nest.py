@@ -25,6 +25,7 @@ from feinsum.nests import (
     unfactorized,
 )
 from feinsum.records import TransformSpec
+from feinsum.targets.host.threads import THREADS_VARIABLE
 from feinsum.transforms import (
     REGISTRY,
     applicable_transforms,
@@ -202,8 +203,9 @@ def test_a_nest_found_at_other_sizes_is_admitted():
     assert check_spec(TransformSpec.parse(text), e) is SPARSE_NEST
 
 
-def test_copies_beyond_the_memory_are_refused():
-    """Before they are made."""
+def test_copies_beyond_the_memory_are_refused(monkeypatch):
+    """Before they are made; there is one for each thread."""
+    monkeypatch.setenv(THREADS_VARIABLE, "4")
     e = EINSUMS["mttkrp of the last mode"]
     sizes = {x.name: 3_000_000 for x in e.size_params}
     case = make_sparse_case(e, sizes | {"nodes.0": 1, "nodes.1": 1, "nodes.2": 1})
