@@ -47,7 +47,7 @@ checks.use_after_free.enabled = false
 [[operations]]
 include-name = [
     "GET /v1/workloads", "GET /v1/devices", "GET /v1/facts", "GET /v1/quarantine",
-    "GET /v1/plans",
+    "GET /v1/plans", "GET /v1/quarantine/plans",
 ]
 parameters = {{ "query.cursor" = "{to_cursor("k")}" }}
 
