@@ -106,11 +106,8 @@ def _as_given(
     why = MeasurementError(
         f"in its loop over cells it takes {slower:.2f} times as long as the given one"
     )
-    nests = (
-        replace(one.without_first(why), candidates=()) if one.chosen else one
-        for one in found.nests
-    )
-    return replace(found, t_unit=forms[GIVEN], nests=tuple(nests))
+    nests = tuple(one.without_all(why) for one in found.nests)
+    return replace(found, t_unit=forms[GIVEN], nests=nests)
 
 
 def _forms(

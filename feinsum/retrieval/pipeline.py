@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from feinsum.db import looked_up_store, states_of
+from feinsum.errors import TransformError
 from feinsum.predict import MEASURING
 from feinsum.retrieval.applying import applied
 from feinsum.retrieval.building import build_transformed
@@ -42,8 +43,11 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
     trust = Trust(environment, is_on=request.verify)
     separable = mark_separable(raised, nests)
     unit, nests = build_transformed(request, raised, separable, trust)
-    is_changed = any(nest.chosen for nest in nests)
-    unit = in_caller(request.t_unit, unit) if is_changed else request.t_unit
+    try:
+        is_changed = any(nest.chosen for nest in nests)
+        unit = in_caller(request.t_unit, unit) if is_changed else request.t_unit
+    except TransformError as error:  # cells may still be computed together
+        unit, nests = request.t_unit, tuple(one.without_all(error) for one in nests)
     found = Retrieval(unit, raised, nests, facts.ids, request.policy, layers)
     is_in_loop = raised.t_unit.entrypoints != request.t_unit.entrypoints
     is_timed = has_batches and is_in_loop and request.may_try_forms

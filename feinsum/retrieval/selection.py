@@ -118,6 +118,12 @@ class NestSelection:
         left = self.with_failures([(first.recipe.spec, error)])
         return replace(left, candidates=tuple(others), judgement="", seen=())
 
+    def without_all(self, error: Exception) -> NestSelection:
+        """The nest without a recipe, if it had one."""
+        if not self.chosen:
+            return self
+        return replace(self.without_first(error), candidates=())
+
     def with_failures(
         self, failures: Iterable[tuple[TransformSpec, Exception]]
     ) -> NestSelection:

@@ -9,6 +9,7 @@ import loopy as lp
 import numpy as np
 
 from feinsum import explain, raise_kernel
+from feinsum.errors import TransformError
 from feinsum.records import InMemoryStore
 from feinsum.retrieval import look_up
 from feinsum.targets.host import HostCTarget
@@ -104,6 +105,24 @@ def test_the_kernel_that_is_called_gets_its_recipes(tmp_path):
     assert not np.allclose(expected, arrays["out"])
     result = called(found.t_unit, arrays, tmp_path / "after")
     np.testing.assert_allclose(result, expected, 1e-12, 1e-12)
+
+
+def test_recipes_that_do_not_fit_the_caller_are_left_out(monkeypatch):
+    """The reason is told, and cells may still be computed together.
+
+    Some recipes of the Laplacian on hexahedra do not fit; which, is up to timings.
+    """
+
+    def unfit(given, unit):
+        raise TransformError("kernel 'cell' does not fit its caller: no loop nesting")
+
+    monkeypatch.setattr("feinsum.retrieval.pipeline.in_caller", unfit)
+    unit = wrapped()
+    found = look_up(unit, database=InMemoryStore(), **ESTIMATED)
+    assert found.applied == ()
+    for nest in found.nests:
+        assert "does not fit its caller" in nest.failures[-1][1]
+    assert found.t_unit is unit
 
 
 def test_without_a_recipe_the_unit_comes_back():
