@@ -8,20 +8,18 @@ from typing import Any
 
 import loopy as lp
 import numpy as np
-from pymbolic.primitives import Variable
 
 from feinsum.errors import MeasurementError, TransformError
 from feinsum.ir import BatchedEinsum
-from feinsum.measure.reference import NEVER_LONG, reference_of
+from feinsum.measure.reference import reference_of
 from feinsum.measure.verification import tolerance_for
-from feinsum.raising import LoopNest, identify_as_einsum
+from feinsum.raising import LoopNest
 from feinsum.records import TransformSpec
 from feinsum.transforms import find_transform
 
 __all__ = [
     "Case",
     "bare_case",
-    "functional_case",
     "make_case",
     "pairwise_baseline",
     "posed_case",
@@ -84,35 +82,6 @@ def pairwise_baseline(case: Case) -> lp.TranslationUnit | None:
         MeasurementError: if the configured limit on intermediates is not a number.
     """
     return reference_of(case.einsum).baseline(case.sizes)
-
-
-def functional_case(case: Case) -> Case:
-    """The same case with functions as operands: each is an array times a scalar.
-
-    The scalars are 1 but known only at run time, so results stay the same. A recipe
-    that calls a library has to evaluate such operands first.
-
-    >>> from feinsum.ir import array, einsum
-    >>> case = make_case(einsum("ij,j->i", array("A", (3, 4)), array("x", 4)), {})
-    >>> rules = functional_case(case).t_unit.default_entrypoint.substitutions
-    >>> print(rules["x_rule"].expression)
-    factor_x*x[_0]
-    """
-    einsum, kernel = case.einsum, case.t_unit.default_entrypoint
-    rules, factors = dict(kernel.substitutions), {}
-    unique = kernel.get_var_name_generator()
-    for op in einsum.operands:
-        name = unique(f"factor_{op.name}")
-        factors[name] = op.dtype.type(1)
-        rule = rules[case.nest.rules[op.name]]
-        rules[rule.name] = rule.copy(expression=Variable(name) * rule.expression)
-    scalars = [lp.ValueArg(name, value.dtype) for name, value in factors.items()]
-    changed = kernel.copy(substitutions=rules, args=[*kernel.args, *scalars])
-    t_unit, nest = identify_as_einsum(
-        case.t_unit.with_kernel(changed), einsum, long_extent=NEVER_LONG
-    )
-    arguments = {**case.arguments, **factors}
-    return replace(case, t_unit=t_unit, nest=nest, arguments=arguments)
 
 
 def ragged_unit(spec: TransformSpec, case: Case) -> lp.TranslationUnit:

@@ -115,6 +115,23 @@ def factorized_mass_action(n_points: int, n_basis: int) -> lp.TranslationUnit:
     return local_kernel(lines, extents, shapes, tables, private)
 
 
+def constant_tables(
+    shapes: Mapping[str, Any], rng: np.random.Generator
+) -> list[lp.TemporaryVariable]:
+    """Random values that belong to a kernel."""
+    return [
+        lp.TemporaryVariable(
+            name,
+            np.float64,
+            shape=shape,
+            initializer=rng.uniform(-1, 1, shape),
+            read_only=True,
+            address_space=lp.AddressSpace.GLOBAL,
+        )
+        for name, shape in shapes.items()
+    ]
+
+
 def local_kernel(
     lines: list[Line],
     extents: Mapping[str, int],
@@ -123,7 +140,6 @@ def local_kernel(
     private: Mapping[str, Any],
 ) -> lp.TranslationUnit:
     """The statements, each after the one before it."""
-    rng = np.random.default_rng(5)
     text = "\n".join(
         f"{line} {{id=s{n},dep=*{f's{n - 1}' if n else ''},inames={loops}}}"
         for n, (line, loops) in enumerate(lines)
@@ -133,17 +149,7 @@ def local_kernel(
     data: list[Any] = [
         lp.GlobalArg(name, np.float64, shape=shape) for name, shape in shapes.items()
     ]
-    data += [
-        lp.TemporaryVariable(
-            name,
-            np.float64,
-            shape=shape,
-            initializer=rng.uniform(-1, 1, shape),
-            read_only=True,
-            address_space=lp.AddressSpace.GLOBAL,
-        )
-        for name, shape in tables.items()
-    ]
+    data += constant_tables(tables, np.random.default_rng(5))
     data += [
         lp.TemporaryVariable(name, np.float64, shape=shape)
         for name, shape in {**dict.fromkeys(sorted(scalars), ()), **private}.items()

@@ -13,6 +13,8 @@ import loopy as lp
 import numpy as np
 from hypothesis import strategies as st
 
+from tests.raising.local_kernels import constant_tables
+
 __all__ = ["arguments", "build", "texts"]
 
 EXTENTS = {"i": 3, "j": 2, "k": 4}
@@ -115,21 +117,10 @@ def _subscripts(draw: st.DrawFn) -> str:
 
 def build(points: str, text: str) -> lp.TranslationUnit:
     """The kernel; raises whatever Loopy raises."""
-    rng = np.random.default_rng(1)
     data: list[Any] = [
         lp.GlobalArg(name, np.float64, shape=shape) for name, shape in ARRAYS.items()
     ]
-    data += [
-        lp.TemporaryVariable(
-            name,
-            np.float64,
-            shape=shape,
-            initializer=rng.uniform(-1, 1, shape),
-            read_only=True,
-            address_space=lp.AddressSpace.GLOBAL,
-        )
-        for name, shape in TABLES.items()
-    ]
+    data += constant_tables(TABLES, np.random.default_rng(1))
     data += [lp.TemporaryVariable("t", np.float64), lp.ValueArg("alpha", np.float64)]
     if "size" in text:
         data.append(lp.TemporaryVariable("size", np.int32))

@@ -6,10 +6,11 @@ import pytest
 
 from feinsum import array, einsum
 from feinsum.measure import compile_kernel, verify
-from feinsum.measure.cases import functional_case, make_case
+from feinsum.measure.cases import make_case
 from feinsum.transforms import apply_spec, configurations
 from feinsum.transforms.library import ROWWISE_ON_CPUS
 from tests.cpus import CPUS, opened
+from tests.transforms.functional import functional_case
 from tests.transforms.support import EINSUMS, LOOPY_WARNINGS, OPERATORS, ragged_sizes
 
 pytestmark = LOOPY_WARNINGS

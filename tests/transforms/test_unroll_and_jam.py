@@ -7,9 +7,10 @@ import pytest
 from feinsum import array, batched_einsum, einsum
 from feinsum.canonical import canonicalize
 from feinsum.measure import compile_kernel, open_device, verify
-from feinsum.measure.cases import functional_case, make_case
+from feinsum.measure.cases import make_case
 from feinsum.transforms import apply_spec, configurations
 from feinsum.transforms.library import UNROLL_AND_JAM
+from tests.transforms.functional import functional_case
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
