@@ -30,10 +30,10 @@ TILE_CYCLES = 20.0
 SCATTERED_CYCLES = 3.0
 """To store an entry of a vector whose entries lie apart."""
 RUN_BYTES = 1024
-"""Shorter runs of entries of a large array cost the start of each run:"""
+"""A shorter run of neighbouring entries does not reach the full bandwidth."""
 READ_RUN_CYCLES, STORE_RUN_CYCLES, FAR_RUN_CYCLES = 30.0, 30.0, 90.0
-"""to read it, to store it, to store it if the next row of a register tile is on another
-page. Chosen by the trials of 49 workloads on a Zen 5.
+"""Of such a run in a large array: to read it, to store it, and to store it if the next
+row of a register tile is on another page. Chosen by trials of 49 workloads on a Zen 5.
 """
 PAGE_BYTES = 4096
 STREAMED_BYTES = 8_000_000
@@ -110,18 +110,17 @@ class _Work:
         )
         roles = find_roles(einsum, tiles.vector, tiles.register)
         assert roles is not None
-        counts = (
-            points(einsum, part)
-            for part in (
-                roles.columns,
-                roles.rows,
-                roles.summed,
-                (*roles.batch, *roles.outer),
-            )
-        )
-        plan = make_plan(einsum, einsum.extents, roles, tiles)
+        batch = (*roles.batch, *roles.outer)
         return cls(
-            einsum, plan, tiles, parameters["inside"] == "rows", machine, *counts
+            einsum,
+            make_plan(einsum, einsum.extents, roles, tiles),
+            tiles,
+            parameters["inside"] == "rows",
+            machine,
+            columns=points(einsum, roles.columns),
+            rows=points(einsum, roles.rows),
+            summed=points(einsum, roles.summed),
+            batch=points(einsum, batch),
         )
 
     @property
