@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import loopy as lp
@@ -27,6 +28,7 @@ from feinsum.ir import (
 from feinsum.raising.functions import without_tags
 from feinsum.raising.hazards import ancestors, are_independent
 from feinsum.raising.joint import joint_inames
+from feinsum.raising.loop_order import with_order_of
 from feinsum.raising.nest import (
     LoopNest,
     RaisedKernel,
@@ -81,9 +83,16 @@ def raise_kernel(
         t_unit = t_unit.with_kernel(without_no_ops(t_unit[name]))
     raised = _raised(t_unit, name, instructions, long_extent)
     raised = with_profiles(raised, arguments or {})
-    if not raised.refused and not joint_inames(raised):
-        return raised
-    return _better_of(raised, _normalized(t_unit, name), instructions, long_extent)
+    if raised.refused or joint_inames(raised):
+        other = _normalized(t_unit, name)
+        raised = _better_of(raised, other, instructions, long_extent)
+    return _with_loop_order(raised, t_unit[name])
+
+
+def _with_loop_order(raised: RaisedKernel, given: lp.LoopKernel) -> RaisedKernel:
+    found = {insn_id for nest in raised.raised for insn_id in nest.instructions}
+    kernel = with_order_of(given, raised.t_unit[raised.kernel_name], found)
+    return replace(raised, t_unit=raised.t_unit.with_kernel(kernel))
 
 
 def _raised(

@@ -109,8 +109,19 @@ def _run_all(
         elif not common:
             raise Unschedulable(str(unit))
         else:
-            for inner in _points(kernel, sorted(common), state, point):
+            for inner in _points(kernel, _outermost(kernel, common), state, point):
                 _run_all(kernel, unit, state, {**point, **inner})
+
+
+def _outermost(kernel: lp.LoopKernel, loops: frozenset[str]) -> list[str]:
+    """Those of some loops that no priority puts inside another one of them."""
+    inner = {
+        name
+        for order in kernel.loop_priority
+        for k, name in enumerate(order)
+        if loops.intersection(order[:k])
+    }
+    return sorted(loops - inner)
 
 
 def _components(insns: list[Any], done: set[str] | None = None) -> list[list[Any]]:

@@ -145,3 +145,29 @@ def test_a_random_kernel_of_loops_is_retrieved_rightly(text):
     bound.run()
     for name, value in bound.read().items():
         np.testing.assert_allclose(value, expected[name], 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize("names", ["tj", "jt"])
+def test_loops_that_are_left_keep_their_order(names):
+    """A nest leaves the loop that it shared with a sweep, in which order matters."""
+    t, j = names
+    text = f"""
+        x[{j}] = 0.5*x[{j} + 1] + u[{t}]
+        F[{t},k] = sum(r, B[{t},r]*C[r,k])
+        """
+    domains = [
+        f"{{[{t}]: 0<={t}<40}}",
+        f"{{[{j}]: 0<={j}<5}}",
+        "{[k,r]: 0<=k<500 and 0<=r<300}",
+    ]
+    shapes = {"x": (6,), "u": (40,), "B": (40, 300), "C": (300, 500), "F": (40, 500)}
+    arrays = [lp.GlobalArg(name, np.float64, shape) for name, shape in shapes.items()]
+    unit = lp.make_kernel(
+        domains, text, arrays, target=HostCTarget(), lang_version=(2018, 2)
+    )
+    arguments = random_arguments(unit, {}, np.random.default_rng(0))
+    expected = on_host(unit, arguments)
+    found = retrieved(unit)
+    assert found.applied
+    for name, value in on_host(found.t_unit, arguments).items():
+        np.testing.assert_allclose(value, expected[name], 1e-11, 1e-11)
