@@ -20,6 +20,7 @@ from feinsum.calling.reading import DType, Feed
 from feinsum.calling.strided import StridedTerm, c_steps
 from feinsum.calling.terms import Shape
 from feinsum.codegen import Strides
+from feinsum.targets.host.halves import widened
 from feinsum.targets.host.results import check_room
 from feinsum.targets.protocol import Array
 
@@ -153,7 +154,10 @@ def packed(array: Array, shape: Shape, dtype: DType) -> Array:
         MeasurementError: if it does not fit into memory.
     """
     check_room(prod(shape) * dtype.itemsize, "a copy of an operand")
-    return np.require(array.reshape(shape), dtype, ["C", "A"])
+    shaped = array.reshape(shape)
+    if array.dtype == np.float16 and dtype == np.float32:
+        return widened(shaped)
+    return np.require(shaped, dtype, ["C", "A"])
 
 
 def strides_of(layouts: Mapping[str, ArgumentLayout]) -> dict[str, Strides]:

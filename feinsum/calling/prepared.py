@@ -14,6 +14,7 @@ from feinsum.calling.kernel import CallKernel
 from feinsum.calling.options import CallOptions
 from feinsum.calling.reading import Feed, Reading
 from feinsum.ir import IndexList
+from feinsum.targets.host.halves import narrowed
 from feinsum.targets.host.results import aligned_empty
 from feinsum.targets.opencl.residence import device_zeros
 from feinsum.targets.protocol import Array, Caller
@@ -115,9 +116,9 @@ class PreparedCall:
 
 
 def _rounded(result: Any) -> Any:
-    """To half precision; what is too large is infinite, as in numpy."""
-    with np.errstate(over="ignore"):
-        return result.astype(np.float16)
+    """To half precision, where the result is."""
+    on_host = isinstance(result, np.ndarray)
+    return narrowed(result) if on_host else result.astype(np.float16)
 
 
 def _share_memory(out: Array, inputs: Sequence[Array]) -> bool:
