@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,10 +10,9 @@ import numpy as np
 from constantdict import constantdict
 from pymbolic import primitives as p
 
-from feinsum.ir import Extent
 from feinsum.raising.nest import Expression
 
-__all__ = ["Affine", "affine", "are_distinct_places"]
+__all__ = ["Affine", "affine"]
 
 
 @dataclass(frozen=True)
@@ -97,23 +96,3 @@ def _product(one: Affine, other: Affine) -> Affine | None:
     if not one.coefficients:
         return other.times(one.constant)
     return None if other.coefficients else one.times(other.constant)
-
-
-def are_distinct_places(subscript: Affine, extents: Mapping[str, Extent]) -> bool:
-    """Whether no two points have one subscript: each step is longer than all that the
-    smaller ones can reach.
-
-    >>> from constantdict import constantdict
-    >>> flat = Affine(0, constantdict({"e": 10, "i": 1}))
-    >>> are_distinct_places(flat, {"e": 5, "i": 10})
-    True
-    >>> are_distinct_places(flat, {"e": 5, "i": 11})
-    False
-    """
-    reach: int | None = 0
-    for name in reversed(subscript.inames):
-        step, extent = abs(subscript.coefficients[name]), extents[name]
-        if reach is None or step <= reach:
-            return False
-        reach = reach + step * (extent - 1) if isinstance(extent, int) else None
-    return True

@@ -13,7 +13,6 @@ from pymbolic import primitives as p
 
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent, IndexList
-from feinsum.raising.affine import Affine, affine, are_distinct_places
 from feinsum.raising.calls import called_by
 from feinsum.raising.compressed import check_compressed
 from feinsum.raising.extents import box_extents
@@ -28,6 +27,7 @@ from feinsum.raising.product import (
     multiply,
     take_apart,
 )
+from feinsum.raising.strides import Strides, are_distinct_places, strides_of
 
 __all__ = ["RaisedRow", "places_of", "raise_row"]
 
@@ -166,19 +166,19 @@ def _assigned_inames(insn: lp.InstructionBase, table: OperandTable) -> IndexList
     return names
 
 
-def places_of(assignee: Expression, kernel: lp.LoopKernel) -> list[Affine] | None:
+def places_of(assignee: Expression, kernel: lp.LoopKernel) -> list[Strides] | None:
     """The subscripts of an assignee; None if there are others than sums of multiples
     of inames, each of which stands once.
     """
     indices = getattr(assignee, "index_tuple", ())
-    found = [affine(index, kernel.all_inames()) for index in indices]
+    inames, sizes = kernel.all_inames(), kernel.get_unwritten_value_args()
+    found = [strides_of(index, inames, sizes) for index in indices]
     places = [place for place in found if place is not None]
     names = [name for place in places for name in place.inames]
     is_plain = (
         len(places) == len(found)
         and len(set(names)) == len(names)
-        and all(place.constant >= 0 for place in places)
-        and all(n > 0 for place in places for n in place.coefficients.values())
+        and all(place.is_positive for place in places)
     )
     return places if is_plain else None
 
@@ -192,7 +192,8 @@ def _check_places(
             raise _refuse(
                 insn,
                 "assignee",
-                f"it assigns to {insn.assignee}, where points of its loops meet",
+                f"it assigns to {insn.assignee}, where points of its loops may meet: "
+                "a stride does not exceed all that the smaller ones reach",
             )
 
 

@@ -30,7 +30,6 @@ from feinsum.ir import (
     SizeParam,
     generalize,
 )
-from feinsum.raising.affine import are_distinct_places
 from feinsum.raising.compressed import subscripts
 from feinsum.raising.extents import box_extents, parameter_of
 from feinsum.raising.functions import function_text, unresolved
@@ -40,6 +39,7 @@ from feinsum.raising.operands import Access, OperandTable
 from feinsum.raising.privates import Privates
 from feinsum.raising.product import ShiftedSum, multiply, take_apart
 from feinsum.raising.row import places_of
+from feinsum.raising.strides import are_distinct_places
 from feinsum.raising.zeros import filled_by
 
 __all__ = ["raise_trees"]

@@ -19,7 +19,7 @@ from loopy.symbolic import (
 from pymbolic import primitives as p
 
 from feinsum.errors import TransformError
-from feinsum.raising.affine import affine, are_distinct_places
+from feinsum.raising.strides import are_distinct_places, strides_of
 
 __all__ = ["CellLoop", "loop_around"]
 
@@ -166,7 +166,7 @@ class CellLoop:
             return True
         inames = insn.within_inames - {self.loop}
         extents = {i: self.kernel.get_constant_iname_length(i) for i in inames}
-        places = [affine(i, inames) for i in insn.assignee.index_tuple]
+        places = [strides_of(i, inames) for i in insn.assignee.index_tuple]
         used = [i for place in places if place for i in place.inames]
         return (
             all(place is not None for place in places)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import loopy as lp
@@ -127,18 +126,19 @@ class _Writer:
 
     def access(self, name: str, term: str) -> str:
         """An entry of an array of any layout."""
-        axes = [*self.draw(st.permutations([*term]))]
-        axes.sort(key=lambda index: not self.extents[index].isdigit(), reverse=True)
+        axes = self.draw(st.permutations([*term]))
         extents = [self.extents[index] for index in axes]
         places = [self.position(index) for index in axes]
         if not axes:
             self.shapes[name] = "1"
             return f"{name}[0]"
         if len(axes) > 1 and self._rarely():
-            strides = [prod(map(int, extents[k + 1 :])) for k in range(len(axes))]
-            self.shapes[name] = f"({extents[0]})*{strides[0]}"
-            steps = zip(strides, places, strict=True)
-            return f"{name}[{' + '.join(f'{n}*({place})' for n, place in steps)}]"
+            self.shapes[name] = "*".join(f"({extent})" for extent in extents)
+            steps = [
+                "*".join(f"({factor})" for factor in (place, *extents[k + 1 :]))
+                for k, place in enumerate(places)
+            ]
+            return f"{name}[{' + '.join(steps)}]"
         self.shapes[name] = ", ".join(extents)
         return f"{name}[{', '.join(places)}]"
 

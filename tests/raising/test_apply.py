@@ -37,6 +37,7 @@ FORMS = {
         "G[s,e,d] = sum(q, (D[s,d,q] if s < 2 else D[0,d,q])*(u[e,q-1] if q else 0))",
     ),
     "reshape": (DG, "v[e,d] = v[e,d] - sum(q, D[0,d,q]*flat[4*e + q])"),
+    "flat by a size": (DG, "flat[n*d + e] = 2*sum(q, D[0,d,q]*u[e,q])"),
     "tagged": (DG, "v$here[e,d] = sum(q, D$there[0,d,q]*u[e,q])*x[0]"),
     "product": (BOX, "C[i,k] = C[i,k] + 2*sum(j, A[i,j]*B[j,k])"),
     "shifted product": (BOX, "C[i,k] = y[i]*B[0,k] + sum(j, (A[i,j] + 1)*B[j,k])"),

@@ -102,9 +102,45 @@ def test_parts_of_run_time_extents():
     """
     unit = kernel(text, shapes={"v": "2*n", "w": "n", "c": "6"})
     raised = raise_kernel(unit)
-    assert [nest.instructions for nest in raised.raised] == [("a",)]
-    assert [refused.rule for refused in raised.refused] == ["assignee"]
+    assert [nest.instructions for nest in raised.raised] == [("a",), ("b",)]
     assert_same(unit, raised)
+
+
+@pytest.mark.parametrize(
+    ("place", "is_one_to_one"),
+    [
+        ("n*e + i", True),
+        ("i*m + e", True),
+        ("2*n*e + 2*i + 1", True),
+        ("(n + 3)*e + i", True),
+        ("m*n + (e*n + i)", True),
+        ("n*e + 2*i", False),
+        ("m*e + i", False),
+        ("k*e + i", False),
+        ("(n - 1)*e + i", False),
+    ],
+)
+def test_strides_that_only_a_call_knows(place, is_one_to_one):
+    """Subscripts that no two points share, whatever the sizes, are those of einsums."""
+    text = f"v[{place}] = v[{place}] + w[e]*sum(q, c[i,q])"
+    unit = lp.make_kernel(
+        "[n,m] -> {[e,i,q]: 0<=e<m and 0<=i<n and 0<=q<3}",
+        text,
+        [
+            lp.GlobalArg("v", np.float64, shape="2*n*m + (k + 3)*m"),
+            lp.GlobalArg("w", np.float64, shape="m"),
+            lp.GlobalArg("c", np.float64, shape="n,3"),
+            lp.ValueArg("n,m,k", np.int32),
+        ],
+        lang_version=(2018, 2),
+    )
+    raised = raise_kernel(unit)
+    rules = [refused.rule for refused in raised.refused]
+    assert rules == ([] if is_one_to_one else ["assignee"])
+    sizes = {"n": 4, "m": 5, "k": 2}
+    arrays = {"v": np.ones(65), "w": np.arange(5.0), "c": np.ones((4, 3)), **sizes}
+    found = run_raised(raised.t_unit, raised.raised, arrays)
+    np.testing.assert_allclose(found["v"], run(unit, arrays)["v"], 1e-12)
 
 
 KEPT = {

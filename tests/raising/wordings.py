@@ -69,6 +69,12 @@ ROWS = {
         {"v": "80", "w": "60", "D": "3,4"},
         "aq,qk->ak",
     ),
+    "an output with a size as its stride": (
+        "v[i*n + e] = sum(j, D[i,j]*u[e,j])",
+        "{[e,i,j]: 0<=e<n and 0<=i,j<4}",
+        {"v": "4*n", "u": "n,4", "D": "4,4"},
+        "ij,ej->ie",
+    ),
     "a strided output": (
         "v[2*i + 1] = sum(j, D[i,j]*u[j])",
         "{[i,j]: 0<=i,j<4}",

@@ -92,6 +92,37 @@ def test_callables_and_preambles_are_kept(tmp_path):
     np.testing.assert_allclose(result["A"], expected["A"], 1e-11, 1e-11)
 
 
+def test_values_of_tables_are_in_the_code_and_not_in_the_key():
+    """Kernels that differ in them have one workload and one recipe, and each its own
+    code, also from memory. Tables stay constants, which a compiler folds.
+    """
+    unit = KERNELS["mass of order 1"]()
+    kernel = unit.default_entrypoint
+    doubled = {
+        name: old
+        if old.initializer is None
+        else old.copy(initializer=2 * old.initializer)
+        for name, old in kernel.temporary_variables.items()
+    }
+    other = unit.with_kernel(kernel.copy(temporary_variables=doubled))
+    database = InMemoryStore()
+    options = {"verify": False, "device": "host", "effort": "estimate"}
+    with fresh_memory():
+        first, second = (
+            look_up(u, database=database, **options) for u in (unit, other)
+        )
+        results = [retrieve(u, database=database, **options) for u in (unit, other)]
+    assert first.applied == second.applied != ()
+    assert [n.nest.key for n in first.nests] == [n.nest.key for n in second.nests]
+    for given, result in zip((unit, other), results, strict=True):
+        code = lp.generate_code_v2(result).device_code()
+        for table in given.default_entrypoint.temporary_variables.values():
+            if table.initializer is not None:
+                values = ", ".join(map(repr, table.initializer.ravel().tolist()))
+                assert f" {table.name}[" in code
+                assert f"{{ {values} }}" in code
+
+
 def test_where_nothing_is_faster_the_kernel_comes_back(tmp_path, monkeypatch):
     """Every recipe is timed here against the loops; what gains nothing is not taken."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

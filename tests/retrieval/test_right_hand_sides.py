@@ -7,16 +7,16 @@ import pty
 import sys
 from dataclasses import replace
 from functools import partial
-from time import sleep
+from threading import Barrier, BoundedSemaphore, Timer
 
 import loopy as lp
 import numpy as np
 import pytest
 
-from feinsum.measure.question import Question
+from feinsum.measure.question import Question, Verdict
 from feinsum.memory import fresh_memory
 from feinsum.raising import raise_kernel
-from feinsum.records import InMemoryStore
+from feinsum.records import OK, InMemoryStore
 from feinsum.retrieval import look_up, progress, trust, verifiers
 from feinsum.retrieval.sampling import duplicates
 from tests.docs.pages import ROOT
@@ -94,7 +94,8 @@ def test_recipes_of_one_key_are_verified_once(unit, verified, monkeypatch):
             ("generic", "rowwise", "packed", "blocked", "unroll"), (1e-3, 1e-2)
         )
     )
-    made = look_up(unit, database=InMemoryStore(), verify=True, **ESTIMATED)
+    options = {**ESTIMATED, "policy": "loose"}
+    made = look_up(unit, database=InMemoryStore(), verify=True, **options)
     assert len(made.applied) == 17
     n_keys = len({nest.nest.key for nest in made.nests})
     assert len(verified.asked) == n_keys
@@ -134,19 +135,51 @@ def test_processes_that_answer_at_once_take_turns_with_their_times(
         assert answers[k].sizes == question.sizes
 
 
-@pytest.mark.parametrize("pause_s", [0.0, 0.2])
-def test_what_takes_long_is_shown_on_a_terminal(monkeypatch, pause_s):
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_as_many_recipes_are_verified_at_once_as_there_are_cores(
+    monkeypatch, n_threads
+):
+    """Each waits until so many are being verified; there are never more."""
+    monkeypatch.setenv("FEINSUM_NUM_THREADS", str(n_threads))
+    together, running, most = Barrier(n_threads), BoundedSemaphore(n_threads), 30.0
+
+    def ask() -> Verdict:
+        assert running.acquire(blocking=False)
+        together.wait(most)
+        running.release()
+        return Verdict(OK)
+
+    answers = verifiers.request_together([ask] * (2 * n_threads), lambda: None)
+    assert dict(answers) == dict.fromkeys(range(2 * n_threads), Verdict(OK))
+
+
+class Late(Timer):
+    """A timer whose time is over when a test says so."""
+
+    made: Late
+
+    def start(self) -> None:
+        type(self).made = self
+
+    def join(self, timeout=None) -> None:
+        """It has no thread."""
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_takes_more_than_a_second_is_shown_on_a_terminal(monkeypatch, is_late):
     """And nothing of what does not."""
-    monkeypatch.setattr(progress, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(progress, "Timer", Late)
     monkeypatch.setenv("TERM", "xterm")
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal, monkeypatch.context() as context:
         context.setattr(sys, "stderr", terminal)
         with progress.shown_progress(2, "verifying recipes") as advance:
             advance()
-            sleep(pause_s)
+            if is_late:
+                Late.made.function()
             advance()
         terminal.write("end")
     shown = os.read(master, 65536).decode()
     os.close(master)
-    assert ("verifying recipes" in shown) == bool(pause_s)
+    assert Late.made.interval == 1.0
+    assert ("verifying recipes" in shown) == is_late

@@ -72,18 +72,22 @@ def _with_copied_rows(schedule: Schedule) -> tuple[Schedule, Names]:
     """Add a copy of every row, its rules expanded, so that later steps spare it."""
     kernel = schedule.kernel
     unused = kernel.get_instruction_id_generator()
+    ids = {i: unused(f"{i}_remainder") for i in schedule.instructions}
+    rows = {i: _unordered(kernel.id_to_insn[i], copy) for i, copy in ids.items()}
     copies = [
-        kernel.id_to_insn[insn_id].copy(
-            id=unused(f"{insn_id}_remainder"),
-            no_sync_with=frozenset({(insn_id, "any")}),
-        )
-        for insn_id in schedule.instructions
+        _unordered(kernel.id_to_insn[i].copy(id=copy), i) for i, copy in ids.items()
     ]
-    ids = tuple(copy.id for copy in copies)
-    schedule = schedule.with_kernel(instructions=[*kernel.instructions, *copies])
-    return schedule.with_unit(
-        lp.expand_subst(schedule.t_unit, within=_any_of(ids))
-    ), ids
+    kept = [rows.get(insn.id, insn) for insn in kernel.instructions]
+    schedule = schedule.with_kernel(instructions=[*kept, *copies])
+    within = _any_of(tuple(ids.values()))
+    return schedule.with_unit(lp.expand_subst(schedule.t_unit, within=within)), tuple(
+        ids.values()
+    )
+
+
+def _unordered(insn: lp.InstructionBase, other: str) -> lp.InstructionBase:
+    """Loopy asks both of two instructions, if it cannot tell their entries apart."""
+    return insn.copy(no_sync_with=frozenset({*insn.no_sync_with, (other, "any")}))
 
 
 def _with_own_inames(
