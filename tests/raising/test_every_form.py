@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, note, reject, seed, settings
 from hypothesis import strategies as st
+from loopy.check import check_variable_access_ordered
 
 from feinsum import raise_kernel
 from tests.raising import almost, loops, parts, sums
@@ -82,6 +83,7 @@ def test_what_is_raised_is_what_the_kernel_computes(kernel):
     build, arrays = kernel
     try:
         unit = build()
+        check_variable_access_ordered(unit.default_entrypoint)  # else in no order
         expected = run(unit, arrays)
     except Exception:  # noqa: BLE001  # no kernel: Loopy raises errors of many kinds
         reject()
