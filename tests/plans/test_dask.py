@@ -173,7 +173,8 @@ def bare(tmp_path):
         LocalCluster(
             n_workers=1,
             threads_per_worker=1,
-            env=nowhere | {"FEINSUM_CACHE_DIR": str(tmp_path), "FEINSUM_DEVICE": "host"},
+            env=nowhere
+            | {"FEINSUM_CACHE_DIR": str(tmp_path), "FEINSUM_DEVICE": "host"},
             dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster) as made,

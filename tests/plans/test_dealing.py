@@ -53,7 +53,7 @@ def sizes_of(held, axis):
 def test_dealt_operands_are_right_or_refused():
     """Ragged or not: the result is numpy's exactly where parts are blocks in length."""
     rng, n_right, n_refused = np.random.default_rng(0), 0, 0
-    for _ in range(150):
+    for _ in range(80):
         i, j, k = (int(n) for n in rng.integers(2, 14, 3))
         einsum = einsum_of("ij,jk->ik", i=i, j=j, k=k)
         made = plan(einsum, processes=int(rng.integers(2, 7)))
@@ -88,7 +88,7 @@ def test_dealt_operands_are_right_or_refused():
                 at = cyclic_entries(made, name, rank, sizes)
                 owned = parts_of(n, sizes[index], prod(cutting))
                 assert at is None or at[axis].tolist() in owned
-    assert min(n_right, n_refused) > 30
+    assert min(n_right, n_refused) > 15
 
 
 def test_all_indices_are_dealt_at_once():
@@ -98,7 +98,7 @@ def test_all_indices_are_dealt_at_once():
     """
     einsum = einsum_of("ij,jk->ik", every=36)
     operands, sizes = operands_of(einsum), {"i": 2, "j": 3, "k": 1}
-    for name in ("summa", "cannon"):
+    for name in ("summa", "pumma", "cannon"):
         made = named_plan(name, einsum, processes=9)
         assert (dealt_run(made, operands, sizes) == by_numpy(einsum, operands)).all()
     with pytest.raises(PlanError, match="j is in 2 parts in A and in 4 elsewhere"):
