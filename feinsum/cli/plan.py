@@ -239,18 +239,21 @@ def _told(recorded: PlanRecord | None) -> dict[str, str]:
 
 
 def _passing(made: Plan, ranks_per_host: int | None) -> dict[str, int]:
-    """What passes between hosts, if there are any."""
-    from feinsum.plans import between_hosts
+    """What passes between hosts and within them, if there are any."""
+    from feinsum.plans import moved_by_level
 
     if ranks_per_host is None:
         return {}
-    return {"between_hosts": between_hosts(made, ranks_per_host)}
+    between, within = moved_by_level(made, (ranks_per_host,))
+    return {"between_hosts": between, "within_hosts": within}
 
 
 def _show(made: Plan, ranks_per_host: int | None) -> None:
+    from feinsum.plans.text import passing_text
+
     typer.echo(str(made))
-    for n_elements in _passing(made, ranks_per_host).values():
-        typer.echo(f"between hosts of {ranks_per_host} ranks: {n_elements:,} elements")
+    if ranks_per_host is not None and not made.units:
+        typer.echo(passing_text(made, (ranks_per_host,)))
 
 
 def _record(made: Plan | ProgramPlan, location: str) -> PlanRecord:

@@ -5,18 +5,20 @@ from feinsum.plans.boxes import Box
 from feinsum.plans.commands import Commands, commands
 from feinsum.plans.counts import Counts
 from feinsum.plans.cyclic import CyclicCounts, CyclicPlan, plan_cyclic
+from feinsum.plans.dealing import cyclic_entries
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.elimination import Table, least_sum
 from feinsum.plans.grids import cosma_grid, deinsum_grid, footprint_grid
 from feinsum.plans.groups import Access, Group, groups_of
-from feinsum.plans.hosts import between_hosts
+from feinsum.plans.hosts import between_hosts, moved_by_level
+from feinsum.plans.leaves import LeafWork
 from feinsum.plans.local import run_here
 from feinsum.plans.machine import Machine, factorizations
 from feinsum.plans.named import NAMES, named_plan, named_plans
 from feinsum.plans.paper_costs import PAPER_COSTS, eindecomp_grids, paper_cost
 from feinsum.plans.passing import gather, scatter
 from feinsum.plans.picture import rows_of
-from feinsum.plans.plan import LeafWork, Plan
+from feinsum.plans.plan import Plan
 from feinsum.plans.planner import plan, plan_statements
 from feinsum.plans.prepared import ENGINES, Outcome, Prepared, prepare
 from feinsum.plans.pricing import best_plans, cheapest, price
@@ -54,6 +56,7 @@ __all__ = [
     "cheapest",
     "commands",
     "cosma_grid",
+    "cyclic_entries",
     "deinsum_grid",
     "eindecomp_grids",
     "factorizations",
@@ -61,6 +64,7 @@ __all__ = [
     "gather",
     "groups_of",
     "least_sum",
+    "moved_by_level",
     "named_plan",
     "named_plans",
     "paper_cost",

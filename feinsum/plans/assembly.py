@@ -9,8 +9,9 @@ from feinsum.ir import BatchedEinsum, to_text
 from feinsum.paths import Path
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.groups import Group, groups_of
+from feinsum.plans.leaves import extents_of, leaves_of
 from feinsum.plans.placing import start_of
-from feinsum.plans.plan import Plan, extents_of, leaves_of
+from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule
 from feinsum.plans.statements import Statements
 

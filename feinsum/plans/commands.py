@@ -17,9 +17,10 @@ from feinsum.ir import BatchedEinsum
 from feinsum.plans.assembly import assemble, assemble_statements
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.groups import Access, Group, groups_of
+from feinsum.plans.leaves import extents_of
 from feinsum.plans.machine import Machine
 from feinsum.plans.placing import needed_by
-from feinsum.plans.plan import Plan, extents_of
+from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule, Loop
 from feinsum.plans.statements import Statements
 

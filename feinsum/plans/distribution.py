@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
 from feinsum.errors import PlanError
 from feinsum.ir.violation import Violation
 from feinsum.plans.boxes import Boxes, cut
-from feinsum.plans.machine import Machine, axis_name, machine_violations
+from feinsum.plans.machine import Machine, axis_name, barred, machine_violations
 from feinsum.records.document import STRICT
 
 __all__ = ["Distribution", "distribution_violations"]
@@ -62,16 +63,21 @@ class Distribution:
     @classmethod
     def parse(cls, text: str, machine: Machine) -> Distribution:
         """From DISTAL's notation: names of the tensor's axes, an arrow, and for each
-        machine axis a name, a number (a fixed place) or ``*`` (copies).
+        machine axis a name, a number (a fixed place) or ``*`` (copies). A bar where an
+        inner level of the machine begins may be left out; each level has a name once.
 
         Raises:
             PlanError: with the rule ``notation``, saying what was expected.
 
         >>> Distribution.parse("xy->xy*", Machine((2, 2, 2))).notation("xy")
         'xy->xy*'
+        >>> Distribution.parse("xy->x|xy", Machine((2, 2, 2), (1, 2))).cuts
+        ((0, 1), (2,))
         """
         left, arrow, right = text.replace(" ", "").partition("->")
-        names, places = list(left), list(right)
+        names, places = list(left), list(right.replace("|", ""))
+        if "|" in right and list(right) != barred(places, machine.bounds):
+            places = list(right)  # a bar where no level begins is no name
         wrong = _wrong_notation(names, places, machine, bool(arrow))
         if wrong:
             raise PlanError(
@@ -90,10 +96,11 @@ class Distribution:
         }
         fixed = dict(self.fixed)
         glue = "" if all(len(i) == 1 for i in indices) else " "
-        places = (
+        places = [
             names.get(k, str(fixed.get(k, "*"))) for k in range(self.machine.n_axes)
-        )
-        return f"{glue.join(indices)}->{glue.join(places)}"
+        ]
+        right = glue.join(barred(places, self.machine.bounds))
+        return f"{glue.join(indices)}->{right}"
 
     def boxes(self, shape: Sequence[int], n_ranks: int) -> Boxes:
         """The box that each rank holds of a tensor of this shape."""
@@ -124,7 +131,9 @@ def _wrong_notation(
     if len(places) != machine.n_axes:
         return f"names {len(places)} axes of the machine"
     used = [p for p in places if p != "*" and not p.isdigit()]
-    if len(set(names)) != len(names) or len(set(used)) != len(used):
+    ends = (0, *machine.bounds, machine.n_axes)
+    levels = ([p for p in places[a:b] if p in used] for a, b in pairwise(ends))
+    if any(len(set(one)) != len(one) for one in (names, *levels)):
         return "has a name twice"
     if unknown := sorted(set(used) - set(names)):
         return f"has {unknown[0]!r}, which is no axis of the tensor"

@@ -2,14 +2,15 @@
 
 Ranks of a host follow each other, so the last axes of a machine lie within hosts as far
 as they fit. Every order of the axes moves the same elements; how many of them pass
-between hosts depends on it.
+between hosts depends on it. Deeper hierarchies are counted in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from feinsum.plans.machine import Machine
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule
 
-__all__ = ["arranged", "between_hosts", "check_ranks_per_host"]
+__all__ = ["arranged", "between_hosts", "check_ranks_per_host", "moved_by_level"]
 
 Order = Sequence[int]
 """The old numbers of machine axes, in their new order."""
@@ -59,33 +60,87 @@ def between_hosts(plan: Plan, ranks_per_host: int) -> int:
     >>> plan.counts.moved, between_hosts(plan, 4), between_hosts(plan, 8)
     (192, 64, 0)
     """
-    check_ranks_per_host(ranks_per_host)
-    passing = _Passing(ranks_per_host)
+    return moved_by_level(plan, (ranks_per_host,))[0]
+
+
+def moved_by_level(plan: Plan, units: Sequence[int]) -> tuple[int, ...]:
+    """The moved elements, by the outermost level that they pass between.
+
+    Args:
+        units: number of consecutive ranks in a process of each level but the innermost,
+            outermost first, such as the ranks of a host and then of a socket.
+
+    Returns:
+        For each of the units the elements that pass between two of them and stay in a
+        larger one, and then those that stay within the smallest; their sum is
+        ``plan.counts.moved``.
+
+    Raises:
+        PlanError: with the rule ``processes``, if a unit is not a positive integer.
+
+    >>> import feinsum
+    >>> A, B = feinsum.array("A", (8, 8)), feinsum.array("B", (8, 8))
+    >>> plan = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=8)
+    >>> moved_by_level(plan, (4, 2))
+    (64, 64, 64)
+    """
+    for unit in units:
+        check_ranks_per_host(unit)
+    passing = _Passing(units)
     plan.lower(passing)
-    return passing.n_elements
+    return tuple(passing.moved)
 
 
-def arranged(plan: Plan, ranks_per_host: int) -> Plan:
-    """The same plan with the order of machine axes that suits its hosts best.
+def arranged(plans: Sequence[Plan], ranks_per_host: int) -> Plan:
+    """Of plans, and of all orders of their machine axes, the best for these hosts.
 
-    Of all orders that move no more elements, that with which the fewest pass between
-    hosts. Plans whose groups have different machines stay as they are.
+    It moves the fewest elements and, of those, the fewest between hosts; ties go to the
+    first. Its machines have two levels if no axis lies across a border of hosts. Plans
+    whose groups have different machines keep the order of their axes.
 
     Raises:
         PlanError: see :func:`between_hosts`.
     """
     check_ranks_per_host(ranks_per_host)
+
+    def cost(one: Plan) -> tuple[int, int]:
+        between, within = moved_by_level(one, (ranks_per_host,))
+        return between + within, between
+
+    best = min((other for one in plans for other in _orders(one)), key=cost)
+    return _leveled(best, ranks_per_host)
+
+
+def _orders(plan: Plan) -> Iterator[Plan]:
+    """The plan, and then the same with other orders of machine axes."""
+    yield plan
     machines = {schedule.machine for schedule in plan.schedules}
-    if len(machines) != 1:
-        return plan
-    (machine,) = machines
-    best, least = plan, (plan.outline().moved, between_hosts(plan, ranks_per_host))
-    for order in permutations(range(machine.n_axes)):
-        other = _reordered(plan, order)
-        found = (other.outline().moved, between_hosts(other, ranks_per_host))
-        if found < least:
-            best, least = other, found
-    return best
+    if len(machines) == 1:
+        (machine,) = machines
+        for order in permutations(range(machine.n_axes)):
+            yield _reordered(plan, order)
+
+
+def _leveled(plan: Plan, ranks_per_host: int) -> Plan:
+    """The same plan, with levels in machines whose last axes are one host."""
+    machines = {schedule.machine for schedule in plan.schedules}
+    new = {machine: _with_levels(machine, ranks_per_host) for machine in machines}
+    schedules = [
+        replace(
+            schedule,
+            machine=new[schedule.machine],
+            result=replace(schedule.result, machine=new[schedule.machine]),
+        )
+        for schedule in plan.schedules
+    ]
+    return with_schedules(plan, schedules)
+
+
+def _with_levels(machine: Machine, ranks_per_host: int) -> Machine:
+    for k in range(1, machine.n_axes):
+        if prod(machine.sizes[k:]) == ranks_per_host:
+            return replace(machine, levels=(k, machine.n_axes - k))
+    return machine
 
 
 def _reordered(plan: Plan, order: Order) -> Plan:
@@ -125,10 +180,10 @@ def _result(
 
 
 class _Passing:
-    """The sink that counts what passes between hosts."""
+    """The sink that counts what passes between the processes of each level."""
 
-    def __init__(self, ranks_per_host: int) -> None:
-        self.ranks_per_host, self.n_elements = ranks_per_host, 0
+    def __init__(self, units: Sequence[int]) -> None:
+        self.units, self.moved = units, [0] * (len(units) + 1)
 
     def make(self, name: str, boxes: Boxes, *, is_zero: bool) -> None:
         """Nothing passes."""
@@ -136,8 +191,11 @@ class _Passing:
     def move(
         self, source: str, target: str, found: Overlap, tag: int, *, is_added: bool
     ) -> None:
-        of, to = (side // self.ranks_per_host for side in (found.source, found.target))
-        self.n_elements += int(found.sizes()[of != to].sum())
+        sizes, left = found.sizes(), found.source != found.target
+        for level, unit in enumerate((*self.units, 1)):
+            passes = left & (found.source // unit != found.target // unit)
+            self.moved[level] += int(sizes[passes].sum())
+            left &= ~passes
 
     def compute(
         self, group: int, inputs: Sequence[Input], name: str, boxes: Boxes

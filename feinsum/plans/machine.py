@@ -2,46 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from math import prod
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from feinsum.errors import PlanError
 from feinsum.ir.violation import Violation
 from feinsum.records.document import STRICT
 
-__all__ = ["MOST_AXES", "MOST_PROCESSES", "Machine", "factorizations"]
+__all__ = [
+    "MOST_AXES",
+    "MOST_PROCESSES",
+    "Machine",
+    "axis_name",
+    "barred",
+    "factorizations",
+    "machine_violations",
+]
 
 MOST_AXES = 4
 """Of a machine that the planner considers."""
+
+ONE = "one process"
+"""The text of a machine without axes."""
 
 MOST_PROCESSES = 4096
 """Of a plan: all blocks that pass between them are counted one by one."""
 
 
+def _is_flat(levels: object) -> bool:
+    return levels == ()
+
+
 @dataclass(frozen=True)
 class Machine:
-    """A grid of processes.
+    """A grid of processes, of one or several levels, such as hosts and their ranks.
 
     Ranks number the grid points in row-major order, like ``MPI_Cart_create`` without
-    reordering. Ranks beyond the grid are idle.
+    reordering. Ranks beyond the grid are idle. The axes of an inner level lie within
+    one process of the outer grid: ``Machine((2, 3, 4), (1, 2))`` is two hosts of 3 x 4
+    ranks.
 
     Args:
         sizes: number of processes along each axis.
+        levels: number of axes of each level, the outermost first; empty if there is one
+            level.
+
+    Source: DISTAL, section 3.1 (hierarchical machines).
 
     >>> Machine((2, 3)).n_processes, Machine((2, 3)).text
     (6, 'x=2 y=3')
+    >>> hosts = Machine.parse("x=2 | y=3 z=4")
+    >>> hosts.levels, hosts.units
+    ((1, 2), (12,))
     """
 
     __pydantic_config__ = STRICT
 
     sizes: tuple[int, ...]
+    levels: Annotated[tuple[int, ...], Field(exclude_if=_is_flat)] = ()
 
     def __post_init__(self) -> None:
+        levels = tuple(self.levels)
         object.__setattr__(self, "sizes", tuple(self.sizes))
+        object.__setattr__(self, "levels", levels * (levels != (len(self.sizes),)))
+
+    @classmethod
+    def parse(cls, text: str) -> Machine:
+        """Inverse of :attr:`text`.
+
+        Raises:
+            PlanError: with the rule ``notation``, saying what was expected.
+        """
+        parts = [part.split() for part in text.split("|")] if text != ONE else []
+        words = [word.rpartition("=") for part in parts for word in part]
+        expected = [axis_name(k) for k in range(len(words))]
+        is_named = [name for name, *_ in words] == expected and all(parts)
+        if not (is_named and all(re.fullmatch("[0-9]+", n) for *_, n in words)):
+            raise PlanError(
+                f"machine {text!r}; expected such as 'x=2 y=3', or 'x=2 | y=3 z=4' of "
+                "two levels",
+                rules=("notation",),
+            )
+        return cls(tuple(int(size) for *_, size in words), tuple(map(len, parts)))
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """The first axis of each level but the outermost."""
+        return tuple(accumulate(self.levels[:-1]))
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Consecutive ranks in a process of each level but the innermost."""
+        return tuple(prod(self.sizes[k:]) for k in self.bounds)
 
     @property
     def n_axes(self) -> int:
@@ -53,8 +114,8 @@ class Machine:
 
     @property
     def text(self) -> str:
-        named = (f"{axis_name(k)}={n}" for k, n in enumerate(self.sizes))
-        return " ".join(named) or "one process"
+        named = [f"{axis_name(k)}={n}" for k, n in enumerate(self.sizes)]
+        return " ".join(barred(named, self.bounds)) or ONE
 
     def coordinates(self, n_ranks: int) -> NDArray[np.int64]:
         """Coordinates of every rank along every axis: shape (n_ranks, n_axes).
@@ -70,6 +131,18 @@ def _coordinates(sizes: tuple[int, ...], n_ranks: int) -> NDArray[np.int64]:
     ranks[prod(sizes) :] = 0
     found = np.stack(np.unravel_index(ranks, sizes), axis=1) if sizes else None
     return np.zeros((n_ranks, 0), np.int64) if found is None else found
+
+
+def barred(words: Sequence[str], bounds: Sequence[int], bar: str = "|") -> list[str]:
+    """Words for the axes of a machine, with a bar where an inner level begins.
+
+    >>> barred(["x", "y", "z"], (1,))
+    ['x', '|', 'y', 'z']
+    """
+    found = list(words)
+    for place in sorted(bounds, reverse=True):
+        found.insert(place, bar)
+    return found
 
 
 def axis_name(axis: int) -> str:
@@ -90,6 +163,14 @@ def machine_violations(machine: Machine, n_processes: int) -> Iterator[Violation
                 f"axis {axis_name(axis)} of a machine has {size} processes; expected 1 "
                 "or more",
             )
+    if machine.levels and (
+        min(machine.levels) < 1 or sum(machine.levels) != machine.n_axes
+    ):
+        yield Violation(
+            "machine",
+            f"levels of {machine.levels} axes; expected one or more each, and "
+            f"{machine.n_axes} together",
+        )
     if machine.n_processes > n_processes:
         yield Violation(
             "machine",

@@ -13,10 +13,10 @@ from statistics import median
 from feinsum.canonical import canonicalize
 from feinsum.errors import FeinsumError
 from feinsum.ir.generalize import with_extents
+from feinsum.plans.alternatives import alternatives
 from feinsum.plans.distribution import Distribution
 from feinsum.plans.fleets import fleet_here
 from feinsum.plans.plan import Plan
-from feinsum.plans.pricing import alternatives
 from feinsum.records import FactSource, Fleet, PlanRecord, refusals
 from feinsum.records.signature import trusted_signers, why_untrusted
 

@@ -24,10 +24,11 @@ from feinsum.plans.grids import (
     grids_within,
 )
 from feinsum.plans.groups import Group, default_path, groups_of
+from feinsum.plans.leaves import extents_of
 from feinsum.plans.machine import Machine
 from feinsum.plans.paper_costs import eindecomp_grids
 from feinsum.plans.placing import spread, start_of
-from feinsum.plans.plan import Plan, extents_of
+from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule, Loop
 
 __all__ = ["NAMES", "named_like", "named_plan", "named_plans", "on_grid"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pkgutil import resolve_name
@@ -12,18 +12,18 @@ import numpy as np
 from constantdict import constantdict
 
 from feinsum.canonical import WorkloadKey, canonicalize
-from feinsum.errors import FeinsumError, InvalidRecordError, PlanError
-from feinsum.ir import BatchedEinsum, batched_einsum, from_text, generalize, to_text
-from feinsum.ir import array as operand_of
+from feinsum.errors import InvalidRecordError, PlanError
+from feinsum.ir import BatchedEinsum, from_text, generalize
 from feinsum.ir.violation import Violation
+from feinsum.plans.check import FORMAT, plan_violations
 from feinsum.plans.collectives import Collective, collectives_of
 from feinsum.plans.counts import Counts, Tally
-from feinsum.plans.distribution import Distribution, distribution_violations
+from feinsum.plans.distribution import Distribution
 from feinsum.plans.groups import Group, groups_of
+from feinsum.plans.leaves import LeafWork, extents_of
 from feinsum.plans.lowering import Sink, StepLists, lower
-from feinsum.plans.machine import MOST_PROCESSES
-from feinsum.plans.schedule import GroupSchedule, needed, schedule_violations
-from feinsum.plans.statements import Statements, statement_violations
+from feinsum.plans.schedule import GroupSchedule
+from feinsum.plans.statements import Statements
 from feinsum.plans.steps import Steps
 from feinsum.records.document import STRICT, content_id, from_json, to_json
 from feinsum.reprs import brief
@@ -31,43 +31,10 @@ from feinsum.reprs import brief
 if TYPE_CHECKING:
     from feinsum.plans.prepared import Prepared
 
-__all__ = [
-    "FORMAT",
-    "RULES",
-    "LeafWork",
-    "Plan",
-    "extents_of",
-    "leaf_work",
-    "leaves_of",
-    "plan_violations",
-]
-
-FORMAT = 1
-"""Of the documents of plans."""
+__all__ = ["Plan"]
 
 RECORDED = "feinsum.programs.recorded:run_recorded"
 """What records a run: by its name, since programs are above plans."""
-
-RULES = (
-    "axes", "axis", "batch", "diagonal", "format", "groups", "leaf", "loop", "machine",
-    "path", "processes", "rank", "result", "sizes", "starts", "statements",
-)  # fmt: skip
-"""What :func:`plan_violations` checks."""
-
-
-@dataclass(frozen=True)
-class LeafWork:
-    """One process's share of a group.
-
-    Attributes:
-        key: key of the workload whose recipe is looked up.
-        text: the einsum of the largest block, as accepted by ``feinsum tune``.
-    """
-
-    __pydantic_config__ = STRICT
-
-    key: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -226,6 +193,15 @@ class Plan:
         self.lower(tally)
         return tally.counts()
 
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Ranks in a process of each level of the machines but the innermost, if any.
+
+        See :func:`feinsum.plans.moved_by_level`.
+        """
+        found = {one.machine.units for one in self.schedules if one.machine.levels}
+        return min(found, default=())
+
     def outline(self) -> Counts:
         """The counts without requests, which are 0: for comparing many plans."""
         tally = Tally(self.at_rest, has_requests=False)
@@ -356,152 +332,3 @@ class Plan:
         from feinsum.plans.text import plan_text
 
         return plan_text(self)
-
-
-def extents_of(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Mapping[str, int]:
-    """Of every index, as a number.
-
-    Raises:
-        PlanError: if a size is missing or invalid.
-    """
-    for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise PlanError(
-                f"size {name}={value!r}; expected an integer from 0", rules=("sizes",)
-            )
-    known = {p.name for p in einsum.size_params}
-    if missing := sorted(known - set(sizes)):
-        raise PlanError(
-            f"no value of {', '.join(missing)}; a plan needs the value of every size",
-            rules=("sizes",),
-        )
-    if unknown := sorted(set(sizes) - known):
-        raise PlanError(
-            f"there is no size parameter {', '.join(unknown)}; there are "
-            f"{', '.join(sorted(known)) or 'none'}",
-            rules=("sizes",),
-        )
-    return constantdict(
-        {
-            index: extent if isinstance(extent, int) else sizes[extent.name]
-            for index, extent in einsum.extents.items()
-        }
-    )
-
-
-def leaf_work(
-    dtypes: Mapping[str, Any], dtype: Any, group: Group, lengths: Mapping[str, int]
-) -> LeafWork:
-    """The workload of a block of a group.
-
-    Intermediates have the dtype of the result.
-    """
-    names = [f"b{k}" for k in range(len(group.inputs))]
-    operands = [
-        operand_of(
-            name,
-            tuple(lengths[i] for i in access.indices),
-            dtypes.get(access.tensor, dtype),
-        )
-        for name, access in zip(names, group.inputs, strict=True)
-    ]
-    block = batched_einsum(group.subscripts, [operands])
-    key: WorkloadKey = canonicalize(block).key
-    return LeafWork(key, to_text(block))
-
-
-def leaves_of(plan: Plan) -> tuple[LeafWork, ...]:
-    """For every group, the workload of the largest block."""
-    found = []
-    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
-        lengths = _largest_block(group, schedule, plan.extents, plan.processes)
-        found.append(leaf_work(plan.operands, plan.dtype, group, lengths))
-    return tuple(found)
-
-
-def _largest_block(
-    group: Group, schedule: GroupSchedule, extents: Mapping[str, int], n_ranks: int
-) -> dict[str, int]:
-    """The extents of the block with the most multiply-adds, at the first step."""
-    lengths = {}
-    for access in group.inputs:
-        boxes = needed(schedule, access, extents, n_ranks)
-        sizes = (boxes.end - boxes.first).astype(object)
-        lengths.update({i: sizes[:, k] for k, i in enumerate(access.indices)})
-    points = np.ones(n_ranks, object)
-    for length in lengths.values():
-        points = points * length
-    rank = int(points.argmax())
-    return {i: int(length[rank]) for i, length in lengths.items()}
-
-
-def plan_violations(plan: Plan) -> Iterator[Violation]:
-    """Every broken rule, by its code."""
-    if plan.format != FORMAT:
-        yield Violation("format", f"format {plan.format}; this release reads {FORMAT}")
-        return
-    if not 1 <= plan.processes <= MOST_PROCESSES:
-        yield Violation(
-            "processes",
-            f"{plan.processes} processes; expected from 1 to {MOST_PROCESSES}",
-        )
-        return
-    if plan.statements is not None:
-        broken = list(statement_violations(plan.statements))
-        if plan.einsum or plan.path or plan.sizes:
-            broken.append(
-                Violation(
-                    "statements", "a plan has either an einsum or statements, not both"
-                )
-            )
-        if broken:
-            yield from broken
-            return
-    try:
-        groups = plan.groups
-    except PlanError as error:
-        for rule in error.rules:
-            yield Violation(rule, str(error))
-        return
-    except FeinsumError as error:
-        yield Violation("format", str(error))
-        return
-    broken = [*_schedules(plan, groups), *_starts(plan)]
-    yield from broken
-    if not broken:
-        yield from _leaves(plan)
-
-
-def _schedules(plan: Plan, groups: Sequence[Group]) -> Iterator[Violation]:
-    if len(plan.schedules) != len(groups):
-        yield Violation(
-            "groups", f"{len(plan.schedules)} schedules of {len(groups)} groups"
-        )
-        return
-    for group, schedule in zip(groups, plan.schedules, strict=True):
-        yield from schedule_violations(group, schedule, plan.processes)
-
-
-def _starts(plan: Plan) -> Iterator[Violation]:
-    operands = plan.operands
-    if set(operands) != set(plan.starts):
-        yield Violation(
-            "starts",
-            f"distributions of {', '.join(plan.starts)}; the operands are "
-            f"{', '.join(operands)}",
-        )
-        return
-    for name, start in plan.starts.items():
-        n_axes = len(plan.shape(name))
-        yield from distribution_violations(name, start, n_axes, plan.processes)
-
-
-def _leaves(plan: Plan) -> Iterator[Violation]:
-    expected = leaves_of(plan)
-    if plan.leaves != expected:
-        wrong = [a.key for a, b in zip(plan.leaves, expected, strict=False) if a != b]
-        yield Violation(
-            "leaf",
-            f"the leaves do not match the blocks ({', '.join(wrong)[:80]}); create the "
-            "plan again",
-        )

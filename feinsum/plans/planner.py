@@ -11,16 +11,18 @@ from os import PathLike
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
 from feinsum.paths import Path
+from feinsum.plans.alternatives import ties
 from feinsum.plans.assembly import with_schedules
 from feinsum.plans.counts import Counts
 from feinsum.plans.groups import Group, groups_of
 from feinsum.plans.hosts import arranged, check_ranks_per_host
 from feinsum.plans.idle import with_idle
+from feinsum.plans.leaves import extents_of
 from feinsum.plans.machine import MOST_PROCESSES
 from feinsum.plans.maps import MOST_EXCESS
 from feinsum.plans.named import named_like
 from feinsum.plans.paths import paths_of
-from feinsum.plans.plan import Plan, extents_of
+from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import MOST_PARTS, GroupSchedule, Loop
 from feinsum.plans.search import best_schedules
 from feinsum.plans.statements import Statements
@@ -75,9 +77,10 @@ def plan(
             were timed on such a fleet, the fastest is chosen. None by default.
         fleet: the fleet to plan for; by default MPI ranks on this machine, with one
             thread each.
-        ranks_per_host: number of consecutive ranks on each host. Of the orders of
-            machine axes that move equally many elements, the one is chosen with which
-            the fewest pass between hosts (:func:`feinsum.plans.between_hosts`).
+        ranks_per_host: number of consecutive ranks on each host. Of the plans, and the
+            orders of machine axes, that move equally many elements, the one is chosen
+            with which the fewest pass between hosts
+            (:func:`feinsum.plans.between_hosts`).
 
     Raises:
         StoreError: if the database cannot be read.
@@ -104,8 +107,16 @@ def plan(
     if memory is None and processes <= MOST_FOR_PATHS:
         for other in others:
             made = _or_by_path(made, other, most_work)
-    made = made if ranks_per_host is None else arranged(made, ranks_per_host)
+    made = _on_hosts(made, ranks_per_host, memory)
     return made if database is None else _or_measured(made, database, fleet, memory)
+
+
+def _on_hosts(made: Plan, ranks_per_host: int | None, memory: int | str | None) -> Plan:
+    """The plan, or one that moves as little and less between hosts."""
+    if ranks_per_host is None:
+        return made
+    most = _elements(memory, made.dtype.itemsize)
+    return arranged([made, *ties(made, most)], ranks_per_host)
 
 
 def _or_measured(
@@ -176,7 +187,7 @@ def plan_statements(
         check_ranks_per_host(ranks_per_host)
     bare = Plan("", {}, processes, (), (), {}, (), statements=statements.check())
     made = _planned(bare, memory, most_work)
-    return made if ranks_per_host is None else arranged(made, ranks_per_host)
+    return _on_hosts(made, ranks_per_host, memory)
 
 
 def _planned(bare: Plan, memory: int | str | None, most_work: float) -> Plan:

@@ -6,18 +6,16 @@ Counts are exact; times are estimates from those given for links and leaves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum
-from feinsum.plans.assembly import with_schedules
-from feinsum.plans.named import named_like
-from feinsum.plans.plan import LeafWork, Plan
+from feinsum.plans.alternatives import alternatives
+from feinsum.plans.leaves import LeafWork
+from feinsum.plans.plan import Plan
 from feinsum.plans.planner import plan
-from feinsum.plans.search import best_of_machines
 from feinsum.records import Links
 
-__all__ = ["Links", "alternatives", "best_plans", "cheapest", "price"]
+__all__ = ["Links", "best_plans", "cheapest", "price"]
 
 
 def best_plans(
@@ -43,26 +41,6 @@ def best_plans(
     """
     first = plan(einsum, sizes, processes=processes)
     return (first, *alternatives(first, most - 1))
-
-
-def alternatives(made: Plan, most: int = 4) -> tuple[Plan, ...]:
-    """Other plans with the same path that move few elements, best first.
-
-    A plan that differs in its name alone is the same.
-    """
-    others = [
-        with_schedules(made, found.schedules, name="planned")
-        for found in best_of_machines(made.groups, made.extents, made.processes)
-    ]
-    unique = {_unnamed(one): one for one in (*others, *named_like(made).values(), made)}
-    del unique[_unnamed(made)]
-    shared = [one for one in unique.values() if one.outline().busy > 1]
-    return tuple(sorted(shared, key=lambda one: one.outline().moved)[:most])
-
-
-def _unnamed(plan: Plan) -> str:
-    """The content id that all names of a plan share."""
-    return replace(plan, name="").id
 
 
 def price(plan: Plan, links: Links, leaf_s: Callable[[LeafWork], float]) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from feinsum.plans.groups import Group
-from feinsum.plans.machine import axis_name
+from feinsum.plans.hosts import moved_by_level
+from feinsum.plans.machine import ONE, axis_name, barred
 from feinsum.plans.plan import Plan
 from feinsum.plans.schedule import GroupSchedule
 
-__all__ = ["plan_text", "schedule_text"]
+__all__ = ["passing_text", "plan_text", "schedule_text"]
 
 
 def plan_text(plan: Plan) -> str:
@@ -36,6 +37,8 @@ def _lines(plan: Plan) -> Iterator[str]:
         f"moved {counts.moved:,} elements ({counts.received:,} fetched, "
         f"{counts.reduced:,} reduced), {counts.most_received:,} by one process at most"
     )
+    if plan.units:
+        yield passing_text(plan, plan.units)
     yield (
         f"{counts.messages:,} messages; at most {plan.peak_bytes:,} bytes in a process"
     )
@@ -48,6 +51,14 @@ def schedule_text(group: Group, schedule: GroupSchedule) -> str:
     return f"{_machine(schedule)}{_loop(schedule)}{_reduction(group, schedule)}"
 
 
+def passing_text(plan: Plan, units: Sequence[int]) -> str:
+    """What passes between the processes of each level; see :func:`moved_by_level`."""
+    *between, within = moved_by_level(plan, units)
+    pairs = zip(units, between, strict=True)
+    words = [f"{n:,} between groups of {unit} ranks" for unit, n in pairs]
+    return f"by level: {', '.join(words)}, {within:,} within"
+
+
 def _machine(schedule: GroupSchedule) -> str:
     cuts = [
         f"{axis_name(k)}={n} cuts {index}"
@@ -57,7 +68,8 @@ def _machine(schedule: GroupSchedule) -> str:
             zip(schedule.machine.sizes, schedule.axes, strict=True)
         )
     ]
-    return ", ".join(cuts) or "one process"
+    bounds = schedule.machine.bounds
+    return ", ".join(barred(cuts, bounds)).replace(", |,", " |") or ONE
 
 
 def _loop(schedule: GroupSchedule) -> str:

@@ -268,6 +268,7 @@ def plan(record_id: PlanId, service: TheService, _: Reading) -> Response:
         "plan.html",
         here="plans",
         record=record,
+        trust=service.store.trust(record_id),
         names=COUNTS,
         title=title_of(record),
         view=view_of(record),

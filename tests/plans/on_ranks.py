@@ -16,6 +16,7 @@ from mpi4py import MPI
 from feinsum.errors import PlanError
 from feinsum.plans import (
     Plan,
+    cyclic_entries,
     gather,
     mpi,
     named_plan,
@@ -204,7 +205,7 @@ def by_box(array: np.ndarray):
 
 
 def sparse() -> dict[str, object]:
-    """A sparse tensor dealt out cyclically, and blocks of a wrong shape."""
+    """Tensors dealt out cyclically, and blocks of a wrong shape."""
     found: dict[str, object] = {}
     for name, (made, array, factors) in test_cyclic.on_processes(SIZE).items():
         blocks = test_cyclic.blocks_of(made, factors, RANK)
@@ -215,12 +216,23 @@ def sparse() -> dict[str, object]:
         is_right = part is None or np.allclose(part, expected[box])
         found[name] = {"right": bool(is_right), "held": sum(b.size for b in blocks),
                        "result": 0 if part is None else part.size}  # fmt: skip
+    found["dense"] = {"right": is_dealt()}
     wrong = [blocks[0][1:], *blocks[1:]] if RANK == 1 else blocks
     try:
         made.run(mine, wrong, COMM, leaf=sparse_leaf)
     except PlanError as error:
         found["refused"] = list(error.rules)
     return found
+
+
+def is_dealt() -> bool:
+    """A matrix in blocks of two that were dealt out: this rank's rows of a product."""
+    einsum = einsum_of("ij,jk->ik", i=48, j=3, k=3)
+    made, arrays = plan(einsum, processes=SIZE), operands_of(einsum)
+    at = {n: cyclic_entries(made, n, RANK, {"i": 2}) for n in (*arrays, "out")}
+    blocks = {n: a[np.ix_(*at[n])] for n, a in arrays.items() if at[n] is not None}
+    part = made.run(blocks, COMM, leaf=numpy_leaf)
+    return bool((part == by_numpy(einsum, arrays)[np.ix_(*at["out"])]).all())
 
 
 def refused(made: Plan, blocks) -> list[object]:

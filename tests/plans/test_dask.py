@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster, get_worker
 
-from feinsum.errors import PlanError
+from feinsum.errors import DeviceUnavailableError, PlanError
 from feinsum.ir import array
 from feinsum.plans import named_plan, on_dask, plan
 from feinsum.plans.local import numpy_leaf
@@ -163,6 +163,39 @@ def test_a_worker_that_is_killed_is_replaced(client, tmp_path):
     assert outcome.report.lost_workers == 1
     assert outcome.report.counted is None
     assert "1 workers were lost" in str(outcome.report)
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A client of one worker whose machine has no compiler."""
+    nowhere = {"PATH": str(tmp_path), "FEINSUM_CC": "", "CC": ""}
+    with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            env=nowhere
+            | {"FEINSUM_CACHE_DIR": str(tmp_path), "FEINSUM_DEVICE": "host"},
+            dashboard_address="127.0.0.1:0",
+        ) as cluster,
+        Client(cluster) as made,
+    ):
+        yield made
+
+
+def test_a_worker_without_a_compiler(bare):
+    """Programs are computed by numpy there; an einsum's plan says what to install."""
+    p = program()
+    product = p.einsum("ij,jk->ik", array("A", (6, 5)), array("B", (5, 4)))
+    p.softmax(product, "k", name="Y")
+    made = p.plan(1)
+    arrays = random_arrays(made)
+    found = made.prepare("dask", bare).run(arrays).results["Y"]
+    expected = np.exp(arrays["A"] @ arrays["B"])
+    assert np.allclose(found, expected / expected.sum(axis=1, keepdims=True))
+    einsum = KERNELS["1mm"]
+    ready = plan(einsum, processes=1).prepare("dask", bare)
+    with pytest.raises(DeviceUnavailableError, match=r"no C compiler.*install gcc"):
+        ready.run(operands_of(einsum))
 
 
 @pytest.fixture

@@ -124,6 +124,7 @@ def test_sparse_tensors_on_ranks(n):
         assert sum(rank[name]["held"] for rank in ranks) == made.counts.held
         size = np.prod([made.extents[i] for i in made.terms[-1]])
         assert sum(rank[name]["result"] for rank in ranks) == size
+    assert all(rank["dense"]["right"] for rank in ranks)
     assert all(rank["refused"] == ["blocks"] for rank in ranks)
 
 

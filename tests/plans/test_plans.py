@@ -54,29 +54,6 @@ def test_named_results_are_numpys(name, processes):
         assert is_numpys(made)
 
 
-@pytest.mark.parametrize("name", ["cannon", "summa", "pumma"])
-def test_blocks_that_were_dealt_out_are_blocks(name):
-    """A sum does not depend on the order of its terms: what every rank has are entries
-    p, p + 2, ... of operands and of the result, if the parts divide the extents.
-    """
-    einsum = einsum_of("ij,jk->ik", i=8, j=6, k=4)
-    made = named_plan(name, einsum, processes=4)
-    operands = operands_of(einsum)
-    dealt = {name: in_turns(array) for name, array in operands.items()}
-    found, expected = made.simulate(dealt), by_numpy(einsum, operands)
-    assert (found == in_turns(expected)).all()
-    for rank, (x, y) in enumerate(np.ndindex(2, 2)):
-        box = made.start_box("A", rank)
-        part = dealt["A"][tuple(slice(*side) for side in box)]
-        assert (part == operands["A"][x::2, y::2]).all()
-
-
-def in_turns(array: np.ndarray) -> np.ndarray:
-    """The entries that two processes get in turns, along every axis."""
-    orders = [np.argsort(np.arange(n) % 2, kind="stable") for n in array.shape]
-    return array[np.ix_(*orders)]
-
-
 def random_plan(rng: random.Random, name: str) -> Plan:
     """A legal plan that nobody would make."""
     einsum = KERNELS[name]
