@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeAlias
@@ -40,6 +40,23 @@ class Start:
     """In the place of a step: the result gets what it begins with."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """Tiles of the lanes' index, of one width.
+
+    Attributes:
+        begin: the number of the first tile.
+        end: the number of the tile after the last one.
+        width: entries of a tile.
+        is_partial: whether lanes may be beyond the extent of their index.
+    """
+
+    begin: str
+    end: str
+    width: int
+    is_partial: bool = False
+
+
 @dataclass
 class Writer:
     """Writes the statements of a nest.
@@ -54,6 +71,7 @@ class Writer:
         total: to what the last term adds, if that is not the result.
         root: where the nodes of the root begin and end.
         tile: the loop over tiles of the lanes, if there is one.
+        part: of the lanes' index, that is written.
         arrays: what the nest reads, and where its result goes.
         fetched: vectors of entries of operands, by position.
         taken: names that its loops and temporaries may not have.
@@ -71,6 +89,7 @@ class Writer:
     total: Place | None = None
     root: Bounds = ("0", "nodes0")
     tile: str = ""
+    part: Part = field(init=False)
     arrays: NestArrays | None = None
     taken: Collection[str] = ()
     fetched: dict[int, Place] = field(default_factory=dict)
@@ -83,6 +102,7 @@ class Writer:
             term: replace(place, name=self.unique(place.name))
             for term, place in buffer_places(self.nest, self.form, self.dense).items()
         }
+        self.part = Part("0", "1", self.form.tile, self._is_filled_up())
         self.makers = {
             term.result.inputs: number for number, term in enumerate(self.nest.path)
         }
@@ -217,10 +237,28 @@ class Writer:
         if not self.form.tile:
             self._body(steps, depth, at, {})
             return
-        count = self.dense[self.form.lane] // self.form.tile
-        self.tile = self._loop("tile", "0", str(count), depth)
-        self._body(steps, depth + 1, at, {})
-        self._line(depth, "end")
+        whole = self.part
+        for part in self._parts():
+            self.part = part
+            self.tile = self._loop("tile", part.begin, part.end, depth)
+            self._body(steps, depth + 1, at, {})
+            self._line(depth, "end")
+        self.part = whole
+
+    def _parts(self) -> Iterator[Part]:
+        """Whole tiles; then whole vectors, and the one with lanes beyond the extent."""
+        tile, lanes, lane = self.form.tile, self.form.lanes, self.form.lane
+        if not self._is_filled_up():
+            yield Part("0", str(self.dense[lane] // tile), tile)
+            return
+        extent = self.of.extent(lane)
+        n_whole, n_vectors = _quotient(extent, tile), _quotient(extent, lanes)
+        beyond_tiles = _quotient(extent, tile, tile // lanes)
+        yield Part("0", n_whole, tile)
+        if tile > lanes:
+            yield Part(beyond_tiles, n_vectors, lanes)
+        n_all = _quotient(f"{extent} + {lanes - 1}", lanes)
+        yield Part(n_vectors, n_all, lanes, is_partial=True)
 
     def _body(
         self,
@@ -384,7 +422,7 @@ class Writer:
         held = self._temporary("fetched", (ROUND,))
         there, inside = self._lane_loop(outer, depth, at, "unr")
         read = self.of.operand(position, there)
-        if self._is_filled_up():
+        if self.part.is_partial:
             read = (
                 f"({read} if {there[FLAT]} < {self.of.extent(self.form.lane)} else 0)"
             )
@@ -433,7 +471,8 @@ class Writer:
     def _is_filled_up(self) -> bool:
         """Whether there are lanes beyond the extent of their index."""
         lane = self.form.lane
-        return self.of.is_flat and self.of.extent(lane) != str(self.dense[lane])
+        is_read_in_place = bool(lane) and self.of.is_flat
+        return is_read_in_place and self.of.extent(lane) != str(self.dense[lane])
 
     def _zero(self, place: Place, depth: int, at: dict[str, str]) -> None:
         indices = [index for index in place.indices if index != CHUNK]
@@ -501,7 +540,7 @@ class Writer:
     def _size(self, index: str) -> int:
         """The extent of a dense index, or that of a tile of it."""
         if index in (self.form.lane, TILED) and self.form.tile:
-            return self.form.tile
+            return self.part.width
         return self.dense[index]
 
     def _close(self, inside: int, depth: int) -> None:
@@ -569,7 +608,7 @@ class Writer:
         if is_first:
             start = f"{self.of.start(at)} + " if self.of.has_start else ""
         has_lane = self.form.lane in self.nest.network.output and ROUND in at
-        is_guarded = has_lane and self._is_filled_up()
+        is_guarded = has_lane and self.part.is_partial
         if is_guarded:
             self._line(depth, f"if {at[FLAT]} < {self.of.extent(self.form.lane)}")
         self._line(depth, f"{target} = {start}{value}")
@@ -585,6 +624,11 @@ class Writer:
 
     def _line(self, depth: int, text: str) -> None:
         self.lines.append("  " * depth + text)
+
+
+def _quotient(extent: str, divisor: int, factor: int = 1) -> str:
+    """A multiple of a quotient, as isl writes it."""
+    return f"{factor}*floor(({extent})/{divisor})"
 
 
 def _terms(steps: Iterable[Step]) -> list[int]:

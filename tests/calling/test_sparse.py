@@ -91,6 +91,13 @@ def test_the_sparse_operand_may_stand_anywhere_and_have_any_levels():
     assert np.allclose(found, np.einsum("ja,ijk,ka->ia", b, to_dense(tree), c))
 
 
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 7, 8, 9, 17, 29])
+def test_dense_extents_may_be_ragged(n):
+    """By one less than four or eight lanes, as many, one more, and several vectors."""
+    rng = np.random.default_rng(n)
+    assert_as_numpy("ij,jr->ir", random_uniform((9, 7), 20, seed=2), rng.random((7, n)))
+
+
 @pytest.mark.parametrize("nnz", [0, 1, 504])
 def test_patterns_may_be_ragged(nnz):
     """No entry, one, and all of them; by one kernel."""
