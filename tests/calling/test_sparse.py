@@ -46,6 +46,7 @@ EXTENTS = {"i": 9, "j": 7, "k": 8, "a": 5, "r": 4, "s": 6}
 EINSUMS = [
     "ij,j->i", "ij,jr", "ijk,ja,ka->ia", "ijk,jr,ks->irs", "ijk,ir,jr,kr->ijk",
     "ij,ir,jr->ij", "ij,ir,jr->ji", "ijk->ik", "ijk->", "ij->ij", "ijk,->kji",
+    "ij,sjr->sir", "ijk,sja,ska->sia",
 ]  # fmt: skip
 
 

@@ -221,6 +221,18 @@ def test_a_large_result_is_sorted_by_the_levels():
     assert (form.is_chunked, form.has_copies) == (True, False)
 
 
+@pytest.mark.parametrize("subscripts", ["ij,bjr->bir", "ijk,bjr,bkr->bir"])
+def test_stacked_operands_share_one_pass_over_the_tree(subscripts):
+    """Each level has one loop, which threads share, and no loop around it."""
+    net = network(subscripts)
+    sizes = Sizes({"i": 1000, "j": 900, "k": 800, "b": 3, "r": 16},
+                  (1000, 20_000, 60_000)[: len(net.levels)])  # fmt: skip
+    lines = str(best_nest(net, EstimatedTime(net, sizes, n_threads=8)).nest).split("\n")
+    for level, index in enumerate(net.levels):
+        found = [line for line in lines if line.strip() == f"for {index}"]
+        assert found == [f"{2 * level * ' '}for {index}"]
+
+
 def test_dense_networks_have_fused_nests():
     """A chain of matrices, without a sparse operand: one number is kept."""
     net = network("ij,jk,kl->il", sparse=None)
