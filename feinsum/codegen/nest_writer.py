@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeAlias
@@ -25,6 +25,7 @@ from feinsum.codegen.nest_arrays import (
     in_tile,
     subscripted,
 )
+from feinsum.codegen.nest_tiles import Part, parts
 from feinsum.nests import Multiply, Nest, NestForm, Repeat, Reset, Step, lower
 from feinsum.nests.form import MOST_REGISTERS
 from feinsum.nests.paths import Tensor
@@ -38,23 +39,6 @@ Bounds: TypeAlias = tuple[str, str]
 @dataclass(frozen=True)
 class Start:
     """In the place of a step: the result gets what it begins with."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Tiles of the lanes' index, of one width.
-
-    Attributes:
-        begin: the number of the first tile.
-        end: the number of the tile after the last one.
-        width: entries of a tile.
-        is_partial: whether lanes may be beyond the extent of their index.
-    """
-
-    begin: str
-    end: str
-    width: int
-    is_partial: bool = False
 
 
 @dataclass
@@ -102,7 +86,7 @@ class Writer:
             term: replace(place, name=self.unique(place.name))
             for term, place in buffer_places(self.nest, self.form, self.dense).items()
         }
-        self.part = Part("0", "1", self.form.tile, self._is_filled_up())
+        self.part = self._whole_part()
         self.makers = {
             term.result.inputs: number for number, term in enumerate(self.nest.path)
         }
@@ -238,27 +222,14 @@ class Writer:
             self._body(steps, depth, at, {})
             return
         whole = self.part
-        for part in self._parts():
+        extent = self.of.extent(self.form.lane)
+        in_turn = parts(extent, whole.width, self.form.lanes)
+        for part in in_turn if whole.is_partial else (whole,):
             self.part = part
             self.tile = self._loop("tile", part.begin, part.end, depth)
             self._body(steps, depth + 1, at, {})
             self._line(depth, "end")
         self.part = whole
-
-    def _parts(self) -> Iterator[Part]:
-        """Whole tiles; then whole vectors, and the one with lanes beyond the extent."""
-        tile, lanes, lane = self.form.tile, self.form.lanes, self.form.lane
-        if not self._is_filled_up():
-            yield Part("0", str(self.dense[lane] // tile), tile)
-            return
-        extent = self.of.extent(lane)
-        n_whole, n_vectors = _quotient(extent, tile), _quotient(extent, lanes)
-        beyond_tiles = _quotient(extent, tile, tile // lanes)
-        yield Part("0", n_whole, tile)
-        if tile > lanes:
-            yield Part(beyond_tiles, n_vectors, lanes)
-        n_all = _quotient(f"{extent} + {lanes - 1}", lanes)
-        yield Part(n_vectors, n_all, lanes, is_partial=True)
 
     def _body(
         self,
@@ -468,6 +439,12 @@ class Writer:
             return self._text(self.fetched[position], at)
         return self.of.operand(position, at)
 
+    def _whole_part(self) -> Part:
+        """All tiles, or all of the lanes' index if there are none."""
+        tile = self.form.tile
+        n_tiles = self.dense[self.form.lane] // tile if tile else 1
+        return Part("0", str(n_tiles), tile, self._is_filled_up())
+
     def _is_filled_up(self) -> bool:
         """Whether there are lanes beyond the extent of their index."""
         lane = self.form.lane
@@ -624,11 +601,6 @@ class Writer:
 
     def _line(self, depth: int, text: str) -> None:
         self.lines.append("  " * depth + text)
-
-
-def _quotient(extent: str, divisor: int, factor: int = 1) -> str:
-    """A multiple of a quotient, as isl writes it."""
-    return f"{factor}*floor(({extent})/{divisor})"
 
 
 def _terms(steps: Iterable[Step]) -> list[int]:
