@@ -16,7 +16,7 @@ SHAPE = (40, 30, 20)
 PROFILE = (38, 300, 2000)
 RANK = 8
 
-_USUAL = "sparse_nest@1(lane='b', lanes={}, nest='{}', threads='{}', tile=0)"
+_USUAL = "sparse_nest@2(lane='b', lanes={}, nest='{}', threads='{}', tile=0)"
 SPECS = {
     "factorized": TransformSpec.parse(
         _USUAL.format(4, "1 2, 0 3 | a c d b, a c b", "chunks")

@@ -25,6 +25,7 @@ from feinsum.codegen.nest_arrays import (
     in_tile,
     subscripted,
 )
+from feinsum.codegen.nest_tiles import Part, parts
 from feinsum.nests import Multiply, Nest, NestForm, Repeat, Reset, Step, lower
 from feinsum.nests.form import MOST_REGISTERS
 from feinsum.nests.paths import Tensor
@@ -54,6 +55,7 @@ class Writer:
         total: to what the last term adds, if that is not the result.
         root: where the nodes of the root begin and end.
         tile: the loop over tiles of the lanes, if there is one.
+        part: of the lanes' index, that is written.
         arrays: what the nest reads, and where its result goes.
         fetched: vectors of entries of operands, by position.
         taken: names that its loops and temporaries may not have.
@@ -71,6 +73,7 @@ class Writer:
     total: Place | None = None
     root: Bounds = ("0", "nodes0")
     tile: str = ""
+    part: Part = field(init=False)
     arrays: NestArrays | None = None
     taken: Collection[str] = ()
     fetched: dict[int, Place] = field(default_factory=dict)
@@ -83,6 +86,7 @@ class Writer:
             term: replace(place, name=self.unique(place.name))
             for term, place in buffer_places(self.nest, self.form, self.dense).items()
         }
+        self.part = self._whole_part()
         self.makers = {
             term.result.inputs: number for number, term in enumerate(self.nest.path)
         }
@@ -217,10 +221,15 @@ class Writer:
         if not self.form.tile:
             self._body(steps, depth, at, {})
             return
-        count = self.dense[self.form.lane] // self.form.tile
-        self.tile = self._loop("tile", "0", str(count), depth)
-        self._body(steps, depth + 1, at, {})
-        self._line(depth, "end")
+        whole = self.part
+        extent = self.of.extent(self.form.lane)
+        in_turn = parts(extent, whole.width, self.form.lanes)
+        for part in in_turn if whole.is_partial else (whole,):
+            self.part = part
+            self.tile = self._loop("tile", part.begin, part.end, depth)
+            self._body(steps, depth + 1, at, {})
+            self._line(depth, "end")
+        self.part = whole
 
     def _body(
         self,
@@ -384,7 +393,7 @@ class Writer:
         held = self._temporary("fetched", (ROUND,))
         there, inside = self._lane_loop(outer, depth, at, "unr")
         read = self.of.operand(position, there)
-        if self._is_filled_up():
+        if self.part.is_partial:
             read = (
                 f"({read} if {there[FLAT]} < {self.of.extent(self.form.lane)} else 0)"
             )
@@ -430,10 +439,17 @@ class Writer:
             return self._text(self.fetched[position], at)
         return self.of.operand(position, at)
 
+    def _whole_part(self) -> Part:
+        """All tiles, or all of the lanes' index if there are none."""
+        tile = self.form.tile
+        n_tiles = self.dense[self.form.lane] // tile if tile else 1
+        return Part("0", str(n_tiles), tile, self._is_filled_up())
+
     def _is_filled_up(self) -> bool:
         """Whether there are lanes beyond the extent of their index."""
         lane = self.form.lane
-        return self.of.is_flat and self.of.extent(lane) != str(self.dense[lane])
+        is_read_in_place = bool(lane) and self.of.is_flat
+        return is_read_in_place and self.of.extent(lane) != str(self.dense[lane])
 
     def _zero(self, place: Place, depth: int, at: dict[str, str]) -> None:
         indices = [index for index in place.indices if index != CHUNK]
@@ -501,7 +517,7 @@ class Writer:
     def _size(self, index: str) -> int:
         """The extent of a dense index, or that of a tile of it."""
         if index in (self.form.lane, TILED) and self.form.tile:
-            return self.form.tile
+            return self.part.width
         return self.dense[index]
 
     def _close(self, inside: int, depth: int) -> None:
@@ -569,7 +585,7 @@ class Writer:
         if is_first:
             start = f"{self.of.start(at)} + " if self.of.has_start else ""
         has_lane = self.form.lane in self.nest.network.output and ROUND in at
-        is_guarded = has_lane and self._is_filled_up()
+        is_guarded = has_lane and self.part.is_partial
         if is_guarded:
             self._line(depth, f"if {at[FLAT]} < {self.of.extent(self.form.lane)}")
         self._line(depth, f"{target} = {start}{value}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from feinsum.nests.cost import (
     Part,
@@ -65,7 +65,7 @@ class EstimatedTime:
     """Nanoseconds, on one core or several.
 
     Cores share the loop over the root of the tree if it is around all terms, and if
-    their parts of the result are apart, or have room for copies.
+    their parts of the result are apart, or have room for copies, which take time.
 
     Attributes:
         network: what is computed.
@@ -100,15 +100,22 @@ class EstimatedTime:
         one = self._loop_ns(part, index, body)
         is_root = not part.ancestors and index in self.network.levels[:1]
         is_whole = len(part.terms) == len(self.network.inputs) - 1
-        return one / self._sharing if is_root and is_whole else one
+        if not (is_root and is_whole):
+            return one
+        return min(one, one / self.n_threads + self._copies_ns)
 
     @cached_property
-    def _sharing(self) -> int:
-        """How many threads share the root."""
-        network = self.network
-        entries = self._entries(frozenset(network.output)) * self.n_threads
-        has_room = entries * self.item_bytes <= COPIES_BYTES
-        return self.n_threads if is_apart(network) or has_room else 1
+    def _copies_ns(self) -> float:
+        """Of a copy of the result for each thread, cleared and added up; inf if there
+        is no room.
+        """
+        if is_apart(self.network):
+            return 0.0
+        entries = self._entries(frozenset(self.network.output)) * self.n_threads
+        n_bytes = entries * self.item_bytes
+        if n_bytes > COPIES_BYTES:
+            return inf
+        return 2 * n_bytes * self.machine.byte_ns(n_bytes)
 
     def _loop_ns(self, part: Part, index: str, body: float) -> float:
         times = repetitions(self.network, self.sizes, part, index)

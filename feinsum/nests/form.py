@@ -7,7 +7,7 @@ nest several times as fast as what compilers make of plain loops.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from feinsum.errors import InvalidEinsumError
@@ -54,6 +54,8 @@ class NestForm:
         has_copies: whether each chunk has a result of its own, added up afterwards.
         tile: entries of the lanes' index that are computed at once, around everything
             else; 0 for all. The tree is read once for each tile.
+        is_ordered: whether loops nest as in the nest; else Loopy orders those whose
+            bounds are constant.
 
     Raises:
         InvalidEinsumError: with the rule ``nest``, if lanes and their index do not go
@@ -65,6 +67,7 @@ class NestForm:
     is_chunked: bool = False
     has_copies: bool = False
     tile: int = 0
+    is_ordered: bool = field(default=True, repr=False)
 
     def __post_init__(self) -> None:
         if self.tile and (

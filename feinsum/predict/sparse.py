@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from feinsum.ir import BatchedEinsum
 from feinsum.nests import EstimatedTime, Machine, choose_form, network_of, sizes_at
 from feinsum.nests.cost import evaluate
-from feinsum.nests.form import is_apart
 from feinsum.predict.machine import machine_of
 from feinsum.records import Device
 from feinsum.transforms.nests import (
@@ -26,8 +25,8 @@ def sparse_predictions(
 ) -> list[Costed]:
     """Nests with their estimated seconds, the fastest first.
 
-    Each is proposed with all cores; then with one, for callers without room for copies
-    of the result; and then without lanes, where the extent of these is not known.
+    Each is proposed with all cores, and with one for callers without room for copies of
+    the result.
 
     Args:
         einsum: canonical, with a sparse operand.
@@ -56,13 +55,12 @@ def sparse_predictions(
     for nest in nests_at(network, known, dtype.itemsize):
         seconds = evaluate(cost, nest.path, nest.orders) * 1e-9
         lanes = machine.vector_bytes if dtype.kind == "f" else 0
-        alone = machine.n_cores if is_apart(network) else 1
-        for n_threads, n_bytes in ((machine.n_cores, lanes), (1, lanes), (alone, 0)):
+        for n_threads in (machine.n_cores, 1):
             form = choose_form(
                 nest,
                 known,
                 item_bytes=dtype.itemsize,
-                vector_bytes=n_bytes,
+                vector_bytes=lanes,
                 n_threads=n_threads,
             )
             spec = SPARSE_NEST.spec(parameters_of(nest, form))

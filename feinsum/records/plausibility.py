@@ -85,8 +85,9 @@ SHIPPED = {
     ("gpu_operator", 1), ("gpu_points", 1), ("gpu_product", 1), ("gpu_rows", 1),
     ("gpu_split_sum", 1), ("library_contraction", 1), ("library_path", 1),
     ("packed_contraction", 1), ("packed_contraction", 2), ("packed_contraction", 3),
-    ("rowwise", 1), ("rowwise", 2), ("sparse_nest", 1), ("split_sum", 1),
-    ("split_sum", 2), ("transposed", 1), ("turned", 1), ("unroll_and_jam", 1),
+    ("rowwise", 1), ("rowwise", 2), ("sparse_nest", 1), ("sparse_nest", 2),
+    ("split_sum", 1), ("split_sum", 2), ("transposed", 1), ("turned", 1),
+    ("unroll_and_jam", 1),
 }  # fmt: skip
 """The transforms of this package by name and version, for who has no code generator;
 a test compares them with the registry."""

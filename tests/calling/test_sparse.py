@@ -46,6 +46,7 @@ EXTENTS = {"i": 9, "j": 7, "k": 8, "a": 5, "r": 4, "s": 6}
 EINSUMS = [
     "ij,j->i", "ij,jr", "ijk,ja,ka->ia", "ijk,jr,ks->irs", "ijk,ir,jr,kr->ijk",
     "ij,ir,jr->ij", "ij,ir,jr->ji", "ijk->ik", "ijk->", "ij->ij", "ijk,->kji",
+    "ij,sjr->sir", "ijk,sja,ska->sia",
 ]  # fmt: skip
 
 
@@ -89,6 +90,13 @@ def test_the_sparse_operand_may_stand_anywhere_and_have_any_levels():
     turned = to_csf(tree, (2, 0, 1))
     found = call_einsum("ja,ijk,ka->ia", b, turned, c)
     assert np.allclose(found, np.einsum("ja,ijk,ka->ia", b, to_dense(tree), c))
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 7, 8, 9, 17, 29])
+def test_dense_extents_may_be_ragged(n):
+    """By one less than four or eight lanes, as many, one more, and several vectors."""
+    rng = np.random.default_rng(n)
+    assert_as_numpy("ij,jr->ir", random_uniform((9, 7), 20, seed=2), rng.random((7, n)))
 
 
 @pytest.mark.parametrize("nnz", [0, 1, 504])

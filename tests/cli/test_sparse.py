@@ -57,7 +57,7 @@ def test_a_fact_is_found_by_the_profile_of_a_file(run, database, tensor):
     assert answer["level"] == "exact"
     assert answer["bound"] is None
     (candidate,) = answer["candidates"]
-    assert "sparse_nest@1" in json.dumps(candidate)
+    assert "sparse_nest@2" in json.dumps(candidate)
     assert mttkrp().extents["a"] == 8
 
 

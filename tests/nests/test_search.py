@@ -21,6 +21,7 @@ from feinsum.nests import (
     best_levels,
     best_nest,
     best_orders,
+    choose_form,
     evaluate,
     level_orders,
     network,
@@ -49,7 +50,7 @@ def costs_of(net, sizes):
         loops,
         operations,
         Lexicographic(loops, operations),
-        EstimatedTime(net, sizes, small),
+        EstimatedTime(net, sizes, small, n_threads=2),
     ]
 
 
@@ -195,6 +196,41 @@ def test_the_order_of_the_levels_is_chosen_by_the_profile(name):
     found = best_levels(net, cost_of)
     assert len(each) == 6
     assert found.cost == min(each) < max(each)
+
+
+def test_a_large_result_is_sorted_by_the_levels():
+    """Threads share no root of another index: their copies have no room, or take time.
+
+    The profile is that of every order.
+    """
+    net, nodes = network("ijk,ia,ja->ka"), (9000, 290_000, 300_000)
+    for n_values, is_sorted in ((100_000, True), (10, False)):
+        sizes = Sizes({"i": 9000, "j": 9000, "k": n_values, "a": 64}, nodes)
+        costs = {
+            n: best_nest(net, EstimatedTime(net, sizes, n_threads=n)).cost
+            for n in (1, 8)
+        }
+        assert (costs[8] == costs[1]) == is_sorted
+        assert costs[8] > costs[1] / 8
+    large = sizes.extents | {"k": 100_000}
+    found = best_levels(
+        net, lambda turned: EstimatedTime(turned, Sizes(large, nodes), n_threads=8)
+    )
+    assert found.nest.network.levels[0] == "k"
+    form = choose_form(found.nest, Sizes(large, nodes), n_threads=8)
+    assert (form.is_chunked, form.has_copies) == (True, False)
+
+
+@pytest.mark.parametrize("subscripts", ["ij,bjr->bir", "ijk,bjr,bkr->bir"])
+def test_stacked_operands_share_one_pass_over_the_tree(subscripts):
+    """Each level has one loop, which threads share, and no loop around it."""
+    net = network(subscripts)
+    sizes = Sizes({"i": 1000, "j": 900, "k": 800, "b": 3, "r": 16},
+                  (1000, 20_000, 60_000)[: len(net.levels)])  # fmt: skip
+    lines = str(best_nest(net, EstimatedTime(net, sizes, n_threads=8)).nest).split("\n")
+    for level, index in enumerate(net.levels):
+        found = [line for line in lines if line.strip() == f"for {index}"]
+        assert found == [f"{2 * level * ' '}for {index}"]
 
 
 def test_dense_networks_have_fused_nests():

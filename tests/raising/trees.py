@@ -47,16 +47,17 @@ def made(domains, text, shapes, *, dtype=np.float64, temporaries=()):
     )
 
 
-def tree_kernel(subscripts, *, has_dense_root=False, dtype=np.float64):
+def tree_kernel(subscripts, *, has_dense_root=False, dtype=np.float64, in_call=""):
     """An einsum, all factors in one sum over the leaves, added to the result.
 
-    Extents of sparse indices are arguments; others are numbers.
+    Extents of sparse indices are arguments, and those that only a call tells; others
+    are numbers.
     """
     inputs, output = subscripts.split("->")
     tree, *dense = inputs.split(",")
     last = len(tree) - 1
     rest = sorted(set("".join(dense)) - set(tree))
-    sizes = {i: f"n_{i}" if i in tree else str(EXTENTS[i]) for i in EXTENTS}
+    sizes = {i: f"n_{i}" if i in tree + in_call else str(EXTENTS[i]) for i in EXTENTS}
     root = "i" if has_dense_root else "p0"
     count = "n_i" if has_dense_root else "nodes0"
     domains = [f"{{[{root}]: 0<={root}<{count}}}"]
@@ -123,12 +124,17 @@ def rows():
     yield to_csr(random_uniform((9, 8), 72, seed=0))
 
 
-def tree_call(subscripts, tree, *, dtype=np.float64):
-    """The arguments of :func:`tree_kernel`, and the result that is right."""
+def tree_call(subscripts, tree, *, dtype=np.float64, **in_call):
+    """The arguments of :func:`tree_kernel`, and the result that is right.
+
+    Args:
+        in_call: extents that are arguments.
+    """
+    extents = EXTENTS | in_call
     rng = np.random.default_rng(0)
     inputs, output = subscripts.split("->")
     term, *dense = inputs.split(",")
-    arrays = [rng.random([EXTENTS[i] for i in t]).astype(dtype) for t in dense]
+    arrays = [rng.random([extents[i] for i in t]).astype(dtype) for t in dense]
     is_matrix = isinstance(tree, CSR)
     indices = (None, tree.indices) if is_matrix else tree.indices
     pointers = (tree.pointers,) if is_matrix else tree.pointers
@@ -140,7 +146,7 @@ def tree_call(subscripts, tree, *, dtype=np.float64):
         if level:
             given[f"ptr{level}"] = pointers[level - 1].astype(np.int32)
     given |= {f"D{k}": array for k, array in enumerate(arrays)}
-    given |= {f"n_{i}": EXTENTS[i] for i in term}
+    given |= {f"n_{i}": extents[i] for i in [*term, *in_call]}
     found = np.einsum(subscripts, to_dense(tree).astype(dtype), *arrays, optimize=True)
     if output == term:
         flat = to_dense(_ones(tree)).astype(bool)

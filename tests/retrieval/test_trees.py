@@ -13,7 +13,7 @@ import feinsum
 from feinsum import raise_kernel
 from feinsum.errors import TransformError
 from feinsum.measure import compile_kernel, open_device
-from feinsum.records import InMemoryStore, TransformSpec
+from feinsum.records import InMemoryStore
 from feinsum.retrieval import look_up
 from feinsum.transforms import apply_spec, configurations
 from feinsum.transforms.nests import SPARSE_NEST
@@ -229,18 +229,53 @@ def test_copies_that_are_known_to_be_large_are_refused():
         applied(raised, nest, spec)
 
 
-def test_run_time_extents_have_no_lanes():
-    """A recipe in vectors is refused where an extent is an argument."""
-    unit, _ = WAYS["a number of columns that a call tells"]
+@pytest.mark.parametrize(
+    ("name", "lane"),
+    [
+        ("SpMM", "c"),
+        ("SDDMM", "c"),
+        ("MTTKRP-3", "a"),
+        ("MTTKRP of the last mode", "a"),
+    ],
+)
+def test_lanes_of_an_extent_that_only_a_call_tells(name, lane):
+    """By one kernel: whole tiles, whole vectors, and a last one that is partial."""
+    lanes = 4
+    raised = raise_kernel(tree_kernel(EINSUMS[name], in_call=lane))
+    (nest,) = raised.raised
+    spec = next(
+        one
+        for one in configurations(SPARSE_NEST, nest.form.einsum)
+        if one.parameters["threads"] != "none" and one.parameters["lanes"] == lanes
+    )
+    made = applied(raised, nest, spec)
+    tree = next(patterns(tuple(EXTENTS[i] for i in EINSUMS[name].split(",")[0])))
+    for n in (1, lanes - 1, lanes, lanes + 1, 3 * lanes + 5, 5 * lanes + 1):
+        given, expected = tree_call(EINSUMS[name], tree, **{lane: n})
+        np.testing.assert_allclose(run(made, given), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [20, 21, 35])
+def test_tiles_need_not_divide_an_extent(n):
+    """Of whole vectors, and of a partial one after a tile, or a tile and vectors."""
+    shapes = {**CSR_SHAPES, "x": f"n_j,{n}", "out": f"n_i,{n}"}
+    body = "out[i,c] = sum(p, v[p]*x[idx1[p],c]) {dep=b:e}"
+    unit = over_rows(body, shapes, domains=[f"{{[c]: 0<=c<{n}}}"])
     raised = raise_kernel(unit)
     (nest,) = raised.raised
-    parameters = {"lanes": 4, "threads": "none", "tile": 0}
-    c = nest.relabeling.indices["c"]
-    parameters |= {"lane": c, "nest": next(_nests(nest))}
-    spec = TransformSpec("sparse_nest", 1, parameters)
-    with pytest.raises(TransformError, match="known only in a call"):
-        apply_spec(spec, raised.t_unit, nest.canonical_nest)
+    spec = next(
+        one
+        for one in configurations(SPARSE_NEST, nest.form.einsum)
+        if one.parameters["tile"] == 16 and one.parameters["lanes"] == 4
+    )
+    matrix = next(rows())
+    given, expected = rows_call(unit, matrix, "A@x")
+    made = applied(raised, nest, spec)
+    np.testing.assert_allclose(run(made, given), expected, rtol=1e-12)
 
 
-def _nests(nest):
-    return (s.parameters["nest"] for s in configurations(SPARSE_NEST, nest.form.einsum))
+def test_columns_of_a_number_that_only_a_call_tells_are_in_vectors():
+    """Of products with CSR, as users write them, without anything on record."""
+    unit, _ = WAYS["a number of columns that a call tells"]
+    code = lp.generate_code_v2(predicted(unit)).device_code()
+    assert "vector_size" in code

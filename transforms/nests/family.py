@@ -6,6 +6,7 @@ Source: Kanakagiri and Solomonik 2024 (SpTTN).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -70,12 +71,15 @@ class NestRecipe(NamedTuple):
     form: NestForm
 
 
-def recipe_of(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
+def recipe_of(
+    einsum: BatchedEinsum, parameters: Parameters, version: int = 2
+) -> NestRecipe:
     """The nest and form given by the parameters of a recipe.
 
     Args:
         einsum: the canonical einsum to whose names they refer.
         parameters: all parameters.
+        version: of the family.
 
     Raises:
         TransformError: if there is no such nest, or it does not support the form.
@@ -89,6 +93,7 @@ def recipe_of(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
             is_chunked=threads != NO_THREADS,
             has_copies=threads == COPIES,
             tile=_int(parameters["tile"]),
+            is_ordered=version > 1,
         )
         form.check(nest)
     except InvalidEinsumError as error:
@@ -123,11 +128,24 @@ def _apply(
             the result, eight in a kernel, which are added up at the end.
         tile: entries of the lanes' index at a time; 0 for all.
     """
+    return _applied(t_unit, nest, parameters, version=2)
+
+
+def _apply_1(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
+) -> lp.TranslationUnit:
+    """The same for recipes recorded when Loopy ordered loops with constant bounds."""
+    return _applied(t_unit, nest, parameters, version=1)
+
+
+def _applied(
+    t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters, version: int
+) -> lp.TranslationUnit:
     if nest.tree is None:
         raise TransformError(
             f"kernel {nest.kernel_name!r} reads dense arrays; sparse_nest needs a tree"
         )
-    found, form = recipe_of(nest.einsum, parameters)
+    found, form = recipe_of(nest.einsum, parameters, version)
     return over_given_arrays(t_unit, nest, found, form)
 
 
@@ -305,7 +323,7 @@ def parameters_of(nest: Nest, form: NestForm) -> dict[str, Any]:
 SPARSE_NEST = register(
     Transform(
         "sparse_nest",
-        1,
+        2,
         "the loops of one sparse operand among dense ones, in vectors and by threads",
         _space,
         _apply,
@@ -314,5 +332,13 @@ SPARSE_NEST = register(
         starts=_starts,
         admits=_admits,
         is_sparse=True,
+    )
+)
+register(
+    replace(
+        SPARSE_NEST,
+        version=1,
+        summary="sparse_nest@2, as before its loops nested as in the nest",
+        apply=_apply_1,
     )
 )

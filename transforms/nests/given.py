@@ -7,6 +7,7 @@ rules, and the result is written where its instruction assigns it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -42,6 +43,10 @@ N_COPIES = 8
 """Of the result, and of large buffers, each for one of as many chunks: so many threads
 can take part.
 """
+TILE_VECTORS = 4
+"""Of lanes whose extent is known only in a call: so few stay in registers, and the tree
+is read once for each tile.
+"""
 SCALE, START = "feinsum_scale", "feinsum_start"
 
 
@@ -56,12 +61,12 @@ def over_given_arrays(
             :attr:`LoopNest.tree`.
 
     Raises:
-        TransformError: if it needs arrays that the kernel does not have, or an extent
-            known only in a call.
+        TransformError: if its copies and buffers are known to be large.
     """
     kernel = t_unit[nest.kernel_name]
     taken = {*kernel.all_variable_names(), *kernel.all_inames(), *kernel.substitutions}
     copies = UniqueNameGenerator(taken)("copies")
+    form = _in_tiles(form, nest)
     arrays = _Given(found, form, nest, copies)
     dense = arrays.numbers()
     _check(found, form, nest, dense)
@@ -84,14 +89,16 @@ def over_given_arrays(
     return t_unit.with_kernel(_merged(kernel, lp.expand_subst(made)[kernel.name], nest))
 
 
+def _in_tiles(form: NestForm, nest: LoopNest) -> NestForm:
+    """With tiles, where the extent of the lanes is known only in a call."""
+    if not form.lane or form.tile or isinstance(nest.extent(form.lane), int):
+        return form
+    return replace(form, tile=TILE_VECTORS * form.lanes)
+
+
 def _check(
     found: Nest, form: NestForm, nest: LoopNest, dense: Mapping[str, int]
 ) -> None:
-    if form.lane and form.lane not in dense:
-        raise TransformError(
-            f"the extent {nest.extent(form.lane)} of the lanes is known only in a "
-            "call; give it to the kernel as a number, or with arguments="
-        )
     own = [b.indices for b in found.buffers if not is_private(b.indices, dense)]
     own += [found.network.output] if form.has_copies else []
     n_bytes = sum(
@@ -148,9 +155,14 @@ class _Given(NestArrays):
         )
 
     def numbers(self) -> dict[str, int]:
-        """The extents of indices that the tree does not have, as far as known."""
-        einsum = self.given.einsum
-        known = {i: self.given.extent(i) for i in einsum.indices}
+        """The extents of indices that the tree does not have, as far as known.
+
+        Of lanes whose extent is not, it is that of a tile, which is all that is held.
+        """
+        einsum, form = self.given.einsum, self.form
+        known: dict[str, Any] = {i: self.given.extent(i) for i in einsum.indices}
+        if form.tile and not isinstance(known[form.lane], int):
+            known[form.lane] = form.tile
         return {
             index: extent
             for index, extent in sorted(known.items())
