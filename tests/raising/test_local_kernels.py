@@ -9,6 +9,7 @@ import pytest
 from feinsum import raise_kernel
 from tests.raising.interpreter import run, run_raised
 from tests.raising.local_kernels import KERNELS, arguments
+from tests.raising.mixed import MIXED_POISSON
 from tests.raising.stokes import STOKES
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -23,8 +24,10 @@ N_NESTS = {
     "divergence": 2,
     "all blocks": 10,
     "residual": 8,
+    "mixed matrix": 4,
+    "mixed residual": 6,
 }
-ALL = {**KERNELS, **STOKES}
+ALL = {**KERNELS, **STOKES, **MIXED_POISSON}
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -18,6 +18,7 @@ from feinsum.retrieval import look_up
 from feinsum.targets.host.compiler import find_compiler
 from tests.docs.pages import ROOT
 from tests.raising.local_kernels import KERNELS, arguments
+from tests.raising.mixed import MIXED_POISSON
 from tests.raising.stokes import STOKES
 from tests.retrieval.oracle import Oracle
 from tests.transforms.support import LOOPY_WARNINGS
@@ -25,11 +26,13 @@ from tests.transforms.support import LOOPY_WARNINGS
 pytestmark = LOOPY_WARNINGS
 
 CHOSEN = {
-    name: {**KERNELS, **STOKES}[name]
+    name: {**KERNELS, **STOKES, **MIXED_POISSON}[name]
     for name in (
         "stiffness of order 2",
         "factorized_mass_action of order 2",
         "residual",
+        "mixed matrix",
+        "mixed residual",
     )
 }
 
