@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
 from feinsum.cli.shared.failure import FAILED
 from feinsum.cli.shared.options import AsJson, Database, Device
 from feinsum.cli.shared.output import print_json
+
+if TYPE_CHECKING:
+    from feinsum.doctor.finding import State
 
 __all__ = ["EXAMPLES", "doctor"]
 
@@ -44,7 +49,18 @@ def doctor(
         found = [asdict(finding) for finding in findings]
         print_json({"is_well": not n_problems, "findings": found})
     else:
-        many = f"{n_problems} problem{'s' * (n_problems > 1)}"
-        typer.echo(many if n_problems else "all is well")
+        typer.echo(_summary([finding.state for finding in findings]))
     if n_problems:
         raise typer.Exit(FAILED)
+
+
+def _summary(states: Sequence[State]) -> str:
+    """How many problems and notes there are.
+
+    >>> _summary(["ok", "problem", "note", "note"]), _summary(["ok"])
+    ('1 problem, 2 notes', 'all is well')
+    """
+    if set(states) <= {"ok"}:
+        return "all is well"
+    counts = {name: states.count(name) for name in ("problem", "note")}
+    return ", ".join(f"{n} {name}{'s' * (n != 1)}" for name, n in counts.items())

@@ -22,6 +22,7 @@ from feinsum.cli.shared.options import (
     Subscripts,
 )
 from feinsum.cli.shared.output import print_json
+from feinsum.cli.shared.recommended import tune_command
 
 if TYPE_CHECKING:
     from feinsum.integrations import CSource
@@ -92,6 +93,9 @@ def export_c(
     else:
         typer.echo(f"{made.signature};")
         say(f"wrote {output[0]} and {output[1]}; recipe: {made.recipe or 'none'}")
+    if not made.recipe:
+        command = tune_command(einsum, database=database, device=device)
+        say(f"no recipe was applied; tune it with: {command}")
 
 
 def _check_files(source: Path, header: Path) -> None:

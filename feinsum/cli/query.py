@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -30,7 +31,7 @@ from feinsum.cli.shared.sparse import read_sparse_einsum
 
 if TYPE_CHECKING:
     from feinsum.bounds import Bound
-    from feinsum.records import Match
+    from feinsum.records import Match, Trial
 
 __all__ = ["EXAMPLES", "query"]
 
@@ -104,7 +105,8 @@ def query(
         least = bound_of_first(match, store)
         key = canonicalize(generalize(einsum)[0]).key
         plans = store.plans(key)
-    command = tune_command(einsum, sparse, sizes, database, device)
+        tried = [] if match.ranking else _tried_here(store.trials(key), device)
+    command = tune_command(einsum, sparse, sizes, database, device, len(tried))
     if as_json:
         print_json(
             {
@@ -120,12 +122,33 @@ def query(
     else:
         _print(match, fractions, least)
         if not match.ranking:
-            typer.echo(f"key: {key}\ntune it with:\n  {command}")
+            typer.echo(f"key: {key}\n{_advice(tried)}:\n  {command}")
         if plans:
             typer.echo("plans:")
             print_plans(plans)
     if not match.ranking:
         raise typer.Exit(NO_FACT)
+
+
+def _tried_here(trials: Iterable[Trial], device: str | None) -> list[Trial]:
+    """The latest trial of each recipe on this device and driver."""
+    from feinsum.measure import open_device
+    from feinsum.records import Level, level_of
+
+    here = open_device(device).environment({})
+    mine = (trial for trial in trials if level_of(trial, here) == Level.EXACT)
+    return list({trial.spec: trial for trial in mine}.values())
+
+
+def _advice(tried: Sequence[Trial]) -> str:
+    """What the command does that follows, after the recipes that were tried."""
+    if not tried:
+        return "tune it with"
+    n_passed = sum(trial.is_ok for trial in tried)
+    return (
+        f"{len(tried)} recipes were tried on this device and {n_passed} passed, but no "
+        "faster one is on record; try more with"
+    )
 
 
 def _query_program(path: Path, database: str | None, as_json: bool) -> None:

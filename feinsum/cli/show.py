@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from feinsum.cli.shared.failure import NO_FACT
+from feinsum.cli.shared.failure import NO_FACT, say
 from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum
 from feinsum.cli.shared.options import (
     AsJson,
@@ -23,6 +23,7 @@ from feinsum.cli.shared.options import (
     Sizes,
 )
 from feinsum.cli.shared.output import print_json
+from feinsum.cli.shared.recommended import tune_command
 from feinsum.errors import InvalidRecordError
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ def show(
     else:
         _print(applied, shown)
     if applied is None:
+        command = tune_command(einsum, database=database, device=device)
+        say(f"no recipe was applied; tune it with: {command}")
         raise typer.Exit(NO_FACT)
 
 

@@ -92,6 +92,8 @@ class Match:
             :func:`distance`.
         recipes: at :attr:`Level.PREDICTED` and, if there is no record, at
             :attr:`Level.GENERIC`: recipes for what was not measured, the best first.
+        is_tuned: at :attr:`Level.MISS`, whether recipes were recorded on this device
+            and driver, all of them no faster than the untransformed kernel.
     """
 
     level: Level
@@ -100,6 +102,7 @@ class Match:
     remoteness: Remoteness = NEAR
     distance: float = 0.0
     recipes: tuple[TransformSpec, ...] = ()
+    is_tuned: bool = False
 
     @property
     def record(self) -> TuningRecord | None:
@@ -281,12 +284,13 @@ def best_match(
     groups = list(_groups(records, fits))
     best = next((fit for fit, ranking in groups if ranking), None)
     if best is None or best.level > WORST_ACCEPTED[policy]:
-        return Match(
-            Level.MISS,
-            f"{len(records)} facts are recorded, but none is both faster than the "
-            f"untransformed kernel and accepted by the policy {policy!r} "
-            f"(best level: {min(fits.values()).level})",
-        )
+        closest = min(fits.values()).level
+        why = f"none beats the untransformed kernel (closest level: {closest})"
+        if best is not None:
+            why = f"the policy {policy!r} rejects the best (level: {best.level})"
+        facts = "1 fact is" if len(records) == 1 else f"{len(records)} facts are"
+        reason = f"{facts} recorded, but {why}"
+        return Match(Level.MISS, reason, is_tuned=closest == Level.EXACT)
     ranking = [r for fit, found in groups if fit.level == best.level for r in found]
     here = known.get(ranking[0].workload_text, {})
     reason = _reason(ranking, best, environment, here)
@@ -339,9 +343,10 @@ def _reason(
     if fit.distance:
         at += f"; here it is {_listed({n: extents[n] for n in sizes if n in extents})}"
         at += f", a distance of {fit.distance:g} (log2 of the ratio)"
+    many = f"{len(ranking)} candidate{'s' * (len(ranking) > 1)}"
     return (
         f"{best.spec!s:.200} ran {best.measurement.speedup:.1f} times as fast as the "
-        f"untransformed kernel {where}; {len(ranking)} candidates{at}"
+        f"untransformed kernel {where}; {many}{at}"
     )
 
 

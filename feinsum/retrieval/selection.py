@@ -137,9 +137,10 @@ class NestSelection:
         nest = self.nest
         if self.known.level == Level.MISS:
             doubts = "".join(f"passed over: {why}; " for _, why in self.failures)
+            todo = "tune it with" if not self.known.is_tuned else "try more trials of"
             return (
                 f"{doubts}{self.known.reason} (workload {nest.form.text}, key "
-                f"{nest.key}); tune it with feinsum.autotune or 'feinsum tune'"
+                f"{nest.key}); {todo} feinsum.tune or 'feinsum tune'"
             )
         if not self.is_separable:
             return (

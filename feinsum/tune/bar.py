@@ -41,7 +41,8 @@ class TuningBar(Progress):
     def begin(self, start: TuningStart) -> None:
         """Before the first trial."""
         n_known = len(start.known)
-        self.update(self._tuning, completed=n_known, total=start.n_trials)
+        left = _left(None, is_last=n_known >= start.n_trials)
+        self.update(self._tuning, completed=n_known, total=start.n_trials, left=left)
 
     def show(self, progress: TuningProgress) -> None:
         """After a trial."""
@@ -50,7 +51,9 @@ class TuningBar(Progress):
             completed=progress.n_done,
             total=progress.n_trials,
             description=_standing(progress.best, progress.roofline_s),
-            left=_left(progress.seconds_left),
+            left=_left(
+                progress.seconds_left, is_last=progress.n_done >= progress.n_trials
+            ),
         )
 
 
@@ -65,5 +68,8 @@ def _standing(best: Trial | None, roofline_s: float | None) -> str:
     return f"best {time_text(best.median_s)}, untransformed {untransformed}{roof}"
 
 
-def _left(seconds: float | None) -> str:
+def _left(seconds: float | None, *, is_last: bool) -> str:
+    """The time left; after the last trial, what comes then."""
+    if is_last:
+        return "timing the best again"
     return "" if seconds is None else f"{timedelta(seconds=round(seconds))} left"

@@ -194,7 +194,7 @@ class IsolatedBench(TrialBench):
             answer = self._next_answer(limit_s)
         except queue.Empty:
             raise TrialTimeoutError(
-                f"no answer within {limit_s:g} s; the trial was stopped"
+                f"no answer within {limit_s:g} s, the trial limit; it was stopped"
             ) from None
         except BrokenPipeError:
             answer = None

@@ -36,7 +36,7 @@ def test_digits_are_significant(value, n_digits):
 def test_a_row_of_a_record_is_one_line_whatever_the_terminal(
     median_s, parameters, is_roof_known
 ):
-    """Recipes, numbers and ids are whole, and can be copied."""
+    """Recipes, numbers and ids are whole, and can be copied; the rule is short."""
     record = replace(
         make_record(),
         spec=TransformSpec("a_family_with_quite_a_long_name", 12, parameters),
@@ -46,6 +46,8 @@ def test_a_row_of_a_record_is_one_line_whatever_the_terminal(
     measured = record.measurement
     for columns in "80", "20":
         printed = _printed(lambda: print_records([record] * 2, fractions), columns)
+        rules = [line for line in printed.splitlines() if "─" in line]
+        assert [len(rule) for rule in rules] == [int(columns)]
         rows = [line for line in printed.splitlines() if record.id[:12] in line]
         assert len(rows) == 2
         for row in rows:

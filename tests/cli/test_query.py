@@ -14,6 +14,7 @@ from feinsum.cli.shared.output import speedup_text, time_text
 from feinsum.db import open_store
 from feinsum.records import Policy, rank
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record, sized
+from tests.cli.tuning import trials
 
 
 def test_a_fact_is_found_and_ranked(run, known_records):
@@ -28,6 +29,17 @@ def test_a_fact_is_found_and_ranked(run, known_records):
     assert document["candidates"][0]["median_s"] == ranked[0].measurement.median_s
     assert document["candidates"][0]["spread_s"] == ranked[0].measurement.spread_s
     assert document["candidates"][0]["spec"] == str(ranked[0].spec)
+
+
+def test_a_miss_after_a_tuning_says_what_was_tried(run, database):
+    """It asks for more trials than there were, not for those of before."""
+    with open_store(database) as store:
+        for trial in trials():
+            store.add_trial(trial)
+    result = run("query", *MATVEC)
+    assert result.exit_code == 3
+    assert "2 recipes were tried on this device and 1 passed" in result.stdout
+    assert result.stdout.endswith(" --trials 20\n")
 
 
 def test_a_row_has_every_number_and_ends_with_the_recipe(run, known_records):

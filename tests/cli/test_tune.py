@@ -15,6 +15,7 @@ from rich.console import Console
 
 from feinsum.cli.shared.notation import read_einsum
 from feinsum.cli.tune.command import tune
+from feinsum.cli.tune.one import nothing_recorded
 from feinsum.cli.tune.view import ProgressBar, is_noisy, why_failed
 from feinsum.db import open_store
 from feinsum.measure import open_device
@@ -170,11 +171,12 @@ def test_a_kernel_that_is_not_there_is_bad_usage(run, tmp_path):
 
 
 def test_nothing_recorded_is_a_failure(run, autotune):
-    """If no recipe passed, exit code 1 and the first reason, on one line."""
+    """Exit code 1, and on one line why: no trial passed, or none a second time."""
     autotune(n_recorded=0)
     result = run("tune", *MATVEC, "--json")
     assert result.exit_code == 1
-    assert "no way" in result.stderr
+    assert "of 2 trials 1 passed, but none did when timed again" in result.stderr
+    assert "none of 1 trials passed" in str(nothing_recorded(trials()[:1]))
     *_, recorded, error = map(json.loads, result.stdout.splitlines())
     assert recorded["records"] == []
     assert error["error"]["code"] == "measurement-failed"
@@ -187,10 +189,14 @@ def test_the_progress_bar_shows_trials_best_baseline_and_time_left(monkeypatch):
     monkeypatch.setattr("feinsum.tune.bar.Console", lambda **_: terminal, raising=True)
     with ProgressBar() as bar:
         bar.show(TuningProgress(2, 20, trials()[1], trials()[1], 4e-5, 3600.0))
+        bar.refresh()
+        bar.show(TuningProgress(20, 20, trials()[1], trials()[1], 4e-5, 0.0))
     shown = "best 1 ms, untransformed 10 ms, roof 4%"
     line = next(x for x in screen.getvalue().splitlines() if shown in x)
     assert "2/20" in line
     assert "1:00:00 left" in line
+    last = next(x for x in reversed(screen.getvalue().splitlines()) if shown in x)
+    assert last.split()[-4:] == ["timing", "the", "best", "again"]
 
 
 def test_failures_say_why():

@@ -27,9 +27,7 @@ def test_an_interrupt_says_what_was_recorded(run, autotune, database, n_recorded
     autotune(n_recorded=n_recorded, stops_with=KeyboardInterrupt())
     text = run("tune", *MATVEC)
     assert text.exit_code == 130
-    expected = (
-        f"recorded were 1 facts: {good().id[:12]}" if n_recorded else "nothing was"
-    )
+    expected = f"recorded: {good().id[:12]}" if n_recorded else "nothing was"
     assert f"feinsum: interrupted; {expected}" in text.stderr
     database.unlink()
     lines = run("tune", *MATVEC, "--json").stdout.splitlines()

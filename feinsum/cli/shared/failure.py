@@ -72,7 +72,8 @@ def report_failure(error: FeinsumError | typer.TyperException, *, is_json: bool)
         code, message = error.code, _one_line(str(error))
         status = USAGE if is_bad_usage(error) else FAILED
     else:
-        code, message = "usage", _one_line(error.format_message())
+        told = error.format_message().replace("Value error, ", "")
+        code, message = "usage", _one_line(told)
         status = error.exit_code
         context = getattr(error, "ctx", None)
         if message.startswith("Missing ") and context is not None:

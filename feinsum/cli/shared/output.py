@@ -143,7 +143,9 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style=""
+    )
     screen, wide = Console(highlight=False), Console(highlight=False, width=UNLIMITED)
     has_width = screen.is_terminal or bool(os.environ.get("COLUMNS"))
     is_wrapped = has_width and last is None
@@ -160,4 +162,10 @@ def print_table(
         wide.width = max(screen.width, wide.measure(table).minimum)
     with wide.capture() as printed:
         wide.print(table)
-    typer.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+    typer.echo(_trimmed(printed.get(), screen.width))
+
+
+def _trimmed(text: str, width: int) -> str:
+    """Lines without spaces at the end, and rules no wider than the screen."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    return "\n".join(x[:width] if set(x) == {" ", "─"} else x for x in lines)

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from feinsum.ir import BatchedEinsum
 
-__all__ = ["tune_command"]
+__all__ = ["more_trials", "tune_command"]
+
+
+def more_trials(n_tried: int) -> int:
+    """How many trials to ask for after some that found nothing; they count, too."""
+    return max(20, 2 * n_tried)
 
 
 def tune_command(
@@ -19,12 +24,14 @@ def tune_command(
     sizes: Sequence[str] | None = None,
     database: str | None = None,
     device: str | None = None,
+    n_tried: int = 0,
 ) -> str:
     """The command that tunes an einsum, in one line.
 
     Args:
         sparse, sizes: of an einsum whose first operand is a sparse tensor of a file:
             that file, and what was said of the other indices.
+        n_tried: recipes that were tried before; more are asked for.
 
     >>> from feinsum.ir import array, einsum
     >>> print(tune_command(einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))))
@@ -42,4 +49,6 @@ def tune_command(
     for option, value in (("--database", database), ("--device", device)):
         if value is not None:
             words += [option, value]
+    if n_tried:
+        words += ["--trials", str(more_trials(n_tried))]
     return shlex.join(words)

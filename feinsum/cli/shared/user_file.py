@@ -48,6 +48,8 @@ def read_translation_unit(target: str) -> lp.TranslationUnit:
     if found is None:
         raise _refuse(f"{target!r} is not of the form FILE.py or FILE.py:function")
     path, function = Path(found["path"]), found["function"]
+    if not path.exists():
+        raise _refuse(f"there is no file {str(path)!r}")
     _check_name(path, function or DEFAULT_FUNCTION)
     with _blamed_on(path), _importing_from(path), redirect_stdout(sys.stderr):
         name = function or DEFAULT_FUNCTION

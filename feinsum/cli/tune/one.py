@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from feinsum.tune import TuningReport
     from feinsum.tune.live import LivePage
 
-__all__ = ["interrupts_told", "tune_one"]
+__all__ = ["interrupts_told", "nothing_recorded", "tune_one"]
 
 
 def tune_one(
@@ -64,7 +64,7 @@ def tune_one(
         if folder is not None and reports:
             write_report(reports[0], folder)
     if not report.records:
-        raise _nothing_recorded(report.trials)
+        raise nothing_recorded(report.trials)
 
 
 def _live_page(is_wanted: bool) -> AbstractContextManager[LivePage | None]:
@@ -109,10 +109,16 @@ def _interruption(records: Sequence[TuningRecord]) -> str:
     if not records:
         return "interrupted; nothing was recorded"
     ids = ", ".join(record.id[:ID_LENGTH] for record in records)
-    return f"interrupted; recorded were {len(records)} facts: {ids}"
+    return f"interrupted; recorded: {ids}"
 
 
-def _nothing_recorded(trials: Sequence[Trial]) -> MeasurementError:
+def nothing_recorded(trials: Sequence[Trial]) -> MeasurementError:
+    n_passed = sum(trial.is_ok for trial in trials)
+    if n_passed:
+        return MeasurementError(
+            f"nothing was recorded: of {len(trials)} trials {n_passed} passed, "
+            "but none did when timed again; the warnings say why"
+        )
     first = next((t.message for t in trials if t.message), "no recipe was tried")
     return MeasurementError(
         f"nothing was recorded: none of {len(trials)} trials passed; "

@@ -18,6 +18,7 @@ from feinsum.cli.shared.output import (
     record_document,
     to_digits,
 )
+from feinsum.cli.shared.recommended import more_trials
 from feinsum.records import Trial, TuningRecord
 from feinsum.tune import Finalist, TuningProgress, TuningReport, TuningStart
 from feinsum.tune.bar import TuningBar
@@ -28,9 +29,13 @@ __all__ = ["JsonLines", "ProgressBar", "is_noisy", "why_failed"]
 NOISE = 0.2
 """Of the median, the interquartile range above which times say little."""
 NOISY = (
-    "the times of the best recipe are noisy: the interquartile range is above a fifth "
-    "of the median; tune again with --fresh on an idle machine ('feinsum doctor' says "
-    "how busy it is), or at larger sizes"
+    "the times are noisy: the interquartile range of the best exceeds a fifth of its "
+    "median; repeat with --fresh on an idle machine (see 'feinsum doctor'), or at "
+    "larger sizes"
+)
+USELESS = (
+    "no recipe beats the untransformed kernel, so look-ups ignore these facts; "
+    "--trials {} tries more recipes"
 )
 
 
@@ -97,7 +102,7 @@ class ProgressBar(TuningBar):
         super().begin(start)
         if start.known:
             self.console.print(
-                f"{len(start.known)} trials are known; --fresh makes them again"
+                f"{len(start.known)} trials are already known; --fresh repeats them"
             )
 
     def final(self, finalists: Sequence[Finalist]) -> None:
@@ -119,6 +124,8 @@ class ProgressBar(TuningBar):
             print_records(report.records, fractions)
             if is_noisy(report.records[0]):
                 say(NOISY)
+            if not any(record.measurement.is_faster for record in report.records):
+                say(USELESS.format(more_trials(len(report.trials))))
 
 
 def why_failed(trials: Sequence[Trial]) -> list[str]:
@@ -127,8 +134,9 @@ def why_failed(trials: Sequence[Trial]) -> list[str]:
     lines = []
     for status, n in Counter(trial.status for trial in failed).most_common():
         first = next(trial for trial in failed if trial.status == status)
-        message = " ".join(first.message.split()) or "no reason is known"
-        lines.append(f"  {n} {status}; the first, {first.spec}: {message}")
+        message = " ".join(first.message.split()).removeprefix(f"{first.spec} ")
+        why = message or "no reason is known"
+        lines.append(f"  {n} {status}; the first, {first.spec}: {why}")
     return lines
 
 
