@@ -16,7 +16,7 @@ from feinsum.sparse import is_sparse
 if TYPE_CHECKING:
     import loopy as lp
 
-    from feinsum.tune import TuningProgress, TuningReport, TuningStart
+    from feinsum.tune import Finalist, TuningProgress, TuningReport, TuningStart
 
 __all__ = ["tune"]
 
@@ -27,6 +27,7 @@ def tune(
     progress: bool | None = None,
     on_start: Callable[[TuningStart], None] | None = None,
     on_progress: Callable[[TuningProgress], None] | None = None,
+    on_final: Callable[[tuple[Finalist, ...]], None] | None = None,
     **options: Any,
 ) -> TuningReport:
     """Search for the fastest recipe of a call, an einsum or a kernel, and record it.
@@ -37,8 +38,8 @@ def tune(
         target, operands: the arguments of :func:`feinsum.einsum`, with arrays or
             symbolic operands; or one symbolic einsum; or a kernel that is an einsum.
         progress: whether to show a progress bar; by default in terminals and notebooks.
-        on_start, on_progress, options: as for :func:`feinsum.autotune`, such as
-            ``n_trials``, ``budget_s`` and ``database``.
+        on_start, on_progress, on_final, options: as for :func:`feinsum.autotune`, such
+            as ``n_trials``, ``budget_s`` and ``database``.
 
     Raises:
         InvalidEinsumError: as :func:`feinsum.einsum`; for a call without sums or
@@ -75,6 +76,7 @@ def tune(
             sizes=sizes,
             on_start=both(bar.begin, on_start),
             on_progress=both(bar.show, on_progress),
+            on_final=both(bar.final, on_final),
             **options,
         )
     clear_call_cache()

@@ -17,8 +17,8 @@ def new_figure(width: float, height: float) -> Any:
         FeinsumError: if matplotlib is not installed.
     """
     with requiring("matplotlib", "plots", "a picture"):
-        from matplotlib.figure import Figure
-    return Figure(figsize=(width, height), layout="constrained")
+        from feinsum.drawing.notebook import NotebookFigure
+    return NotebookFigure(figsize=(width, height), layout="constrained")
 
 
 def can_plot() -> bool:

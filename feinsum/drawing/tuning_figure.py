@@ -15,6 +15,7 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from feinsum.drawing.notebook import NotebookFigure
 from feinsum.drawing.tuning import (
     Bar,
     Coordinates,
@@ -91,7 +92,7 @@ def _figure(picture: TuningPicture) -> Figure:
         for chosen in picture.coordinates[:MOST_COORDINATES]
     ]
     heights = [height for height, _ in wide] + [1.9] * -(-len(strips) // COLUMNS)
-    figure = Figure(figsize=(10.0, sum(heights) + 0.6), layout="constrained")
+    figure = NotebookFigure(figsize=(10.0, sum(heights) + 0.6), layout="constrained")
     figure.suptitle(picture.title, fontsize=10)
     grid = figure.add_gridspec(len(heights), COLUMNS, height_ratios=heights)
     for row, (_, drawn) in enumerate(wide):

@@ -147,7 +147,10 @@ class _Tpe:
         starts: Sequence[TransformSpec],
         seed: int,
     ) -> None:
-        with requiring("optuna", "tune", "a tuning that learns"):
+        needed = requiring("optuna", "tune", "a tuning that learns")
+        with needed, warnings.catch_warnings():
+            # tqdm, which Optuna imports, misses widgets in notebooks; none are shown.
+            warnings.filterwarnings("ignore", "IProgress not found")
             import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import get_args, get_type_hints
 
 import pytest
@@ -19,7 +21,8 @@ from feinsum.cli.tune.one import nothing_recorded
 from feinsum.cli.tune.view import ProgressBar, is_noisy, why_failed
 from feinsum.db import open_store
 from feinsum.measure import open_device
-from feinsum.tune import Strategy, TuningProgress
+from feinsum.tune import Finalist, Strategy, TuningProgress
+from feinsum.tune.bar import TuningBar
 from tests.cli.facts import MATVEC, fast_peaks
 from tests.cli.tuning import good, trials
 from tests.db.factories import make_record
@@ -197,6 +200,25 @@ def test_the_progress_bar_shows_trials_best_baseline_and_time_left(monkeypatch):
     assert "1:00:00 left" in line
     last = next(x for x in reversed(screen.getvalue().splitlines()) if shown in x)
     assert last.split()[-4:] == ["timing", "the", "best", "again"]
+
+
+def test_in_a_notebook_one_line_below_the_cell_is_replaced(monkeypatch):
+    """It needs no widgets, begins with the tuning, and ends with what was found."""
+    cell = Console(file=io.StringIO(), force_jupyter=True)
+    lines = []
+    handle = SimpleNamespace(update=lambda line, raw: lines.append(line))
+    monkeypatch.setattr("feinsum.tune.bar.Console", lambda **_: cell)
+    monkeypatch.setattr("IPython.display.display", lambda line, **_: handle)
+    trial = trials()[1]
+    with TuningBar() as bar:
+        bar.show(TuningProgress(2, 20, trial, trial, None, 3600.0))
+        bar.show(TuningProgress(20, 20, trial, trial, None, 0.0))
+        bar.final([Finalist(good().spec, good().measurement, 1.0)])
+    told = [line["text/plain"] for line in lines]
+    assert told[0] == "best 1 ms, untransformed 10 ms 20/20 timing the best again"
+    assert re.fullmatch(r"best .* times as fast 20/20 ", told[1])
+    assert '<progress value="20" max="20">' in lines[1]["text/html"]
+    assert cell.file.getvalue() == ""
 
 
 def test_failures_say_why():

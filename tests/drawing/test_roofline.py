@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from matplotlib.image import imread
 
@@ -41,6 +43,7 @@ def test_a_chart_becomes_a_png(dots, steps, tmp_path):
 
 def test_a_missing_library_is_named(monkeypatch, tmp_path):
     """Without matplotlib there is an error that says what to install."""
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "feinsum.drawing.notebook", raising=False)
     with pytest.raises(FeinsumError, match="feinsum\\[plots\\]"):
         draw_roofline(CHART, tmp_path / "x.png")

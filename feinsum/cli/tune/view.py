@@ -105,9 +105,6 @@ class ProgressBar(TuningBar):
                 f"{len(start.known)} trials are already known; --fresh repeats them"
             )
 
-    def final(self, finalists: Sequence[Finalist]) -> None:
-        """When the best were timed again: nothing to add to the table."""
-
     def finish(self, report: TuningReport, fractions: Fractions) -> None:
         """At the end of all trials."""
         problem = report.problem
