@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import Event, Lock
 
 __all__ = ["SharedSetting", "quick_collections"]
 
@@ -46,8 +46,14 @@ class SharedSetting:
                     self._end()
 
 
+_are_frozen_already = Event()
+
+
 def _freeze() -> Callable[[], None]:
-    if gc.get_freeze_count():  # a program that froze its own objects keeps them so
+    # A program that froze its own objects keeps them so. They are counted one by one,
+    # which takes as long as a collection: therefore once.
+    if _are_frozen_already.is_set() or gc.get_freeze_count():
+        _are_frozen_already.set()
         return lambda: None
     gc.freeze()
     return gc.unfreeze

@@ -15,11 +15,28 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    inspect,
+    text,
+)
 
 from feinsum.db.sql.engine import engine_of, use_write_ahead_log, writer
 from feinsum.db.sql.location import Location, make_room, missing
-from feinsum.db.sql.sqlite_file import VERSION_TABLE, back_up, check_file, foreign
+from feinsum.db.sql.sqlite_file import (
+    APPLICATION_ID,
+    VERSION_TABLE,
+    back_up,
+    check_file,
+    foreign,
+)
+from feinsum.db.sql.tables import Base
 from feinsum.errors import SchemaVersionError
 from feinsum.extras import requiring
 
@@ -33,6 +50,12 @@ VERSIONS = (
 """All versions of the schema, oldest first; the revisions in ``migrations/``."""
 
 NEWEST = VERSIONS[-1]
+
+_VERSION = Table(
+    VERSION_TABLE, MetaData(), Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
+)  # fmt: skip
+"""As Alembic makes it."""
 
 POSTGRESQL_LOCK = 0x6665696E73756D
 
@@ -74,20 +97,26 @@ def _make(location: Location, path: Path) -> None:
 
     Whoever is first makes it; so an empty file is none that somebody is making.
     """
-    with requiring("alembic", "tune", f"making the database {location}"):
-        from feinsum.db.sql.migrations import upgrade
-
     part = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.new")
     engine = engine_of(replace(location, path=part))
     try:
         with writer(engine).begin() as connection:
-            upgrade(connection)
+            _create(connection)
         engine.dispose()
         with suppress(FileExistsError):
             _name(part, path)
     finally:
         engine.dispose()
         part.unlink(missing_ok=True)
+
+
+def _create(connection: Connection) -> None:
+    """Create the newest schema from its tables; all migrations take much longer."""
+    if connection.dialect.name == "sqlite":
+        connection.execute(text(f"PRAGMA application_id = {APPLICATION_ID}"))
+    Base.metadata.create_all(connection, checkfirst=False)
+    _VERSION.create(connection)
+    connection.execute(_VERSION.insert().values(version_num=NEWEST))
 
 
 def _name(part: Path, path: Path) -> None:
@@ -103,9 +132,6 @@ def _name(part: Path, path: Path) -> None:
 
 
 def _migrate(engine: Engine, location: Location) -> None:
-    with requiring("alembic", "tune", f"migrating the database {location}"):
-        from feinsum.db.sql.migrations import upgrade
-
     with writer(engine).begin() as connection:
         if connection.dialect.name == "postgresql":
             lock = text("SELECT pg_advisory_xact_lock(:key)")
@@ -113,7 +139,12 @@ def _migrate(engine: Engine, location: Location) -> None:
         version = _version(connection, location)  # again: now nobody else writes
         if version == NEWEST:
             return
-        if version is not None and location.path is not None:
+        if version is None:
+            _create(connection)
+            return
+        with requiring("alembic", "tune", f"migrating the database {location}"):
+            from feinsum.db.sql.migrations import upgrade
+        if location.path is not None:
             copy = back_up(location.path, version)
             logger.info("%s: schema %s copied to %s", location, version, copy)
         upgrade(connection)

@@ -11,12 +11,13 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore, looked_up_store, open_store
 from feinsum.db.server import open_serving_store
 from feinsum.db.sql import migrate
-from feinsum.db.sql.migrations import configuration
+from feinsum.db.sql.migrations import configuration, upgrade
 from feinsum.db.sql.schema import VERSIONS
 from feinsum.db.sql.sqlite_file import VERSION_TABLE
 from feinsum.db.sql.tables import Base
@@ -77,13 +78,41 @@ def test_versions_are_those_of_the_migrations() -> None:
     assert tuple(reversed([r.revision for r in revisions])) == VERSIONS
 
 
-def test_migrations_make_the_tables(database: Path) -> None:
-    """The schema that the migrations make is the one that the tables describe."""
-    with open_store(database) as store, store._engine.connect() as connection:
-        context = MigrationContext.configure(
-            connection, opts={"version_table": VERSION_TABLE, "compare_type": True}
-        )
-        assert compare_metadata(context, Base.metadata) == []
+def test_migrations_make_the_tables(
+    make_sql_store: Callable[[], SqlStore],
+    make_postgresql_store: Callable[[], SqlStore],
+) -> None:
+    """The schema that the migrations make is the one that the tables describe, with
+    all names and defaults, and the one of a new database.
+    """
+    for make in (make_sql_store, make_postgresql_store):
+        with make() as store, store._engine.begin() as connection:
+            made = schema_of(connection)
+            for table in reversed(Base.metadata.sorted_tables):
+                table.drop(connection)
+            connection.exec_driver_sql(f"DROP TABLE {VERSION_TABLE}")
+            upgrade(connection)
+            assert schema_of(connection) == made
+            context = MigrationContext.configure(
+                connection, opts={"version_table": VERSION_TABLE, "compare_type": True}
+            )
+            assert compare_metadata(context, Base.metadata) == []
+
+
+def schema_of(connection: Connection) -> dict[str, list[str]]:
+    """What each table has, whatever the order of columns, which migrations append."""
+    found = inspect(connection)
+    parts = (
+        found.get_columns,
+        found.get_indexes,
+        found.get_foreign_keys,
+        found.get_unique_constraints,
+        lambda name: [found.get_pk_constraint(name)],
+    )
+    return {
+        name: sorted(repr(one) for part in parts for one in part(name))
+        for name in found.get_table_names()
+    }  # fmt: skip
 
 
 def test_new_database_needs_no_backup(database: Path) -> None:
