@@ -140,11 +140,12 @@ facts: $(INSTALLED) ## tune both suites, write the facts that are shipped (hours
 sign-facts: $(INSTALLED) ## sign the facts that are shipped; ARGS=FILE of the private key, or --verify
 	@$(RUN) benchmarks/sign_facts.py $(ARGS)
 
+# Three processes for two cores: some tests wait for other processes, or for limits.
 test: $(INSTALLED) $(OTHER) ## the test suite
-	@$(RUN) -m pytest -q -n 2 --dist loadfile
+	@$(RUN) -m pytest -q -n 3 --dist loadfile
 
 test-long: $(INSTALLED) $(OTHER) ## the long counts, and everything else
-	@$(RUN) -m pytest -q -n 2 --dist loadfile -m long
+	@$(RUN) -m pytest -q -n 3 --dist loadfile -m long
 
 test-browser: $(BROWSER) ## the pages in headless Chromium; root gets it from Debian
 	@for one in chromium chromium-browser google-chrome; do \

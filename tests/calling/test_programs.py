@@ -30,7 +30,7 @@ def test_there_are_enough_of_them():
     assert sum(text != text.lower() for text in NOTATIONS) >= 9
 
 
-@pytest.mark.parametrize("subscripts", spread(NOTATIONS, 30))
+@pytest.mark.parametrize("subscripts", spread(NOTATIONS, 15))
 def test_a_notation_of_a_real_program_is_evaluated(subscripts):
     """The result is numpy's."""
     assert_as_numpy(subscripts, *operands_of(subscripts))

@@ -37,12 +37,13 @@ from tests.db.factories import (
     make_workload,
     tuning_records,
 )
+from tests.strategies import counts
 
 MakeStore: TypeAlias = Callable[[], FactStore]
 
 few_records = st.lists(tuning_records(), max_size=6)
 stores_settings = settings(
-    max_examples=15,
+    counts(8, 100),
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,  # every example makes new stores

@@ -39,13 +39,13 @@ def assert_none_lost(database: str | Path, n_processes: int, n_facts: int) -> No
 
 
 def test_writers_wait_for_each_other(database: Path) -> None:
-    """8 processes make a new database and add 25 facts each: none is lost."""
-    assert_none_lost(database, 8, 25)
+    """4 processes make a new database and add 25 facts each: none is lost."""
+    assert_none_lost(database, 4, 25)
 
 
 def test_writers_share_a_server(make_postgresql_store: MakeStore) -> None:
-    """4 processes add 25 facts each to PostgreSQL: none is lost."""
-    assert_none_lost(url_of(make_postgresql_store()), 4, 25)
+    """3 processes add 25 facts each to PostgreSQL: none is lost."""
+    assert_none_lost(url_of(make_postgresql_store()), 3, 25)
 
 
 @pytest.mark.long
@@ -64,7 +64,7 @@ def test_older_database_is_migrated_once(database: Path) -> None:
     """Processes that open an older database together migrate and copy it once."""
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript(OLD_SCHEMA.read_text())
-    assert_none_lost(database, 4, 2)
+    assert_none_lost(database, 3, 2)
     assert len(backups(database)) == 1
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from feinsum.cli import app
 from feinsum.db import open_store
 from tests.db.factories import make_peaks, make_record, make_trial
 from tests.docs.pages import ROOT, fenced, page
@@ -20,6 +25,9 @@ def commands(name: str) -> list[str]:
     """What the sessions of a page call."""
     sessions = "".join(fenced(page(name), "console"))
     return [line.removeprefix("$ ") for line in sessions.splitlines()]
+
+
+NEEDS_SHELL = re.compile(r"[|&;<>$*]")
 
 
 @pytest.fixture
@@ -42,6 +50,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 def succeed(called: list[str], folder: Path, environment: dict[str, str]) -> None:
     for command in called:
+        if command.startswith("feinsum ") and not NEEDS_SHELL.search(command):
+            succeed_here(shlex.split(command)[1:], folder, environment)
+            continue
         done = subprocess.run(
             ["sh", "-c", command],
             cwd=folder,
@@ -52,6 +63,15 @@ def succeed(called: list[str], folder: Path, environment: dict[str, str]) -> Non
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, ""), command
+
+
+def succeed_here(
+    arguments: list[str], folder: Path, environment: dict[str, str]
+) -> None:
+    """A command alone needs no process of its own."""
+    with chdir(folder):
+        done = CliRunner().invoke(app, arguments, env=environment)
+    assert (done.exit_code, done.stderr) == (0, ""), arguments
 
 
 def test_the_commands_of_the_guide_succeed(

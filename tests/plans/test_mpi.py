@@ -61,7 +61,7 @@ LARGE = [pytest.param(n, marks=pytest.mark.long) for n in (8, 9)]
 
 
 @needs_mpi
-@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("n", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_programs_of_any_bodies_on_ranks(n):
     """Attention with a mask: the reference's result, and as many elements as said."""
     made, _, _ = test_planned.on_processes(n)
@@ -115,7 +115,7 @@ def test_arrays_on_rank_0_are_cut_and_put_together():
 
 
 @needs_mpi
-@pytest.mark.parametrize("n", [4, 6])
+@pytest.mark.parametrize("n", [4, pytest.param(6, marks=pytest.mark.long)])
 def test_sparse_tensors_on_ranks(n):
     """Numpy's result, each part of it once, and the factors that were counted."""
     ranks = told(n, "sparse")

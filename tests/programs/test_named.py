@@ -42,6 +42,7 @@ def test_attention_of_a_large_model_moves_less_than_by_any_other_plan(tokens):
     assert found["linear"].model >= found["eindecomp"].model
 
 
+@pytest.mark.usefixtures("numpy_computes_blocks")
 @pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize("kind", ["attention", "step", "chain"])
 def test_every_named_plan_computes_the_reference(kind, processes):

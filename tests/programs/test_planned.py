@@ -42,6 +42,7 @@ def test_random_programs(seed):
     assert_right(made, numbers(given, seed))
 
 
+@pytest.mark.usefixtures("numpy_computes_blocks")
 @pytest.mark.parametrize("processes", [1, 2, 6])
 def test_attention_with_a_mask_at_run_time_sizes(processes):
     p = program()
@@ -51,6 +52,7 @@ def test_attention_with_a_mask_at_run_time_sizes(processes):
     assert_right(made, numbers(made.program, s=7))
 
 
+@pytest.mark.usefixtures("numpy_computes_blocks")
 @pytest.mark.parametrize("processes", [5, 13, 64])
 def test_processes_that_divide_no_extent(processes):
     """Parts are ragged, and some processes have no work."""

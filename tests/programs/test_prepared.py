@@ -23,6 +23,7 @@ def softmax(rows=6, columns=5):
     return p
 
 
+@pytest.mark.usefixtures("numpy_computes_blocks")
 @pytest.mark.parametrize("processes", [1, 3, 4])
 def test_a_document_gives_the_plan_again(processes):
     """Equal plans have equal ids, and one that is read runs as well."""

@@ -116,7 +116,7 @@ def test_a_shipped_recipe_is_valid(fact):
     check_spec(fact.spec, from_text(fact.workload_text))
 
 
-@pytest.mark.parametrize("fact", spread(FACTS, 18), ids=lambda fact: fact.id[:12])
+@pytest.mark.parametrize("fact", spread(FACTS, 9), ids=lambda fact: fact.id[:12])
 def test_a_shipped_recipe_is_right_on_a_small_instance(fact):
     """Every recipe, applied where no tile divides an extent.
 

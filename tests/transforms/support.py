@@ -160,6 +160,7 @@ OTHER_DTYPES = {
 EINSUMS = OPERATORS | CONTRACTIONS | CHAINS | TRANSPOSES | OTHER_DTYPES
 
 
+@cache
 def sampled(
     e: BatchedEinsum, transform: Transform, n_samples: int
 ) -> tuple[TransformSpec, ...]:

@@ -72,7 +72,7 @@ def assert_right(name: str, spec: TransformSpec, cpu: str | None = None) -> None
             for name, spec in recipes(EINSUMS, 0)
             if name not in ONLY_IN_LONG_RUNS
         ),
-        75,
+        45,
     ),
 )
 def test_the_first_configuration_is_right(name, spec, cpu):
@@ -106,10 +106,14 @@ def test_what_a_search_starts_with_is_right():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "spec"), recipes(EINSUMS, 12))
-def test_many_configurations_are_right(name, spec):
+@pytest.mark.parametrize(
+    ("name", "transform"),
+    [(name, one) for name, e in EINSUMS.items() for one in applicable_transforms(e)],
+)
+def test_many_configurations_are_right(name, transform):
     """And so are a dozen."""
-    assert_right(name, spec)
+    for spec in sampled(EINSUMS[name], transform, 12):
+        assert_right(name, spec)
 
 
 def _small(name: str, size: int) -> dict[str, int]:

@@ -1,0 +1,14 @@
+"""What the tests of programs share."""
+
+from __future__ import annotations
+
+import pytest
+
+from feinsum.programs import planned
+from feinsum.programs.evaluate import evaluate_statement
+
+
+@pytest.fixture
+def numpy_computes_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel is built for a block, where blocks and messages are what is tested."""
+    monkeypatch.setattr(planned, "contracted", evaluate_statement)
