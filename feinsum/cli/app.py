@@ -102,10 +102,10 @@ Examples:
 
 \b
 Exit codes:
-  0  found, done
-  1  failure; the line on stderr says which; or two einsums differ;
+  0  success
+  1  failure, explained on stderr; or two einsums or databases differ;
      or the doctor found a problem
-  2  bad usage
+  2  usage error
   3  no fact is known (query, explain)
 """
 )

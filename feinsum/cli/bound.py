@@ -40,7 +40,7 @@ Fast: TypeAlias = Annotated[
         "--memory",
         metavar="BYTES",
         min=0,
-        help="Bound the traffic of one fast memory of this size, instead of the "
+        help="Bound the traffic of a single fast memory of this size, instead of the "
         "levels of a device.",
     ),
 ]
@@ -60,9 +60,9 @@ def bound(
 ) -> None:
     """Print lower bounds on the cost of an einsum.
 
-    For each level: its size and bandwidth, the bytes that must pass between it and
-    nearer levels, their time, and a tile that attains the bound. A dash marks
-    what feinsum devices --measure has not measured yet.
+    For each memory level: its size and bandwidth, the bytes that must cross it, their
+    time, and a tile that attains the bound. A dash means not measured; run
+    'feinsum devices --measure'.
     """
     from feinsum.bounds import MemoryLevel
     from feinsum.retrieval import bound as bound_of

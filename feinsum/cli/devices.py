@@ -44,20 +44,19 @@ class _Listed:
 def devices(
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Measure and store limits that are missing."),
+        typer.Option("--measure", help="Measure and store missing limits."),
     ] = False,
     again: Annotated[
         bool,
-        typer.Option("--again", help="Repeat the measurement of stored limits."),
+        typer.Option("--again", help="Measure again, even if limits are stored."),
     ] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """List the devices, whether they work, and measured limits.
 
-    The limits are the rates of a triad, of multiply-adds and of reads from
-    caches, as used in rooflines. Measuring takes a few seconds per device, which
-    must be idle.
+    The limits are those of rooflines: the rates of a triad, of multiply-adds and of
+    reads from caches. Measuring takes a few seconds per device, which must be idle.
     """
     from feinsum.db import opened_store
     from feinsum.measure import device_states

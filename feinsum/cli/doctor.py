@@ -32,8 +32,8 @@ def doctor(
     """Diagnose the installation.
 
     Checks settings, versions, devices, the fit of the packaged facts, the database
-    with its locks and permissions, all layers, the cache, the clock and, if one is
-    set, the service. Changes nothing. Exits with code 1 if there is a problem.
+    with its locks and permissions, all layers, the cache, the clock and the service
+    in use. Changes nothing. Exits with code 1 if there is a problem.
     """
     from feinsum.doctor import examination
 

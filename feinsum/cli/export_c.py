@@ -46,7 +46,7 @@ Output: TypeAlias = Annotated[
         "-o",
         metavar="FILE.c FILE.h",
         help="Write the source and its header to these files, overwriting existing "
-        "ones. Without it the source is printed.",
+        "ones. Default: print the source.",
     ),
 ]
 
@@ -69,7 +69,7 @@ def export_c(
 
     The file needs only the C library, and uses OpenMP threads if compiled with
     OpenMP. Its comment says how to compile it, and how well the recipe fits this
-    machine: compile it here, or name a device like the one it is for.
+    machine. For another machine, name a device like its own.
     """
     from feinsum.integrations import c_source
 

@@ -83,7 +83,7 @@ OptionalSubscripts: TypeAlias = Annotated[
     str | None,
     typer.Argument(
         metavar="SUBSCRIPTS",
-        help="The einsum, such as 'ij,jk->ik'; nothing with --program.",
+        help="The einsum, such as 'ij,jk->ik'; omit it with --program.",
         show_default=False,
     ),
 ]
@@ -93,7 +93,8 @@ Picture: TypeAlias = Annotated[
     typer.Option(
         "--picture",
         metavar="FILE",
-        help="Draw the blocks of all steps, or the graph; PNG, SVG.",
+        help="Draw the blocks of each step, or the graph of a program, as PNG, SVG or "
+        "PDF; needs matplotlib.",
     ),
 ]
 
@@ -103,8 +104,8 @@ Record: TypeAlias = Annotated[
     typer.Option(
         "--record",
         metavar="DATABASE",
-        help="Run the plan here once, rank by rank, on random operands; count what "
-        "moves, verify blocks of the result, and record this there: a path or a URL.",
+        help="Run the plan here once, rank by rank, on random operands; record its "
+        "traffic and verified blocks in this database (path or URL).",
     ),
 ]
 
@@ -114,8 +115,8 @@ Measured: TypeAlias = Annotated[
     typer.Option(
         "--database",
         metavar="DATABASE",
-        help="Choose, among the best plans, the fastest recorded there for MPI ranks "
-        "on this machine. By default, counts alone decide.",
+        help="Among the best plans, choose the fastest recorded there for MPI ranks "
+        "on this machine. Default: choose by counts alone.",
     ),
 ]
 
@@ -140,10 +141,9 @@ def plan(
 ) -> None:
     """Plan an einsum or a program on many processes.
 
-    The plan moves the fewest elements between processes.
-
-    For every group of the contraction path, prints which machine axis partitions which
-    index, where operands start, where the result ends, and what moves.
+    The plan moves the fewest elements between processes. For each group of the
+    contraction path, prints which machine axis partitions which index, where operands
+    start and the result ends, and what moves.
     """
     values = read_values(size or (), "--size")
     if program is not None:

@@ -48,7 +48,7 @@ OptionalSubscripts: TypeAlias = Annotated[
     typer.Argument(
         metavar="SUBSCRIPTS",
         help="The einsum, such as 'ij,j->i' or 'cell dof, dof -> cell'; or its full "
-        "text, as printed by 'feinsum canonicalize'; nothing with --program.",
+        "text, as printed by 'feinsum canonicalize'; omit it with --program.",
         show_default=False,
     ),
 ]
@@ -69,10 +69,10 @@ def query(
 ) -> None:
     """Print the facts about an einsum.
 
-    Candidates are ranked, best first. Exits with code 3 if the policy accepts
-    none. The column "roof" is the fraction of the roofline,
-    shown if the limits of the device were measured (feinsum devices --measure).
-    Recorded plans for many processes follow.
+    Lists candidates, best first, then recorded plans for many processes. Exits with
+    code 3 if the policy accepts no candidate. The column "roof" is the fraction of
+    the roofline, if the limits of the device were measured
+    (feinsum devices --measure).
     """
     if program is not None:
         of_einsums = (subscripts, sizes, operands, rows, sparse, device, policy)

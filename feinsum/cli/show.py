@@ -47,7 +47,7 @@ EinsumOrPlan: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="SUBSCRIPTS",
-        help="The einsum, such as 'ij,j->i'; or a file NAME.json with a plan.",
+        help="The einsum, such as 'ij,j->i'; or a plan in a file NAME.json.",
         show_default=False,
     ),
 ]
@@ -64,7 +64,7 @@ Recipe: TypeAlias = Annotated[
 Rank: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        metavar="R", help="Of a plan, the process whose steps are shown. Default: 0."
+        metavar="R", help="Process of a plan whose steps are shown. Default: 0."
     ),
 ]
 
@@ -93,8 +93,8 @@ def show(
 ) -> None:
     """Show loop nest and code, without and with a recipe; or a plan.
 
-    The code is that for the device. Exits with code 3 if there is no recipe. A plan is
-    shown with the blocks of every process, and the steps of one.
+    Shows code for the device, and exits with code 3 if there is no recipe. For a
+    plan, shows the blocks of every process and the steps of one.
     """
     if subscripts.endswith(".json"):
         _show_plan(Path(subscripts), rank or 0, as_json)

@@ -67,8 +67,8 @@ def compare(
 ) -> None:
     """Time an einsum against numpy, torch, JAX and others.
 
-    All installed contenders evaluate it on the same arrays, in turns, after each
-    result was checked. The machine should be idle.
+    All installed libraries get the same arrays. Results are checked before timing,
+    and runs alternate. Use an idle machine.
     """
     from feinsum.cli.compare.contest import hold
     from feinsum.cli.compare.rivals import RIVALS

@@ -31,9 +31,8 @@ N_SHOWN = 50
 def audit(database: Database = None, as_json: AsJson = False) -> None:
     """List implausible documents of a database; changes nothing.
 
-    The class "refused" marks documents that would be refused if they arrived today,
-    "apart" those that this installation cannot judge. Exits with code 1 if any are
-    refused.
+    "refused" marks documents that would be refused today, "apart" those that this
+    installation cannot judge. Exits with code 1 if any are refused.
     """
     from feinsum.db import opened_documents
     from feinsum.db.exchange import audit

@@ -54,7 +54,7 @@ def export(
         str,
         typer.Argument(
             metavar="FILE|-",
-            help="Where to write: JSON Lines, or Parquet if it ends in .parquet; - is "
+            help="Output file: JSON Lines, or Parquet if it ends in .parquet; - for "
             "standard output; a folder with --kernel-tuner.",
             show_default=False,
         ),
@@ -97,16 +97,14 @@ def import_(
         typer.Argument(
             metavar="FILE|-|packaged",
             help="Output of 'feinsum db export': JSON Lines, or Parquet if it ends in "
-            ".parquet; - reads JSON Lines from standard input; packaged is the "
-            "facts that come with this installation.",
+            ".parquet; - for JSON Lines from standard input; packaged for the facts "
+            "that come with this installation.",
             show_default=False,
         ),
     ],
     skip_bad: Annotated[
         bool,
-        typer.Option(
-            "--skip-bad", help="Skip invalid documents, and report which and why."
-        ),
+        typer.Option("--skip-bad", help="Skip and report invalid documents."),
     ] = False,
     with_implausible: WithImplausible = False,
     without_retractions: WithoutRetractions = False,

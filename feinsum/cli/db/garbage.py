@@ -46,8 +46,8 @@ def gc(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Folder for the backup and the removed facts. Default: that of the "
-            "database file; required for a server.",
+            help="Folder for the backup and the removed facts. Default: the folder of "
+            "the database file; required for a server.",
         ),
     ] = None,
     database: Database = None,

@@ -36,14 +36,14 @@ KEY_LENGTH = 24
 """How much of a key is shown: its version, and enough to tell workloads apart."""
 
 Limit: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="Maximum number of rows. Default: all.")
+    int | None,
+    typer.Option(metavar="N", min=1, help="Maximum number of rows. Default: all."),
 ]
 Key: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="KEY",
-        help="The key of the workload, or its start, as 'feinsum db workloads' "
-        "lists it.",
+        help="Key of the workload, or a prefix, as listed by 'feinsum db workloads'.",
         show_default=False,
     ),
 ]
@@ -54,7 +54,7 @@ def workloads(
 ) -> None:
     """List the workloads of a database, with their facts and trials.
 
-    Those with most facts come first. The speed-up is the highest on record.
+    Most facts first. The speed-up is the highest on record.
     """
     from feinsum.db import open_store
 
@@ -88,8 +88,8 @@ def trials(
 ) -> None:
     """List the trials of a workload, the fastest first.
 
-    The ratio is the time over that of the untransformed kernel. Those that failed
-    come last, with the reason.
+    The ratio is relative to the untransformed kernel. Failed trials come last, with
+    the reason.
     """
     from feinsum.db import open_store
 

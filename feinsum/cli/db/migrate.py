@@ -19,8 +19,8 @@ Examples:
 def migrate(database: Database = None, as_json: AsJson = False) -> None:
     """Upgrade a database of an older feinsum to the newest schema.
 
-    An SQLite file is copied beside itself first. Commands that only read refuse an
-    older database; those that record upgrade it too.
+    An SQLite file is first copied to the same folder. Commands that only read refuse
+    an older database; those that record upgrade it too.
     """
     from feinsum.db.sql import migrate
 

@@ -35,8 +35,8 @@ def fit(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the model to this file, replacing an existing one. Without it "
-            "nothing is written.",
+            help="Write the model to this file, replacing an existing one. Default: "
+            "write nothing.",
         ),
     ] = None,
     database: Database = None,
@@ -44,9 +44,9 @@ def fit(
 ) -> None:
     """Fit a model to all trials of a database, and evaluate it.
 
-    The table shows how many times as slow as the best known recipe those are
-    that are ranked first: without a model, and with one that was fitted to
-    other workloads. Needs scikit-learn.
+    The table shows the slowdown of the recipes ranked first, relative to the best
+    known one: without a model, and with one fitted to other workloads. Needs
+    scikit-learn.
     """
     from feinsum.cli.model.view import Fit
     from feinsum.db import opened_store

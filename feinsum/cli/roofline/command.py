@@ -62,7 +62,7 @@ Levels: TypeAlias = Annotated[
     typer.Option(
         "--levels",
         help="Add the minimum traffic at every memory level, and the share of its "
-        "bandwidth that was used; see feinsum bound.",
+        "bandwidth used; see 'feinsum bound'.",
     ),
 ]
 Png: TypeAlias = Annotated[
@@ -93,9 +93,8 @@ def roofline(
     """Compare workloads with the measured limits of a device.
 
     For each workload: operations, bytes, operations per byte, the rate that the
-    roofline allows and, if a fact is known for the device, the rate reached; such
-    a row uses the sizes at which the fact was measured. Missing limits are
-    measured first, which takes a few seconds.
+    roofline allows and, if the device has a fact, the rate reached, at the sizes of
+    the fact. Missing limits are measured first, which takes a few seconds.
     """
     from feinsum.cli.roofline.view import View
     from feinsum.cli.roofline.work import bound_under, of_suite, of_targets, placed

@@ -33,7 +33,8 @@ LONGEST = 60
 )
 def list_demand(
     limit: Annotated[
-        int, typer.Option(min=1, max=PAGE, help="Maximum number to list.")
+        int,
+        typer.Option(metavar="N", min=1, max=PAGE, help="Maximum number of rows."),
     ] = 100,
     database: Database = None,
     as_json: AsJson = False,

@@ -110,8 +110,7 @@ def reject(
 ) -> None:
     """Quarantine all facts that a recorder sent since a given time.
 
-    They stay there, whoever confirms them. This includes facts that others sent as
-    well. 'accept' undoes it.
+    They stay there, even if others confirm them or sent them too. 'accept' undoes it.
     """
     _judge(name, since, database, is_accepted=False, is_dry=not write, as_json=as_json)
 

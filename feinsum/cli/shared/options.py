@@ -37,8 +37,8 @@ def _unless_blank(text: str | None) -> str | None:
 Effort: TypeAlias = Annotated[
     Literal["recorded", "estimate", "measure", "patient", "exhaustive"] | None,
     typer.Option(
-        help="What to do for an einsum without a record: nothing, predict, or "
-        "measure. Default: FEINSUM_EFFORT, else estimate.",
+        help="For an einsum without a record: do nothing, predict, or measure. "
+        "Default: FEINSUM_EFFORT, else estimate.",
     ),
 ]
 AsJson: TypeAlias = Annotated[
@@ -115,7 +115,7 @@ Sparse: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.tns",
-        help="File with the sparse tensor of the first operand, its extents and its "
+        help="File of the first operand, a sparse tensor, with its extents and "
         "profile. Dense indices without a size have 32 values.",
     ),
 ]

@@ -113,6 +113,13 @@ def tune(
     is timed. The best are recorded, even after Ctrl-C or SIGTERM. Trials are
     stored as they end, so an interrupted tuning resumes where it stopped. --json
     prints one line per trial.
+
+    What to tune: an einsum (--sizes, --operands, --rows, --dtype, --sparse), a
+    kernel in a file, or several workloads (--suite, --plan, --from-misses).
+
+    How long to search: --effort, or --trials, --budget and --strategy.
+
+    On a GPU without feinsum: --export, then --import.
     """
     options = {
         **_limits(effort, trials, budget, strategy),

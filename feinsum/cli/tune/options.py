@@ -32,6 +32,7 @@ __all__ = [
 Trials: TypeAlias = Annotated[
     int | None,
     typer.Option(
+        metavar="N",
         min=1,
         help="Maximum number of recipes to try, including known trials. Default: 20, "
         "or all if exhaustive.",
@@ -39,7 +40,7 @@ Trials: TypeAlias = Annotated[
 ]
 Budget: TypeAlias = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", min=0, help="Start no trial after this time."),
+    typer.Option(metavar="SECONDS", min=0, help="Start no new trial after this time."),
 ]
 Strategy: TypeAlias = Annotated[
     Literal["tpe", "random", "exhaustive"] | None,
@@ -68,13 +69,15 @@ FromMisses: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="URL|DATABASE",
-        help="Tune workloads that a service had no answer for on this device, the "
+        help="Tune the workloads that a service could not answer for this device, "
         "most wanted first.",
     ),
 ]
 Workloads: TypeAlias = Annotated[
     int | None,
-    typer.Option(min=1, help="Maximum number of these to tune. Default: all."),
+    typer.Option(
+        metavar="N", min=1, help="Maximum number of workloads to tune. Default: all."
+    ),
 ]
 OptionalTarget: TypeAlias = Annotated[
     str | None,
@@ -94,38 +97,39 @@ ExportFolder: TypeAlias = Annotated[
     typer.Option(
         "--export",
         metavar="FOLDER",
-        help="Write the trials there, for a GPU on a machine without feinsum.",
+        help="Write the trials here, for a GPU on a machine without feinsum.",
     ),
 ]
 ImportFolder: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--import", metavar="FOLDER", help="Record the results of a GPU from there."
+        "--import", metavar="FOLDER", help="Record the results of exported trials."
     ),
 ]
 Suites: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME|FILE",
-        help="Tune, or export, the workloads of a suite (tccg, dgfem, everyday) or of "
-        "a file: CSV, JSON, or lines of an einsum and its sizes. May be repeated.",
+        help="Tune or export the workloads of a suite (tccg, dgfem, everyday) or of a "
+        "file: CSV, JSON, or lines of an einsum and its sizes. May be repeated.",
     ),
 ]
 Architecture: TypeAlias = Annotated[
-    str, typer.Option(help="The GPU that is compiled for by --export, such as sm_80.")
+    str,
+    typer.Option(metavar="NAME", help="GPU that --export compiles for, such as sm_80."),
 ]
 After: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Export the next round: neighbours of the best that were found there.",
+        help="Export the next round: neighbours of the best recipes found there.",
     ),
 ]
 Live: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--live",
-        help="Show the trials so far on a page of this machine; prints its address.",
+        help="Serve the report on a page of this machine while the trials run.",
     ),
 ]
 Scheduler: TypeAlias = Annotated[
