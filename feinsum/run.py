@@ -3,7 +3,7 @@
 ``mpiexec -n 8 python -m feinsum.run plan.json --inputs arrays --output out.npy`` maps
 ``arrays/NAME.npy`` for every operand, reads the blocks of each rank, and writes those
 of the result to a file that all ranks see. Both can be files of HDF5 or Zarr. With
-``--record DATABASE`` it runs several times, and records what the plan moved and took.
+``--record DATABASE`` it runs several times, and records traffic and run times.
 """
 
 from __future__ import annotations
@@ -58,25 +58,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m feinsum.run", description="Run a plan on the ranks of MPI."
     )
-    parser.add_argument(
-        "plan", type=Path, help="document of a plan, of an einsum or of a program"
-    )
+    parser.add_argument("plan", type=Path, help="plan of an einsum or a program, as JSON")
     parser.add_argument(
         "--inputs",
         type=Path,
         required=True,
-        help="folder of NAME.npy, or file of HDF5 or Zarr, with all operands",
+        help="folder with NAME.npy, or HDF5 or Zarr file, with all operands",
     )
     parser.add_argument(
-        "--output", type=Path, required=True, help="a .npy file, or one of HDF5 or Zarr"
+        "--output", type=Path, required=True, help="a .npy, HDF5 or Zarr file"
     )
     parser.add_argument(
         "--record",
         metavar="DATABASE",
-        help="record what the plan moved and took; a path or a URL",
+        help="record the traffic and run times in this database (path or URL)",
     )
     parser.add_argument(
-        "--runs", type=int, default=RUNS, help="that are timed with --record"
+        "--runs", type=int, default=RUNS, help="number of timed runs with --record"
     )
     return parser
 

@@ -65,10 +65,9 @@ class Transform:
             tuple of values, or no space at all, means that the family does not fit it.
             Values offered only at some sizes must be admitted at others.
         apply: rewrites a nest, given every parameter.
-        constraint: returns why a configuration of the space is pointless, if it is; at
+        constraint: returns why a configuration of the space is pointless, or None; at
             unknown sizes it must reject no more than at some known ones.
-        is_searched: whether a search should try the family at all. Recorded recipes are
-            used in any case.
+        is_searched: whether searches try the family. Recorded recipes are used anyway.
         devices: the kinds of devices for its recipes.
         starts: configurations of the space, besides the recommended one, with which a
             search begins, for example for devices with other registers.
@@ -83,8 +82,8 @@ class Transform:
         in_full: the same configuration with parameters that mean the same in every
             version of this package, as stored in facts; for families that leave choices
             to costs.
-        is_sparse: whether it is for einsums with a sparse operand; all others are for
-            those without.
+        is_sparse: whether the family is for einsums with a sparse operand; others are
+            for those without.
     """
 
     name: str

@@ -2,21 +2,20 @@
 
 A quarantined fact is in the database but in no look-up. Facts are compared if they make
 the same claim: one recipe for one workload at the same sizes, on one device and driver,
-or one plan on a fleet (:mod:`feinsum.db.server.claims`). A fact of a plan that was not
-timed claims nothing and is served at once, since its steps were counted again. A fact
-is *vouched for* if an operator accepted it, if a trusted recorder sent it, or if
-it was recorded directly in the database rather than through the service. A fact of
-another recorder is released
+or one plan on a fleet (:mod:`feinsum.db.server.claims`). A fact of an untimed plan
+claims nothing and is served at once, since its steps were recounted. A fact is
+*vouched for* if an operator accepted it, if a trusted recorder sent it, or if it was
+recorded directly in the database. Other facts are released
 
-- where facts of its claim are vouched for, if one of them claims at least as much; so
-  it changes no answer;
-- else if enough independent recorders saw at least as much, and most recorders agree.
+- if facts of their claim are vouched for: if one of these claims at least as much, so
+  that no answer changes;
+- otherwise: if enough independent recorders observed at least as much, and most agree.
 
-A recorder counts once, by the median of its facts, and never for itself, and one of its
-facts is released; a fact that several sent is a measurement of the first of them.
-Released facts vouch for nothing, so that no tolerance adds up. With n confirmations
-asked, n colluding recorders bring nothing to light that claims more, by more than
-:data:`NOISE`, than one beside them saw.
+A recorder counts once, by the median of its facts, and never for itself; one of its
+facts is released. A fact sent by several is a measurement of the first sender. Released
+facts vouch for nothing, so tolerances do not accumulate: with n required confirmations,
+n colluding recorders release nothing that claims more, by more than :data:`NOISE`, than
+an independent one observed.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
 """Certificates: exponents that prove how many bytes a statement must move.
 
-Cut an execution where each piece moves ``X - S`` bytes, for a memory of S bytes. What a
-piece accesses lay in the memory before or is moved, X bytes at most. With exponents
-``s_a`` of arrays and ``t_v`` of indices that cover every index,
+Cut an execution where each piece moves ``X - S`` bytes, for a memory of S bytes. A
+piece accesses at most X bytes: those already in the memory and those it moves. With
+exponents ``s_a`` of arrays and ``t_v`` of indices that cover every index,
 ``s(arrays with v) + t_v >= 1``, it can do no more steps than::
 
     H(X) = F * prod((s_a X / (sigma w_a)) ** s_a) * prod(N_v ** t_v),  sigma = sum(s_a)
 
-where ``w_a`` are bytes of an entry, ``N_v`` extents, and ``F`` is 1 but for batches of
-rows that share arrays, see :func:`log_factor`. So V steps take at least
-``(X - S) * (V / H(X) - p)`` bytes, with p memories of S bytes each that work side by
-side. A result is accessed, too: at its first access it need not be read, but then it is
-written, which counts the same.
+where ``w_a`` are bytes of an entry, ``N_v`` extents, and ``F`` is 1 except for batches
+of rows that share arrays, see :func:`log_factor`. So V steps take at least
+``(X - S) * (V / H(X) - p)`` bytes, with p parallel memories of S bytes each. Results
+are accessed, too: the first access need not read, but writes, which counts the same.
 
-Every X and every exponents that cover give a valid bound. So the search for good ones
-may be numerical, and cannot make it wrong.
+Any X and covering exponents give a valid bound, so a numerical search for good ones
+cannot make it wrong.
 
 Source: Hong and Kung 1981; Irony, Toledo and Tiskin 2004; Dinh and Demmel 2020 (extents
 as exponents); Kwasniewski et al. 2021 (SOAP); Ziogas et al., *Deinsum*, section IV.

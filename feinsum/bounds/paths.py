@@ -1,21 +1,21 @@
-"""Orders and fusions: what an einsum of several operands must move at the least.
+"""Orders and fusions: the minimum traffic of an einsum of several operands.
 
-A product of many operands is computed in steps, each of which multiplies some factors,
-operands or products of earlier steps. One step over all operands bounds nothing: the
-chain ``ij,jk,kl->il`` may do with far less work and far fewer bytes in two products.
+A product of many operands is computed in steps that multiply operands or products of
+earlier steps. A bound on one step over all operands is not valid: two products compute
+the chain ``ij,jk,kl->il`` with far less work and far fewer bytes.
 
-A product on the way may stay in the fast memory, so what is certain of several steps
-together are all operands and results, and what each step moves beyond its own arrays::
+Intermediates may stay in the fast memory, so several steps together certainly move all
+operands and results, and the traffic of each step beyond its own arrays::
 
     bytes >= compulsory + sum(max(0, bound of a step - all its arrays, each once))
 
-A step of more than two factors is a fusion: what it makes on the way is made anew
-wherever it is needed. A product without a sum always is, as in MTTKRP, for its factors
-have fewer entries than it has. The least over all orders and fusions that are
-considered is the bound; nothing is said of others, nor of algorithms like Strassen's.
+A step of more than two factors is a fusion: it recomputes an intermediate wherever it
+is needed. Products without a sum are always fused, as in MTTKRP, because their factors
+have fewer entries. The bound is the minimum over the orders and fusions considered;
+others, and algorithms like Strassen's, are not covered.
 
-Source: Ziogas et al., *Deinsum*, sections IV-C and IV-E. There a product on the way is
-always stored, and sums are never fused; that sum is ``stored_bytes``.
+Source: Ziogas et al., *Deinsum*, sections IV-C and IV-E. There intermediates are always
+stored, and sums are never fused; that sum is ``stored_bytes``.
 """
 
 from __future__ import annotations

@@ -45,8 +45,7 @@ def call_einsum(
 
     numpy answers the first call with these subscripts, shapes and dtypes, unless that
     may take long. The second call retrieves and builds a kernel. Later calls only run
-    it, even if facts were recorded in between: see
-    :func:`feinsum.calling.clear_call_cache`.
+    it, even after new facts: see :func:`feinsum.calling.clear_call_cache`.
 
     Args:
         subscripts: as for :func:`numpy.einsum`, or with words as indices. Axes of
@@ -75,7 +74,7 @@ def call_einsum(
     Raises:
         InvalidEinsumError: if subscripts, shapes or dtypes do not match, or the dtype
             is not supported; operands are counted from 0.
-        MeasurementError: if there is no device, or if it refuses or fails.
+        MeasurementError: if there is no device, or it refuses or fails.
         FeinsumError: with ``on_miss="raise"``, the reason why there is no recipe; also
             for an unknown effort.
 

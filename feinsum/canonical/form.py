@@ -91,19 +91,19 @@ def canonicalize(
 ) -> CanonicalForm:
     """The canonical form of ``einsum``.
 
-    Einsums that differ in names, in the order of rows or in the order of the
-    operands (of each row on its own) have equal canonical forms; any others
-    have different ones. The last :data:`CACHE_SIZE` forms are kept.
+    Einsums that differ only in names, in the order of rows or in the order of the
+    operands of each row have equal canonical forms; any others have different ones. The
+    last :data:`CACHE_SIZE` forms are kept.
 
     Args:
-        time_limit_s: how long nauty may search where the graph is large; default is
-            the setting ``FEINSUM_CANONICALIZATION_LIMIT_S``, or 10 seconds.
+        time_limit_s: time limit for nauty's search in large graphs; by default
+            ``FEINSUM_CANONICALIZATION_LIMIT_S``, or 10 seconds.
 
     Raises:
         CanonicalizationError: naming the einsum, if that takes longer.
 
-    Complexity: O(n log n) in the length of the notation and the rows, where color
-    refinement leaves nothing but interchangeable parts; exponential at worst.
+    Complexity: O(n log n) in the length of the notation and the rows if color
+    refinement leaves only interchangeable parts; exponential at worst.
 
     Source: paper, section 6, algorithm 3.
 

@@ -42,19 +42,19 @@ def generate_loopy(
     name: str = "feinsum_kernel",
     target: Any = None,
 ) -> lp.TranslationUnit:
-    """A Loopy kernel that evaluates ``einsum``, nothing optimized.
+    """An unoptimized Loopy kernel that evaluates ``einsum``.
 
-    Every operand is read through a substitution rule of its own, so that a
-    transform can rewrite the reads. Row ``k`` is one instruction that writes
-    ``out`` (``out_k`` for several rows).
+    Every operand is read through its own substitution rule, so that a transform can
+    rewrite the reads. Row ``k`` is one instruction that writes ``out`` (``out_k`` for
+    several rows).
 
     Args:
-        path: contract pairwise in this order, by way of arrays in global
-            memory; by default a row is a single sum over one product. See
+        path: contract pairwise in this order, through arrays in global memory; by
+            default a row is a single sum over one product. See
             :func:`feinsum.codegen.contraction_path`.
-        strides: for operands and outputs whose entries lie otherwise than in C order,
-            the distance of neighbours along each axis, in entries: a number, or the
-            name of a new argument, of 64 bits.
+        strides: for operands and outputs that are not in C order, the distance of
+            neighbours along each axis, in entries: a number, or the name of a new
+            64-bit argument.
         name: of the kernel.
         target: one of Loopy's; by default that of the host.
 

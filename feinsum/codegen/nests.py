@@ -44,22 +44,22 @@ def generate_nest(
 ) -> lp.TranslationUnit:
     """A Loopy kernel that executes a nest.
 
-    A part of the result that is complete after a loop, and small, is summed up in
-    registers and then added to the result.
+    Small parts of the result that a loop completes are summed in registers and then
+    added to the result.
 
-    Its arguments are those of :func:`nest_arguments`: the dense operands ``T0``, ``T1``
+    The arguments are those of :func:`nest_arguments`: the dense operands ``T0``, ``T1``
     and so on, by position; the tree as ``indices0``, ``pointers0`` and so on, by level,
-    and ``values``; the result ``out``, which the kernel sets to zero first; a buffer
-    ``X3`` of term 3 that is too large to be private; the first node of each chunk of
+    and ``values``; the result ``out``, which the kernel first sets to zero; a buffer
+    ``X3`` for term 3 if it is too large to be private; the first node of each chunk of
     the root, ``chunks``; and ``rows``, where a chunk's part of the result begins.
 
     Args:
-        nest: what is computed.
+        nest: the nest to execute.
         extents: of the indices that the tree does not have, or of all.
         dtype: of operands, buffers and result.
         index_dtype: of indices and pointers; that of :func:`nest_index_dtype`.
         name: of the kernel.
-        form: what is done with the loops; by default nothing.
+        form: how the loops are executed; by default plainly.
         target: one of Loopy's; by default that of the host.
 
     Raises:

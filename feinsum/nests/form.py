@@ -44,22 +44,21 @@ PRODUCTS_PER_ENTRY = 4
 
 @dataclass(frozen=True)
 class NestForm:
-    """What is done with the loops of a nest.
+    """How the loops of a nest are executed.
 
     Attributes:
-        lane: the dense index whose entries are computed side by side; empty for none.
-        lanes: entries of a vector. An extent that is no multiple is filled up.
-        is_chunked: whether the nodes of the root are divided into chunks, which
-            threads take.
-        has_copies: whether each chunk has a result of its own, added up afterwards.
-        tile: entries of the lanes' index that are computed at once, around everything
-            else; 0 for all. The tree is read once for each tile.
-        is_ordered: whether loops nest as in the nest; else Loopy orders those whose
-            bounds are constant.
+        lane: the dense index that is vectorized; empty for none.
+        lanes: entries of a vector. Other extents are padded to a multiple.
+        is_chunked: whether threads take chunks of the root's nodes.
+        has_copies: whether each chunk has its own result; they are added up afterwards.
+        tile: entries of the lanes' index computed at a time, in the outermost loop; 0
+            for all. The tree is read once for each tile.
+        is_ordered: whether loops nest as in the nest; else Loopy orders those with
+            constant bounds.
 
     Raises:
-        InvalidEinsumError: with the rule ``nest``, if lanes and their index do not go
-            together, or copies are for no chunks.
+        InvalidEinsumError: with the rule ``nest``, for lanes without an index or an
+            index without lanes, or copies without chunks.
     """
 
     lane: str = ""

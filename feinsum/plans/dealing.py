@@ -34,7 +34,7 @@ _Piece: TypeAlias = tuple[int, int, int]
 def cyclic_entries(
     plan: Plan, tensor: str, rank: int, block_sizes: Mapping[str, int]
 ) -> tuple[Indices, ...] | None:
-    """The entries of a tensor that are the block of a rank, if indices are dealt out.
+    """The entries of a tensor in the block of a rank, for cyclic distributions.
 
     Of P parts of an index, part p has the values x with ``x // block_size % P == p``,
     in ascending order. A rank that passes ``A[np.ix_(*cyclic_entries(plan, "A", rank,
@@ -42,17 +42,17 @@ def cyclic_entries(
 
     Args:
         tensor: an operand, or a result.
-        block_sizes: the block size of every index that is dealt out; 1 is cyclic. All
-            other indices are in blocks.
+        block_sizes: the block size of every cyclic index; 1 is purely cyclic. All other
+            indices are in blocks.
 
     Returns:
         For each axis the values of its index; None if the rank has no block. An index
         that the tensor does not partition has all its values, part by part.
 
     Raises:
-        PlanError: with the rule ``cyclic``, if the parts that are dealt are not as long
-            as the blocks of the plan, if tensors partition an index differently, or if
-            an axis is read under two names.
+        PlanError: with the rule ``cyclic``, if the parts are not as long as the blocks
+            of the plan, if tensors partition an index differently, or if an axis is
+            read under two names.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (7, 4)), feinsum.array("B", (4, 4))

@@ -101,8 +101,8 @@ def run_on_ranks(
             returns it for the box; None or missing if the rank has none.
         comm: an mpi4py communicator; by default ``COMM_WORLD``. It must have as many
             ranks as the plan has processes.
-        leaf: what computes a block; by default :func:`feinsum.call_einsum`.
-        meaning: what statements that are not einsums compute.
+        leaf: computes a block; by default :func:`feinsum.call_einsum`.
+        meaning: computes statements that are not einsums.
         traffic: records what this rank did.
         progress: called with the number of this rank's finished leaves, and the total.
 

@@ -56,7 +56,7 @@ def plan(
 
     Considers all machines with up to four axes, all ways to partition indices along
     these axes with even work, and the named schedules. The search is exact for the
-    groups of one contraction path; see the documentation of plans for what it counts.
+    groups of one contraction path; ``docs/reference/plans.md`` defines the counts.
     Nothing is measured.
 
     Args:
@@ -77,10 +77,9 @@ def plan(
             were timed on such a fleet, the fastest is chosen. None by default.
         fleet: the fleet to plan for; by default MPI ranks on this machine, with one
             thread each.
-        ranks_per_host: number of consecutive ranks on each host. Of the plans, and the
-            orders of machine axes, that move equally many elements, the one is chosen
-            with which the fewest pass between hosts
-            (:func:`feinsum.plans.between_hosts`).
+        ranks_per_host: number of consecutive ranks on each host. Among plans and orders
+            of machine axes that move equally many elements, chooses the one that moves
+            the fewest between hosts (:func:`feinsum.plans.between_hosts`).
 
     Raises:
         StoreError: if the database cannot be read.

@@ -40,24 +40,24 @@ def predictions(
     correction: Correction | None = None,
     intermediate_bytes: int | None = None,
 ) -> list[Costed]:
-    """Recipes with their expected seconds, the fastest first.
+    """Recipes with their expected seconds, fastest first.
 
-    There are none where an extent is zero: nothing is computed then. For GPUs, they are
-    of the families that are made for these, and no correction is known.
-    Those for a sparse operand are of :func:`feinsum.predict.sparse.sparse_predictions`.
+    If an extent is zero, there are none. For GPUs, only the families made for them are
+    predicted, without a correction. Recipes for a sparse operand come from
+    :func:`feinsum.predict.sparse.sparse_predictions`.
 
-    Of recipes that differ in little, one is enough: each is of another family, or has
-    another analytic cost. A correction can change their order, and brings in none.
+    Recipes differ in family or analytic cost: of similar ones, only one is returned. A
+    correction can change their order, but adds none.
 
     Args:
         einsum: canonical.
-        sizes: values of its size parameters, as far as they are known.
-        correction: of the analytic costs; by default the one that is in use.
-        intermediate_bytes: what the intermediates of a recipe may take; by default
+        sizes: values of its size parameters, as far as known.
+        correction: of the analytic costs; by default the one in use.
+        intermediate_bytes: limit on the intermediates of a recipe; by default
             :func:`feinsum.measure.intermediates.intermediate_limit_bytes`.
 
     Raises:
-        MeasurementError: if the variable of this limit is no number.
+        MeasurementError: if the variable for this limit is not a number.
     """
     is_empty = 0 in at_sizes(einsum, sizes).extents.values()
     if device.kind not in ("cpu", "gpu") or is_empty:

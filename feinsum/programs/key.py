@@ -1,4 +1,4 @@
-"""The key of a program: equal for programs that compute the same, whatever the names.
+"""The key of a program: equal for programs that compute the same, under any names.
 
 The induced graph of a program extends that of an einsum
 (:mod:`feinsum.canonical.graph`):

@@ -81,7 +81,7 @@ def record_run(
     """Run a plan on whole arrays, and record its traffic and run times.
 
     With the engine ``local``, ranks take turns in this process: elements are counted
-    and results verified, but nothing is timed. With ``dask``, times are of whole runs,
+    and results verified, but nothing is timed. With ``dask``, whole runs are timed,
     including Dask's overhead. On MPI ranks, call :func:`record_on_ranks`.
 
     Args:

@@ -62,11 +62,11 @@ def trace(function: Callable[..., Any], **operands: Operand) -> Program:
         function: takes arrays named as in ``operands``, and returns one array, or a
             tuple or dictionary of arrays. It may use numpy's arithmetic, ufuncs,
             ``einsum``, ``matmul``, ``dot``, ``where``, sums and other reductions,
-            transposition and new axes. What depends on values it may not.
+            transposition and new axes, but nothing that depends on values.
         operands: made by :func:`feinsum.array`, with shapes and dtypes.
 
     Raises:
-        ProgramError: naming what the function does that is none of this.
+        ProgramError: for any other operation, which it names.
 
     >>> from feinsum.ir import array
     >>> def weights(Q, K):

@@ -132,21 +132,20 @@ class Tree:
 
 @dataclass(frozen=True)
 class LoopNest:
-    """An einsum as it stands in a Loopy kernel: which name stands for what.
+    """An einsum in a Loopy kernel, with the kernel's name for each of its names.
 
     Row ``k`` is the instruction ``instructions[k]``, which assigns
     ``shifts[k] + scales[k] * sum(product of rule calls)`` to ``assignees[k]``.
 
     Attributes:
-        einsum: the computation, in names of its own.
+        einsum: the computation, in its own names.
         points: index of the einsum to its value in the loops of the kernel: an iname,
-            or, where a loop runs over the nodes of a tree, an entry such as ``idx[p]``.
+            or, if a loop runs over the nodes of a tree, an entry such as ``idx[p]``.
         rules: operand of the einsum to substitution rule of the kernel.
         sizes: size parameter of the einsum to the kernel's parameter, to an
-            expression of these in parentheses, or to the literal extent that it
-            stands for.
-        tree: how the sparse operand is stored, if there is one. The rule of this
-            operand has one argument, the place of a leaf.
+            expression of these in parentheses, or to a literal extent.
+        tree: how the sparse operand is stored, if there is one. Its rule has one
+            argument, the position of a leaf.
     """
 
     einsum: BatchedEinsum

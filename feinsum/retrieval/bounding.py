@@ -32,8 +32,8 @@ def bound(
 
     For each level: the bytes that any execution moves, the minimum time, and the tile
     that attains it. A bound is never below all arrays once. For an einsum of several
-    operands, it is the minimum over the contraction orders and fusions that are
-    considered; the result names them.
+    operands, it is the minimum over the contraction orders and fusions considered,
+    which the result names.
 
     Args:
         sizes: the value of every size parameter.

@@ -67,8 +67,8 @@ def retrieve(
 
     Never breaks a build: if there is nothing to apply, the kernel is returned unchanged
     and, by default, a :class:`feinsum.FeinsumWarning` says why. Instructions that are
-    not einsums, and einsums without a known recipe, are unchanged; the others run
-    before or after them, with barriers between.
+    not einsums, and einsums without a known recipe, are unchanged; barriers separate
+    them from the others.
 
     Args:
         t_unit: a kernel that evaluates batched einsums.
@@ -87,10 +87,10 @@ def retrieve(
         verify: whether a recipe that this installation did not measure is compared with
             numpy and timed against the untransformed kernel before its first use, in a
             separate process. By default yes, unless ``FEINSUM_VERIFY`` is ``off``.
-        effort: what to do for an einsum without a record: ``recorded``, nothing;
-            ``estimate``, apply the recipe predicted to be the fastest; ``measure``,
-            time the few best of these and record the fastest; ``patient`` and
-            ``exhaustive``, tune it. By default ``FEINSUM_EFFORT``, else ``estimate``.
+        effort: for an einsum without a record: ``recorded``, do nothing; ``estimate``,
+            apply the recipe predicted to be the fastest; ``measure``, time the few best
+            of these and record the fastest; ``patient`` and ``exhaustive``, tune it. By
+            default ``FEINSUM_EFFORT``, else ``estimate``.
         comm: an mpi4py communicator, or an object with its methods. All its ranks call
             this function and get the same recipes, found by rank 0.
 

@@ -2,7 +2,7 @@
 
 A trial is timed in turns with a *reference*, the best verified kernel so far. Both see
 the same machine in every round, so a trial is judged by the median of the ratios within
-rounds, not by a time, which depends on the load of the machine::
+rounds, which does not depend on the load of the machine::
 
     r(spec) = median over rounds k of  t(spec, k) / t(reference, k)
 
@@ -11,12 +11,11 @@ untransformed kernel, whose cost is 1::
 
     cost(spec) = r(spec) * cost(reference)
 
-Where there is no verified kernel yet, the untransformed kernel is the reference, and
-``cost = r``. If it is too slow to be run in every round, the cost is the candidate's
-median time over that of the untransformed kernel as timed when the trials were set
-up. An error of a link is in all later costs alike, and orders none of the recipes
-that were timed against one reference; the finalists are timed again in one run, in
-which no chain is left.
+The first reference is the untransformed kernel, with ``cost = r``. If it is too slow to
+run in every round, the cost is the candidate's median time over that of the
+untransformed kernel, timed when the trials were set up. An error in a link affects all
+later costs equally, and so not the order of recipes timed against one reference; the
+finalists are timed again in one run, without a chain.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def gpu_mma(
                     for r, c:  acc[r,c] += left[r] @ right[c]    # a warp
             for r, c:  out[...] = acc[r,c]
 
-    Several indices of one kind are counted as one. What is beyond the extents counts as
+    Several indices of one kind are collapsed into one. Entries beyond the extents are
     zero.
 
     Parameters:
@@ -80,8 +80,8 @@ def gpu_mma(
         columns: of the block of sums of a warp, from the first operand.
         rows: from the second one.
         terms: that one instruction adds to each sum.
-        stages: tiles of an operand that are there at once.
-        copies: how arrays come to tiles, one of ``COPY_WAYS``.
+        stages: tiles per operand in shared memory at once.
+        copies: how arrays reach shared memory, one of ``COPY_WAYS``.
     """
     return _Product(t_unit, nest, parameters).written().with_preamble(PRODUCTS).t_unit
 

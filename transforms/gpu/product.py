@@ -63,7 +63,7 @@ def gpu_product(
                     for r, c:  acc[r,c] += left[r]*right[c]
             for r, c:  out[...] = acc[r,c]
 
-    Several indices of one kind are counted as one. What is beyond the extents counts as
+    Several indices of one kind are collapsed into one. Entries beyond the extents are
     zero.
 
     Parameters:
@@ -72,8 +72,8 @@ def gpu_product(
         depth: over the summed indices.
         columns: of the block of sums of a work-item, from the first operand.
         rows: from the second one.
-        stages: tiles of an operand that are there at once.
-        copies: how arrays come to tiles, one of ``COPY_WAYS``.
+        stages: tiles per operand in shared memory at once.
+        copies: how arrays reach shared memory, one of ``COPY_WAYS``.
     """
     return _Product(t_unit, nest, parameters).written().t_unit
 

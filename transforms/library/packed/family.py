@@ -35,7 +35,7 @@ MIN_REUSE = 16
 def packed_contraction(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Pack tiles of both operands, multiply them by register tiles.
+    """Pack tiles of both operands and multiply them by register tiles.
 
     Rewrite, for ``ac,cb->ab`` with the vector index b and the register index a::
 
@@ -54,15 +54,15 @@ def packed_contraction(
             out[...] = sums[...]
 
     Tiles span as many indices as needed to fill them. If one tile holds the whole sum,
-    a register tile is stored as soon as it is done.
+    a finished register tile is stored at once.
 
     With more than two operands, some are multiplied while packing, others into the
-    sums, whichever takes fewest operations; see :class:`PackedNest`.
+    sums, whichever takes the fewest operations; see :class:`PackedNest`.
 
     Parameters:
         vector: output index of one operand alone, which is packed on the right; its
             entries are lanes.
-        register: output index of the operands that are packed on the left.
+        register: output index of the operands packed on the left.
         lanes: entries of a vector.
         vectors: vectors of a register tile.
         rows: rows of a register tile.

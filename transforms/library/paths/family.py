@@ -90,7 +90,7 @@ their loops anew. Facts name the recipes that were chosen."""
 def contraction_path(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
-    """Multiply two arrays at a time, each product by a recipe of its own.
+    """Multiply two arrays at a time, each product by its own recipe.
 
     Rewrite, for ``ij,jk,kl->il`` and the path ``1,2 0,1``::
 
@@ -101,10 +101,10 @@ def contraction_path(
         for i, l in parallel:  out[i,l] = sum(j, A[i,j]*product[j,l])
 
     Products are in global memory, and each step is a device kernel by the recommended
-    recipe of ``packed_contraction`` or ``generic``; see :func:`split_nest`. With an
-    outer index, the steps of products that have it run inside its loop, after all
-    others, and their products are in private memory; see :class:`FusedNest`. Where an
-    extent of such a product is known at run time only, it is in global memory too.
+    recipe of ``packed_contraction`` or ``generic``; see :func:`split_nest`. Steps whose
+    product has the outer index run inside its loop, after all others, with products in
+    private memory, or in global memory if an extent is known only at run time; see
+    :class:`FusedNest`.
 
     Operand functions are evaluated in the step that reads them.
 
@@ -113,16 +113,16 @@ def contraction_path(
         TransformError: if the kernel does more than this einsum.
 
     Parameters:
-        path: the pair of positions of each step, the product going to the end.
-        fused: the outer index of steps that are fused; empty if there is none.
+        path: the pair of positions of each step; the product is appended.
+        fused: the outer index of fused steps; empty for none.
         steps: the family of all other steps: ``packed`` where it fits, ``streamed``,
-            or, from version 2 on, what costs the least on a machine with vectors of
-            ``lanes`` entries: ``cheapest`` of these two families, or ``best``, with
-            ``unroll_and_jam``, too; or the recipe of each step, those that are fused
-            included, as facts have them.
+            or, from version 2 on, the one with the lowest cost on a machine with
+            vectors of ``lanes`` entries: ``cheapest`` of these two families, or
+            ``best``, with ``unroll_and_jam``, too; or the recipe of each step, fused
+            ones included, as in facts.
         lanes: entries of a vector of packed steps.
-        side: most entries of a packed tile over the output indices of an operand.
-        depth: most entries of a packed tile over the summed indices.
+        side: maximum entries of a packed tile over the output indices of an operand.
+        depth: maximum entries of a packed tile over the summed indices.
     """
     einsum = nest.einsum
     steps, outer = _steps(einsum, parameters), text(parameters, "fused")

@@ -65,13 +65,12 @@ def generic(
                 out[block*i_tile + i'] = sum of the tile
 
     Parameters:
-        vector: the index of the innermost loop, free or summed; empty if there is
-            none.
+        vector: the index of the innermost loop, free or summed; empty for none.
         width: values of a free vector index per work-group.
-        parallel: another output index that is distributed; empty if there is none.
+        parallel: another output index that is distributed; empty for none.
         block: its values per work-group.
-        step: entries of the innermost summed index that an iteration adds.
-        vectors: which the compiler makes of the loops, ``usual`` or ``widest``.
+        step: entries of the innermost summed index added per iteration.
+        vectors: vectors that the compiler makes of the loops, ``usual`` or ``widest``.
     """
     schedule = begin(t_unit, nest)
     vector, parallel = text(parameters, "vector"), text(parameters, "parallel")

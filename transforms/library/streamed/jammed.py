@@ -53,17 +53,17 @@ def unroll_and_jam(
             for row < rows unrolled:  out[i + row] = tile[row]
         for i after the last full tile:  out[i] = sum(j, A[i,j]*x[j])
 
-    Additions of several rows do not wait for each other, memory is read at several
-    places at once, and what rows share is read once for all. The compiler cuts the sum
-    into lanes.
+    Additions of several rows do not wait for each other, memory is read in several
+    streams, and data shared by rows is read once. The compiler splits the sum into
+    lanes.
 
     Parameters:
         index: the output index that is jammed.
-        rows: its values that are summed at a time.
+        rows: its values summed at a time.
         inner: the summed index of the innermost loop.
-        parallel: the output index that is distributed, perhaps the same.
+        parallel: the output index that is distributed, possibly the same.
         block: its values per work-group.
-        vectors: which the compiler makes of the loops, ``usual`` or ``widest``.
+        vectors: vectors that the compiler makes of the loops, ``usual`` or ``widest``.
 
     Source: Callahan, Carr and Kennedy 1990 (unroll-and-jam, for register reuse).
     """
