@@ -58,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m feinsum.run", description="Run a plan on the ranks of MPI."
     )
-    parser.add_argument("plan", type=Path, help="plan of an einsum or a program, as JSON")
+    parser.add_argument(
+        "plan", type=Path, help="plan of an einsum or a program, as JSON"
+    )
     parser.add_argument(
         "--inputs",
         type=Path,
