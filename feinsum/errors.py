@@ -92,7 +92,7 @@ __all__ = [
 
 
 class FeinsumError(Exception):
-    """Root of every error that this package raises on purpose."""
+    """Root of all errors that this package raises deliberately."""
 
     code = "feinsum-error"
 
@@ -115,13 +115,13 @@ def error_from_code(code: str, message: str) -> FeinsumError:
 
 
 class InvalidOptionError(FeinsumError, ValueError):
-    """An option, or the environment variable that sets it, does not take that value."""
+    """An option, or the environment variable for it, has an unknown value."""
 
     code = "invalid-option"
 
 
 class InvalidEinsumError(FeinsumError, ValueError):
-    """Subscripts, shapes or dtypes do not make a well-formed batched einsum.
+    """Subscripts, shapes or dtypes do not form a valid batched einsum.
 
     Attributes:
         rules: codes of the broken rules of :mod:`feinsum.ir.check`.
@@ -141,10 +141,10 @@ class CanonicalizationError(FeinsumError):
 
 
 class NotAnEinsumError(FeinsumError, ValueError):
-    """A Loopy kernel, or a part of it, is no functional batched einsum.
+    """A Loopy kernel, or a part of it, is not a functional batched einsum.
 
     Attributes:
-        rule: stable code of the rule of the grammar that is broken.
+        rule: stable code of the broken grammar rule.
         instructions: ids of the instructions concerned.
     """
 
@@ -165,7 +165,7 @@ class TransformError(FeinsumError):
 
 
 class InvalidParameterError(TransformError, ValueError):
-    """A parameter of a transform lies outside its space."""
+    """A parameter of a transform is outside its space."""
 
     code = "invalid-parameter"
 
@@ -183,7 +183,7 @@ class MeasurementError(FeinsumError):
 
 
 class DeviceUnavailableError(MeasurementError):
-    """There is no device, or not the one that was asked for."""
+    """There is no device, or not the requested one."""
 
     code = "device-unavailable"
 
@@ -195,7 +195,7 @@ class BuildError(MeasurementError):
 
 
 class TrialTimeoutError(MeasurementError):
-    """A trial did not end within its time limit and was stopped."""
+    """A trial exceeded its time limit and was stopped."""
 
     code = "trial-timeout"
 
@@ -207,7 +207,7 @@ class TrialCrashError(MeasurementError):
 
 
 class WrongResultError(MeasurementError):
-    """A kernel does not agree with the reference evaluator."""
+    """A kernel disagrees with the reference evaluator."""
 
     code = "wrong-result"
 
@@ -234,7 +234,7 @@ class ModelError(FeinsumError):
 
 
 class BoundError(FeinsumError, ValueError):
-    """A lower bound was asked for with what allows none."""
+    """A lower bound was requested without a size, or for too small a memory."""
 
     code = "bound-failed"
 
@@ -254,7 +254,7 @@ class PlanError(FeinsumError, ValueError):
 
 
 class ProgramError(FeinsumError, ValueError):
-    """A program of einsums is ill-formed, or cannot be decomposed or run.
+    """A program of einsums is invalid, or cannot be decomposed or run.
 
     Attributes:
         rules: codes of the broken rules; the documentation of programs has the list.
@@ -274,13 +274,13 @@ class SignatureError(FeinsumError):
 
 
 class SigningKeyError(SignatureError, ValueError):
-    """A private key cannot be written, or a file holds none that can sign."""
+    """A private key cannot be written, or a file has no key that can sign."""
 
     code = "signing-key"
 
 
 class TrustedSignersError(SignatureError, ValueError):
-    """What names the trusted signers holds something else than public keys."""
+    """The list of trusted signers has something other than public keys."""
 
     code = "trusted-signers"
 
@@ -292,13 +292,13 @@ class StoreError(FeinsumError):
 
 
 class RecordNotFoundError(StoreError, LookupError):
-    """The store holds no such record."""
+    """The store has no such record."""
 
     code = "record-not-found"
 
 
 class InvalidRecordError(StoreError, ValueError):
-    """A document is not a well-formed tuning record."""
+    """A document is not a valid tuning record."""
 
     code = "invalid-record"
 
@@ -339,19 +339,19 @@ class ServiceError(FeinsumError):
 
 
 class InvalidRequestError(ServiceError, ValueError):
-    """A parameter or the body of a request is not what the service expects."""
+    """A parameter or the body of a request is invalid."""
 
     code = "invalid-request"
 
 
 class NoSuchRouteError(ServiceError, LookupError):
-    """The service has nothing under that address."""
+    """The service has no such path."""
 
     code = "no-such-route"
 
 
 class WrongMethodError(ServiceError):
-    """The address takes other methods of HTTP."""
+    """The path does not support the HTTP method."""
 
     code = "wrong-method"
 
@@ -363,19 +363,19 @@ class WrongContentTypeError(ServiceError):
 
 
 class TooLargeError(ServiceError):
-    """The body of a request is larger than the service takes."""
+    """The body of a request exceeds the service's limit."""
 
     code = "too-large"
 
 
 class TooManyRequestsError(ServiceError):
-    """Requests come faster than the service allows."""
+    """Requests exceed the rate limit of the service."""
 
     code = "too-many-requests"
 
 
 class TooSlowError(ServiceError):
-    """A request did not come in the time that it has."""
+    """A request did not arrive in time."""
 
     code = "too-slow"
 
@@ -387,10 +387,10 @@ class NotAuthenticatedError(ServiceError):
 
 
 class NotPermittedError(ServiceError):
-    """The key of a request does not open what was asked for."""
+    """The key of a request lacks the required scope."""
 
     code = "not-permitted"
 
 
 class FeinsumWarning(UserWarning):
-    """A kernel is given back unchanged; the message says why."""
+    """A kernel is returned unchanged; the message says why."""

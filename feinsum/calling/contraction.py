@@ -45,8 +45,8 @@ def contract(
         optimize: a path is followed; an object or function that searches for a path is
             called. Otherwise feinsum chooses the order itself.
         memory_limit: maximum entries of an intermediate; opt_einsum searches for a path
-            within it, which is followed.
-        backend: ``auto``, ``numpy`` or ``feinsum``, which are the same.
+            within this limit.
+        backend: ``auto``, ``numpy`` or ``feinsum``; all have the same effect.
         options: as for :func:`feinsum.einsum`.
 
     Raises:

@@ -25,13 +25,13 @@ def array(
     shape: int | str | SizeParam | Sequence[int | str | SizeParam] = (),
     dtype: DTypeLike = "float64",
 ) -> Operand:
-    """An operand: a named array of a shape and a dtype; no data.
+    """A symbolic operand: a name, a shape and a dtype, without data.
 
     Args:
-        name: an identifier; operands of one name are one array.
-        shape: one extent per axis; text stands for a size parameter. A single
-            extent makes an array of rank 1, nothing a scalar.
-        dtype: anything that :class:`numpy.dtype` takes, of a numeric kind.
+        name: an identifier; operands with the same name are one array.
+        shape: one extent per axis, a number or the name of a size parameter. A single
+            extent makes an array of rank 1; an empty shape is a scalar.
+        dtype: anything that :class:`numpy.dtype` accepts, of a numeric kind.
 
     Raises:
         InvalidEinsumError: for a bad name, extent or dtype.
@@ -60,15 +60,15 @@ def sparse_array(
     *,
     gives_pattern: bool = False,
 ) -> Operand:
-    """An operand that is stored as a tree; no data.
+    """A symbolic operand stored as a tree, without data.
 
     Args:
         name: an identifier.
-        shape: one extent per level of the tree, from the root. The tree of a
-            :class:`feinsum.sparse.CSF` with other ``axes`` is that of an operand whose
-            axes are turned.
-        dtype: anything that :class:`numpy.dtype` takes, of a numeric kind.
-        gives_pattern: whether the result is sparse, too, and has its pattern.
+        shape: one extent per level of the tree, from the root. For a
+            :class:`feinsum.sparse.CSF` with other ``axes``, permute the axes of the
+            operand.
+        dtype: anything that :class:`numpy.dtype` accepts, of a numeric kind.
+        gives_pattern: whether the result is sparse, too, with its pattern.
 
     Raises:
         InvalidEinsumError: for a bad name, extent or dtype, or with the rule
@@ -104,7 +104,7 @@ def batched_einsum(subscripts: str, rows: Sequence[Sequence[Operand]]) -> Batche
         rows: b sequences of operands, one operand per term.
 
     Raises:
-        InvalidEinsumError: naming every rule that is broken.
+        InvalidEinsumError: naming every broken rule.
 
     >>> A = array("A", (3, 4))
     >>> x, y = array("x", 4), array("y", 4)

@@ -23,20 +23,20 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def evaluate(
     einsum: BatchedEinsum, arrays: Mapping[str, Any], *, optimize: bool = False
 ) -> tuple[Array, ...]:
-    """The results of all rows.
+    """Evaluate all rows of an einsum with numpy: the reference.
 
     Args:
-        einsum: the computation.
-        arrays: for each operand's name an array of its shape and dtype.
+        einsum: the einsum to evaluate.
+        arrays: arrays by operand name, with the operands' shapes and dtypes.
         optimize: contract pairwise in a cheap order instead of evaluating the
-            definition term by term; the same up to rounding.
+            definition term by term; results are equal up to rounding.
 
     Returns:
         One new array per row, of shape ``einsum.output_shape`` and of the row's
         dtype in ``einsum.output_dtypes``.
 
     Raises:
-        InvalidEinsumError: if an array is missing or of another shape or dtype.
+        InvalidEinsumError: if an array is missing or has another shape or dtype.
 
     >>> from feinsum.ir.build import array, einsum
     >>> e = einsum("ij,j->i", array("A", (2, 2)), array("x", 2))

@@ -25,15 +25,15 @@ def measure_giga_op_rate(
     sizes: Mapping[str, int] | None = None,
     **policy: Any,
 ) -> dict[str, float]:
-    """Operations of ``einsum`` over the median time of ``t_unit``, by dtype.
+    """Measure the operations of ``einsum`` per median time of ``t_unit``, by dtype.
 
     Args:
         t_unit: a kernel that computes ``einsum``.
-        einsum: the einsum to count, see :mod:`feinsum.measure.counts`; a kernel that
-            does more work than necessary gets no credit for it.
+        einsum: the einsum to count, see :mod:`feinsum.measure.counts`; unnecessary work
+            of the kernel does not count.
         arguments: sizes or arguments of the kernel, see :func:`timeit`.
-        sizes: values of the size parameters of ``einsum``, by default those of the
-            kernel's sizes with the same names.
+        sizes: values of the size parameters of ``einsum``; by default the sizes of the
+            kernel with the same names.
         policy: ``rounds`` and other options of :func:`timeit`.
 
     Returns:

@@ -27,12 +27,12 @@ def identify_as_einsum(
     """Read a kernel as ``reference``.
 
     Returns:
-        The kernel with its operands behind substitution rules, and the nest in
-        the names of ``reference``: which iname stands for which index, which
-        rule for which operand, which instruction for which row.
+        The kernel with its operands behind substitution rules, and the nest in the
+        names of ``reference``: the iname of each index, the rule of each operand, the
+        instruction of each row.
 
     Raises:
-        NotAnEinsumError: if the kernel is no einsum, or is another one (rule
+        NotAnEinsumError: if the kernel is not an einsum, or is another one (rule
             ``other-einsum``).
 
     Source: paper, section 7, algorithm 4.

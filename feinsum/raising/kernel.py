@@ -60,21 +60,20 @@ def raise_kernel(
     """Find the functional batched einsums in a kernel.
 
     Args:
-        arguments: arrays of the call, or ``{name: (shape, dtype)}``, where the
-            kernel leaves dtypes and sizes open.
-        instructions: a Loopy match expression; default is all instructions.
+        arguments: arrays of the call, or ``{name: (shape, dtype)}``, for dtypes and
+            sizes that the kernel leaves open.
+        instructions: a Loopy match expression; by default all instructions.
         kernel_name: which kernel of the unit, if it has several.
-        long_extent: free indices of at least this literal extent are given a
-            size parameter, so that all long extents share their recipes.
+        long_extent: free indices of at least this literal extent get a size parameter,
+            so that all long extents share their recipes.
 
     Returns:
-        The kernel with every operand of a raised nest behind a substitution
-        rule, the nests that were raised and those that were refused.
+        The kernel with every operand of a raised nest behind a substitution rule, the
+        raised nests and the refused ones.
 
     Raises:
-        NotAnEinsumError: only where there is no single kernel to look at (rule
-            ``kernel``), or where ``arguments`` do not fit it (rule
-            ``arguments``).
+        NotAnEinsumError: only if the unit has no single kernel (rule ``kernel``), or
+            ``arguments`` do not fit it (rule ``arguments``).
     """
     name = _kernel_name(t_unit, kernel_name)
     t_unit = fold_constant_bounds(t_unit, name)

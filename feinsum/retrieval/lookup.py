@@ -248,8 +248,7 @@ def explain(t_unit: lp.TranslationUnit, **options: Any) -> str:
         options: those of :func:`retrieve` except ``on_miss``.
 
     Raises:
-        InvalidOptionError: if ``policy`` or ``effort`` is not one that :func:`retrieve`
-            names.
+        InvalidOptionError: for an unknown ``policy`` or ``effort``.
     """
     _check_given(options.get("policy"), options.get("effort"))
     try:
@@ -272,9 +271,9 @@ def query(
     policy: Policy | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Match:
-    """What the database knows about an einsum on a device.
+    """Look up the facts about an einsum on a device.
 
-    Long literal extents count as size parameters, as they do in raising.
+    Long literal extents count as size parameters, as in raising.
 
     Args:
         einsum: the einsum to look up.
@@ -285,7 +284,7 @@ def query(
     Raises:
         StoreError: if the database cannot be read.
         DeviceUnavailableError: if there is no such device.
-        InvalidOptionError: if ``policy`` is not one that :func:`retrieve` names.
+        InvalidOptionError: for an unknown ``policy``.
     """
     chosen = policy_of(policy)
     environment = open_device(device).environment({})
