@@ -35,7 +35,7 @@ def transform_program(
 
     Args:
         fallback: the transform that was in place before; by default the program
-            is given back unchanged.
+            is returned unchanged.
         arguments: of the call, if the program has one entry point that leaves
             dtypes and sizes open; see :func:`feinsum.retrieve`.
         device, database, policy: as for :func:`feinsum.retrieve`.

@@ -152,7 +152,7 @@ def _or_unchanged(
         is_common = isinstance(error, RecordNotFoundError)
         is_reported = is_common and _is_reported_elsewhere(comm)
         if on_miss == "warn" and not is_reported and _is_new_failure(error):
-            _warn(f"kernel given back unchanged: {reason}")
+            _warn(f"kernel returned unchanged: {reason}")
         return t_unit
     if unchanged and on_miss == "warn" and not _is_reported_elsewhere(comm):
         n = f"{len(unchanged)} of {len(found.decision.nests)} einsums"
@@ -198,9 +198,9 @@ def _answer(request: Request) -> Answer:
 
 def _logged_reason(error: Exception) -> str:
     if isinstance(error, FeinsumError):
-        logger.info("kernel given back unchanged: %s", error)
+        logger.info("kernel returned unchanged: %s", error)
         return str(error)
-    logger.exception("retrieval failed; the kernel is given back unchanged")
+    logger.exception("retrieval failed; the kernel is returned unchanged")
     return f"retrieval failed with {type(error).__name__}: {error}"
 
 

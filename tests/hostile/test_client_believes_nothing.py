@@ -170,5 +170,5 @@ def test_a_service_that_is_named_and_fails_is_told_of_once(is_store, recwarn):
             kernel = generate_loopy(one)
             assert retrieve(kernel, database=place) is kernel
     assert server.n_connections == 1
-    told = [w for w in recwarn if "given back unchanged" in str(w.message)]
+    told = [w for w in recwarn if "returned unchanged" in str(w.message)]
     assert len(told) == 1

@@ -35,7 +35,7 @@ def why_unchanged(t_unit, **options):
     assert warning.filename == __file__
     assert retrieve(t_unit, on_miss="return", **options) is t_unit
     text = str(warning.message)
-    assert text.startswith("kernel given back unchanged: ")
+    assert text.startswith("kernel returned unchanged: ")
     return text
 
 

@@ -58,7 +58,7 @@ def test_without_a_device_a_build_goes_on(tmp_path, variables, words):
     )
     assert done.returncode == 0, done.stderr
     warning, *explanation, raised = done.stdout.strip().splitlines()
-    assert warning.startswith(f"kernel given back unchanged: {words}")
+    assert warning.startswith(f"kernel returned unchanged: {words}")
     assert explanation[0].startswith(f"not looked up: {words}")
     assert explanation[-1] == "kernel: unchanged"
     assert raised == "raised"

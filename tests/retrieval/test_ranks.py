@@ -129,7 +129,7 @@ def test_a_decision_is_data_or_nothing(text):
     """What is no decision for this kernel changes nothing, and all learn it."""
     comm = Told(text)
     kernel = reduction().kernel
-    with pytest.warns(FeinsumWarning, match="given back unchanged"):
+    with pytest.warns(FeinsumWarning, match="returned unchanged"):
         assert retrieve(kernel, comm=comm) is kernel
     assert comm.number == 1
 
