@@ -1,4 +1,4 @@
-"""The figure of the paper: steps per byte of a statement without limits to extents.
+"""The paper's figure: steps per byte of a statement with unlimited extents.
 
 A set of X entries allows ``H(X) = max(prod(x_v))`` steps under ``sum(w_a * P_a) <= X``.
 The intensity is the least ``H(X) / (X - S)``, which is::
@@ -7,10 +7,10 @@ The intensity is the least ``H(X) / (X - S)``, which is::
 
 at ``X0 = sigma S / (sigma - 1)``, for the exponents of the least cover; of several,
 those that minimize ``prod((s_a / w_a) ** s_a)``. The paper prints ``V / rho`` as a
-bound. It holds for many steps and large extents only: what is proved is the finite form
-of :mod:`feinsum.bounds.certificate`.
+bound. It only holds for many steps and large extents; the finite form of
+:mod:`feinsum.bounds.certificate` is proved.
 
-Source: Ziogas et al., *Deinsum*, section IV. The text loses the access ``IL`` of the
+Source: Ziogas et al., *Deinsum*, section IV. The text omits the access ``IL`` of the
 result in the constraint of MTTKRP; without it there is no maximum.
 """
 
@@ -44,7 +44,7 @@ class Intensity:
     Attributes:
         cover: of the index lists of the arrays, each list once.
         weights: bytes of an entry, of all arrays of a list together.
-        exponents: of the least sum; of several, those of the least intensity.
+        exponents: with the minimum sum; among several, those with the least intensity.
     """
 
     cover: Cover
@@ -73,7 +73,7 @@ class Intensity:
         return rho if growth <= 0 else rho * (memory_bytes / growth) ** growth
 
     def segment_bytes(self, memory_bytes: float) -> float:
-        """X0, what a piece of the best execution accesses; infinite if bounded."""
+        """X0, the bytes that a piece of the best execution accesses; inf if bounded."""
         total = float(self.cover.total)
         return inf if total <= 1 else total * memory_bytes / (total - 1)
 
@@ -94,7 +94,7 @@ class Intensity:
 
 
 def intensity_of(statement: Statement) -> Intensity:
-    """That of a statement, of whose arrays those of one index list count together."""
+    """The intensity of a statement; arrays with the same index list count together."""
     lists: dict[frozenset[str], Fraction] = {}
     for access in statement.accesses:
         if access.indices and access.entry_bytes:
@@ -107,16 +107,15 @@ def intensity_of(statement: Statement) -> Intensity:
 def _intensity_of(
     terms: tuple[frozenset[str], ...], weights: tuple[Fraction, ...]
 ) -> Intensity:
-    """The same for all extents, and all levels of the memory."""
+    """The same for all extents and all memory levels."""
     cover = least_cover(terms)
     return Intensity(cover, weights, _balanced(cover, weights))
 
 
 def _balanced(cover: Cover, weights: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """Of all exponents of the least sum those of the least intensity.
+    """The exponents with the minimum sum that have the least intensity.
 
-    They are what the best tiles tend to. If they are no simple fractions, those of the
-    cover are taken.
+    The best tiles tend to them. If they are not simple fractions, the cover's are used.
     """
     if not cover.terms:
         return ()

@@ -1,4 +1,4 @@
-"""What an einsum costs at least, at every level of the memory."""
+"""The minimum cost of an einsum at every level of the memory."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ MOST_SECONDS = 1e300
 
 @dataclass(frozen=True)
 class LevelBound:
-    """What passes between a level and all that is nearer to the arithmetic.
+    """The traffic between a level and all levels nearer to the arithmetic.
 
     Attributes:
-        memory: all that is nearer, as one fast memory; None if that is not known, and
-            then every array counts once.
-        path: the order of products that moves the least, of those considered.
+        memory: all nearer levels, as one fast memory; None if unknown, in which case
+            every array counts once.
+        path: the order of products that moves the least among those considered.
         asymptotic_bytes: the figure of the paper for that order, steps over intensity;
-            no bound where extents are small.
+            not a bound for small extents.
     """
 
     level: MemoryLevel
@@ -47,12 +47,12 @@ class LevelBound:
 
     @property
     def n_bytes(self) -> int:
-        """Moved at least; never less than all arrays once."""
+        """Minimum traffic; never less than all arrays once."""
         return self.compulsory_bytes if self.path is None else self.path.n_bytes
 
     @property
     def stored_bytes(self) -> int:
-        """The same if all products on the way pass through this level."""
+        """The minimum traffic if all intermediates pass through this level."""
         return self.compulsory_bytes if self.path is None else self.path.stored_bytes
 
     @property
@@ -65,7 +65,7 @@ class LevelBound:
 
     @property
     def tile(self) -> Mapping[str, int]:
-        """Of the step that moves the most beyond its arrays; empty if none does."""
+        """The tile of the step with the most excess traffic; empty if there is none."""
         steps = () if self.path is None else self.path.steps
         most = max(steps, key=lambda step: step.excess_bytes, default=None)
         if most is None or not most.excess_bytes:
@@ -84,10 +84,10 @@ class Bound:
     Attributes:
         einsum: in words.
         levels: beyond the nearest, to the memory.
-        operations_s: least time of the arithmetic; None if it is not known.
+        operations_s: minimum time of the arithmetic; None if unknown.
         scope: which orders of products were considered.
-        nearest: what the arithmetic takes its operands from, mostly registers; None
-            if only the memory is known.
+        nearest: the level that feeds the arithmetic, mostly registers; None if only
+            the memory is known.
     """
 
     einsum: str
@@ -109,16 +109,16 @@ class Bound:
 
     @property
     def seconds(self) -> float | None:
-        """Least time of all that is known; None if nothing is."""
+        """The largest known minimum time; None if none is known."""
         return max(self._seconds.values(), default=None)
 
     @property
     def limit(self) -> str | None:
-        """What takes that time: a level, or ``arithmetic``."""
+        """What determines that time: a level, or ``arithmetic``."""
         return max(self._seconds, key=self._seconds.__getitem__, default=None)
 
     def level(self, name: str) -> LevelBound:
-        """That of a level by its name.
+        """The traffic of a level, by its name.
 
         Raises:
             BoundError: if there is no such level.
@@ -130,7 +130,7 @@ class Bound:
         raise BoundError(f"there is no memory level {name!r}; expected one of {names}")
 
     def with_operations(self, operations_s: float) -> Bound:
-        """The same with the least time of the arithmetic."""
+        """The same with a minimum time of the arithmetic."""
         return replace(self, operations_s=operations_s)
 
     def document(self) -> dict[str, Any]:
@@ -194,8 +194,8 @@ def bound_at(
         sizes: the value of every size parameter.
 
     Raises:
-        BoundError: if a size is missing, a memory cannot hold what one step needs, or
-            an operand is sparse.
+        BoundError: if a size is missing, a memory is too small for one step, or an
+            operand is sparse.
     """
     if not levels:
         raise BoundError("no memory level is given; expected at least one")
@@ -230,7 +230,7 @@ def least_bytes(
     memory_bytes: int,
     n_memories: int = 1,
 ) -> int:
-    """Bytes that any execution moves to and from a memory of so many bytes.
+    """Bytes that any execution moves to and from a memory of this size.
 
     >>> from feinsum.ir import array, einsum
     >>> A, B = array("A", (500, 500)), array("B", (500, 500))

@@ -33,22 +33,22 @@ from feinsum.bounds.statement import Statement
 __all__ = ["Certificate", "covered", "log_factor", "log_largest"]
 
 DIGITS = 40
-"""More than any number of steps that computers do has; larger ones get more."""
+"""More digits than any realistic number of steps has; larger ones get more."""
 SLACK = Decimal("1e-25")
 """By which logarithms are rounded, far more than their errors."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A bound on what a statement moves, with all that proves it.
+    """A bound on the traffic of a statement, with its proof.
 
     Attributes:
         memory_bytes: S, of the fast memory.
-        n_memories: p, so many of them work side by side.
-        segment_bytes: X, what a piece of the execution may access.
+        n_memories: p, the number of parallel memories.
+        segment_bytes: X, the bytes that a piece of the execution may access.
         exponents: ``s_a``, one for each access of the statement.
         extent_exponents: ``t_v``.
-        tile: index tuples of a piece that attains it, as far as tiles can.
+        tile: index tuples of a piece that attains the bound, as far as tiles can.
     """
 
     statement: Statement
@@ -69,7 +69,7 @@ class Certificate:
         return sum(self.exponents, Fraction(0))
 
     def is_valid(self) -> bool:
-        """Whether the exponents cover every index, and X and S are as they must be."""
+        """Whether the exponents cover every index, and X and S are valid."""
         accesses = list(zip(self.statement.accesses, self.exponents, strict=True))
         is_covered = all(
             sum((s for a, s in accesses if v in a.indices), Fraction(0))
@@ -89,7 +89,7 @@ class Certificate:
 
     @property
     def n_bytes(self) -> int:
-        """What it proves: so many bytes are moved at least; rounded down."""
+        """The proved minimum of bytes moved, rounded down."""
         if not (self.statement.n_points and any(self.exponents)):
             return 0
         n_digits = DIGITS + self.statement.n_points.bit_length() // 3

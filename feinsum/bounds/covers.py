@@ -1,6 +1,6 @@
 """Fractional covers: how fast work can grow with the entries that it touches.
 
-A set of index tuples whose projections have ``P_a`` entries has itself no more than
+A set of index tuples whose projections have ``P_a`` entries has at most
 ``prod(P_a ** s_a)`` if the exponents cover every index: ``sum(s_a for a with v) >= 1``.
 The least sum of such exponents is a linear program. It is solved in fractions, and its
 dual solution proves that no sum is smaller.
@@ -23,7 +23,7 @@ __all__ = ["Cover", "least_cover"]
 
 @dataclass(frozen=True)
 class Cover:
-    """Exponents of the least sum, and the proof that it is the least.
+    """Exponents with the minimum sum, and the proof that it is the minimum.
 
     Attributes:
         terms: the indices of each array.
@@ -69,7 +69,7 @@ def least_cover(terms: Sequence[Iterable[str]]) -> Cover:
 
 @lru_cache(maxsize=1024)
 def _cover_of(sets: tuple[frozenset[str], ...]) -> Cover:
-    """The same, once for all levels of the memory."""
+    """The same, computed once for all memory levels."""
     indices = sorted(frozenset().union(*sets))
     rows = [[Fraction(v in term) for v in indices] for term in sets]
     weights, exponents = _packing(rows, len(indices))
@@ -82,7 +82,7 @@ def _packing(
     """Maximize the sum of weights under ``rows @ weights <= 1``.
 
     The simplex method in fractions. All weights 0 are a vertex to start from, and
-    Bland's rule keeps it from going round in circles.
+    Bland's rule prevents cycling.
 
     Returns:
         The weights, and the multipliers of the rows.

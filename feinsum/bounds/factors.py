@@ -32,12 +32,12 @@ Positions = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Factors:
-    """An einsum of known extents, as far as its bounds need it.
+    """An einsum with known extents, reduced to the needs of its bounds.
 
     Attributes:
         reads: by operand, the arrays behind it and, for each, how many of its entries
             are read for certain. A plain operand is its own array.
-        entry_bytes: by operand, what an entry counts that is accessed at one place.
+        entry_bytes: by operand, the bytes counted for an entry at one position.
     """
 
     einsum: BatchedEinsum
@@ -47,12 +47,12 @@ class Factors:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no product is computed, since an extent is 0."""
+        """Whether nothing is computed, because an extent is 0."""
         return not prod(self.extents.values())
 
     @cached_property
     def compulsory_bytes(self) -> int:
-        """Of every array that is read and of every result, each once."""
+        """Bytes of every array read and every result, each once."""
         arrays: dict[str, int] = {}
         for name, its in self.reads.items():
             itemsize = self._operand(name).dtype.itemsize
@@ -65,7 +65,7 @@ class Factors:
 
     @property
     def step_bytes(self) -> int:
-        """What the largest row needs at once: an entry of each array and its result."""
+        """Bytes that a step of the largest row needs: an entry of each array."""
         pairs = zip(self.einsum.rows, self.einsum.output_dtypes, strict=True)
         return max(
             sum(op.dtype.itemsize for op in set(row)) + dtype.itemsize
@@ -73,7 +73,7 @@ class Factors:
         )
 
     def indices(self, positions: Iterable[int]) -> frozenset[str]:
-        """Those of a product, after all sums that can be done."""
+        """The indices of a product, after all possible sums."""
         its = set(positions)
         terms = enumerate(self.einsum.inputs)
         inside, outside = set[str](), set(self.einsum.output)
@@ -82,7 +82,7 @@ class Factors:
         return frozenset(inside & outside)
 
     def statement(self, blocks: tuple[Positions, ...]) -> Statement:
-        """What multiplies factors, each an operand or a product made before."""
+        """The statement that multiplies factors: operands or earlier products."""
         whole = tuple(sorted(p for block in blocks for p in block))
         instances = {self._key(row, whole): row for row in self.einsum.rows}
         rows = tuple(instances.values())
@@ -144,11 +144,11 @@ class Factors:
         return tuple(index for index in dict.fromkeys(order) if index in its)
 
     def _key(self, row: Row, positions: Positions) -> tuple[str, ...]:
-        """What a product is made of; equal ones may be computed once."""
+        """The identity of a product; equal ones may be computed once."""
         return tuple(sorted(row[p].name for p in positions))
 
     def _symmetry(self, row: Row, positions: Positions) -> int:
-        """In how many ways operands that are one array can change places."""
+        """The number of permutations of operands that are the same array."""
         counts = Counter(row[p].name for p in positions)
         return prod(factorial(n) for n in counts.values())
 
@@ -193,7 +193,7 @@ def factors_of(
     """An einsum at these sizes. Operand functions count by the arrays that they read.
 
     Raises:
-        BoundError: if a size has no value, or one that is no size.
+        BoundError: if a size has no value, or an invalid one.
     """
     plain = einsum.einsum if isinstance(einsum, FunctionalBatchedEinsum) else einsum
     extents = {index: _value(x, sizes) for index, x in plain.extents.items()}
@@ -237,10 +237,10 @@ def _counted(
 
 
 def _certain_reads(function: OperandFunction) -> dict[str, set[int]]:
-    """Arrays that are read in any case, each with the axes that subscript it alone.
+    """Arrays that are certainly read, each with the axes that are plain subscripts.
 
-    What a condition guards may never be read, and a subscript that is computed may
-    always be the same; these do not count.
+    Reads guarded by a condition may never happen, and computed subscripts may always
+    be the same; these do not count.
     """
     axes = {name: axis for axis, name in enumerate(function.parameters)}
     found: dict[str, set[int]] = {}

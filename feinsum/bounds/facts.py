@@ -1,4 +1,4 @@
-"""Recorded times beside what was possible."""
+"""Recorded times compared with bounds."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from feinsum.records import Device, DevicePeaks, TuningRecord, operations_s
 __all__ = ["bound_of_record", "least_possible_s", "shares"]
 
 MOST_OPERANDS, MOST_ACCESSES, MOST_INDICES = 10, 2000, 30
-"""Of larger einsums no bound is looked for beside a fact, which anybody may send."""
+"""No bound is computed for facts of larger einsums, since anybody may send them."""
 
 
 def bound_of_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | None:
     """The bound of a fact's einsum at its sizes on its device; None if there is none.
 
-    A fact may say anything, so what cannot be bounded is no error.
+    Facts may contain anything, so an impossible bound is not an error.
 
     Args:
-        peaks: limits of the fact's device; without them no times are known.
+        peaks: limits of the fact's device; without them there are no times.
     """
     measured, device = record.measurement, record.environment.device
     found = _bound_of(record.workload_text, measured.sizes, device, peaks)
@@ -43,7 +43,7 @@ def bound_of_record(record: TuningRecord, peaks: DevicePeaks | None) -> Bound | 
 def _bound_of(
     text: str, sizes: Mapping[str, int], device: Device, peaks: DevicePeaks | None
 ) -> Bound | None:
-    """That of all facts of a workload at the same sizes on a device."""
+    """The bound of all facts of a workload at the same sizes on a device."""
     try:
         einsum = from_text(text)
         n_accesses = einsum.n_operands * einsum.batch_size
@@ -59,9 +59,9 @@ def _bound_of(
 
 
 def shares(bound: Bound, measured_s: float) -> dict[str, float]:
-    """Of every level whose time is known, the share of the bandwidth that was used.
+    """The share of the bandwidth used, for every level with a known time.
 
-    Above 1 where arrays were in a cache before the work began.
+    Above 1 if arrays were cached before the work began.
 
     >>> from feinsum.bounds import MemoryLevel
     >>> from feinsum.ir import array, einsum
@@ -83,12 +83,12 @@ def least_possible_s(
     device: Device,
     peaks: DevicePeaks,
 ) -> float:
-    """A time that no repeated run on the device is below; 0 if nothing is known.
+    """A lower bound on the time of repeated runs; 0 if nothing is known.
 
-    In a repeated run caches are full of what the last one left, and what they still
-    hold at its end may never be written. So of each level twice the memory ahead is
-    taken from its bytes. Of the arithmetic only multiply-adds count that every order
-    of products has. Measured limits are not exact: allow a factor, such as 2.
+    In repeated runs caches hold data of the last run, and their contents at the end may
+    never be written. So twice the nearer memory is subtracted from the bytes of each
+    level. Only multiply-adds that every order of products needs count. Measured limits
+    are not exact: allow a factor, such as 2.
 
     Raises:
         BoundError: if a size has no value.
@@ -112,7 +112,7 @@ def least_possible_s(
 
 
 def _arithmetic_s(factors: Factors, peaks: DevicePeaks) -> float:
-    """That of the fewest multiply-adds, at the rate of the fastest dtype."""
+    """The time of the fewest multiply-adds, at the rate of the fastest dtype."""
     einsum = factors.einsum
     rates = peaks.operations_per_s
     real = {np.empty(0, dtype).real.dtype.str for dtype in einsum.output_dtypes}

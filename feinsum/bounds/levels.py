@@ -1,4 +1,4 @@
-"""The levels of a device's memory, as far as they are known."""
+"""The known levels of a device's memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["MemoryLevel", "levels_of", "memory_ahead"]
 
 REGISTERS, DRAM = "registers", "DRAM"
 CACHES = {"L1": "L1d", "L2": "L2", "L3": "L3"}
-"""Levels between them, and what a processor calls them."""
+"""Levels between them, with the processor's names."""
 SHARED = "L3"
 CORES_PER_L3 = 4
-"""No last cache is taken to be shared by more cores, since systems do not tell. Where
-it is, the memory ahead of the DRAM is counted larger than it is, and no bound is wrong.
+"""The assumed maximum number of cores that share a last cache. With more, the memory
+ahead of the DRAM counts as larger than it is, so no bound is wrong.
 """
 VECTOR_REGISTERS = (
     ("avx512f", 32 * 64),
@@ -33,8 +33,8 @@ class MemoryLevel:
     """A level of memory.
 
     Attributes:
-        n_bytes: of one copy; None for what is large, or not known.
-        n_copies: cores that have one each, or how many there are of a shared one.
+        n_bytes: size of one copy; None if large or unknown.
+        n_copies: number of copies, one per core or shared.
         bandwidth_bytes_per_s: from it to all cores together; None if not measured.
     """
 
@@ -59,9 +59,9 @@ def levels_of(
 ) -> tuple[MemoryLevel, ...]:
     """The levels of a device, from the registers to the memory.
 
-    Sizes are those that the system tells of a processor, or else the measured ones of
-    ``peaks``, which are rather too large: no bound is wrong then. Of a device without
-    either, only the memory is known. Bandwidths are the measured ones.
+    Sizes are those reported for the processor, or else the measured ones of ``peaks``,
+    which err on the large side, so no bound is wrong. Without either, only the memory
+    is known. Bandwidths are the measured ones.
 
     >>> from feinsum.records import Processor
     >>> processor = Processor("", 26, 2, 1, "zen5", ("avx", "avx512f"), 2,
@@ -88,7 +88,7 @@ def levels_of(
 
 
 def _caches(device: Device, peaks: DevicePeaks | None) -> dict[str, tuple[int, int]]:
-    """Bytes and number of each cache, as far as somebody knows."""
+    """Size and number of each cache, as far as known."""
     n_cores = max(device.compute_units, 1)
     told = {} if device.processor is None else device.processor.cache_bytes
     measured = {} if peaks is None else peaks.cache_bytes
@@ -103,10 +103,10 @@ def _caches(device: Device, peaks: DevicePeaks | None) -> dict[str, tuple[int, i
 
 
 def memory_ahead(levels: Sequence[MemoryLevel], place: int) -> Memory | None:
-    """What holds data ahead of a level: all nearer ones together.
+    """The memory ahead of a level: all nearer levels together.
 
-    Where every nearer level belongs to a core, these memories work side by side; else
-    all of them count as one. None if there is none ahead, or one is of unknown size.
+    If every nearer level belongs to a core, these memories work in parallel; otherwise
+    they count as one. None if there are none, or one has an unknown size.
     """
     ahead = levels[:place]
     sizes = [level.n_bytes for level in ahead]

@@ -36,7 +36,7 @@ from feinsum.paths import PathMethod, find_path
 __all__ = ["PathBound", "Step", "bound_paths"]
 
 ALL_UP_TO = 4
-"""Operands of which all orders and fusions are considered."""
+"""Maximum number of operands for which all orders and fusions are considered."""
 METHODS: tuple[PathMethod, ...] = ("auto", "size", "greedy")
 """How orders are found for more."""
 MOST_FACTORS = 4
@@ -64,7 +64,7 @@ class Step:
 
     @cached_property
     def n_bytes(self) -> int:
-        """What it moves if all its arrays come from and go to the slow memory."""
+        """The traffic if all its arrays come from and go to the slow memory."""
         return max(self.certificate.n_bytes, self.compulsory_bytes)
 
     @property
@@ -91,17 +91,17 @@ class PathBound:
 
     @cached_property
     def n_bytes(self) -> int:
-        """What is moved at the least, whatever stays in the fast memory."""
+        """The minimum traffic, whatever stays in the fast memory."""
         return self.compulsory_bytes + sum(step.excess_bytes for step in self.steps)
 
     @cached_property
     def stored_bytes(self) -> int:
-        """The same if every product on the way is stored and read again."""
+        """The minimum traffic if every intermediate is stored and read again."""
         return max(self.compulsory_bytes, sum(step.n_bytes for step in self.steps))
 
 
 def bound_paths(factors: Factors, memories: Sequence[Memory]) -> list[PathBound]:
-    """The best order for every memory, of those that are considered."""
+    """The best order for every memory, among those considered."""
     whole = tuple(range(factors.einsum.n_operands))
     partitions: dict[Positions, list[Blocks]] = {whole: [(whole,)]}
     if len(whole) > 1:
@@ -126,7 +126,7 @@ def bound_paths(factors: Factors, memories: Sequence[Memory]) -> list[PathBound]
 
 
 def fewest_steps(factors: Factors) -> int:
-    """Multiply-adds of the order with the fewest, of those that are considered."""
+    """Multiply-adds of the order with the fewest, among those considered."""
     whole = tuple(range(factors.einsum.n_operands))
     if len(whole) == 1:
         return factors.statement((whole,)).n_points

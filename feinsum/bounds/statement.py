@@ -1,4 +1,4 @@
-"""Statements: a nest of loops that accesses arrays, as far as a bound sees it."""
+"""Statements: loop nests that access arrays, as bounds see them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Access", "Statement", "statement"]
 
 @dataclass(frozen=True)
 class Access:
-    """The arrays that stand at one place of a statement.
+    """The arrays at one position of a statement.
 
     Attributes:
-        name: for people: of an operand, of a product such as ``A*B``, or ``out``.
-        indices: with which they are accessed, each once; their order is for people.
-        entry_bytes: what an entry counts, at the least. An array at several places of
-            an einsum counts a part at each.
-        total_bytes: what all entries of all of them count.
-        most_shared: so many instances of the statement share one array, at most.
+        name: for messages: of an operand, of a product such as ``A*B``, or ``out``.
+        indices: of the accesses, each once; their order is for messages.
+        entry_bytes: minimum bytes of an entry. An array at several positions of an
+            einsum counts in part at each.
+        total_bytes: bytes of all their entries.
+        most_shared: maximum number of instances of the statement that share one array.
     """
 
     name: str
@@ -37,10 +37,10 @@ class Statement:
     """One multiply-add, or a product of several factors, for every index tuple.
 
     Attributes:
-        accesses: what every step needs, the result included.
+        accesses: of every step, including the result.
         extents: of every index.
-        n_instances: rows of a batch that it computes, each over all index tuples.
-        symmetry: so many steps may be one and the same, as in ``A @ A.T``.
+        n_instances: rows of a batch, each computed over all index tuples.
+        symmetry: maximum number of steps that are the same, as in ``A @ A.T``.
     """
 
     accesses: tuple[Access, ...]
@@ -53,7 +53,7 @@ class Statement:
 
     @property
     def n_points(self) -> int:
-        """Steps that must be done, exactly.
+        """The exact number of necessary steps.
 
         >>> statement("ij,jk->ik", {"i": 10**9, "j": 10**9, "k": 10**9}).n_points
         1000000000000000000000000000
@@ -75,7 +75,7 @@ class Statement:
 def statement(
     subscripts: str, extents: Mapping[str, int], entry_bytes: int = 1
 ) -> Statement:
-    """A statement over arrays that are all different.
+    """A statement over distinct arrays.
 
     Args:
         subscripts: in letters, such as ``ijk,ja,ka->ia``.

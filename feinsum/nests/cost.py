@@ -1,12 +1,12 @@
-"""Costs that a loop nest gets from its subtrees: the interface, and four of them.
+"""Separable costs of loop nests: the interface, and several of them.
 
-A cost is separable if that of a loop is a function of the costs of what is in it, and
-that of several loops is the sum, or the maximum, of theirs. Then the search need not
-try every nest. Both functions must not decrease in any argument.
+A cost is separable if the cost of a loop is a function of the costs of its body, and
+the cost of several loops is their sum or maximum. Then the search need not try every
+nest. Both functions must be monotone in every argument.
 
-What a buffer costs depends on where the terms on its two ends part. So it is charged
-there, when what is ahead and what follows are put together. (The paper charges it at
-the loop above, of which it is no function.)
+The cost of a buffer depends on where its producer and its consumer split, so it is
+charged there, where the parts are combined. (The paper charges it to the loop above,
+but it is not a function of that loop.)
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), definitions 4.6 to 4.8, sections 4.2.3
 and 5.
@@ -40,7 +40,7 @@ V = TypeVar("V")
 
 
 class Part(NamedTuple):
-    """Terms next to each other, and the loops around them.
+    """Neighbouring terms, and the loops around them.
 
     Attributes:
         terms: in the order of the path.
@@ -52,20 +52,20 @@ class Part(NamedTuple):
 
 
 class Cost(Protocol[V]):
-    """How good a nest is: less is better, and infinity is not allowed at all."""
+    """The quality of a nest: lower is better, and infinity means not allowed."""
 
     @property
     def nothing(self) -> V:
-        """Of no loops."""
+        """The cost of no loops."""
 
     def loop(self, part: Part, index: str, body: V) -> V:
-        """Of a loop over an index around all terms of a part; it is no ancestor."""
+        """The cost of a loop over an index around all terms of a part."""
 
     def beside(self, first: V, second: V) -> V:
-        """Of what is computed one after the other; associative."""
+        """The cost of consecutive loops; associative."""
 
     def crossing(self, part: Part, split: int) -> V:
-        """Of the buffers that the first terms of a part fill and the others read.
+        """The cost of buffers from the first terms of a part to the others.
 
         Args:
             part: all of these terms, with the loops around them.
@@ -73,7 +73,7 @@ class Cost(Protocol[V]):
         """
 
     def least(self, path: Path) -> V:
-        """What no nest of a path costs less than; a search leaves paths out by it."""
+        """A lower bound on the cost of a path's nests, for pruning paths."""
 
 
 def evaluate(cost: Cost[Any], path: Path, orders: Orders) -> Any:
@@ -124,7 +124,7 @@ def crossing_buffers(part: Part, split: int) -> Iterator[tuple[Term, Term]]:
 
 
 class _LargestBuffer:
-    """Whatever is counted of a buffer, the largest one is what a nest costs."""
+    """Costs that are the maximum over all buffers of a nest."""
 
     nothing = 0.0
 
@@ -161,7 +161,7 @@ class BufferSize(_LargestBuffer):
 
 @dataclass(frozen=True)
 class CacheMisses:
-    """Subtensors that are loaded, if a cache holds those of so many axes.
+    """Subtensor loads, if a cache holds subtensors with this many axes.
 
     A loop loads one of each tensor that has its index and more axes than that.
     """
@@ -192,7 +192,7 @@ class CacheMisses:
 
 @dataclass(frozen=True)
 class IndependentLoops:
-    """As many dense loops as can be at the end of single terms, with small buffers.
+    """The number of dense loops at the end of single terms, with small buffers.
 
     Such loops are a call of BLAS. A loop counts as -1 if it is dense, has one term, and
     has no sparse index in it.
@@ -244,13 +244,13 @@ class Operations:
 
 
 def repetitions(network: Network, sizes: Sizes, part: Part, index: str) -> float:
-    """How often the body of a loop is executed, in the mean, when it is entered."""
+    """The mean number of iterations of a loop each time it is entered."""
     level = network.level_within(part.ancestors, index)
     return float(sizes.extents[index]) if level is None else sizes.children(level)
 
 
 def least_products(network: Network, sizes: Sizes, term: Term) -> float:
-    """How many products a term takes at least: over nodes, as far as it has levels."""
+    """The minimum number of products of a term: over nodes, as far as it has levels."""
     n_levels = next(
         (n for n, i in enumerate(network.levels) if i not in term.indices),
         len(network.levels),
@@ -262,10 +262,10 @@ def least_products(network: Network, sizes: Sizes, term: Term) -> float:
 
 @dataclass(frozen=True)
 class Lexicographic:
-    """By the first cost, and by the second one where that is equal.
+    """Compare by the first cost, then by the second.
 
-    Both have to be sums: a maximum forgets which of its arguments was smaller, and a
-    search by subtrees would not find the best.
+    Both must be sums: a maximum forgets which of its arguments was smaller, so a search
+    by subtrees would not find the best.
     """
 
     first: Cost[float]

@@ -1,9 +1,8 @@
 """An estimate of the time of a nest: products in vectors, loops, and bytes by distance.
 
-Operations say little about the time of a sparse nest. Where fibers are short, most of
-it goes into fetching rows of dense operands; where the innermost loop is over nodes of
-the tree, products are done one by one; and a buffer that stays in registers costs
-nothing.
+Operation counts say little about the time of a sparse nest. With short fibers, most of
+it goes into fetching rows of dense operands; innermost loops over nodes of the tree
+compute one product at a time; and a buffer in registers costs nothing.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ __all__ = ["EstimatedTime", "Machine"]
 
 @dataclass(frozen=True)
 class Machine:
-    """A core, as far as the estimate needs it; the numbers are typical, not measured.
+    """A model of a core; the numbers are typical values, not measurements.
 
     Attributes:
-        vector_bytes: of a register.
-        register_bytes: that a buffer may take to stay in registers.
-        vector_ns: of a product in a vector, or of one alone.
-        chain_ns: of one of several products that are added to one number.
-        loop_ns: of an iteration that is not unrolled.
-        enter_ns: of entering a loop whose length varies.
-        line_bytes: that are fetched at least.
-        levels: capacity in bytes, and ns for a byte from there; the last is memory.
+        vector_bytes: size of a vector register.
+        register_bytes: maximum size of a buffer in registers.
+        vector_ns: time of a vector product, or of a scalar one.
+        chain_ns: time of one of several products added to one number.
+        loop_ns: time of an iteration that is not unrolled.
+        enter_ns: time to enter a loop of varying length.
+        line_bytes: size of a cache line.
+        levels: capacity in bytes, and ns per byte from there; the last is memory.
     """
 
     vector_bytes: int = 32
@@ -56,7 +55,7 @@ class Machine:
     )
 
     def byte_ns(self, held_bytes: float) -> float:
-        """Of a byte out of data of that size."""
+        """Nanoseconds per byte out of data of that size."""
         return next(ns for capacity, ns in self.levels if held_bytes <= capacity)
 
 
@@ -65,15 +64,15 @@ class EstimatedTime:
     """Nanoseconds, on one core or several.
 
     Cores share the loop over the root of the tree if it is around all terms, and if
-    their parts of the result are apart, or have room for copies, which take time.
+    their parts of the result are disjoint, or copies, which take time, fit.
 
     Attributes:
-        network: what is computed.
+        network: the network to compute.
         sizes: extents, and the profile of the tree.
-        machine: that computes it.
-        item_bytes: of an entry.
-        index_bytes: of an index of the tree.
-        n_threads: that share a loop over the root.
+        machine: the model of a core.
+        item_bytes: size of an entry.
+        index_bytes: size of an index of the tree.
+        n_threads: number of threads that share a loop over the root.
 
     >>> from feinsum.nests import best_nest, network
     >>> mttkrp = network("ijk,ja,ka->ia")
@@ -106,8 +105,8 @@ class EstimatedTime:
 
     @cached_property
     def _copies_ns(self) -> float:
-        """Of a copy of the result for each thread, cleared and added up; inf if there
-        is no room.
+        """The time to clear and add up a copy of the result per thread; inf if they
+        do not fit.
         """
         if is_apart(self.network):
             return 0.0
@@ -136,10 +135,10 @@ class EstimatedTime:
         return first + second
 
     def crossing(self, part: Part, split: int) -> float:
-        """Of what is read from and written to buffers that leave the registers.
+        """The time of reads and writes of buffers outside registers.
 
-        One with an axis of the tree is never in registers, and its entries often are
-        read again before they arrived in the cache: that counts twice.
+        A buffer with an axis of the tree is never in registers, and its entries are
+        often read before they arrive in the cache: that counts twice.
         """
         total = 0.0
         for producer, consumer in crossing_buffers(part, split):
@@ -160,7 +159,7 @@ class EstimatedTime:
         return sum(products) * self.machine.vector_ns / lanes / self.n_threads
 
     def _vectors_ns(self, leaves: list[Term], index: str, times: float) -> float:
-        """Of products along a dense index: in vectors, where all lie side by side."""
+        """The time of products along a dense index: vectors if all are contiguous."""
         lanes = max(self.machine.vector_bytes // self.item_bytes, 1)
         total = 0.0
         for term in leaves:
@@ -177,14 +176,14 @@ class EstimatedTime:
         return index not in tensor.indices or axes is None or axes[-1] == index
 
     def _axes(self, tensor: Tensor) -> tuple[str, ...] | None:
-        """In memory; None for buffers, whose axes are laid out as they are needed."""
+        """The axes in memory; None for buffers, whose layout is free."""
         if len(tensor.inputs) == 1:
             return self.network.inputs[next(iter(tensor.inputs))]
         is_result = len(tensor.inputs) == len(self.network.inputs)
         return self.network.output if is_result else None
 
     def _fetched_ns(self, part: Part, index: str, *, innermost: bool) -> float:
-        """Of the slices of operands and of the result that an iteration moves on to."""
+        """The time to fetch the next slices of the operands and the result."""
         return sum(
             self._slice_ns(tensor, part.ancestors, index, innermost=innermost) * times
             for tensor, times in self._in_memory(part)
@@ -206,7 +205,7 @@ class EstimatedTime:
         return moved * self.machine.byte_ns(among)
 
     def _in_memory(self, part: Part) -> Iterator[tuple[Tensor, int]]:
-        """Operands but the tree, and the result, which is read and written."""
+        """Operands except the tree, and the result, which is read and written."""
         tree = frozenset({self.network.sparse})
         n_inputs = len(self.network.inputs)
         seen = {t.inputs: t for term in part.terms for t in term.tensors}
@@ -217,7 +216,7 @@ class EstimatedTime:
                 yield tensor, 2
 
     def _tree_ns(self, index: str) -> float:
-        """Of a node of the tree, which is read in order from where it lies."""
+        """The time to read a node of the tree, in order."""
         nodes = self.sizes.nodes
         is_entry = self.network.level_of[index] == len(nodes) - 1
         each = self.index_bytes + (self.item_bytes if is_entry else self.index_bytes)
@@ -225,7 +224,7 @@ class EstimatedTime:
         return each * self.machine.byte_ns(held)
 
     def _products(self, term: Term, ancestors: frozenset[str]) -> float:
-        """How many products a term takes within these loops, about."""
+        """The approximate number of products of a term within these loops."""
         left = term.indices - ancestors
         part = Part((term,), ancestors)
         total = 1.0

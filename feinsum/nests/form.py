@@ -1,7 +1,7 @@
 """How the kernel of a nest runs: vectors along one index, and chunks of the root.
 
-What matters most is that sums stay in registers; that, not the order of loops, makes a
-nest several times as fast as what compilers make of plain loops.
+Most important, sums stay in registers. That, not the loop order, makes a nest several
+times as fast as compiled plain loops.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = [
 MOST_PRIVATE = 2**15
 """Entries of a buffer that is private to a thread; a larger one is an argument."""
 MOST_REGISTERS = 16
-"""Vectors of a sum that is kept in registers, as many as AVX2 has."""
+"""Maximum vectors of a sum in registers: the number of AVX2's registers."""
 CHUNKS_PER_THREAD = 8
 """Where chunks need no memory."""
 COPIES_BYTES = 2**28
-"""What the copies of a result, and large buffers, may take together."""
+"""Maximum size of the copies of a result and large buffers together."""
 PRODUCTS_PER_ENTRY = 4
 """Products for each entry of the copies, below which adding these up costs too much."""
 
@@ -89,7 +89,7 @@ class NestForm:
             )
 
     def check(self, nest: Nest) -> None:
-        """Refuse a nest that has no such form.
+        """Refuse a nest that does not support this form.
 
         Raises:
             InvalidEinsumError: with the rule ``nest``.
@@ -114,7 +114,7 @@ class NestForm:
             )
 
     def filled(self, extents: Mapping[str, int]) -> dict[str, int]:
-        """The extents, that of the lanes a multiple of their number, or of the tile.
+        """The extents, with the lanes' extent padded to a multiple of lanes or tile.
 
         >>> NestForm("a", 4).filled({"i": 9, "a": 10})
         {'i': 9, 'a': 12}
@@ -177,12 +177,12 @@ def choose_form(
     """The form in which a nest is likely to be fastest.
 
     Args:
-        nest: that is computed, of real numbers or, with ``vector_bytes=0``, others.
+        nest: the nest to compute, of real numbers or, with ``vector_bytes=0``, others.
         sizes: extents, and the profile of the tree.
-        item_bytes: of an entry.
-        vector_bytes: of a register.
-        n_threads: that take chunks.
-        copies_bytes: that copies of the result, and large buffers, may take together.
+        item_bytes: size of an entry.
+        vector_bytes: size of a vector register.
+        n_threads: number of threads that take chunks.
+        copies_bytes: maximum size of copies of the result and large buffers together.
 
     >>> from feinsum.nests.network import network
     >>> from feinsum.nests.paths import path_from_pairs
@@ -209,7 +209,7 @@ def choose_form(
 
 
 def _with_lanes(nest: Nest, sizes: Sizes, most: int) -> NestForm:
-    """Along the longest index; few entries take short vectors."""
+    """Lanes along the longest index; few entries get short vectors."""
     longest = max(
         sorted(lane_indices(nest)), key=lambda i: sizes.extents[i], default=""
     )
@@ -231,9 +231,9 @@ def is_private(indices: Order, extents: Mapping[str, int]) -> bool:
 
 
 def n_chunks_for(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> int:
-    """Into how many chunks the root is cut: one for each thread where they need memory.
+    """The number of chunks of the root: one per thread if they need memory.
 
-    Else there are some more, so that a thread that is done takes from others.
+    Otherwise there are more, so that threads that finish early take others.
     """
     if not form.is_chunked:
         return 1
@@ -244,7 +244,7 @@ def n_chunks_for(nest: Nest, form: NestForm, sizes: Sizes, n_threads: int) -> in
 def needed_bytes(
     nest: Nest, form: NestForm, sizes: Sizes, item_bytes: int, n_chunks: int
 ) -> int:
-    """What the copies of the result and the large buffers take together."""
+    """The size of the copies of the result and the large buffers together."""
     entries = sum(_large_buffers(nest, form, sizes))
     if form.has_copies:
         extents = form.filled(sizes.extents)

@@ -1,4 +1,4 @@
-"""What a nest computes, one product at a time: the meaning of its statements."""
+"""The reference interpreter of nests: one product at a time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class Outcome(NamedTuple):
-    """The result, and how many multiplications and additions it took.
+    """The result, and the number of multiplications and additions.
 
-    A sparse result is the values for the entries of the sparse operand, in its order.
+    A sparse result has the values for the entries of the sparse operand, in its order.
     """
 
     result: Array
@@ -36,16 +36,16 @@ def interpret(
     operands: Sequence[Array | CSF],
     steps: tuple[Step, ...] | None = None,
 ) -> Outcome:
-    """Execute a nest as it stands. It is slow, and for small operands only.
+    """Execute a nest literally. It is slow: for small operands only.
 
     Args:
-        nest: what is executed.
+        nest: the nest to execute.
         operands: one for each input; the sparse one is a tree.
         steps: its statements; by default those of :func:`feinsum.nests.lower`.
 
     Raises:
         InvalidEinsumError: with the rule ``shape``, if operands do not fit the
-            network, or the levels of the tree hold other axes.
+            network, or the levels of the tree have other axes.
 
     >>> from feinsum.nests import network, path_from_pairs
     >>> from feinsum.sparse import COO, to_csf

@@ -16,13 +16,13 @@ __all__ = ["Buffer", "Nest", "unfactorized"]
 
 
 class Buffer(NamedTuple):
-    """Where the result of a term is kept until another one takes it.
+    """Storage for the result of a term until another term reads it.
 
     Attributes:
         producer: number of the term that fills it.
         consumer: number of the term that reads it.
-        indices: its axes, in the order of the producer's loops. They are what both
-            terms have, without the loops that are around both.
+        indices: its axes, in the order of the producer's loops: the indices that both
+            terms have, except for loops around both.
     """
 
     producer: int
@@ -35,8 +35,8 @@ class Nest:
     """A fully fused loop nest that computes a network.
 
     Raises:
-        InvalidEinsumError: with the rule ``nest``, if an order is none of its term, or
-            does not keep the order of the levels of the sparse operand.
+        InvalidEinsumError: with the rule ``nest``, if an order does not match its term,
+            or does not keep the level order of the sparse operand.
 
     Source: Kanakagiri and Solomonik 2024 (SpTTN), section 3.2, equation 7 (buffers).
 
@@ -100,8 +100,8 @@ class Nest:
 def unfactorized(network: Network) -> Nest:
     """The nest that multiplies all operands in one loop over all indices.
 
-    It keeps no buffer but numbers, and factors nothing out: what compilers of sparse
-    tensors make of a product by default. Where fibers are short it loses nothing.
+    Its buffers are scalars, and it factors nothing out, like the default of compilers of
+    sparse tensors. With short fibers it loses nothing.
 
     >>> from feinsum.nests.network import network
     >>> print(unfactorized(network("ijk,ja,ka->ia")))
@@ -125,7 +125,7 @@ def unfactorized(network: Network) -> Nest:
 
 
 def _common(forest: Forest, first: int, second: int) -> frozenset[str]:
-    """The indices of the loops that are around both terms."""
+    """The indices of the loops around both terms."""
     for node in forest:
         if isinstance(node, Loop) and {first, second} <= _terms(node):
             return _common(node.body, first, second) | {node.index}

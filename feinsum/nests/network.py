@@ -1,4 +1,4 @@
-"""What a nest computes: the product of at most one sparse tensor and dense ones."""
+"""Networks: products of at most one sparse tensor and dense ones."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = [
 ]
 
 MAX_OPERANDS = 8
-"""Operands of which all paths are enumerated; nine have 6,055,560."""
+"""Maximum number of operands for enumerating all paths; nine have 6,055,560."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """An einsum with at most one operand that is stored as a tree.
+    """An einsum with at most one operand stored as a tree.
 
     Attributes:
         inputs: the index list of each operand.
-        output: that of the result.
+        output: the index list of the result.
         sparse: position of the sparse operand, or None.
         levels: the indices of the sparse operand, from the root of its tree.
         has_sparse_output: whether the result has the pattern of the sparse operand.
@@ -81,8 +81,8 @@ class Network:
     def level_within(self, ancestors: frozenset[str], index: str) -> int | None:
         """The level whose nodes a loop within these loops runs over.
 
-        None if it runs over the extent: of an index that the tree does not have, or
-        outside a loop over a level above.
+        None if it runs over the extent: of an index that the tree lacks, or outside a
+        loop over a level above.
 
         >>> mttkrp = network("ijk,ja,ka->ia")
         >>> mttkrp.level_within(frozenset("i"), "j")
@@ -105,7 +105,7 @@ def network(
     """A network from subscripts.
 
     Args:
-        subscripts: as :func:`feinsum.einsum` takes them.
+        subscripts: as for :func:`feinsum.einsum`.
         sparse: position of the sparse operand; None if all are dense.
         levels: its indices from the root; by default as in the subscripts.
         has_sparse_output: whether the result has its pattern.
@@ -126,7 +126,7 @@ def network(
 
 @dataclass(frozen=True)
 class Sizes:
-    """The numbers that decide between nests.
+    """The sizes by which nests are compared.
 
     Attributes:
         extents: of every index.
@@ -137,13 +137,13 @@ class Sizes:
     nodes: tuple[int, ...] = ()
 
     def children(self, level: int) -> float:
-        """Children of a node of the level above, in the mean."""
+        """The mean number of children of a node of the level above."""
         above = self.nodes[level - 1] if level else 1
         return self.nodes[level] / above if above else 0.0
 
 
 def network_of(einsum: BatchedEinsum) -> Network:
-    """The network of an einsum of one row; of one operand, with a factor 1 beside it.
+    """The network of an einsum with one row; a single operand gets a factor 1.
 
     Raises:
         InvalidEinsumError: with the rule ``network``, if there is none.

@@ -1,9 +1,9 @@
-"""In which order the loops of each term are nested.
+"""The loop orders of terms.
 
-A tree is walked from its root, so the indices of a sparse operand keep the order of
-its levels. There are two rules for that. ``relative`` is the paper's: the indices of a
-level that a term has are in that order. ``prefix`` is stronger: an index of a level
-comes after those of all levels above, so a term that lacks one of these has no order.
+A tree is traversed from its root, so the indices of a sparse operand keep the level
+order. There are two rules for that. ``relative`` is the paper's: the sparse indices of
+a term are in level order. ``prefix`` is stronger: an index of a level comes after those
+of all levels above, so a term that lacks one of these has no order.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), section 4.1.2, definition 4.2.
 """
@@ -76,7 +76,7 @@ def all_orders(network: Network, rule: Rule, path: Path) -> Iterator[Orders]:
 
 
 def n_orders(network: Network, rule: Rule, path: Path) -> int:
-    """Number of loop nests of a path, without making them."""
+    """The number of loop nests of a path, without enumerating them."""
     return prod(_n_term_orders(network, rule, term) for term in path)
 
 

@@ -1,4 +1,4 @@
-"""Contraction paths: in which order two tensors at a time become one.
+"""Contraction paths: the order in which pairs of tensors are multiplied.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), sections 4.1.1 and 4.2.1, definition 4.1.
 """
@@ -31,8 +31,8 @@ class Tensor:
     """An operand, or the product of several.
 
     Attributes:
-        inputs: positions of the operands that are in it.
-        indices: that it has.
+        inputs: positions of its operands.
+        indices: its indices.
     """
 
     inputs: frozenset[int]
@@ -41,7 +41,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Term:
-    """Two tensors that are multiplied, and summed over what nothing else has."""
+    """A product of two tensors, summed over the indices that nothing else has."""
 
     left: Tensor
     right: Tensor
@@ -49,7 +49,7 @@ class Term:
 
     @cached_property
     def indices(self) -> frozenset[str]:
-        """Over which the term has loops."""
+        """The indices of the term's loops."""
         return self.left.indices | self.right.indices
 
     @property
@@ -58,11 +58,11 @@ class Term:
 
 
 Path: TypeAlias = tuple[Term, ...]
-"""Terms in the order in which they are computed; the last one has the result."""
+"""Terms in the order of computation; the last one computes the result."""
 
 
 def consumers(path: Path) -> tuple[int | None, ...]:
-    """Which term takes the result of each: None for results that leave the terms.
+    """The term that reads the result of each term; None for results of the path.
 
     >>> from feinsum.nests.network import network
     >>> consumers(path_from_pairs(network("ij,jk,kl->il"), [(0, 1), (3, 2)]))
@@ -87,10 +87,10 @@ def postorders(network: Network) -> Iterator[Path]:
 def path_from_pairs(
     network: Network, pairs: list[tuple[int, int]], *, late: bool = False
 ) -> Path:
-    """The path of pairs: operands by position, the result of term t as n + t.
+    """The path given by pairs: operands by position, the result of term t as n + t.
 
     Args:
-        network: what is computed.
+        network: the network to compute.
         pairs: one for each term.
         late: whether only the last term sums. Then all terms can be in one loop over
             all indices: the unfactorized nest.
@@ -110,7 +110,7 @@ def path_from_pairs(
 
 
 class _Maker:
-    """Each tensor and each term of a network, made once."""
+    """The tensors and terms of a network, each created once."""
 
     def __init__(self, network: Network, *, late: bool = False) -> None:
         self._network = network
@@ -124,7 +124,7 @@ class _Maker:
         return self._tensors[inputs]
 
     def _indices(self, inputs: frozenset[int]) -> frozenset[str]:
-        """What the operands have and another one, or the output, needs."""
+        """The indices of the operands that another operand, or the output, needs."""
         terms = enumerate(self._network.inputs)
         inside, outside = set[str](), set(self._network.output)
         for position, term in terms:

@@ -30,14 +30,14 @@ __all__ = [
 
 
 class Found(NamedTuple):
-    """The cheapest nest, and what it costs."""
+    """The cheapest nest, and its cost."""
 
     cost: Any
     nest: Nest
 
 
 class _Candidate(NamedTuple):
-    """The cheapest loops around some terms, whose first loop is that one.
+    """The cheapest loops around some terms with this first loop.
 
     The root is None if the first term has no loop left; then there is no body.
     """
@@ -56,11 +56,11 @@ class _Candidate(NamedTuple):
 
 @dataclass
 class Search:
-    """Cheapest orders of paths of one network; what was found is kept for others.
+    """The cheapest orders of paths of one network, memoized across paths.
 
-    For each part of a path within each set of loops, it keeps the cheapest orders and
-    the cheapest whose first loop is another one: two neighbouring loops over one index
-    would be one loop.
+    For each part of a path within each set of loops, it stores the cheapest orders and
+    the cheapest with another first loop, because two neighbouring loops over one index
+    would be fused.
 
     Complexity: of one path with n terms and m indices, O(n**3 * m * 2**m).
     """
@@ -96,7 +96,7 @@ class Search:
     def _order(
         self, numbers: tuple[int, ...], ancestors: frozenset[str]
     ) -> tuple[_Candidate, ...]:
-        """The cheapest, and the cheapest with another root, as far as there are any."""
+        """The cheapest, and the cheapest with another root, if any."""
         key = (numbers, ancestors)
         found = self._found.get(key)
         if found is None:
@@ -191,11 +191,11 @@ def best_nest(
     """The cheapest nest of a network; None if none is allowed.
 
     Args:
-        network: what is computed.
-        cost: what is made small.
+        network: the network to compute.
+        cost: the cost to minimize.
         rule: for the indices of the sparse operand; see :mod:`feinsum.nests.orders`.
-        paths: that are considered. By default those with the fewest loops around a
-            term; only where the cost allows none of them, those with one more.
+        paths: the paths to consider. By default those with the fewest loops around a
+            term; if the cost allows none of them, those with one more.
 
     >>> from feinsum.nests import BufferDimension, network
     >>> found = best_nest(network("ijk,ja,ka->ia"), BufferDimension())
@@ -209,7 +209,7 @@ def best_nest(
 
 
 def _best_of(search: Search, paths: list[Path]) -> Found | None:
-    """The cheapest nest of several paths, those first that may be cheapest."""
+    """The cheapest nest of several paths, the most promising first."""
     best: tuple[Any, Orders, Path] | None = None
     bounds = [search.cost.least(path) for path in paths]
     for at in sorted(range(len(paths)), key=bounds.__getitem__):
@@ -234,11 +234,11 @@ def best_levels(
     cost_of: Callable[[Network], Cost[Any]],
     rule: Rule = "relative",
 ) -> Found | None:
-    """The cheapest nest with any order of the levels, which its network has.
+    """The cheapest nest over all level orders; its network has the best one.
 
     Args:
-        network: what is computed.
-        cost_of: the cost with these levels: the profile is another one in each order.
+        network: the network to compute.
+        cost_of: the cost for a level order, since each order has its own profile.
         rule: for the indices of the sparse operand.
 
     >>> from feinsum.nests import EstimatedTime, Sizes, network

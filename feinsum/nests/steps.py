@@ -1,8 +1,8 @@
-"""A nest as statements, in which it is said where buffers are set to zero.
+"""Nests as statements, including where buffers are zeroed.
 
-A buffer is set to zero where the paths to its producer and to its consumer part: within
-the innermost loop that is around both, ahead of the producer's own loops. Where the
-producer has no loop of its own there, its product is assigned.
+A buffer is zeroed where the paths to its producer and its consumer split: within the
+innermost loop around both, before the producer's own loops. If the producer has no loop
+of its own there, its product is assigned.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), section 3.2 and algorithm 2, which is
 silent about the second case.
@@ -23,7 +23,7 @@ __all__ = ["Multiply", "Repeat", "Reset", "Step", "lower"]
 
 @dataclass(frozen=True)
 class Reset:
-    """Set the buffer that a term fills to zero."""
+    """Zero the buffer that a term fills."""
 
     term: int
 
@@ -41,10 +41,10 @@ class Repeat:
     """A loop.
 
     Attributes:
-        index: that it runs over.
+        index: its index.
         level: of the tree, if the loop runs over the children of the node of the level
             above; None if it runs over the extent.
-        body: what is repeated.
+        body: the repeated statements.
     """
 
     index: str
@@ -59,8 +59,8 @@ def lower(nest: Nest) -> tuple[Step, ...]:
     """The statements of a nest.
 
     A loop runs over nodes of the tree if the loops of all levels above are around it.
-    Then it makes no difference whether the sparse operand is in it: what is computed
-    there is multiplied by it, before or after, so that nothing but these nodes counts.
+    That is so even if the loop does not contain the sparse operand: its results are
+    multiplied by it, before or after, so only these nodes count.
 
     >>> from feinsum.nests.network import network
     >>> from feinsum.nests.paths import path_from_pairs

@@ -1,4 +1,4 @@
-"""Predictions: recipes for what nobody tuned, in the order of their expected times."""
+"""Predictions: recipes for untuned workloads, in the order of their expected times."""
 
 from feinsum.effort import MEASURING, Effort, effort_of
 from feinsum.predict.machine import machine_of

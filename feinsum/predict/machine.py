@@ -1,4 +1,4 @@
-"""What is known of a device without a measurement, and with one."""
+"""Machine models of devices, without and with measured limits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ CYCLES_PER_S = 3.4e9
 
 
 def machine_of(device: Device, peaks: DevicePeaks | None = None) -> Machine:
-    """What costs are computed with; measured limits go before what is usual.
+    """The machine model for costs; measured limits override typical values.
 
-    Of a GPU other than NVIDIA's, figures are those of a usual one.
+    For GPUs of other vendors than NVIDIA, typical figures are used.
 
     >>> cpu = Device("host", "a CPU", "", "cpu", "x86_64", 4)
     >>> machine_of(cpu).n_cores

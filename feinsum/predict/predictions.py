@@ -1,4 +1,4 @@
-"""Which recipes are expected to be fast for a workload on a device."""
+"""Predict the fastest recipes for a workload on a device."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from feinsum.transforms.registry import Cost
 __all__ = ["hopeless", "is_outdone", "predictions"]
 
 HOPELESS = 30
-"""Times the least that is expected: more than a cost is ever wrong by."""
+"""Factor over the lowest expected time: more than any cost is wrong by."""
 
 OUTDONE = 1.3
-"""Times what the better recipe takes: costs of one family err by less."""
+"""Factor over the better recipe's time: costs of one family err by less."""
 
 
 def predictions(
@@ -98,8 +98,8 @@ def hopeless(
 ) -> Callable[[TransformSpec], bool]:
     """Whether a recipe is expected to take far longer than ``least_s``.
 
-    One nest of many operands, for example, which may take hours. Of families without
-    a cost nothing is expected.
+    One nest of many operands, for example, may take hours. Families without a cost have
+    no expectation.
     """
     known, machine = at_sizes(einsum, sizes), machine_of(device, peaks)
 
@@ -121,8 +121,8 @@ def is_outdone(
 ) -> bool:
     """Whether the other recipe of the same family should be clearly faster.
 
-    Costs of one family are compared, which differ in the tile and the width of vectors
-    alone; between families they err by more than what is decided here.
+    Only costs of one family are compared, which differ in tiles and vector widths;
+    between families they err by more than this margin.
     """
     cost = _cost_on(device, find_transform(recipe.name, recipe.version))
     if cost is None or (recipe.name, recipe.version) != (other.name, other.version):
@@ -133,9 +133,9 @@ def is_outdone(
 
 
 def _cost_on(device: Device, transform: Transform) -> Cost | None:
-    """The cost of a family, if it speaks of devices of this kind.
+    """The cost of a family, if it applies to devices of this kind.
 
-    On a GPU that of a family that is made for GPUs alone; others count cycles of CPUs.
+    On GPUs only families made for GPUs have one; the others count cycles of CPUs.
     """
     is_meant = device.kind in transform.devices and (
         device.kind == "cpu" or transform.devices == {device.kind}
@@ -144,5 +144,5 @@ def _cost_on(device: Device, transform: Transform) -> Cost | None:
 
 
 def _likeness(one: Costed) -> tuple[str, str]:
-    """Of recipes that differ in little, as their families see it."""
+    """One of each set of recipes that their families consider similar."""
     return one.spec.name, f"{one.seconds:.3g}"

@@ -1,8 +1,7 @@
 """Whether a processor has the vectors in which a recipe is written.
 
-gcc keeps vectors that are longer than those of the processor on the stack, and adds to
-them there: see docs/explanation/prediction.md. LLVM, which is behind OpenCL on CPUs,
-makes two of each.
+gcc spills vectors longer than the processor's to the stack: see
+docs/explanation/prediction.md. LLVM, used by OpenCL on CPUs, splits them in two.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from feinsum.records.environment import HOST_PLATFORM
 __all__ = ["has_vectors"]
 
 LANES = "lanes"
-"""The parameter of all families that write vectors."""
+"""The parameter of all families with explicit vectors."""
 
 
 def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> bool:
-    """Whether no vector of a recipe is longer than those of the device.
+    """Whether no vector of a recipe is longer than the device's.
 
-    It is true where the processor is not known.
+    True if the processor is unknown.
 
     Args:
-        einsum: what the recipe is for.
+        einsum: the recipe's einsum.
 
     >>> from feinsum.ir import array, einsum
     >>> device = Device(HOST_PLATFORM, "a CPU", "", "cpu", "x86_64", 2)
@@ -43,7 +42,7 @@ def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> b
 
 
 def _lanes(spec: TransformSpec) -> Iterator[int]:
-    """Those of a recipe, and of the recipes that it names."""
+    """The vector lengths of a recipe, and of the recipes that it names."""
     for name, value in spec.parameters.items():
         if name == LANES and isinstance(value, int):
             yield value
