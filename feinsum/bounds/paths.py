@@ -38,9 +38,9 @@ __all__ = ["PathBound", "Step", "bound_paths"]
 ALL_UP_TO = 4
 """Maximum number of operands for which all orders and fusions are considered."""
 METHODS: tuple[PathMethod, ...] = ("auto", "size", "greedy")
-"""How orders are found for more."""
+"""How orders are found for more operands."""
 MOST_FACTORS = 4
-"""Of a fusion, where not all are considered."""
+"""Maximum factors of a fusion if not all are considered."""
 
 Blocks: TypeAlias = tuple[Positions, ...]
 Costs: TypeAlias = tuple[float, float]

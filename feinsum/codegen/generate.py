@@ -31,7 +31,7 @@ from feinsum.targets.host.code import HostCTarget
 __all__ = ["Strides", "generate_loopy"]
 
 Strides: TypeAlias = Sequence[int | str]
-"""Of the axes of an array, in entries; numbers, or names of arguments."""
+"""Strides of an array's axes, in entries: numbers, or names of arguments."""
 
 
 def generate_loopy(
@@ -70,7 +70,7 @@ def generate_loopy(
 
 @dataclass(frozen=True)
 class _Array:
-    """What a step reads: how to access it, and its indices and dtype."""
+    """An input of a step: how to access it, its indices and its dtype."""
 
     access: Any
     indices: IndexList
@@ -157,7 +157,7 @@ class _Generator:
     def _contract(
         self, k: int, arrays: list[_Array], path: ContractionPath, output: str
     ) -> None:
-        """One instruction per step; every step has inames of its own."""
+        """One instruction per step; every step has its own inames."""
         last = f"row_{k}"
         before: frozenset[str] = frozenset()
         for number, step in enumerate(path):

@@ -1,4 +1,4 @@
-"""The arrays of a nest's kernel: their names, and what their axes are."""
+"""The arrays of a nest's kernel: their names and axes."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ __all__ = [
 ]
 
 CHUNK = "%chunk"
-"""In the place of an index: a chunk of the root, which threads take."""
+"""In place of an index: a chunk of the root, the unit of threads."""
 ROUND = "%lane"
-"""In the place of an index: the lane itself, of what is held for one vector only."""
+"""In place of an index: the lane itself, for data of a single vector."""
 ENTRY = "%entry"
-"""In the place of an index: an entry of the tree."""
+"""In place of an index: an entry of the tree."""
 TILED = "%tiled"
-"""In the place of the lanes' index: its entries in the tile, of buffers."""
+"""In place of the lanes' index: its entries in the tile, for buffers."""
 FLAT = "%flat"
-"""In the place of the lanes' index: its value, where an array has one axis for it."""
+"""In place of the lanes' index: its value, for arrays with one axis for it."""
 GAP = 16
-"""Entries, at least, between the buffers of two chunks: two lines of the cache."""
+"""Minimum entries between the buffers of two chunks: two cache lines."""
 WIDE = "int64"
-"""Of the index of a node. Vectors of a row are then at fixed distances from its first
-one; in fewer bits each would have an address of its own, as sums of these may wrap.
+"""The dtype of subscripts. In 64 bits, vectors of a row are at fixed distances from its
+first one; in fewer bits each would need its own address, because sums may wrap.
 """
 
 
 @dataclass(frozen=True)
 class Place:
-    """An array, and what its axes are: indices, or what stands in their place."""
+    """An array and its axes: indices, or their substitutes."""
 
     name: str
     indices: tuple[str, ...] = ()
 
 
 class NestArrays:
-    """The arrays of a nest's kernel, with names of its own.
+    """The arrays of a nest's kernel, with the kernel's names.
 
     Attributes:
-        is_flat: whether the index of the lanes has one axis, as all others.
-        has_start: whether the kernel writes what the result begins with.
-        is_cleared: whether the kernel sets the result to zero first.
-        has_copies: whether the kernel adds up copies of the result that it keeps.
+        is_flat: whether the lanes' index has one axis, like all others.
+        has_start: whether the kernel writes the initial result.
+        is_cleared: whether the kernel zeroes the result first.
+        has_copies: whether the kernel keeps copies of the result and adds them up.
     """
 
     is_flat = False
@@ -70,27 +70,27 @@ class NestArrays:
         self.nest, self.form = nest, form
 
     def root(self) -> tuple[str, str]:
-        """Where the nodes of the root begin, and end."""
+        """The bounds of the root's nodes."""
         return "0", "nodes0"
 
     def n_chunks(self) -> str:
-        """How many chunks of the root there are."""
+        """The number of chunks of the root."""
         return "n_chunks"
 
     def chunk(self, chunk: str) -> tuple[str, str]:
-        """Where the nodes of a chunk begin, and end."""
+        """The bounds of the nodes of a chunk."""
         return f"chunks[{chunk}]", f"chunks[{chunk} + 1]"
 
     def part(self, chunk: str) -> tuple[str, str]:
-        """Where a chunk's rows, or entries, of the result begin, and end."""
+        """The bounds of a chunk's rows, or entries, of the result."""
         return f"rows[{chunk}]", f"rows[{chunk} + 1]"
 
     def n_entries(self) -> str:
-        """How many entries the tree has."""
+        """The number of entries of the tree."""
         return f"nodes{len(self.nest.network.levels) - 1}"
 
     def children(self, level: int, above: str) -> tuple[str, str]:
-        """Where the nodes below a node of the level above begin, and end."""
+        """The bounds of the nodes below a node of the level above."""
         pointers = f"pointers{level - 1}"
         return f"{pointers}[{above}]", f"{pointers}[{above} + 1]"
 
@@ -115,28 +115,28 @@ class NestArrays:
         return subscripted("out", (*chunk, *self.nest.network.output), at)
 
     def scaled(self, value: str) -> str:
-        """What is added to the result for a value."""
+        """The term added to the result for a value."""
         return value
 
     def start(self, at: Mapping[str, str]) -> str:
-        """With what an entry of the result begins, if this is written."""
+        """The initial value of an entry of the result, if it is written."""
         return "0"
 
     def extent(self, index: str) -> str:
-        """The number of values of an index that the nest has no number for."""
+        """The extent of an index that is an argument of the kernel."""
         return f"extent_{index}"
 
 
 def buffer_places(
     nest: Nest, form: NestForm, dense: Mapping[str, int]
 ) -> dict[int, Place]:
-    """Where the result of each term but the last is kept; the axis of lanes is last.
+    """The buffers of all terms but the last; the axis of lanes is last.
 
-    A number that both terms have within the loop over the lanes is one for each lane.
-    What is too large to be private is there for each chunk.
+    A scalar that both terms have within the loop over the lanes is one per lane.
+    Buffers too large to be private exist once per chunk.
 
     Args:
-        dense: extents of the indices that the tree does not have, filled up.
+        dense: padded extents of the indices that the tree does not have.
     """
     found = {}
     for buffer in nest.buffers:
@@ -153,14 +153,14 @@ def buffer_places(
 
 
 def in_tile(indices: tuple[str, ...], form: NestForm) -> tuple[str, ...]:
-    """The axes of a buffer; that of the lanes has one tile, if there are any."""
+    """The axes of a buffer; that of the lanes has one tile, if there are tiles."""
     return tuple(TILED if form.tile and i == form.lane else i for i in indices)
 
 
 def axes_of(
     indices: Iterable[str], extents: Mapping[str, str], form: NestForm
 ) -> tuple[tuple[str, ...], str | None]:
-    """The shape of an array, and the tags of its axes; of lanes it has one more axis.
+    """The shape of an array and the tags of its axes, with an additional one for lanes.
 
     >>> axes_of("ja", {"j": "extent_j", "a": "12"}, NestForm("a", 4))
     (('extent_j', '3', '4'), 'N1,N0,vec')

@@ -1,4 +1,4 @@
-"""What the kernel of a nest reads and writes, for given operands."""
+"""The inputs and outputs of a nest's kernel, for given operands."""
 
 from __future__ import annotations
 
@@ -40,12 +40,11 @@ def nest_arguments(
     """The arguments of the kernel of a nest, with memory for its result.
 
     Args:
-        nest: that the kernel executes.
+        nest: the nest of the kernel.
         operands: one for each input; the sparse one is a tree.
-        dtype: to which dense operands and values are converted where they have
-            another one.
-        form: of the kernel. Operands are copied where lanes are to be filled up.
-        n_chunks: into which the root is divided, at most; see :func:`root_chunks`.
+        dtype: dtype to which dense operands and values are converted.
+        form: of the kernel. Operands are copied if lanes must be padded.
+        n_chunks: maximum number of chunks of the root; see :func:`root_chunks`.
 
     Raises:
         InvalidEinsumError: with the rule ``shape``, if operands do not fit.
@@ -69,9 +68,9 @@ def tree_arguments(
     form: NestForm,
     n_chunks: int,
 ) -> dict[str, Any]:
-    """The arguments that a tree decides: its arrays, its chunks, and all numbers.
+    """The arguments that depend on the tree: its arrays, its chunks, and all numbers.
 
-    Arrays of the tree are taken as they are where their dtypes are those of the kernel.
+    Arrays of the tree are used in place if they have the kernel's dtypes.
     """
     kind = nest_index_dtype(nest, sizes)
     found: dict[str, Any] = {"values": np.asarray(tree.values, dtype, order="C")}
@@ -91,7 +90,7 @@ def tree_arguments(
 def dense_arguments(
     nest: Nest, operands: Sequence[Any], dtype: np.dtype[Any], form: NestForm
 ) -> dict[str, Array]:
-    """The operands beside the tree, their lanes filled up."""
+    """The dense operands, with padded lanes."""
     return {
         f"T{position}": _by_lanes(
             np.asarray(operand, dtype, order="C"), form.lane in term, form
@@ -106,7 +105,7 @@ def dense_arguments(
 def fresh_shapes(
     nest: Nest, sizes: Sizes, form: NestForm, n_chunks: int
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes of what a kernel fills: its result, and large buffers.
+    """The shapes of a kernel's outputs: its result, and large buffers.
 
     >>> from feinsum.nests import network, path_from_pairs
     >>> spmm = network("ij,jk->ik")
@@ -137,9 +136,9 @@ def fresh_shapes(
 
 
 def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
-    """The result of a nest, from what its kernel has written.
+    """The result of a nest, from the output of its kernel.
 
-    Copies are added up, and what was filled up is left out. The result may be a view.
+    Adds up copies and removes padding. The result may be a view.
 
     >>> from feinsum.nests import network, path_from_pairs
     >>> spmm = network("ij,jk->ik")
@@ -168,11 +167,11 @@ def nest_result(nest: Nest, form: NestForm, out: Array, sizes: Sizes) -> Array:
 
 
 def root_chunks(tree: CSF, n_chunks: int) -> Array:
-    """Where chunks of about equally many entries begin among the nodes of the root.
+    """The bounds of chunks of the root with about equally many entries.
 
     Args:
-        tree: whose root is divided.
-        n_chunks: as many as there may be; there are fewer where nodes are large.
+        tree: the tree to divide.
+        n_chunks: maximum number of chunks; there are fewer if nodes are large.
 
     Returns:
         The first node of each chunk, and then the number of nodes. A tree without any
@@ -193,7 +192,7 @@ def root_chunks(tree: CSF, n_chunks: int) -> Array:
 
 
 def chunk_rows(nest: Nest, tree: CSF, chunks: Array) -> Array:
-    """Where the part of the result begins that each chunk of the root sets to zero.
+    """The bounds of the part of the result that each chunk of the root zeroes.
 
     Returns:
         Values of the root's index; for a sparse result, numbers of entries.
@@ -213,7 +212,7 @@ def chunk_rows(nest: Nest, tree: CSF, chunks: Array) -> Array:
 
 
 def _first_entries(tree: CSF) -> Array:
-    """Where the entries of each node of the root begin, and where the last ones end."""
+    """The bounds of the entries of each node of the root."""
     begins = np.arange(len(tree.indices[0]) + 1)
     for pointers in tree.pointers:
         begins = pointers[begins]
@@ -221,9 +220,9 @@ def _first_entries(tree: CSF) -> Array:
 
 
 def nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
-    """Of the tree's arrays: int32, or int64 where a node or an index does not fit.
+    """The dtype of the tree's indices: int32, or int64 if any does not fit.
 
-    Subscripts are computed in 64 bits in any case.
+    Subscripts are always computed in 64 bits.
 
     >>> from feinsum.nests import network, path_from_pairs
     >>> spmm = network("ij,jk->ik")
@@ -237,7 +236,7 @@ def nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
 
 
 def _by_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
-    """The last axis as two; filled up with zeros, in a copy, where that is needed."""
+    """The last axis split in two; padded with zeros, in a copy, if necessary."""
     if not (form.lane and has_lane):
         return array
     *others, extent = array.shape

@@ -1,4 +1,4 @@
-"""Tiles of the lanes' index, where lanes may be beyond its extent."""
+"""Tiles of the lanes' index, with lanes possibly beyond its extent."""
 
 from __future__ import annotations
 

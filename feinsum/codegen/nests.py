@@ -1,7 +1,7 @@
 """The Loopy translation unit of a loop nest over a sparse tensor.
 
-There is an iname for each loop of the nest; nodes of a tree are between bounds that are
-read from its pointers. A form says what runs in vectors and by threads.
+There is an iname for each loop of the nest; loops over nodes have bounds read from the
+tree's pointers. A form determines vectors and threads.
 
 Source: Kanakagiri and Solomonik 2024 (SpTTN), section 5.1.
 """
@@ -27,8 +27,8 @@ __all__ = ["SILENCED", "generate_nest", "make_nest_kernel"]
 PLAIN = NestForm()
 
 SILENCED = ["v1_scheduler_fallback", "write_race(*)"]
-"""Loopy's newer scheduler has no vectors; and chunks of the root write what is theirs,
-which Loopy cannot see: :meth:`feinsum.nests.NestForm.check` does.
+"""Loopy's newer scheduler has no vectors; and Loopy cannot see that chunks of the root
+write disjoint parts, which :meth:`feinsum.nests.NestForm.check` checks.
 """
 
 
@@ -117,11 +117,11 @@ def make_nest_kernel(
     rules: Sequence[lp.SubstitutionRule] = (),
     **options: Any,
 ) -> lp.TranslationUnit:
-    """The kernel of what a writer has written.
+    """The kernel of the statements of a writer.
 
     Args:
-        arguments: its arrays and numbers, and temporaries beside those of the writer.
-        rules: which its lines call.
+        arguments: its arrays and numbers, and temporaries in addition to the writer's.
+        rules: the rules that its lines call.
         options: of :func:`loopy.make_kernel`.
     """
     made = lp.make_kernel(
@@ -143,7 +143,7 @@ def make_nest_kernel(
 def _nesting(writer: Writer) -> frozenset[tuple[str, ...]]:
     """The loops around each innermost one, from outside; without lanes and grid.
 
-    Where bounds do not say how loops nest, Loopy would choose.
+    If bounds do not determine the order of loops, Loopy would choose.
     """
     found, around = set(), [""]
     for line in writer.lines:

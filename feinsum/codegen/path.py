@@ -15,7 +15,7 @@ __all__ = ["ContractionPath", "contraction_path", "intermediate_bytes"]
 ContractionPath: TypeAlias = Path
 
 TYPICAL_LONG_EXTENT = 10_000
-"""What a size parameter counts as when the cost of a path is estimated."""
+"""The assumed value of a size parameter in estimates of a path's cost."""
 
 
 def contraction_path(
@@ -29,8 +29,8 @@ def contraction_path(
     Args:
         einsum: the computation; its rows share the path.
         sizes: values of size parameters; missing ones count as long.
-        max_bytes: of all products ahead of the results together. A step may take
-            more than two arrays then, and the last one all that are left.
+        max_bytes: limit on all intermediates together. A step may then take more than
+            two arrays, and the last one all that are left.
 
     >>> from feinsum.ir import array, einsum
     >>> J, D = array("J", (3, 3, "Nel")), array("D", (3, 20, 20))

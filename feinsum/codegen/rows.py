@@ -40,11 +40,11 @@ def generate_rows(
     *,
     name: str = "feinsum_kernel",
 ) -> lp.TranslationUnit:
-    """A kernel with an instruction for each row, nothing optimized.
+    """An unoptimized kernel with an instruction for each row.
 
     Args:
-        arrays: those that are read.
-        extents: of every index. Names of indices are none of arrays.
+        arrays: the input arrays.
+        extents: of every index. Names of indices and of arrays are distinct.
 
     >>> from feinsum.ir import array
     >>> row = Row(array("y", 3), ("i",), ("A[i, j]", "(x[j] + 1.0)"), shift="y0[i]")

@@ -100,8 +100,8 @@ class Nest:
 def unfactorized(network: Network) -> Nest:
     """The nest that multiplies all operands in one loop over all indices.
 
-    Its buffers are scalars, and it factors nothing out, like the default of compilers of
-    sparse tensors. With short fibers it loses nothing.
+    Its buffers are scalars, and it factors nothing out, as sparse compilers do by
+    default. With short fibers it loses nothing.
 
     >>> from feinsum.nests.network import network
     >>> print(unfactorized(network("ijk,ja,ka->ia")))

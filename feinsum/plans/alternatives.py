@@ -16,7 +16,7 @@ __all__ = ["alternatives", "ties"]
 def alternatives(made: Plan, most: int | None = 4) -> tuple[Plan, ...]:
     """Other plans with the same path that move few elements, best first.
 
-    A plan that differs in its name alone is the same.
+    Plans that differ only in their names are the same.
     """
     others = [
         with_schedules(made, found.schedules, name="planned")

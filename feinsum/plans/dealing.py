@@ -1,9 +1,8 @@
-"""Operands and results of a plan that are dealt out cyclically, as ScaLAPACK does.
+"""Cyclic distributions of operands and results of a plan, as in ScaLAPACK.
 
-An einsum does not depend on the order of the values of an index. If these are ordered
-by the process that they are dealt to, what each process has is a block, and the plan is
-run as it is. Its blocks must have the sizes of what is dealt, or elements would move
-that nobody counted.
+An einsum does not depend on the order of an index's values. Ordered by the process that
+owns them, the values of each process are a block, and the plan runs unchanged. Its
+blocks must have the sizes of the cyclic parts; otherwise uncounted elements would move.
 
 Source: Blackford et al., *ScaLAPACK Users' Guide*, section 4.3 (block-cyclic
 distribution).
@@ -28,7 +27,7 @@ __all__ = ["cyclic_entries"]
 Indices = NDArray[np.int64]
 
 _Piece: TypeAlias = tuple[int, int, int]
-"""The number of a part, and the first of its values and their end."""
+"""The number of a part, and the bounds of its values."""
 
 
 def cyclic_entries(
@@ -106,7 +105,7 @@ def _check_names(plan: Plan, dealt: Mapping[str, int]) -> None:
 
 
 def _order(plan: Plan, index: str, block_size: int) -> Indices:
-    """The values of an index by the part that they are dealt to."""
+    """The values of an index by the part that owns them."""
     extent = plan.extents[index]
     pieces = list(_pieces(plan, index))
     n_parts = max((n for _, n, _ in pieces), default=1)
@@ -130,7 +129,7 @@ def _order(plan: Plan, index: str, block_size: int) -> Indices:
 
 
 def _pieces(plan: Plan, index: str) -> Iterator[tuple[str, int, set[_Piece]]]:
-    """Tensors that partition an index: into how many parts, and those of all ranks."""
+    """The partitions of an index by tensors: number of parts, and each rank's part."""
     terms = _terms(plan)
     for name, held in _held(plan).items():
         axis = terms[name].index(index) if index in terms[name] else -1

@@ -146,7 +146,7 @@ def _wrong_notation(
 def distribution_violations(
     what: str, held: Distribution, n_axes: int, n_processes: int
 ) -> Iterator[Violation]:
-    """What is wrong with the distribution of a tensor of so many axes."""
+    """The violations of a distribution for a tensor with this many axes."""
     yield from machine_violations(held.machine, n_processes)
     if len(held.cuts) != n_axes:
         yield Violation(

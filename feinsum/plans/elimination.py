@@ -26,7 +26,7 @@ class Table:
 
     Attributes:
         variables: one for each axis of the array.
-        costs: infinite where values exclude each other.
+        costs: infinite for values that exclude each other.
     """
 
     variables: tuple[str, ...]
@@ -42,7 +42,7 @@ def least_sum(tables: Sequence[Table]) -> tuple[float, dict[str, int]]:
     """The minimum of the sum of all tables, and the values that attain it.
 
     Variables are eliminated one after another: the tables that contain a variable are
-    combined into one without it. The variable that takes the least work comes next.
+    combined into one without it. The variable with the least work comes next.
 
     Complexity: exponential in the width of the elimination order, which is one for
     trees.

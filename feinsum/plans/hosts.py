@@ -1,8 +1,8 @@
 """Hierarchical machines: what passes between hosts, and what stays within them.
 
-Ranks of a host follow each other, so the last axes of a machine lie within hosts as far
-as they fit. Every order of the axes moves the same elements; how many of them pass
-between hosts depends on it. Deeper hierarchies are counted in the same way.
+Ranks of a host are consecutive, so the last axes of a machine lie within hosts as far
+as they fit. The order of the axes does not affect how many elements move, only how many
+pass between hosts. Deeper hierarchies are counted in the same way.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Order = Sequence[int]
 
 
 def check_ranks_per_host(number: object) -> None:
-    """Refuse what is no number of ranks.
+    """Refuse an invalid number of ranks.
 
     Raises:
         PlanError: with the rule ``processes``.
@@ -92,10 +92,10 @@ def moved_by_level(plan: Plan, units: Sequence[int]) -> tuple[int, ...]:
 
 
 def arranged(plans: Sequence[Plan], ranks_per_host: int) -> Plan:
-    """Of plans, and of all orders of their machine axes, the best for these hosts.
+    """The best plan for these hosts, over all plans and orders of their machine axes.
 
-    It moves the fewest elements and, of those, the fewest between hosts; ties go to the
-    first. Its machines have two levels if no axis lies across a border of hosts. Plans
+    It moves the fewest elements and, among those, the fewest between hosts; ties go to
+    the first. Its machines have two levels if no axis crosses a border of hosts. Plans
     whose groups have different machines keep the order of their axes.
 
     Raises:

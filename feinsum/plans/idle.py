@@ -1,4 +1,4 @@
-"""Plans that leave some processes idle: those have nothing to fetch."""
+"""Plans that leave some processes idle, because those fetch nothing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from feinsum.plans.search import best_schedules
 __all__ = ["fewer_processes", "with_idle"]
 
 MOST_UNEVEN = 1.5
-"""Work of the process that has the most, over the average, where others have none."""
+"""Limit on the maximum work of a process over the average, with idle processes."""
 
 FEW_PROCESSES = 16
-"""Up to here every smaller number is tried; beyond, those that divide an extent."""
+"""Up to this number every smaller one is tried; beyond, those that divide an extent."""
 
 
 def with_idle(made: Plan, most_work: float) -> Plan:
     """The plan of several statements, or one on fewer processes that moves less.
 
-    Six processes can partition four heads only together with another index; four of
-    them need not. If all processes partition an index evenly, all of them are used:
-    leaving some idle would nearly always move less, and take longer.
+    Six processes can partition four heads only together with another index; four can do
+    so alone. If all processes partition an index evenly, all of them are used: leaving
+    some idle would nearly always move less, but take longer.
 
     Args:
         most_work: limit on the maximum work of a process over the average.

@@ -70,7 +70,7 @@ def in_letters(indices: Sequence[str]) -> Sequence[str]:
 
 
 class Meaning(Protocol):
-    """What the statements of a plan compute, if they are not sums of products."""
+    """The meaning of a plan's statements, if they are not sums of products."""
 
     @property
     def id(self) -> str:
@@ -211,7 +211,7 @@ def run_here(
     Args:
         operands: whole arrays by name.
         leaf: function that computes a block; by default numpy.
-        meaning: what statements that are not einsums compute.
+        meaning: computes statements that are not einsums.
         traffic: one for each rank; records what it did.
         progress: called with the number of finished leaves, and the total.
 
@@ -294,7 +294,7 @@ def _run_all(
     ranks: Sequence[Buffers],
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Ranks in turns; one that waits for a message lets the next one go on."""
+    """Run ranks in turns; a rank that waits for a message yields to the next one."""
     mail: dict[Any, NDArray[Any]] = {}
     done = after_leaves([step for row in plan.steps for step in row], progress)
     running = [

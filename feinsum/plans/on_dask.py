@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 __all__ = ["DaskEngine"]
 
 RETURN_LIMIT_S = 60.0
-"""How long a worker that was lost may take to be there again."""
+"""Time limit for a lost worker to come back."""
 
 LOOK_S = 0.5
-"""After this long it is looked whether all workers are there."""
+"""Interval between checks that all workers are there."""
 
 LARGE_GRAPH = "distributed.admin.large-graph-warning-threshold"
 ANY_SIZE = 1 << 62
@@ -105,7 +105,7 @@ class DaskEngine:
     Args:
         client: a Dask client; each of its first workers, by their names, is a rank.
         leaf: function that computes a block; by default :func:`feinsum.call_einsum`.
-        meaning: what statements that are not einsums compute.
+        meaning: computes statements that are not einsums.
 
     Raises:
         PlanError: with the rule ``workers``, if there is no client, or it has fewer

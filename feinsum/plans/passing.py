@@ -62,7 +62,7 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Meaning | None = None) ->
 
     Args:
         parts: the result of :func:`run_on_ranks` on this rank.
-        meaning: what statements that are not einsums compute.
+        meaning: computes statements that are not einsums.
 
     Returns:
         An array; for a plan of statements, a dictionary of arrays.

@@ -12,13 +12,13 @@ from feinsum.plans.groups import Group, default_path, groups_of
 __all__ = ["MOST_OPERANDS", "paths_of"]
 
 MOST_OPERANDS = 5
-"""Of an einsum of which all paths are looked at; there are 150 of five operands."""
+"""Maximum operands for enumerating all paths; five operands have 150."""
 
 MOST_PATHS = 4
-"""That are planned."""
+"""Maximum number of planned paths."""
 
 MOST_OPERATIONS = 1.1
-"""Of another path, over those of the path of the fewest."""
+"""Maximum operations of another path over the fewest."""
 
 
 def paths_of(einsum: BatchedEinsum, extents: Mapping[str, int]) -> tuple[Path, ...]:
@@ -51,7 +51,7 @@ def _operations(groups: Sequence[Group], extents: Mapping[str, int]) -> int:
 
 
 def _signature(groups: Sequence[Group]) -> object:
-    """Which operands each group takes together, whatever products are called."""
+    """The operands that each group combines, independent of names of products."""
     of: dict[str, object] = {}
     for group in groups:
         terms = Counter(of.get(str(a), str(a)) for a in group.inputs)

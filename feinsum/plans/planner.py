@@ -34,7 +34,7 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}  # fmt: skip
 
 MOST_FOR_PATHS = 64
-"""Processes of a plan for which several paths are looked at; it takes longer."""
+"""Maximum processes for which several paths are tried, since that takes longer."""
 
 NARROWER = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1)
 """Shares of the memory that one group may take, tried in this order."""
@@ -111,7 +111,7 @@ def plan(
 
 
 def _on_hosts(made: Plan, ranks_per_host: int | None, memory: int | str | None) -> Plan:
-    """The plan, or one that moves as little and less between hosts."""
+    """The plan, or one that moves equally little, and less between hosts."""
     if ranks_per_host is None:
         return made
     most = _elements(memory, made.dtype.itemsize)
@@ -254,13 +254,12 @@ def read_bytes(memory: int | str) -> int:
 
 
 def _best_known(made: Plan, most_work: float, most: float = inf) -> Plan:
-    """The plan, or a named one that moves less, or what is better than that.
+    """The plan, or a named one that moves less, or an improvement on that.
 
-    Nothing is taken with which a process holds more elements than ``most``.
+    No process holds more than ``most`` elements.
 
-    A grid of its own for every group, with blocks that are cut unevenly, can be better
-    than any map of one machine; so can one of fewer processes, for the rest has
-    nothing to fetch.
+    Separate grids for each group, with uneven blocks, can be better than any map of one
+    machine; so can grids of fewer processes, because the others fetch nothing.
     """
     others = named_like(made)
     best = made.outline()
@@ -275,7 +274,7 @@ def _best_known(made: Plan, most_work: float, most: float = inf) -> Plan:
 
 
 def _as_uneven(made: Plan, other: Plan, counts: Counts, most: float) -> Plan:
-    """The best plan whose work is no less even than another's, or that other one."""
+    """The best plan whose work is as even as another's, or that other one."""
     excess = counts.most_points * counts.busy / counts.points
     found = best_schedules(
         made.groups, made.extents, counts.busy, most_excess=max(MOST_EXCESS, excess)
@@ -289,7 +288,7 @@ def _as_uneven(made: Plan, other: Plan, counts: Counts, most: float) -> Plan:
 
 
 def _within(made: Plan, most: float) -> Plan:
-    """With sequential loops that keep what a process holds below a limit, if any do."""
+    """Add sequential loops that keep a process below its memory limit, if any do."""
     for parts in _doubling():
         if made.counts.peak <= most:
             return made
@@ -305,7 +304,7 @@ def _doubling() -> Iterator[int]:
 
 
 def _with_loops(made: Plan, parts: int) -> Plan:
-    """Every group in so many parts of the index whose inputs are the largest."""
+    """Split every group into this many parts of the index with the largest inputs."""
     schedules = [
         _with_loop(group, schedule, made.extents, parts)
         for group, schedule in zip(made.groups, made.schedules, strict=True)

@@ -23,7 +23,7 @@ from feinsum.records import Fleet
 __all__ = ["ENGINES", "Outcome", "Prepared", "Progress", "prepare"]
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Is called with how many leaves are done, and with how many there are."""
+"""Called with the number of finished leaves, and the total."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Outcome:
 
 
 class _Engine(Protocol):
-    """Runs one plan as often as it is asked to."""
+    """Runs one plan any number of times."""
 
     def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> Any:
-        """Begin a run; what it is called with is not looked at again."""
+        """Begin a run; its arguments are not read again."""
 
     def outcome(self, run: Any) -> Outcome:
         """Wait for a run."""
@@ -119,7 +119,7 @@ def prepare(
         on: an mpi4py communicator for ``mpi``, a Dask client for ``dask``.
         leaf: function that computes a block; by default :func:`feinsum.call_einsum`,
             and numpy for ``local``.
-        meaning: what statements that are not einsums compute.
+        meaning: computes statements that are not einsums.
 
     Raises:
         PlanError: with the rule ``engine``, if there is no such engine.
@@ -145,7 +145,7 @@ def prepare(
 
 
 ENGINES = ("local", "mpi", "dask")
-"""What runs plans: this process, MPI ranks, Dask workers."""
+"""The engines that run plans: this process, MPI ranks, Dask workers."""
 
 
 class _Here:
@@ -179,7 +179,7 @@ class _Here:
 
 
 class _OnRanks:
-    """Ranks of MPI, of which the first one has the arrays and gets the results."""
+    """MPI ranks; the first one has the arrays and gets the results."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a run of a plan moved, took and held, compared with the prediction."""
+"""Reports of runs: traffic, times and memory, compared with the prediction."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _edge(buffer: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 class _Arrivals:
-    """The sink that counts what comes into which buffer."""
+    """The sink that counts the elements received by each buffer."""
 
     def __init__(self) -> None:
         self.found: Counter[str] = Counter()

@@ -20,7 +20,7 @@ __all__ = ["MOST_PARTS", "GroupSchedule", "Loop", "needed", "schedule_violations
 
 
 MOST_PARTS = 2**14
-"""Of a sequential loop; each is a step in the lists of all ranks."""
+"""Maximum parts of a sequential loop; each is a step in the lists of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def needed(
     n_ranks: int,
     step: int = 0,
 ) -> Boxes:
-    """What each rank needs of a tensor at a step of the sequential loop."""
+    """The part of a tensor that each rank needs at a step of the sequential loop."""
     shape = tuple(extents[i] for i in access.indices)
     boxes = schedule.needs(access).boxes(shape, n_ranks)
     loop = schedule.loop
@@ -126,7 +126,7 @@ def _turn(schedule: GroupSchedule, loop: Loop, n_ranks: int) -> NDArray[np.int64
 def schedule_violations(
     group: Group, schedule: GroupSchedule, n_processes: int
 ) -> Iterator[Violation]:
-    """What is wrong with a schedule of a group."""
+    """The violations of a schedule for a group."""
     name = group.output.tensor
     yield from machine_violations(schedule.machine, n_processes)
     if len(schedule.axes) != schedule.machine.n_axes:
