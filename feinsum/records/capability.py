@@ -1,7 +1,7 @@
-"""What no device of a kind can do: the least and the most time that an einsum takes.
+"""The limits of any device of a kind: the minimum and maximum time of an einsum.
 
 The limits are per compute unit and generous: an order of magnitude above the fastest
-hardware of the kind, caches included. What is beyond them was not measured.
+hardware of the kind, caches included. Anything beyond them was not measured.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ SLOWEST_OPERATION_S = 1e-6
 """No device takes longer for one multiplication and its accesses to memory."""
 
 MOST_SEARCHED = 6
-"""Operands of which the cheapest order is looked for: anybody may send more."""
+"""Maximum operands for finding the cheapest order: anybody may send more."""
 
 OVERHEAD_S = 60.0
-"""No launch of a kernel takes longer, on whatever busy machine."""
+"""No kernel launch takes longer, however busy the machine."""
 
 _HUGE = 10**30
-"""Counts are capped here, far above all that runs, so that they fit a float."""
+"""Counts are capped far above realistic values, so that they fit a float."""
 
 
 @dataclass(frozen=True)
 class Capability:
-    """What a device cannot exceed.
+    """The limits of a device.
 
     Attributes:
         bytes_per_s: moved, from whatever memory.
@@ -68,7 +68,7 @@ class Capability:
 
 @dataclass(frozen=True)
 class Work:
-    """What every way to evaluate an einsum has to do.
+    """The minimum work to evaluate an einsum.
 
     Attributes:
         n_bytes: entries that are read or written, each once.
@@ -90,23 +90,23 @@ multiprocessor of a GPU with matrix units 1e14; an accelerator may be one unit."
 
 
 def capability_of(device: Device) -> Capability:
-    """What a device of that kind and that many units cannot exceed."""
+    """The limits of a device of this kind with this many units."""
     n_units = min(max(device.compute_units, 1), MOST_UNITS)
     unit = PER_UNIT[device.kind]
     return Capability(n_units * unit.bytes_per_s, n_units * unit.operation_bytes_per_s)
 
 
 def least_work(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Work:
-    """What no way to evaluate the einsum can avoid, whatever the device is.
+    """The minimum work of any evaluation of the einsum, on any device.
 
     Each entry is touched once. A product of two operands takes a multiplication for
-    each tuple of the indices that are left when what stands in one of them alone was
-    summed; of more operands, at least half of the operations of the cheapest order are
-    multiplications. Of a sparse operand every entry is read, and multiplied once; of
-    the others only what it meets.
+    each tuple of the indices that remain after indices of a single operand are summed;
+    with more operands, at least half of the operations of the cheapest order are
+    multiplications. Every entry of a sparse operand is read, and multiplied once; only
+    the entries of other operands that it meets count.
 
     The tighter bounds of :mod:`feinsum.bounds` need sizes and bandwidths of caches,
-    which are what somebody sent.
+    which come from the sender.
 
     >>> from feinsum.ir import array, einsum
     >>> e = einsum("ij,jk->ik", array("A", ("M", 3)), array("B", (3, 4)))
@@ -146,7 +146,7 @@ def _least_products(einsum: BatchedEinsum, extents: Mapping[str, int]) -> int:
 
 
 def most_s(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> float:
-    """The most time that a kernel takes which multiplies all operands at once."""
+    """The maximum time of a kernel that multiplies all operands at once."""
     n_tuples = n_products(einsum, einsum.indices, sizes)
     n_operations = min(n_tuples * einsum.batch_size * einsum.n_operands, _HUGE)
     return OVERHEAD_S + n_operations * SLOWEST_OPERATION_S

@@ -20,7 +20,7 @@ STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Document:
-    """What is stored, sent and named by its content; its subclasses are dataclasses."""
+    """Base of all stored and sent documents, which are dataclasses."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
@@ -53,7 +53,7 @@ def from_json(kind: type[T], text: str | bytes, name: str | None = None) -> T:
     """Inverse of :func:`to_json`.
 
     Args:
-        name: what an error calls it; by default that of the type.
+        name: its name in errors; by default the name of the type.
 
     Raises:
         InvalidRecordError: saying which field is wrong and what was expected.

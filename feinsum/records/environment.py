@@ -48,8 +48,8 @@ class Device:
     Attributes:
         architecture: instruction set of a CPU (``x86_64``), vendor of a GPU.
         compute_units: number of parallel compute units.
-        processor: which CPU it is; None for a GPU, and in facts from before this
-            field existed. Their documents do not mention it, so their ids stay.
+        processor: the CPU; None for a GPU, and in facts from before this field
+            existed, whose documents omit it, so their ids stay.
     """
 
     __pydantic_config__ = STRICT
@@ -71,8 +71,8 @@ class Device:
     def is_identified(self) -> bool:
         """Whether an equal device is the same hardware.
 
-        The names of CPUs do not tell: on clouds, processors of several generations
-        have one name.
+        Names of CPUs do not identify them: in clouds, processors of several generations
+        share one name.
         """
         if self.kind != "cpu":
             return True
@@ -84,7 +84,7 @@ class Device:
 
     @property
     def microarchitecture(self) -> str | None:
-        """That of the processor; None if it is not known, as for a GPU."""
+        """The processor's microarchitecture; None if unknown, as for a GPU."""
         return (self.processor.microarchitecture or None) if self.processor else None
 
     def __str__(self) -> str:
@@ -129,11 +129,11 @@ class DevicePeaks(Document):
         operations_per_s: for each dtype, of fused multiply-adds in registers
             (two operations each).
         measured_at: UTC, ISO 8601.
-        cache_bytes_per_s: by the name of a cache (``L1``), what all cores together
-            read from it. Empty if it was not measured, as in documents from before
-            this field existed, which do not mention it, so their ids stay.
-        cache_bytes: measured sizes by the same names, for every core while all read;
-            of a shared cache the share. Also left out where it is empty.
+        cache_bytes_per_s: by the name of a cache (``L1``), the rate at which all cores
+            together read from it. Empty if not measured; omitted from documents if
+            empty, so older ids stay.
+        cache_bytes: measured sizes by the same names, per core while all read; the
+            share of a shared cache. Also omitted if empty.
     """
 
     device: Device

@@ -1,4 +1,4 @@
-"""Fleets: the processes that ran a plan, and what they ran on."""
+"""Fleets: the processes that ran a plan, and their hosts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Seconds = Annotated[float, Field(ge=0)]
 
 @dataclass(frozen=True)
 class Links:
-    """What passes between two processes takes a time for each message and element.
+    """The time of messages and elements between two processes.
 
     Attributes:
-        message_s: seconds of a message, however short.
-        element_s: seconds of an element.
+        message_s: seconds per message, however short.
+        element_s: seconds per element.
     """
 
     __pydantic_config__ = STRICT
@@ -48,8 +48,8 @@ class Host:
     """A machine of a fleet, without its name.
 
     Attributes:
-        ranks: processes that ran there.
-        cores: that they could use.
+        ranks: number of processes on the host.
+        cores: number of cores that they could use.
     """
 
     __pydantic_config__ = STRICT
@@ -63,12 +63,12 @@ class Fleet(Document):
     """The ranks that ran a plan.
 
     Attributes:
-        engine: what ran them; ``local`` is one process in which they take turns.
+        engine: the engine; ``local`` is one process in which ranks take turns.
         hosts: in the order of their first ranks.
-        threads: of every rank.
+        threads: number of threads per rank.
         device: the processor of all hosts.
         software: package name to version.
-        links: measured between two ranks, if they were.
+        links: measured between two ranks, if at all.
 
     >>> cpu = Device("p", "n", "v", "cpu", "x86_64", 2)
     >>> Fleet("mpi", (Host(2, 2), Host(4, 2)), 1, cpu).load
@@ -97,15 +97,14 @@ class Fleet(Document):
 
     @property
     def is_timed(self) -> bool:
-        """Whether seconds say anything: ranks at the same time, each on its cores.
+        """Whether times are meaningful: all ranks run at once, each on its own cores.
 
-        Ranks that share a core wait for each other in turns, which says nothing of
-        the plan.
+        Ranks that share cores wait for each other, which says nothing about the plan.
         """
         return self.engine != "local" and self.load <= 1
 
     def is_like(self, other: Fleet) -> bool:
-        """Whether seconds of one hold for the other: the same machines, as loaded."""
+        """Whether times of one apply to the other: the same machines and load."""
         ours = self.engine, self.hosts, self.threads
         theirs = other.engine, other.hosts, other.threads
         return ours == theirs and self.device.is_surely(other.device)

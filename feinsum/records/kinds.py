@@ -21,20 +21,20 @@ DocumentKind: TypeAlias = Literal["record", "peaks", "trial", "retraction", "pla
 
 @dataclass(frozen=True)
 class Kind:
-    """What all documents of a kind have in common.
+    """The common properties of all documents of a kind.
 
     Attributes:
         cls: their class.
-        summary: what such a document is, in the schema of lines.
-        add: the method of a store that keeps one.
+        summary: description of such a document in the schema of lines.
+        add: the method of stores that adds one.
         time: the attribute with the time, ISO 8601.
-        device: the device that it speaks of.
-        has_recipe: whether it says what became of a recipe for a workload in an
+        device: the device of a document.
+        has_recipe: whether it has the outcome of a recipe for a workload in an
             environment.
         is_judged: whether it may be implausible.
-        judge: the function ``module:name`` that finds what else is wrong with a
-            document that is plausible by its values. It is named and not imported, for
-            it may need what stands above this package.
+        judge: the function ``module:name`` for further checks of a document with
+            plausible values. It is named and not imported, because it may need packages
+            above this one.
     """
 
     cls: type[Document]
@@ -74,21 +74,21 @@ KINDS: dict[DocumentKind, Kind] = {
     ),
     "retraction": Kind(
         Retraction,
-        "That a document is believed no more.",
+        "The retraction of a document.",
         "add_retraction",
         "retracted_at",
         lambda _retraction: None,
     ),
     "plan": Kind(
         PlanRecord,
-        "What a plan moved and took on a fleet.",
+        "The traffic and run times of a plan on a fleet.",
         "add_plan",
         "recorded_at",
         lambda record: record.fleet.device,
         judge="feinsum.programs.facts:findings",
     ),
 }
-"""Every kind. One more is an entry here, and its table in :mod:`feinsum.db.sql`."""
+"""All kinds. A new one is an entry here, and a table in :mod:`feinsum.db.sql`."""
 
 
 def kind_of(document: Document) -> DocumentKind:

@@ -33,14 +33,14 @@ __all__ = [
 ]
 
 Policy = Literal["strict", "default", "loose"]
-"""The worst level accepted: exact; other extents, or what is predicted; any."""
+"""The worst level accepted: exact; other extents, or predicted; any."""
 
 Extents = Mapping[str, Mapping[str, int]]
-"""For the text of a workload, the extents of a kernel in the names of that text."""
+"""From the text of a workload to the extents of a kernel, in its names."""
 
 
 SAME_PROFILE = 0.1
-"""Up to this distance a sparse operand counts as one of the same profile."""
+"""Up to this distance, profiles of a sparse operand count as equal."""
 
 
 class Level(IntEnum):
@@ -66,10 +66,10 @@ WORST_ACCEPTED: dict[Policy, Level] = {
 
 
 class Remoteness(NamedTuple):
-    """How far one device is from another; the less the better.
+    """How far one device is from another; lower is better.
 
-    The platform weighs more: it compiles the recipe and also the untransformed kernel
-    that a speed-up is over, so that speed-ups of two platforms cannot be compared.
+    The platform weighs more: it compiles both the recipe and the untransformed kernel,
+    so speed-ups of two platforms cannot be compared.
     """
 
     is_other_platform: bool
@@ -81,7 +81,7 @@ NEAR = Remoteness(is_other_platform=False, is_other_microarchitecture=False)
 
 @dataclass(frozen=True)
 class Match:
-    """What a look-up returns.
+    """The result of a look-up.
 
     Attributes:
         level: how well the best record fits; :attr:`Level.MISS` for none.
@@ -91,7 +91,7 @@ class Match:
         distance: how far the extents of the best record are from the kernel's, see
             :func:`distance`.
         recipes: at :attr:`Level.PREDICTED` and, if there is no record, at
-            :attr:`Level.GENERIC`: recipes for what was not measured, the best first.
+            :attr:`Level.GENERIC`: recipes that were not measured, best first.
         is_tuned: at :attr:`Level.MISS`, whether recipes were recorded on this device
             and driver, all of them no faster than the untransformed kernel.
     """
@@ -139,11 +139,11 @@ def _row(record: TuningRecord) -> Sequence[object]:
 
 
 class _Fit(NamedTuple):
-    """How well a record fits; the less the better.
+    """How well a record fits; lower is better.
 
-    The machine goes before the extents, by its level and by its remoteness: records of
-    two platforms must not compete by speed-up, whatever their extents. Distances are
-    told to a tenth, so that after them remoteness would hardly ever decide.
+    The machine takes precedence over the extents, by level and by remoteness: records
+    of two platforms must not compete by speed-up, whatever their extents. Distances
+    have tenths, so remoteness would hardly ever decide after them.
 
     Attributes:
         there: the level of the machine alone.
@@ -158,7 +158,7 @@ class _Fit(NamedTuple):
 def level_of(record: TuningRecord | Trial, environment: Environment) -> Level:
     """How well a record, or a trial, fits a machine.
 
-    It fits a CPU of which the processor is not known no better than all others of its
+    It fits a CPU with an unknown processor no better than any other of its
     architecture: an equal name proves nothing.
     """
     there, here = record.environment, environment
@@ -177,7 +177,7 @@ def level_of(record: TuningRecord | Trial, environment: Environment) -> Level:
 
 
 def remoteness(there: Device, here: Device) -> Remoteness:
-    """How far a device is from another; microarchitectures that are not known differ.
+    """How far a device is from another; unknown microarchitectures differ.
 
     >>> unknown = Device("PoCL", "AMD EPYC", "AuthenticAMD", "cpu", "x86_64", 2)
     >>> remoteness(unknown, unknown)
@@ -193,7 +193,7 @@ def distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> float:
 
     Args:
         sizes: extents that were measured.
-        extents: those of the kernel, as far as they are known.
+        extents: extents of the kernel, as far as known.
 
     >>> distance({"N0": 100_000, "N1": 40}, {"N0": 384})
     8.0
@@ -217,10 +217,10 @@ def profile_distance(sizes: Mapping[str, int], extents: Mapping[str, int]) -> fl
 
 
 def resources_of(spec: TransformSpec) -> int:
-    """What a recipe takes, as far as its parameters tell: the size of its tiles.
+    """The resource use of a recipe, estimated by the size of its tiles.
 
-    Work-items, registers and local memory grow with blocks, lanes, widths and depths.
-    So it is the product of all whole numbers among the parameters.
+    Work-items, registers and local memory grow with blocks, lanes, widths and depths,
+    so this is the product of all whole numbers among the parameters.
 
     >>> resources_of(TransformSpec.parse("rowwise@1(block=64, index='a', lanes=2)"))
     128
@@ -229,13 +229,12 @@ def resources_of(spec: TransformSpec) -> int:
 
 
 def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
-    """Records by speed-up, the best first; the same for every input order.
+    """Records by speed-up, best first; the same for every input order.
 
-    Records whose speed-up interval reaches the highest lower end of all are tied
-    for the first place. Of these the recipes that run on the device come first, then
-    those that call a library of the host; then the fewest resources decide, the text of
-    the spec, and the content id. A recipe that is no faster than the untransformed
-    kernel is left out.
+    Records whose speed-up interval reaches the highest lower end of all are tied for
+    first place. Among these, recipes that run on the device precede those that call a
+    library of the host; then the fewest resources, the text of the spec, and the
+    content id decide. Recipes no faster than the untransformed kernel are omitted.
     """
     useful = [record for record in records if record.measurement.is_faster]
     first = tied(useful)
@@ -250,7 +249,7 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
 
 
 def tied(records: Collection[TuningRecord]) -> frozenset[str]:
-    """The ids of those that are tied for the first place.
+    """The ids of records tied for first place.
 
     Their speed-up intervals reach the highest lower end of all.
     """
@@ -269,13 +268,13 @@ def best_match(
 ) -> Match:
     """The best acceptable record, the level of its fit, and why.
 
-    Of one level, records of nearer devices come first, and among these the ones that
-    were measured at extents nearer to the kernel's. A recipe that was no faster than
-    the untransformed kernel where it fits better is not taken from where it fits worse.
+    Within a level, records of nearer devices come first, and among these those with
+    extents nearer to the kernel's. A recipe that was no faster than the untransformed
+    kernel at a better fit is not taken from a worse one.
 
     Args:
         is_nearest: the records are of the same einsum at other extents.
-        extents: of the kernel, as far as they are known.
+        extents: of the kernel, as far as known.
     """
     if not records:
         return Match(Level.MISS, "no fact is recorded for this workload")
@@ -351,7 +350,7 @@ def _reason(
 
 
 def _named(device: Device) -> str:
-    """A device in words; a CPU with what tells it from others of its name."""
+    """A device in words; a CPU with the details that identify it."""
     if device.kind != "cpu":
         return str(device)
     design = device.microarchitecture or "unknown microarchitecture"

@@ -1,4 +1,4 @@
-"""What was measured: samples in seconds, counts, verification, the baseline."""
+"""Measurements: samples in seconds, counts, verification, the baseline."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Measurement:
 
     @cached_property
     def speedup(self) -> float:
-        """Median time of the untransformed kernel over that of this one."""
+        """Median time of the untransformed kernel over this one's."""
         return median(self.baseline_s) / self.median_s
 
     @property

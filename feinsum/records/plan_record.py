@@ -23,10 +23,10 @@ class BlockCheck:
     """Blocks of results that were compared with a reference.
 
     Attributes:
-        n_blocks: samples, each of one rank's part of one result.
-        n_entries: in all of them.
-        tolerance: the largest error that passes, relative to the largest entry.
-        largest_error: that was found.
+        n_blocks: number of samples, each of one rank's part of one result.
+        n_entries: number of entries in all of them.
+        tolerance: maximum error, relative to the largest entry.
+        largest_error: the largest error found.
     """
 
     __pydantic_config__ = STRICT
@@ -39,18 +39,18 @@ class BlockCheck:
 
 @dataclass(frozen=True)
 class PlanRecord(Document):
-    """A plan, and what it moved and took on a fleet.
+    """A plan with its traffic and run times on a fleet.
 
     Attributes:
-        workload: the key of what is computed, an einsum or a program.
+        workload: the key of the einsum or program.
         plan: its document, as text.
-        fleet: that ran it.
-        predicted: what the steps of the plan move and hold, by name; see
+        fleet: the fleet that ran it.
+        predicted: the counts of the plan's steps, by name; see
             :class:`feinsum.plans.Counts`.
-        counted: elements that all ranks received.
+        counted: elements received by all ranks.
         verification: of blocks of the results.
-        samples_s: seconds of runs, each of the slowest rank; none where ranks shared
-            cores (:attr:`Fleet.is_timed`).
+        samples_s: seconds of runs, each of the slowest rank; none if ranks shared cores
+            (:attr:`Fleet.is_timed`).
         provenance: who or what recorded it, as free text by topic.
         recorded_at: UTC, ISO 8601.
     """

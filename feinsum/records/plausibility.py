@@ -1,8 +1,8 @@
-"""Plausible or refused: what is checked of facts and limits that somebody sends.
+"""Checks of received facts and limits: plausible or refused.
 
-A finding says what was given and what was expected. With one, a document is refused
-wherever it comes in. The codes in :data:`APART` are no reason to refuse: they say that
-this installation cannot judge, and what has them is served to nobody by itself.
+A finding says what was given and what was expected. A document with one is refused
+wherever it arrives. The codes in :data:`APART` do not refuse a document: this
+installation cannot judge it, so it is stored separately and not served.
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ __all__ = [
 ]
 
 DOCUMENT_BYTES = 64 * 1024
-"""The most bytes of a document; those of tunings have some thousands."""
+"""Maximum bytes of a document; those of tunings have some thousands."""
 
 NAME_LENGTH = 256
-"""The most characters of a name: of a device, a transform, a parameter, a topic."""
+"""Maximum characters of a name: of a device, a transform, a parameter, a topic."""
 
 TEXT_LENGTH = 1024
-"""The most characters of a version, a value of a policy or a provenance."""
+"""Maximum characters of a version, a value of a policy or a provenance."""
 
 MIN_SAMPLES = 3
-"""The fewest times of a kernel; of a slow untransformed one there may be one."""
+"""Minimum samples of a kernel; a slow untransformed one may have one."""
 
 RESOLUTION_S = 1e-8
-"""Ten times the step of the clocks that there are."""
+"""Ten times the resolution of existing clocks."""
 
 CLOCKS = timedelta(minutes=10)
-"""By how much the clocks of two machines may differ."""
+"""Maximum difference of the clocks of two machines."""
 
 TIMERS = ("cuda-events", "opencl-profiling", "wall")
 
 TOLERANCE = 1e-3
-"""A tolerance that is never too large; sums of many terms may have a larger one."""
+"""A tolerance that is always allowed; sums of many terms may have a larger one."""
 
 LEAST_RATE = 1e6
 """No device moves fewer bytes, or does fewer operations, a second."""
@@ -89,7 +89,7 @@ SHIPPED = {
     ("split_sum", 1), ("split_sum", 2), ("transposed", 1), ("turned", 1),
     ("unroll_and_jam", 1),
 }  # fmt: skip
-"""The transforms of this package by name and version, for who has no code generator;
+"""This package's transforms by name and version, for use without a code generator;
 a test compares them with the registry."""
 
 CODES: dict[str, str] = {
@@ -124,13 +124,13 @@ CODES: dict[str, str] = {
     "unknown-parameters": "the parameters are in the space of the transform",
     "unknown-form": "the text is of a version that can be read here",
 }
-"""Every code of a finding, and the rule that it stands for."""
+"""Every code of a finding, with its rule."""
 
 APART = frozenset({"unknown-transform", "unknown-parameters", "unknown-form"})
-"""What this installation cannot judge; it is kept apart, and not refused."""
+"""Codes of documents that this installation cannot judge, stored separately."""
 
 _FREE = frozenset({"workload_text", "plan"})
-"""Fields that the size of the document bounds alone."""
+"""Fields bounded only by the size of the document."""
 
 _TEXTS = frozenset({"provenance", "software", "policy", "driver_version",
                     "platform_version", "features"})  # fmt: skip
@@ -140,12 +140,12 @@ _KEY = re.compile(r"fe\d+-[A-Za-z0-9.]+-[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Finding:
-    """What is not plausible in a document.
+    """An implausible value in a document.
 
     Attributes:
         code: one of :data:`CODES`; stable.
-        given: what the document has, shortened.
-        expected: what it should have.
+        given: the value in the document, shortened.
+        expected: the expected value.
     """
 
     code: str
@@ -154,7 +154,7 @@ class Finding:
 
     @property
     def is_refused(self) -> bool:
-        """Whether it is a reason to refuse the document, not only to keep it apart."""
+        """Whether the document is refused, and not only stored separately."""
         return self.code not in APART
 
     def __str__(self) -> str:
@@ -166,7 +166,7 @@ JudgeRecipe = Callable[[TuningRecord], Iterator[Finding]]
 
 
 def shipped_recipe(record: TuningRecord) -> Iterator[Finding]:
-    """Whether the transform comes with this package, as far as names tell."""
+    """Whether the transform comes with this package, by its name."""
     spec = record.spec
     if (spec.name, spec.version) not in SHIPPED:
         yield finding("unknown-transform", f"{spec.name[:50]}@{spec.version}")
@@ -178,10 +178,10 @@ def judge(
     now: datetime | None = None,
     judge_recipe: JudgeRecipe = shipped_recipe,
 ) -> tuple[Finding, ...]:
-    """All that is not plausible in a document; of a trial nothing is asked.
+    """All findings in a document; trials are not checked.
 
     Args:
-        now: the time that no document may be ahead of; by default that of the clock.
+        now: the latest allowed time; by default the clock's.
 
     >>> peaks = DevicePeaks(Device("p", "n", "v", "cpu", "x86_64", -1), -5.0, {}, "x")
     >>> [finding.code for finding in judge(peaks)]
@@ -218,13 +218,13 @@ def is_apart(document: Document) -> bool:
 
 
 def latest_peaks(known: Iterable[DevicePeaks]) -> DevicePeaks | None:
-    """The limits that were measured last, of those that are plausible."""
+    """The latest plausible limits."""
     plausible = [peaks for peaks in known if not refusals(peaks)]
     return max(plausible, key=lambda p: (instant(p.measured_at), p.id), default=None)
 
 
 def check_plausible(document: Document) -> None:
-    """Refuse what is not plausible.
+    """Refuse implausible documents.
 
     Raises:
         ImplausibleError: with all findings.
@@ -242,10 +242,10 @@ def unchecked(document: Document) -> None:
 
 
 def check_unique_names(text: str | bytes) -> None:
-    """Refuse a JSON text in which an object has a name twice: its meaning is open.
+    """Refuse a JSON text with an object that has a name twice: it is ambiguous.
 
     Raises:
-        InvalidRecordError: naming it. What is no JSON is left to who reads it.
+        InvalidRecordError: naming it. Invalid JSON is left to the parser.
 
     >>> check_unique_names('{"a": {"b": 1, "b": 2}}')
     Traceback (most recent call last):
@@ -264,7 +264,7 @@ def instant(text: str) -> datetime:
     """An ISO 8601 time; one without an offset is UTC already.
 
     Raises:
-        InvalidRecordError: if it is none.
+        InvalidRecordError: if the text is not one.
     """
     try:
         found = datetime.fromisoformat(text)

@@ -1,4 +1,4 @@
-"""Processors: what tells CPUs apart that have one name."""
+"""Processors: details that distinguish CPUs with the same name."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ SHOWN = (
     "avx", "avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile",
     "asimd", "sve", "sve2",
 )  # fmt: skip
-"""Features that people look for first."""
+"""The features shown to people."""
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 @dataclass(frozen=True)
 class Processor:
-    """A CPU as the system describes it; what is not told is -1 or empty.
+    """A CPU as the system describes it; unknown values are -1 or empty.
 
     Attributes:
-        family, model, stepping: the numbers by which the vendor tells its processors
-            apart; on ARM the architecture, the part and the revision.
-        microarchitecture: archspec's name, such as ``zen5``; that of a generic one,
-            such as ``x86_64_v4``, where no other fits.
-        features: sorted names of the instruction sets that decide what code a
-            compiler makes.
+        family, model, stepping: the vendor's numbers for its processors; on ARM the
+            architecture, the part and the revision.
+        microarchitecture: archspec's name, such as ``zen5``, or a generic one, such as
+            ``x86_64_v4``, if no other fits.
+        features: sorted names of the instruction sets that affect code generation.
         n_cores: physical cores.
         cache_bytes: the data caches that a core uses: ``L1d``, ``L2``, ``L3``.
     """
@@ -51,7 +50,7 @@ class Processor:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is enough to tell it from others: numbers may be masked."""
+        """Whether it can be distinguished from others: numbers may be masked."""
         return bool(self.features)
 
     @property
@@ -66,7 +65,7 @@ class Processor:
 
     @property
     def vector_bytes(self) -> int:
-        """Of a register, of what a compiler makes use of; 16 at least.
+        """Bytes of a vector register that compilers use; at least 16.
 
         >>> Processor("", -1, -1, -1, "", ("avx", "avx2"), 1, {}).vector_bytes
         32
@@ -76,11 +75,11 @@ class Processor:
 
     @property
     def shown_features(self) -> tuple[str, ...]:
-        """Those of :data:`SHOWN` that it has."""
+        """Its features among :data:`SHOWN`."""
         return tuple(name for name in SHOWN if name in self.features)
 
     def __str__(self) -> str:
-        """What people ask for, in one line.
+        """A one-line description.
 
         >>> str(Processor("", 26, 2, 1, "zen5", ("avx2", "fma"), 8, {"L2": 2**20}))
         'zen5, 8 cores, L2 1 MiB, avx2 fma'

@@ -25,12 +25,12 @@ def utc_now() -> str:
 
 @dataclass(frozen=True)
 class TuningRecord(Document):
-    """A recipe and what it achieved on a workload in an environment.
+    """A recipe and its performance on a workload in an environment.
 
     Attributes:
         workload: the key of the canonical einsum.
-        workload_text: the canonical einsum as it was when recorded; compared on
-            every hit. Its names are those that :attr:`spec` speaks of.
+        workload_text: the canonical einsum as recorded; compared on every hit.
+            :attr:`spec` refers to its names.
         provenance: who or what recorded it, as free text by topic.
         recorded_at: UTC, ISO 8601.
     """
@@ -51,5 +51,5 @@ class TuningRecord(Document):
 
     @property
     def recipe(self) -> FramedSpec:
-        """The recipe, with the text whose names it speaks of."""
+        """The recipe, with the text to whose names it refers."""
         return FramedSpec(self.spec, self.workload_text)

@@ -1,4 +1,4 @@
-"""Retractions: documents that take others out of every look-up, for good."""
+"""Retractions: documents that permanently remove others from every look-up."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from feinsum.records.record import utc_now
 __all__ = ["DIGITS", "LONGEST_REASON", "Retraction", "RetractionQuery"]
 
 MOST_IDS, MOST_CUT_OFF = 10_000, 100
-"""Ids in one question, and those of them that are not whole."""
+"""Maximum ids of a query, and of abbreviated ones among them."""
 
 LONGEST_REASON = 500
-"""Most characters of a reason, and of a name."""
+"""Maximum characters of a reason, and of a name."""
 
 FEWEST_DIGITS, DIGITS = 12, 64
-"""Of an id that is cut off, and of a whole one."""
+"""Digits of an abbreviated id, and of a full one."""
 
 HEXADECIMAL = frozenset("0123456789abcdef")
 
@@ -32,11 +32,11 @@ Words = Annotated[str, Field(max_length=LONGEST_REASON, pattern=r"^[^\x00]*$")]
 
 @dataclass(frozen=True)
 class Retraction(Document):
-    """That a document is believed no more.
+    """The retraction of a document.
 
-    It may be known where the document is not, and hides the document from then on: so
-    retractions are united like facts. None is ever taken back; what was retracted by
-    mistake is measured again, which is another fact.
+    It may arrive before the document and hides it from then on, so retractions merge
+    like facts. It is final; after a mistaken retraction, measure again, which makes
+    another fact.
 
     Attributes:
         document: content id of a fact or of measured limits of a device.
@@ -60,20 +60,20 @@ class Retraction(Document):
 
 @dataclass(frozen=True)
 class RetractionQuery:
-    """Which facts are to be retracted: those that fulfil all that is given.
+    """The facts to retract: those that match all given criteria.
 
     Attributes:
-        ids: content ids, or what these begin with, at least 12 digits.
+        ids: content ids, or prefixes of at least 12 digits.
         workload: a key, of an einsum or a program.
-        recorders: names of keys of a service. A fact counts if it was sent with such
-            names alone: one that somebody else vouches for does not.
+        recorders: names of keys of a service. Only facts sent with these names alone
+            match, not those that somebody else vouches for.
         transform: a name, or a name and a version such as ``rowwise@1``.
-        since: not before this time, ISO 8601, UTC if it does not say: when the service
-            received the fact or, where it was recorded into the database itself, when
-            it was measured.
+        since: not before this time, ISO 8601, UTC by default: when the service received
+            the fact or, if it was recorded directly in the database, when it was
+            measured.
 
     Raises:
-        InvalidRequestError: if nothing is given, or something that is none of these.
+        InvalidRequestError: if there are no criteria, or invalid ones.
 
     >>> RetractionQuery(transform="rowwise@1").transform_parts
     ('rowwise', 1)
@@ -103,7 +103,7 @@ class RetractionQuery:
 
     @property
     def transform_parts(self) -> tuple[str, int | None] | None:
-        """The name of the transform, and its version if it is given."""
+        """The name of the transform, and its version if given."""
         if self.transform is None:
             return None
         name, at, version = self.transform.rpartition("@")

@@ -1,13 +1,13 @@
-"""Signatures: who vouches for a fact, so that anybody can check it.
+"""Signatures: who vouches for a fact, for anyone to verify.
 
 A signed fact has two more topics of provenance: the public key of its signer, and an
 Ed25519 signature (RFC 8032) of the fact in its canonical text. So it is a fact like any
-other, with an id of its own, and every database, file and service carries its
-signature. Not signed are the key of the workload, which follows from its text, and what
-the fact was rekeyed from: so a signature outlives a new version of the canonical form.
+other, with its own id, and every database, file and service carries its signature. The
+workload key, which follows from the text, and the origin of a rekeyed fact are not
+signed, so signatures survive new versions of the canonical form.
 
 Needs the package cryptography (``pip install 'feinsum[signatures]'``), which is
-imported here alone, and only when a signature is made or checked.
+imported only here, and only when a signature is made or checked.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SIGNED_BY, SIGNATURE = "signed_by", "signature"
 """Topics of the provenance of a signed fact."""
 
 SIGNING_KEY_VARIABLE = "FEINSUM_SIGNING_KEY"
-"""Environment variable with the path of the private key that facts are signed with."""
+"""Environment variable with the path of the private key that signs facts."""
 
 TRUSTED_SIGNERS_VARIABLE = "FEINSUM_TRUSTED_SIGNERS"
 """Environment variable with public keys, or the path of a file of them."""
@@ -66,14 +66,14 @@ TRUSTED_SIGNERS_VARIABLE = "FEINSUM_TRUSTED_SIGNERS"
 UNSIGNED = (SIGNATURE, "rekeyed_from")
 
 DOMAIN = b"feinsum fact 1\n"
-"""Stands before what is signed: no signature of something else is one of a fact."""
+"""Prefix of the signed bytes, so that no other signature is one of a fact."""
 
 _PUBLIC = re.compile(r"ed25519:[A-Za-z0-9+/]{43}=")
 _MOST_BYTES = 100_000
 
 
 def sign(record: Fact, key: SigningKey) -> Fact:
-    """The fact with a signature; one that it has already is replaced."""
+    """The fact with a signature, which replaces an existing one."""
     topics = {k: v for k, v in record.provenance.items() if k != SIGNATURE}
     named = replace(record, provenance=topics | {SIGNED_BY: public_key_of(key)})
     signature = base64.b64encode(key.sign(_content(named))).decode()
@@ -81,7 +81,7 @@ def sign(record: Fact, key: SigningKey) -> Fact:
 
 
 def why_untrusted(record: TuningRecord | PlanRecord, trusted: Collection[str]) -> str:
-    """Why a fact is not vouched for by one of some public keys; empty if it is.
+    """Why none of these public keys vouches for a fact; empty if one does.
 
     Raises:
         SignatureError: if cryptography is not installed.
@@ -98,7 +98,7 @@ def why_untrusted(record: TuningRecord | PlanRecord, trusted: Collection[str]) -
 
 
 def new_signing_key(path: Path) -> str:
-    """Make a private key in a new file, for its owner alone; the public key of it.
+    """Create a private key in a new file, for its owner only; returns the public key.
 
     Raises:
         SigningKeyError: if the file exists or cannot be written.
@@ -164,7 +164,7 @@ def public_key_of(key: SigningKey) -> str:
 
 
 def signed_if_wanted(record: Fact) -> Fact:
-    """The fact, signed with the key of the variable where that is set.
+    """The fact, signed with the key named by the variable, if it is set.
 
     Raises:
         SignatureError: see :func:`read_signing_key`.
@@ -174,7 +174,7 @@ def signed_if_wanted(record: Fact) -> Fact:
 
 
 def check_signing_key() -> None:
-    """Refuse before work is done whose facts could not be signed.
+    """Refuse early, before doing work whose facts could not be signed.
 
     Raises:
         SignatureError: if the variable names a key that cannot be read.
@@ -184,7 +184,7 @@ def check_signing_key() -> None:
 
 
 def trusted_signers() -> frozenset[str]:
-    """The public keys of the variable; none if facts need no signature.
+    """The public keys in the variable; none if signatures are not required.
 
     Raises:
         TrustedSignersError: if the variable holds something else.
@@ -219,7 +219,7 @@ def _text_of(path: str) -> str:
 
 
 def _content(record: TuningRecord | PlanRecord) -> bytes:
-    """What is signed of a fact."""
+    """The signed bytes of a fact."""
     topics = {k: v for k, v in record.provenance.items() if k not in UNSIGNED}
     signed = replace(record, workload=WorkloadKey(""), provenance=topics)
     return DOMAIN + to_json(signed).encode()

@@ -21,7 +21,7 @@ __all__ = ["FramedSpec", "ParameterValue", "TransformSpec"]
 ParameterValue: TypeAlias = bool | int | str | tuple[int | str, ...]
 
 HOST_PREFIX = "library_"
-"""With which the names of transforms begin that call a library of the host."""
+"""Prefix of the names of transforms that call a library of the host."""
 
 _HEAD = re.compile(r"([a-z][a-z0-9_]*)@(\d+)\((.*)\)", re.DOTALL)
 
@@ -49,7 +49,7 @@ class TransformSpec:
 
     @property
     def is_on_host(self) -> bool:
-        """Whether a library of the host computes it, as the transform's name says."""
+        """Whether a library of the host computes it, by the transform's name."""
         return self.name.startswith(HOST_PREFIX)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class TransformSpec:
 
     @classmethod
     def parse(cls, text: str) -> TransformSpec:
-        """Read the text form back.
+        """Parse the text form.
 
         Raises:
             InvalidRecordError: if the text is not of the form
@@ -90,14 +90,14 @@ class TransformSpec:
 
 
 class FramedSpec(NamedTuple):
-    """A recipe, and the text of the workload whose names it speaks of."""
+    """A recipe, and the text of the workload to whose names it refers."""
 
     spec: TransformSpec
     frame: str
 
 
 def _missing_in(text: str) -> str:
-    """Which part of ``name@version(parameter=value, ...)`` is not there."""
+    """The missing part of ``name@version(parameter=value, ...)``."""
     form = "expected name@version(parameter=value, ...)"
     head, bracket, _ = text.partition("(")
     name, at, version = head.partition("@")

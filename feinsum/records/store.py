@@ -28,19 +28,19 @@ __all__ = [
 ]
 
 Candidates = Mapping[WorkloadKey, tuple[TuningRecord, ...]]
-"""For each workload its records, ordered by id."""
+"""The records of each workload, ordered by id."""
 
 
 @dataclass(frozen=True)
 class LookUp:
-    """Workloads that are looked up together.
+    """Workloads to look up together.
 
     Attributes:
         workloads: their canonical texts by key; a text may be empty.
-        device: for which; None for any.
-        policy: the worst match that is accepted there.
-        counts: whether somebody wants these workloads, and not only facts that may
-            serve for others.
+        device: the device; None for any.
+        policy: the worst acceptable match.
+        counts: whether the look-up counts as demand; false if it seeks facts for other
+            workloads.
     """
 
     workloads: Mapping[WorkloadKey, str]
@@ -50,12 +50,11 @@ class LookUp:
 
 
 class FactSource(ABC):
-    """Where facts are looked up.
+    """A source of facts for look-ups.
 
     A source that fails raises a :class:`feinsum.errors.StoreError`; one behind a
-    service also what that says, a :class:`feinsum.errors.ServiceError`. Sources that
-    are not read as a whole, keep no limits of devices, no trials or no plans, have
-    none.
+    service may also raise a :class:`feinsum.errors.ServiceError`. Anything that a
+    source lacks (reading all records, limits of devices, trials, plans) is empty.
     """
 
     @abstractmethod
@@ -90,7 +89,7 @@ class FactSource(ABC):
         return None
 
     def trials(self, workload: WorkloadKey) -> tuple[Trial, ...]:
-        """All trials of a workload, the oldest first. No look-up sees them."""
+        """All trials of a workload, oldest first. Look-ups ignore them."""
         return ()
 
     def tried(self) -> tuple[WorkloadKey, ...]:
@@ -98,62 +97,62 @@ class FactSource(ABC):
         return ()
 
     def plans(self, workload: str) -> tuple[PlanRecord, ...]:
-        """What plans of an einsum or a program moved and took, ordered by id."""
+        """The plan facts of an einsum or a program, ordered by id."""
         return ()
 
     def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
         """The retractions of some documents, ordered by id, known here or not.
 
-        What is retracted here is in no other answer, nor in that of a layer beside it.
+        Retracted documents are in no other answer, nor in one of another layer.
         """
         return ()
 
     def close(self) -> None:  # noqa: B027  (most have nothing to release)
-        """Release what is held; the source cannot be used any more."""
+        """Release resources; the source cannot be used any more."""
 
 
 class FactStore(FactSource):
-    """A source that also takes facts, measured limits of devices, and trials.
+    """A source that also stores facts, measured limits of devices, and trials.
 
-    It only grows. Adding is idempotent: everything is known by its content id.
+    It is append-only. Adding is idempotent: everything is identified by its content id.
     """
 
     @abstractmethod
     def add(self, record: TuningRecord) -> bool:
-        """Keep ``record``; whether it was new."""
+        """Store ``record``; returns whether it was new."""
 
     @abstractmethod
     def add_peaks(self, peaks: DevicePeaks) -> bool:
-        """Keep measured device limits; whether they were new."""
+        """Store measured device limits; returns whether they were new."""
 
     @abstractmethod
     def add_trial(self, trial: Trial) -> bool:
-        """Keep ``trial``, apart from the facts; whether it was new.
+        """Store ``trial``, apart from the facts; returns whether it was new.
 
-        A store that keeps no trials forgets it.
+        A store without trials drops it.
         """
 
     @abstractmethod
     def add_plan(self, record: PlanRecord) -> bool:
-        """Keep what a plan moved and took; whether it was new."""
+        """Store a plan fact; returns whether it was new."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many records there are."""
+        """The number of records."""
 
     def check_writable(self) -> None:
-        """Refuse before work is done whose results could not be kept.
+        """Refuse early, before doing work whose results could not be stored.
 
         Raises:
-            StoreUnavailableError: if the store is only read, or does not answer.
-            ServiceError: if it is a service that does not let one record.
+            StoreUnavailableError: if the store is read-only, or does not respond.
+            ServiceError: if it is a service that does not permit recording.
         """
 
 
 class DocumentStore(Protocol):
-    """A set of documents of all kinds, each known by its content id.
+    """A set of documents of all kinds, each identified by its content id.
 
-    It can be written out, compared with another one, and united with it.
+    It can be exported, compared with another one, and merged with it.
     """
 
     def ids(self, kind: DocumentKind) -> Iterator[str]:
@@ -161,7 +160,7 @@ class DocumentStore(Protocol):
         ...
 
     def lacking(self, kind: DocumentKind, ids: Collection[str]) -> frozenset[str]:
-        """Those of some ids of a kind that are neither here nor retracted here."""
+        """The given ids of a kind that are neither stored nor retracted here."""
         ...
 
     def documents(
@@ -171,7 +170,7 @@ class DocumentStore(Protocol):
         ...
 
     def add_all(self, documents: Iterable[Document]) -> int:
-        """Keep documents of any kind, all or none of them; how many were new."""
+        """Store documents of any kind, all or none; returns how many were new."""
         ...
 
 
@@ -249,7 +248,7 @@ class InMemoryStore(FactStore):
         )
 
     def add_retraction(self, retraction: Retraction) -> bool:
-        """Hide what it retracts, now and whenever it comes; whether it was new."""
+        """Hide a document, even if it arrives later; returns whether this is new."""
         return self._keep(retraction)
 
     def retractions_of(self, ids: Collection[str]) -> tuple[Retraction, ...]:
@@ -285,7 +284,7 @@ class InMemoryStore(FactStore):
         return frozenset(r.document for r in self._known["retraction"].values())
 
     def _of_kind(self, kind: DocumentKind) -> Mapping[str, Document]:
-        """What is there of a kind, but for what is retracted."""
+        """The documents of a kind that are not retracted."""
         known = self._known[kind]
         if not (retracted := self._retracted()):
             return known

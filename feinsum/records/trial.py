@@ -1,4 +1,4 @@
-"""Trials: what became of the recipes that a tuning tried. No trial is a fact."""
+"""Trials: outcomes of the recipes that a tuning tried. Trials are not facts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["MESSAGE_LENGTH", "OK", "Trial"]
 OK = "ok"
 
 MESSAGE_LENGTH = 2000
-"""The most characters of a message that are kept."""
+"""Maximum stored characters of a message."""
 
 
 def _now() -> str:
@@ -31,14 +31,14 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class Trial(Document):
-    """What became of one recipe, good or bad. It is remembered, and never served.
+    """The outcome of one recipe, good or bad; stored, but never served.
 
     Attributes:
-        workload, workload_text, sizes: what was tuned, in canonical names.
+        workload, workload_text, sizes: the tuned workload, in canonical names.
         status: ``ok``, or the code of an error of :mod:`feinsum.errors`.
         message: what went wrong, in words.
         median_s: the recipe's median time, if it passed.
-        ratio: its time over that of the untransformed kernel, if it passed; see
+        ratio: its time over the untransformed kernel's, if it passed; see
             :mod:`feinsum.tune.scale`.
         recorded_at: UTC, ISO 8601.
     """
@@ -75,5 +75,5 @@ class Trial(Document):
 
     @property
     def cost(self) -> float:
-        """What is ranked, the least first: :attr:`ratio`, infinite if it failed."""
+        """The ranking key, lowest first: :attr:`ratio`, infinite if it failed."""
         return float("inf") if self.ratio is None else self.ratio
