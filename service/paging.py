@@ -21,11 +21,11 @@ T = TypeVar("T")
 MOST = 1000
 
 Limit: TypeAlias = Annotated[
-    int, Query(ge=1, le=MOST, description="How many to list at most.")
+    int, Query(ge=1, le=MOST, description="Maximum number to list.")
 ]
 Cursor: TypeAlias = Annotated[
     str | None,
-    Query(max_length=1000, description="`next` of the page before; the first without."),
+    Query(max_length=1000, description="`next` of the previous page, if any."),
 ]
 
 

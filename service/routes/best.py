@@ -54,7 +54,7 @@ class NearFact(FactOf):
 
 
 class Best(BaseModel):
-    """The facts that may serve for a workload, the best first.
+    """Candidate facts for a workload, best first.
 
     Attributes:
         next: the cursor of what had no room; null if everything had.
@@ -100,7 +100,7 @@ PATH: dict[str, Any] = {
 
 @router.get(
     "/best/{key}",
-    summary="The facts that may serve for a workload, the best first",
+    summary="Candidate facts for a workload, best first",
     response_model=Best,
     responses=answers(404, status_200=EXAMPLE, status_304=None),
     openapi_extra={"parameters": [PATH, *QUERY]},
@@ -194,7 +194,7 @@ class Question(BaseModel):
 
 
 class Batch(BaseModel):
-    """Workloads that are asked for with one device and policy."""
+    """Workloads requested for one device and policy."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -219,7 +219,7 @@ class Batch(BaseModel):
 
 @router.post(
     "/best:batch",
-    summary="The same for many workloads; null for a miss, in the order asked",
+    summary="The same for many workloads, in order; null for a miss",
     response_model=BestOfMany,
     responses=answers(413, 415, status_200={"answers": [EXAMPLE, None]}),
 )
@@ -229,7 +229,7 @@ async def best_of_many(
     service: TheService,
     caller: Reading,
     counts: Annotated[
-        bool, Query(description="Whether misses say that somebody wants the workloads.")
+        bool, Query(description="Whether misses count as demand.")
     ] = True,
 ) -> Response:
     most = service.settings.max_batch

@@ -68,7 +68,7 @@ class Facts(BaseModel):
 
 
 class Kept(BaseModel):
-    """Where a fact is now."""
+    """The state of a fact."""
 
     model_config = ConfigDict(
         json_schema_extra={"example": {"id": RECORD.id, "is_quarantined": False}}
@@ -167,7 +167,7 @@ def facts(
 @router.post(
     "/facts",
     status_code=201,
-    summary="Keep a fact: 201 if it is new, 200 if it was known",
+    summary="Store a fact: 201 if new, 200 if known",
     response_model=Received,
     responses=answers(413, 415, status_200=None)
     | {200: {"model": Received, "description": "It was known."}},
@@ -202,7 +202,7 @@ async def add_fact(
 
 @router.post(
     "/facts:missing",
-    summary="Those of some ids that are not stored",
+    summary="The given ids that are not stored",
     responses=answers(413, 415, status_200={"ids": [RECORD.id]}),
 )
 def missing(asked: Ids, service: TheService, _: Reading) -> Ids:
@@ -227,7 +227,7 @@ def confirm(record_id: FactId, service: TheService, _: Admin) -> Kept:
 
 @router.get(
     "/quarantine",
-    summary="Facts that wait for confirmation; for administrators",
+    summary="Facts that await confirmation; for administrators",
     response_model=Facts,
     responses=answers(status_200=PAGE),
 )

@@ -161,7 +161,7 @@ def devices(
 
 @router.get(
     "/demand",
-    summary="Workloads that were asked for in vain, the most wanted first",
+    summary="Unanswered workloads, most wanted first",
     responses=answers(status_200={"demands": [WANTED], "next": None}),
 )
 async def demand(
@@ -192,7 +192,7 @@ def peaks(device_id: DeviceId, service: TheService, _: Reading) -> Response:
 @router.post(
     "/peaks",
     status_code=201,
-    summary="Keep measured limits: 201 if they are new, 200 if known",
+    summary="Store measured limits: 201 if new, 200 if known",
     response_class=Response,
     responses=answers(413, 415, status_200=None, status_201=None),
     openapi_extra=BODY,

@@ -87,7 +87,7 @@ async def healthz() -> State:
 
 @router.get(
     "/readyz",
-    summary="Whether the database answers, and can take facts",
+    summary="Whether the database responds and accepts facts",
     responses=answers(status_200={"status": "ready"}),
 )
 async def readyz(service: TheService) -> State:

@@ -82,7 +82,7 @@ def plans(
 
 @router.get(
     "/plans/{record_id}",
-    summary="A plan, and what it moved and took, by its content id",
+    summary="A plan fact by its content id",
     response_model=PlanRecord,
     responses=answers(404, status_200=document(PLAN)),
 )
@@ -93,7 +93,7 @@ def recorded_plan(record_id: PlanId, service: TheService, _: Reading) -> Respons
 @router.post(
     "/plans",
     status_code=201,
-    summary="Keep what a plan moved and took: 201 if it is new, 200 if known",
+    summary="Store a plan fact: 201 if new, 200 if known",
     response_class=Response,
     responses=answers(413, 415, status_200=None, status_201=None),
     openapi_extra=BODY,
@@ -124,7 +124,7 @@ async def add_plan(
 
 @router.get(
     "/quarantine/plans",
-    summary="Plans that wait for confirmation; for administrators",
+    summary="Plans that await confirmation; for administrators",
     response_model=Plans,
     responses=answers(status_200={"plans": [LISTED], "next": None}),
 )

@@ -155,7 +155,7 @@ class Retractions(BaseModel):
 
 @router.get(
     "/retractions",
-    summary="Retractions, the latest first",
+    summary="Retractions, latest first",
     responses=answers(status_200={"retractions": [LISTED], "next": None}),
 )
 def retractions(
@@ -172,7 +172,7 @@ def retractions(
 @router.post(
     "/retractions",
     status_code=201,
-    summary="Keep a retraction that was made elsewhere: 201 if it is new, 200 if known",
+    summary="Store a retraction made elsewhere: 201 if new, 200 if known",
     response_class=Response,
     responses=answers(413, 415, status_200=None, status_201=None),
     openapi_extra=BODY,
@@ -186,7 +186,7 @@ async def add_retraction(request: Request, service: TheService, _: Admin) -> Res
 
 @router.post(
     "/facts:retract",
-    summary="Retract facts by id, workload, recorder, transform and time; first dry",
+    summary="Retract facts by id, workload, recorder, transform and time",
     responses=answers(404, 413, 415, status_200={**DONE, "is_dry_run": True}),
 )
 def retract(asked: Asked, service: TheService, caller: Admin) -> RetractedFacts:
@@ -202,7 +202,7 @@ def retract(asked: Asked, service: TheService, caller: Admin) -> RetractedFacts:
 
 @router.delete(
     "/facts/{record_id}",
-    summary="Retract a fact, at once",
+    summary="Retract a fact immediately",
     responses=answers(404, 415, status_200=DONE),
 )
 def delete_fact(
